@@ -62,7 +62,7 @@ type Config struct {
 	Plugins *catalog.Catalog
 	Hooks   []hookplugin.Rule // the operator's rules for hook plugins, in order
 	// HookLimits are the operator's limits for the builtin hooks, by name of the
-	// hook.
+	// hook. The hooks receive them with the blocks of the task.
 	HookLimits map[string]map[string]any
 	// TaskProcess returns the main process of a task of a builtin driver, from the state
 	// of the driver in the task's handle. It may be nil.
@@ -235,8 +235,8 @@ func (a *Agent) Run(ctx context.Context) {
 	a.nodes = nodes
 	a.mu.Unlock()
 
-	// The node sends reports until Run ends; the scheduler continues as long as
-	// plans can follow from them.
+	// Reports are written, and plans are made for them, until all runners have
+	// returned.
 	reporting, endReports := context.WithCancel(context.WithoutCancel(ctx))
 	var background, reports sync.WaitGroup
 	reports.Go(func() { a.allocSync.run(reporting) })

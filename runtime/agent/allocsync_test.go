@@ -23,12 +23,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// flaky is the store as the scheduler sees it, when the disk takes nothing.
+// flaky is a scheduler.Store whose updates can fail as on a full disk.
 type flaky struct {
 	records
 	path string
 	full atomic.Bool
-	// before is called once before the next change; may be nil.
+	// before is called once, before the next change. It may be nil.
 	before func()
 }
 
@@ -43,7 +43,7 @@ func (f *flaky) Update(ctx context.Context, change func(scheduler.Tx) error) (ui
 	return f.records.Update(ctx, change)
 }
 
-// openRing is a ring without a node.
+// openRing returns an allocSync on a store without a node.
 func openRing(t testing.TB, path, nodeID string) (*allocSync, *flaky) {
 	t.Helper()
 	s, err := store.Open(store.Config{Path: path, Logger: hclog.NewNullLogger()})
@@ -64,7 +64,7 @@ func openRing(t testing.TB, path, nodeID string) (*allocSync, *flaky) {
 	return r, f
 }
 
-// newRing is one on which a job of count instances is placed.
+// newRing returns an allocSync with a node and a placed job of count instances.
 func newRing(t testing.TB, count int) (*allocSync, *flaky) {
 	t.Helper()
 	r, f := openRing(t, filepath.Join(t.TempDir(), "state.db"), uuid.NewString())
@@ -89,7 +89,7 @@ func newRing(t testing.TB, count int) (*allocSync, *flaky) {
 	return r, f
 }
 
-// running starts the writer until the returned function is called.
+// running runs the writer until the caller calls stop.
 func (r *allocSync) running(t testing.TB) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var writing sync.WaitGroup
@@ -158,12 +158,12 @@ func TestReportsSurviveAFullDisk(t *testing.T) {
 	if err := r.write(t.Context()); err == nil {
 		t.Fatal("a full disk is no error")
 	}
-	r.Report(update(id, api.AllocClientStatusComplete)) // newer
+	r.Report(update(id, api.AllocClientStatusComplete)) // newer report of the allocation
 	if err := r.write(t.Context()); err == nil {
 		t.Fatal("a full disk is no error")
 	}
 	reports, removed := r.take()
-	r.Ended(id, nil) // it comes while these are being refused
+	r.Ended(id, nil) // arrives while the reports are refused
 	r.putBack(reports, removed)
 	f.full.Store(false)
 	if err := r.write(t.Context()); err != nil {
@@ -178,8 +178,8 @@ func TestReportsSurviveAFullDisk(t *testing.T) {
 	}
 }
 
-// TestReportsOfEventsWait makes sure that a state is told at once, and what has
-// happened besides with it, or after a while.
+// TestReportIsComparedWithTheOneThatIsBeingStored checks that isUrgentLocked counts
+// a report that is being written as stored.
 func TestReportIsComparedWithTheOneThatIsBeingStored(t *testing.T) {
 	r, f := newRing(t, 1)
 	id := r.ids(t)[0]
@@ -197,6 +197,8 @@ func TestReportIsComparedWithTheOneThatIsBeingStored(t *testing.T) {
 	}
 }
 
+// TestReportsOfEventsWait checks that a change of state is written at once, and that
+// events wait for the next change of state of their allocation, or for batchInterval.
 func TestReportsOfEventsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newRing(t, 2)
@@ -230,7 +232,7 @@ func TestReportsOfEventsWait(t *testing.T) {
 		check(model.TaskRunning, 2, 0)
 		report(update(id, api.AllocClientStatusRunning), 3)
 		check(model.TaskRunning, 2, 0)
-		r.Report(update(ids[1], api.AllocClientStatusRunning)) // at once, and alone
+		r.Report(update(ids[1], api.AllocClientStatusRunning)) // written at once, without the events of the other allocation
 		check(model.TaskRunning, 2, 0)
 		if other := r.store.Snapshot().Allocation(nil, ids[1]); other.ClientStatus != api.AllocClientStatusRunning {
 			t.Errorf("the other one is %s", other.ClientStatus)
@@ -242,7 +244,8 @@ func TestReportsOfEventsWait(t *testing.T) {
 	})
 }
 
-// TestNoNewsIsNotWritten has a new agent say of each allocation that it is as it was.
+// TestNoNewsIsNotWritten checks that a new agent's unchanged reports are not
+// written.
 func TestNoNewsIsNotWritten(t *testing.T) {
 	r, f := newRing(t, 1)
 	id := r.ids(t)[0]
@@ -400,8 +403,8 @@ func BenchmarkReports(b *testing.B) {
 	}
 }
 
-// The removal of a directory is an event on each task of the allocation, after those
-// of its last report, and is no new version for the node.
+// The removal of a directory adds an event to each task of the allocation, after
+// the events of the last report. The allocation gets no new version for the node.
 func TestCollectedDirectoryIsAnEvent(t *testing.T) {
 	s := openStore(t, filepath.Join(t.TempDir(), "state.db"))
 	defer s.Close()
@@ -414,7 +417,7 @@ func TestCollectedDirectoryIsAnEvent(t *testing.T) {
 	r := &allocSync{store: s, changed: make(chan struct{}), wake: make(chan struct{}, 1)}
 	r.Collected("a", "the disk is full")
 	r.Collected("deleted", "the disk is full")
-	for range 2 { // the second has nothing to write
+	for range 2 { // the second call has nothing to write
 		if err := r.write(t.Context()); err != nil {
 			t.Fatal(err)
 		}

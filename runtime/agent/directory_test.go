@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Another account that makes the directories below /tmp first, as whatever it likes,
-// does not keep anybody from running jobs.
+// Another account that takes the names below /tmp first, with any type of file,
+// does not prevent users from running jobs.
 func TestTakenTemporaryDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another account")
@@ -47,7 +47,7 @@ func TestTakenTemporaryDirectory(t *testing.T) {
 		if err := checkOurs(filepath.Dir(first)); err != nil {
 			t.Error(err)
 		}
-		held.Close() // as a run that was killed
+		held.Close() // as if the run was killed
 		second, held, err := makeTemporary(hclog.NewNullLogger())
 		if err != nil {
 			t.Fatal(err)
@@ -59,7 +59,8 @@ func TestTakenTemporaryDirectory(t *testing.T) {
 			t.Errorf("what was left is not removed: %v", err)
 		}
 		held.Close()
-		// The other account has gone: what it kept us from is used, and the rest removed.
+		// The other account has removed its file: the usual path is used again, and
+		// the other directories are swept.
 		if err := os.RemoveAll(path); err != nil {
 			t.Fatal(err)
 		}
@@ -89,15 +90,16 @@ func TestOurDirs(t *testing.T) {
 	}
 }
 
-// asUser calls f on a thread that has the uid and no other privilege.
+// asUser calls f on a thread with the uid and without other privileges.
 func asUser(t *testing.T, uid int, f func() error) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread exits with the goroutine
 		id := uintptr(uid)
 		for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {
-			// Raw, because those of package syscall change all threads.
+			// Raw system calls, because the functions of package syscall change all
+			// threads.
 			if _, _, errno := unix.RawSyscall(call, id, id, id); errno != 0 {
 				done <- errno
 				return
@@ -110,7 +112,8 @@ func asUser(t *testing.T, uid int, f func() error) {
 	}
 }
 
-// Tasks of an agent that is not root are processes of its own user, and nobody else enters.
+// Tasks of an agent that is not root run as its user. Other accounts cannot enter
+// the data directory.
 func TestUnprivilegedAgentClosesItsDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root becomes other users")
@@ -119,7 +122,7 @@ func TestUnprivilegedAgentClosesItsDirectory(t *testing.T) {
 	for _, c := range []struct {
 		name             string
 		owner            int
-		before, dir, all os.FileMode // of the data directory before and after, and of the allocations
+		before, dir, all os.FileMode // modes of the data directory before and after, and of the alloc directories
 	}{
 		{"new", us, 0o755, 0o700, 0o711},
 		{"of an earlier version", us, 0o711, 0o700, 0o711},

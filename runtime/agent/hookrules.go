@@ -53,6 +53,6 @@ func (a *Agent) logHookErrors(ctx context.Context) {
 	}
 }
 
-// launchTimeout is how long the check of a submitted job waits for the restart of a
-// plugin that has died.
+// launchTimeout limits the wait of CheckAttachments for a plugin that has died: it waits
+// only if the retry of the launch comes within this time.
 const launchTimeout = time.Second

@@ -30,7 +30,7 @@ func (a *Agent) nodeForHooks() hook.Node {
 	return hook.Node{ID: a.nodeID, Name: n.Name, Datacenter: n.Datacenter, Region: n.Region, Class: n.Class, Pool: n.Pool}
 }
 
-// hookKeyKey is the record of the key that signs the hooks' capability tokens.
+// hookKeyKey is the record of the key for the hooks' capability tokens.
 const hookKeyKey = "hook_key"
 
 // hookKeySize is the size of a hook key in bytes.

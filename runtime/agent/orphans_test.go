@@ -69,7 +69,8 @@ func TestWhatAKilledAgentWasRemoving(t *testing.T) {
 		t.Errorf("orphans %v, want the one that has only a directory", got)
 	}
 	r := &allocSync{store: s, changed: make(chan struct{}), wake: make(chan struct{}, 1)}
-	// This agent may be asked to delete it before the node has looked for the first time.
+	// The agent may receive a request to delete the allocation before the node
+	// runner first lists the allocations.
 	put(func(tx *store.Txn) { (&transaction{state: state{r: tx.Reader}, tx: tx}).DeleteAlloc("here") })
 	if got := a.findOrphans(); !slices.Equal(got, []orphan{{id: "gone"}, {id: "here", known: true, leaving: true}}) {
 		t.Errorf("orphans %v, want the one that was being removed too", got)
@@ -100,8 +101,8 @@ func TestWhatAKilledAgentWasRemoving(t *testing.T) {
 	}
 }
 
-// An earlier version has left the directories open. Those of running allocations are closed
-// by their runners, who know the users of the tasks.
+// An earlier version left the directories open. The runners close those of running
+// allocations, because they have the users of the tasks.
 func TestDirectoriesOfEndedAllocationsAreClosed(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an agent that is not root closes its data directory")
@@ -147,7 +148,7 @@ func TestNodeKeepsItsID(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A node whose record was lost is known by its allocations.
+	// A node whose record was lost gets its id from its allocations.
 	put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "a", NodeID: "n1", Job: &api.Job{}}) })
 	if got := loadNodeID(s); got != "n1" {
 		t.Errorf("id %q, want that of the allocations", got)
@@ -182,8 +183,8 @@ func TestSameNode(t *testing.T) {
 	}
 }
 
-// Who follows events learns whether a node is new, has something to tell, or is
-// otherwise different.
+// Followers of events can distinguish a new node, node events and other changes of
+// the node.
 func TestEventsOfANode(t *testing.T) {
 	s, err := store.Open(store.Config{Path: filepath.Join(t.TempDir(), "state.db"), Logger: hclog.NewNullLogger()})
 	if err != nil {
@@ -212,8 +213,8 @@ func TestEventsOfANode(t *testing.T) {
 	}
 }
 
-// No record of the agent is dropped without a report: whichever cannot be used goes
-// into the quarantine, and the agent continues without it.
+// No record of the agent is dropped without a report: unusable records are
+// quarantined, and the agent continues without them.
 func TestUnusableFactsAreQuarantined(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -275,7 +276,7 @@ func TestUnusableFactsAreQuarantined(t *testing.T) {
 			}
 			put(func(tx *store.Txn) { tx.PutMeta(test.fact, test.content) })
 			test.read(t, a)
-			put(func(*store.Txn) {}) // follows what the read has enqueued
+			put(func(*store.Txn) {}) // waits for the quarantine that the read has enqueued
 			if d := s.Damage(); len(d) != 1 || d[0].Key != test.fact || d[0].Kept != "quarantine" {
 				t.Errorf("reported: %v", d)
 			}
@@ -283,8 +284,8 @@ func TestUnusableFactsAreQuarantined(t *testing.T) {
 	}
 }
 
-// The directory of an allocation that was being removed is removed, even if the
-// record of it cannot be used.
+// The directory of an allocation that was being removed is removed even if the
+// removal record is unusable.
 func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, filepath.Join(dir, "state.db"))

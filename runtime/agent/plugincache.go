@@ -187,16 +187,17 @@ func (a *Agent) acquaintances() (all []pluginInfo) {
 		case p.Serves.Name == "" && !met:
 			continue
 		case p.Serves.Name == "":
-			known = before // it is to come
+			known = before // the plugin has not come up yet
 		}
 		all = append(all, known)
 	}
 	return all
 }
 
-// syncPluginCache keeps what is known of plugins for the next agent, until ctx ends.
+// syncPluginCache stores the plugin facts for later agents whenever they change, until
+// ctx ends.
 func (a *Agent) syncPluginCache(ctx context.Context) {
-	var kept []pluginInfo // of these plugins
+	var kept []pluginInfo // cached facts about the current plugins
 	for _, p := range a.supervisor.Plugins() {
 		if known, met := a.cachedPlugin(p.Path); met {
 			kept = append(kept, known)
@@ -217,7 +218,7 @@ func (a *Agent) syncPluginCache(ctx context.Context) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			over = true // what has become known at the end counts, too
+			over = true // store the last changes before returning
 		}
 	}
 }

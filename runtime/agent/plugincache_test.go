@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Runs of many people's plugins share one file: each leaves alone what it knows
-// nothing about, and nothing stays of what is no more.
+// Runs with different plugins share one file: each keeps the entries of unknown
+// plugins that still exist, and drops those of removed plugins.
 func TestRunsShareAMemory(t *testing.T) {
 	dir := t.TempDir()
 	plugin := func(name string) string {

@@ -38,10 +38,10 @@ var (
 	seed  = flag.Uint64("seed", 0, "the only simulation to run")
 )
 
-// TestSimulation lets agents live and die under virtual time, on one store and in
-// one world of processes: the scheduler, the ring, the runners and the lifecycle
-// are the real ones, the driver is not. Jobs come and go, plugins and agents are
-// killed, changes are refused.
+// TestSimulation runs agents under virtual time on one store and one world of
+// simulated processes. Scheduler, allocSync, runners and lifecycle are real; the
+// driver is simulated. Jobs come and go, plugins and agents are killed, changes are
+// refused.
 //
 //	go test -run Simulation ./runtime/agent -seeds 1000
 //	go test -run Simulation ./runtime/agent -seed 42
@@ -55,37 +55,37 @@ func TestSimulation(t *testing.T) {
 
 // simulation is one run.
 type simulation struct {
-	rand  *rand.Rand // what is done
+	rand  *rand.Rand // chooses the actions
 	dir   string
 	store *store.Store
 	world *world
 	node  *api.Node
 
 	mu     sync.Mutex
-	luck   *rand.Rand // which changes are refused, and ids
+	luck   *rand.Rand // chooses refused changes, and ids
 	faults bool
 	past   map[string]*api.Allocation
 	hooks  map[string]taskrunner.HookState // as stored, by alloc and task
 
-	kills []int64 // when agents and plugins have ended
+	kills []int64 // times at which agents and plugins ended
 
 	agent *simAgent
 }
 
-// simAgent is one agent, from its start to its death.
+// simAgent is one agent, from its start to its end.
 type simAgent struct {
 	died      chan struct{}
 	end       context.CancelCauseFunc
 	running   sync.WaitGroup
 	scheduler *scheduler.Scheduler
 
-	mu     sync.Mutex // taken before that of the simulation
+	mu     sync.Mutex // taken before simulation.mu
 	behind []func()
-	hooks  map[string]taskrunner.HookState // as the tasks know them
+	hooks  map[string]taskrunner.HookState // hook states as put by the tasks
 }
 
 func simulate(t *testing.T, seed uint64) {
-	// The state is written often, and needs no disk that lasts.
+	// The state is written often and need not be durable.
 	base := ""
 	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
 		base = "/dev/shm"
@@ -125,7 +125,7 @@ func simulate(t *testing.T, seed uint64) {
 		s.allow(false)
 		for range 15 + s.rand.IntN(15) {
 			s.step(t.Context())
-			// Much is to happen while the last thing is under way.
+			// Short pauses, so that actions overlap.
 			time.Sleep(time.Duration(s.rand.IntN([]int{100, 1000, 8000}[s.rand.IntN(3)])) * time.Millisecond)
 			s.look()
 		}
@@ -154,7 +154,7 @@ func (s *simulation) allow(all bool) {
 	s.faults = !all
 }
 
-// start starts an agent on what there is.
+// start starts an agent on the current store and world.
 func (s *simulation) start() {
 	g := &simAgent{died: make(chan struct{})}
 	s.mu.Lock()
@@ -214,7 +214,7 @@ func (s *simulation) start() {
 	s.agent = g
 }
 
-// kill is kill -9 of the agent: nothing is written any more, no driver is called.
+// kill simulates kill -9 of the agent: it no longer writes or calls drivers.
 func (s *simulation) kill() {
 	close(s.agent.died)
 	s.leave()
@@ -225,7 +225,7 @@ func (s *simulation) killPlugin() {
 	s.world.killPlugin()
 }
 
-// leave ends the agent in good order, with its tasks running.
+// leave shuts the agent down and leaves its tasks running.
 func (s *simulation) leave() {
 	s.kills = append(s.kills, time.Now().UnixNano())
 	s.agent.end(allocrunner.ErrShutdown)
@@ -239,7 +239,8 @@ func (s *simulation) newID() string {
 	return fmt.Sprintf("%08x-%04x-%04x-%04x-%012x", a>>32, a>>16&0xffff, a&0xffff, b>>48, b&0xffffffffffff)
 }
 
-// mortalRecords is the store of the scheduler of one agent.
+// mortalRecords is the scheduler.Store of one agent. It fails when the agent is
+// dead.
 type mortalRecords struct {
 	records
 	s *simulation
@@ -265,8 +266,8 @@ func (g *simAgent) err() error {
 	}
 }
 
-// mortalStore is the store of the runners of one agent. What is put behind is lost
-// if the agent dies before something else is written.
+// mortalStore is the store of one agent's runners. Async writes are lost if the
+// agent dies before the next flush.
 type mortalStore struct {
 	s *simulation
 	g *simAgent
@@ -298,13 +299,13 @@ func (m *mortalStore) put(alloc, task string, l *taskrunner.LocalState, h taskru
 	g.mu.Unlock()
 	if h == taskrunner.Async {
 		time.AfterFunc(50*time.Millisecond, func() { _ = g.flush() })
-		return func() error { return nil } // nobody waits for it, and it is not refused
+		return func() error { return nil } // async writes cannot fail
 	}
-	_ = g.flush() // err is what it was before
+	_ = g.flush() // without a flush, err stays errDead
 	return func() error { return err }
 }
 
-// flush puts what was put behind.
+// flush makes the pending writes.
 func (g *simAgent) flush() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -318,7 +319,7 @@ func (g *simAgent) flush() error {
 	return nil
 }
 
-// step is one thing that happens.
+// step makes one random action.
 func (s *simulation) step(ctx context.Context) {
 	id := "job" + strconv.Itoa(s.rand.IntN(3))
 	switch n := s.rand.IntN(20); {
@@ -345,7 +346,7 @@ func (s *simulation) step(ctx context.Context) {
 		s.leave()
 		s.start()
 	default:
-		// Somebody kills a task.
+		// Kill a task's process.
 		if processes := s.world.living(); len(processes) > 0 {
 			slices.SortFunc(processes, func(a, b *process) int { return len(a.id) - len(b.id) })
 			processes[s.rand.IntN(len(processes))].exit(driver.ExitResult{ExitCode: 137, Signal: 9})
@@ -357,7 +358,7 @@ func (s *simulation) purge(ctx context.Context, id string) {
 	_, _ = s.agent.scheduler.Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: id}, scheduler.DeregisterOptions{Purge: true})
 }
 
-// job makes a random job.
+// job returns a random job.
 func (s *simulation) job(id string) *api.Job {
 	r := s.rand
 	task := func(name string, lifecycle *api.TaskLifecycle, runs ...string) *api.Task {
@@ -387,7 +388,7 @@ func (s *simulation) job(id string) *api.Job {
 		if r.IntN(3) == 0 {
 			t := task(stage.Hook+strconv.FormatBool(stage.Sidecar), &stage, "0.5", "2")
 			if stage.Hook == "poststop" {
-				t.Env["code"] = "0" // or it may be restarted for ever
+				t.Env["code"] = "0" // otherwise the task might be restarted forever
 			}
 			group.Tasks = append(group.Tasks, t)
 		}
@@ -395,7 +396,7 @@ func (s *simulation) job(id string) *api.Job {
 	return &api.Job{ID: &id, Type: &kind, TaskGroups: []*api.TaskGroup{group}}
 }
 
-// simHooks attach to each task a hook that is done at its second call.
+// simHooks attaches to each task a hook that is done after its second call.
 type simHooks struct {
 	s *simulation
 	g *simAgent
@@ -415,8 +416,8 @@ type simHook struct {
 
 func (*simHook) Name() string { return "sim" }
 
-// Prestart checks that it is told what was stored, and is not called when that
-// was the end.
+// Prestart checks that the hook gets its stored state, and that it is not called
+// again when it is done.
 func (h *simHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	h.g.mu.Lock()
 	stored := h.g.hooks[h.key]
@@ -428,7 +429,7 @@ func (h *simHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hoo
 	return hook.TaskPrestartResponse{State: map[string]string{"said": said + "x"}, Done: said != ""}, nil
 }
 
-// look compares what there is with what there was.
+// look checks the changes since the last call.
 func (s *simulation) look() {
 	synctest.Wait()
 	for _, a := range s.store.Snapshot().Allocations(nil, "") {
@@ -456,8 +457,7 @@ func types(events []*api.TaskEvent) (list []string) {
 	return list
 }
 
-// continues reports whether events are those of before with others behind, but
-// for the oldest.
+// continues reports whether now extends before, possibly without the oldest events.
 func continues(before, now []*api.TaskEvent) bool {
 	if !slices.IsSortedFunc(now, func(a, b *api.TaskEvent) int { return int(a.Time - b.Time) }) {
 		return false
@@ -470,8 +470,8 @@ func continues(before, now []*api.TaskEvent) bool {
 	})
 }
 
-// quiet checks what must hold when nothing has happened for a long time: what
-// shall run runs, once, and nothing else does.
+// quiet checks the state after a long time without actions: each running task has
+// exactly one process, and no other process runs.
 func (s *simulation) quiet() {
 	living := make(map[string]int)
 	for _, p := range s.world.living() {
@@ -500,9 +500,8 @@ func (s *simulation) quiet() {
 	}
 }
 
-// prompt checks that a start in which nothing was killed took no longer than the
-// driver: a start waits for the recovery of other tasks only after the death of a
-// plugin.
+// prompt checks that a start without kills takes no longer than the driver needs: a
+// start waits for the recovery of other tasks only after the death of a plugin.
 func (s *simulation) prompt(a *api.Allocation, task string) {
 	const limit = 15 * time.Second // StartTask takes two seconds at most, and may follow a pause
 	events := a.TaskStates[task].Events
@@ -517,7 +516,7 @@ func (s *simulation) prompt(a *api.Allocation, task string) {
 	}
 }
 
-// remains checks that nothing is left when all jobs are purged.
+// remains checks that nothing is left after a purge of all jobs.
 func (s *simulation) remains() {
 	if living := s.world.living(); len(living) > 0 {
 		s.world.fault("I3: %d processes are left", len(living))

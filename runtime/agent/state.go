@@ -104,8 +104,8 @@ func (s state) AllocsOfJob(k scheduler.JobKey) []*api.Allocation {
 
 func (s state) Ended(allocID string) bool { return Ended(s.r, allocID) }
 
-// Ended reports whether all processes and cleanups of an allocation have ended for
-// good.
+// Ended reports whether an allocation has ended for good: its runner has finished,
+// and none of its tasks will start again.
 func Ended(r store.Reader, allocID string) bool {
 	return r.HasFact(endedKey + allocID)
 }

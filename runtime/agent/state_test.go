@@ -12,7 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// Events are named by the operation, one after the other within a change.
+// Each event has the name of its operation; a change may have several operations,
+// in order.
 func TestEventsOfAJob(t *testing.T) {
 	r, _ := newRing(t, 1)
 	alloc := r.ids(t)[0]
@@ -36,7 +37,7 @@ func TestEventsOfAJob(t *testing.T) {
 	}
 
 	var got []string
-	for sub := r.store.Subscribe(2); len(got) == 0 || !strings.Contains(got[len(got)-1], "JobDeregistered"); { // 1 is the node
+	for sub := r.store.Subscribe(2); len(got) == 0 || !strings.Contains(got[len(got)-1], "JobDeregistered"); { // index 1 is the node
 		changed, err := sub.Next(t.Context())
 		if err != nil {
 			t.Fatal(err)

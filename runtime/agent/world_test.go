@@ -15,18 +15,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
 
-// world is where the processes of a simulation live. It outlives agents and
-// plugins.
+// world has the simulated processes. It outlives agents and plugins.
 type world struct {
 	mu        sync.Mutex
 	plugin    *worldPlugin
-	processes map[string]*process // by the id of the start, until destroyed
+	processes map[string]*process // by start id, until destroyed
 	faults    []string
 }
 
-// process is one start of a task. What it does is in the environment of the task:
-// "start", "run" and "stop" are how long these take in seconds, and "code" is how
-// it ends by itself.
+// process is one start of a task. The environment of the task controls it: "start",
+// "run" and "stop" are durations in seconds, and "code" is its exit code.
 type process struct {
 	id, alloc, task string
 	stop            time.Duration
@@ -79,7 +77,7 @@ func (w *world) living() (list []*process) {
 	return list
 }
 
-// killPlugin is kill -9 of the plugin. Its tasks live on.
+// killPlugin simulates kill -9 of the plugin. The processes of its tasks continue.
 func (w *world) killPlugin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,7 +87,7 @@ func (w *world) killPlugin() {
 	}
 }
 
-// begin makes the process of a start, which must be the only one of its task.
+// begin creates the process of a start. No other process of the task may be alive.
 func (w *world) begin(c *driver.TaskConfig) {
 	seconds := func(name string) time.Duration {
 		n, _ := strconv.ParseFloat(c.Env[name], 64)
@@ -110,11 +108,11 @@ func (w *world) begin(c *driver.TaskConfig) {
 	}
 }
 
-// view is the world as one agent sees it, as long as the agent lives.
+// view is the world as one agent sees it. It fails when the agent is dead.
 type view struct {
 	*world
 	died   <-chan struct{}
-	driver *simDriver // of the current plugin; guarded by world.mu
+	driver *simDriver // driver of the current plugin; guarded by world.mu
 }
 
 var errDead = errors.New("the agent is dead")
@@ -149,31 +147,31 @@ func (v *view) Driver(context.Context, string) (driver.Driver, error) {
 	return v.driver, nil
 }
 
-// KnowsTasks and Searches say that the driver is one of the box.
+// KnowsTasks and FindsTasks return true, as for builtin drivers.
 func (v *view) KnowsTasks(string) bool { return true }
 func (v *view) FindsTasks(string) bool { return true }
 
-// noLogs collects nothing.
+// noLogs is a log collector without effect.
 type noLogs struct{}
 
 func (noLogs) Start(context.Context, logs.Task) (string, string, error) { return "", "", nil }
 func (noLogs) Stop(context.Context, string, string, bool) error         { return nil }
 func (noLogs) Finish(context.Context, logs.Task, bool) error            { return nil }
 
-// worldPlugin is one process of the driver's plugin.
+// worldPlugin is a plugin process of the driver.
 type worldPlugin struct {
 	down  chan struct{}
-	known map[string]bool // tasks that it has started or recovered; guarded by world.mu
+	known map[string]bool // ids of tasks that it started or recovered; guarded by world.mu
 }
 
 // simDriver is the driver as one agent sees it.
 type simDriver struct {
-	driver.Driver // nil: the rest is not called
+	driver.Driver // nil: the other methods are not called
 	*view
 	plugin *worldPlugin
 }
 
-// err says why nobody answers.
+// err returns an error if the agent or the plugin is dead.
 func (d *simDriver) err() error {
 	if d.dead() {
 		return errDead
@@ -186,7 +184,7 @@ func (d *simDriver) err() error {
 	}
 }
 
-// pause lets time pass, unless one of those who wait for it dies.
+// pause waits, but returns an error if the agent or the plugin dies or ctx ends.
 func (d *simDriver) pause(ctx context.Context, t time.Duration) error {
 	timer := time.NewTimer(t)
 	defer timer.Stop()
@@ -219,7 +217,7 @@ func (d *simDriver) StartTask(ctx context.Context, c *driver.TaskConfig) (*drive
 	n, _ := strconv.ParseFloat(c.Env["start"], 64)
 	pause := d.pause(ctx, time.Duration(n*float64(time.Second)))
 	if errors.Is(pause, errDead) && c.Env["listens"] == "" || pause == nil {
-		// An agent that dies does not keep the plugin from starting the task.
+		// The plugin starts the task even if the agent dies during the call.
 		d.begin(c)
 		d.mu.Lock()
 		d.plugin.known[c.ID] = true

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The POSIX ACL of a file is the extended attribute aclName. Its format is the one of
-// linux/posix_acl_xattr.h: a version, then entries in the order of their tags.
+// The POSIX ACL of a file is the extended attribute aclName. linux/posix_acl_xattr.h
+// defines its format: a version, then entries in the order of their tags.
 const (
 	aclName    = "system.posix_acl_access"
 	aclVersion = 2
@@ -28,12 +28,12 @@ const (
 
 // The rights of an entry.
 const (
-	traverse = 1 // open what is in a directory by its name
+	traverse = 1 // open files in a directory by name
 	rwx      = 7
 )
 
-// encodeACL returns the ACL of a directory that its owner may use, each of the users with
-// the rights given, and no other account.
+// encodeACL returns an ACL that gives the owner of a directory full access, each of the
+// users the given rights, and no other account any access.
 func encodeACL(users []uint32, rights uint16) []byte {
 	b := make([]byte, 0, aclHeader+aclEntry*(len(users)+4))
 	b = binary.LittleEndian.AppendUint32(b, aclVersion)
@@ -52,7 +52,7 @@ func encodeACL(users []uint32, rights uint16) []byte {
 	return b
 }
 
-// decodeACL returns the users that an ACL names and that it lets into a directory, in
+// decodeACL returns the users that an ACL names and gives access to a directory, in
 // ascending order.
 func decodeACL(b []byte) ([]uint32, error) {
 	if len(b) < aclHeader || (len(b)-aclHeader)%aclEntry != 0 {
@@ -72,14 +72,15 @@ func decodeACL(b []byte) ([]uint32, error) {
 	return slices.Compact(users), nil
 }
 
-// setACL lets the owner of the directory use it, each of the users with the rights given,
-// and no other account. It sets the mode of the directory but for the sticky bit.
+// setACL gives the owner of the directory full access, each of the users the given
+// rights, and no other account any access. It also sets the mode of the directory
+// except the sticky bit.
 func (h *handle) setACL(users []uint32, rights uint16) error {
 	return h.wrap("set ACL of", unix.Setxattr(h.proc(), aclName, encodeACL(users, rights), 0))
 }
 
-// admittedUsers returns the users that the ACL of the directory lets in; none if it has no
-// ACL.
+// admittedUsers returns the users that the ACL of the directory admits; none if the
+// directory has no ACL.
 func (h *handle) admittedUsers() ([]uint32, error) {
 	const most = 64 << 10 // XATTR_SIZE_MAX
 	for size := 512; ; size = most {
@@ -100,7 +101,7 @@ func (h *handle) admittedUsers() ([]uint32, error) {
 
 // dropACL removes the ACL of the directory. It reports whether there was one.
 func (h *handle) dropACL() (bool, error) {
-	// To remove none is no error everywhere.
+	// Some file systems return an error for the removal of a missing ACL.
 	_, err := unix.Getxattr(h.proc(), aclName, nil)
 	if err == nil {
 		err = unix.Removexattr(h.proc(), aclName)

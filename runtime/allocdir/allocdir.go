@@ -25,7 +25,7 @@ const (
 	privateName = "private"
 )
 
-// Dir is the directory of one allocation. Under an agent that is root:
+// Dir is the directory of one allocation. Under a root agent it has this layout:
 //
 //	<root>/<alloc id>/              0700 root     the users of the tasks pass through, by an ACL
 //	  .<task>.stdout.fifo           0600 root     and stderr: of runtime/logs
@@ -34,14 +34,16 @@ const (
 //	    local/ tmp/                 0700 user
 //	    secrets/ private/           0700 user     in memory
 //
-// A task with isolation chroot has its directory as its root: it is 0755 and belongs to
-// root. With isolation image the directory of the task is 0700 and belongs to root, and
-// the directories in it, which the driver binds into a container, have the modes of
-// Nomad: 0777 nobody, tmp 1777. Under any other agent all belong to its user, with the
-// modes of Nomad: <alloc id> is 0755 and the directory of a task 0777.
+// With isolation chroot, the directory of a task is its root directory: it is 0755 and
+// belongs to root. With isolation image, the directory of the task is 0700 and belongs
+// to root, and the directories in it, which the driver binds into a container, have
+// Nomad's modes: 0777 nobody, tmp 1777. Under any other agent all directories belong to
+// the agent's user, with Nomad's modes: <alloc id> is 0755 and the directory of a task
+// 0777.
 //
-// A Dir holds no resource, and its methods may be called concurrently, though not Destroy
-// beside another. There is one Dir for an allocation at a time.
+// A Dir holds no resource, and its methods may be called concurrently, except that
+// Destroy must not run beside another method. There must be only one Dir for an
+// allocation at a time.
 type Dir struct {
 	root string
 	id   string
@@ -49,8 +51,8 @@ type Dir struct {
 	mu sync.Mutex // held while the ACL of the directory changes
 }
 
-// New returns the directory of an allocation below root, an absolute path. It
-// touches nothing.
+// New returns the directory of an allocation below root, an absolute path. It does not
+// access the file system.
 func New(root, allocID string) (*Dir, error) {
 	if !filepath.IsAbs(root) {
 		return nil, fmt.Errorf("alloc directory %q: not an absolute path", root)
@@ -67,7 +69,7 @@ func (d *Dir) Path() string { return filepath.Join(d.root, d.id) }
 // LogDir returns the path of the directory for the tasks' output.
 func (d *Dir) LogDir() string { return filepath.Join(d.Path(), sharedName, logsName) }
 
-// Task returns the paths of one task. It touches nothing.
+// Task returns the paths of one task. It does not access the file system.
 func (d *Dir) Task(name string) hook.TaskDir {
 	task := filepath.Join(d.Path(), name)
 	mounts := filepath.Join(d.mountsRoot(), d.id+"-"+name)
@@ -86,11 +88,12 @@ func (d *Dir) Task(name string) hook.TaskDir {
 	}
 }
 
-// mountsRoot is where drivers with unveil isolation find the directories of
-// their tasks: beside root, since a task must not see what lies above them.
+// mountsRoot returns the directory in which drivers with unveil isolation find the
+// directories of their tasks. It is beside root because a task must not see the parents
+// of its directories.
 func (d *Dir) mountsRoot() string { return d.root + "_mounts" }
 
-// Build makes the directory and the shared part, as far as they are missing.
+// Build creates the directory and its shared part, except what exists already.
 func (d *Dir) Build() error {
 	failpoint.Hit(failpoint.AllocDir, failpoint.Before)
 	if err := d.build(); err != nil {
@@ -128,15 +131,15 @@ func (d *Dir) build() error {
 	return nil
 }
 
-// ensureAlloc opens or makes the directory of an allocation. Root does not change one that
-// is there: its ACL may let users pass who run tasks now.
+// ensureAlloc opens or creates the directory of an allocation. Root does not change an
+// existing directory: its ACL may admit the users of running tasks.
 func ensureAlloc(root *handle, id string) (*handle, error) {
 	if !privileged() {
 		return root.ensure(id, openMode, ours)
 	}
 	alloc, made, err := root.make(id)
 	if err == nil && made {
-		err = alloc.settle(made, 0o700, ours) // whatever the umask says
+		err = alloc.settle(made, 0o700, ours) // needed because of the umask
 	}
 	if err != nil && alloc != nil {
 		alloc.close()
@@ -169,9 +172,9 @@ func (d *Dir) open() (*handle, error) {
 	return root.open(d.id)
 }
 
-// Destroy unmounts and removes everything of the allocation, also what tasks
-// have made or mounted there. It goes on after an error and may be called
-// again; what is not there is no error.
+// Destroy unmounts and removes everything of the allocation, including files and mounts
+// that tasks have made there. It continues after an error and may be called again; a
+// missing directory is not an error.
 func (d *Dir) Destroy() error {
 	var errs []error
 	entries, err := os.ReadDir(d.mountsRoot())
@@ -190,7 +193,7 @@ func (d *Dir) Destroy() error {
 	return nil
 }
 
-// checkName refuses what is not the name of one file.
+// checkName rejects a string that is not a single file name.
 func checkName(name string) error {
 	switch {
 	case name == "":

@@ -94,7 +94,7 @@ func TestLayout(t *testing.T) {
 		}
 	}
 	ofRoot, user := [2]int{0, 0}, [2]int{4001, 4001}
-	closed, passable := dir{0o700, ofRoot}, dir{0o710, ofRoot} // an ACL shows its mask in place of the group
+	closed, passable := dir{0o700, ofRoot}, dir{0o710, ofRoot} // the group bits show the mask of an ACL
 	of := func(owner [2]int) dir { return dir{0o700, owner} }
 	open := dir{0o777, taskOwned}
 	for _, c := range []struct {
@@ -136,7 +136,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// The agent of another user has Nomad's modes: rootless containers need them.
+// An agent that is not root uses Nomad's modes: rootless containers need them.
 func TestLayoutUnprivileged(t *testing.T) {
 	if privileged() {
 		asUser(t, 4001, t.Name())
@@ -189,7 +189,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// R10: names that would not be a directory of their own.
+// R10: names that cannot have a directory of their own.
 func TestEvilNames(t *testing.T) {
 	d := newDir(t)
 	for _, name := range []string{"", ".", "..", "a/b", "../x", "/etc", `a\b`, "a\x00b", strings.Repeat("x", 256)} {
@@ -229,7 +229,7 @@ func TestBuildAgainChangesNothingOfTheTasks(t *testing.T) {
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(task.LocalDir, 0o750); err != nil { // as the task would
+	if err := os.Chmod(task.LocalDir, 0o750); err != nil { // as the task could
 		t.Fatal(err)
 	}
 	if err := d.Build(); err != nil {
@@ -260,7 +260,7 @@ func TestBuildHealsWhatIsHalfBuilt(t *testing.T) {
 	}
 	defer d.Destroy()
 	if !privileged() {
-		// Without owners to give away no other user needs the rest.
+		// Without the right to change owners, other users need no access.
 		if st := stat(t, d.Path()); st.Mode&0o777 != 0o755 {
 			t.Errorf("mode %o, want 755", st.Mode&0o777)
 		}
@@ -306,7 +306,7 @@ func TestDestroyTwiceAndNever(t *testing.T) {
 	}
 }
 
-// What a task may leave behind goes as well, and nothing else does.
+// Destroy removes everything that a task may leave behind, and nothing else.
 func TestDestroyRemovesAnything(t *testing.T) {
 	d := newDir(t)
 	task := buildTask(t, d, "web")
@@ -346,7 +346,7 @@ func TestDestroyRemovesAnything(t *testing.T) {
 	}
 }
 
-// Deeper than there may be open files, and with paths longer than PATH_MAX.
+// A tree deeper than the limit of open files, and with paths longer than PATH_MAX.
 func TestDestroyDeepTrees(t *testing.T) {
 	d := newDir(t)
 	task := buildTask(t, d, "web")
@@ -355,7 +355,7 @@ func TestDestroyDeepTrees(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The name that removal moves deep directories to is taken already.
+	// The name that removal moves deep directories to exists already.
 	if err := os.MkdirAll(filepath.Join(d.Path(), ".removed-1", "x"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -388,8 +388,7 @@ func TestDestroyDeepTrees(t *testing.T) {
 	}
 }
 
-// R10: a task puts links where directories were. None of our steps may touch
-// what they lead to.
+// R10: a task puts links in place of directories. No step may touch the targets.
 func TestLinksAreNotFollowed(t *testing.T) {
 	for _, name := range []string{"local", "tmp", "secrets", "private"} {
 		for _, target := range []string{"outside", "inside"} {
@@ -400,7 +399,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 					t.Fatal(err)
 				}
 				victim := t.TempDir()
-				if target == "inside" { // another task's
+				if target == "inside" { // the target is in the directory of another task
 					victim = buildTask(t, d, "other").LocalDir
 				}
 				if err := os.Chmod(victim, 0o700); err != nil {
@@ -451,7 +450,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	}
 }
 
-// A task that is a link as a whole, or a file, is refused.
+// A task directory that is a link or a file is rejected.
 func TestTaskDirectoryMustBeADirectory(t *testing.T) {
 	d := newDir(t)
 	victim := t.TempDir()
@@ -466,7 +465,7 @@ func TestTaskDirectoryMustBeADirectory(t *testing.T) {
 	}
 }
 
-// The links change while we work.
+// The links change during BuildTask and DropSecrets.
 func TestLinksThatChangeWhileWeWork(t *testing.T) {
 	d := newDir(t)
 	task := buildTask(t, d, "web")
@@ -502,7 +501,7 @@ func TestLinksThatChangeWhileWeWork(t *testing.T) {
 		}
 	}()
 	for range 200 {
-		d.BuildTask("web", TaskOptions{}) // may fail, may not follow
+		d.BuildTask("web", TaskOptions{}) // may fail, must not follow
 		d.DropSecrets("web")
 	}
 	close(stop)
@@ -559,7 +558,7 @@ func TestWriteLocal(t *testing.T) {
 			t.Errorf("WriteLocal took the path %q", name)
 		}
 	}
-	for _, name := range []string{"link", "fifo", "/abs"} { // replaced, or taken as relative
+	for _, name := range []string{"link", "fifo", "/abs"} { // replaced, or treated as relative
 		if err := d.WriteLocal("web", name, []byte("new")); err != nil {
 			t.Error(err)
 		}

@@ -12,17 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNotDir means that a name is there and is no directory; a link to one is none.
+// errNotDir means that a name exists and is not a directory. A link to a directory is
+// not a directory.
 var errNotDir = errors.New("not a directory")
 
-// handle is an open directory (O_PATH). All work on what tasks can reach goes
-// through one, one name at a time.
+// handle is an open directory (O_PATH). All operations on files that tasks can reach
+// use a handle and one name at a time.
 type handle struct {
 	fd   int
 	path string // for messages only
 }
 
-// openPath opens a directory that only we and the operator can bend.
+// openPath opens a directory that only the agent and the operator can replace.
 func openPath(path string) (*handle, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -31,7 +32,7 @@ func openPath(path string) (*handle, error) {
 	return &handle{fd: fd, path: path}, nil
 }
 
-// makeRoot makes the directory that holds all allocations.
+// makeRoot creates the directory that contains all allocations.
 func makeRoot(path string, mode fs.FileMode) error {
 	err := os.Mkdir(path, mode)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -43,15 +44,15 @@ func makeRoot(path string, mode fs.FileMode) error {
 	} else if err != nil {
 		return err
 	}
-	return os.Chmod(path, mode) // whatever the umask says
+	return os.Chmod(path, mode) // needed because of the umask
 }
 
 func (h *handle) close() { unix.Close(h.fd) }
 
-// proc is a path to exactly what is open, whatever its name leads to by now.
+// proc returns a path to the opened directory, even if its name leads elsewhere by now.
 func (h *handle) proc() string { return "/proc/self/fd/" + strconv.Itoa(h.fd) }
 
-// errorf names what an operation was about; nil stays nil.
+// errorf adds the operation and the name to an error. It returns nil for nil.
 func (h *handle) errorf(op, name string, err error) error {
 	if err == nil {
 		return nil
@@ -83,7 +84,7 @@ func (h *handle) chmod(mode fs.FileMode) error {
 	return nil
 }
 
-// open opens the directory called name. The error is errNotDir for a link.
+// open opens the directory called name. It returns errNotDir for a link.
 func (h *handle) open(name string) (*handle, error) {
 	fd, err := openat(h.fd, name, unix.O_PATH|unix.O_DIRECTORY)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
@@ -95,16 +96,16 @@ func (h *handle) open(name string) (*handle, error) {
 	return &handle{fd: fd, path: h.path + "/" + name}, nil
 }
 
-// owner says whose a directory is.
+// owner is the kind of owner of a directory.
 type owner bool
 
 const (
-	ours      owner = false // of the agent: mode and owner are kept up
-	taskOwned owner = true  // of the tasks: set once, then theirs to change
+	ours      owner = false // of the agent: mode and owner are restored on each ensure
+	taskOwned owner = true  // of the tasks: set once, then the tasks may change them
 )
 
-// make opens the directory called name. If nothing is there it makes one, which is closed
-// to other accounts.
+// make opens the directory called name. If the name does not exist, make creates the
+// directory, closed to other accounts.
 func (h *handle) make(name string) (dir *handle, made bool, err error) {
 	err = unix.Mkdirat(h.fd, name, 0o700)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
@@ -115,8 +116,8 @@ func (h *handle) make(name string) (dir *handle, made bool, err error) {
 	return dir, made, err
 }
 
-// ensure opens the directory called name, and makes it first if nothing is
-// there. A crash between making it and giving it away is healed.
+// ensure opens the directory called name, and creates it if the name does not exist. It
+// also completes a creation that was interrupted before the owner was set.
 func (h *handle) ensure(name string, mode fs.FileMode, whose owner) (*handle, error) {
 	dir, made, err := h.make(name)
 	if err != nil {
@@ -151,8 +152,8 @@ func (h *handle) settle(made bool, mode fs.FileMode, whose owner) error {
 	if give {
 		uid, gid := nobody()
 		err := h.chown(account{uid, gid})
-		// Some containers cannot give files away. Everybody may write there, so
-		// that does not matter.
+		// Some containers cannot change owners. The mode lets all users write, so that
+		// is not an error.
 		if err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EINVAL) {
 			return err
 		}
@@ -160,9 +161,9 @@ func (h *handle) settle(made bool, mode fs.FileMode, whose owner) error {
 	return nil
 }
 
-// ensurePassable is ensure for a directory of an agent that is root, closed to all other
-// accounts but for users, who may pass through it. A user who may already is not locked
-// out at any moment.
+// ensurePassable is ensure for a directory of a root agent that is closed to all other
+// accounts except users, who may pass through it. Users that may pass already are not
+// locked out at any time.
 func (h *handle) ensurePassable(name string, users []uint32, fallback bool) (*handle, error) {
 	if len(users) == 0 {
 		return h.ensure(name, 0o700, ours)
@@ -195,13 +196,13 @@ func (h *handle) settlePassable(users []uint32, fallback bool) error {
 	return explain(err)
 }
 
-// ensureExists is ensure for a directory that we have no business with once it is
-// there: whatever the task has put in its place stays.
+// ensureExists is ensure for a directory that belongs to the task once it exists: a
+// file or link that the task has put in its place stays.
 func (h *handle) ensureExists(name string, mode fs.FileMode) error {
 	return leave(h.ensure(name, mode, taskOwned))
 }
 
-// leave closes a directory that was ensured. It is no error that a task has put
+// leave closes a directory that was ensured. It is not an error if a task has put
 // something else in its place.
 func leave(dir *handle, err error) error {
 	if errors.Is(err, errNotDir) {
@@ -214,12 +215,12 @@ func leave(dir *handle, err error) error {
 	return nil
 }
 
-// remove removes one name that is no directory.
+// remove removes one name that is not a directory.
 func (h *handle) remove(name string) error {
 	return h.errorf("remove", name, unix.Unlinkat(h.fd, name, 0))
 }
 
-// openat opens one name below a directory and follows no link.
+// openat opens one name below a directory without following a link.
 func openat(dir int, name string, flags int) (int, error) {
 	for {
 		fd, err := unix.Openat(dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -231,7 +232,7 @@ func openat(dir int, name string, flags int) (int, error) {
 
 func privileged() bool { return os.Geteuid() == 0 }
 
-// nobody is who owns the directories of tasks.
+// nobody returns the account that owns the directories of tasks.
 var nobody = sync.OnceValues(func() (uid, gid int) {
 	const overflow = 65534
 	u, err := user.Lookup("nobody")

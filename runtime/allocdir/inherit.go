@@ -8,11 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Inherit moves alloc/data and the local directories of the named tasks from the
-// directory of another allocation, whose tasks have ended, to this one, which is
-// built and has no tasks yet. What is there already stays: after a crash in
-// between, Inherit goes on where it was. What the other one does not have is no
-// error. It goes on after an error.
+// Inherit moves alloc/data and the local directories of the named tasks from previous,
+// an allocation whose tasks have ended, to this allocation, which is built and has no
+// tasks yet. Existing files stay, so a call after a crash continues the move. Files
+// that previous does not have are not an error. Inherit continues after an error.
 func (d *Dir) Inherit(previous *Dir, tasks []string) error {
 	if err := d.inherit(previous, tasks); err != nil {
 		return fmt.Errorf("take over data of alloc %s: %w", previous.id, err)
@@ -43,15 +42,16 @@ func (d *Dir) inherit(previous *Dir, tasks []string) error {
 	return errors.Join(errs...)
 }
 
-// move moves the directory called name from one parent to the parent of the same
-// name elsewhere, which is made if it is missing.
+// move moves the directory called name from parent in from to parent in to. It creates
+// the target parent if that is missing.
 func move(from, to *handle, parent, name string) error {
 	source, err := from.open(parent)
 	if err != nil {
 		return ignoreMissing(err)
 	}
 	defer source.close()
-	// What a task has put in place of the directory is not followed, nor taken along.
+	// If a task has put something else in place of the directory, it is neither
+	// followed nor moved.
 	dir, err := source.open(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errNotDir):
@@ -71,7 +71,7 @@ func move(from, to *handle, parent, name string) error {
 	defer target.close()
 	err = unix.Renameat(source.fd, name, target.fd, name)
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
-		return nil // it is in use already
+		return nil // the target is in use already
 	}
 	return source.errorf("move", name, err)
 }

@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// markerName is a file that Nomad leaves in a memory file system.
+// markerName is a file that Nomad creates in its memory file systems.
 const markerName = ".nomad-mount"
 
-// mountSecret mounts a memory file system for the users of a task on the directory called
-// name, unless one is there.
+// mountSecret mounts a memory file system for the users of a task on the directory
+// called name, unless a memory file system is mounted there.
 func (h *handle) mountSecret(name string, sizeMB int, u taskUsers) (onDisk, err error) {
 	mounted, err := h.isTmpfs(name)
 	if mounted || err != nil {
 		return nil, err
 	}
-	if err := h.unmount(name); err != nil { // of something that is not ours
+	if err := h.unmount(name); err != nil { // unmount a file system that is not a tmpfs
 		return nil, err
 	}
 	dir, err := h.open(name)
@@ -40,7 +40,7 @@ func (h *handle) mountSecret(name string, sizeMB int, u taskUsers) (onDisk, err 
 		err = unix.Mount("tmpfs", dir.proc(), "tmpfs", flags, options)
 	}
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENODEV) {
-		return h.errorf("mount tmpfs on", name, err), nil // root, but in a container that may not
+		return h.errorf("mount tmpfs on", name, err), nil // root in a container that may not mount
 	}
 	if err != nil {
 		return nil, h.errorf("mount tmpfs on", name, err)
@@ -48,9 +48,9 @@ func (h *handle) mountSecret(name string, sizeMB int, u taskUsers) (onDisk, err 
 	return nil, h.prepareMount(name, u)
 }
 
-// prepareMount prepares a memory file system that has just been mounted.
+// prepareMount prepares a newly mounted memory file system.
 func (h *handle) prepareMount(name string, u taskUsers) error {
-	dir, err := h.open(name) // now what is mounted there
+	dir, err := h.open(name) // opens the mounted file system
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (h *handle) prepareMount(name string, u taskUsers) error {
 	return nil
 }
 
-// access says what may be done through a bind mount.
+// access is the access that a bind mount allows.
 type access bool
 
 const (
@@ -79,8 +79,7 @@ const (
 	readOnly  access = true
 )
 
-// bind makes the directory source appear under name, unless something is
-// mounted there.
+// bind bind-mounts the directory source on name, unless something is mounted there.
 func (h *handle) bind(name string, source *handle, a access) error {
 	target, err := h.ensure(name, 0o777, taskOwned)
 	if err != nil {
@@ -97,7 +96,7 @@ func (h *handle) bind(name string, source *handle, a access) error {
 	if a == readWrite {
 		return nil
 	}
-	bound, err := h.open(name) // now what is mounted there
+	bound, err := h.open(name) // opens the mounted directory
 	if err != nil {
 		return err
 	}
@@ -129,8 +128,7 @@ func (h *handle) onTmpfs() (bool, error) {
 	return st.Type == unix.TMPFS_MAGIC, nil
 }
 
-// unmount takes away everything that is mounted on name, at once: whoever has
-// files open there keeps them, but nobody finds them any more.
+// unmount detaches all mounts on name immediately. Open files there stay usable.
 func (h *handle) unmount(name string) error {
 	for {
 		fd, err := openat(h.fd, name, unix.O_PATH)
@@ -154,8 +152,8 @@ func (h *handle) unmount(name string) error {
 	}
 }
 
-// isMount reports whether child, opened by a name in parent, is on another
-// mount. The device number would not tell: a bind mount has the same.
+// isMount reports whether child, opened by a name in parent, is on another mount. It
+// does not compare device numbers, because a bind mount has the same one.
 func isMount(parent, child int) (bool, error) {
 	p, err := mountID(parent)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// RS-076: secrets and private are in memory, and nothing there can be executed.
+// RS-076: secrets and private are in memory, and files there cannot be executed.
 func TestSecretsAreInMemory(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
@@ -48,8 +48,8 @@ func TestSecretsAreInMemory(t *testing.T) {
 	}
 }
 
-// The mount is there once, however often a task starts, and comes back after
-// whatever has taken it away: a reboot, say.
+// The mount exists once, however often a task starts, and is made again after it was
+// lost, for example by a reboot.
 func TestSecretsAreCheckedAtEachStart(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
@@ -61,7 +61,7 @@ func TestSecretsAreCheckedAtEachStart(t *testing.T) {
 	if err := os.WriteFile(token, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	os.Remove(filepath.Join(task.SecretsDir, ".nomad-mount")) // a task may
+	os.Remove(filepath.Join(task.SecretsDir, ".nomad-mount")) // a task may do that
 	buildTask(t, d, "web")
 	if got := mounts(t, d.Path()); len(got) != 2 {
 		t.Errorf("mounts after the second start: %s", got)
@@ -74,7 +74,7 @@ func TestSecretsAreCheckedAtEachStart(t *testing.T) {
 	if err := unix.Unmount(task.SecretsDir, 0); err != nil {
 		t.Fatal(err)
 	}
-	// a marker from below the mount must not fool us
+	// a marker file below the mount must have no effect
 	if err := os.WriteFile(filepath.Join(task.SecretsDir, ".nomad-mount"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestSecretsAreCheckedAtEachStart(t *testing.T) {
 		t.Errorf("mounts after a reboot: %s", got)
 	}
 
-	// something else is mounted over it
+	// something else is mounted on top
 	if err := unix.Mount(task.LocalDir, task.SecretsDir, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,8 @@ func TestSecretsAreCheckedAtEachStart(t *testing.T) {
 	}
 }
 
-// A task in a chroot sees the shared directory in its own, and cannot write logs.
+// A task in a chroot has the shared directory in its own directory, and cannot write
+// logs.
 func TestChrootTasksSeeTheSharedDirectory(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
@@ -178,7 +179,7 @@ func TestDropSecrets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	busy, err := os.Open(task.SecretsDir) // a process may still be in there
+	busy, err := os.Open(task.SecretsDir) // a process may still have the directory open
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,8 +205,8 @@ func TestDropSecrets(t *testing.T) {
 	}
 }
 
-// A task that is root can mount what it likes in its directory. We unmount it,
-// and never remove what is behind.
+// A task that runs as root can mount anything in its directory. The mount is detached,
+// and nothing behind it is removed.
 func TestDestroyNeverGoesThroughAMount(t *testing.T) {
 	needRoot(t)
 	d := newDir(t)
@@ -239,7 +240,7 @@ func TestDestroyNeverGoesThroughAMount(t *testing.T) {
 	bind(file, "local/file", false)
 	bind(victim, "deep/er/bind", true)
 	bind(task.SharedAllocDir, "alloc", true) // a tree into itself
-	bind(victim, "", true)                   // the task's directory as a whole
+	bind(victim, "", true)                   // the whole directory of the task
 
 	if err := d.Destroy(); err != nil {
 		t.Fatal(err)
@@ -252,8 +253,7 @@ func TestDestroyNeverGoesThroughAMount(t *testing.T) {
 	}
 }
 
-// What a dead agent has left is swept with its mounts, and open files in there
-// do not stop us.
+// Sweep removes what a dead agent has left, including mounts, despite open files there.
 func TestSweepUnmounts(t *testing.T) {
 	needRoot(t)
 	base := filepath.Join(t.TempDir(), "run-1")
@@ -278,7 +278,7 @@ func TestSweepUnmounts(t *testing.T) {
 	}
 }
 
-// Where the kernel can keep a memory file system out of the swap, ours are.
+// Where the kernel supports noswap, the memory file systems use it.
 func TestSecretsDoNotSwap(t *testing.T) {
 	needRoot(t)
 	probe := t.TempDir()
@@ -300,9 +300,9 @@ func TestSecretsDoNotSwap(t *testing.T) {
 	}
 }
 
-// A directory can be a mount point in another mount of the same files: the logs are one in
-// the shared directory of each task with a chroot. It is removed all the same, whichever of
-// them the removal comes to first.
+// A directory can be a mount point in another mount of the same files: the logs are one
+// in the shared directory of each task with a chroot. It is removed all the same, in
+// whatever order the removal reaches them.
 func TestDestroyWithManyChroots(t *testing.T) {
 	needRoot(t)
 	for _, propagation := range []struct {
@@ -315,7 +315,7 @@ func TestDestroyWithManyChroots(t *testing.T) {
 				inMountNamespace(t, func() error {
 					err := errors.Join(
 						unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
-						unix.Mount("tmpfs", base, "tmpfs", 0, ""), // whose newest name is read first
+						unix.Mount("tmpfs", base, "tmpfs", 0, ""), // a file system that lists the newest name first
 						unix.Mount("", base, "", propagation.flag, ""))
 					if err != nil {
 						return err
@@ -358,7 +358,7 @@ func inMountNamespace(t *testing.T, f func() error) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			done <- err
 			return

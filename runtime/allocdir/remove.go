@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sweep unmounts and removes a directory that a process of ours has left, with
-// everything in it. It refuses one that belongs to another user, and does
-// nothing if there is none.
+// Sweep unmounts and removes a directory that a process of this program has left, with
+// everything in it. It rejects a directory that belongs to another user, and does
+// nothing if the directory does not exist.
 func Sweep(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -39,8 +39,8 @@ func Sweep(path string) error {
 	return nil
 }
 
-// removeBelow removes one name in a directory that only we and the operator can
-// bend, and all below it.
+// removeBelow removes one name, and everything below it, in a directory that only the
+// agent and the operator can replace.
 func removeBelow(parent, name string) error {
 	dir, err := openPath(parent)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -55,14 +55,15 @@ func removeBelow(parent, name string) error {
 	}
 	err = dir.removeAll(name, withTop)
 	if errors.Is(err, unix.EBUSY) {
-		// The directory was a mount point in another mount of the same files, as the logs
-		// are in that of each task with a chroot. The rest of the removal has unmounted it.
+		// The directory was a mount point in another mount of the same files, like
+		// alloc/logs in the directory of each chroot task. The first removal has
+		// unmounted it.
 		err = dir.removeAll(name, withTop)
 	}
 	return err
 }
 
-// top says whether the directory itself goes with its content.
+// top defines whether the directory itself is removed with its content.
 type top bool
 
 const (
@@ -71,17 +72,17 @@ const (
 )
 
 const (
-	// maxDepth bounds the directories that are open at a time. What lies deeper
-	// is first moved up.
+	// maxDepth limits the number of directories that are open at a time. Deeper
+	// directories are moved up first.
 	maxDepth = 64
-	// maxErrors bounds how many are told.
+	// maxErrors limits the number of errors that are returned.
 	maxErrors = 8
-	// maxPasses bounds how often a directory is emptied that somebody fills.
+	// maxPasses limits how often a directory is emptied while another process fills it.
 	maxPasses = 16
 )
 
-// removeAll removes the tree called name. It does not follow links, and does
-// not go into what is mounted there: that is unmounted first.
+// removeAll removes the tree called name. It does not follow links, and unmounts mounts
+// instead of entering them.
 func (h *handle) removeAll(name string, t top) error {
 	r := remover{}
 	if err := r.tree(h, name, t); err != nil {
@@ -93,10 +94,10 @@ func (h *handle) removeAll(name string, t top) error {
 	return errors.Join(r.errs...)
 }
 
-// remover is one removal of one tree.
+// remover is the state of the removal of one tree.
 type remover struct {
-	base   *os.File // the directory at the top of the tree
-	moved  []string // names in base of directories that lay too deep
+	base   *os.File // directory at the top of the tree
+	moved  []string // names in base of directories that were too deep
 	serial int
 	errs   []error
 	failed int
@@ -135,7 +136,7 @@ func (r *remover) tree(h *handle, name string, t top) error {
 	return ignoreMissing(h.errorf("rmdir", name, unix.Unlinkat(h.fd, name, unix.AT_REMOVEDIR)))
 }
 
-// empty removes what is in dir.
+// empty removes the content of dir.
 func (r *remover) empty(dir *os.File, depth int) {
 	for range maxPasses {
 		before, found := r.failed, false
@@ -157,14 +158,15 @@ func (r *remover) empty(dir *os.File, depth int) {
 			}
 			break
 		}
-		// Some file systems skip names while others are removed: look again.
+		// Some file systems skip names during concurrent removal, so read the directory
+		// again.
 		if !found || r.failed > before {
 			return
 		}
 	}
 }
 
-// one removes one name in dir, whatever it is.
+// one removes one name in dir, whatever its type.
 func (r *remover) one(dir *os.File, name string, depth int) {
 	h := &handle{fd: int(dir.Fd()), path: dir.Name()}
 	err := unlink(h, name, 0)
@@ -195,14 +197,14 @@ func (r *remover) one(dir *os.File, name string, depth int) {
 	}
 }
 
-// moveUp moves a directory that lies too deep to the top of the tree.
+// moveUp moves a directory that is too deep to the top of the tree.
 func (r *remover) moveUp(h *handle, name string) error {
 	for {
 		r.serial++
 		moved := ".removed-" + strconv.Itoa(r.serial)
 		err := unix.Renameat(h.fd, name, int(r.base.Fd()), moved)
 		if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOTDIR) {
-			continue // a task has put something of this name there
+			continue // a task has created a file of this name
 		}
 		if err != nil {
 			return h.errorf("rename", name, err)
@@ -218,7 +220,7 @@ func (r *remover) failUnlessMissing(err error) {
 	}
 }
 
-// unlink removes a name that holds nothing; what is mounted on it goes first.
+// unlink removes a file or an empty directory, after unmounting what is mounted on it.
 func unlink(h *handle, name string, flags int) error {
 	err := unix.Unlinkat(h.fd, name, flags)
 	if errors.Is(err, unix.EBUSY) {
@@ -230,8 +232,8 @@ func unlink(h *handle, name string, flags int) error {
 	return err
 }
 
-// openDir opens a directory for reading that is on the same mount as h. One
-// that its owner has locked is unlocked.
+// openDir opens a directory for reading. The directory must be on the same mount as h.
+// If its owner has removed the permissions, openDir restores them.
 func (h *handle) openDir(name string) (*os.File, error) {
 	if err := h.unlock(name); err != nil {
 		return nil, err
@@ -251,8 +253,8 @@ func (h *handle) openDir(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), h.path+"/"+name), nil
 }
 
-// unlock lets us into a directory of our own that a task has made read-only, as
-// Go does with its module cache. Root needs none of it.
+// unlock restores the permissions of a directory of the agent's user that a task has
+// made read-only, as Go does with its module cache. Root does not need that.
 func (h *handle) unlock(name string) error {
 	dir, err := h.open(name)
 	if err != nil {

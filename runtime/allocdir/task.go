@@ -13,21 +13,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// TaskOptions say how the directory of a task is made.
+// TaskOptions define how the directory of a task is created.
 type TaskOptions struct {
-	SecretsMB int                // size of secrets/; 0 means 1
-	Isolation driver.FSIsolation // of the task's driver
+	SecretsMB int                // size of secrets/ in MB; 0 means 1
+	Isolation driver.FSIsolation // isolation of the task's driver
 
-	// User is the user of the job; empty means the user whom drivers of this isolation
-	// run tasks as: that of the agent, or nobody with chroot and unveil. With isolation
-	// image it is a user of the image, and the directories belong to nobody.
+	// User is the user of the job; empty means the default user of drivers with this
+	// isolation: the user of the agent, or nobody with chroot and unveil. With
+	// isolation image the user is defined in the image, and the directories belong to
+	// nobody.
 	User string
 
-	// Admitted are the users to which the task changes by itself.
+	// Admitted are further users that the task's processes switch to.
 	Admitted []string
 
 	// NomadModes allows Nomad's modes where a directory cannot be closed to other
-	// accounts: the file system has no owners or no ACLs, or a container may not set them.
+	// accounts: the file system has no owners or no ACLs, or a container may not set
+	// them.
 	NomadModes bool
 }
 
@@ -35,20 +37,20 @@ type TaskOptions struct {
 type TaskDir struct {
 	hook.TaskDir
 
-	// SecretsOnDisk says why secrets/ and private/ are plain directories. It
+	// SecretsOnDisk is the reason why secrets/ and private/ are plain directories. It
 	// is nil when they are in memory.
 	SecretsOnDisk error
 }
 
-// errUnprivileged is the ordinary reason for secrets on disk.
+// errUnprivileged is the usual reason for secrets on disk.
 var errUnprivileged = errors.New("only root can mount a memory file system")
 
-// BuildTask makes the directory of a task, as far as it is missing, in an
-// allocation that is built, and closes it to all but the users of the task. It is called
-// before every start of the task, and may be called while it runs: after
-// a reboot the directory is there, but what was in memory is not; the user may be one that
-// another task has made, or have another uid than before. It leaves
-// alone what the task has made of its own directories.
+// BuildTask creates the missing parts of a task's directory in an allocation that is
+// built, and closes it to all but the users of the task. It must be called before every
+// start of the task, and may be called while the task runs: after a reboot the
+// directory exists but its memory file systems do not, and the user may be created by
+// another task or have another uid than before. It does not touch the changes that the
+// task has made in its own directories.
 func (d *Dir) BuildTask(name string, o TaskOptions) (*TaskDir, error) {
 	if err := checkTaskName(name); err != nil {
 		return nil, fmt.Errorf("build directory of task %q: %w", name, err)
@@ -97,7 +99,7 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 		}
 	}
 	if !privileged() {
-		return nil // a driver that needs what follows needs root itself
+		return nil // a driver that needs the steps below needs root itself
 	}
 	switch o.Isolation {
 	case driver.FSIsolationChroot:
@@ -113,7 +115,7 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 	return alloc.admit(u.passers(), u.fallback)
 }
 
-// ensureTask opens the directory of a task, or makes it.
+// ensureTask opens or creates the directory of a task.
 func (h *handle) ensureTask(name string, o TaskOptions, u taskUsers) (*handle, error) {
 	switch {
 	case !privileged():
@@ -126,8 +128,8 @@ func (h *handle) ensureTask(name string, o TaskOptions, u taskUsers) (*handle, e
 	return h.ensureFor(name, u, 0o777)
 }
 
-// showShared makes the shared directory appear in that of a task that is
-// confined to it, with the logs read-only.
+// showShared bind-mounts the shared directory into the directory of a chroot task, with
+// the logs read-only.
 func (h *handle) showShared(task *handle) error {
 	shared, err := h.open(sharedName)
 	if err != nil {
@@ -150,8 +152,7 @@ func (h *handle) showShared(task *handle) error {
 	return shown.bind(logsName, logs, readOnly)
 }
 
-// showAll makes the directories of a task appear beside the root of all
-// allocations.
+// showAll bind-mounts the directories of a task below mountsRoot.
 func (d *Dir) showAll(alloc, task *handle, name string, u taskUsers) error {
 	place := d.id + "-" + name
 	if err := checkName(place); err != nil {
@@ -187,13 +188,13 @@ func (d *Dir) showAll(alloc, task *handle, name string, u taskUsers) error {
 	return nil
 }
 
-// ensureSecret makes one directory in memory. If that is not possible here it
-// makes a plain one, and says why.
+// ensureSecret creates one directory in memory. If that is not possible, it creates a
+// plain directory and returns the reason.
 func (h *handle) ensureSecret(name string, sizeMB int, u taskUsers) (onDisk, err error) {
 	dir, err := h.ensureFor(name, u, 0o777)
 	if errors.Is(err, errNotDir) {
-		// The task has put something else there. It cannot stay: secrets would
-		// be written through it.
+		// The task has put something else there. Remove it, because secrets would be
+		// written through it.
 		if err := h.remove(name); err != nil {
 			return nil, err
 		}
@@ -209,9 +210,9 @@ func (h *handle) ensureSecret(name string, sizeMB int, u taskUsers) (onDisk, err
 	return h.mountSecret(name, sizeMB, u)
 }
 
-// DropSecrets takes the secrets of a task away: it unmounts them, or empties
-// the directories if they are on disk. What else was mounted for the task goes
-// as well. The runner calls it when the task will not start again. It may be
+// DropSecrets removes the secrets of a task: it unmounts them, or empties the
+// directories if they are on disk. It also unmounts everything else that was mounted
+// for the task. The runner calls it when the task will not start again. It may be
 // called again, and for a task that was never built.
 func (d *Dir) DropSecrets(name string) error {
 	if err := checkTaskName(name); err != nil {
@@ -245,14 +246,14 @@ func (d *Dir) dropSecrets(name string) error {
 func (d *Dir) hideAll(name string) error {
 	place := d.id + "-" + name
 	if checkName(place) != nil {
-		return nil // so showAll was refused
+		return nil // showAll has rejected the name
 	}
 	return removeBelow(d.mountsRoot(), place)
 }
 
-// WriteLocal writes one file for the task, as 0755, to a path that is relative
-// to its local directory. The path may lead anywhere in the directory of the
-// allocation, not out of it. What is there under the last name is replaced.
+// WriteLocal writes one file for the task, with mode 0755, to a path relative to its
+// local directory. The path may lead anywhere in the directory of the allocation, but
+// not out of it. An existing file is replaced.
 func (d *Dir) WriteLocal(task, name string, data []byte) error {
 	if err := d.writeLocal(task, name, data); err != nil {
 		return fmt.Errorf("write %q for task %q: %w", name, task, err)
@@ -274,7 +275,7 @@ func (d *Dir) writeLocal(task, name string, data []byte) error {
 	if !filepath.IsLocal(file) {
 		return errors.New("path escapes the alloc directory")
 	}
-	// Modes are set once more after the making, whatever the umask says.
+	// The mode is set again after creation because of the umask.
 	parent := ""
 	for _, part := range strings.Split(path.Dir(file), "/") {
 		parent = path.Join(parent, part)
@@ -290,7 +291,7 @@ func (d *Dir) writeLocal(task, name string, data []byte) error {
 	if err := root.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// Exclusive: neither a link nor a FIFO that a task puts there is opened.
+	// O_EXCL makes sure that no link or FIFO of a task is opened.
 	f, err := root.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
 	if err != nil {
 		return err
@@ -299,7 +300,7 @@ func (d *Dir) writeLocal(task, name string, data []byte) error {
 	return errors.Join(err, f.Chmod(0o755), f.Close())
 }
 
-// checkTaskName refuses names that would not be a directory of their own.
+// checkTaskName rejects names that cannot have a directory of their own.
 func checkTaskName(name string) error {
 	switch {
 	case name == sharedName:

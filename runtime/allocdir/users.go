@@ -17,30 +17,30 @@ import (
 // account is a user of the machine with its primary group.
 type account struct{ uid, gid int }
 
-// root is the account of an agent that gives directories away.
+// root is the account of an agent that can change owners.
 var root = account{0, 0}
 
-// taskUsers says who may use the directories of one task.
+// taskUsers are the users that may access the directories of one task.
 type taskUsers struct {
 	owner    account
-	admitted []uint32 // users besides, in ascending order; never the owner or root
-	open     bool     // everybody who gets as far may: Nomad's modes
+	admitted []uint32 // further users, in ascending order; never the owner or root
+	open     bool     // all users that can reach the directories may access them: Nomad's modes
 	fallback bool     // use Nomad's modes where the owner or an ACL cannot be set
 }
 
-// users returns who may use the directories of a task under an agent that is root.
+// users returns the users that may access the directories of a task under a root agent.
 func (o TaskOptions) users() (taskUsers, error) {
 	u := taskUsers{owner: root, open: o.Isolation == driver.FSIsolationImage, fallback: o.NomadModes}
 	switch {
 	case u.open:
-		u.owner.uid, u.owner.gid = nobody() // user is one of the image
+		u.owner.uid, u.owner.gid = nobody() // the user is defined in the image
 	case o.User != "":
 		var err error
 		if u.owner, err = lookup(o.User); err != nil {
 			return u, err
 		}
 	case o.Isolation != driver.FSIsolationNone:
-		u.owner.uid, u.owner.gid = nobody() // whom such drivers run tasks as
+		u.owner.uid, u.owner.gid = nobody() // such drivers run tasks as nobody
 	}
 	for _, name := range o.Admitted {
 		other, err := lookup(name)
@@ -56,7 +56,7 @@ func (o TaskOptions) users() (taskUsers, error) {
 	return u, nil
 }
 
-// passers returns the users other than root who have to pass through the directory of the
+// passers returns the users other than root that must pass through the directory of the
 // allocation, in ascending order.
 func (u taskUsers) passers() []uint32 {
 	if u.open || u.owner.uid == root.uid {
@@ -75,13 +75,13 @@ func lookup(name string) (account, error) {
 	return account{int(cred.Uid), int(cred.Gid)}, nil
 }
 
-// denied reports whether err means that owners or ACLs cannot be set here: the file system
-// has none, or a container may not.
+// denied reports whether err means that owners or ACLs cannot be set: the file system
+// does not support them, or a container may not set them.
 func denied(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSPC)
 }
 
-// explain adds the way out to an error that is denied.
+// explain adds the remedy to an error for which denied is true.
 func explain(err error) error {
 	if err == nil || !denied(err) {
 		return err
@@ -89,9 +89,9 @@ func explain(err error) error {
 	return fmt.Errorf(`%w: other accounts could not be kept out: have the data directory on a file system with owners and ACLs, or allow Nomad's modes with the client option "alloc_dir.nomad_modes"`, err)
 }
 
-// ensureFor is ensure for a directory of a task that only the users of the task may use. A
-// directory that is there is changed only if it belongs to none of them, or has the mode
-// of Nomad. One that a task has mounted there is left alone.
+// ensureFor is ensure for a directory of a task that only the users of the task may
+// access. An existing directory is changed only if it belongs to none of them, or has
+// Nomad's mode. A directory that a task has mounted there is not changed.
 func (h *handle) ensureFor(name string, u taskUsers, nomads fs.FileMode) (*handle, error) {
 	if u.open || !privileged() {
 		return h.ensure(name, nomads, taskOwned)
@@ -107,14 +107,14 @@ func (h *handle) ensureFor(name string, u taskUsers, nomads fs.FileMode) (*handl
 	return dir, nil
 }
 
-// ensureExistsFor is ensureFor for a directory that we have no business with once it is there:
-// whatever the task has put in its place stays.
+// ensureExistsFor is ensureFor for a directory that belongs to the task once it exists:
+// a file or link that the task has put in its place stays.
 func (h *handle) ensureExistsFor(name string, u taskUsers, nomads fs.FileMode) error {
 	return leave(h.ensureFor(name, u, nomads))
 }
 
-// restrict gives dir, which has that name in h, to the users of a task, and takes it away
-// from all others. made says that it is new.
+// restrict gives dir, which is called name in h, to the users of a task, and closes it
+// to all others. made means that dir is new.
 func (h *handle) restrict(dir *handle, name string, made bool, u taskUsers, nomads fs.FileMode) error {
 	err := h.restrictTo(dir, name, made, u)
 	if err == nil || !u.fallback || !denied(err) {
@@ -136,8 +136,9 @@ func (h *handle) restrictTo(dir *handle, name string, made bool, u taskUsers) er
 		}
 	}
 	if !belongs {
-		// Root reads the files of all users. What root has before the first start is the
-		// directory of a task, but the data of an earlier allocation.
+		// No files are given to root, which can read them all. Of the directories that
+		// belong to root before the first start, only local can have files: the data of
+		// an earlier allocation.
 		if !made && u.owner != root && (int(st.Uid) != root.uid || name == localName) {
 			if err := dir.follow(int(st.Uid), u.owner); err != nil {
 				return err
@@ -149,7 +150,7 @@ func (h *handle) restrictTo(dir *handle, name string, made bool, u taskUsers) er
 	}
 	mode := fs.FileMode(0o700)
 	if len(u.admitted) > 0 {
-		mode |= fs.ModeSticky // a user replaces no file of another one
+		mode |= fs.ModeSticky // a user cannot replace files of another user
 	}
 	switch {
 	case made && st.Mode&0o7777 == 0o700 && len(u.admitted) == 0:
@@ -159,8 +160,8 @@ func (h *handle) restrictTo(dir *handle, name string, made bool, u taskUsers) er
 			return err
 		}
 	case len(u.admitted) == 0 && st.Mode&0o070 != 0:
-		// An earlier allocation may have admitted users. What the task itself has
-		// opened to others stays open.
+		// An earlier allocation may have admitted users. Access that the task itself
+		// has granted to others stays.
 		dropped, err := dir.dropACL()
 		if err != nil || !dropped {
 			return err
@@ -173,8 +174,8 @@ func (h *handle) restrictTo(dir *handle, name string, made bool, u taskUsers) er
 	return dir.setACL(u.admitted, rwx)
 }
 
-// foreignMount reports whether something is mounted on dir, which has that name in h, that
-// we have not mounted.
+// foreignMount reports whether a mount that the agent did not make is on dir, which is
+// called name in h.
 func (h *handle) foreignMount(dir *handle, name string) (bool, error) {
 	mounted, err := isMount(h.fd, dir.fd)
 	if err != nil || !mounted {
@@ -187,10 +188,10 @@ func (h *handle) foreignMount(dir *handle, name string) (bool, error) {
 	return !tmpfs, err
 }
 
-// follow gives what belongs to a user in the directory, and in those below, to another
-// account: the user of a task has changed since the files were made. It goes through no
-// mount. The directory itself is changed by the caller, afterwards: what was interrupted
-// is repeated.
+// follow changes the owner of everything in the directory tree that belongs to user id
+// from, because the user of a task has changed since the files were created. It does
+// not enter mounts. The caller changes the directory itself afterwards, so that an
+// interrupted call is repeated.
 func (h *handle) follow(from int, to account) error {
 	fd, err := openat(h.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
@@ -234,15 +235,15 @@ func (h *handle) followOne(name string, from int, to account) error {
 			return err
 		}
 	}
-	// A file of root that has another name may lie anywhere.
+	// A file of root with several hard links may also be outside the directory.
 	if int(st.Uid) != from || from == root.uid && !isDir && st.Nlink > 1 {
 		return nil
 	}
 	return entry.chown(to)
 }
 
-// admit lets users pass through the directory of the allocation, besides those that may
-// already. It is called with d.mu held.
+// admit lets further users pass through the directory of the allocation. The caller
+// holds d.mu.
 func (h *handle) admit(users []uint32, fallback bool) error {
 	if len(users) == 0 {
 		return nil
@@ -266,10 +267,10 @@ func (h *handle) admit(users []uint32, fallback bool) error {
 // openMode is Nomad's mode of the directory of an allocation.
 const openMode fs.FileMode = 0o755
 
-// Restrict closes the directory of the allocation to all accounts but those of the tasks,
-// if an earlier version has left it open. Tasks may be running: those that are described
-// are not locked out at any moment. It does nothing if the directory is not there, or if
-// the agent is not root.
+// Restrict closes the directory of the allocation to all accounts except the users of
+// the tasks, if an earlier version left it open. The given tasks may be running: their
+// users are not locked out at any time. It does nothing if the directory does not
+// exist, or if the agent is not root.
 func (d *Dir) Restrict(tasks []TaskOptions) error {
 	if !privileged() {
 		return nil
@@ -298,7 +299,7 @@ func (d *Dir) restrict(tasks []TaskOptions) error {
 		u, err := t.users()
 		fallback = fallback || t.NomadModes
 		if err != nil {
-			continue // no process runs as a user that is not there
+			continue // no process runs as a user that does not exist
 		}
 		users = append(users, u.passers()...)
 	}
@@ -311,6 +312,6 @@ func (d *Dir) restrict(tasks []TaskOptions) error {
 	return nil
 }
 
-// Close closes the directory of an allocation, of which nothing runs, to all accounts but
-// that of the agent.
+// Close closes the directory of an allocation without running tasks to all accounts
+// except the agent's.
 func (d *Dir) Close() error { return d.Restrict(nil) }

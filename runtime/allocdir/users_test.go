@@ -76,8 +76,7 @@ func build(t *testing.T, d *Dir, name string, o TaskOptions) *TaskDir {
 	return task
 }
 
-// shell runs a script as another account, in the directory of an allocation, whose paths
-// this account knows.
+// shell runs a script as another account, which knows the paths of the allocation.
 func shell(t *testing.T, uid int, script string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", append([]string{"-c", script, "sh"}, args...)...)
@@ -115,8 +114,8 @@ func asUser(t *testing.T, uid int, name string) {
 		t.Fatal(err)
 	}
 	defer from.Close()
-	// A child that is started meanwhile must not inherit the file while it is open for
-	// writing: it could not be executed.
+	// A child that is started concurrently must not inherit the file while it is open
+	// for writing: the file could not be executed.
 	syscall.ForkLock.RLock()
 	to, err := os.OpenFile(program, os.O_CREATE|os.O_WRONLY, 0o755)
 	if err == nil {
@@ -141,8 +140,9 @@ func asUser(t *testing.T, uid int, name string) {
 	}
 }
 
-// A local account reads, lists, replaces and makes nothing of an allocation, although it
-// knows all paths; the users of the tasks use their own directories, and not one another's.
+// A local account cannot read, list, replace or create anything in an allocation,
+// although it knows all paths; the users of the tasks can use their own directories,
+// but not each other's.
 func TestOtherAccountsGetNothing(t *testing.T) {
 	isolations := map[string]driver.FSIsolation{
 		"none": driver.FSIsolationNone, "chroot": driver.FSIsolationChroot,
@@ -215,8 +215,8 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	}
 }
 
-// A task that changes its user by itself names the users in lite_users: they use its
-// directories, and replace no file of another user.
+// A task that changes its user by itself names the users in lite_users: they can use
+// its directories, but cannot replace files of another user.
 func TestAdmittedUsers(t *testing.T) {
 	for name, o := range map[string]TaskOptions{
 		"of root":     {Admitted: []string{"4001", "4002", "0"}},
@@ -238,7 +238,7 @@ func TestAdmittedUsers(t *testing.T) {
 					can(t, uid, `cat "$1/secrets/token" "$1/local/run.sh"`, task.Dir)
 					can(t, uid, `for d in local secrets tmp; do : > "$1/$d/by-$2" && ls "$1/$d" && rm "$1/$d/by-$2"; done`, task.Dir, strconv.Itoa(uid))
 					can(t, uid, `: > "$1/data/by-$2"`, task.SharedAllocDir, strconv.Itoa(uid))
-					if o.Isolation != driver.FSIsolationImage { // a container is what keeps them apart there
+					if o.Isolation != driver.FSIsolationImage { // with image, only the container separates them
 						cannot(t, uid, `echo evil > "$1/local/run.sh"`, task.Dir)
 						cannot(t, uid, `mv "$1/local/run.sh" "$1/local/moved"`, task.Dir)
 						cannot(t, uid, `rm -f "$1/secrets/token"`, task.Dir)
@@ -254,8 +254,9 @@ func TestAdmittedUsers(t *testing.T) {
 	}
 }
 
-// The directory of a task belongs to the user that it has at this start: the user was made
-// by another task, or has another uid now, or an earlier version has used Nomad's modes.
+// The directory of a task belongs to the task's user at this start, even if the user
+// was created by another task, has another uid than before, or an earlier version has
+// used Nomad's modes.
 func TestDirectoryFollowsTheUser(t *testing.T) {
 	d := publicAlloc(t)
 	task := build(t, d, "web", TaskOptions{User: strconv.Itoa(alice)})
@@ -287,7 +288,7 @@ func TestDirectoryFollowsTheUser(t *testing.T) {
 	cannot(t, bob, `ls "$1/local"`, task.Dir)
 }
 
-// Sticky data goes to the user that the task has in the next allocation.
+// Sticky data gets the owner that the task has in the next allocation.
 func TestStickyDataFollowsTheUser(t *testing.T) {
 	ids := map[string][]string{"": {"4001"}, "4001": {"4001", "4002", ""}}
 	for before, next := range ids {
@@ -319,8 +320,8 @@ func TestStickyDataFollowsTheUser(t *testing.T) {
 	}
 }
 
-// What an earlier version has left open is closed while its tasks run: the users of the
-// tasks are not locked out.
+// Directories that an earlier version left open are closed while their tasks run: the
+// users of the tasks are not locked out.
 func TestRestrict(t *testing.T) {
 	d := publicAlloc(t)
 	uid, gid := nobody()
@@ -347,7 +348,7 @@ func TestRestrict(t *testing.T) {
 		}
 		all = append(all, o)
 	}
-	can(t, attacker, `ls "$1/as-root/local"`, d.Path()) // else this shows nothing
+	can(t, attacker, `ls "$1/as-root/local"`, d.Path()) // otherwise the test proves nothing
 
 	for range 2 {
 		if err := d.Restrict(all); err != nil {
@@ -398,8 +399,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// A task that is root may have mounted the data of another service in place of its own
-// directories.
+// A task that runs as root may have mounted the data of another service in place of its
+// own directories.
 func TestMountsOfTheTaskKeepTheirOwner(t *testing.T) {
 	d := publicAlloc(t)
 	task := build(t, d, "web", TaskOptions{})
@@ -440,8 +441,8 @@ func TestUsersAreAdmittedConcurrently(t *testing.T) {
 	}
 }
 
-// ramfs has owners and no ACLs. A task that needs none starts there; one that does fails
-// with the reason, unless the operator allows Nomad's modes.
+// ramfs has owners and no ACLs. A task that needs no ACL starts there; a task that
+// needs one fails with the reason, unless the operator allows Nomad's modes.
 func TestFileSystemWithoutACLs(t *testing.T) {
 	needRoot(t)
 	base := publicDir(t)

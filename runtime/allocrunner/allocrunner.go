@@ -219,7 +219,7 @@ func (r *Runner) Run(ctx context.Context) {
 	preKilled := make(chan bool, 1)
 	unstopped := context.AfterFunc(live, func() {
 		told := false
-		defer func() { preKilled <- told }() // Run receives from preKilled even if stopTasks panics
+		defer func() { preKilled <- told }() // Run receives from preKilled, even if stopTasks does not return normally
 		told = r.stopTasks(grace)
 	})
 

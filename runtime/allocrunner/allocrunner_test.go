@@ -129,8 +129,7 @@ func TestTaskConfig(t *testing.T) {
 	})
 }
 
-// The rules are taskenv's; this is the end of the chain, from the job to the
-// driver.
+// The rules are tested in taskenv; this tests the path from the job to the driver.
 func TestRS073_RS074_RS075_Environment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, parseJob(t, job("service", `task "web" {
@@ -312,7 +311,7 @@ func TestStatsAreTakenWhileSomebodyAsks(t *testing.T) {
 				config { run_for = "20s" }
 			}`)), nil)
 		h.after(500 * time.Millisecond)
-		s := h.Stats(ctx, "") // the first question has an answer of this moment
+		s := h.Stats(ctx, "") // the first call returns a fresh sample
 		want(t, "total at once", []any{len(s.Tasks), s.Total.Memory.RSS, s.Timestamp.Sub(h.begin)}, "[2 2 500ms]")
 		h.after(3 * time.Second)
 		s = h.Stats(ctx, "")
@@ -325,7 +324,7 @@ func TestStatsAreTakenWhileSomebodyAsks(t *testing.T) {
 		want(t, "total after a", []any{len(s.Tasks), s.Total.Memory.RSS}, "[2 8]")
 
 		h.world.killPlugin()
-		h.after(2500 * time.Millisecond) // sampling goes on with the next plugin
+		h.after(2500 * time.Millisecond) // sampling continues with the next plugin process
 		if got := h.Stats(ctx, "b").Timestamp.Sub(h.begin); got < 8*time.Second {
 			t.Errorf("last sample at %v", got)
 		}
@@ -343,7 +342,7 @@ func TestExec(t *testing.T) {
 			}
 			`+sleeper)), nil)
 		h.after(2 * time.Second)
-		h.world.killPlugin() // the next one takes the task over
+		h.world.killPlugin() // the next plugin process recovers the task
 		result, err := h.Exec(ctx, "web", []string{"ls", "-la"}, time.Minute)
 		if err != nil || string(result.Stdout) != "ls -la" || result.Exit.ExitCode != 3 {
 			t.Errorf("exec: %v, %v", result, err)
@@ -565,8 +564,8 @@ func TestRestartAllFailsTheAllocationWhenATaskDoesNotEnd(t *testing.T) {
 	})
 }
 
-// A task that comes up while the others are being stopped is stopped as well; it
-// would keep them waiting for ever otherwise.
+// A task that starts while the others are being stopped is stopped as well; otherwise
+// the others would wait for ever.
 func TestRestartAllFindsATaskThatWasStarting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, parseJob(t, job("service", `
@@ -609,7 +608,7 @@ func TestTwoRestartsOfOneProcessAreOne(t *testing.T) {
 	})
 }
 
-// A check that asks for a restart does so because the task has failed.
+// A check requests a restart because the task has failed.
 func TestRestartAsAFailureCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, parseJob(t, job("service", oneTry+sleeper)), nil)
@@ -679,7 +678,7 @@ func TestStatusNeverGoesBack(t *testing.T) {
 	})
 }
 
-// cgroups remember what was asked of them.
+// cgroups records its calls.
 type cgroups struct {
 	mu   sync.Mutex
 	said []string
@@ -700,8 +699,8 @@ func (c *cgroups) Remove(_, task string) error {
 	return nil
 }
 
-// A driver that does not make cgroups finds the one of its task at each start, and
-// after its end, not that of the agent, the host removes it.
+// A driver that does not create cgroups gets the cgroup of its task at each start. The
+// host removes the cgroup after the end of the task, not of the agent.
 func TestCgroupOfTheHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups := &cgroups{}
@@ -744,7 +743,7 @@ func TestCgroupOfTheHost(t *testing.T) {
 	})
 }
 
-// slowDisk lets everybody else go on while somebody waits for a write.
+// slowDisk lets other goroutines run during each write.
 type slowDisk struct{ *ledger }
 
 func (d slowDisk) PutTaskState(alloc, task string, s *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
@@ -757,7 +756,7 @@ func (d slowDisk) PutTaskState(alloc, task string, s *api.TaskState, h taskrunne
 	}
 }
 
-// Nobody begins to be patient while the kill is written down.
+// A task must not start a graceful stop while the kill is being stored.
 func TestKillNeverAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, parseJob(t, jobOf("service", `

@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-// BenchmarkNoOpAlloc is what an allocation of one task costs beside the driver:
+// BenchmarkNoOpAlloc measures the cost of an allocation of one task without the driver:
 // directories, hooks, environment, events.
 func BenchmarkNoOpAlloc(b *testing.B) {
 	job := parseJob(b, job("batch", `task "web" {

@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Times that an agent with a clock that was ahead has stored must not hold back what
-// depends on how long ago they were.
+// Stored times of an agent whose clock was ahead must not delay actions that depend on
+// elapsed time.
 func TestStoredTimesInTheFuture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &Runner{made: time.Now()}

@@ -43,7 +43,7 @@ func (o *outages) Driver(ctx context.Context, name string) (driver.Driver, error
 	return o.world.Driver(ctx, name)
 }
 
-// set begins or ends an outage. The death of the plugin belongs to its begin.
+// set starts or ends an outage. The start of an outage kills the plugin.
 func (o *outages) set(away bool) {
 	o.mu.Lock()
 	o.away = away
@@ -55,7 +55,7 @@ func (o *outages) set(away bool) {
 	}
 }
 
-// poke has everybody ask again.
+// poke makes all waiters retry.
 func (o *outages) poke() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -63,7 +63,7 @@ func (o *outages) poke() {
 	o.changed = make(chan struct{})
 }
 
-// endTask is a taskrunner.EndTask for the world.
+// endTask implements taskrunner.EndTask for the world.
 func (o *outages) endTask(exit *driver.ExitResult) taskrunner.EndTask {
 	return func(_ context.Context, req taskrunner.EndRequest) (result taskrunner.EndResult, err error) {
 		o.world.note("EndTask %s builtin=%v", req.Task, req.Builtin)
@@ -104,7 +104,7 @@ func messages(a *agent, task string) (found []string) {
 	return found
 }
 
-// destroys returns how often the driver has destroyed a task.
+// destroys returns the number of DestroyTask calls for a task.
 func destroys(a *agent, task string) (n int) {
 	for _, call := range a.world.noted("DestroyTask") {
 		if strings.HasSuffix(call, " "+task) {
@@ -127,7 +127,7 @@ func TestRunningTaskWaitsForItsDriver(t *testing.T) {
 		for range 2 {
 			o.set(true)
 			a.after(time.Hour)
-			o.poke() // the launch has failed once more
+			o.poke() // another launch has failed
 			a.after(time.Hour)
 			want(t, "state", []any{a.state("web").State, a.last().ClientStatus, len(a.world.alive())}, "[running running 1]")
 			o.set(false)
@@ -138,7 +138,7 @@ func TestRunningTaskWaitsForItsDriver(t *testing.T) {
 
 		o.set(true)
 		a.after(time.Minute)
-		a.exit("web", driver.ExitResult{}) // the work is done while nobody can say so
+		a.exit("web", driver.ExitResult{}) // the task ends while no driver can report it
 		a.after(time.Minute)
 		want(t, "before the driver is back", a.state("web").State, "running")
 		o.set(false)
@@ -203,7 +203,7 @@ func TestAgentEndsTasksOfBuiltinDriversAfterKillTimeout(t *testing.T) {
 		a.after(time.Second)
 		want(t, "after kill_timeout", a.world.noted("EndTask"), "[+7s EndTask web builtin=true]")
 		want(t, "events", a.events("web"), "[Received Task Setup Started Driver Killing Driver Driver Terminated Killed]")
-		o.set(false) // for the poststop task
+		o.set(false) // needed by the poststop task
 		a.wait()
 		want(t, "status", []any{a.starts("after"), a.last().ClientStatus}, "[1 complete]")
 		want(t, "destroyed by the driver", destroys(a, "web"), "0")
@@ -231,8 +231,8 @@ func TestPurgeEndsTasksWhoseDriverIsUnavailable(t *testing.T) {
 				if all := strings.Join(messages(a, "web"), "\n"); !strings.Contains(all, "exit status unknown") {
 					t.Errorf("events: %s", all)
 				}
-				// What the driver has besides processes is destroyed when it is back. Without a
-				// plugin nothing can be waited for.
+				// The driver's state other than processes is destroyed when the driver
+				// is back. Without a plugin there is nothing to wait for.
 				want(t, "allocation has ended", isClosed(a.Done()), fmt.Sprint(gone))
 				o.gone = false
 				o.set(false)
@@ -350,7 +350,7 @@ func TestUnavailableDriverIsARecoverableStartError(t *testing.T) {
 // failingDestroys is a driver whose DestroyTask fails for a while.
 type failingDestroys struct {
 	*outages
-	fail int // how often it fails; -1 for ever
+	fail int // number of failing calls; -1 for ever
 }
 
 type failingPlugin struct {
@@ -421,8 +421,9 @@ func TestDestroyIsPendingUntilItSucceeds(t *testing.T) {
 	})
 }
 
-// A plugin process that cannot find out about a task has not said that the task is gone:
-// the task is neither given up nor started again, whether an agent was there meanwhile or not.
+// A plugin process that cannot find out about a task has not answered that the task is
+// gone: the task is neither given up nor started again, with or without a restart of
+// the agent in between.
 func TestUndecidedRecoveryIsNoEnd(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		t.Run(fmt.Sprintf("the agent starts again: %v", restart), func(t *testing.T) {
@@ -457,7 +458,7 @@ func TestUndecidedRecoveryIsNoEnd(t *testing.T) {
 	}
 }
 
-// The same of the start that a driver has yet to destroy.
+// The same for a start that a driver must still destroy.
 func TestUndecidedRecoveryKeepsTheDestroyPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, f := startFailingDestroys(t, -1, jobOf("batch", `task "web" {
@@ -513,7 +514,7 @@ func TestNextStartWaitsForThePendingDestroy(t *testing.T) {
 	})
 }
 
-// deadlyStarts is a world whose plugin dies of each start of the task "bad".
+// deadlyStarts is a world whose plugin dies at each start of the task "bad".
 type deadlyStarts struct {
 	*outages
 	deaths []time.Time
@@ -596,7 +597,7 @@ func TestStartThatKillsThePluginComesAfterTheRecoveryOfRunningTasks(t *testing.T
 	})
 }
 
-// What the store of an older agent has is read as before.
+// Records in the store of an older agent can still be read.
 func TestRestoreReadsRecordsWithoutCapabilities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, o := startWithOutages(t, jobOf("service", sleeper), nil)
@@ -614,8 +615,8 @@ func TestRestoreReadsRecordsWithoutCapabilities(t *testing.T) {
 	})
 }
 
-// The output of a task keeps its reader while a process of the task may be alive, and no
-// longer: a destroy that the driver confirms is the end of all processes of a start.
+// The output of a task keeps its reader as long as a process of the task may be alive:
+// a destroy that the driver confirms is the end of all processes of a start.
 func TestCollectionEndsWhenTheTaskIsDestroyed(t *testing.T) {
 	for _, c := range []struct {
 		name  string

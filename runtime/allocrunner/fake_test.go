@@ -18,20 +18,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
 
-// behaviour is the config block of a task that the fake driver runs.
+// behaviour is the config block of a task for the fake driver.
 type behaviour struct {
-	RunFor        string   `codec:"run_for"`        // empty: until it is stopped
+	RunFor        string   `codec:"run_for"`        // empty: the process runs until it is stopped
 	Once          bool     `codec:"once"`           // only the first run ends by itself
-	ExitCodes     []int    `codec:"exit_codes"`     // of each run; the last stays
+	ExitCodes     []int    `codec:"exit_codes"`     // exit code of each run; the last one repeats
 	ExitSignal    int      `codec:"exit_signal"`    //
 	ExitError     string   `codec:"exit_error"`     //
-	StartErrors   []string `codec:"start_errors"`   // of each start; the last stays
-	Recoverable   bool     `codec:"recoverable"`    // the start errors are
-	StartFor      string   `codec:"start_for"`      // how long a start takes
-	IgnoreSignals bool     `codec:"ignore_signals"` // it has to be killed
-	StopErrors    int      `codec:"stop_errors"`    // how many stops fail
+	StartErrors   []string `codec:"start_errors"`   // error of each start; the last one repeats
+	Recoverable   bool     `codec:"recoverable"`    // the start errors are recoverable
+	StartFor      string   `codec:"start_for"`      // duration of a start
+	IgnoreSignals bool     `codec:"ignore_signals"` // the process ends only with SIGKILL
+	StopErrors    int      `codec:"stop_errors"`    // number of failing stops
 	Unrecovered   bool     `codec:"unrecovered"`    // RecoverTask fails
-	Args          []string `codec:"args"`           // to see what becomes of them
+	Args          []string `codec:"args"`           // only for tests of interpolation
 }
 
 var behaviourSpec = hclspec.Object(map[string]*hclspec.Spec{
@@ -49,29 +49,29 @@ var behaviourSpec = hclspec.Object(map[string]*hclspec.Spec{
 	"args":           hclspec.Attr("args", "list(string)", false),
 })
 
-// world is where fake processes live; it outlives the plugins.
+// world contains the fake processes; it outlives the plugins.
 type world struct {
 	capabilities driver.Capabilities
-	sweeps       bool // its plugins look for processes that they have not started
-	deaf         bool // its plugins do not remember what was started before
+	sweeps       bool // its plugins search for processes that they have not started
+	deaf         bool // its plugins do not know tasks that were started before
 
 	mu        sync.Mutex
 	undecided bool // RecoverTask cannot find out about any task
 	plugin    *plugin
-	plugins   int                           // how many there were
+	plugins   int                           // number of plugin processes so far
 	tasks     map[string]*fakeTask          // by id, until destroyed
-	starts    map[string]int                // by task
-	done      map[string]int                // by task: how often it has come to a good end by itself
-	configs   map[string]*driver.TaskConfig // the last of each task
-	calls     []call                        // of StopTask, DestroyTask and others
+	starts    map[string]int                // number of starts by task
+	done      map[string]int                // by task: number of runs that ended successfully by themselves
+	configs   map[string]*driver.TaskConfig // last config of each task
+	calls     []call                        // calls of StopTask, DestroyTask and others
 	begin     time.Time
 
-	// checkStart, if set, is asked with mu held before a task starts, and tells
-	// what is wrong with that.
+	// checkStart, if set, is called with mu held before a task starts, and returns an
+	// error text or "".
 	checkStart func(task string, alive []string) string
 	wrong      []string
-	recovery   time.Duration                          // how long RecoverTask takes
-	sawExit    func(task string, r driver.ExitResult) // if set, is told how a process has ended
+	recovery   time.Duration                          // duration of RecoverTask
+	sawExit    func(task string, r driver.ExitResult) // if set, is called at the end of a process
 }
 
 func newWorld() *world {
@@ -98,14 +98,14 @@ func (w *world) Driver(_ context.Context, name string) (driver.Driver, error) {
 	return w.plugin, nil
 }
 
-// KnowsTasks implements rememberer.
+// KnowsTasks implements recoveryInfo.
 func (w *world) KnowsTasks(string) bool { return !w.deaf }
 
-// FindsTasks implements rememberer.
+// FindsTasks implements recoveryInfo.
 func (w *world) FindsTasks(string) bool { return w.sweeps }
 
-// killPlugin is kill -9 of the plugin process. What nobody can recover dies with
-// it.
+// killPlugin simulates kill -9 of the plugin process. Tasks that cannot be recovered
+// die with it.
 func (w *world) killPlugin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,8 +130,8 @@ type call struct {
 
 func (c call) String() string { return fmt.Sprintf("+%v %s", c.at.Round(time.Millisecond), c.text) }
 
-// noted returns the calls of one method. Calls at the same moment are in the
-// order of their text.
+// noted returns the calls of one method. Calls at the same time are sorted by their
+// text.
 func (w *world) noted(method string) (found []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -202,7 +202,7 @@ func duration(s string) time.Duration {
 
 // plugin is one process of the fake driver.
 type plugin struct {
-	driver.Driver // nil: the rest is not called
+	driver.Driver // nil: other methods are not called
 	world         *world
 	down          chan struct{}
 	known         map[string]bool // guarded by world.mu
@@ -450,13 +450,13 @@ func (p *plugin) TaskStats(ctx context.Context, id string, interval time.Duratio
 	return stream, nil
 }
 
-// fakeLogs is a collector that remembers what it was asked for.
+// fakeLogs is a collector that records its calls.
 type fakeLogs struct {
 	mu      sync.Mutex
 	started map[string]logs.Task
 	stopped map[string]int
-	ended   map[string]bool // what the last Stop of a task was told
-	fail    int             // how many starts fail
+	ended   map[string]bool // argument of the last Stop of each task
+	fail    int             // number of failing starts
 }
 
 func newFakeLogs() *fakeLogs {

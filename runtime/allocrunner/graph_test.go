@@ -17,10 +17,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// TestRandomGraphs runs random groups that use the extensions of the lifecycle,
-// while tasks fail, users restart them, and agents and plugins die. Each start is
-// judged by somebody who knows only the job and what the processes did. The name
-// of a failed case is the seed.
+// TestRandomGraphs runs random groups that use lifecycle extensions, while tasks fail,
+// users restart them, and agents and plugins die. Each start is checked by a judge that
+// knows only the job and the processes' history. The name of a failed case is the seed.
 func TestRandomGraphs(t *testing.T) {
 	cases := 40
 	if testing.Short() {
@@ -46,7 +45,7 @@ func TestRandomGraphs(t *testing.T) {
 	}
 }
 
-// randomGraph makes a valid job.
+// randomGraph returns a random valid job.
 func randomGraph(t *testing.T, random *rand.Rand) *api.Job {
 	pick := func(options ...string) string { return options[random.IntN(len(options))] }
 	jobType := pick("service", "batch")
@@ -70,7 +69,8 @@ func randomGraph(t *testing.T, random *rand.Rand) *api.Job {
 		}
 		b.WriteString("config {\n")
 		if ends {
-			// No two things happen at the same moment, or nobody could say which came first.
+			// No two events happen at the same time, because their order would be
+			// undefined.
 			fmt.Fprintf(&b, "run_for = \"%dms\"\n", 500+random.IntN(700)*10+i)
 			b.WriteString(pick("", "", "exit_codes = [1, 0]\n"))
 		} else {
@@ -82,7 +82,8 @@ func randomGraph(t *testing.T, random *rand.Rand) *api.Job {
 	b.WriteString("}\n}\n")
 	job := parseJob(t, b.String())
 
-	// What can never come true is not a job: each wish is kept if it may.
+	// Conditions that can never hold are invalid: each random condition is kept only if
+	// it is valid.
 	group := job.TaskGroups[0]
 	for _, task := range group.Tasks {
 		task.Meta = make(map[string]string)
@@ -119,21 +120,21 @@ func graphText(job *api.Job) string {
 	return b.String()
 }
 
-// judge knows what the processes of a world have done.
+// judge knows the history of a world's processes.
 type judge struct {
 	job   *api.Job
 	tasks map[string]*api.Task
-	mu    sync.Mutex // after that of the world
+	mu    sync.Mutex // taken after world.mu
 	lives map[string]*runCtx
-	boot  time.Time // of the agent; what was before it may not have been seen at that moment
+	boot  time.Time // start of the agent; it may not have seen events before at that time
 }
 
 type runCtx struct {
 	starts  int
 	started time.Time
-	exited  time.Time // of the last run, if it is over
+	exited  time.Time // end of the last run, if it has ended
 	alive   bool
-	good    bool // it has come to a good end by itself
+	good    bool // the last run ended successfully by itself
 }
 
 func newJudge(job *api.Job) *judge {
@@ -154,7 +155,7 @@ func hookOf(t *api.Task) string {
 
 func lasting(t *api.Task) bool { return hookOf(t) == "" || t.Lifecycle.Sidecar }
 
-// start is asked before each start.
+// start checks a start before it happens.
 func (j *judge) start(name string, alive []string) string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -187,8 +188,8 @@ func (j *judge) start(name string, alive []string) string {
 			return fmt.Sprintf("%s starts, and not %s", name, after)
 		}
 	}
-	// A start that the agent before did not live to hear of is ended by the next and
-	// made once more; that is no restart.
+	// A start whose result the earlier agent did not store is destroyed by the next
+	// agent and repeated; that is not a restart.
 	again := self.starts > 0 && !self.exited.Equal(j.boot)
 	for of, other := range j.lives {
 		t := j.tasks[of]
@@ -209,14 +210,14 @@ func (j *judge) start(name string, alive []string) string {
 	return ""
 }
 
-// unseen tells whether a process has ended at a moment at which nobody can have
-// drawn the consequences yet.
+// unseen reports whether a process has ended so recently that the runner cannot have
+// reacted yet.
 func (j *judge) unseen(l *runCtx) bool {
 	now := time.Now()
 	return !l.alive && (l.exited.Equal(now) || j.boot.Equal(now))
 }
 
-// follows tells whether a task restarts with another.
+// follows reports whether a task restarts with another.
 func (j *judge) follows(task, first string) bool {
 	switch j.job.TaskGroups[0].Meta["lite_restart_group"] {
 	case "one_for_all":
@@ -249,7 +250,7 @@ func (j *judge) comesAfter(task, first string, seen map[string]bool) bool {
 	return false
 }
 
-// exit is told of each end.
+// exit is called at each end of a process.
 func (j *judge) exit(name string, r driver.ExitResult) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -262,8 +263,8 @@ func (j *judge) attend(c *Config) {
 	w.checkStart, w.sawExit = j.start, j.exit
 }
 
-// leaveAlone lets the tasks do what they have to: nothing may be left waiting,
-// and nothing is done twice.
+// leaveAlone runs the job without disturbance: no task may be left waiting, and no work
+// is repeated.
 func leaveAlone(t *testing.T, job *api.Job) {
 	j := newJudge(job)
 	h := start(t, job, j.attend)
@@ -272,7 +273,7 @@ func leaveAlone(t *testing.T, job *api.Job) {
 			t.Log(h.transcript())
 		}
 	}()
-	h.after(10 * time.Minute) // longer than all of them together, one after the other
+	h.after(10 * time.Minute) // longer than all tasks together, one after the other
 	if *job.Type == "service" {
 		for name, task := range j.tasks {
 			if s := h.state(name); s.State == "pending" && hookOf(task) != "poststop" && h.last().ClientStatus != "failed" {
@@ -282,14 +283,14 @@ func leaveAlone(t *testing.T, job *api.Job) {
 		h.Stop()
 	}
 	h.wait()
-	mains := 0 // how often a main task has restarted
+	mains := 0 // number of restarts of main tasks
 	for name, task := range j.tasks {
 		if hookOf(task) == "" {
 			mains += int(h.state(name).Restarts)
 		}
 	}
 	for name, task := range j.tasks {
-		// Once besides, because it may fail the first time.
+		// Allow one more run, because the first may fail.
 		if runs := j.lives[name].starts; task.Meta["lite_rerun"] != "" && runs > 2+mains {
 			t.Errorf("%s has run %d times for %d restarts of main tasks", name, runs, mains)
 		}
@@ -304,7 +305,7 @@ func leaveAlone(t *testing.T, job *api.Job) {
 			if skipped && hookOf(task) != "poststop" {
 				t.Errorf("%s was given up in a group that has not failed", name)
 			}
-			// One that was stopped in front of its gate has a restart without a start.
+			// A task that was stopped at its gate has a restart without a start.
 			if l := j.lives[name]; l.starts != 1+int(s.Restarts) && !s.StartedAt.IsZero() && !(l.starts == int(s.Restarts) && lasting(task)) {
 				t.Errorf("%s was started %d times with %d restarts", name, l.starts, s.Restarts)
 			}
@@ -313,7 +314,7 @@ func leaveAlone(t *testing.T, job *api.Job) {
 	h.judgeEnd()
 }
 
-// judgeEnd checks what must hold of every group that has ended.
+// judgeEnd checks the invariants of a group that has ended.
 func (h *harness) judgeEnd() {
 	h.world.mu.Lock()
 	for _, wrong := range h.world.wrong {
@@ -330,7 +331,7 @@ func (h *harness) judgeEnd() {
 	}
 }
 
-// disturb does random things to the group, and stops it at a random moment.
+// disturb does random things to the group, and stops it at a random time.
 func disturb(t *testing.T, job *api.Job, random *rand.Rand) {
 	j := newJudge(job)
 	a := startAgent(t, job, j.attend)
@@ -348,7 +349,7 @@ func disturb(t *testing.T, job *api.Job, random *rand.Rand) {
 	for range 2 + random.IntN(8) {
 		a.after(time.Duration(random.IntN(6000))*time.Millisecond + time.Microsecond)
 		name := names[random.IntN(len(names))]
-		// Errors are answers: the task does not run, the allocation is over.
+		// Errors are expected: the task does not run, or the allocation has ended.
 		agent, asking := a, ctx
 		switch random.IntN(8) {
 		case 0, 1:
@@ -388,9 +389,8 @@ func disturb(t *testing.T, job *api.Job, random *rand.Rand) {
 	a.judgeEnd()
 }
 
-// TestEveryMomentOfDeathInAGraph kills the agent instead of each write in the
-// life of a group that uses all extensions. The next agent brings it to its end,
-// or to a stop.
+// TestEveryMomentOfDeathInAGraph kills the agent in place of each write of a group that
+// uses all extensions. The next agent completes or stops the group.
 func TestEveryMomentOfDeathInAGraph(t *testing.T) {
 	job := parseJob(t, `job "j" {
 		type = "batch"
@@ -448,7 +448,7 @@ func TestEveryMomentOfDeathInAGraph(t *testing.T) {
 		total = a.ledger.writes
 		want(t, "done", a.world.done, "map[init:2 next:1 publish:1 web:1]")
 	})
-	for n := 2; n <= total; n++ { // the first one is that the tasks are there
+	for n := 2; n <= total; n++ { // the first write only records that the tasks were received
 		for _, stopped := range []bool{false, true} {
 			t.Run(fmt.Sprintf("write %d, stopped %v", n, stopped), func(t *testing.T) {
 				t.Parallel()
@@ -479,7 +479,7 @@ func TestEveryMomentOfDeathInAGraph(t *testing.T) {
 					for _, name := range []string{"web", "next", "publish"} {
 						want(t, name+" done", b.world.done[name], "1")
 					}
-					// The failed run of web may be one of those that nobody has heard of.
+					// The failed run of web may be one that no agent has seen.
 					if done := b.world.done["init"]; done < 1 || done > 3 {
 						t.Errorf("init has done its work %d times", done)
 					}

@@ -25,7 +25,7 @@ var nullLogger = hclog.NewNullLogger()
 
 const testAllocID = "11111111-2222-3333-4444-555555555555"
 
-// parseJob reads a job whose tasks are for the fake driver.
+// parseJob parses a job whose tasks use the fake driver.
 func parseJob(t testing.TB, text string) *api.Job {
 	t.Helper()
 	file, diags := jobspec.Parse(jobspec.Source{Name: "job.nomad.hcl", Text: []byte(text)})
@@ -36,7 +36,7 @@ func parseJob(t testing.TB, text string) *api.Job {
 	return file.Job
 }
 
-// place makes the allocation for the first group of a job.
+// place creates an allocation for the first group of a job.
 func place(job *api.Job) *api.Allocation {
 	group := job.TaskGroups[0]
 	alloc := &api.Allocation{
@@ -72,14 +72,14 @@ type harness struct {
 	logs  *fakeLogs
 	begin time.Time
 
-	cancel context.CancelCauseFunc // of the context of Run
+	cancel context.CancelCauseFunc // cancels the context of Run
 
 	mu      sync.Mutex
 	reports []Update
 }
 
-// start runs the allocation of a job inside a synctest bubble. mangle may change
-// the configuration. The runner ends with the test, at the latest.
+// start runs the allocation of a job inside a synctest bubble. mangle may change the
+// configuration. The runner ends with the test at the latest.
 func start(t *testing.T, job *api.Job, mangle func(*Config)) *harness {
 	t.Helper()
 	h := &harness{t: t, world: newWorld(), logs: newFakeLogs(), begin: time.Now()}
@@ -127,14 +127,14 @@ func (h *harness) report(u Update) {
 	h.reports = append(h.reports, u)
 }
 
-// after lets d pass, and then everything that follows from it at once.
+// after sleeps for d, and then waits until all goroutines are blocked.
 func (h *harness) after(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// wait waits for the end of Run. What hooks do every second keeps time going, so
-// that an allocation that never ends is no deadlock that synctest would find.
+// wait waits for the end of Run. It has a timeout because synctest does not detect a
+// deadlock while hooks wake up every second.
 func (h *harness) wait() {
 	h.t.Helper()
 	select {
@@ -151,8 +151,8 @@ func (h *harness) last() Update {
 	return h.reports[len(h.reports)-1]
 }
 
-// transcript tells what became of the allocation and of each task. Of all that
-// happened to the allocation at one instant it tells the last.
+// transcript returns the history of the allocation and of each task. If the allocation
+// changes several times at one instant, it contains only the last change.
 func (h *harness) transcript() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -24,22 +24,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// script is a hook for all moments, of an allocation or of a task, that notes
-// which of them it has seen.
+// script is a hook for all hook points of an allocation or of a task. It records the
+// calls.
 type script struct {
 	name string
 
 	mu   sync.Mutex
 	seen []string
-	errs map[string]error         // by moment
-	hang map[string]bool          // moments that wait for the end of their context
-	last hook.TaskPrestartRequest // of Prestart
+	errs map[string]error         // errors by hook point
+	hang map[string]bool          // hook points whose calls block until their context is done
+	last hook.TaskPrestartRequest // last request of Prestart
 	stop hook.TaskStopRequest
-	give func(n int) (hook.TaskPrestartResponse, error) // of the n-th Prestart
+	give func(n int) (hook.TaskPrestartResponse, error) // response to the n-th Prestart
 	n    int
 
-	busy map[string]time.Duration // how long a moment takes, whatever its context
-	left []string                 // the moments that have returned
+	busy map[string]time.Duration // duration of the calls by hook point, whatever their context
+	left []string                 // hook points whose calls have returned
 }
 
 func (s *script) Name() string { return s.name }
@@ -68,7 +68,7 @@ func (s *script) moments() []string {
 	return slices.Clone(s.seen)
 }
 
-// allocScript is a script for the moments of an allocation.
+// allocScript is a script for the hook points of an allocation.
 type allocScript struct{ *script }
 
 func (s allocScript) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) error {
@@ -93,7 +93,7 @@ func (s allocScript) ShutdownAlloc(ctx context.Context, _ hook.AllocShutdownRequ
 	return s.moment(ctx, "shutdown")
 }
 
-// taskScript is a script for the moments of a task.
+// taskScript is a script for the hook points of a task.
 type taskScript struct{ *script }
 
 func (s taskScript) Prestart(ctx context.Context, r hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
@@ -136,7 +136,7 @@ func withHooks(alloc, task []hook.Hook) func(*Config) {
 	return func(c *Config) { c.Hooks = extraHooks{alloc: alloc, task: task} }
 }
 
-// job returns a job of one group; tasks are HCL.
+// job returns the text of a job with one group; tasks is HCL.
 func job(typ, group string) string {
 	return fmt.Sprintf("job \"j\" {\n type = %q\n group \"g\" {\n%s\n}\n}\n", typ, group)
 }
@@ -257,7 +257,7 @@ func TestRS055_HookState(t *testing.T) {
 		s := taskScript{&script{name: "counter", give: func(n int) (hook.TaskPrestartResponse, error) {
 			r := hook.TaskPrestartResponse{State: map[string]string{"n": fmt.Sprint(n)}}
 			if n == 1 {
-				return r, driver.Recoverable(errors.New("half done")) // its progress is kept all the same
+				return r, driver.Recoverable(errors.New("half done")) // the returned state is stored all the same
 			}
 			return r, nil
 		}}}
@@ -279,8 +279,8 @@ func TestRS055_HookState(t *testing.T) {
 	})
 }
 
-// memory is a Store that remembers the last of each record, and what was known
-// when a task was first said to run.
+// memory is a Store that keeps the latest of each record, and the local state at the
+// first report that a task runs.
 type memory struct {
 	mu     sync.Mutex
 	local  map[string]taskrunner.LocalState
@@ -373,8 +373,8 @@ func (f *fullOnce) PutTask(alloc, task string, local taskrunner.LocalState, s *a
 	return f.ledger.PutTask(alloc, task, local, s, h)
 }
 
-// The record of a task that could not be stored is stored when there is room again. Until
-// then no part of it is.
+// A refused record of a task is stored when there is space again. Until then no part of
+// it is stored.
 func TestRecordIsStoredWhenThereIsRoomAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fullOnce{ledger: newLedger(), full: true}
@@ -397,8 +397,8 @@ func TestRecordIsStoredWhenThereIsRoomAgain(t *testing.T) {
 	})
 }
 
-// A kill that could not be stored is stored when there is room again: the next agent must
-// not let the task run on.
+// A refused kill is stored when there is space again: the next agent must not let the
+// task continue.
 func TestKillIsStoredWhenThereIsRoomAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fullOnce{ledger: newLedger()}
@@ -433,10 +433,10 @@ func TestKillIsStoredWhenThereIsRoomAgain(t *testing.T) {
 type fullDisk struct {
 	*ledger
 	full       bool
-	untilStart bool // it has room as soon as a record has the id of a start
+	untilStart bool // it has space again at the first record with the id of a start
 }
 
-// refuses reports whether a put is refused, of a local state or without one.
+// refuses reports whether a put is refused. local is nil for a put without a local state.
 func (f *fullDisk) refuses(local *taskrunner.LocalState) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -466,7 +466,7 @@ func (f *fullDisk) PutTask(alloc, task string, local taskrunner.LocalState, s *a
 	return f.ledger.PutTask(alloc, task, local, s, h)
 }
 
-// storedEvents returns the types of the events that are stored of a task.
+// storedEvents returns the types of a task's stored events.
 func (l *ledger) storedEvents(task string) (types []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -478,8 +478,8 @@ func (l *ledger) storedEvents(task string) (types []string) {
 	return types
 }
 
-// Nobody waits for the write of an event. One that the store has refused is stored
-// when there is room again, also if nothing else happens to the task.
+// No goroutine waits for the write of an event. A refused event is stored when there is
+// space again, also if nothing else happens to the task.
 func TestRefusedEventIsStoredWhenThereIsRoomAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fullDisk{ledger: newLedger()}
@@ -503,9 +503,9 @@ func TestRefusedEventIsStoredWhenThereIsRoomAgain(t *testing.T) {
 	})
 }
 
-// The local record says which hooks have been called. The events of these calls are
+// The local record contains which hooks were called. The events of these calls are
 // stored with it at the latest: the next agent does not call such a hook again, and its
-// events would be missing for good.
+// events would be missing permanently.
 func TestRefusedEventIsStoredWithTheLocalRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fullDisk{ledger: newLedger(), full: true, untilStart: true}
@@ -554,7 +554,8 @@ func TestRS056_HookEnvMerges(t *testing.T) {
 	})
 }
 
-// Which of two hooks counts more does not depend on who has spoken first.
+// The order of the hooks, not of their responses, decides which environment variable
+// wins.
 func TestHookEnvIsInTheOrderOfTheHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		say := func(name string, from int) taskScript {
@@ -688,13 +689,13 @@ func TestRS059_UpdatesAreInOrder(t *testing.T) {
 		for _, v := range versions {
 			h.Update(v)
 		}
-		h.Update(versions[1]) // late
+		h.Update(versions[1]) // an older version that arrives late
 		h.after(time.Second)
 		moments := alloc.moments()
 		if !slices.IsSorted(moments[1:]) || moments[len(moments)-1] != "update 3" || len(moments) > 4 {
 			t.Errorf("updates: %v", moments)
 		}
-		h.Update(version(1)) // an older one does not come after a newer one
+		h.Update(version(1)) // an older version is ignored after a newer version
 		h.after(time.Second)
 		want(t, "after an old version", alloc.moments(), moments)
 	})
@@ -809,8 +810,8 @@ func TestShutdownLeavesTheTaskAlone(t *testing.T) {
 	})
 }
 
-// A hook that hangs at the end of a task does not hold up the agent: the next one
-// calls it again, and then asks the restart policy.
+// A hook that hangs at the end of a task does not delay the shutdown of the agent: the
+// next agent calls it again, and then applies the restart policy.
 func TestShutdownWhileATaskIsSaidToHaveEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := taskScript{&script{name: "slow", hang: map[string]bool{"exited": true}}}
@@ -837,7 +838,7 @@ func TestShutdownWhileATaskIsSaidToHaveEnded(t *testing.T) {
 	})
 }
 
-// One update after the other, and beside everything else.
+// Updates are applied one after the other, and concurrently with everything else.
 func TestUpdatesOfATask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := taskScript{&script{name: "slow", hang: map[string]bool{"update": true}}}
@@ -861,16 +862,18 @@ func TestUpdatesOfATask(t *testing.T) {
 	})
 }
 
-// A stop does not wait for a hook that hangs, unless that has to see the stop
-// itself: it has its deadline. A shutdown of the agent waits for what comes last.
+// A stop does not wait for a hook that hangs, except for the hooks of the stop itself,
+// which have their deadline. A shutdown of the agent waits for the Stop and Postrun
+// hooks.
 func TestStopWhileAHookHangs(t *testing.T) {
 	update := func(h *harness, j *api.Job) { h.Update(place(j)) }
-	restart := func(h *harness, _ *api.Job) { go func() { _ = h.RestartAll(context.Background()) }() } // an error is an answer
+	restart := func(h *harness, _ *api.Job) { go func() { _ = h.RestartAll(context.Background()) }() } // the error does not matter
 	for _, c := range []struct {
 		moment string
 		ofTask bool
-		begin  func(*harness, *api.Job) // the moment; nil if it comes by itself
-		// How long a stop takes, and a shutdown of the agent a second after it has begun.
+		begin  func(*harness, *api.Job) // triggers the hook point; nil if it is reached without a trigger
+		// The duration of a stop, and of a shutdown of the agent one second after the
+		// stop.
 		stop, shutdown string
 	}{
 		{"prerun", false, nil, "0s", "0s"},
@@ -882,7 +885,7 @@ func TestStopWhileAHookHangs(t *testing.T) {
 		{"prekill", false, nil, "10s", "1s"},
 		{"prekilling", true, nil, "10s", "1s"},
 		{"exited", true, nil, "10s", "1s"},
-		{"stop", true, nil, "10s", "10s"}, // what cleans up at last has its time
+		{"stop", true, nil, "10s", "10s"}, // the final cleanup has its full deadline
 		{"postrun", false, nil, "10s", "10s"},
 	} {
 		for _, shutdown := range []bool{false, true} {
@@ -959,7 +962,7 @@ func TestPreTaskRestart(t *testing.T) {
 	})
 }
 
-// lateHooks is a factory that does not know its hooks before it has waited.
+// lateHooks is a factory that knows its hooks only after a wait.
 type lateHooks struct {
 	hooks extraHooks
 	known chan struct{}
@@ -992,8 +995,8 @@ func (l lateHooks) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.Target
 	return l.hooks.TaskHooks(a, t, c)
 }
 
-// An allocation does not begin before it is known which hooks it has, under the next
-// agent neither; one that runs goes on.
+// An allocation does not start before its hooks are known, also not under the next
+// agent; a running allocation continues.
 func TestHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc, ofTask := &script{name: "late"}, &script{name: "late"}
@@ -1026,7 +1029,7 @@ func TestHooksAreAwaited(t *testing.T) {
 	})
 }
 
-// Nobody waits for hooks of what shall not begin any more.
+// An allocation that must not start does not wait for its hooks.
 func TestStopWhileHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc := &script{name: "late"}
@@ -1042,8 +1045,8 @@ func TestStopWhileHooksAreAwaited(t *testing.T) {
 	})
 }
 
-// A runner that is made only to remove an allocation does not wait for plugins, and
-// leaves nothing out.
+// A runner that is created only to remove an allocation does not wait for plugins, and
+// calls all hooks.
 func TestDestroyWhileHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc := &script{name: "late"}

@@ -225,7 +225,7 @@ func (r *Runner) Signal(ctx context.Context, task, signal string) error {
 	return errors.Join(errs...)
 }
 
-// Exec runs a command in the environment of a task, and collects its output.
+// Exec runs a command in the context of a task, and collects its output.
 func (r *Runner) Exec(ctx context.Context, task string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
 	t, ok := r.task(task)
 	if !ok {
@@ -237,7 +237,7 @@ func (r *Runner) Exec(ctx context.Context, task string, command []string, timeou
 	return t.Exec(ctx, command, timeout)
 }
 
-// ExecStreaming runs a command in the environment of a task with streamed input and
+// ExecStreaming runs a command in the context of a task with streamed input and
 // output, and blocks until the command has exited.
 func (r *Runner) ExecStreaming(ctx context.Context, task string, exec driver.Exec) (*driver.ExitResult, error) {
 	t, ok := r.task(task)

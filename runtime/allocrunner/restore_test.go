@@ -27,22 +27,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
 )
 
-// ledger is a Store and the Records of the next agent. When its agent dies,
-// because somebody says so or because a number of writes is reached, it writes no
-// more, and whoever waits for a write ends on the spot. What is put Behind is
-// written at once if it is prompt, else with the next write, or after a while.
+// ledger is a Store and the Records of the next agent. When its agent dies, by a call
+// of die or after a number of writes, it writes no more, and goroutines that wait for a
+// write exit. Async puts are written immediately if prompt is set, else with the next
+// write, or after a delay.
 type ledger struct {
 	mu     sync.Mutex
 	locals map[string]taskrunner.LocalState
 	states map[string]*api.TaskState
-	broken map[string]bool // tasks whose local records do not read
+	broken map[string]bool // tasks whose local records cannot be read
 	writes int
-	limit  int // of writes; 0 means none
+	limit  int // maximum number of writes; 0 means no limit
 	prompt bool
 	behind []func()
-	buried bool          // what still stirs is of no interest
+	buried bool          // calls of the dead agent no longer matter
 	dead   chan struct{} // closed at the limit
-	ended  chan struct{} // closed when the agent has been told
+	ended  chan struct{} // closed when the dead agent's context was canceled
 }
 
 func newLedger() *ledger {
@@ -64,7 +64,7 @@ func (l *ledger) put(h taskrunner.Durability, f func()) taskrunner.WaitFunc {
 			defer l.mu.Unlock()
 			l.writeLocked()
 		})
-		return errForgotten // nobody waits for it, and it is not refused
+		return errForgotten // no goroutine waits for the put, and the store does not refuse it
 	}
 	l.writeLocked()
 	if !isClosed(l.dead) {
@@ -131,7 +131,7 @@ func (l *ledger) TaskState(_, task string) (*api.TaskState, error) {
 	return l.states[task], nil
 }
 
-// next is the ledger as the next agent finds it.
+// next returns a copy of the ledger for the next agent.
 func (l *ledger) next() *ledger {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -152,7 +152,7 @@ func startAgent(t *testing.T, job *api.Job, mangle func(*Config)) *agent {
 	return startMortal(t, job, 0, mangle)
 }
 
-// startMortal starts an agent that dies instead of a write.
+// startMortal starts an agent that dies in place of the given write.
 func startMortal(t *testing.T, job *api.Job, writes int, mangle func(*Config)) *agent {
 	t.Helper()
 	a := &agent{ledger: newLedger()}
@@ -168,26 +168,26 @@ func startMortal(t *testing.T, job *api.Job, writes int, mangle func(*Config)) *
 	return a
 }
 
-// dies waits for the death of the agent. It returns false if the job has come to its
-// end with fewer writes than another time: which of them share one is a matter of luck.
+// dies waits for the death of the agent. It returns false if the job has ended with
+// fewer writes than in another run: which puts share a write is not deterministic.
 func (a *agent) dies() bool {
 	select {
 	case <-a.ledger.dead:
 	case <-a.Done():
 	}
-	if !isClosed(a.ledger.dead) { // else no time must pass: what was started would end
-		time.Sleep(time.Second) // what is behind is written
+	if !isClosed(a.ledger.dead) { // otherwise time must not pass: a started process would end
+		time.Sleep(time.Second) // Async puts are written
 	}
 	if !isClosed(a.ledger.dead) {
 		return false
 	}
 	if synctest.Wait(); !isClosed(a.ledger.ended) {
-		close(a.ledger.ended) // awaitDeath has seen the end of the run instead
+		close(a.ledger.ended) // awaitDeath has seen the end of Run instead
 	}
 	return true
 }
 
-// awaitDeath ends the agent when its ledger does.
+// awaitDeath cancels the agent's context when its ledger dies.
 func (a *agent) awaitDeath() {
 	go func() {
 		select {
@@ -199,7 +199,7 @@ func (a *agent) awaitDeath() {
 	}()
 }
 
-// die is kill -9 of the agent: nothing is written any more.
+// die simulates kill -9 of the agent: the ledger writes no more.
 func (a *agent) die() {
 	a.ledger.mu.Lock()
 	closeOnce(a.ledger.dead)
@@ -210,7 +210,7 @@ func (a *agent) die() {
 	a.ledger.mu.Unlock()
 }
 
-// again starts the next agent, on what is in the world and in the ledger.
+// again starts the next agent with the same world and the contents of the ledger.
 // mangle may change the configuration, and the allocation in it.
 func (a *agent) again(mangle func(*Config)) *agent {
 	a.t.Helper()
@@ -233,8 +233,8 @@ func (a *agent) again(mangle func(*Config)) *agent {
 	return next
 }
 
-// restarted runs a job for a while, kills the agent, lets something happen, and
-// starts another.
+// restarted runs a job for a while, kills the agent, calls meanwhile, and starts
+// another agent.
 func restarted(t *testing.T, job *api.Job, after time.Duration, meanwhile func(*agent), mangle func(*Config)) *agent {
 	t.Helper()
 	a := startAgent(t, job, nil)
@@ -258,7 +258,7 @@ func (a *agent) exit(task string, r driver.ExitResult) {
 	}
 }
 
-// vanish ends a process so that no driver knows of it any more.
+// vanish removes a process so that no driver knows it.
 func (a *agent) vanish(task string) {
 	a.exit(task, driver.ExitResult{})
 	a.world.mu.Lock()
@@ -371,7 +371,7 @@ func TestRS065_EndsAreFollowedUp(t *testing.T) {
 	t.Run("prestart", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			a := restarted(t, parseJob(t, jobOf("service", prestartTask, sleeper)), 500*time.Millisecond, func(a *agent) {
-				time.Sleep(time.Minute) // it ends in good order
+				time.Sleep(time.Minute) // the prestart task ends successfully
 				synctest.Wait()
 			}, nil)
 			a.after(time.Second)
@@ -381,7 +381,7 @@ func TestRS065_EndsAreFollowedUp(t *testing.T) {
 	})
 }
 
-// RS-066, with the restart policy in the place of a start that it does not count.
+// RS-066, with the restart policy in place of a start that does not count.
 func vanishWeb(a *agent) { a.vanish("web") }
 
 func TestUnknownEndAtRestorePassesThroughTheRestartPolicy(t *testing.T) {
@@ -457,13 +457,13 @@ func TestRS067_WhatIsOverIsNotRunAgain(t *testing.T) {
 	})
 }
 
-// A request that comes while the tasks are restored waits for that: before it, they have
-// no processes.
+// A request during the restore of the tasks waits until they are restored: before that,
+// they have no processes.
 func TestRequestsDuringRestore(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		request func(context.Context, *agent) error
-		starts  string // of web and before, after the request
+		starts  string // starts of web and before, after the request
 	}{
 		{"restart all", func(ctx context.Context, a *agent) error { return a.RestartAll(ctx) }, "[2 2]"},
 		{"restart running", func(ctx context.Context, a *agent) error { return a.RestartRunning(ctx) }, "[2 1]"},
@@ -600,7 +600,7 @@ func TestRS072_Reboot(t *testing.T) {
 	t.Run("tasks start again, in memory is built again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			a := reboot(t, jobOf("service", prestartTask, sleeper), func(a *agent) {
-				if err := a.Dir().DropSecrets("web"); err != nil { // as the kernel did
+				if err := a.Dir().DropSecrets("web"); err != nil { // simulates the loss of the memory file system
 					t.Fatal(err)
 				}
 			})
@@ -684,7 +684,7 @@ func TestRS072_Reboot(t *testing.T) {
 	})
 }
 
-// attachedHook is a hook that somebody has attached.
+// attachedHook is a hook with an attachment.
 type attachedHook struct {
 	hook.Hook
 	attachment string
@@ -692,7 +692,7 @@ type attachedHook struct {
 
 func (h attachedHook) Attachment() string { return h.attachment }
 
-// noting is a factory that notes which hooks there were before.
+// noting is a factory that records the hooks of the earlier agent.
 type noting struct {
 	extraHooks
 	before map[string]string
@@ -773,7 +773,7 @@ func TestRS088_NewKillTimeoutCounts(t *testing.T) {
 		a.after(0)
 		want(t, "starts", a.starts("web"), "1")
 
-		// An update counts for a task that was taken over, too.
+		// An update applies to a recovered task, too.
 		a.die()
 		b := a.again(func(c *Config) { c.Alloc = next })
 		b.after(time.Second)
@@ -787,7 +787,7 @@ func TestRS088_NewKillTimeoutCounts(t *testing.T) {
 	})
 }
 
-// Each of these is a restore test of the reference, restated.
+// Each of these cases restates a restore test of the reference.
 func TestRestore(t *testing.T) {
 	t.Run("batch that has completed waits for its allocation", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -800,7 +800,7 @@ func TestRestore(t *testing.T) {
 			want(t, "over", isClosed(short.Done()), "false")
 			a.Stop()
 			a.wait()
-			a.after(time.Second) // for the records of its end
+			a.after(time.Second) // time to write the records of its end
 			a.die()
 			b := a.again(nil)
 			b.wait()
@@ -1011,7 +1011,7 @@ func TestRestore(t *testing.T) {
 	})
 }
 
-// A start that nobody knows the outcome of.
+// The agent dies during StartTask.
 func TestStartThatTheAgentDidNotSee(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -1031,7 +1031,8 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 						config { start_for = "2s" }
 					}`)), nil)
 				a.after(time.Second)
-				// What is under way comes to its end in the driver, and is not written.
+				// The StartTask call completes in the driver, and its result is not
+				// stored.
 				a.die()
 				a.after(2 * time.Second)
 				if a.ledger.locals["web"].Handle != nil || a.ledger.locals["web"].StartID == "" || len(a.world.alive()) != 1 {
@@ -1042,7 +1043,7 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 				b.after(5 * time.Second)
 				want(t, "events", b.events("web"), test.events)
 				want(t, "alive", len(b.world.alive()), fmt.Sprint(test.alive))
-				for _, id := range b.world.alive() { // what nobody could know of
+				for _, id := range b.world.alive() { // processes that no agent could find
 					b.exit(strings.Split(id, "/")[1], driver.ExitResult{})
 				}
 				b.Stop()
@@ -1051,10 +1052,10 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 	}
 }
 
-// TestEveryMomentOfDeath kills the agent at each of its writes, once with the
-// plugin and once without, and has the next agent finish the job. Whatever the
-// moment, no task runs twice at once, no work that was done is done again, and
-// each process is told of once.
+// TestEveryMomentOfDeath kills the agent at each of its writes, with and without the
+// plugin, and lets the next agent finish the job. In every case, no task runs twice at
+// the same time, no completed work is repeated, and each process gets one Terminated
+// event.
 func TestEveryMomentOfDeath(t *testing.T) {
 	text := jobOf("batch", prestartTask, `
 		restart {
@@ -1085,7 +1086,7 @@ func TestEveryMomentOfDeath(t *testing.T) {
 	for n := range 2 * moments[true] {
 		n, pluginDies := n/2+1, n%2 == 1
 		for prompt, total := range moments {
-			if n == 1 || n > total { // the first one is that the task is there
+			if n == 1 || n > total { // the first write only records that the task was received
 				continue
 			}
 			t.Run(fmt.Sprintf("write %d, prompt %v, plugin dies %v", n, prompt, pluginDies), func(t *testing.T) {
@@ -1132,8 +1133,8 @@ func TestEveryMomentOfDeath(t *testing.T) {
 						}
 					}
 					want(t, "status", b.last().ClientStatus, "complete")
-					// What was cut short in the driver may be started once more; what has come to
-					// its end is not.
+					// A run that was cut short in the driver may start once more; a
+					// completed run must not.
 					want(t, "done", b.world.done, "map[after:1 init:1 web:1]")
 				})
 			})
@@ -1145,7 +1146,7 @@ func TestRS069_NoSecondReceivedEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		received := &api.TaskState{State: model.TaskPending}
 		model.AppendTaskEvent(received, model.EventReceived(), time.Now())
-		time.Sleep(time.Minute) // the agent that has said so writes no record, and dies
+		time.Sleep(time.Minute) // the agent that reported Received writes no record, and dies
 		h := start(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
 			c.Alloc.TaskStates = map[string]*api.TaskState{"web": received}
 		})
@@ -1193,7 +1194,7 @@ func TestInheritGoesOnWhereItWas(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// What is in use already is not replaced.
+	// Existing files are not replaced.
 	if err := os.MkdirAll(dirs[0].Path()+"/alloc/data/y", 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -1218,8 +1219,8 @@ type absence struct{}
 func (absence) Error() string { return "nobody is there" }
 func (absence) Trouble()      {}
 
-// A restart that was requested is finished by the next agent, with the same
-// consequence, however many events have come since.
+// The next agent finishes a requested restart with the same result, even if many events
+// were added since.
 func TestRestoreFinishesRequestedRestart(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -1256,7 +1257,7 @@ func TestRestoreFinishesRequestedRestart(t *testing.T) {
 	}
 }
 
-// The request belongs to one process: it is not found again for the next one.
+// The request belongs to one process: the next process must not inherit it.
 func TestRestoreForgetsFinishedRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), nil)
@@ -1273,8 +1274,8 @@ func TestRestoreForgetsFinishedRestart(t *testing.T) {
 	})
 }
 
-// A dead task that was requested to run again runs again exactly once, at
-// whichever write the agent dies.
+// A dead task with a requested rerun runs again exactly once, whichever write the agent
+// dies at.
 func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
 	text := jobOf("batch", sleeper, `
 		task "short" {
@@ -1295,7 +1296,7 @@ func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
 				a.ledger.limit = a.ledger.writes + n
 				a.ledger.mu.Unlock()
 				go request(a)
-				select { // at the death no time must pass: the new process would end
+				select { // after the death time must not pass: the new process would end
 				case <-a.ledger.dead:
 				case <-time.After(5 * time.Second):
 				}
@@ -1320,8 +1321,8 @@ func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
 	}
 }
 
-// The forced status may be set while the tasks are being recovered. The race
-// detector finds a read without the lock.
+// The forced status may be set while the tasks are being recovered. The race detector
+// finds a read without the lock.
 func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), nil)
@@ -1358,7 +1359,7 @@ type pluginScript struct {
 	process   int
 	exited    chan struct{}
 	followed  <-chan struct{}
-	poststart time.Duration // how long Poststart takes, unless its context ends
+	poststart time.Duration // duration of Poststart, unless its context ends
 }
 
 func (p *pluginScript) Name() string { return "plugin" }
@@ -1406,7 +1407,7 @@ func (p *pluginScript) WaitPlugin(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// replace ends the process of the plugin and starts the next.
+// replace ends the plugin process and starts the next.
 func (p *pluginScript) replace() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -1415,8 +1416,8 @@ func (p *pluginScript) replace() {
 	p.exited = make(chan struct{})
 }
 
-// A hook gets Poststart for a running task once for each process of its plugin and
-// once for each agent; all but the first say that they are repeated.
+// A hook gets Poststart for a running task once per plugin process and once per agent;
+// all calls but the first have Repeated set.
 func TestPoststartIsRepeatedForEachPluginProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := new(pluginScript)
@@ -1441,8 +1442,8 @@ func TestPoststartIsRepeatedForEachPluginProcess(t *testing.T) {
 	})
 }
 
-// Once the task is killed, or has exited, no Poststart is repeated, and none is under
-// way when the hooks of the kill are called.
+// After the task is killed or has exited, Poststart is not repeated, and no Poststart
+// call runs when the hooks of the kill are called.
 func TestPoststartIsNotRepeatedForAnEndingTask(t *testing.T) {
 	for name, end := range map[string]func(*agent){
 		"killed": func(a *agent) { a.Stop() },
@@ -1477,8 +1478,8 @@ func TestPoststartIsNotRepeatedForAnEndingTask(t *testing.T) {
 	}
 }
 
-// A task that was killed has not ended well, however many events have come since, and
-// under the next agent too.
+// A killed task has not succeeded, however many events were added since, and also under
+// the next agent.
 func TestKilledTaskHasNotSucceeded(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -1533,8 +1534,7 @@ func TestKilledTaskHasNotSucceeded(t *testing.T) {
 	}
 }
 
-// A kill that comes while the task is starting counts for that start, and none for the
-// next one.
+// A kill during the start of a task applies to that start, and not to the next start.
 func TestKillBelongsToAStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobOf("batch", `
@@ -1561,8 +1561,8 @@ func TestKillBelongsToAStart(t *testing.T) {
 	})
 }
 
-// An event that a driver marks comes once per task, whichever agent and plugin process
-// it passes, and although it is no longer among the last ten.
+// An event with the once annotation is added once per task, through any number of
+// agents and plugin processes, even when it is no longer among the last ten events.
 func TestDriverEventOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), nil)

@@ -25,10 +25,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-// TestServices runs whole allocations with services and compares what others
-// saw of them: registrations, check results, health and events. A file in
-// testdata/services has what one of testdata has; job2.nomad.hcl is for the
-// verb update.
+// TestServices runs whole allocations with services and compares their visible effects:
+// registrations, check results, health and events. A file in testdata/services has the
+// same format as a file in testdata; job2.nomad.hcl is for the verb update.
 func TestServices(t *testing.T) {
 	files, err := filepath.Glob("testdata/services/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -90,7 +89,7 @@ func runServices(t *testing.T, file string) {
 	}
 }
 
-// grantPorts gives the ports of the group numbers from 20000 up.
+// grantPorts assigns numbers from 20000 up to the ports of the group.
 func grantPorts(alloc *api.Allocation) {
 	shared := &alloc.AllocatedResources.Shared
 	for _, n := range alloc.GetTaskGroup().Networks {
@@ -102,8 +101,8 @@ func grantPorts(alloc *api.Allocation) {
 	}
 }
 
-// offer is what the world sees of an allocation: its registrations, and the
-// servers that answer its checks.
+// offer is the public side of an allocation: its registrations, and the servers that
+// answer its checks.
 type offer struct {
 	servicestest.Registry
 	begin   time.Time
@@ -139,8 +138,8 @@ func (o *offer) transcript() string {
 	return strings.Join(o.log, "")
 }
 
-// act does a line of a script if it has one of these verbs: serve PORT [CODE],
-// close PORT, checks, dials, update.
+// act runs a line of a script with one of these verbs: serve PORT [CODE], close PORT,
+// checks, dials, update.
 func (o *offer) act(h *harness, out *strings.Builder, words []string, next *api.Job) bool {
 	switch words[1] {
 	case "serve", "close", "checks", "dials", "update":
@@ -189,7 +188,7 @@ func prefixed(prefix, s string) string {
 	return prefix + s
 }
 
-// healths tells what the health was said to be, and when that changed.
+// healths returns the reported health values and the times of their changes.
 func (h *harness) healths() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -24,7 +24,7 @@ func TestReact(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		tasks []taskView
-		want  string // display message, "finished", or nothing
+		want  string // display message, "finished", or empty
 	}{
 		{"everything runs", []taskView{pre(succeeded), side(running), main(running), stop(pending)}, ""},
 		{"a task that waits for its restart lives", []taskView{side(running), main(pending)}, ""},

@@ -16,9 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// TestSimulation runs random groups whose tasks, plugins and users do random
-// things, and checks what must hold whatever happens. The name of a failed case
-// is the seed: -run TestSimulation/17.
+// TestSimulation runs random groups with random actions of tasks, plugins and users,
+// and checks invariants. The name of a failed case is the seed: -run TestSimulation/17.
 func TestSimulation(t *testing.T) {
 	cases := 60
 	if testing.Short() {
@@ -66,7 +65,8 @@ func simulate(t *testing.T, random *rand.Rand) {
 		for _, a := range actions {
 			h.after(a.at - time.Since(h.begin))
 			acting.Go(func() {
-				// Errors are answers: the task does not run, the allocation is over.
+				// Errors are expected: the task does not run, or the allocation has
+				// ended.
 				name := names[a.do%len(names)]
 				switch a.do {
 				case 0, 1, 2, 3:
@@ -108,7 +108,7 @@ func simulate(t *testing.T, random *rand.Rand) {
 			if poststop, ok := h.task("poststop"); !ok || poststop.State().Restarts == 0 {
 				t.Error("the stop does not end")
 			}
-			h.Kill() // a poststop task may fail and be restarted for ever
+			h.Kill() // a poststop task may fail and restart for ever
 		}
 		h.wait()
 		acting.Wait()
@@ -116,7 +116,7 @@ func simulate(t *testing.T, random *rand.Rand) {
 	})
 }
 
-// checkEnd checks what must hold of an allocation that has ended.
+// checkEnd checks the invariants of an allocation that has ended.
 func (h *harness) checkEnd(alloc allocScript, stops taskScript) {
 	t := h.t
 	for _, wrong := range h.world.wrong {
@@ -170,7 +170,8 @@ func (h *harness) checkEnd(alloc allocScript, stops taskScript) {
 	}
 }
 
-// checkStart knows what must not run when a task of the job starts.
+// checkStart returns a function that checks which tasks must not run when a task of the
+// job starts.
 func checkStart(job *api.Job) func(string, []string) string {
 	stage := make(map[string]string)
 	for _, t := range job.TaskGroups[0].Tasks {

@@ -14,36 +14,36 @@ import (
 
 const mountPoint = "/sys/fs/cgroup"
 
-// Version says how a machine has its cgroups, as drivers tell it.
+// Version is the cgroup version of a machine.
 type Version int
 
 const (
 	None Version = iota
-	V1           // a hybrid too
+	V1           // also a hybrid hierarchy
 	V2
 )
 
-// controllers are those that must be there, and that a task gets, with version 2.
+// controllers are the required controllers of version 2, which are enabled for each task.
 var controllers = []string{"cpuset", "cpu", "io", "memory", "pids"}
 
-// v1Trees are the hierarchies of version 1 in which a task has a cgroup of its own.
+// v1Trees are the hierarchies of version 1 in which a task has its own cgroup.
 var v1Trees = []string{"freezer", "cpu", "memory"}
 
-// Tree is where the cgroups of tasks are. Its methods may be called concurrently.
+// Tree is the cgroup hierarchy of tasks. Its methods may be called concurrently.
 type Tree struct {
 	version Version
 	mount   string
 
-	mu sync.Mutex // held while parents come and go
+	mu sync.Mutex // held while parents are created and removed
 }
 
-// Open looks at this machine.
+// Open detects the cgroups of this machine.
 func Open() *Tree {
 	return &Tree{version: detect(mountPoint), mount: mountPoint}
 }
 
-// detect finds what the official drivers find: without root, and without one of
-// the controllers, nothing.
+// detect applies the rules of the official drivers: without root, or without one of the
+// controllers, it returns None.
 func detect(mount string) Version {
 	var fs unix.Statfs_t
 	if os.Geteuid() != 0 || unix.Statfs(mount, &fs) != nil {
@@ -63,8 +63,8 @@ func detect(mount string) Version {
 	return None
 }
 
-// Make makes the cgroups of a task, unless they are there, and returns the one
-// that its driver is told about: empty where there are none.
+// Make makes the cgroups of a task, unless they exist, and returns the cgroup for the task's
+// driver: empty if the machine has none.
 func (t *Tree) Make(allocID, task string) (string, error) {
 	if t.version == None || !named(allocID, task) {
 		return "", nil
@@ -89,16 +89,15 @@ func (t *Tree) Make(allocID, task string) (string, error) {
 	return share, makeCPUSet(share)
 }
 
-// Remove removes the cgroups of a task, and ends what still runs in them. It may
-// take some seconds. Without cgroups of the task it does nothing. The cpuset that
-// all tasks have in common with version 1 stays: it is empty while a driver of
-// another agent is about to enter it.
+// Remove removes the cgroups of a task, and kills the processes in them. It may block for some
+// seconds. It does nothing if the task has no cgroups. It keeps the cpuset that all tasks share
+// with version 1: it is empty while a driver of another agent is about to enter it.
 func (t *Tree) Remove(allocID, task string) error {
 	if t.version == None || !named(allocID, task) {
 		return nil
 	}
 	var errs []error
-	var parents []string // those below first
+	var parents []string // children before parents
 	if t.version == V2 {
 		path := t.scope(allocID, task)
 		errs = append(errs, remove(path))
@@ -115,12 +114,12 @@ func (t *Tree) Remove(allocID, task string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, parent := range parents {
-		os.Remove(parent) // unless others are in it
+		os.Remove(parent) // fails if the parent has other cgroups
 	}
 	return errors.Join(errs...)
 }
 
-// named reports whether the names make one element of a path.
+// named reports whether the names make a single path element.
 func named(allocID, task string) bool {
 	return allocID != "" && task != "" && !strings.Contains(allocID+task, "/")
 }
@@ -135,7 +134,7 @@ func (t *Tree) has(tree string) bool {
 	return unix.Statfs(filepath.Join(t.mount, tree), &fs) == nil && fs.Type == unix.CGROUP_SUPER_MAGIC
 }
 
-// makeScope makes a cgroup of version 2 that has the controllers.
+// makeScope makes a cgroup of version 2 with the controllers.
 func (t *Tree) makeScope(path string) error {
 	share := filepath.Dir(path)
 	wanted := []byte("+" + strings.Join(controllers, " +"))
@@ -148,7 +147,7 @@ func (t *Tree) makeScope(path string) error {
 				return fmt.Errorf("hand on controllers: %w", err)
 			}
 		}
-		// Parents that have gone meanwhile would come back without controllers.
+		// The parents may be removed meanwhile. MkdirAll would recreate them without controllers.
 		if err := os.Mkdir(path, 0o755); !errors.Is(err, os.ErrExist) {
 			return err
 		}
@@ -160,8 +159,8 @@ func makeBelow(path string) error {
 	return again(func() error { return os.MkdirAll(path, 0o755) })
 }
 
-// makeCPUSet makes a cgroup of the hierarchy cpuset and its parent, which take no
-// process before they have processors and memory.
+// makeCPUSet makes a cgroup of the hierarchy cpuset and its parent, which accept no process before
+// their processors and memory nodes are set.
 func makeCPUSet(share string) error {
 	return again(func() error {
 		for _, dir := range []string{filepath.Dir(share), share} {
@@ -189,11 +188,10 @@ func makeCPUSet(share string) error {
 	})
 }
 
-// again tries some times: a driver in another process may remove an empty parent
-// between two steps.
+// again retries a step: a driver in another process may remove an empty parent between two steps.
 func again(step func() error) (err error) {
 	for range 5 {
-		// A file of a parent that was removed while it is open: ENODEV.
+		// ENODEV is the error for a file of a parent that was removed while the file was open.
 		if err = step(); !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {
 			break
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// tree is that of this machine, if something can be made in it.
+// tree returns the hierarchy of this machine, if the test can make cgroups in it.
 func tree(t *testing.T) *Tree {
 	t.Helper()
 	tree := Open()
@@ -29,7 +29,7 @@ func tree(t *testing.T) *Tree {
 	return tree
 }
 
-// own are the directories that a task has for itself.
+// own returns the directories that belong to a single task.
 func (t *Tree) own(allocID, task string) (dirs []string) {
 	if t.version == V2 {
 		return []string{t.scope(allocID, task)}
@@ -56,7 +56,7 @@ func TestTask(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What a driver does: the process enters what it was told, and what it knows.
+	// The process enters the cgroups that a driver uses: the returned one, and the fixed ones.
 	left := exec.Command("sleep", "3600")
 	if err := left.Start(); err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func TestTask(t *testing.T) {
 	t.Cleanup(func() { left.Process.Kill() })
 	for _, dir := range append(tree.own(id, "web"), path) {
 		if dir == "" {
-			continue // a machine without the hierarchy of cpusets
+			continue // the machine has no cpuset hierarchy
 		}
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(left.Process.Pid)), 0); err != nil {
 			t.Errorf("enter: %v", err)
@@ -74,7 +74,7 @@ func TestTask(t *testing.T) {
 	}
 	if tree.version == V2 {
 		for _, limit := range []string{"memory.max", "cpu.weight", "cpuset.cpus", "pids.max", "io.weight", "cpu.max"} {
-			if _, err := os.Stat(filepath.Join(path, limit)); err != nil && limit != "io.weight" { // not all kernels have it
+			if _, err := os.Stat(filepath.Join(path, limit)); err != nil && limit != "io.weight" { // not all kernels have io.weight
 				t.Error(err)
 			}
 		}
@@ -107,7 +107,7 @@ func TestTask(t *testing.T) {
 	}
 }
 
-// Tasks come and go beside each other, and so do the parents that they share.
+// Tasks are created and removed concurrently, and so are their shared parents.
 func TestTogether(t *testing.T) {
 	tree := tree(t)
 	var wg sync.WaitGroup
@@ -139,7 +139,7 @@ func TestNothing(t *testing.T) {
 	if err := none.Remove("id", "task"); err != nil {
 		t.Error(err)
 	}
-	// Names come from jobs, of which an agent before may have believed more.
+	// Names come from jobs, and an earlier agent may have accepted more names.
 	some := &Tree{version: V2, mount: t.TempDir()}
 	for _, names := range [][2]string{{"", "task"}, {"id", ""}, {"../id", "task"}, {"id", "a/b"}} {
 		if path, err := some.Make(names[0], names[1]); path != "" || err != nil {
@@ -151,7 +151,7 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// A run that was killed has left what it made for a driver.
+// A killed agent leaves the cgroups that it made for a driver.
 func TestSweepAfterTheHost(t *testing.T) {
 	tree := tree(t)
 	id := uuid.NewString()
@@ -165,7 +165,7 @@ func TestSweepAfterTheHost(t *testing.T) {
 	if err := Sweep(dir); err != nil {
 		t.Error(err)
 	}
-	for _, left := range tree.own(id, "task") { // other agents may be in the common cpuset
+	for _, left := range tree.own(id, "task") { // other agents may use the common cpuset
 		if _, err := os.Stat(left); err == nil {
 			t.Errorf("%s is still there", left)
 		}

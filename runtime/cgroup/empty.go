@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// RemoveEmpty removes the cgroups of a task in which no process is, at the paths
-// where drivers and agents of this user make them. It is quick where there are none.
+// RemoveEmpty removes the cgroups of a task that have no process, at the paths where drivers and
+// agents of this user make them. It is fast if the task has none.
 func RemoveEmpty(allocID, task string) {
 	if !named(allocID, task) {
 		return
@@ -28,8 +28,7 @@ func RemoveEmpty(allocID, task string) {
 	}
 }
 
-// usualParents are the directories in which cgroups of tasks are made now. They
-// need not exist.
+// usualParents are the current parent directories of task cgroups. They need not exist.
 var usualParents = sync.OnceValue(func() (parents []string) {
 	var file unix.Statfs_t
 	if err := unix.Statfs(mountPoint, &file); err != nil {
@@ -53,10 +52,10 @@ var usualParents = sync.OnceValue(func() (parents []string) {
 	return parents
 })
 
-// SweepEmpty removes the cgroups in which no process is, of the allocations for
-// which ended reports true. It looks at all cgroups of tasks of this machine.
+// SweepEmpty removes the cgroups without processes of the allocations for which ended returns
+// true. It checks all task cgroups of this machine.
 func SweepEmpty(ended func(allocID string) bool) {
-	parents, _ := process.CgroupParents() // what is missing is swept at the next start
+	parents, _ := process.CgroupParents() // directories missing on an error are swept at the next start
 	for _, parent := range parents {
 		entries, err := os.ReadDir(parent)
 		if err != nil {
@@ -72,6 +71,6 @@ func SweepEmpty(ended func(allocID string) bool) {
 
 func removeEmpty(g process.Cgroup) {
 	if pids, err := g.PIDs(); err == nil && len(pids) == 0 {
-		_ = g.Remove() // a process has entered it meanwhile: it is not empty
+		_ = g.Remove() // fails if a process has entered the cgroup meanwhile
 	}
 }

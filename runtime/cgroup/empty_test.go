@@ -10,8 +10,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// A cgroup in which a process is, or that belongs to another allocation, is not
-// removed.
+// A cgroup that has a process, or that belongs to another allocation, is not removed.
 func TestEmptyCgroupsAreRemoved(t *testing.T) {
 	for name, sweep := range map[string]func(id string){
 		"of one task":                    func(id string) { RemoveEmpty(id, "web") },

@@ -12,9 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// Sweep removes the cgroups of the allocations in dir, which are named
-// <alloc id>.<task> whoever has made them, and ends what may still run there: the
-// ids are like no others.
+// Sweep removes the cgroups of the allocations in dir, which all programs name <alloc id>.<task>,
+// and kills the processes in them. The allocation ids are unique, so no other cgroups match.
 func Sweep(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) || len(entries) == 0 {
@@ -39,15 +38,15 @@ func Sweep(dir string) error {
 		}
 	}
 	for _, parent := range slices.Backward(parents) {
-		os.Remove(parent) // unless somebody else's are in it
+		os.Remove(parent) // fails if the parent has other cgroups
 	}
 	return errors.Join(errs...)
 }
 
-// removeTimeout limits how long the processes of one cgroup may take to end.
+// removeTimeout limits how long the processes of one cgroup may take to exit.
 const removeTimeout = 2 * time.Second
 
-// remove ends what runs in a cgroup and those below it, and removes them.
+// remove kills the processes in a cgroup and its descendants, and removes the cgroups.
 func remove(path string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), removeTimeout)
 	defer cancel()

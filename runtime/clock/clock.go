@@ -9,9 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch calls stepped each time the wall clock was set, or the machine has come back
-// from a suspend, until ctx ends. stepped must not block. An error means that the
-// kernel does not report it.
+// Watch calls stepped each time the wall clock was set or the machine has resumed from a suspend,
+// until ctx ends. stepped must not block. An error means that the kernel cannot report changes.
 func Watch(ctx context.Context, stepped func()) error {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_REALTIME, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {
@@ -26,7 +25,7 @@ func Watch(ctx context.Context, stepped func()) error {
 		if err := arm(timer); err != nil {
 			return stopped(ctx, err)
 		}
-		// A read of a timer that is cancelled by a step fails with ECANCELED.
+		// When the clock is set, a read of the timer fails with ECANCELED.
 		if _, err := timer.Read(value[:]); err != nil && !errors.Is(err, unix.ECANCELED) {
 			return stopped(ctx, err)
 		}
@@ -34,8 +33,8 @@ func Watch(ctx context.Context, stepped func()) error {
 	}
 }
 
-// farAway is when the timer expires if the clock is never set: the largest number of
-// seconds that the kernel takes without an overflow of its nanoseconds.
+// farAway is the expiry time of the timer: the largest number of seconds that the kernel accepts
+// without an overflow of its nanoseconds.
 const farAway int64 = 9_223_372_036
 
 func arm(timer *os.File) error {
@@ -56,7 +55,7 @@ func arm(timer *os.File) error {
 	return nil
 }
 
-// stopped is nil if ctx has ended the watch.
+// stopped returns nil if ctx has ended the watch, and err otherwise.
 func stopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil

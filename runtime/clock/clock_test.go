@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A clock that nobody sets is no reason to call, and the end of the context ends the
-// watch. That a step is reported is tested in a virtual machine, whose clock can be set
-// (TestVM/clock in cmd/nomad-lite).
+// Watch does not call stepped if the clock is not set, and returns when its context ends. A test
+// in a virtual machine, whose clock can be set, checks that a step is reported (TestVM/clock in
+// cmd/nomad-lite).
 func TestWatchEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

@@ -11,17 +11,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// Pause is the time between two signs of life.
+// Pause is the time between two heartbeats.
 const Pause = 30 * time.Second
 
-// Change is what one change of the state means to a follower. One without events
-// is a sign of life.
+// Change has the events of one change of the state for a follower. A Change without events is a
+// heartbeat.
 type Change struct {
 	Index  uint64  `json:",omitempty"`
 	Events []Event `json:",omitempty"`
 }
 
-// Event is one event as clients see it.
+// Event is one event in the form that clients decode.
 type Event struct {
 	Topic      api.Topic
 	Type       string
@@ -32,15 +32,14 @@ type Event struct {
 	Payload    map[string]any
 }
 
-// feed is a reader of what has changed.
+// feed is a reader of state changes.
 type feed interface {
 	Next(context.Context) ([]store.Event, error)
 }
 
-// Follow calls send with a sign of life, with each change that the filter lets
-// through, and with a sign of life from time to time. It returns the error of
-// send, the cause of the end of ctx, or that of the feed: a follower who is so
-// slow that he has missed something must begin again.
+// Follow calls send with a heartbeat, with each change that matches the filter, and with a
+// heartbeat after each Pause. It returns the error of send, the cause of ctx, or the error of the
+// feed: a follower that is too slow and has missed changes must start again.
 func Follow(ctx context.Context, from feed, f Filter, send func(Change) error) error {
 	for {
 		if err := send(Change{}); err != nil {
@@ -52,7 +51,7 @@ func Follow(ctx context.Context, from feed, f Filter, send func(Change) error) e
 	}
 }
 
-// followFor follows for a while.
+// followFor follows for the duration d.
 func (f Filter) followFor(ctx context.Context, d time.Duration, from feed, send func(Change) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, d, errPause)
 	defer cancel()
@@ -74,7 +73,7 @@ func (f Filter) followFor(ctx context.Context, d time.Duration, from feed, send 
 
 var errPause = errors.New("time for a sign of life")
 
-// of returns what the filter lets through of a change.
+// of returns the events of a change that match the filter.
 func (f Filter) of(changed []store.Event) Change {
 	var c Change
 	for _, e := range changed {
@@ -86,7 +85,7 @@ func (f Filter) of(changed []store.Event) Change {
 	return c
 }
 
-// payload is the object of an event under its name. What is secret is left out.
+// payload returns the object of an event under its name, without secrets.
 func payload(e store.Event) map[string]any {
 	switch o := e.Object.(type) {
 	case *api.Job:

@@ -98,7 +98,7 @@ func TestPayload(t *testing.T) {
 	}
 }
 
-// changes are what a feed says next.
+// changes is a feed of given changes.
 type changes chan []store.Event
 
 func (c changes) Next(ctx context.Context) ([]store.Event, error) {
@@ -165,7 +165,7 @@ func TestFollowEnds(t *testing.T) {
 	}
 }
 
-// A follower who has missed something is not led to believe otherwise.
+// A follower that has missed changes gets an error.
 func TestSlowFollower(t *testing.T) {
 	s, err := store.Open(store.Config{Path: filepath.Join(t.TempDir(), "state.db"), Logger: hclog.NewNullLogger(), Events: 3})
 	if err != nil {

@@ -10,17 +10,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// anything stands for each topic, each key and each namespace.
+// anything matches each topic, each key and each namespace.
 const anything = "*"
 
-// Filter says which events a follower gets.
+// Filter selects the events of a follower.
 type Filter struct {
 	topics    map[api.Topic][]string // keys
 	namespace string
 }
 
-// ParseFilter reads topics as they are in a query: "Job", "Job:*" or "Job:web".
-// Without any, all topics are meant.
+// ParseFilter parses the topics of a query: "Job", "Job:*" or "Job:web". Without topics the filter
+// matches all topics.
 func ParseFilter(topics []string, namespace string) (Filter, error) {
 	f := Filter{make(map[api.Topic][]string), namespace}
 	for _, text := range topics {
@@ -40,8 +40,8 @@ func ParseFilter(topics []string, namespace string) (Filter, error) {
 	return f, nil
 }
 
-// matches reports whether an event is one for this follower. Nodes are in no
-// namespace, and in all.
+// matches reports whether an event matches the filter. Nodes have no namespace and match all
+// namespaces.
 func (f Filter) matches(e store.Event) bool {
 	if e.Namespace != "" && f.namespace != anything && f.namespace != e.Namespace {
 		return false

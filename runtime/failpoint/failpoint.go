@@ -1,10 +1,10 @@
 package failpoint
 
-// Step is a piece of work that must not be done twice, nor be left half done.
+// Step is an operation that must not be done twice, nor be left incomplete.
 type Step int
 
-// The steps, in the order in which an allocation comes to them. Each of them has
-// a row in the matrix of faults for each phase and each process.
+// Steps in the order in which an allocation reaches them. Each step has a row in the fault matrix
+// for each phase and each process.
 const (
 	JobAccepted   Step = iota // a job is registered
 	AllocDir                  // the directory of the allocation is made
@@ -13,18 +13,18 @@ const (
 	Prestart                  // a hook of the task is called
 	StartTask                 // the driver starts the task
 	HandleStored              // the handle of the task is stored
-	Poststart                 // a hook is told that the task runs
-	Running                   // the task runs, and somebody has a session in it
-	ExitObserved              // the end of the process is stored
-	RestartDelay              // the decision to start it again is stored
-	PreKill                   // hooks and the delay before a stop
+	Poststart                 // a hook is called after the start of the task
+	Running                   // the task runs, with an open exec session
+	ExitObserved              // the exit of the process is stored
+	RestartDelay              // the decision to restart the task is stored
+	PreKill                   // hooks and the delay before a stop run
 	StopTask                  // the driver stops the task
-	DestroyTask               // the driver forgets the task
+	DestroyTask               // the driver removes the task
 	StopHooks                 // hooks clean up after the task
 	Postrun                   // hooks clean up after the allocation
 	Collection                // the directory of the allocation is removed
 	UpdateInPlace             // a running allocation gets another version of its job
-	UpdateStop                // a running allocation has to make way for another
+	UpdateStop                // another allocation replaces a running one
 
 	steps
 )
@@ -36,8 +36,8 @@ var names = [steps]string{
 	"S15 collection", "S16 update in place", "S16 destructive update",
 }
 
-// String returns the name of the step, as the catalogue of faults has it. Its S3,
-// the network of an allocation, is missing: tasks are on the network of the host.
+// String returns the name of the step in the fault catalogue. Step S3 of the catalogue, the
+// network of an allocation, is missing: tasks use the network of the host.
 func (s Step) String() string { return names[s] }
 
 // Steps returns all steps.
@@ -52,32 +52,32 @@ func Steps() []Step {
 // Phase is a part of a step.
 type Phase int
 
-// The phases of a step.
+// Phases of a step.
 const (
-	Before Phase = iota // nothing of it has happened
-	During              // it is under way
-	After               // it is done, and nobody knows: the next record is not written
+	Before Phase = iota // the step has not started
+	During              // the step is in progress
+	After               // the step is complete, and the next record is not written
 )
 
 // String returns the name of the phase.
 func (p Phase) String() string { return [...]string{"before", "during", "after"}[p] }
 
-// Phases are all phases.
+// Phases lists all phases.
 var Phases = []Phase{Before, During, After}
 
-// Reached is called at each moment, by whoever has come there, who goes on when
-// it returns. Only tests set it, before anything else happens.
+// Reached is called at each point, in the goroutine of the step, which continues when Reached
+// returns. Only tests set it, before any other code runs.
 var Reached func(Step, Phase)
 
-// Hit says that the caller has come to a moment.
+// Hit reports that the caller has reached a point.
 func Hit(s Step, p Phase) {
 	if Reached != nil {
 		Reached(s, p)
 	}
 }
 
-// Wrap calls f, which is the step. During is reached beside f: what f waits for
-// happens in another process, or on the disk.
+// Wrap calls f, which is the step. It reports During concurrently with f, because the work of f is
+// done in another process, or on the disk.
 func Wrap(s Step, f func()) {
 	if Reached == nil {
 		f()

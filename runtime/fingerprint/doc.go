@@ -1,7 +1,6 @@
-// Package fingerprint finds out what machine this is: the attributes that job
-// files refer to, and what placement may count on.
+// Package fingerprint detects the properties of the machine: the attributes that job files refer
+// to, and the resources for placement.
 //
-// It looks once, quickly, and never fails: what cannot be found out is left
-// out, and said. It asks nothing over the network. What drivers say about
-// themselves comes from elsewhere.
+// It reads them once, quickly, and never fails: unknown values are omitted and listed in Degraded.
+// It sends no network requests. The attributes of drivers come from the drivers.
 package fingerprint

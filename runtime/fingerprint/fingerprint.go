@@ -11,41 +11,39 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// NomadVersion is the version of Nomad whose behaviour we offer: real clients
-// and constraints of jobs compare it.
+// NomadVersion is the version of Nomad whose behaviour is implemented: real clients and
+// constraints of jobs compare it.
 const NomadVersion = "2.0.6"
 
-// Options say what to look at.
+// Options selects the inputs of Read.
 type Options struct {
-	DataDir string // its file system is the node's storage; it need not exist
-	Version string // of nomad-lite
+	DataDir string // the file system of DataDir is the node's storage; DataDir need not exist
+	Version string // version of nomad-lite
 }
 
-// Host is what there is to know about the machine. Figures that could not be
-// found out are 0.
+// Host has the properties of the machine. Unknown numbers are 0.
 type Host struct {
-	// Attributes are named as Nomad names them, without the leading "attr.".
+	// Attributes have Nomad's names, without the leading "attr.".
 	Attributes map[string]string
 
 	Hostname string
-	IP       string // of the default interface; a loopback address if there is none
-	Cores    int    // that we may use
-	CPUMHz   int    // of all these cores
+	IP       string // address of the default interface; a loopback address if there is none
+	Cores    int    // cores that this process may use
+	CPUMHz   int    // sum over these cores
 	Topology *base.Topology
 	MemoryMB int
 	DiskMB   int
 
-	// Cgroups is the version of the control groups: 1 (hybrid too), 2, or 0 if
-	// there are none.
+	// Cgroups is the cgroup version: 1 (also hybrid), 2, or 0 if there are none.
 	Cgroups int
-	// ParentCgroup is the name of our part of them, empty if there is none.
+	// ParentCgroup is the name of the agent's cgroup, empty if there is none.
 	ParentCgroup string
 
-	// Degraded tells, one sentence each, what this machine lacks.
+	// Degraded lists, in one sentence each, what this machine lacks.
 	Degraded []string
 }
 
-// Read looks at this machine.
+// Read reads the properties of this machine.
 func Read(o Options) Host {
 	p := probe{
 		options: o,
@@ -63,14 +61,14 @@ func Read(o Options) Host {
 	return p.host
 }
 
-// probe is one look.
+// probe is the state of one Read.
 type probe struct {
 	options Options
-	files   fs.FS // of the machine, from /
+	files   fs.FS // root file system of the machine
 	host    Host
 }
 
-// set keeps one attribute; an empty value means that it is not known.
+// set sets one attribute; an empty value means unknown and is not stored.
 func (p *probe) set(name, value string) {
 	if value = strings.TrimSpace(value); value != "" {
 		p.host.Attributes[name] = value
@@ -85,7 +83,7 @@ func (p *probe) number(name string, n int64) {
 
 func (p *probe) degraded(what string) { p.host.Degraded = append(p.host.Degraded, what) }
 
-// text reads a small file; one that cannot be read is empty.
+// text returns the content of a small file, "" if it cannot be read.
 func (p *probe) text(path string) string {
 	data, err := fs.ReadFile(p.files, path)
 	if err != nil {
@@ -126,7 +124,7 @@ func (p *probe) system() {
 	}
 	id, version := osRelease(release)
 	if id == "debian" {
-		// VERSION_ID has the major number only.
+		// VERSION_ID has only the major number.
 		if full := p.text("etc/debian_version"); full != "" && '0' <= full[0] && full[0] <= '9' {
 			version = full
 		}
@@ -138,7 +136,7 @@ func (p *probe) system() {
 	p.set("os.version", version)
 }
 
-// osRelease reads the two fields that count from an os-release file.
+// osRelease reads ID and VERSION_ID from an os-release file.
 func osRelease(text string) (id, version string) {
 	for line := range strings.Lines(text) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
@@ -181,8 +179,8 @@ func (p *probe) cpu() {
 	p.number("cpu.usablecompute", int64(usable)*int64(mhz))
 }
 
-// mhz returns the frequency of the first core: the one it is made for, else the
-// highest, else the present one.
+// mhz returns the frequency of the first core: its base frequency, else the maximum frequency,
+// else the current frequency.
 func (p *probe) mhz(info string) int {
 	for _, name := range []string{"base_frequency", "cpuinfo_max_freq"} {
 		if khz, err := strconv.Atoi(p.text("sys/devices/system/cpu/cpu0/cpufreq/" + name)); err == nil && khz >= 1000 {
@@ -218,7 +216,7 @@ func (p *probe) numa() {
 	}
 }
 
-// parseList reads a list such as "0-3,8". It is empty for one that makes no sense.
+// parseList parses a list such as "0-3,8". It returns nil for an invalid list.
 func parseList(list string) (members []int) {
 	const limit = 1 << 16
 	for part := range strings.SplitSeq(list, ",") {

@@ -61,8 +61,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// R13: a machine of which nothing can be read is fingerprinted all the same,
-// and says what it lacks.
+// R13: a machine without readable files is fingerprinted all the same, and Degraded lists what it
+// lacks.
 func TestBareMachine(t *testing.T) {
 	p := probe{files: fstest.MapFS{}, host: Host{Attributes: map[string]string{}}}
 	p.agent()
@@ -202,7 +202,7 @@ func TestTopology(t *testing.T) {
 				if usable := affinity(); core.Disable != !usable.IsSet(int(core.CoreID)) {
 					t.Errorf("core %d: disabled %v", core.CoreID, core.Disable)
 				}
-				got.Cores[i].Disable = false // as the machine of the test has it
+				got.Cores[i].Disable = false // same value as on the machine of the test
 			}
 			if !reflect.DeepEqual(got, c.want) {
 				t.Errorf("got  %+v\nwant %+v", got, c.want)
@@ -299,7 +299,7 @@ func TestHostIDHidesTheMachineID(t *testing.T) {
 	}
 }
 
-// No file of the machine may be able to stop the agent.
+// No file of the machine may crash or block the agent.
 func FuzzFiles(f *testing.F) {
 	f.Add("processor\t: 0\ncpu MHz\t\t: 2596.120\n", "0-3,8", "ID=debian\nVERSION_ID=\"12\"", "22 1 254:0 / / rw - ext4 /dev/vda rw\n")
 	f.Fuzz(func(t *testing.T, cpuinfo, list, release, table string) {

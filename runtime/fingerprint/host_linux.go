@@ -22,8 +22,7 @@ func uname() (release, machine string) {
 	return unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Machine[:])
 }
 
-// landlock returns the version of the kernel's sandbox for files, "v7" say, or
-// nothing if it has none.
+// landlock returns the version of Landlock, for example "v7", or "" if the kernel lacks it.
 func landlock() string {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -32,9 +31,9 @@ func landlock() string {
 	return "v" + strconv.Itoa(int(version))
 }
 
-// signals returns the names of the signals that a task can be sent.
+// signals returns the names of the signals that can be sent to a task.
 func signals() []string {
-	names := []string{"SIGIOT"} // another name of SIGABRT
+	names := []string{"SIGIOT"} // alias of SIGABRT
 	for n := unix.Signal(1); n < 32; n++ {
 		if name := unix.SignalName(n); name != "" {
 			names = append(names, name)
@@ -43,7 +42,7 @@ func signals() []string {
 	return names
 }
 
-// hostID makes an id of the machine's own, which must not be shown.
+// hostID returns an id derived from the machine id, which must stay secret.
 func hostID(machineID string) string {
 	if machineID == "" {
 		return ""
@@ -69,8 +68,8 @@ func memory() int64 {
 	return int64(info.Totalram) * int64(info.Unit)
 }
 
-// cgroups returns the version that the host uses. Hybrid hosts have version 2
-// too, without controllers: there the first counts.
+// cgroups returns the version that the host uses. Hybrid hosts also have version 2, without
+// controllers: they count as version 1.
 func cgroups() int {
 	fsType := func(path string) int64 {
 		var st unix.Statfs_t
@@ -90,7 +89,7 @@ func cgroups() int {
 	return 0
 }
 
-// storage looks at the file system that the data directory is on, or will be.
+// storage reads the size of the file system of the data directory, which need not exist.
 func (p *probe) storage() {
 	dir := filepath.Clean(p.options.DataDir)
 	if abs, err := filepath.Abs(dir); err == nil {
@@ -120,12 +119,12 @@ func (p *probe) storage() {
 	p.set("unique.storage.volume", volume(p.text("proc/self/mountinfo"), dir))
 }
 
-// volume finds in the mount table the device that a path is on.
+// volume returns the device of a path from the mount table.
 func volume(table, path string) string {
 	var best hoststats.Mount
 	for _, m := range hoststats.Mounts(table) {
 		inside := m.Point == "/" || path == m.Point || strings.HasPrefix(path, m.Point+"/")
-		if inside && len(m.Point) >= len(best.Point) { // the later one covers an earlier one
+		if inside && len(m.Point) >= len(best.Point) { // a later mount covers an earlier one
 			best = m
 		}
 	}

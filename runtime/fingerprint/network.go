@@ -22,8 +22,8 @@ type iface struct {
 	addrs []netip.Addr
 }
 
-// interfaces lists what is up, without the loopback. Where the system does not
-// tell, there is none.
+// interfaces lists the interfaces that are up, without the loopback. It returns nil if the system
+// call fails.
 func interfaces() []iface {
 	list, err := net.Interfaces()
 	if err != nil {
@@ -49,9 +49,9 @@ func interfaces() []iface {
 	return up
 }
 
-// defaultAddr chooses the address of the node: on the default interface, else
-// on the first that has one; version 4 before 6. Without any it answers the
-// loopback address, and false.
+// defaultAddr returns the address of the node: an address of the default interface, else of the
+// first interface that has one; IPv4 before IPv6. Without any address it returns the loopback
+// address and false.
 func defaultAddr(list []iface, name string) (netip.Addr, bool) {
 	for _, onlyDefault := range []bool{true, false} {
 		for _, i := range list {
@@ -70,8 +70,7 @@ func defaultAddr(list []iface, name string) (netip.Addr, bool) {
 	return netip.AddrFrom4([4]byte{127, 0, 0, 1}), false
 }
 
-// defaultInterface finds the interface of the best default route in the tables
-// of the kernel.
+// defaultInterface returns the interface of the best default route in the kernel's routing tables.
 func defaultInterface(route, ipv6Route string) string {
 	const up = 1
 	best, name := int64(-1), ""

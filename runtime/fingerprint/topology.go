@@ -8,12 +8,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// Distances of the kernel's tables: of a memory node to itself, and to another one
-// where the firmware does not state it.
+// Distances in the kernel's tables: from a memory node to itself, and to another node for which
+// the firmware states none.
 const localDistance, remoteDistance = 10, 20
 
-// topology describes the cores that are online. mhz is the speed of those whose own
-// speed is unknown; 0 means that it is unknown too.
+// topology describes the online cores. mhz is the frequency of cores whose own frequency is
+// unknown; 0 means unknown.
 func (p *probe) topology(cores []int, mhz int) *base.Topology {
 	t := &base.Topology{}
 	nodeOf := map[int]uint32{}
@@ -66,7 +66,7 @@ func (p *probe) distances(node uint32, self, nodes int) []uint32 {
 	return row
 }
 
-// positive reads a file of one number; 0 if there is none, or it is negative.
+// positive returns the number in a file; 0 if the file is missing or the number is negative.
 func (p *probe) positive(path string) uint64 {
 	n, err := strconv.ParseUint(p.text(path), 10, 32)
 	if err != nil {

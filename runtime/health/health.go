@@ -7,47 +7,47 @@ import (
 	"time"
 )
 
-// Params is what the update block, or the migrate block, asks for.
+// Params are the health settings of the update block or the migrate block.
 type Params struct {
 	MinHealthyTime  time.Duration
 	HealthyDeadline time.Duration
-	Deadline        time.Time // HealthyDeadline after the watch has begun
-	UseChecks       bool      // the checks of provider nomad have a say
+	Deadline        time.Time // HealthyDeadline after the start of the watch
+	UseChecks       bool      // the checks of provider nomad count
 }
 
-// Snapshot is what is known of an allocation at one moment.
+// Snapshot is the state of an allocation at one time.
 type Snapshot struct {
 	Now time.Time
-	// Stopping says that somebody wants the allocation to stop: whatever becomes
-	// of its tasks then says nothing about it.
+	// Stopping means that a stop of the allocation was requested: the ends of its tasks
+	// then say nothing about its health.
 	Stopping bool
-	// Failed says that the allocation has failed, with or without a task.
+	// Failed means that the allocation has failed, with or without a failed task.
 	Failed bool
 	Tasks  []Task // in the order of the job
 
 	Checks  []Check
-	Missing bool // there are checks, of which nothing is known yet
+	Missing bool // the allocation has checks whose results are not available yet
 
 	Hooks []Hook
 }
 
-// Hook is a hook that has a say, whatever the Params: the allocation is healthy
-// only when it says so.
+// Hook is a hook that decides about the health, whatever the Params: the allocation is
+// healthy only if the hook has reported so.
 type Hook struct {
 	Name               string
-	Healthy, Unhealthy bool   // neither before it has spoken
-	Reason             string // of what it has said; may be empty
+	Healthy, Unhealthy bool   // both false before the hook has reported
+	Reason             string // reason in the hook's report; may be empty
 }
 
 // Task is one task of the allocation.
 type Task struct {
 	Name    string
-	Hook    string // of the lifecycle block
+	Hook    string // hook of the lifecycle block
 	Sidecar bool
 	Pending bool
-	Dead    bool // and not to be started again
+	Dead    bool // the task has ended and does not start again
 	Failed  bool
-	Started time.Time // the last time
+	Started time.Time // time of the last start
 }
 
 // Check is one check of the allocation.
@@ -55,15 +55,15 @@ type Check struct {
 	Task      string // empty for a check of the group
 	Service   string
 	Name      string
-	Readiness bool // it has no say
+	Readiness bool // readiness checks do not count
 	Passing   bool
-	Pending   bool      // it has never run
-	Output    string    // of the last run
-	Began     time.Time // the last run; zero if it has never run
-	Since     time.Time // when it has come to its status
+	Pending   bool      // the check has never run
+	Output    string    // output of the last run
+	Began     time.Time // start of the last run; zero if the check has never run
+	Since     time.Time // time of the last status change
 }
 
-// State is what an allocation is.
+// State is the health state of an allocation.
 type State int
 
 // The states. All but Undecided are final.
@@ -71,19 +71,20 @@ const (
 	Undecided State = iota
 	Healthy
 	Unhealthy
-	Stopped // before it was either
+	Stopped // stopped before it was healthy or unhealthy
 )
 
-// Verdict is what Judge has found.
+// Verdict is the result of Judge.
 type Verdict struct {
 	State State
-	// Next is when to look again, if nothing changes before.
+	// Next is when to call Judge again if nothing changes before.
 	Next time.Time
-	// Why says of each task that is to blame why it is; only for Unhealthy.
+	// Why contains the reason for each task that caused the verdict; only for
+	// Unhealthy.
 	Why map[string]string
 }
 
-// Judge says what an allocation is. The first line that holds decides.
+// Judge returns the health of an allocation. The first case that applies decides.
 func Judge(p Params, s Snapshot) Verdict {
 	at, known := healthyAt(p, s)
 	switch {
@@ -107,7 +108,7 @@ func Judge(p Params, s Snapshot) Verdict {
 	return Verdict{Next: p.Deadline}
 }
 
-// healthyAt returns when the allocation will be healthy if nothing happens.
+// healthyAt returns when the allocation will be healthy if nothing changes.
 func healthyAt(p Params, s Snapshot) (at time.Time, known bool) {
 	since, ok := s.started()
 	if !ok || slices.ContainsFunc(s.Hooks, func(h Hook) bool { return !h.Healthy }) {
@@ -131,18 +132,18 @@ func healthyAt(p Params, s Snapshot) (at time.Time, known bool) {
 	return since.Add(p.MinHealthyTime), true
 }
 
-// passes tells whether the check passes, and has looked at what runs now: an old
-// result says nothing about a task that was started after it.
+// passes reports whether the check passes and last ran after start: an older result
+// says nothing about a task that was started after it.
 func (c Check) passes(start time.Time) bool { return c.Passing && !c.Began.Before(start) }
 
-// counts tells whether a task has a say: poststop tasks come after everything,
-// and a poststart task that has done its work has done its part.
+// counts reports whether a task counts for the health: poststop tasks run after all
+// others, and a poststart task that has succeeded is complete.
 func (t Task) counts() bool {
 	done := t.Hook == "poststart" && !t.Sidecar && t.Dead && !t.Failed
 	return t.Hook != "poststop" && !done
 }
 
-// mayEnd tells whether the task may end without harm to the allocation.
+// mayEnd reports whether the task may end before the allocation is healthy.
 func (t Task) mayEnd() bool { return t.Hook == "prestart" && !t.Sidecar }
 
 func (s Snapshot) failed() bool {
@@ -163,7 +164,7 @@ func (s Snapshot) dead() bool {
 	return false
 }
 
-// started returns the latest start of a task, if all have started.
+// started returns the latest start of a task, if all tasks have started.
 func (s Snapshot) started() (latest time.Time, all bool) {
 	for _, t := range s.Tasks {
 		switch {
@@ -181,8 +182,8 @@ func (s Snapshot) hookUnhealthy() bool {
 	return slices.ContainsFunc(s.Hooks, func(h Hook) bool { return h.Unhealthy })
 }
 
-// hookFaults is what hooks have against the allocation, at its deadline also that
-// they say nothing.
+// hookFaults returns the reasons of unhealthy hooks, and from the deadline on also the
+// hooks that have not reported.
 func (s Snapshot) hookFaults(p Params) string {
 	var faults []string
 	for _, h := range s.Hooks {
@@ -198,14 +199,14 @@ func (s Snapshot) hookFaults(p Params) string {
 	return strings.Join(faults, "; ")
 }
 
-// reasons says which tasks are the reason that the allocation is not healthy, and
-// why.
+// reasons returns the tasks that are the cause of an unhealthy allocation, with the
+// reason for each.
 func reasons(p Params, s Snapshot) map[string]string {
 	why := make(map[string]string)
 	failed := s.failed()
 	for _, t := range s.Tasks {
 		if !t.counts() || failed && !t.Failed {
-			continue // what has failed may have taken the others with it
+			continue // a failed task may have stopped the other tasks
 		}
 		if text := t.fault(p, s); text != "" {
 			why[t.Name] = text
@@ -228,7 +229,7 @@ func (t Task) fault(p Params, s Snapshot) string {
 	case main && s.hookFaults(p) != "":
 		return s.hookFaults(p)
 	case s.Now.Before(p.Deadline):
-		return "" // another task was to blame, before its time was over
+		return "" // another task caused the verdict before the deadline
 	case t.Started.Add(p.MinHealthyTime).After(s.Now):
 		return fmt.Sprintf("Task not running for min_healthy_time of %v by healthy_deadline of %v", p.MinHealthyTime, p.HealthyDeadline)
 	case !p.UseChecks:
@@ -239,8 +240,8 @@ func (t Task) fault(p Params, s Snapshot) string {
 	return s.checkFaults(p, t)
 }
 
-// checkFaults names the checks for which a task that runs is not healthy: its
-// own, and for a task that can be what the group offers, those of the group.
+// checkFaults names the failed checks of a running task: its own checks and, unless it
+// is an ephemeral prestart task, the checks of the group.
 func (s Snapshot) checkFaults(p Params, t Task) string {
 	latest, _ := s.started()
 	var faults []string
@@ -270,10 +271,10 @@ func (c Check) fault(p Params, now, start time.Time) string {
 	return ""
 }
 
-// maxOutput is how much of a check's output an event repeats.
+// maxOutput is the maximum length of check output in an event.
 const maxOutput = 200
 
-// brief is the first line of what a check has said.
+// brief returns the first line of a check's output.
 func brief(output string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(output), "\n")
 	line = strings.TrimPrefix(strings.TrimSpace(line), "nomad: ")

@@ -13,7 +13,7 @@ var begin = time.Unix(1_700_000_000, 0)
 
 func at(seconds int) time.Time { return begin.Add(time.Duration(seconds) * time.Second) }
 
-// up is a task that runs since a second of the test.
+// up is a task that has run since the given second.
 func up(name string, since int) Task { return Task{Name: name, Started: at(since)} }
 
 func down(name string) Task { return Task{Name: name, Dead: true, Started: at(0)} }
@@ -23,8 +23,8 @@ func with(t Task, edit func(*Task)) Task {
 	return t
 }
 
-// passing is a check of the group that passes since a second of the test, and
-// has run last at another.
+// passing is a check of the group that has passed since one given second, and last ran
+// at another.
 func passing(name string, since, last int) Check {
 	return Check{Service: "web", Name: name, Passing: true, Since: at(since), Began: at(last)}
 }
@@ -34,7 +34,7 @@ func failing(name, output string) Check {
 }
 
 func TestJudge(t *testing.T) {
-	// 10 s of health, until second 60.
+	// The tasks must be healthy for 10 s, with the deadline at second 60.
 	params := Params{MinHealthyTime: 10 * time.Second, HealthyDeadline: time.Minute, Deadline: at(60), UseChecks: true}
 	hook := func(hook string, sidecar bool) func(*Task) {
 		return func(t *Task) { t.Hook, t.Sidecar = hook, sidecar }
@@ -45,7 +45,7 @@ func TestJudge(t *testing.T) {
 		name string
 		now  int
 		s    Snapshot
-		want string // the state, when to look again, and who is to blame
+		want string // state, next time, and the tasks with a reason
 	}{
 		{"nothing has started", 0, Snapshot{Tasks: []Task{pending}}, "undecided until 60"},
 		{"no tasks at all", 0, Snapshot{}, "undecided until 60"},
@@ -146,8 +146,8 @@ func text(v Verdict) string {
 	return strings.TrimSpace("unhealthy " + strings.Join(why, "; "))
 }
 
-// Whatever is known, a verdict that is not final says when to look again: later,
-// and not after the deadline. And the same question has the same answer.
+// For every snapshot, a verdict that is not final requests a later time that is not
+// after the deadline. The same snapshot gives the same verdict.
 func FuzzJudge(f *testing.F) {
 	f.Add([]byte{1, 2, 3, 4, 5, 6, 7, 8, 9})
 	f.Add([]byte{0, 255, 17, 3, 99, 200, 31, 4, 60, 61, 62, 63})

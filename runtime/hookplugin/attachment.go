@@ -18,7 +18,7 @@ import (
 type attachment struct {
 	made bool            // made is set if the operator, the job or the runner attached the hook
 	job  string          // job is the job's attachment as JSON; "" for none
-	raw  json.RawMessage // raw is made by the runner, for a plugin whose schema it knows
+	raw  json.RawMessage // raw is the runner's JSON for a builtin hook, passed on unchanged
 }
 
 // merge returns the job's attachment, overridden by the operator's configuration.

@@ -150,7 +150,7 @@ var cleanupPoints = map[hook.Point]bool{hook.PreKill: true, hook.PreKilling: tru
 // asked holds the request fields of a call that the runner does not fill in.
 type asked struct {
 	hook.RequestMeta
-	whole []byte // whole is the whole allocation as JSON, if the plugin wants it
+	whole []byte // whole is the whole allocation as JSON, if the description requests it
 }
 
 // call calls the plugin once.

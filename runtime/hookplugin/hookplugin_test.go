@@ -437,8 +437,8 @@ func TestDebtIsKept(t *testing.T) {
 	})
 }
 
-// The pending cleanups of a hook that hangs do not delay those of another hook, new ones
-// included.
+// The pending cleanups of a hook that hangs do not delay the cleanups of another hook, new
+// ones included.
 func TestDebtsOfOthersAreSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stage{takes: everyMoment, called: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
@@ -534,7 +534,7 @@ func TestWhoIsAttached(t *testing.T) {
 		takes       *hook.Description
 		alloc       *api.Allocation
 		rules       []Rule
-		ofAlloc, of string // ofAlloc are the hooks of the allocation, of those of its task t
+		ofAlloc, of string // ofAlloc are the hooks of the allocation, of the hooks of its task t
 	}{
 		{"nobody", everyMoment, alloc(nil, nil, nil), nil, "", ""},
 		{"the job attaches", everyMoment, alloc(on, nil, nil), nil, "stamp@300", "stamp@300"},

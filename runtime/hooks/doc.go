@@ -7,5 +7,5 @@
 // allocation are alloc_dir, max_run_duration, await_previous_allocations, migrate_disk,
 // alloc_health_watcher, group_services, checks_hook and alloc_health_again; the hooks of a
 // task are validate, task_dir, cgroup, logmon, dispatch_payload, stats_hook and
-// task_services. Where Nomad has the hook, the name is the one that Nomad uses in events.
+// task_services. Where Nomad has the hook, it has the name that Nomad uses in events.
 package hooks

@@ -52,7 +52,7 @@ func (p *patientOne) hook() *Health {
 	})
 }
 
-// started lets the task run from now on.
+// started marks the task as running.
 func (p *patientOne) started() {
 	p.snapshot.Tasks = []health.Task{{Name: "t", Started: time.Now()}}
 	close(p.tasks)

@@ -124,14 +124,14 @@ func TestTaskDirSpeaksOnce(t *testing.T) {
 	if err := h.Stop(t.Context(), hook.TaskStopRequest{Task: hook.Task{Name: "web"}}); err != nil {
 		t.Error(err)
 	}
-	for range 2 { // it may be repeated
+	for range 2 { // Stop may be called again
 		if err := NewAllocDir(dir).Destroy(t.Context(), hook.AllocDestroyRequest{}); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-// collector answers Start with an error, if it has one.
+// collector returns an error from Start, if it has one.
 type collector struct {
 	err     error
 	stopped []string
@@ -165,7 +165,7 @@ func TestLogs(t *testing.T) {
 		t.Errorf("stop: %v, %q", err, c.stopped)
 	}
 
-	// Under an agent that has not started the task, an earlier one may have.
+	// An earlier agent may have started the task.
 	later := &collector{}
 	again := NewLogs(later, func() (logs.Task, bool) { return logs.Task{Name: "web"}, true }, nil, func() bool { return false }, nil)
 	if err := again.Stop(t.Context(), stop); err != nil || len(later.stopped) != 1 || later.stopped[0] != "web of an earlier agent false" {
@@ -206,8 +206,8 @@ func (c *fullCollector) Start(ctx context.Context, t logs.Task) (string, string,
 	}
 }
 
-// A task waits for descriptors, with an event that says why, until there are some or the
-// task is killed.
+// A task waits for file descriptors, with one event that has the reason, until some are
+// free or the task is killed.
 func TestLogsWaitForDescriptors(t *testing.T) {
 	for _, killed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-// registered is a set of two services, one of the group and one of a task, and
-// what is registered of them.
+// registered is a set of two services, one of the group and one of a task, with their
+// registrations.
 func registered(t *testing.T) (*services.Set, func(when string, want ...string)) {
 	registry := new(servicestest.Registry)
 	spec := &services.Spec{AllocID: "a", Group: "g", Services: []services.Service{{Name: "front"}, {Task: "t", Name: "back"}}}
@@ -104,7 +104,7 @@ func TestTaskServices(t *testing.T) {
 		want(s.when, s.want...)
 	}
 
-	// A machine that was switched off has deregistered nothing.
+	// After a power failure, the services are still registered.
 	if err := errors.Join(poststart(), NewTaskServices(set, "t").Poststart(ctx, hook.TaskPoststartRequest{})); err != nil {
 		t.Fatal(err)
 	}

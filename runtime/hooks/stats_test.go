@@ -18,7 +18,7 @@ import (
 func poststart(t *testing.T, h *Stats) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel() // the call is over, the sampling must not be
+	defer cancel() // the stream must outlive this call
 	if err := h.Poststart(ctx, hook.TaskPoststartRequest{}); err != nil {
 		t.Fatal(err)
 	}
@@ -31,16 +31,16 @@ func exited(t *testing.T, h *Stats) {
 	}
 }
 
-// sampler is a driver that takes a sample at once, and then in intervals. Samples
-// are numbered by their memory.
+// sampler is a driver that sends a sample at once, and then at intervals. The samples are
+// numbered by their memory.
 type sampler struct {
 	begin time.Time
 
-	mute bool // says nothing at all
+	mute bool // mute means that the driver sends nothing
 
 	mu   sync.Mutex
-	n    uint64 // samples
-	open int    // streams
+	n    uint64 // n is the number of samples
+	open int    // open is the number of open streams
 }
 
 func (s *sampler) source(ctx context.Context, interval time.Duration) (<-chan *driver.TaskStats, error) {
@@ -90,13 +90,13 @@ func (s *sampler) wantOpen(t *testing.T, want int) {
 	}
 }
 
-// latest asks, and wants the sample of the number without waiting; 0 is none.
+// latest calls Latest, which must return the sample of the number at once; 0 means none.
 func latest(t *testing.T, h *Stats, want uint64) {
 	t.Helper()
 	begin := time.Now()
 	ctx, cancel := context.WithCancel(t.Context())
 	sample := h.Latest(ctx)
-	cancel() // the question is over, the sampling must not be
+	cancel() // the stream must outlive this call
 	var got uint64
 	if sample != nil {
 		got = sample.Total.Memory.RSS
@@ -111,17 +111,17 @@ func TestStatsAreTakenWhileSomebodyAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &sampler{begin: time.Now()}
 		h := NewStats(s.source, time.Second, hclog.NewNullLogger())
-		latest(t, h, 0) // there is no process yet
+		latest(t, h, 0) // no process has started
 		poststart(t, h)
 		time.Sleep(time.Hour)
-		s.wantOpen(t, 0) // nobody has asked
+		s.wantOpen(t, 0) // Latest was not called for this process
 
 		latest(t, h, 1)
 		s.wantOpen(t, 1)
 		latest(t, h, 1)
 		time.Sleep(5500 * time.Millisecond)
 		latest(t, h, 6)
-		s.wantOpen(t, 1) // the same stream serves all
+		s.wantOpen(t, 1) // all calls share one stream
 		time.Sleep(statsLinger - time.Millisecond)
 		s.wantOpen(t, 1)
 		time.Sleep(2 * time.Millisecond)
@@ -131,11 +131,11 @@ func TestStatsAreTakenWhileSomebodyAsks(t *testing.T) {
 		}
 
 		time.Sleep(time.Hour)
-		latest(t, h, 17) // a new one, and not what was true an hour ago
+		latest(t, h, 17) // a new sample, not the sample of an hour ago
 		s.wantOpen(t, 1)
 		exited(t, h)
 		s.wantOpen(t, 0)
-		latest(t, h, 17) // the last one is kept, and no more are taken
+		latest(t, h, 17) // the last sample is kept, and no more are taken
 		s.wantOpen(t, 0)
 
 		poststart(t, h)
@@ -196,8 +196,8 @@ func TestStatsAsksAgain(t *testing.T) {
 	final := &driver.Error{Err: errors.New("stats not implemented for driver")}
 	for _, c := range []struct {
 		name   string
-		answer func(n int) error // of the n-th request; nil is a stream of one sample
-		want   string            // when it asked, within 20 s
+		answer func(n int) error // answer is the result of the n-th request; nil is a stream of one sample
+		want   string            // want are the times of the requests, within 20 s
 	}{
 		{"after one interval, when the stream ends", func(int) error { return nil }, "[0s 5s 10s 15s 20s]"},
 		{"later and later, when there is an error", func(int) error { return errors.New("x") }, "[0s 1s 3s 7s 12s 17s]"},

@@ -1,4 +1,3 @@
-// Package hoststats tells how busy the machine is: its processors, its memory and
-// its disks. It looks when somebody asks, and not before. The mount table is read
-// here for others, too.
+// Package hoststats reads the resource usage of the machine: processors, memory and disks. It
+// reads only on request. It also parses the mount table for other packages.
 package hoststats

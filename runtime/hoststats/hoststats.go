@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stats is what Nomad's API says about a machine.
+// Stats has the fields of a machine in Nomad's API.
 type Stats struct {
 	Timestamp        int64 // nanoseconds
 	Uptime           uint64
@@ -18,40 +18,39 @@ type Stats struct {
 	Memory           *api.HostMemoryStats
 	CPU              []*CPU
 	DiskStats        []*api.HostDiskStats
-	AllocDirStats    *api.HostDiskStats // nil if it cannot be found out
+	AllocDirStats    *api.HostDiskStats // nil if unknown
 	DeviceStats      []*api.DeviceGroupStats
 }
 
-// CPU is one processor; the Go client knows only a part of it. All but TotalTicks
-// (MHz) is in percent.
+// CPU is one processor with the fields of the server; the client's type lacks some. All values are
+// in percent except TotalTicks, which is in MHz.
 type CPU struct {
 	CPU                                          string
 	User, System, Idle, TotalPercent, TotalTicks float64
 }
 
-// Sampler looks at a machine. It may be used concurrently.
+// Sampler samples a machine. It may be used concurrently.
 type Sampler struct {
 	// Dir is the directory of the allocations.
 	Dir string
-	// MHz is what all processors together have.
+	// MHz is the sum over all processors.
 	MHz int
 
 	mu       sync.Mutex
-	at       time.Time // of last
-	last     []ticks   // nil before anybody has asked
-	measured []*CPU    // between the last two looks
+	at       time.Time // time of last
+	last     []ticks   // nil before the first sample
+	measured []*CPU    // between the last two samples
 }
 
-// How busy a processor was is the difference between two looks. Questions that
-// follow quickly get the same answer; one that comes after a long time shall not
-// be told of the past, and waits for a second look.
+// The usage of a processor is the difference between two samples. Requests in quick succession get
+// the same result. A request long after the last sample takes two new samples, so that the result
+// covers a recent period.
 const (
 	shortest = 100 * time.Millisecond
 	longest  = time.Minute
 )
 
-// Sample returns the figures of now. What a part of the system does not tell is
-// left at zero.
+// Sample returns the current usage. Values that the system does not report are zero.
 func (s *Sampler) Sample(ctx context.Context) Stats {
 	stats := Stats{CPU: s.processors(ctx), DiskStats: []*api.HostDiskStats{}, DeviceStats: []*api.DeviceGroupStats{}}
 	for _, c := range stats.CPU {
@@ -73,8 +72,7 @@ func (s *Sampler) Sample(ctx context.Context) Stats {
 	return stats
 }
 
-// processors looks at the processors, and waits if the last look is too old to be
-// compared with.
+// processors samples the processors. It waits and samples again if the last sample is too old.
 func (s *Sampler) processors(ctx context.Context) []*CPU {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +115,7 @@ func usageOf(m Mount) (*api.HostDiskStats, bool) {
 	return d, true
 }
 
-// uptime is in seconds.
+// uptime returns the uptime in seconds.
 func uptime() uint64 {
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) != nil {
@@ -126,7 +124,7 @@ func uptime() uint64 {
 	return uint64(info.Uptime)
 }
 
-// read returns what the kernel says in a file, nothing if it does not.
+// read returns the content of a file of the kernel, "" if it cannot be read.
 func read(path string) string {
 	text, _ := os.ReadFile(path)
 	return string(text)

@@ -8,14 +8,13 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// ticks is what one processor has done since the machine was started, in a unit
-// that does not matter.
+// ticks are the times of one processor since boot, in clock ticks.
 type ticks struct {
 	name                      string
 	user, system, idle, total float64
 }
 
-// parseTicks reads /proc/stat.
+// parseTicks parses /proc/stat.
 func parseTicks(text string) []ticks {
 	var all []ticks
 	for line := range strings.Lines(text) {
@@ -23,7 +22,7 @@ func parseTicks(text string) []ticks {
 		if len(f) < 5 || !strings.HasPrefix(f[0], "cpu") || f[0] == "cpu" {
 			continue
 		}
-		// user nice system idle iowait irq softirq steal; guests are counted as users
+		// Fields: user nice system idle iowait irq softirq steal; guest time is included in user.
 		var n [8]float64
 		t := ticks{name: f[0]}
 		for i := range min(len(n), len(f)-1) {
@@ -36,8 +35,8 @@ func parseTicks(text string) []ticks {
 	return all
 }
 
-// between compares two looks. A processor that was not there before has done
-// nothing.
+// between returns the difference of two samples. A processor without an earlier sample has no
+// usage.
 func between(before, now []ticks, mhz float64) []*CPU {
 	known := make(map[string]ticks, len(before))
 	for _, t := range before {
@@ -60,7 +59,7 @@ func between(before, now []ticks, mhz float64) []*CPU {
 	return cpus
 }
 
-// memory reads /proc/meminfo.
+// memory parses /proc/meminfo.
 func memory(text string) *api.HostMemoryStats {
 	values := make(map[string]uint64)
 	for line := range strings.Lines(text) {
@@ -78,7 +77,7 @@ func memory(text string) *api.HostMemoryStats {
 // Mount is one line of a mount table.
 type Mount struct{ Device, Point string }
 
-// Mounts reads a mount table (mountinfo).
+// Mounts parses a mount table (mountinfo).
 func Mounts(table string) []Mount {
 	var all []Mount
 	for line := range strings.Lines(table) {
@@ -91,10 +90,10 @@ func Mounts(table string) []Mount {
 	return all
 }
 
-// unescape undoes what the kernel does to blanks in its mount table.
+// unescape decodes the kernel's escapes for blanks in the mount table.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// disks are the mounts of devices, each at its first place.
+// disks returns the mounts of devices, each at its first mount point.
 func disks(table string) []Mount {
 	seen := make(map[string]bool)
 	return slices.DeleteFunc(Mounts(table), func(m Mount) bool {

@@ -21,7 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// putNode makes the node that the fixture is.
+// putNode stores the node of the fixture.
 func (f *fixture) putNode(t testing.TB) {
 	t.Helper()
 	if _, err := f.store.Update(t.Context(), func(tx *store.Txn) error {
@@ -36,7 +36,7 @@ func (f *fixture) putNode(t testing.TB) {
 	}
 }
 
-// putAlloc makes a running allocation of the fixture's node.
+// putAlloc stores a running allocation on the fixture's node.
 func (f *fixture) putAlloc(t testing.TB, job string) string {
 	t.Helper()
 	id := uuid.NewString()
@@ -81,10 +81,10 @@ func TestChecklist02(t *testing.T) {
 	f.putJob(t, "web")
 	for _, rt := range routes {
 		if !rt.serves("GET") || !strings.Contains(strings.Join(rt.params, " "), "index wait") || rt.kind != "" {
-			continue // not of the state
+			continue // not a reply from the state
 		}
 		path := strings.NewReplacer("/pool/{id}", "/pool/default", "{id...}", "web", "{id}", f.config.NodeID).Replace(rt.pattern)
-		path = strings.Replace(path, "/v1/allocation/web", "/v1/allocation/"+f.config.NodeID, 1) // there is none
+		path = strings.Replace(path, "/v1/allocation/web", "/v1/allocation/"+f.config.NodeID, 1) // no such allocation exists
 		h := f.ask("GET", path+"?version=0", nil).Header
 		if index := h.Get("X-Nomad-Index"); index == "" || index == "0" || h.Get("X-Nomad-Lastcontact") != "0" || h.Get("X-Nomad-Knownleader") != "true" {
 			t.Errorf("%s: headers %v", path, h)
@@ -172,7 +172,7 @@ func TestChecklist41(t *testing.T) {
 			t.Errorf("compressed for %q", refuses)
 		}
 	}
-	// Neither errors, nor what has no body, nor streams are compressed.
+	// Errors, replies without a body and streams are not compressed.
 	for _, target := range []string{"/v1/nope", "/v1/operator/license", "/v1/metrics?format=prometheus"} {
 		if r := f.ask("GET", target, nil, "Accept-Encoding", "gzip"); r.Header.Get("Content-Encoding") != "" {
 			t.Errorf("%s is compressed", target)
@@ -180,7 +180,7 @@ func TestChecklist41(t *testing.T) {
 	}
 }
 
-// What a cluster has is answered so that Nomad's own client goes on.
+// Requests that need a cluster get replies with which Nomad's own client continues.
 func TestAlone(t *testing.T) {
 	f := newFixture(t, nil)
 	f.putNode(t)
@@ -318,7 +318,7 @@ func TestDebugging(t *testing.T) {
 	})
 }
 
-// busy is a machine.
+// busy is a node with host statistics.
 type busy struct{ idle }
 
 func (busy) Usage(context.Context) hoststats.Stats {
@@ -383,7 +383,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// A follower that is too slow loses lines, and is told; the log never waits.
+// A follower that is too slow loses lines, and is notified; the log never waits.
 func TestFollowerIsTooSlow(t *testing.T) {
 	f := &follower{lines: make(chan []byte, 2), dropped: make(chan int, 1)}
 	for range 10 {
@@ -405,6 +405,6 @@ func TestFollowerIsTooSlow(t *testing.T) {
 	}
 	f.Write([]byte("more\n"))
 	if err := f.follow(t.Context(), func([]byte) error { return io.ErrClosedPipe }, nil); err != nil {
-		t.Error(err) // the client has gone: nobody is told
+		t.Error(err) // the client has disconnected without an error
 	}
 }

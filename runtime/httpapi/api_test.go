@@ -29,7 +29,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
 )
 
-// idle is a node on which nothing runs.
+// idle is a node without running tasks.
 type idle struct{}
 
 func (idle) Alloc(string) *allocrunner.Runner           { return nil }
@@ -79,7 +79,7 @@ func newFixture(t testing.TB, edit func(*Config)) *fixture {
 	return &fixture{New(c), s}
 }
 
-// noStore refuses all changes.
+// noStore rejects all changes.
 type noStore struct{}
 
 func (noStore) View() scheduler.State { return nil }
@@ -108,7 +108,7 @@ func (f *fixture) ask(method, target string, body io.Reader, header ...string) *
 			r.Header.Set(header[i], header[i+1])
 		}
 	}
-	if r.Host == "example.com" { // what httptest says
+	if r.Host == "example.com" { // the default of httptest
 		r.Host = "127.0.0.1:4646"
 	}
 	w := httptest.NewRecorder()
@@ -261,13 +261,13 @@ func TestBlockingQuery(t *testing.T) {
 		t.Errorf("headers %v", r.Header)
 	}
 
-	// What the client has seen is waited out, to the end of its patience.
+	// A request with the current index blocks until its wait time has passed.
 	begin := time.Now()
 	if r := f.ask("GET", "/v1/job/web?index=1&wait=50ms", nil); r.StatusCode != 200 || time.Since(begin) < 50*time.Millisecond {
 		t.Errorf("status %d after %v", r.StatusCode, time.Since(begin))
 	}
 
-	// A change of something else does not end the wait, a change of the job does.
+	// A change of another object does not end the wait, a change of the job does.
 	answered := make(chan *http.Response)
 	go func() { answered <- f.ask("GET", "/v1/job/web?index=1&wait=60s", nil) }()
 	f.putJob(t, "other")
@@ -281,7 +281,7 @@ func TestBlockingQuery(t *testing.T) {
 		t.Errorf("index %q", r.Header.Get("X-Nomad-Index"))
 	}
 
-	// So it is with what is not there yet.
+	// The same holds for an object that does not exist yet.
 	go func() { answered <- f.ask("GET", "/v1/job/new?index=3&wait=60s", nil) }()
 	f.putJob(t, "new")
 	if r := <-answered; r.StatusCode != 200 {

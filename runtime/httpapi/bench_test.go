@@ -19,16 +19,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// bench is an API over a real store and a real scheduler, with a node that
-// pretends to run what it is told to, and the public client.
+// bench is an API over a real store and a real scheduler, with a node that simulates its tasks,
+// and the public client.
 type bench struct {
 	*fixture
 	*api.Client
 	ctx context.Context
 }
 
-// newBench starts one. The lives are those of the allocations by the name of
-// their group; the zero value is healthy at once and runs until it is stopped.
+// newBench starts a bench. lives has the life of an allocation by the name of its group; with
+// the zero value an allocation is healthy at once and runs until it is stopped.
 func newBench(t testing.TB, lives map[string]schedtest.Life) *bench {
 	t.Helper()
 	node := schedtest.NewNode(4096)
@@ -65,11 +65,11 @@ func newBench(t testing.TB, lives map[string]schedtest.Life) *bench {
 	return &bench{f, client, ctx}
 }
 
-// board is the state as the node sees it.
+// board is the state that the node reads.
 type board struct {
 	scheduler.Store
 	mu      sync.Mutex
-	changed chan struct{} // closed and made anew by each change for the node
+	changed chan struct{} // closed and replaced by each change for the node
 }
 
 func newBoard(s *store.Store, nodeID string) *board {
@@ -89,7 +89,7 @@ func (b *board) Changed() <-chan struct{} {
 	return b.changed
 }
 
-// inProcess reads the texts of tests.
+// inProcess parses the texts of tests without a child process.
 type inProcess struct{}
 
 func (inProcess) Parse(_ context.Context, text, variables string) (*api.Job, error) {
@@ -100,7 +100,7 @@ func (inProcess) Parse(_ context.Context, text, variables string) (*api.Job, err
 	return file.Job, nil
 }
 
-// newJob makes a job with one group, which has the name of its life.
+// newJob returns a job with one group, whose name selects its life.
 func newJob(id, kind, group string, edit ...func(*api.Job)) *api.Job {
 	job := &api.Job{ID: &id, Type: &kind, TaskGroups: []*api.TaskGroup{{
 		Name: &group, Tasks: []*api.Task{{Name: "t", Driver: "mock", Config: map[string]any{"run_for": "1s"}}},
@@ -120,8 +120,8 @@ func env(value string) func(*api.Job) {
 
 func count(n int) func(*api.Job) { return func(j *api.Job) { j.TaskGroups[0].Count = &n } }
 
-// register submits a job and does what `job run` does: it waits for the end of
-// the evaluation and of its deployment, if there is one.
+// register submits a job and waits like `job run` for the end of the evaluation and of its
+// deployment, if there is one.
 func (b *bench) register(t testing.TB, job *api.Job) (*api.JobRegisterResponse, *api.Evaluation, *api.Deployment) {
 	t.Helper()
 	written, _, err := b.Jobs().Register(job, nil)
@@ -132,7 +132,7 @@ func (b *bench) register(t testing.TB, job *api.Job) (*api.JobRegisterResponse, 
 	return written, eval, deployment
 }
 
-// follow is the monitor of the command line.
+// follow waits like the monitor of the command line.
 func (b *bench) follow(t testing.TB, evalID string) (*api.Evaluation, *api.Deployment) {
 	t.Helper()
 	if evalID == "" {
@@ -159,7 +159,7 @@ func (b *bench) follow(t testing.TB, evalID string) (*api.Evaluation, *api.Deplo
 			return eval, d
 		}
 		if meta.LastIndex == q.WaitIndex {
-			break // nothing has changed for seconds
+			break // no change for seconds
 		}
 		q.WaitIndex = meta.LastIndex
 	}
@@ -167,7 +167,7 @@ func (b *bench) follow(t testing.TB, evalID string) (*api.Evaluation, *api.Deplo
 	return nil, nil
 }
 
-// until waits for a state, each time for a change.
+// until queries a state until it holds, with a blocking query each time.
 func until[T any](t testing.TB, what string, ask func(*api.QueryOptions) (T, *api.QueryMeta, error), holds func(T) bool) T {
 	t.Helper()
 	q := &api.QueryOptions{WaitTime: 5 * time.Second}

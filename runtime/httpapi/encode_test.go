@@ -56,7 +56,7 @@ func TestEncode(t *testing.T) {
 
 type inner2 struct{ Y int }
 
-// FuzzEncode encodes what JSON can say, and reads it again.
+// FuzzEncode encodes any JSON value, and decodes the result.
 func FuzzEncode(f *testing.F) {
 	f.Add(`{"a": [1, "x\u2028", null, true, {"b": 1.5}]}`)
 	f.Fuzz(func(t *testing.T, text string) {

@@ -91,8 +91,8 @@ func (a *API) readEvaluation(r *request) (any, error) {
 	})
 }
 
-// relatedTo returns the evaluations that e was created by and that it has created, over any number
-// of steps.
+// relatedTo returns the evaluations that are linked to e in either direction, over any number of
+// steps.
 func relatedTo(e *api.Evaluation, all []*api.Evaluation) (stubs []*api.EvaluationStub) {
 	near := func(a, b *api.Evaluation) bool {
 		return a.PreviousEval == b.ID || a.NextEval == b.ID || a.BlockedEval == b.ID

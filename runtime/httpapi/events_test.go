@@ -23,7 +23,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// serve answers on a listener until the test ends, and waits for the end.
+// serve serves a listener until the test ends, and waits for the end.
 func (f *fixture) serve(t *testing.T, l net.Listener) {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
@@ -42,7 +42,7 @@ func (f *fixture) listen(t *testing.T) (address string) {
 		t.Fatal(err)
 	}
 	f.serve(t, l)
-	// What it starts is there before anybody counts it.
+	// The goroutines of the server must exist before a test counts them.
 	conn, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -61,13 +61,13 @@ func (f *fixture) putVariable(t *testing.T, path string) uint64 {
 	return f.put(t, func(tx *store.Txn) { tx.PutVariable(&api.Variable{Namespace: "default", Path: path}) })
 }
 
-// watcher is a client of the event stream that reads what is on the wire.
+// watcher is a client of the event stream that reads the raw response.
 type watcher struct {
 	net.Conn
 	lines *bufio.Scanner
 }
 
-// follow begins to follow, and returns when the headers are read.
+// follow requests the stream, and returns when the headers are read.
 func follow(conn net.Conn, query string) (*watcher, error) {
 	if _, err := fmt.Fprintf(conn, "GET /v1/event/stream?%s HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept-Encoding: gzip\r\n\r\n", query); err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func follow(conn net.Conn, query string) (*watcher, error) {
 // next returns the next line of JSON.
 func (w *watcher) next() (string, error) {
 	for w.lines.Scan() {
-		if line := w.lines.Text(); strings.HasPrefix(line, "{") { // not the length of a chunk
+		if line := w.lines.Text(); strings.HasPrefix(line, "{") { // skips the lengths of chunks
 			return line, nil
 		}
 	}
@@ -136,7 +136,7 @@ func TestChecklist34EventStream(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.want(t, "") // a sign of life comes first
+		w.want(t, "") // the first line is a heartbeat
 		return w
 	}
 	f.putJob(t, "web")
@@ -148,7 +148,7 @@ func TestChecklist34EventStream(t *testing.T) {
 	})
 	f.putVariable(t, "v")
 
-	w := open("index=0") // the past is replayed, then comes what is new
+	w := open("index=0") // past events are replayed before new ones
 	w.want(t, "Job:web")
 	all := w.want(t, "Allocation:a Evaluation:e Node:n")
 	if e := all[0]; e.Type != "PlanResult" || !slices.Equal(e.FilterKeys, []string{"web", ""}) {
@@ -167,7 +167,7 @@ func TestChecklist34EventStream(t *testing.T) {
 	w.want(t, "Job:db")
 
 	open("index=3").want(t, "Variable:v")
-	w = open("index=99") // what is yet to come
+	w = open("index=99") // an index in the future
 	f.putJob(t, "more")
 	w.want(t, "Job:more")
 	open("namespace=prod").want(t, "Node:n")
@@ -179,7 +179,7 @@ func TestChecklist34EventStream(t *testing.T) {
 	})
 }
 
-// Traefik watches services like this, section 8.3.
+// Traefik watches services with these requests, section 8.3.
 func TestWatchOfTraefik(t *testing.T) {
 	f := newFixture(t, nil)
 	client, err := api.NewClient(&api.Config{Address: "http://" + f.listen(t)})
@@ -206,8 +206,8 @@ func TestWatchOfTraefik(t *testing.T) {
 	}
 }
 
-// leak returns what waits until there are no more goroutines and descriptors than
-// now.
+// leak returns a function that waits until there are no more goroutines and descriptors than at
+// the call of leak.
 func leak(t *testing.T) (gone func()) {
 	descriptors := func() int {
 		open, err := os.ReadDir("/proc/self/fd")
@@ -228,7 +228,7 @@ func leak(t *testing.T) (gone func()) {
 	}
 }
 
-// A thousand clients that vanish, some of them without a word, leave nothing.
+// A thousand clients that disconnect, some of them without a FIN, leave no resources.
 func TestVanishedEventClientsLeaveNothing(t *testing.T) {
 	f := newFixture(t, nil)
 	address := f.listen(t)
@@ -248,7 +248,7 @@ func TestVanishedEventClientsLeaveNothing(t *testing.T) {
 				return
 			}
 			w, err := follow(clients[i], "index=0")
-			for range 2 { // the sign of life and the event
+			for range 2 { // the heartbeat and the event
 				if err == nil {
 					_, err = w.next()
 				}
@@ -298,7 +298,7 @@ func (p pipes) Close() error {
 
 func (p pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
-// A client that does not read is cut off, and holds up nobody.
+// A client that does not read is disconnected, and blocks no other client.
 func TestStuckEventClientIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
@@ -332,8 +332,8 @@ func TestStuckEventClientIsCutOff(t *testing.T) {
 	})
 }
 
-// `monitor -log-level DEBUG` shows what is logged from now on, and a client that
-// goes is noticed.
+// `monitor -log-level DEBUG` shows new log lines, and the monitor ends when its client
+// disconnects.
 func TestChecklist35Monitor(t *testing.T) {
 	log := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "agent", Output: io.Discard, Level: hclog.Info})
 	f := newFixture(t, func(c *Config) { c.Log, c.Logger = log, log })
@@ -346,14 +346,14 @@ func TestChecklist35Monitor(t *testing.T) {
 	log.Debug("before anybody looks")
 	for _, c := range []struct{ level, plain string }{{"DEBUG", "false"}, {"warn", "false"}, {"DEBUG", "true"}} {
 		stop := make(chan struct{})
-		// What the command line sends, empty or not.
+		// Parameters of the command line, empty or not.
 		params := map[string]string{"log_level": c.level, "log_json": "false", "log_include_location": "false", "node_id": "", "server_id": "", "plain": c.plain}
 		var seen string
 		read := func(want string) {
 			t.Helper()
 			frames, errs := client.Agent().Monitor(stop, &api.QueryOptions{Params: params})
 			for !strings.Contains(seen, want) {
-				log.Debug("quiet") // it may begin to follow only now
+				log.Debug("quiet") // the monitor may start to follow only now
 				log.Warn("loud")
 				select {
 				case frame := <-frames:

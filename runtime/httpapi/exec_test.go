@@ -22,14 +22,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// terminal is the other end of a session.
+// terminal is the client's end of a session.
 type terminal struct {
 	t *testing.T
 	*websocket.Conn
 }
 
-// converse lets a client talk to a command. The returned channel is closed when
-// the session has ended.
+// converse connects a client to a command. The returned channel is closed when the session has
+// ended.
 func converse(t *testing.T, stop context.Context, command execCommand) (*terminal, <-chan struct{}) {
 	t.Helper()
 	f := newFixture(t, nil)
@@ -60,7 +60,7 @@ func (c *terminal) say(text string) {
 	}
 }
 
-// hear reads one message, or why there is none.
+// hear returns one message, or the error.
 func (c *terminal) hear() string {
 	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
 	defer cancel()
@@ -95,7 +95,7 @@ func soonClosed(t *testing.T, what string, c <-chan struct{}) {
 	}
 }
 
-// The messages are those that clients wait for, in that order.
+// The messages have the order that clients expect.
 func TestSession(t *testing.T) {
 	sizes := make(chan driver.TerminalSize, 3)
 	c, ended := converse(t, t.Context(), execCommand{run: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
@@ -126,7 +126,7 @@ func TestSessionWithTerminal(t *testing.T) {
 	c.expect(`{"stdout":{"close":true}}`, `{"exited":true,"result":{}}`, "closed 1000 ")
 }
 
-// untilKilled is a command that runs until it is killed.
+// untilKilled returns a command that runs until it is killed.
 func untilKilled(killed chan struct{}) execCommand {
 	return execCommand{run: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
 		<-ctx.Done()
@@ -215,7 +215,7 @@ func TestSessionEnds(t *testing.T) {
 	})
 }
 
-// A browser shows its token in the session, and nowhere else.
+// A browser sends its token in the session, and only there.
 func TestHandshake(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.Token = "secret" })
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -263,7 +263,7 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// Whatever a client sends, it gets to the command or ends the session.
+// Any frame of a client reaches the command or ends the session.
 func FuzzExecFrames(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `{"stdin":{"data":"aGVsbG8="}}`, `{"stdin":{"close":true}}`, `{"stdin":{"data":"!"}}`, `{"tty_size":{"height":24,"width":80}}`,

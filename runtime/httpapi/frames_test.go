@@ -15,8 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// What clients read from a stream is what was put into it, and nothing stands
-// between the frames.
+// Clients decode the frames that were written to a stream, without any bytes between the frames.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte("text\n"), "alloc/logs/t.stdout.0", "", int64(5))
 	f.Add([]byte{}, "", "", int64(0))
@@ -44,7 +43,7 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// A stream says each second that it is there, and ends with its client.
+// A stream sends a heartbeat each second, and ends with its client.
 func TestHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, hangUp := context.WithCancel(t.Context())

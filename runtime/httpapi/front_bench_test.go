@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// BenchmarkFront asks over the loopback interface and throws the answers away.
-// The floor is a bare handler of net/http that gives the same bytes.
+// BenchmarkFront sends requests over the loopback interface and discards the replies. The floor is
+// a bare handler of net/http that returns the same bytes.
 func BenchmarkFront(b *testing.B) {
 	f := newBench(b, nil)
 	f.register(b, newJob("web", "batch", "app"))

@@ -94,8 +94,7 @@ func (p pipes) dial() net.Conn {
 	return ours
 }
 
-// TestSlowClients: each of them is given up, in its time, and nothing is left of
-// it.
+// TestSlowClients: each slow client is disconnected after its timeout, and leaves no resources.
 func TestSlowClients(t *testing.T) {
 	stuck := route{"GET", "/v1/stream", func(_ *API, r *request) (any, error) {
 		s := r.stream("text/plain")
@@ -145,7 +144,7 @@ func TestSlowClients(t *testing.T) {
 					case c.vanishes:
 						client.Close()
 					case strings.Contains(c.says, "/v1/stream"):
-						time.Sleep(2 * writeTimeout) // what comes then has an end
+						time.Sleep(2 * writeTimeout) // the write deadline of the stream passes
 						io.Copy(io.Discard, client)
 					default:
 						io.Copy(io.Discard, client)
@@ -168,7 +167,7 @@ func TestSlowClients(t *testing.T) {
 	}
 }
 
-// A stream outlives the time that a body or an answer may take.
+// A stream outlives the deadlines of bodies and other replies.
 func TestStreamGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
@@ -207,10 +206,10 @@ func TestFloods(t *testing.T) {
 	f.serve(t, Limit(l, 0, 3))
 	get := func(conn net.Conn, header string) int {
 		t.Helper()
-		go io.WriteString(conn, "GET /v1/regions HTTP/1.1\r\nHost: localhost\r\n"+header+"\r\n") // it may be cut off
+		go io.WriteString(conn, "GET /v1/regions HTTP/1.1\r\nHost: localhost\r\n"+header+"\r\n") // the server may close the connection before all is written
 		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if errors.Is(err, syscall.ECONNRESET) {
-			return http.StatusTooManyRequests // it was closed before our words had come
+			return http.StatusTooManyRequests // the server closed the connection before it read the request
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -237,7 +236,7 @@ func TestFloods(t *testing.T) {
 	for range 3 {
 		conn := dial()
 		defer conn.Close()
-		for code := get(conn, ""); code != 200; code = get(conn, "") { // the one before may not be gone yet
+		for code := get(conn, ""); code != 200; code = get(conn, "") { // the previous connection may still be counted
 			conn.Close()
 			conn = dial()
 			defer conn.Close()

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// latency calls f again and again and reports how long half of the calls take at
-// the most, and how long 99 of 100.
+// latency calls f repeatedly and reports the median and the 99th percentile of its duration.
 func latency(b *testing.B, f func(i int) error) {
 	b.Helper()
 	var times []time.Duration
@@ -24,7 +23,7 @@ func latency(b *testing.B, f func(i int) error) {
 	b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), "p99-µs")
 }
 
-// BenchmarkJobs asks through the public client, over the loopback interface.
+// BenchmarkJobs uses the public client over the loopback interface.
 func BenchmarkJobs(b *testing.B) {
 	api := newBench(b, nil)
 	for i := range 100 {

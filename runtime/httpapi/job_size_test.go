@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
-// listOf makes a list of n different texts for a config block.
+// listOf returns n different texts for a config block.
 func listOf(n int) []any {
 	list := make([]any, n)
 	for i := range list {
@@ -24,8 +24,8 @@ func listOf(n int) []any {
 	return list
 }
 
-// fickleNode is a node with drivers that take a list. Its onAsk is called when it is
-// asked for the schema of one.
+// fickleNode is a node with drivers whose config has a list. It calls onAsk at each request for a
+// schema.
 type fickleNode struct {
 	idle
 	asked []string
@@ -94,8 +94,8 @@ func TestConfigBlockThatIsTooLargeIsRefused(t *testing.T) {
 	}
 }
 
-// BenchmarkLongLists shows how the time of a registration and of a plan grows with
-// the length of a list: by element it stays the same.
+// BenchmarkLongLists measures how the time of a registration and of a plan grows with the length
+// of a list: the time per element is constant.
 func BenchmarkLongLists(b *testing.B) {
 	lists := []struct {
 		name string

@@ -31,7 +31,7 @@ func TestChecklist05(t *testing.T) {
 	}
 }
 
-// A batch job is done at once. One that cannot be placed says why.
+// A batch job is complete at once. A job that cannot be placed has the reason.
 func TestChecklist06(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, map[string]schedtest.Life{"quick": {Run: time.Millisecond}})
@@ -58,7 +58,7 @@ func TestChecklist06(t *testing.T) {
 	}
 }
 
-// A service job is run when its deployment is successful.
+// `job run` of a service job returns when its deployment is successful.
 func TestChecklist07(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, map[string]schedtest.Life{"bad": {Sick: true}})
@@ -78,7 +78,7 @@ func TestChecklist07(t *testing.T) {
 	}
 }
 
-// placements is what decides about the exit code of a plan.
+// placements returns the number from which clients derive the exit code of a plan.
 func placements(p *api.JobPlanResponse) (n uint64) {
 	for _, u := range p.Annotations.DesiredTGUpdates {
 		n += u.Stop + u.Place + u.Migrate + u.DestructiveUpdate + u.Canary
@@ -86,7 +86,7 @@ func placements(p *api.JobPlanResponse) (n uint64) {
 	return n
 }
 
-// A plan says whether something would change.
+// A plan reports whether a registration would change anything.
 func TestChecklist08(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
@@ -113,12 +113,12 @@ func TestChecklist08(t *testing.T) {
 		group.Tasks[0].Annotations[0] != "forces create/destroy update" {
 		t.Errorf("changed: %+v", group)
 	}
-	// What the task can take while it runs does not count.
+	// A change that needs no restart of the task is not counted.
 	p = plan(newJob("web", "service", "app", count(3), func(j *api.Job) { j.TaskGroups[0].Tasks[0].KillTimeout = new(9 * time.Second) }))
 	if group := p.Diff.TaskGroups[0]; placements(p) != 0 || group.Updates["in-place update"] != 3 || group.Tasks[0].Annotations[0] != "forces in-place update" {
 		t.Errorf("in place: %+v", group)
 	}
-	// What is said about a group is what the scheduler counts.
+	// The annotations of a group are the counts of the scheduler.
 	for _, c := range []struct {
 		name string
 		job  *api.Job
@@ -137,12 +137,12 @@ func TestChecklist08(t *testing.T) {
 			t.Errorf("a task that does not differ is annotated: %v", group.Tasks[0].Annotations)
 		}
 	}
-	// What does not fit is wanted all the same.
+	// Allocations that cannot be placed are counted all the same.
 	p = plan(newJob("web", "service", "app", count(4), func(j *api.Job) { j.Datacenters = []string{"moon"} }))
 	if placements(p) == 0 || p.FailedTGAllocs["app"] == nil {
 		t.Errorf("unplaceable: %+v", p)
 	}
-	// The answer of a registration would be a refusal, a plan warns of it.
+	// A registration would be rejected, so the plan has a warning.
 	p = plan(newJob("web", "batch", "app", count(3)))
 	if !strings.Contains(p.Warnings, `cannot update job from type "service" to "batch"`) {
 		t.Errorf("warnings %q", p.Warnings)
@@ -170,7 +170,7 @@ func TestChecklist09(t *testing.T) {
 	}
 }
 
-// A registration can be tied to the index of the job.
+// A registration can require the modify index of the job.
 func TestChecklist10(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
@@ -193,7 +193,7 @@ func TestChecklist10(t *testing.T) {
 	}
 }
 
-// The same job again is a new evaluation, and no new version.
+// A registration of an unchanged job creates an evaluation and no version.
 func TestChecklist11(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
@@ -211,7 +211,7 @@ func TestChecklist11(t *testing.T) {
 	}
 }
 
-// The text of a job comes back byte for byte, and a stopped job can be started.
+// The source of a job is returned byte for byte, and a stopped job can be started.
 func TestChecklist12(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
@@ -233,7 +233,7 @@ func TestChecklist12(t *testing.T) {
 	}
 	submit(submission)
 	same(0, submission)
-	// The same job in other words.
+	// The same job with a different source.
 	other := *submission
 	other.Source = "# another comment\n" + submission.Source
 	submit(&other)
@@ -245,7 +245,7 @@ func TestChecklist12(t *testing.T) {
 	if _, _, err := b.Jobs().Deregister("web", false, nil); err != nil {
 		t.Fatal(err)
 	}
-	same(1, &other) // the stop is a version, which has it too
+	same(1, &other) // the stop is a version, which has the source too
 	stopped, _, err := b.Jobs().Info("web", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -255,7 +255,7 @@ func TestChecklist12(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 
-	// Too large a text is left out, and said so.
+	// A source that is too large is omitted, with a warning.
 	huge := &api.JobSubmission{Source: strings.Repeat("x", maxSource+1)}
 	written, _, err := b.Jobs().RegisterOpts(newJob("huge", "service", "app"), &api.RegisterOptions{Submission: huge}, nil)
 	if err != nil || !strings.Contains(written.Warnings, "job source size of 1.0 MB exceeds maximum of 1.0 MB and will be discarded") {
@@ -263,7 +263,7 @@ func TestChecklist12(t *testing.T) {
 	}
 }
 
-// The history of a job has one diff fewer than versions.
+// The versions of a job have one diff fewer than versions.
 func TestChecklist13(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
@@ -337,7 +337,7 @@ func TestVersionTags(t *testing.T) {
 	}
 }
 
-// A job without a deployment has one that is null.
+// The deployment of a job without deployments is null.
 func TestChecklist14(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
@@ -355,7 +355,7 @@ func parameterized(j *api.Job) {
 	j.ParameterizedJob = &api.ParameterizedJobConfig{MetaRequired: []string{"who"}, MetaOptional: []string{"why"}}
 }
 
-// A dispatch is refused without its metadata, and makes a child with it.
+// A dispatch is rejected without its metadata, and creates a child with it.
 func TestChecklist15(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
@@ -386,14 +386,14 @@ func TestChecklist15(t *testing.T) {
 	if err != nil || summary.Children.Sum() != 1 || len(summary.Summary) != 0 {
 		t.Errorf("%+v, %v", summary, err)
 	}
-	// What the command line looks for.
+	// Filters of the command line.
 	for filter, want := range map[string]int{`ParentID == "" and ParameterizedJob is not nil`: 1, "Periodic is not nil": 0} {
 		if found, _, err := b.Jobs().List(&api.QueryOptions{Prefix: "par", Filter: filter, PerPage: 20}); err != nil || len(found) != want {
 			t.Errorf("%s: %d, %v", filter, len(found), err)
 		}
 	}
 
-	// The body as the payload.
+	// The body is the payload.
 	b.register(t, newJob("plain", "batch", "app", func(j *api.Job) { j.ParameterizedJob = &api.ParameterizedJobConfig{} }))
 	answer := b.ask("PUT", "/v1/job/plain/dispatch/payload", strings.NewReader("\x00raw"))
 	var dispatched api.JobDispatchResponse
@@ -405,7 +405,7 @@ func TestChecklist15(t *testing.T) {
 	}
 }
 
-// A periodic job is launched by hand.
+// A periodic job is launched on request.
 func TestChecklist16(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
@@ -426,7 +426,7 @@ func TestChecklist16(t *testing.T) {
 	}
 }
 
-// A stopped allocation is followed to the one that takes its place.
+// A stopped allocation has the id of its replacement.
 func TestChecklist17(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
@@ -457,7 +457,7 @@ func TestChecklist17(t *testing.T) {
 	}
 }
 
-// Evaluations and deployments are found by the beginning of their ids.
+// Evaluations and deployments are found by the prefix of their ids.
 func TestChecklist30(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
@@ -487,8 +487,8 @@ func TestChecklist30(t *testing.T) {
 	}
 }
 
-// The requests of the Terraform provider: create, empty plan, update, deletion by
-// somebody else, destroy.
+// Requests of the Terraform provider: create, empty plan, update, deletion by another client,
+// destroy.
 func TestChecklist40(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
@@ -550,8 +550,8 @@ func TestChecklist40(t *testing.T) {
 	}
 }
 
-// A job and what it is sent with say where it shall be, the nearest to the
-// request first.
+// Both a job and the request can name the namespace; the query parameter has the highest
+// precedence.
 func TestNamespaceOfARegistration(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)

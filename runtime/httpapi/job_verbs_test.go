@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// answers checks an error of the client: the code and a part of the text.
+// answers checks an error of the client: its status and a part of the text.
 func answers(t *testing.T, err error, code int, want string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("Unexpected response code: %d (", code)) || !strings.Contains(err.Error(), want) {
@@ -22,7 +22,7 @@ func answers(t *testing.T, err error, code int, want string) {
 	}
 }
 
-// The refusals of section 1.8 that are about jobs, evaluations and deployments.
+// Errors of section 1.8 for jobs, evaluations and deployments.
 func TestJobRefusals(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
@@ -101,7 +101,7 @@ func TestJobRefusals(t *testing.T) {
 	}
 }
 
-// body is a request that has nothing but a job.
+// body returns a request body that has only a job.
 func body(job *api.Job) string {
 	text, err := json.Marshal(map[string]any{"Job": job})
 	if err != nil {
@@ -144,7 +144,7 @@ func TestScale(t *testing.T) {
 	if g.Events[0].Count != nil {
 		t.Errorf("%+v", g.Events[0])
 	}
-	// What is registered again keeps the count, if it is asked to.
+	// A registration keeps the count on request.
 	if _, _, err := b.Jobs().RegisterOpts(newJob("web", "service", "app", count(2), env("x")), &api.RegisterOptions{PreserveCounts: true}, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -167,8 +167,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// A query that waits for scaling policies returns when one was added, changed or
-// removed, and not when anything else of a job has changed.
+// A blocking query for scaling policies returns when a policy was added, changed or removed, and
+// not when another part of a job has changed.
 func TestPoliciesWakeOnlyForPolicies(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
@@ -234,7 +234,7 @@ func TestRevert(t *testing.T) {
 	}
 }
 
-// A purged job is gone, and what it was is not that of a new one of its name.
+// A purged job does not exist, and a new job of its name does not inherit its data.
 func TestPurge(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, map[string]schedtest.Life{"slow": {Stop: time.Hour}})
@@ -258,7 +258,7 @@ func TestPurge(t *testing.T) {
 	}
 }
 
-// A service that goes to Consul waits, and says for what.
+// A service of provider consul waits, with the reason.
 func TestServiceOfConsul(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
@@ -295,7 +295,7 @@ job "web" {
 	if err != nil || *job.Priority != 50 || job.Datacenters != nil || *job.NodePool != "" || *job.Status != "" {
 		t.Errorf("%+v, %v", job, err)
 	}
-	// The form is the client's.
+	// The reply has the client's format.
 	r := text(b.ask("PUT", "/v1/jobs/parse", strings.NewReader(`{"JobHCL":"job \"a\" {\n meta { x = \"<\" } \n}"}`)))
 	if !strings.Contains(r, `"Migrate":null`) || !strings.Contains(r, `"Meta":{"x":"<"}`) {
 		t.Error(r)
@@ -335,14 +335,14 @@ func TestValidateJob(t *testing.T) {
 	if got := text(b.ask("PUT", "/v1/validate/job", strings.NewReader(`{"Job":{"ID":"x","TaskGroups":[null,{"Tasks":[null]}]}}`))); !strings.Contains(got, `"ValidationErrors":["`) {
 		t.Error(got)
 	}
-	// Nomad accepts both: the command line is stricter.
+	// Nomad accepts both forms: the command line is stricter.
 	accepted, _, err := b.Jobs().Validate(newJob("web", "service", "app", func(j *api.Job) {
 		j.TaskGroups[0].Services = []*api.Service{{Name: "web", PortLabel: "nope"}}
 	}), nil)
 	if err != nil || accepted.Error != "" || accepted.ValidationErrors != nil {
 		t.Errorf("a port label that does not exist, and no provider: %+v, %v", accepted, err)
 	}
-	// A task fails by it when it starts, so far it is a warning.
+	// A task with this error fails when it starts, so a plan only warns.
 	plan, _, err := b.Jobs().Plan(newJob("web", "service", "app", typo), false, nil)
 	if err != nil || !strings.Contains(plan.Warnings, said) {
 		t.Errorf("%+v, %v", plan, err)
@@ -363,7 +363,7 @@ func TestValidateJob(t *testing.T) {
 	}
 }
 
-// A deployment with a canary is paused, resumed, judged and promoted by hand.
+// A deployment with a canary is paused, resumed, marked and promoted on request.
 func TestDeploymentByHand(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, map[string]schedtest.Life{"slow": {Healthy: time.Hour}})
@@ -510,9 +510,8 @@ func TestActionsAndServicesOfAJob(t *testing.T) {
 	}
 }
 
-// What a stranger sends is refused or taken, and nothing else. What is taken is at
-// work beside the next input, so that minimizing one finds no end: run them with
-// -fuzzminimizetime=1x.
+// Any input is rejected or accepted. The work for accepted jobs continues during the next input,
+// so that the fuzzer cannot minimize one: run these targets with -fuzzminimizetime=1x.
 func fuzzJobs(f *testing.F, method, target string) {
 	b := newBench(f, nil)
 	f.Add(body(newJob("web", "service", "app", count(2), env("1"))))

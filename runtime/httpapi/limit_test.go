@@ -19,7 +19,7 @@ import (
 	"github.com/coder/websocket"
 )
 
-// addressed is the server's end of a pipe from an address.
+// addressed is the server's end of a pipe with the address of a client.
 type addressed struct {
 	net.Conn
 	from net.IP
@@ -39,11 +39,11 @@ var (
 	other    = net.IPv4(127, 0, 0, 2)
 )
 
-// lurker is a client that sends something and reads until the connection is closed.
+// lurker is a client that writes once and reads until the connection is closed.
 type lurker struct {
 	net.Conn
 	ended chan struct{} // closed at the end of the connection
-	after time.Duration // of its life; valid at the end
+	after time.Duration // lifetime of the connection; valid after ended is closed
 
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -106,7 +106,7 @@ const (
 	withToken  = "GET /v1/regions HTTP/1.1\r\nHost: localhost\r\nX-Nomad-Token: secret\r\n\r\n"
 )
 
-// answered sends a request and returns the status of the answer, and how long it took.
+// answered sends a request and returns the status and the time of the reply.
 func answered(t *testing.T, conn net.Conn, says string) (int, time.Duration) {
 	t.Helper()
 	begin := time.Now()
@@ -134,7 +134,7 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedPerAddress(t *testing.T) {
 		if n := countOpen(all); n != 300 {
 			t.Errorf("%d connections are open at once, want all", n)
 		}
-		// A client at the same address takes the place of the oldest connection.
+		// A new connection of the same address replaces the oldest one.
 		conn := l.dialFrom(attacker)
 		const turns = 300 / maxUnauthenticatedPerClient * turnDuration
 		if code, took := answered(t, conn, withToken); code != 200 || took > turns {
@@ -157,7 +157,7 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedPerAddress(t *testing.T) {
 	})
 }
 
-// A loaded agent does not take a client for an idle one whose request it has not read.
+// A client whose request a loaded agent has not read yet is not overdue.
 func TestRequestsThatHaveArrivedAreNotReplaced(t *testing.T) {
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -198,15 +198,14 @@ func TestRequestsThatHaveArrivedAreNotReplaced(t *testing.T) {
 			t.Fatalf("connection %d: %v", i, err)
 		}
 	}
-	// The server waits for the first client now, and no more for its answer.
+	// From here on the server waits for the first client instead of the reverse.
 	go served[0].Read(make([]byte, 1))
 	if err := <-read; err != nil {
 		t.Error("the connection that waited: ", err)
 	}
 }
 
-// 100 connections that ask for what is open to all, and never for anything else, do not
-// keep out a client at the same address.
+// 100 connections that request only public paths do not block another client at the same address.
 func TestIdleConnectionsThatHaveNotAuthenticatedAreReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, _ := limited(t, 0)
@@ -261,7 +260,7 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedInTotal(t *testing.T) {
 	})
 }
 
-// As many as are at their terminals and follow logs at once, from one address.
+// The number of connections that exec sessions and followed logs of one address need.
 func TestAuthenticatedConnectionsHaveNoLimitUnlessConfigured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, limit := limited(t, 0)
@@ -289,7 +288,7 @@ func TestAuthenticatedConnectionsHaveNoLimitUnlessConfigured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, _ := limited(t, 3)
 		var all []*lurker
-		for range 50 { // these do not count
+		for range 50 { // not counted as authenticated
 			all = append(all, lurk(l.dialFrom(attacker), healthy))
 		}
 		for range 3 {
@@ -312,7 +311,7 @@ func TestAuthenticatedConnectionsHaveNoLimitUnlessConfigured(t *testing.T) {
 	})
 }
 
-// A unix socket is one client, and nobody waits there.
+// A unix socket counts as one client, and its connections never wait.
 func TestConnectionsOfUnixSocketAreLimitedOnlyByConfiguration(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.Token = "secret" })
 	path := t.TempDir() + "/s"
@@ -336,7 +335,7 @@ func TestConnectionsOfUnixSocketAreLimitedOnlyByConfiguration(t *testing.T) {
 	}
 }
 
-// Where no token is asked for, a client authenticates by a complete request.
+// If no token is configured, a complete request authenticates a client.
 func TestCompleteRequestAuthenticatesWithoutTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
@@ -367,7 +366,7 @@ func TestCompleteRequestAuthenticatesWithoutTokens(t *testing.T) {
 	})
 }
 
-// A client without a token has its answer at once: its body is not waited for.
+// A client without a token gets its reply at once: the server does not wait for its body.
 func TestBodiesOfClientsWithoutTokenAreNotRead(t *testing.T) {
 	for name, c := range map[string]struct{ says, want string }{
 		"an open path":            {"GET /v1/agent/health?type=server HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\nhalf", "HTTP/1.1 200"},
@@ -395,7 +394,7 @@ func TestBodiesOfClientsWithoutTokenAreNotRead(t *testing.T) {
 	}
 }
 
-// What comes before the token of a websocket is small.
+// Messages before the token of a websocket are limited to a small size.
 func TestMessageBeforeTokenOfWebsocketIsLimited(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.Token = "secret" })
 	server := httptest.NewServer(f)
@@ -415,23 +414,23 @@ func TestMessageBeforeTokenOfWebsocketIsLimited(t *testing.T) {
 			if err := errors.Join(err, message.Close()); err != nil {
 				t.Fatal(err)
 			}
-			// The token in it is wrong.
+			// The message has a wrong token.
 			if _, _, err := conn.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusPolicyViolation {
 				t.Errorf("%d bytes: %v", size, err)
 			}
 		} else if _, _, err := conn.Read(t.Context()); err == nil || time.Since(begin) > handshakeTime/2 {
-			// Its end is not waited for.
+			// The server does not wait for the end of the message.
 			t.Errorf("half a message of more than %d bytes: %v after %v", size, err, time.Since(begin))
 		}
 		conn.CloseNow()
 	}
 }
 
-// halfBody is a body of which one part has come.
+// halfBody is a body that blocks after its first part.
 type halfBody struct {
 	io.Reader
 	came    *sync.WaitGroup
-	rest    chan struct{} // closed when the rest may come
+	rest    chan struct{} // closed when the rest may be read
 	waiting bool
 }
 
@@ -450,7 +449,7 @@ func (b *halfBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// spaces is white space without end, which is nothing for JSON.
+// spaces is endless white space, which JSON ignores.
 type spaces struct{}
 
 func (spaces) Read(p []byte) (int, error) {
@@ -461,7 +460,7 @@ func (spaces) Read(p []byte) (int, error) {
 }
 
 func TestBodiesOfAllRequestsHaveOneLimit(t *testing.T) {
-	f := newFixture(t, nil) // no token is asked for
+	f := newFixture(t, nil) // no token is configured
 	ask := func(body io.Reader) int {
 		r := httptest.NewRequest("PUT", "/v1/jobs/parse", body)
 		r.Host, r.ContentLength = "localhost", maxJob
@@ -475,7 +474,7 @@ func TestBodiesOfAllRequestsHaveOneLimit(t *testing.T) {
 	for range maxBodies / size {
 		body := newHalfBody(size-maxPiece, &came, rest)
 		all.Go(func() {
-			if code := ask(body); code != http.StatusBadRequest && code != http.StatusServiceUnavailable { // there is no job in it
+			if code := ask(body); code != http.StatusBadRequest && code != http.StatusServiceUnavailable { // the body has no job
 				t.Errorf("a body within the limit: %d", code)
 			}
 		})
@@ -484,7 +483,7 @@ func TestBodiesOfAllRequestsHaveOneLimit(t *testing.T) {
 	if code := ask(io.LimitReader(spaces{}, size)); code != http.StatusServiceUnavailable {
 		t.Errorf("a body above the limit: %d", code)
 	}
-	// What has no body does not need room for one.
+	// A request without a body needs no budget.
 	if r := f.ask("GET", "/v1/regions", nil); r.StatusCode != 200 {
 		t.Errorf("a request without a body: %d", r.StatusCode)
 	}
@@ -522,7 +521,7 @@ type failing struct{}
 
 func (*failing) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// The largest header that is read is what the documents say.
+// The documented limit is the size of the largest header that is read.
 func TestHeadersHaveALimit(t *testing.T) {
 	f := newFixture(t, nil)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -550,8 +549,8 @@ func TestHeadersHaveALimit(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// What connections have sent that have not authenticated is limited in sum; those that have
-// sent little stay.
+// The request bytes of unauthenticated connections are limited in total; connections that sent few
+// bytes stay open.
 func TestHeadersOfClientsWithoutTokenAreLimitedInTotal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, limit := limited(t, 0)
@@ -585,7 +584,7 @@ func TestHeadersOfClientsWithoutTokenAreLimitedInTotal(t *testing.T) {
 	})
 }
 
-// A client that asks for what is open to all, again and again, has sent little at any time.
+// A client that repeats requests for public paths has few counted bytes at any time.
 func TestRequestsThatAreCompleteAreNotCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, limit := limited(t, 0)

@@ -102,7 +102,7 @@ func TestFilterThatIsWrong(t *testing.T) {
 		{"a very deep one", strings.Repeat("(", 4000) + `ID == "x"` + strings.Repeat(")", 4000), "failed to create result paginator: failed to read filter expression: "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			// A filter that is wrong is not waited for.
+			// A request with an invalid filter does not block.
 			r := f.ask("GET", "/v1/jobs?index=999999&filter="+url.QueryEscape(c.filter), nil)
 			if got := text(r); r.StatusCode != http.StatusBadRequest || !strings.HasPrefix(got, c.want) {
 				t.Errorf("%d %q, want 400 %q", r.StatusCode, got, c.want)
@@ -131,7 +131,7 @@ func TestPrefixOfUUIDs(t *testing.T) {
 	}
 }
 
-// FuzzFilter looks for expressions that take the agent down or keep it busy.
+// FuzzFilter searches for expressions that crash or block the agent.
 func FuzzFilter(f *testing.F) {
 	for _, seed := range []string{
 		`ID == "x"`, `Periodic is not nil`, `"k" in Meta`, `any TaskGroups as g { g.Name == "web" }`, `all Meta as k, v { v matches "a+" }`,

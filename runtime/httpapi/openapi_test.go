@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// The description is checked against the routes in both directions, and each
-// reference in it leads somewhere.
+// The description is compared with the routes in both directions, and each reference in it has a
+// target.
 func TestDescription(t *testing.T) {
 	f := newFixture(t, nil)
 	r := f.ask("GET", "/v1/openapi.json", nil)

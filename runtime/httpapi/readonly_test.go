@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// readOnlyFixture is an API that wants tokens.
+// readOnlyFixture is an API with both tokens.
 func readOnlyFixture(t *testing.T) *fixture {
 	return newFixture(t, func(c *Config) { c.Token, c.ReadToken = "operator", "reader" })
 }
@@ -33,7 +33,7 @@ func TestReadOnlyTokenOpensWhatTheTableNames(t *testing.T) {
 			found, _, is, _ := find(routes, as, path)
 			_, opened := readOnlyRoutes[found.pattern]
 			opened = opened && as == "GET"
-			if !is || opened && found.pattern == eventsPath { // which has no end
+			if !is || opened && found.pattern == eventsPath { // the stream has no end
 				continue
 			}
 			r := f.ask(method, path, strings.NewReader("{}"), "X-Nomad-Token", "reader")
@@ -73,7 +73,7 @@ func TestReadOnlyTokenIsNoOther(t *testing.T) {
 	if r := none.ask("GET", "/v1/jobs", nil); r.StatusCode != 403 {
 		t.Errorf("without a read-only token and without any: status %d", r.StatusCode)
 	}
-	// A page of another web site gets nothing with it.
+	// A page of another web site may not use the read-only token.
 	if r := f.ask("GET", "/v1/jobs", nil, "X-Nomad-Token", "reader", "Origin", "https://example.org"); r.StatusCode != 403 {
 		t.Errorf("from another site: status %d", r.StatusCode)
 	}
@@ -81,7 +81,7 @@ func TestReadOnlyTokenIsNoOther(t *testing.T) {
 
 const hidden = "hunter2"
 
-// secretJob has the word in each field that the read-only token must not open.
+// secretJob has the word in each field that the read-only token must not read.
 func secretJob() *api.Job {
 	words := map[string]string{"word": hidden}
 	return &api.Job{
@@ -188,7 +188,7 @@ func TestReadOnlyTokenSeesEventsWithoutSecrets(t *testing.T) {
 	}
 }
 
-// A name in the tables that is no field hides or shows nothing.
+// Each name in the tables is a field.
 func TestReadOnlyFieldsAreThere(t *testing.T) {
 	for _, table := range []map[reflect.Type][]string{shownFields, hiddenFields} {
 		for of, names := range table {

@@ -50,7 +50,7 @@ const (
 	maxWait     = 5 * time.Minute
 )
 
-// errNoRegion is what is said of a region that is not ours.
+// errNoRegion is the error for a region other than the agent's.
 //
 //lint:ignore ST1005 Nomad's clients match on the text
 var errNoRegion = errors.New("No path to region")

@@ -47,7 +47,7 @@ func withEverything(t *testing.T) *fixture {
 	return f
 }
 
-// `status X` takes the one context that has an exact or a single match.
+// `status X` uses the only context that has an exact or a single match.
 func TestChecklist36PrefixSearch(t *testing.T) {
 	f := withEverything(t)
 	for _, c := range []struct {
@@ -137,7 +137,7 @@ func TestSearchIsCutShort(t *testing.T) {
 	}
 }
 
-// Section 10, point 42: nothing is an empty list, and not null.
+// Section 10, point 42: an empty list is [], not null.
 func TestChecklist42EmptyState(t *testing.T) {
 	f := newFixture(t, nil)
 	lists := 0

@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// What the server sends and the client's types lack says what is so.
+// Fields that the client's types lack have correct values.
 func TestServerSendsMoreThanTheClientHas(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
@@ -68,7 +68,7 @@ func TestServerSendsMoreThanTheClientHas(t *testing.T) {
 		"/v1/namespaces":              `"Hash":"`,
 		"/v1/node/pools":              `"Hash":"`,
 		"/v1/node/pool/all":           `"Hash":"`,
-		"/v1/var/empty?namespace=dev": `"CreateTime":0,"ModifyIndex"`, // no items between them
+		"/v1/var/empty?namespace=dev": `"CreateTime":0,"ModifyIndex"`, // no items between these fields
 	} {
 		if got := get(path); !strings.Contains(got, want) {
 			t.Errorf("%s: %s is not in %s", path, want, got)

@@ -26,14 +26,14 @@ func (f *fixture) put(t *testing.T, change func(*store.Txn)) uint64 {
 	return index
 }
 
-// call is a request, and the answer that is wanted.
+// call is a request with its expected reply.
 type call struct {
 	name, method, target, body string
 	code                       int
-	want                       string // the whole answer, or a part of it after an ellipsis; empty is anything
+	want                       string // the whole reply, or a part of it after an ellipsis; empty matches any reply
 }
 
-// answers makes requests one after the other.
+// answers sends requests one after the other.
 func (f *fixture) answers(t *testing.T, calls []call) {
 	for _, c := range calls {
 		t.Run(c.name, func(t *testing.T) {
@@ -57,8 +57,8 @@ func decoded[T any](t *testing.T, r *http.Response) (v T) {
 	return v
 }
 
-// withServices has two instances of a service, another service, and one of the
-// same name in another namespace.
+// withServices has two instances of a service, another service, and a service of the same name in
+// another namespace.
 func withServices(t *testing.T) *fixture {
 	f := newFixture(t, nil)
 	f.put(t, func(tx *store.Txn) {
@@ -127,7 +127,7 @@ func TestChooseServices(t *testing.T) {
 	if n := len(chosen("99|me")); n != 30 {
 		t.Errorf("%d of 30", n)
 	}
-	// Others get others, and all get some.
+	// Different keys choose different instances, and each instance is chosen.
 	firsts := make(map[string]int)
 	for i := range 300 {
 		firsts[chosen(fmt.Sprint("1|client-", i))[0]]++
@@ -140,7 +140,7 @@ func TestChooseServices(t *testing.T) {
 	if len(firsts) < 25 {
 		t.Errorf("only %d of 30 are ever chosen", len(firsts))
 	}
-	// What goes moves nobody else.
+	// The removal of an instance does not change the choice of other keys.
 	f.put(t, func(tx *store.Txn) { tx.DeleteService("default", mine[0]) })
 	if again := chosen("2|me"); !slices.Equal(again, mine[1:]) {
 		t.Errorf("chosen %v after %v", again, mine)
@@ -152,7 +152,7 @@ func TestChooseServices(t *testing.T) {
 	}
 }
 
-// The requests of Traefik, section 8.3, and of Prometheus, section 8.4.
+// Requests of Traefik, section 8.3, and of Prometheus, section 8.4.
 func TestDiscoveryOfOthers(t *testing.T) {
 	f := withServices(t)
 	for _, c := range []struct{ client, list, service string }{

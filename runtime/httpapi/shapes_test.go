@@ -12,9 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 )
 
-// TestShapes compares what the encoder writes with the tables of the reference:
-// each field is there, under its name, and left out when it is empty only where
-// Nomad leaves it out.
+// TestShapes compares the encoder's output with the tables of the reference: each field is present
+// under its name, and is omitted when empty only where Nomad omits it.
 func TestShapes(t *testing.T) {
 	reference, err := os.ReadFile("../../../shared/reference/http-api.md")
 	if err != nil {
@@ -38,7 +37,7 @@ func TestShapes(t *testing.T) {
 		"NodeListStub": reflect.TypeFor[api.NodeListStub](), "HostStats": reflect.TypeFor[hoststats.Stats](), "MemoryStats": reflect.TypeFor[api.MemoryStats](),
 		"CpuStats": reflect.TypeFor[api.CpuStats](), "ServiceRegistration": reflect.TypeFor[api.ServiceRegistration](),
 	}
-	// What is different on purpose, or not there yet.
+	// Intended or pending differences.
 	different := map[string]string{
 		"Node.Drain": "the text of the reference has it", "Node.SecretID": "the text of the reference has it",
 		"JobListStub.Namespace": "it is never empty",
@@ -53,7 +52,7 @@ func TestShapes(t *testing.T) {
 			continue
 		}
 		found++
-		want := make(map[string]bool) // whether it is left out when it is empty
+		want := make(map[string]bool) // omitted when empty
 		for _, quoted := range regexp.MustCompile("`([A-Za-z0-9]+)(°?)`").FindAllStringSubmatch(rows, -1) {
 			want[quoted[1]] = quoted[2] != "" || slices.Contains(sparse, typ)
 		}
@@ -62,7 +61,7 @@ func TestShapes(t *testing.T) {
 			delete(want, f.name)
 			switch {
 			case different[name+"."+f.name] != "":
-			case f.omitEmpty && !known: // it is for clients, and empty in a canonical object
+			case f.omitEmpty && !known: // a field for clients, which is empty in a canonical object
 			case !known:
 				t.Errorf("%s.%s is not in the reference", name, f.name)
 			case omit != f.omitEmpty:

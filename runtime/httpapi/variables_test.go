@@ -48,7 +48,7 @@ func TestVariableHeaders(t *testing.T) {
 	for _, c := range []struct{ method, target, index string }{
 		{"PUT", "/v1/var/p?cas=0", "1"},
 		{"PUT", "/v1/var/q", "2"},
-		{"PUT", "/v1/var/p?cas=0", "1"}, // that of what is there
+		{"PUT", "/v1/var/p?cas=0", "1"}, // the index of the stored variable
 		{"GET", "/v1/var/p", "1"},
 		{"GET", "/v1/var/nope", "2"},
 		{"GET", "/v1/vars", "2"},
@@ -64,8 +64,8 @@ func TestVariableHeaders(t *testing.T) {
 	}
 }
 
-// The namespace of the body wins, and need not be there: Terraform names it only
-// in the body.
+// The namespace of the body has precedence, and need not exist: Terraform sets it only in the
+// body.
 func TestChecklist32NamespaceOfTheBody(t *testing.T) {
 	f := newFixture(t, nil)
 	f.answers(t, []call{
@@ -83,8 +83,8 @@ func TestChecklist32NamespaceOfTheBody(t *testing.T) {
 	}
 }
 
-// Section 8.2: Terraform creates, reads, changes and destroys a variable without
-// an index, and finds out that it was removed by others.
+// Section 8.2: Terraform creates, reads, changes and destroys a variable without an index, and
+// detects that another client has removed it.
 func TestChecklist40VariablesOfTerraform(t *testing.T) {
 	f := newFixture(t, nil)
 	f.answers(t, []call{
@@ -100,14 +100,13 @@ func TestChecklist40VariablesOfTerraform(t *testing.T) {
 	})
 }
 
-// Whatever is said about variables in general, their items and the credentials of
-// their locks are not in it.
+// No reply about variables in general has their items or the credentials of their locks.
 func TestSecretsStayInVariables(t *testing.T) {
 	f := newFixture(t, nil)
 	v := decoded[api.Variable](t, f.ask("PUT", "/v1/var/p?lock-acquire", strings.NewReader(`{"Items":{"k":"s3cret"}}`)))
 	for _, c := range []call{
 		{method: "GET", target: "/v1/vars"},
-		{method: "GET", target: `/v1/vars?filter=Items.k+==+"s3cret"`}, // it would tell what is in them bit by bit
+		{method: "GET", target: `/v1/vars?filter=Items.k+==+"s3cret"`}, // would disclose the items bit by bit
 		{method: "PUT", target: "/v1/search", body: `{"Prefix":"p","Context":"all"}`},
 		{method: "PUT", target: "/v1/var/p", body: `{"Items":{"k":"n3w"}}`},
 		{method: "PUT", target: "/v1/var/a%20b", body: `{"Items":{"k":"n3w"}}`},

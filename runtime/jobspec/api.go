@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
-// ErrVariablesWithJSON is what Nomad answers to -json with -var or -var-file.
+// ErrVariablesWithJSON is Nomad's error for -json with -var or -var-file.
 //
 //lint:ignore ST1005 Nomad's text
 var ErrVariablesWithJSON = errors.New("cannot use variables with JSON files.")
@@ -51,7 +51,7 @@ func unmarshalJob(text []byte, into any) error {
 	return err
 }
 
-// Encode writes the job as `job run -output` prints it.
+// Encode writes the job in the format of `job run -output`.
 func Encode(w io.Writer, job *api.Job) error {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)

@@ -139,8 +139,8 @@ func (d *decoder) openBlock(body hcl.Body, field reflect.Value, path []string) h
 // mapNames are the blocks that may also be written as an attribute.
 var mapNames = map[string]bool{"meta": true, "env": true}
 
-// withMapAttributes adds the attribute form of meta and env to a schema, for
-// the types where Nomad knows it.
+// withMapAttributes adds the attribute form of meta and env to a schema, for the types where Nomad
+// accepts it.
 func withMapAttributes(schema *hcl.BodySchema, t reflect.Type) *hcl.BodySchema {
 	if !hasMapAttributes[t] {
 		return schema

@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
 
-// sixtyLines is a job of ordinary size.
+// sixtyLines is a job of average size.
 var sixtyLines = []byte(`variable "image" {
   type    = string
   default = "redis:7"
@@ -78,8 +78,8 @@ func TestBenchmarkJobIsSixtyLines(t *testing.T) {
 	}
 }
 
-// BenchmarkParse is the budget "parse of a 60-line job file: 1 ms"; its floor
-// is what the library's own parser takes for the text alone.
+// BenchmarkParse measures the budget "parse of a 60-line job file: 1 ms"; its floor is the
+// library's own parser.
 func BenchmarkParse(b *testing.B) {
 	b.Run("job", func(b *testing.B) {
 		b.ReportAllocs()
@@ -99,7 +99,7 @@ func BenchmarkParse(b *testing.B) {
 	})
 }
 
-// BenchmarkRefuse is the time to refuse a mebibyte of brackets.
+// BenchmarkRefuse measures the rejection of a mebibyte of brackets.
 func BenchmarkRefuse(b *testing.B) {
 	text := []byte("job \"j\" {\n  meta {\n    a = " + repeat("["))
 	b.ReportAllocs()

@@ -11,7 +11,7 @@ import (
 // openBody is a body that can be read without a schema: env, meta, config.
 type openBody interface {
 	hcl.Body
-	// data is the content of a body without any schema, as plain values.
+	// data returns the content of a body without a schema, as plain values.
 	data(ctx *hcl.EvalContext) (map[string]any, hcl.Diagnostics)
 }
 
@@ -20,14 +20,12 @@ var (
 	_ openBody = (*jsonBody)(nil)
 )
 
-// bodyAttribute is the name of an attribute that no file can contain. Asked
-// for it, a body answers with itself and the context of its expressions. It
-// is how the decoder gets at a body that lies under an expanded dynamic block
-// together with the iterators that are in scope there.
+// bodyAttribute is the name of an attribute that no file can contain. A body returns itself and
+// the context of its expressions as the value of this attribute. With it the decoder reads a body
+// under an expanded dynamic block together with the iterators that are in scope there.
 const bodyAttribute = "\x00body"
 
-// scopedBody is a body and the context in which its expressions mean
-// something.
+// scopedBody is a body and the context of its expressions.
 type scopedBody struct {
 	body openBody
 	ctx  *hcl.EvalContext
@@ -37,8 +35,7 @@ var scopedBodyType = cty.Capsule("body", reflect.TypeFor[scopedBody]())
 
 var bodySchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: bodyAttribute}}}
 
-// open finds the body itself, and its context, under what dynamic blocks made
-// of it.
+// open returns the body and its context, without the wrappers of dynamic blocks.
 func open(body hcl.Body, ctx *hcl.EvalContext) (scopedBody, hcl.Diagnostics) {
 	content, diags := body.Content(bodySchema)
 	attr, ok := content.Attributes[bodyAttribute]
@@ -77,7 +74,7 @@ func bodyContent(body openBody) *hcl.BodyContent {
 	}
 }
 
-// nativeBody is a body in native syntax, its expressions rewritten.
+// nativeBody is a body in native syntax with rewritten expressions.
 type nativeBody struct {
 	hcl.Body
 	syntax *hclsyntax.Body

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// corpusDir is where Nomad's own job files lie with the JSON that Nomad makes
-// of them. They are not part of this repository.
+// corpusDir returns the directory of Nomad's own job files with their JSON by Nomad. They are not
+// part of this repository.
 func corpusDir(t *testing.T) string {
 	t.Helper()
 	shared := os.Getenv("NOMAD_LITE_SHARED")
@@ -40,7 +40,7 @@ func TestCorpus(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := outputOf(t, path)
-			// Null, absent and empty all differ here.
+			// Null, absent and empty values are different.
 			if diff := jsonDiff(t, got, want); diff != "" {
 				t.Errorf("got %s", diff)
 			}
@@ -48,7 +48,7 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// outputOf is what `job run -output` prints for a file.
+// outputOf returns the output of `job run -output` for a file.
 func outputOf(t *testing.T, path string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -79,7 +79,7 @@ func jsonDiff(t *testing.T, got, want []byte) string {
 	return strings.Join(difference(nil, "", g, w), "\n")
 }
 
-// difference lists the places where two JSON values differ.
+// difference lists the paths at which two JSON values differ.
 func difference(found []string, at string, got, want any) []string {
 	g, gotMap := got.(map[string]any)
 	w, wantMap := want.(map[string]any)

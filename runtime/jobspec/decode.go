@@ -11,15 +11,14 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// decoder fills the types of the API from HCL bodies, driven by their hcl
-// tags. The library's own decoder cannot: it panics on blocks that are maps
-// and on durations.
+// decoder decodes HCL bodies into the types of the API, according to their hcl tags. The library's
+// own decoder is not used, because it panics on blocks that are maps and on durations.
 type decoder struct {
 	ctx    *hcl.EvalContext
 	meter  *meter
 	ranges ranges
-	// later holds the bodies without a schema. They are evaluated when all
-	// else is right.
+	// later decodes the bodies without a schema. These functions run after all other parts were
+	// decoded without errors.
 	later []func() hcl.Diagnostics
 }
 
@@ -39,20 +38,19 @@ func (d *decoder) job(block *hcl.Block, body hcl.Body) (*api.Job, hcl.Diagnostic
 	return job, append(diags, shorten(open, "")...)
 }
 
-// extension adds to a type what its tags do not say.
+// extension is the decoding of a type that its tags do not describe.
 type extension struct {
 	attrs  []hcl.AttributeSchema
 	blocks []hcl.BlockHeaderSchema
-	// own are the attributes of the type that after decodes itself.
+	// own are the attributes of the type that after decodes.
 	own []string
-	// before runs ahead of the fields of the type, to set defaults.
+	// before runs before the fields of the type are decoded, to set defaults.
 	before func(target any)
 	// after runs when the fields are set, with the content of the body.
 	after func(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics
 }
 
-// fill decodes a body into a struct. path is where the body stands in the
-// job.
+// fill decodes a body into a struct. path is the position of the body in the job.
 func (d *decoder) fill(body hcl.Body, target reflect.Value, path []string) hcl.Diagnostics {
 	if diag := d.meter.spend(blockCost, body.MissingItemRange()); diag != nil {
 		return hcl.Diagnostics{diag}
@@ -92,8 +90,8 @@ func (d *decoder) fill(body hcl.Body, target reflect.Value, path []string) hcl.D
 	return diags
 }
 
-// inFileOrder sorts what the library found in one body: it goes through the
-// attributes in the order of a map.
+// inFileOrder sorts the diagnostics of one body: the library reads attributes in the order of a
+// map.
 func inFileOrder(diags hcl.Diagnostics) {
 	slices.SortStableFunc(diags, func(a, b *hcl.Diagnostic) int {
 		if a.Subject == nil || b.Subject == nil {
@@ -107,7 +105,7 @@ func extended(blocks []hcl.BlockHeaderSchema, name string) bool {
 	return slices.ContainsFunc(blocks, func(b hcl.BlockHeaderSchema) bool { return b.Type == name })
 }
 
-// join is a path and more. It never writes into the array of path.
+// join returns a path with more elements. It never writes into the array of path.
 func join(path []string, more ...string) []string {
 	return append(slices.Clip(path), more...)
 }
@@ -174,7 +172,7 @@ func (d *decoder) element(block *hcl.Block, element reflect.Value, path []string
 	return d.fill(block.Body, element.Elem(), path)
 }
 
-// labelled decodes blocks into a map by label. The last of one label wins.
+// labelled decodes blocks into a map by label. The last block with a label wins.
 func (d *decoder) labelled(blocks hcl.Blocks, field reflect.Value, path []string) hcl.Diagnostics {
 	var diags hcl.Diagnostics
 	out := reflect.MakeMap(field.Type())

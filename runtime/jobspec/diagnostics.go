@@ -12,16 +12,15 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// stage marks a diagnostic, in its Extra field, with the step that found it.
-// Nomad prints the findings of some steps in a shortened form, and clients
-// show that text.
+// stage marks a diagnostic, in its Extra field, with the parser step that found it. Nomad prints
+// the diagnostics of some steps in a shortened form, and clients show that text.
 type stage struct {
-	// prefix stands in front of the text.
+	// prefix precedes the text.
 	prefix string
 }
 
-// shorten marks diagnostics of a step of which only the first is printed,
-// with a count of the others.
+// shorten marks diagnostics of a step of which Text prints only the first, with the number of the
+// others.
 func shorten(diags hcl.Diagnostics, prefix string) hcl.Diagnostics {
 	mark := &stage{prefix: prefix}
 	for _, diag := range diags {
@@ -30,10 +29,9 @@ func shorten(diags hcl.Diagnostics, prefix string) hcl.Diagnostics {
 	return diags
 }
 
-// Text is the text of an error as Nomad's API and command line print it: one
-// line for each diagnostic, except that syntax errors and errors in bodies
-// without a schema print the first and the number of the others. Warnings are
-// left out.
+// Text returns the text of an error as Nomad's API and command line print it: one line for each
+// diagnostic, except that syntax errors and errors in bodies without a schema print the first and
+// the number of the others. Warnings are omitted.
 func Text(diags hcl.Diagnostics) string {
 	var lines []string
 	for i := 0; i < len(diags); {
@@ -66,7 +64,7 @@ func onlyErrors(diags hcl.Diagnostics) hcl.Diagnostics {
 	return out
 }
 
-// Err is the text of the errors in diags as an error, nil when there is none.
+// Err returns the text of the errors in diags as an error, nil if there is none.
 func Err(diags hcl.Diagnostics) error {
 	if !diags.HasErrors() {
 		return nil
@@ -76,10 +74,9 @@ func Err(diags hcl.Diagnostics) error {
 
 const maxShown = 20
 
-// WriteDiagnostics prints each diagnostic for a person: the line that Nomad
-// prints, and under it the line of the source with the place marked. Texts
-// are the sources by file name, as in File.Texts. Nobody reads more than
-// maxShown of them: of the rest there is only the number.
+// WriteDiagnostics prints each diagnostic for a terminal: the line that Nomad prints, and below it
+// the source line with the position marked. texts are the sources by file name, as in File.Texts.
+// Beyond maxShown diagnostics it prints only the number of the rest.
 func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byte) error {
 	var b strings.Builder
 	diags = slices.DeleteFunc(slices.Clone(diags), func(d *hcl.Diagnostic) bool { return follows(d, diags) })
@@ -104,8 +101,8 @@ func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byt
 	return err
 }
 
-// follows reports whether a diagnostic only says that an expression has no value,
-// of which another says why.
+// follows reports whether a diagnostic only reports that an expression has no value, while another
+// diagnostic has the reason.
 func follows(d *hcl.Diagnostic, all hcl.Diagnostics) bool {
 	return strings.HasSuffix(d.Detail, ": value must be known") && d.Subject != nil &&
 		slices.ContainsFunc(all, func(why *hcl.Diagnostic) bool {
@@ -113,8 +110,8 @@ func follows(d *hcl.Diagnostic, all hcl.Diagnostics) bool {
 		})
 }
 
-// line is a diagnostic in Nomad's one line: place, summary, detail. What has no
-// detail is ours, and says nothing of a place that it does not have.
+// line formats a diagnostic in Nomad's one line: position, summary, detail. A diagnostic without
+// detail is not one of Nomad's, and has no position if its subject is nil.
 func line(diag *hcl.Diagnostic) string {
 	switch {
 	case diag.Detail != "":
@@ -125,7 +122,7 @@ func line(diag *hcl.Diagnostic) string {
 	return fmt.Sprintf("%s: %s", diag.Subject, diag.Summary)
 }
 
-// widestSnippet is the longest source line that is worth printing.
+// widestSnippet is the length of the longest source line that is printed.
 const widestSnippet = 200
 
 func writeSnippet(b *strings.Builder, text []byte, rng hcl.Range) {
@@ -146,7 +143,7 @@ func writeSnippet(b *strings.Builder, text []byte, rng hcl.Range) {
 	if rng.End.Byte >= rng.Start.Byte && rng.End.Byte-start < len(line) {
 		marked = line[len(before):max(rng.End.Byte-start, len(before))]
 	}
-	// Tabs are kept in the indent, so that the marks stand under the text.
+	// The indent keeps tabs, so that the marks are below the text.
 	indent := strings.Map(func(r rune) rune {
 		if r == '\t' {
 			return r

@@ -13,28 +13,28 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// jobWith is the skeleton J(x) of the reference: a job with one task.
+// jobWith returns the skeleton J(x) of the reference: a job with one task.
 func jobWith(x string) string {
 	return "job \"j\" {\ngroup \"g\" {\ntask \"t\" {\ndriver = \"d\"\n" + x + "\n}\n}\n}\n"
 }
 
 func configOf(x string) string { return jobWith("config {\n" + x + "\n}") }
 
-// edge is a row of a table about the language. The name begins with its
-// number or section in the reference.
+// edge is a row of a table about the language. The name starts with its number or section in the
+// reference.
 type edge struct {
 	name string
 	text string
 	// vars, environ and files are the sources of variables; files are texts.
 	vars, environ, files []string
 	lax                  bool // not strict
-	// at is where to look in the output, as "TaskGroups.0.Tasks.0.Config".
+	// at is the compared path of the output, such as "TaskGroups.0.Tasks.0.Config".
 	at   string
 	want string // JSON
-	// errors are the diagnostics in Nomad's form; the file and the position
-	// are left out where they do not matter.
+	// errors are the diagnostics in Nomad's format; the file and the position are omitted where
+	// they do not matter.
 	errors []string
-	// warnings are what has to be in the warnings.
+	// warnings must be part of the warnings.
 	warnings []string
 }
 
@@ -94,8 +94,7 @@ func (e edge) run(t *testing.T) {
 	}
 }
 
-// checkErrors compares the lines of Nomad's text with those that are wanted.
-// The order between them is of no account.
+// checkErrors compares the lines of Nomad's text with the expected lines, in any order.
 func (e edge) checkErrors(t *testing.T, diags hcl.Diagnostics) {
 	t.Helper()
 	text := Text(diags)
@@ -144,9 +143,9 @@ func runEdges(t *testing.T, edges []edge) {
 	}
 }
 
-// TestNumberedEdgeCases are the rows of section 10 of the reference that are
-// about parsing. Rows about validation are tested in package model; those
-// about a running job, plan and the HTTP API where these are.
+// TestNumberedEdgeCases has the rows of section 10 of the reference about parsing. Package model
+// tests the rows about validation; rows about a running job, plan and the HTTP API are tested in
+// their packages.
 func TestNumberedEdgeCases(t *testing.T) {
 	runEdges(t, []edge{
 		{name: "JS-01 HCL JSON that begins with a line end is native", text: "\n{\"job\":{\"j\":{}}}",
@@ -525,8 +524,8 @@ func TestSchemaless(t *testing.T) {
 	})
 }
 
-// TestFaultBringsNoOtherFault compares whole texts: nothing is reported that only
-// follows from a fault.
+// TestFaultBringsNoOtherFault compares complete texts: an error that only follows from another
+// error is not reported.
 func TestFaultBringsNoOtherFault(t *testing.T) {
 	declared := "variable \"x\" {\n type = list(string)\n}\njob \"j\" {}\n"
 	for _, e := range []edge{

@@ -21,10 +21,10 @@ var hasMapAttributes = map[reflect.Type]bool{
 	reflect.TypeFor[api.Task]():      true,
 }
 
-// extensions is everything about a type that its tags do not say.
+// extensions has the extension of each type that needs one.
 var extensions map[reflect.Type]extension
 
-func init() { // a function, because the extensions use the decoder and it them
+func init() { // avoids an initialization cycle with the decoder
 	vault, secret := hcl.BlockHeaderSchema{Type: "vault"}, hcl.BlockHeaderSchema{Type: "secret", LabelNames: []string{"name"}}
 	extensions = map[reflect.Type]extension{
 		reflect.TypeFor[api.Job](): {
@@ -74,8 +74,8 @@ func setDefault[T any](field **T, value T) {
 	}
 }
 
-// The shorthands of a constraint or affinity each set the operator and the
-// value. Nomad has the last four of a constraint in its schema and ignores them.
+// Shorthands of a constraint or affinity: each sets the operator and the value. Nomad has the last
+// four of a constraint in its schema and ignores them.
 var (
 	constraintShorthands = []string{"version", "semver", "regexp", "set_contains", "distinct_hosts", "distinct_property",
 		"set_contains_any", "set_contains_all", "is_set", "is_not_set"}
@@ -110,8 +110,8 @@ func finishConstraint(d *decoder, content *hcl.BodyContent, target any, _ []stri
 	return diags
 }
 
-// presence decodes is_set and is_not_set. Their value is true, false, which means
-// the opposite, or the attribute itself.
+// presence decodes is_set and is_not_set. Their value is true, or false for the opposite, or the
+// attribute itself.
 func (d *decoder) presence(name string, attr *hcl.Attribute, c *api.Constraint) hcl.Diagnostics {
 	text, diags := d.text(attr.Expr)
 	on, err := strconv.ParseBool(text)
@@ -125,8 +125,7 @@ func (d *decoder) presence(name string, attr *hcl.Attribute, c *api.Constraint) 
 	return diags
 }
 
-// targets decodes the texts of a constraint or affinity, of which null means that
-// they are not given.
+// targets decodes the texts of a constraint or affinity. A null text is not set.
 func (d *decoder) targets(content *hcl.BodyContent, fields map[string]*string) hcl.Diagnostics {
 	var diags hcl.Diagnostics
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
@@ -159,7 +158,7 @@ func finishAffinity(d *decoder, content *hcl.BodyContent, target any, _ []string
 	return diags
 }
 
-// affinityWeight refuses a weight that Nomad would keep the low eight bits of.
+// affinityWeight rejects a weight that Nomad would truncate to eight bits.
 func (d *decoder) affinityWeight(attr *hcl.Attribute, a *api.Affinity) hcl.Diagnostics {
 	var wide *int64
 	diags := gohcl.DecodeExpression(attr.Expr, d.ctx, &wide)
@@ -175,8 +174,8 @@ func (d *decoder) affinityWeight(attr *hcl.Attribute, a *api.Affinity) hcl.Diagn
 	return diags
 }
 
-// finishNetwork sorts ports by whether their number is given. Any port block
-// replaces the literal reserved_ports, as in Nomad.
+// finishNetwork sorts ports into static and dynamic ports. As in Nomad, any port block replaces
+// the literal reserved_ports.
 func finishNetwork(_ *decoder, content *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
 	n := target.(*api.NetworkResource)
 	if len(n.DynamicPorts) == 0 {
@@ -241,8 +240,8 @@ func finishVault(_ *decoder, _ *hcl.BodyContent, target any, _ []string) hcl.Dia
 
 const horizontal = "horizontal"
 
-// finishScaling completes the policy of a group. That of a task is completed
-// by taskScaling, which knows its label.
+// finishScaling completes the policy of a group. taskScaling completes the policy of a task,
+// because it has the label.
 func finishScaling(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
 	s := target.(*api.ScalingPolicy)
 	if path[len(path)-1] != "scaling" {

@@ -8,8 +8,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
-// Format lays a native HCL text out in the canonical style. A text with
-// syntax errors is not touched.
+// Format formats a native HCL text in the canonical style. It does not change a text with syntax
+// errors.
 func Format(text []byte, name string) ([]byte, hcl.Diagnostics) {
 	if len(text) > MaxText {
 		return nil, tooLarge(len(text), name)

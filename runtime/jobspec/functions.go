@@ -19,8 +19,7 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 )
 
-// pure are the functions that depend on nothing but their arguments (and, for
-// some, on chance).
+// pure are the functions that depend only on their arguments (and, for some, on randomness).
 var pure = map[string]function.Function{
 	"abs":             stdlib.AbsoluteFunc,
 	"base64decode":    encoding.Base64DecodeFunc,
@@ -99,8 +98,8 @@ var pure = map[string]function.Function{
 	"zipmap":          stdlib.ZipmapFunc,
 }
 
-// files are the functions that look at the file system. Paths are relative to
-// the working directory, as in Nomad.
+// files are the functions that read the file system. Paths are relative to the working directory,
+// as in Nomad.
 var files = map[string]function.Function{
 	"abspath":    filesystem.AbsPathFunc,
 	"basename":   filesystem.BasenameFunc,
@@ -115,7 +114,7 @@ var files = map[string]function.Function{
 //lint:ignore ST1005 Nomad's text
 var errNoFiles = errors.New("filesystem function disabled.")
 
-// functionTable is the table of functions for one evaluation.
+// functionTable returns the functions for one evaluation.
 func functionTable(m *meter, withFiles bool) map[string]function.Function {
 	table := make(map[string]function.Function, len(pure)+len(files))
 	for name, f := range pure {
@@ -131,8 +130,8 @@ func functionTable(m *meter, withFiles bool) map[string]function.Function {
 	return table
 }
 
-// guarded is a function whose arguments are charged and checked before it
-// runs, and whose panics are errors without a stack.
+// guarded returns a function that checks and charges its arguments before it runs, and that
+// returns panics as errors without a stack.
 func guarded(name string, f function.Function, m *meter) function.Function {
 	check := guards[name]
 	return function.New(&function.Spec{
@@ -177,14 +176,14 @@ func disabled(f function.Function) function.Function {
 	})
 }
 
-// regularFile refuses a file that may have no end.
+// regularFile rejects a file that may have no end.
 func regularFile(args []cty.Value) error {
 	if !known(args...) {
 		return nil
 	}
 	path, err := homedir.Expand(args[0].AsString())
 	if err != nil {
-		return nil // the function itself says what is wrong
+		return nil // the function itself returns the error
 	}
 	info, err := os.Stat(path)
 	switch {

@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// The fuzz targets ask for the same of every text: an answer, no panic, and a
-// diagnostic that points into a text that exists. What parses comes back from
-// its own JSON unchanged.
+// All fuzz targets check the same for every text: Parse returns, does not panic, and each
+// diagnostic refers to an existing text. A parsed job is unchanged after a round trip through its
+// own JSON.
 
-// Seeds are small: the fuzzer spends its time on making what it finds smaller.
+// Seeds are small, because the fuzzer minimizes its findings.
 
 func checkParse(t *testing.T, src Source) {
 	t.Helper()
@@ -56,7 +56,7 @@ func checkParse(t *testing.T, src Source) {
 	}
 }
 
-// sameJSON compares by value: numbers beyond 2^53 lose digits on the way.
+// sameJSON compares by value: numbers beyond 2^53 lose digits in the round trip.
 func sameJSON(t *testing.T, a, b []byte) bool {
 	t.Helper()
 	var texts [2]string

@@ -12,8 +12,7 @@ import (
 )
 
 const (
-	// maxBcryptCost is the greatest cost of bcrypt: each step doubles the
-	// time, and 31 takes days.
+	// maxBcryptCost is the highest cost of bcrypt: each step doubles the time, and 31 takes days.
 	maxBcryptCost = 16
 	// maxDistinct bounds the list of a function whose time grows with the
 	// square of its length.
@@ -22,8 +21,8 @@ const (
 
 var errTooLarge = errors.New("the result would be too large")
 
-// guards refuse arguments with which a function would take too long, or too
-// much memory, before its result could be measured.
+// guards reject arguments with which a function would use too much time or memory before its
+// result could be measured.
 var guards = map[string]func(args []cty.Value) error{
 	"bcrypt": func(args []cty.Value) error {
 		if len(args) > 1 && known(args[1]) && args[1].GreaterThan(cty.NumberIntVal(maxBcryptCost)).True() {
@@ -68,7 +67,7 @@ var guards = map[string]func(args []cty.Value) error{
 		if !known(args...) {
 			return nil
 		}
-		// Each match is replaced, and at worst each place matches.
+		// Each match is replaced, and at worst every position matches.
 		return bounded(int64(len(args[0].AsString())), int64(1+len(args[2].AsString())))
 	},
 	"replace": func(args []cty.Value) error {
@@ -106,7 +105,7 @@ func known(args ...cty.Value) bool {
 	return true
 }
 
-// bounded refuses a product that is larger than any value may be.
+// bounded rejects a product that is larger than the maximum value size.
 func bounded(a, b int64) error {
 	if a > 0 && b > 0 && a > budget/b {
 		return errTooLarge
@@ -119,8 +118,7 @@ var (
 	hugePower = regexp.MustCompile(`[eE][+-]?0*[1-9][0-9]{4}`)
 )
 
-// checkFormat refuses a width of millions, and text that becomes a number of
-// as many digits.
+// checkFormat rejects a width of millions, and a text that becomes a number with as many digits.
 func checkFormat(args []cty.Value) error {
 	for i, arg := range args {
 		if !known(arg) || arg.Type() != cty.String {
@@ -137,9 +135,9 @@ func checkFormat(args []cty.Value) error {
 	return nil
 }
 
-// checkYAML refuses text that could nest deeper than the decoder should
-// recurse: by brackets, or by "- - - …" in one line. Nesting by indentation
-// costs its square in text, and needs no bound of its own.
+// checkYAML rejects a text that could nest too deep for the recursive decoder: by brackets, or by
+// "- - - …" in one line. Nesting by indentation needs a text of quadratic length, so it has no
+// limit of its own.
 func checkYAML(text string) error {
 	flow := 0
 	for line := range strings.Lines(text) {

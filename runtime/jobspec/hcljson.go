@@ -9,9 +9,8 @@ import (
 	"github.com/zclconf/go-cty/cty/convert"
 )
 
-// jsonBody is a body in HCL's JSON profile. It exists for its expressions:
-// the library evaluates the templates in JSON strings by itself, and they
-// have to let references survive as native ones do.
+// jsonBody is a body in HCL's JSON profile. It rewrites the expressions: the library evaluates the
+// templates in JSON strings by itself, and they must preserve references as native expressions do.
 type jsonBody struct {
 	hcl.Body
 	meter *meter
@@ -49,8 +48,8 @@ func (b *jsonBody) wrap(content *hcl.BodyContent) {
 	}
 }
 
-// blocksFirst drops the attribute form of what may also be a block (env,
-// meta): JSON writes both in the same way.
+// blocksFirst removes the attribute form of names that may also be a block (env, meta): JSON has
+// the same syntax for both.
 func blocksFirst(schema *hcl.BodySchema) *hcl.BodySchema {
 	blocks := make(map[string]bool, len(schema.Blocks))
 	for _, block := range schema.Blocks {
@@ -71,7 +70,7 @@ type jsonExpr struct {
 	meter *meter
 }
 
-// UnwrapExpression lets static analysis see the JSON value.
+// UnwrapExpression returns the JSON value for static analysis.
 func (e *jsonExpr) UnwrapExpression() hcl.Expression { return e.Expression }
 
 func (e *jsonExpr) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
@@ -89,7 +88,7 @@ func (e *jsonExpr) child(expr hcl.Expression) *jsonExpr {
 	return &jsonExpr{Expression: expr, meter: e.meter}
 }
 
-// children are the elements of a JSON array, or the members of an object.
+// children returns the elements of a JSON array, or the members of an object.
 func (e *jsonExpr) children() (list []hcl.Expression, isList bool, members []hcl.KeyValuePair, isObject bool) {
 	if lister, ok := e.Expression.(interface{ ExprList() []hcl.Expression }); ok {
 		if list = lister.ExprList(); list != nil {
@@ -112,7 +111,7 @@ func (e *jsonExpr) value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	case isObject:
 		return e.object(members, ctx)
 	}
-	// Without a context, the library takes a string as it is.
+	// Without a context, the library returns the string literally.
 	val, diags := e.Expression.Value(nil)
 	if ctx == nil || diags.HasErrors() || val.Type() != cty.String || !isTemplate(val) {
 		return val, diags
@@ -135,7 +134,7 @@ func isTemplate(val cty.Value) bool {
 func (e *jsonExpr) template(val cty.Value) (hcl.Expression, hcl.Diagnostics) {
 	rng := e.StartRange()
 	start := rng.Start
-	start.Byte++ // the quote
+	start.Byte++ // skips the quote
 	start.Column++
 	return parseTemplate([]byte(val.AsString()), e.meter, rng.Filename, start)
 }
@@ -171,8 +170,8 @@ func (e *jsonExpr) object(members []hcl.KeyValuePair, ctx *hcl.EvalContext) (cty
 	return cty.ObjectVal(vals), diags
 }
 
-// memberName is the name of a member, which may be a template too. It is nil
-// when there is no name, and then diags say why.
+// memberName returns the name of a member, which may be a template. It is nil if the name has no
+// value; diags has the reason.
 func (e *jsonExpr) memberName(key hcl.Expression, ctx *hcl.EvalContext) (*string, hcl.Diagnostics) {
 	val, diags := e.child(key).value(ctx)
 	if diags.HasErrors() {

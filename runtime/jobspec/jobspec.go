@@ -12,54 +12,52 @@ import (
 	"github.com/zclconf/go-cty/cty/function"
 )
 
-// Source is the text of a job and everything that decides what it means.
+// Source is the text of a job and all other inputs of the parser.
 type Source struct {
-	// Name is the file name in diagnostics: the base name of a path, "stdin",
-	// or what the caller finds best.
+	// Name is the file name in diagnostics: the base name of a path, "stdin", or another name of
+	// the caller's choice.
 	Name string
-	// Text is native HCL, or HCL's JSON profile when its first byte that is
-	// not a space is '{'.
+	// Text is native HCL, or HCL's JSON profile if its first byte that is not a space is '{'.
 	Text []byte
 
 	// Vars are the values of -var, each "name=value".
 	Vars []string
-	// VarFiles are the paths of variable files, weakest first.
+	// VarFiles are the paths of variable files, lowest precedence first.
 	VarFiles []string
-	// VarText is the content of one more variable file, stronger than
-	// VarFiles. The parse endpoint of the HTTP API sends it.
+	// VarText is the content of one more variable file, which takes precedence over VarFiles. The
+	// parse endpoint of the HTTP API sets it.
 	VarText string
-	// Environ is where NOMAD_VAR_<name> is looked up, in the form of
-	// os.Environ. It may be nil.
+	// Environ is searched for NOMAD_VAR_<name>, in the format of os.Environ. It may be nil.
 	Environ []string
 
-	// Files allows the functions that read the file system. Their paths are
-	// relative to the working directory of the process, as in Nomad.
+	// Files enables the functions that read the file system. Their paths are relative to the
+	// working directory of the process, as in Nomad.
 	Files bool
-	// Strict refuses values for variables that the job does not declare.
+	// Strict rejects values for variables that the job does not declare.
 	Strict bool
 }
 
 // File is a parsed job file.
 type File struct {
-	// Job is the job as written. It is nil when there were errors.
+	// Job is the job as written. It is nil if there were errors.
 	Job *api.Job
-	// Texts holds every text that a diagnostic may point into, by file name.
+	// Texts has every text to which a diagnostic may refer, by file name.
 	Texts map[string][]byte
 
 	ranges ranges
 }
 
-// Parse reads a job file. It always returns a File, so that its Texts can
-// show where the diagnostics point; File.Job is set when the diagnostics hold
-// no error. Warnings come back with a good job as well.
+// Parse parses a job file. It always returns a File, so that its Texts can show the positions of
+// the diagnostics; File.Job is set if the diagnostics have no error. A valid job may have
+// warnings.
 //
-// Parse reads the variable files named in src and, with src.Files, what the
-// file functions ask for. It keeps no state and may be called concurrently.
+// Parse reads the variable files named in src and, with src.Files, the files that functions of the
+// job name. It keeps no state and may be called concurrently.
 func Parse(src Source) (*File, hcl.Diagnostics) {
 	return parseWithin(budget, src)
 }
 
-// parseWithin is Parse with a budget of its own.
+// parseWithin is Parse with a given budget.
 func parseWithin(limit int, src Source) (*File, hcl.Diagnostics) {
 	p := &parser{
 		src:   src,
@@ -68,7 +66,7 @@ func parseWithin(limit int, src Source) (*File, hcl.Diagnostics) {
 	}
 	job, diags := p.parse()
 	if p.meter.exceeded != nil {
-		// Whatever else was found came from values that were cut short.
+		// Other errors may only result from values that were cut short.
 		diags = hcl.Diagnostics{p.meter.exceeded}
 	}
 	if !diags.HasErrors() {
@@ -77,7 +75,7 @@ func parseWithin(limit int, src Source) (*File, hcl.Diagnostics) {
 	return p.file, diags
 }
 
-// parser holds what the steps of one call of Parse share.
+// parser is the shared state of the steps of one call of Parse.
 type parser struct {
 	src   Source
 	file  *File
@@ -93,8 +91,8 @@ var fileSchema = &hcl.BodySchema{
 	},
 }
 
-// parse is the pipeline. Each step needs the one before it to be free of
-// errors; inside a step all errors are collected.
+// parse runs all steps. A step runs only if the previous steps found no errors; all errors of a
+// step are collected.
 func (p *parser) parse() (*api.Job, hcl.Diagnostics) {
 	body, diags := p.syntax(p.src.Text, p.src.Name)
 	given, moreDiags := p.varFiles()
@@ -109,7 +107,7 @@ func (p *parser) parse() (*api.Job, hcl.Diagnostics) {
 	diags = append(diags, moreDiags...)
 	job, moreDiags := jobBlock(content)
 	if job == nil && diags.HasErrors() && hasBlock(body, "job") {
-		moreDiags = nil // its labels are wrong
+		moreDiags = nil // the labels of the block are wrong
 	}
 	diags = append(diags, moreDiags...)
 	if diags.HasErrors() {
@@ -132,7 +130,7 @@ func (p *parser) parse() (*api.Job, hcl.Diagnostics) {
 	return decoded, append(diags, moreDiags...)
 }
 
-// hasBlock reports whether a body has a block of the type, whatever its labels are.
+// hasBlock reports whether a body has a block of the type, with any labels.
 func hasBlock(body hcl.Body, name string) bool {
 	switch b := body.(type) {
 	case *nativeBody:
@@ -144,7 +142,7 @@ func hasBlock(body hcl.Body, name string) bool {
 	return false
 }
 
-// jobBlock finds the one job block of a file.
+// jobBlock returns the only job block of a file.
 func jobBlock(content *hcl.BodyContent) (*hcl.Block, hcl.Diagnostics) {
 	var job *hcl.Block
 	var diags hcl.Diagnostics
@@ -171,7 +169,7 @@ func jobBlock(content *hcl.BodyContent) (*hcl.Block, hcl.Diagnostics) {
 	return job, diags
 }
 
-// functions is the function table of an evaluation.
+// functions returns the functions of an evaluation.
 func (p *parser) functions(files bool) map[string]function.Function {
 	return functionTable(p.meter, files)
 }

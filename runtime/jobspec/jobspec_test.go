@@ -141,7 +141,7 @@ func TestWriteDiagnostics(t *testing.T) {
 	}
 }
 
-// TestSnippetOfValue: text from the command line has a place too.
+// TestSnippetOfValue: a text from the command line has a position too.
 func TestSnippetOfValue(t *testing.T) {
 	file, diags := Parse(Source{Name: "in.hcl", Text: []byte("variable \"x\" {\n  type = bool\n}\njob \"j\" {}\n"), Vars: []string{"x=yes"}})
 	var b strings.Builder
@@ -187,7 +187,7 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// TestDisabledFileFunctions is what the parse endpoint has to refuse.
+// TestDisabledFileFunctions lists the functions that the parse endpoint must reject.
 func TestDisabledFileFunctions(t *testing.T) {
 	for _, call := range []string{`file("x")`, `basename("a/b")`, `dirname("a/b")`, `abspath("x")`, `filebase64("x")`, `fileexists("x")`, `length(fileset(".", "*"))`, `pathexpand("~")`} {
 		text := []byte("job \"j\" {\n  meta {\n    a = " + call + "\n  }\n}\n")
@@ -200,7 +200,7 @@ func TestDisabledFileFunctions(t *testing.T) {
 	}
 }
 
-// TestFunctionNames is the list of section 1.7, and what is absent there.
+// TestFunctionNames checks the list of section 1.7, and that other functions are absent.
 func TestFunctionNames(t *testing.T) {
 	want := strings.Fields(`abs base64decode base64encode bcrypt can ceil chomp chunklist cidrhost cidrnetmask cidrsubnet cidrsubnets coalesce coalescelist compact concat contains convert csvdecode distinct element flatten floor format formatdate formatlist indent index join jsondecode jsonencode keys length log lookup lower max md5 merge min parseint pow range regex_replace replace reverse rsadecrypt setintersection setproduct setunion sha1 sha256 sha512 signum slice sort split strlen strrev substr timeadd title trim trimprefix trimspace trimsuffix try upper urlencode uuidv4 uuidv5 values yamldecode yamlencode zipmap
 		abspath basename dirname file filebase64 fileexists fileset pathexpand`)
@@ -215,7 +215,7 @@ func TestFunctionNames(t *testing.T) {
 	}
 }
 
-// TestParseConcurrently: Parse shares nothing but tables that do not change.
+// TestParseConcurrently: calls of Parse share only immutable tables.
 func TestParseConcurrently(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {

@@ -12,8 +12,8 @@ import (
 // local is one entry of the locals blocks.
 type local struct {
 	attr *hcl.Attribute
-	// needs are the names of the locals that the expression mentions; all is
-	// set when it mentions local as a whole.
+	// needs are the names of the locals in the expression; all is set if the expression uses the
+	// object local itself.
 	needs []string
 	all   bool
 	state localState
@@ -29,9 +29,9 @@ const (
 	failed
 )
 
-// locals evaluates the locals blocks. They may refer to each other in any
-// order; each is evaluated after those that it mentions. The same name in two
-// blocks is no error in Nomad: the later one counts.
+// locals evaluates the locals blocks. They may refer to each other in any order; each is evaluated
+// after the locals that it needs. As in Nomad, the same name in two blocks is no error: the later
+// one counts.
 func (p *parser) locals(blocks hcl.Blocks, ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	declared, order, diags := declareLocals(blocks)
 	e := &localEvaluation{declared: declared, ctx: ctx, meter: p.meter}
@@ -88,7 +88,7 @@ func newLocal(attr *hcl.Attribute) *local {
 	return l
 }
 
-// stepName is the name in local.name and in local["name"].
+// stepName returns the name in local.name and in local["name"].
 func stepName(step hcl.Traverser) string {
 	switch s := step.(type) {
 	case hcl.TraverseAttr:
@@ -108,8 +108,8 @@ type localEvaluation struct {
 	depth    int
 }
 
-// evaluate evaluates one local after those that it needs. What is missing or
-// runs in a circle is simply not there when the expression looks for it.
+// evaluate evaluates one local after the locals that it needs. A missing local or a cyclic one has
+// no value when the expression is evaluated.
 func (e *localEvaluation) evaluate(name string) hcl.Diagnostics {
 	l := e.declared[name]
 	if l == nil || l.state != pending {
@@ -152,7 +152,7 @@ func (e *localEvaluation) evaluate(name string) hcl.Diagnostics {
 	return append(diags, moreDiags...)
 }
 
-// object holds those of the named locals that have a value.
+// object returns an object with the named locals that have a value.
 func (e *localEvaluation) object(names []string) cty.Value {
 	vals := make(map[string]cty.Value, len(names))
 	for _, name := range names {

@@ -9,36 +9,34 @@ import (
 )
 
 const (
-	// budget is how much one parse may evaluate, counted in bytes of the
-	// values that it makes on the way. An ordinary job needs some ten
-	// thousand.
+	// budget is how much one parse may evaluate, counted in bytes of all values that it creates.
+	// An ordinary job needs some ten thousand.
 	budget = 64 << 20
-	// valueCost is what a value counts beside its text, numberCost what a
-	// number counts, whose decimal text is slow to make, and blockCost what a
-	// decoded block counts: about their share of the time.
+	// valueCost is counted for a value in addition to its text, numberCost for a number, whose
+	// decimal text is slow to create, and blockCost for a decoded block. They are proportional to
+	// the time.
 	valueCost  = 32
 	numberCost = 256
 	blockCost  = 1024
-	// maxValueDepth bounds how deep values nest: locals can build on each
-	// other, so that short expressions make deep values.
+	// maxValueDepth limits the nesting of values: locals can refer to each other, so that short
+	// expressions create deep values.
 	maxValueDepth = 500
-	// maxForEach is how many blocks one dynamic block may make.
+	// maxForEach is the maximum number of blocks of one dynamic block.
 	maxForEach = 10_000
-	// maxNumberBits bounds the exponent of a number: beyond it, the decimal
-	// text of the number is the danger.
+	// maxNumberBits limits the exponent of a number: the decimal text of a larger number would be
+	// too long.
 	maxNumberBits = 1 << 16
 )
 
-// meter stops an evaluation that grows without bound. HCL cannot be told to
-// stop, so every metered expression asks first, and once the budget is spent
-// each of them answers at once.
+// meter stops an evaluation that grows without bound. HCL cannot be interrupted, so every metered
+// expression first checks the budget; once the budget is spent, all of them return at once.
 type meter struct {
 	limit    int
 	used     int
 	exceeded *hcl.Diagnostic
 }
 
-// charge counts what a value holds and reports the first excess.
+// charge counts the size of a value and returns a diagnostic for the first excess.
 func (m *meter) charge(val cty.Value, rng hcl.Range) *hcl.Diagnostic {
 	if m.exceeded != nil {
 		return nil
@@ -49,7 +47,7 @@ func (m *meter) charge(val cty.Value, rng hcl.Range) *hcl.Diagnostic {
 	return m.exceeded
 }
 
-// spend counts work that is no value.
+// spend counts work that creates no value.
 func (m *meter) spend(n int, rng hcl.Range) *hcl.Diagnostic {
 	if m.exceeded != nil {
 		return nil
@@ -62,8 +60,7 @@ func (m *meter) spend(n int, rng hcl.Range) *hcl.Diagnostic {
 
 const spentReason = "The expressions of this file make values that are too large. Are locals, for expressions or dynamic blocks multiplying each other?"
 
-// measure adds the size of a value to the account. The answer is why the
-// value is refused, or nothing.
+// measure counts the size of a value. It returns the reason if the value is rejected, or "".
 func (m *meter) measure(val cty.Value, depth int) string {
 	m.used += valueCost
 	switch {
@@ -94,8 +91,8 @@ func (m *meter) measure(val cty.Value, depth int) string {
 	return ""
 }
 
-// number refuses a number whose decimal text would be enormous, and counts the
-// length of that of others.
+// number rejects a number whose decimal text would be too long, and counts the length of the text
+// otherwise.
 func (m *meter) number(val cty.Value) string {
 	f := val.AsBigFloat()
 	if f.IsInf() {
@@ -112,7 +109,7 @@ func (m *meter) number(val cty.Value) string {
 	return ""
 }
 
-// forEach bounds the blocks that a dynamic block makes, before it makes them.
+// forEach limits the blocks of a dynamic block before it is expanded.
 func (m *meter) forEach(val cty.Value, expr hcl.Expression, _ *hcl.EvalContext) hcl.Diagnostics {
 	val, _ = val.Unmark()
 	if !val.IsKnown() || val.IsNull() || !val.CanIterateElements() || val.LengthInt() <= maxForEach {
@@ -122,7 +119,7 @@ func (m *meter) forEach(val cty.Value, expr hcl.Expression, _ *hcl.EvalContext) 
 		fmt.Sprintf("A dynamic block can make %d blocks at most, and this asks for %d.", maxForEach, val.LengthInt()), expr.Range())}
 }
 
-// budgeted is an expression whose results are charged.
+// budgeted is an expression whose results are counted.
 type budgeted struct {
 	hclsyntax.Expression
 	meter *meter
@@ -139,6 +136,6 @@ func (e *budgeted) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	return val, diags
 }
 
-// UnwrapExpression lets static analysis (type expressions, lists of labels)
-// see what was written.
+// UnwrapExpression returns the original expression for static analysis (type expressions, lists of
+// labels).
 func (e *budgeted) UnwrapExpression() hcl.Expression { return e.Expression }

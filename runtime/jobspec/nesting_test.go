@@ -9,18 +9,18 @@ import (
 
 const mebibyte = 1 << 20
 
-// repeat makes about a mebibyte of one piece of text.
+// repeat returns about a mebibyte of one piece of text.
 func repeat(piece string) string { return strings.Repeat(piece, mebibyte/len(piece)) }
 
-// TestDeepTextIsRefused gives the parser what would overflow its stack. The
-// brief is a second; the test only insists on an answer that has a place, in
-// memory that stays within bounds.
+// TestDeepTextIsRefused parses texts that would overflow the stack of the parser. The target is a
+// second; the test only checks that the error has a position, and that memory stays within a
+// limit.
 func TestDeepTextIsRefused(t *testing.T) {
 	job := func(meta string) string { return "job \"j\" {\n  meta {\n    a = " + meta }
 	tests := []struct {
 		name, text string
 		vars       []string
-		file       string // what the diagnostic names
+		file       string // the file in the diagnostic
 	}{
 		{"brackets", job(repeat("[")), nil, "in.hcl"},
 		{"parentheses", job(repeat("(")), nil, "in.hcl"},
@@ -76,7 +76,7 @@ func TestDeepTextIsRefused(t *testing.T) {
 	}
 }
 
-// TestVariableFileIsScanned: the scan stands in front of every text.
+// TestVariableFileIsScanned: the scan precedes the parse of every text.
 func TestVariableFileIsScanned(t *testing.T) {
 	for name, text := range map[string]string{
 		"HCL":       "x = " + repeat("["),
@@ -96,7 +96,7 @@ func TestVariableFileIsScanned(t *testing.T) {
 	}
 }
 
-// TestOrdinaryDepthIsAccepted: the count goes down again where it should.
+// TestOrdinaryDepthIsAccepted: the count decreases at closing brackets.
 func TestOrdinaryDepthIsAccepted(t *testing.T) {
 	many := func(n int, line string) string { return strings.Repeat(line, n) }
 	tests := map[string]string{
@@ -130,8 +130,7 @@ func TestOrdinaryDepthIsAccepted(t *testing.T) {
 	}
 }
 
-// TestEvaluationIsBounded gives texts that are short and mean something
-// enormous.
+// TestEvaluationIsBounded evaluates texts that are short and create enormous values.
 func TestEvaluationIsBounded(t *testing.T) {
 	doubling := func(op string, n int) string {
 		b := "locals {\n  a0 = \"" + strings.Repeat("x", 1000) + "\"\n"
@@ -191,7 +190,7 @@ func TestEvaluationIsBounded(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			// A sixteenth of the budget is enough to see where it ends.
+			// A sixteenth of the budget suffices to reach its end.
 			_, diags := parseWithin(budget/16, Source{Name: "in.hcl", Text: []byte(test.text), Files: true})
 			text := Text(diags)
 			if !strings.Contains(text, test.want) {

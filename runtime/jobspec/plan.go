@@ -8,15 +8,15 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// plan is how a struct type reads from a body, as its hcl tags say.
+// plan is the decoding of a struct type, according to its hcl tags.
 type plan struct {
 	schema *hcl.BodySchema
 	attrs  []planned
 	blocks []planned
-	label  int // the field that takes the label, or -1
+	label  int // index of the field for the label, or -1
 }
 
-// planned is one field of a plan: where it is, and its name in the file.
+// planned is one field of a plan: its index, and its name in the file.
 type planned struct {
 	name  string
 	field int
@@ -24,7 +24,7 @@ type planned struct {
 
 var plans sync.Map // reflect.Type → *plan
 
-// planOf makes the plan of a struct type, once.
+// planOf returns the cached plan of a struct type.
 func planOf(t reflect.Type) *plan {
 	if p, ok := plans.Load(t); ok {
 		return p.(*plan)
@@ -42,11 +42,11 @@ func newPlan(t reflect.Type) *plan {
 		case kind == "label":
 			p.label = i
 		case name == "" || name == "-":
-			// Set by the server, or by a rule of ours.
+			// The server sets the field, or an extension decodes it.
 		case kind == "block":
 			p.addBlock(name, i, field.Type)
 		default:
-			// A pointer can say "absent" by itself, so it is never required.
+			// A nil pointer represents an absent value, so a pointer field is never required.
 			required := kind != "optional" && field.Type.Kind() != reflect.Pointer
 			p.attrs = append(p.attrs, planned{name, i})
 			p.schema.Attributes = append(p.schema.Attributes, hcl.AttributeSchema{Name: name, Required: required})
@@ -66,8 +66,8 @@ func (p *plan) addBlock(name string, field int, t reflect.Type) {
 	p.schema.Blocks = append(p.schema.Blocks, header)
 }
 
-// elementStruct is the struct that a block of this field type decodes into,
-// nil when the block is a map.
+// elementStruct returns the struct type that a block of this field type decodes into, nil if the
+// block is a map.
 func elementStruct(t reflect.Type) reflect.Type {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
 		t = t.Elem()
@@ -85,7 +85,7 @@ func labelName(field reflect.StructField) string {
 	return strings.ToLower(field.Name)
 }
 
-// with is the schema of the plan and more.
+// with returns the schema of the plan with more attributes and blocks.
 func (p *plan) with(attrs []hcl.AttributeSchema, blocks []hcl.BlockHeaderSchema) *hcl.BodySchema {
 	if len(attrs)+len(blocks) == 0 {
 		return p.schema

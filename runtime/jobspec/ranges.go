@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// ranges remembers where each block and attribute of the job was written.
+// ranges has the source range of each block and attribute of the job.
 type ranges map[string]hcl.Range
 
 func rangeKey(path []string) string { return strings.Join(path, "\x00") }
@@ -18,23 +18,21 @@ func (r ranges) add(path []string, rng hcl.Range) {
 	}
 }
 
-// alias says that a part of the job was written at another path.
+// alias records that a part of the job was written at another path.
 func (r ranges) alias(path, written []string) {
 	if rng, ok := r[rangeKey(written)]; ok {
 		r.add(path, rng)
 	}
 }
 
-// Range says where a part of the job was written: the header of a block, or
-// an attribute. The path alternates as in the file: the type of a block, then
-// its label or, for a block without label that may be repeated, its number
-// among its kind, then what is inside:
+// Range returns the source range of a part of the job: the header of a block, or an attribute. The
+// path alternates as in the file: the type of a block, then its label or, for a repeatable block
+// without a label, its index among the blocks of its type, then the path inside the block:
 //
 //	f.Range("group", "web", "task", "app", "template", "0", "destination")
 //
-// Where the exact path was not written, the answer is the innermost enclosing
-// part that was. It is false when nothing is known, as for a job in the JSON
-// of the API.
+// If the file does not have the exact path, Range returns the innermost enclosing part. It returns
+// false if no range is recorded, as for a job in the JSON of the API.
 func (f *File) Range(path ...string) (hcl.Range, bool) {
 	for n := len(path); n >= 0; n-- {
 		if rng, ok := f.ranges[rangeKey(path[:n])]; ok {

@@ -8,11 +8,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
-// reference is a traversal such as attr.kernel.name. When nothing of its root
-// name is in scope it belongs to the run time, and its value is its own text.
+// reference is a traversal such as attr.kernel.name. If its root name is not in scope, it is
+// resolved at run time, and its value is its own text.
 type reference struct {
 	*hclsyntax.ScopeTraversalExpr
-	// text is what survives, already in ${ }.
+	// text is the value, including ${ }.
 	text string
 }
 
@@ -32,11 +32,11 @@ func defined(ctx *hcl.EvalContext, name string) bool {
 	return false
 }
 
-// rewriter replaces, in a parsed text, every reference by one that survives,
-// and puts the meter where values can grow.
+// rewriter replaces, in a parsed text, every traversal by a reference, and wraps expressions whose
+// values can grow in the meter.
 type rewriter struct {
-	text  []byte // what the ranges of the expressions point into …
-	base  int    // … less this
+	text  []byte // source text of the expressions
+	base  int    // byte offset at which text starts
 	meter *meter
 	diags hcl.Diagnostics
 }
@@ -102,8 +102,8 @@ func (r *rewriter) expr(expr hclsyntax.Expression, depth int) hclsyntax.Expressi
 			e.Items[i].ValueExpr = r.expr(e.Items[i].ValueExpr, depth)
 		}
 	case *hclsyntax.ObjectConsKeyExpr:
-		// A bare name is the key itself, and a bare path is refused: both are
-		// decided by looking at the traversal.
+		// A bare name is the key itself, and a bare path is rejected: the library decides both by
+		// the traversal.
 		if _, bare := e.Wrapped.(*hclsyntax.ScopeTraversalExpr); !bare || e.ForceNonLiteral {
 			e.Wrapped = r.expr(e.Wrapped, depth)
 		}
@@ -137,8 +137,8 @@ func (r *rewriter) loop(e *hclsyntax.ForExpr, depth int) {
 	}
 }
 
-// interpolated rewrites what stands in ${ } of a template. A reference that
-// stands there alone keeps the spaces around it.
+// interpolated rewrites the expression in ${ } of a template. A reference that is the whole
+// template keeps the spaces around it.
 func (r *rewriter) interpolated(expr hclsyntax.Expression, depth int) hclsyntax.Expression {
 	e, ok := expr.(*hclsyntax.ScopeTraversalExpr)
 	if !ok {
@@ -155,7 +155,7 @@ func (r *rewriter) source(rng hcl.Range) string {
 	return string(r.text[start:end])
 }
 
-// spacesBefore is what lies between ${ and the range, when that is spaces.
+// spacesBefore returns the spaces between ${ and the range, if there is nothing else.
 func (r *rewriter) spacesBefore(rng hcl.Range) string {
 	end := rng.Start.Byte - r.base
 	start := end
@@ -168,7 +168,7 @@ func (r *rewriter) spacesBefore(rng hcl.Range) string {
 	return string(r.text[start:end])
 }
 
-// spacesAfter is what lies between the range and }, when that is spaces.
+// spacesAfter returns the spaces between the range and }, if there is nothing else.
 func (r *rewriter) spacesAfter(rng hcl.Range) string {
 	start := rng.End.Byte - r.base
 	end := start
@@ -181,8 +181,7 @@ func (r *rewriter) spacesAfter(rng hcl.Range) string {
 	return string(r.text[start:end])
 }
 
-// references lists the traversals of a rewritten expression that its own for
-// expressions do not bind.
+// references lists the traversals of a rewritten expression that no for expression in it binds.
 func references(expr hcl.Expression) []hcl.Traversal {
 	switch e := expr.(type) {
 	case *jsonExpr:

@@ -12,16 +12,15 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// data reads a native body that has no schema, such as config { }. Its rules
-// are section 8.1 of the job specification reference: a block is a list of
-// maps, and so is an object written directly as the value of an attribute.
-// Where an attribute and a block have one name, the block wins.
+// data reads a native body without a schema, such as config { }. Its rules are section 8.1 of the
+// job specification reference: a block is a list of maps, and so is an object written directly as
+// the value of an attribute. If an attribute and a block have the same name, the block wins.
 func (b *nativeBody) data(ctx *hcl.EvalContext) (map[string]any, hcl.Diagnostics) {
 	return nativeData(b.syntax, ctx, true)
 }
 
-// nativeData is data for a body at any depth. A null is dropped at the top,
-// and kept further inside.
+// nativeData is data for a body at any depth. A null is dropped at the top level, and kept in
+// nested bodies.
 func nativeData(body *hclsyntax.Body, ctx *hcl.EvalContext, top bool) (map[string]any, hcl.Diagnostics) {
 	out := make(map[string]any, len(body.Attributes)+len(body.Blocks))
 	var diags hcl.Diagnostics
@@ -52,7 +51,7 @@ func nativeData(body *hclsyntax.Body, ctx *hcl.EvalContext, top bool) (map[strin
 	return out, diags
 }
 
-// data reads a JSON body that has no schema: objects stay what they are.
+// data reads a JSON body without a schema. Objects are not converted to lists.
 func (b *jsonBody) data(ctx *hcl.EvalContext) (map[string]any, hcl.Diagnostics) {
 	attrs, diags := b.JustAttributes()
 	out := make(map[string]any, len(attrs))
@@ -66,8 +65,7 @@ func (b *jsonBody) data(ctx *hcl.EvalContext) (map[string]any, hcl.Diagnostics) 
 	return out, diags
 }
 
-// inOrder lists attributes as they stand in the file, so that diagnostics
-// come in one order.
+// inOrder lists attributes in the order of the file, so that diagnostics have a fixed order.
 func inOrder(attrs hclsyntax.Attributes) []string {
 	names := slices.Collect(maps.Keys(attrs))
 	slices.SortFunc(names, func(a, b string) int {
@@ -90,8 +88,8 @@ func isObjectLiteral(expr hcl.Expression) bool {
 	return ok
 }
 
-// plainValue evaluates an expression into what encoding/json knows: nil,
-// bool, int, float64, string, []any and map[string]any.
+// plainValue evaluates an expression into the types of encoding/json: nil, bool, int, float64,
+// string, []any and map[string]any.
 func plainValue(expr hcl.Expression, ctx *hcl.EvalContext) (any, hcl.Diagnostics) {
 	val, diags := expr.Value(ctx)
 	plain, err := plain(val)
@@ -125,7 +123,7 @@ func plain(val cty.Value) (any, error) {
 	}
 }
 
-// plainNumber is an int where the number is whole and fits one.
+// plainNumber returns an int if the number is whole and fits into an int.
 func plainNumber(n *big.Float) any {
 	if i, accuracy := n.Int64(); accuracy == big.Exact {
 		return int(i)

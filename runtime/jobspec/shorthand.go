@@ -7,13 +7,13 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// finishJob sets what the label of the job says when the job does not.
+// finishJob sets fields that follow from the label of the job.
 func finishJob(job *api.Job, label string) {
 	setDefault(&job.ID, label)
 	setDefault(&job.Name, label)
 }
 
-// jobShorthands gives the blocks that a job may hold for its tasks to them.
+// jobShorthands copies the blocks of a job that apply to its tasks to the tasks.
 func jobShorthands(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
 	job := target.(*api.Job)
 	alone, diags := d.taskShorthand(content.Blocks.OfType("task"))
@@ -25,7 +25,7 @@ func jobShorthands(d *decoder, content *hcl.BodyContent, target any, path []stri
 	return append(diags, moreDiags...)
 }
 
-// taskShorthand makes a group of each task that stands in the job itself.
+// taskShorthand makes a group for each task block directly in the job.
 func (d *decoder) taskShorthand(blocks hcl.Blocks) ([]*api.TaskGroup, hcl.Diagnostics) {
 	var groups []*api.TaskGroup
 	var diags hcl.Diagnostics
@@ -40,7 +40,7 @@ func (d *decoder) taskShorthand(blocks hcl.Blocks) ([]*api.TaskGroup, hcl.Diagno
 	return groups, diags
 }
 
-// groupShorthands gives the vault and secret blocks of a group to its tasks.
+// groupShorthands copies the vault and secret blocks of a group to its tasks.
 func groupShorthands(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
 	group := target.(*api.TaskGroup)
 	vault, secrets, diags := d.shared(content, path)
@@ -57,9 +57,9 @@ func (d *decoder) shared(content *hcl.BodyContent, path []string) (*api.Vault, [
 	return vault, secrets, diags
 }
 
-// share gives the vault and the secrets that were written at path to the tasks
-// of a group. Secrets come after the task's own. (Where a group has secrets
-// and the task too, Nomad doubles the task's, and then refuses the job for it.)
+// share copies the vault and the secrets that were written at path to the tasks of a group.
+// Secrets follow the task's own. (If both a group and its task have secrets, Nomad duplicates the
+// task's secrets, and then rejects the job for it.)
 func (d *decoder) share(group *api.TaskGroup, vault *api.Vault, secrets []*api.Secret, path []string) {
 	for _, task := range group.Tasks {
 		at := []string{"group", *group.Name, "task", task.Name}
@@ -78,7 +78,7 @@ func (d *decoder) share(group *api.TaskGroup, vault *api.Vault, secrets []*api.S
 // defaultIdentity is the name of the identity that every task has.
 const defaultIdentity = "default"
 
-// finishTask completes what a task says about scaling and identities.
+// finishTask completes the scaling policies and identities of a task.
 func finishTask(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
 	task := target.(*api.Task)
 	var diags hcl.Diagnostics

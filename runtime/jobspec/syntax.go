@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
-// MaxText is how many bytes one source text may have: the lexer needs about a
-// hundred bytes for each token.
+// MaxText is the maximum length of a source text in bytes: the lexer needs about a hundred bytes
+// for each token.
 const MaxText = 2 << 20
 
 func tooLarge(size int, name string) hcl.Diagnostics {
@@ -20,14 +20,13 @@ func tooLarge(size int, name string) hcl.Diagnostics {
 	return hcl.Diagnostics{refused("Text too large", fmt.Sprintf("This text has %d bytes. The limit is %d.", size, MaxText), start)}
 }
 
-// isJSON chooses the form of a text: Nomad looks at the first byte that is
-// not a space, and skips neither line ends nor tabs.
+// isJSON reports whether a text is JSON. As in Nomad, the first byte that is not a space decides;
+// line ends and tabs are not skipped.
 func isJSON(text []byte) bool {
 	return bytes.HasPrefix(bytes.TrimLeft(text, " "), []byte("{"))
 }
 
-// syntax parses a text in either form. Only the first of its errors is
-// printed by Nomad.
+// syntax parses a text in either form. Nomad prints only its first error.
 func (p *parser) syntax(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
 	if len(text) > MaxText {
 		return nil, shorten(tooLarge(len(text), name), "")
@@ -81,7 +80,7 @@ func (p *parser) expression(text []byte, name string) (hcl.Expression, hcl.Diagn
 	return r.attribute(expr), append(diags, r.diags...)
 }
 
-// parseTemplate parses the content of a JSON string, which is a template.
+// parseTemplate parses the content of a JSON string as a template.
 func parseTemplate(text []byte, m *meter, name string, start hcl.Pos) (hclsyntax.Expression, hcl.Diagnostics) {
 	if diags := nesting.Template(text, name, start); diags.HasErrors() {
 		return nil, diags

@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/convert"
 )
 
-// environmentPrefix stands before the name of a variable in the environment.
+// environmentPrefix is the prefix of variable names in the environment.
 const environmentPrefix = "NOMAD_VAR_"
 
 // assignment is one line of a variable file.
@@ -25,13 +25,13 @@ type assignment struct {
 	rng  hcl.Range
 }
 
-// varFileError is what Nomad puts before an error in a variable file.
+// varFileError is Nomad's prefix of an error in a variable file.
 const varFileError = "unable to parse var file: "
 
 // varTextName is the file name of Source.VarText in diagnostics.
 const varTextName = "input.hcl.variables"
 
-// varFiles reads the variable files, weakest first.
+// varFiles reads the variable files, lowest precedence first.
 func (p *parser) varFiles() ([]assignment, hcl.Diagnostics) {
 	var all []assignment
 	var diags hcl.Diagnostics
@@ -57,7 +57,7 @@ func (p *parser) varFiles() ([]assignment, hcl.Diagnostics) {
 	return all, diags
 }
 
-// readText reads a file that is not larger than any text may be.
+// readText reads a file of at most MaxText bytes.
 func readText(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -89,8 +89,7 @@ func (p *parser) varFile(text []byte, name string) ([]assignment, hcl.Diagnostic
 	return out, diags
 }
 
-// noDeclarations catches a variable block in a variable file, which is a
-// common mistake.
+// noDeclarations rejects a variable block in a variable file, which is a common mistake.
 func noDeclarations(body hcl.Body) hcl.Diagnostics {
 	native, ok := body.(*nativeBody)
 	if !ok {
@@ -108,7 +107,7 @@ func noDeclarations(body hcl.Body) hcl.Diagnostics {
 	return diags
 }
 
-// assign gives a variable a value, converted to its type.
+// assign sets a variable to a value, converted to its type.
 func (v *variable) assign(val cty.Value, from string, rng hcl.Range, summary, detail string) hcl.Diagnostics {
 	val, err := convert.Convert(val, v.ty)
 	if err != nil {
@@ -126,7 +125,7 @@ const (
 	badArgumentDetail = "The received arg value for %s is not compatible with the variable's type constraint: %s."
 )
 
-// fromEnvironment looks only at the names that are declared.
+// fromEnvironment sets the declared variables from the environment.
 func (p *parser) fromEnvironment(declared map[string]*variable) hcl.Diagnostics {
 	given := map[string]string{}
 	for _, entry := range p.src.Environ {
@@ -157,7 +156,7 @@ func (p *parser) fromFiles(declared map[string]*variable, files []assignment) hc
 	return diags
 }
 
-// fromArguments skips what has no "=": so does Nomad.
+// fromArguments sets variables from -var. As in Nomad, it skips arguments without "=".
 func (p *parser) fromArguments(declared map[string]*variable) hcl.Diagnostics {
 	given := map[string]string{}
 	for _, argument := range p.src.Vars {
@@ -186,8 +185,8 @@ func (p *parser) undeclared(summary, detail string) *hcl.Diagnostic {
 	return diag
 }
 
-// fromText decodes the text of -var or of the environment: the text itself
-// where a string or a number is wanted, else an expression without names.
+// fromText decodes the text of -var or of the environment: a literal text for a string or a
+// number, otherwise an expression without names.
 func (p *parser) fromText(v *variable, text, from, where, summary, detail string) hcl.Diagnostics {
 	if v.literal() {
 		return v.assign(cty.StringVal(text), from, hcl.Range{}, summary, detail)

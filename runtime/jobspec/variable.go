@@ -13,24 +13,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/convert"
 )
 
-// variable is one declaration and the value that won.
+// variable is one declaration and the value with the highest precedence.
 type variable struct {
 	name string
-	// ty is the declared type, or that of the default, or DynamicPseudoType:
-	// anything.
+	// ty is the declared type, or the type of the default, or DynamicPseudoType for any type.
 	ty          cty.Type
 	validations []validation
 	value       *value
-	// invalid says that a value was given which cannot be used.
+	// invalid is set if a given value cannot be used.
 	invalid bool
 	rng     hcl.Range // of the declaration
 }
 
-// value is a value for a variable and where it came from.
+// value is a value for a variable and its source.
 type value struct {
 	val cty.Value
-	// from is the word that Nomad uses for the source: default, env, varfile
-	// or cmd.
+	// from is Nomad's name of the source: default, env, varfile or cmd.
 	from string
 	rng  hcl.Range
 }
@@ -42,13 +40,13 @@ type validation struct {
 	rng       hcl.Range
 }
 
-// literal reports whether text from -var or the environment is the value
-// itself, and not an expression.
+// literal reports whether text from -var or the environment is the value itself instead of an
+// expression.
 func (v *variable) literal() bool {
 	return v.ty == cty.String || v.ty == cty.Number || v.ty == cty.DynamicPseudoType
 }
 
-// variables is the object that the job file calls var.
+// variables returns the object var of the job file.
 func (p *parser) variables(blocks hcl.Blocks, files []assignment) (cty.Value, hcl.Diagnostics) {
 	declared, diags := p.declarations(blocks)
 	if diags.HasErrors() {
@@ -65,7 +63,7 @@ func (p *parser) variables(blocks hcl.Blocks, files []assignment) (cty.Value, hc
 	vals := make(map[string]cty.Value, len(declared))
 	for _, v := range declared {
 		if v.invalid {
-			continue // a diagnostic says so
+			continue // a diagnostic has been added
 		}
 		if v.value == nil {
 			diags = append(diags, &hcl.Diagnostic{
@@ -86,7 +84,7 @@ func (p *parser) variables(blocks hcl.Blocks, files []assignment) (cty.Value, hc
 // unset marks the diagnostic of a variable of this name that has no value.
 type unset string
 
-// UnsetVariable is the name of the variable, if a diagnostic says that it has no
+// UnsetVariable returns the name of the variable if a diagnostic reports that a variable has no
 // value.
 func UnsetVariable(diag *hcl.Diagnostic) (name string, ok bool) {
 	variable, ok := diag.Extra.(unset)
@@ -103,8 +101,7 @@ var (
 	}
 )
 
-// declarations reads the variable and variables blocks, which share one name
-// space.
+// declarations reads the variable and variables blocks, which share one name space.
 func (p *parser) declarations(blocks hcl.Blocks) ([]*variable, hcl.Diagnostics) {
 	var declared []*variable
 	var diags hcl.Diagnostics
@@ -187,7 +184,7 @@ func (v *variable) setDefault(expr hcl.Expression) hcl.Diagnostics {
 	return diags
 }
 
-// rule reads a validation block.
+// rule decodes a validation block.
 func (v *variable) rule(block *hcl.Block) (*validation, hcl.Diagnostics) {
 	content, diags := block.Body.Content(validationSchema)
 	if diags.HasErrors() {
@@ -204,8 +201,7 @@ func (v *variable) rule(block *hcl.Block) (*validation, hcl.Diagnostics) {
 	return rule, diags
 }
 
-// checkReferences makes sure that a condition talks about its own variable,
-// and of nothing else.
+// checkReferences checks that a condition refers to its own variable, and to nothing else.
 func (v *variable) checkReferences(condition hcl.Expression) hcl.Diagnostics {
 	found := false
 	for _, traversal := range references(condition) {
@@ -228,7 +224,7 @@ func (v *variable) checkReferences(condition hcl.Expression) hcl.Diagnostics {
 		fmt.Sprintf("The condition for variable %q must refer to var.%s in order to test incoming values.", v.name, v.name), condition.Range())}
 }
 
-// validate checks the value that won against the rules.
+// validate checks the final value against the rules.
 func (p *parser) validate(v *variable) hcl.Diagnostics {
 	if len(v.validations) == 0 {
 		return nil

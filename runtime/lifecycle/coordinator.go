@@ -11,9 +11,9 @@ type Task struct {
 	Name  string
 	Stage Stage
 
-	// What follows is for a Group; a Coordinator does not look at it.
-	After []After // what it waits for besides its stage
-	Rerun Rerun   // of an ephemeral prestart or poststart task
+	// After and Rerun are used by a Group; a Coordinator ignores them.
+	After []After // conditions of the task in addition to its stage
+	Rerun Rerun   // for an ephemeral prestart or poststart task
 }
 
 // Coordinator holds the phase of one allocation, and one gate per stage. Its
@@ -27,8 +27,8 @@ type Coordinator struct {
 	phase Phase
 }
 
-// New returns a coordinator in phase Init, with all gates closed. The names of
-// the tasks are unique. It keeps tasks.
+// New returns a coordinator in phase Init, with all gates closed. The names of the
+// tasks must be unique. The coordinator keeps tasks.
 func New(logger hclog.Logger, tasks []Task) *Coordinator {
 	c := &Coordinator{logger: logger, tasks: tasks, gates: make(map[Stage]*Gate)}
 	for _, t := range tasks {
@@ -39,7 +39,7 @@ func New(logger hclog.Logger, tasks []Task) *Coordinator {
 	return c
 }
 
-// Gate returns what a task of this stage waits for before each start, restarts
+// Gate returns the gate that tasks of this stage wait for before each start, restarts
 // included. It is nil if the allocation has no such task.
 func (c *Coordinator) Gate(stage Stage) *Gate { return c.gates[stage] }
 
@@ -50,26 +50,26 @@ func (c *Coordinator) Phase() Phase {
 	return c.phase
 }
 
-// Observe tells the states of all tasks as they are now, by task name. A task
-// that is missing counts as pending. Callers keep snapshots in order; a skipped
-// one does no harm.
+// Observe updates the phase from the current states of all tasks, by task name. A
+// missing task counts as pending. Callers must keep snapshots in order; they may skip
+// some.
 func (c *Coordinator) Observe(states map[string]State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.enterLocked(c.phase.Next(c.snapshot(states)))
 }
 
-// Restart goes back to Init and closes all gates. They open again when every
-// task has been observed pending; the caller brings the tasks there, and gives
-// up on one that does not come.
+// Restart returns to Init and closes all gates. They open again when every task has
+// been observed pending at the same time. The caller must stop the tasks, and handle a
+// task that does not become pending.
 func (c *Coordinator) Restart() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.enterLocked(Init)
 }
 
-// Restore finds the phase of an allocation that was running before this agent
-// started. It replaces the first Observe, when tasks need no longer be pending.
+// Restore determines the phase of an allocation that ran under an earlier agent. It
+// replaces the first Observe; unlike there, tasks need not be pending.
 func (c *Coordinator) Restore(states map[string]State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

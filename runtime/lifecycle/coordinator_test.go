@@ -16,9 +16,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the transcripts")
 
-// Each transcript tells lives of allocations: a line per event, and indented
-// below it the phase and the tasks that may start. Tasks keep their state until
-// an event names them again.
+// Each transcript contains the histories of allocations: a line per event, and indented
+// below it the phase and the tasks that may start. Tasks keep their state until an
+// event names them again.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -44,7 +44,7 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// replay runs the events of a transcript and writes it with fresh outcomes.
+// replay runs the events of a transcript and writes it with new outcomes.
 func replay(t *testing.T, transcript string) string {
 	var (
 		out    strings.Builder
@@ -127,8 +127,7 @@ func TestNoGateForAStageWithoutTasks(t *testing.T) {
 	}
 }
 
-// Whatever order concurrent snapshots take effect in, the gates belong to the
-// phase.
+// In whatever order concurrent snapshots take effect, the gates match the phase.
 func TestConcurrentObservers(t *testing.T) {
 	tasks := []Task{{Name: "prep", Stage: PrestartEphemeral}, {Name: "web", Stage: MainTask}, {Name: "tidy", Stage: PoststopTask}}
 	c := New(hclog.NewNullLogger(), tasks)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Condition is what a task waits for of another task.
+// Condition is a condition on another task.
 type Condition uint8
 
 // The conditions.
@@ -17,8 +17,8 @@ const (
 	Exited
 )
 
-// conditions says what each of them is called, and when it holds. One that does
-// not hold of a dead task never will, unless that task runs again.
+// conditions holds the name, the text and the function of each condition. A condition
+// that does not hold for a dead task never will, unless that task runs again.
 var conditions = [...]struct {
 	word, text string
 	holds      func(Fact) bool
@@ -31,16 +31,16 @@ var conditions = [...]struct {
 
 func (c Condition) String() string { return conditions[c].word }
 
-// Text is the condition as a part of a sentence: "db" is healthy.
+// Text returns the condition as part of a sentence: "db" is healthy.
 func (c Condition) Text() string { return conditions[c].text }
 
-// Fact is what the extensions must know of one task besides its stage.
+// Fact is what the rules of a Group use about one task besides its stage.
 type Fact struct {
 	State     State
-	Started   time.Time // the last time; zero if it never was
-	Restarted time.Time // when it was last to start again; zero if it never was
-	Healthy   bool      // its checks pass
-	Killed    bool      // somebody has ended it since it was last started
+	Started   time.Time // time of the last start; zero if the task never started
+	Restarted time.Time // time of the last restart decision; zero if there was none
+	Healthy   bool      // the task's checks pass
+	Killed    bool      // the task was killed since its last start
 }
 
 func (f Fact) up() bool           { return f.State == Running }
@@ -49,7 +49,8 @@ func (f Fact) isHealthy() bool    { return f.State == Running && f.Healthy }
 func (f Fact) hasEnded() bool     { return f.State.Dead() }
 func (f Fact) hasSucceeded() bool { return f.State == Succeeded && !f.Started.IsZero() && !f.Killed }
 
-// After says that a task may only start while a condition holds of another.
+// After is a rule by which a task may start only while a condition holds for another
+// task.
 type After struct {
 	Task      string
 	Condition Condition
@@ -57,7 +58,7 @@ type After struct {
 
 func (a After) String() string { return a.Task + ":" + a.Condition.String() }
 
-// ParseAfter reads a list like "migrate:success, db:healthy".
+// ParseAfter parses a list like "migrate:success, db:healthy".
 func ParseAfter(text string) ([]After, error) {
 	var list []After
 	for _, item := range words(text) {
@@ -74,13 +75,13 @@ func ParseAfter(text string) ([]After, error) {
 	return list, nil
 }
 
-// Rerun says when a task that has done its work does it again.
+// Rerun defines when a task that has completed runs again.
 type Rerun struct {
-	Restart bool // when a main task starts again
-	Reboot  bool // when the machine has
+	Restart bool // run again when a main task restarts
+	Reboot  bool // run again after a reboot
 }
 
-// ParseRerun reads a list like "restart, reboot".
+// ParseRerun parses a list like "restart, reboot".
 func ParseRerun(text string) (Rerun, error) {
 	var r Rerun
 	for _, word := range words(text) {
@@ -93,21 +94,21 @@ func ParseRerun(text string) (Rerun, error) {
 	return r, nil
 }
 
-// RestartGroup says which siblings start again with a main task or a sidecar.
+// RestartGroup defines which siblings restart together with a main task or a sidecar.
 type RestartGroup uint8
 
 // The restart groups.
 const (
-	OneForOne  RestartGroup = iota // none
-	OneForAll                      // all
-	RestForOne                     // those that come after it, by their stage or because they wait for it
+	OneForOne  RestartGroup = iota // no sibling
+	OneForAll                      // all siblings
+	RestForOne                     // the siblings that come after the task, by stage or by lite_after
 )
 
 var restartGroups = []string{"one_for_one", "one_for_all", "rest_for_one"}
 
 func (g RestartGroup) String() string { return restartGroups[g] }
 
-// ParseRestartGroup reads one of the words.
+// ParseRestartGroup parses the name of a restart group.
 func ParseRestartGroup(text string) (RestartGroup, error) {
 	i, err := parseWord(strings.TrimSpace(text), "restart group", restartGroups)
 	return RestartGroup(i), err
@@ -120,8 +121,8 @@ var conditionWords = func() (words [len(conditions)]string) {
 	return words
 }()
 
-// words splits a list at its commas. An empty list has one empty word, which no
-// parser takes.
+// words splits a list at its commas. An empty list yields one empty word, which every
+// parser rejects.
 func words(text string) []string {
 	list := strings.Split(text, ",")
 	for i, w := range list {

@@ -57,7 +57,7 @@ func FuzzParseAfter(f *testing.F) {
 	})
 }
 
-// second is a moment of a test.
+// second converts a number of seconds to a time.
 func second(n int) time.Time {
 	if n == 0 {
 		return time.Time{}
@@ -70,7 +70,7 @@ func TestConditions(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		fact Fact
-		want string // those that hold
+		want string // conditions that hold
 	}{
 		{"has not begun", Fact{}, ""},
 		{"waits for its restart", Fact{Started: at, Restarted: at}, ""},
@@ -94,7 +94,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// group makes a group of tasks, each written as in "web main db:started rerun".
+// group creates a group of tasks, each written as in "web main db:started rerun".
 func group(t *testing.T, restart RestartGroup, lines ...string) *Group {
 	t.Helper()
 	var tasks []Task
@@ -260,7 +260,7 @@ func TestRerunAndLost(t *testing.T) {
 	}
 }
 
-// A graph as large as a job file can be is checked at once.
+// A graph as large as a job file can define is checked without noticeable delay.
 func TestCheckOfALargeGraph(t *testing.T) {
 	var nodes []Node
 	for i := range 20_000 {
@@ -273,7 +273,7 @@ func TestCheckOfALargeGraph(t *testing.T) {
 	if problems := Check(nodes); len(problems) > 0 {
 		t.Errorf("%d problems, such as %v", len(problems), problems[0])
 	}
-	nodes[2].After = []After{{fmt.Sprint(20_000 - 6 + 2 - 2), Started}} // the last of its stage
+	nodes[2].After = []After{{fmt.Sprint(20_000 - 6 + 2 - 2), Started}} // the last task of its stage
 	if problems := Check(nodes); len(problems) != 1 || !strings.HasPrefix(problems[0].Text, "these tasks wait for each other") {
 		t.Errorf("%d problems with a long circle", len(problems))
 	}

@@ -5,16 +5,16 @@ import (
 	"sync"
 )
 
-// Gate holds task runners back until it opens. It can be closed and opened
-// again any number of times, also while others wait. The zero value is closed.
+// Gate blocks task runners until it opens. It can be closed and opened any number of
+// times, also while runners wait. The zero value is closed.
 type Gate struct {
 	mu     sync.Mutex
 	open   bool
-	opened chan struct{} // made by the first waiter, closed and dropped by Set when the gate opens
+	opened chan struct{} // created by the first waiter, closed and dropped by Set when the gate opens
 }
 
-// Set opens or closes the gate, and never blocks. Once Set(false) has
-// returned, no waiter passes.
+// Set opens or closes the gate. It never blocks. After Set(false) has returned, no
+// waiter passes.
 func (g *Gate) Set(open bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -25,8 +25,8 @@ func (g *Gate) Set(open bool) {
 	}
 }
 
-// Wait blocks until the gate is open. When ctx ends it returns the cause, even
-// if the gate is open: what ends a task is stronger than what lets it start.
+// Wait blocks until the gate is open. When ctx is done it returns the cause, even if
+// the gate is open: a kill or shutdown has priority over a start.
 func (g *Gate) Wait(ctx context.Context) error {
 	for {
 		if ctx.Err() != nil {
@@ -37,13 +37,14 @@ func (g *Gate) Wait(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-opened: // look again: the gate may be closed by now, or ctx over
+		case <-opened: // check again: the gate may be closed by now, or ctx done
 		case <-ctx.Done():
 		}
 	}
 }
 
-// wait returns nil if the gate is open, else a channel that closes when it opens.
+// wait returns nil if the gate is open, else a channel that is closed when the gate
+// opens.
 func (g *Gate) wait() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()

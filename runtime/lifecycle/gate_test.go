@@ -54,8 +54,8 @@ func TestGateClosesAgain(t *testing.T) {
 	})
 }
 
-// Whoever was woken by an opening, but has not gone through when the gate
-// closes, stays out.
+// A waiter that was woken by an opening, but has not passed when the gate closes, must
+// not pass.
 func TestGateClosedBeforeTheWaiterRan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g Gate
@@ -63,7 +63,7 @@ func TestGateClosedBeforeTheWaiterRan(t *testing.T) {
 		go func() { passed = g.Wait(t.Context()) == nil }()
 		synctest.Wait()
 
-		g.mu.Lock() // holds the waiter between waking up and looking again
+		g.mu.Lock() // blocks the waiter between waking up and checking again
 		close(g.opened)
 		g.opened = nil
 		g.mu.Unlock()
@@ -104,7 +104,7 @@ func TestEndOfContextWakesTheWaiter(t *testing.T) {
 	})
 }
 
-// A waiter must not miss an opening, however the gate moves.
+// A waiter must not miss an opening, however often the gate changes.
 func TestGateUnderLoad(t *testing.T) {
 	var g Gate
 	done := make(chan struct{})

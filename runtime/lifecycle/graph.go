@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// Node is a task with what must be known of it to tell whether a gate can open.
+// Node is a task with the properties that decide whether its gate can open.
 type Node struct {
 	Task
 	Leader  bool
-	Endless bool // it runs until somebody ends it
-	Checked bool // there are checks that say whether it is healthy
+	Endless bool // the task runs until it is stopped
+	Checked bool // checks decide whether the task is healthy
 }
 
-// Problem is what is wrong with what a task waits for.
+// Problem is an error in the conditions of a task.
 type Problem struct {
 	Task string
 	Text string
 }
 
-// Check returns what is wrong with a graph of gates: tasks that are not there,
-// conditions that cannot come true, and circles. The names of the tasks are unique.
+// Check returns the problems of a graph of gates: missing tasks, conditions that can
+// never hold, and cycles. The names of the tasks must be unique.
 func Check(nodes []Node) []Problem {
 	tasks := make([]Task, len(nodes))
 	for i, n := range nodes {
@@ -46,8 +46,8 @@ func Check(nodes []Node) []Problem {
 	if circle := order.circle(); circle != nil {
 		return []Problem{{tasks[circle[0]].Name, "these tasks wait for each other: " + order.describe(circle)}}
 	}
-	// Hardly any group has such a task, and to look for it is work that grows with
-	// the square of the tasks.
+	// Few groups have such a sidecar, and the loop below is quadratic in the number of
+	// tasks.
 	if !order.awaitAll(slices.Repeat([]bool{true}, len(tasks))) {
 		return nil
 	}
@@ -59,11 +59,11 @@ func Check(nodes []Node) []Problem {
 	return problems
 }
 
-// never says why a condition cannot come true for one who waits for it, or
-// nothing. Circles are found elsewhere.
+// never returns why condition c on task of can never hold for task n, or "". Cycles are
+// found by circle.
 func (n Node) never(of Node, c Condition) string {
 	ends := c == Success || c == Exited
-	last := n.Stage == PoststopTask && of.Stage != PoststopTask // it starts when all that is over
+	last := n.Stage == PoststopTask && of.Stage != PoststopTask // a poststop task starts when all other tasks have ended
 	switch {
 	case n.Name == of.Name:
 		return "it is the same task"
@@ -89,7 +89,7 @@ func indexOf(tasks []Task) map[string]int {
 	return index
 }
 
-// maxNames is how many names an error lists.
+// maxNames is the maximum number of names in an error.
 const maxNames = 12
 
 func names(tasks []Task) string {
@@ -103,15 +103,16 @@ func names(tasks []Task) string {
 	return strings.Join(list, ", ")
 }
 
-// order says which starts come before which. Its vertices are the tasks, and
-// after them the moments at which a stage begins: they keep the number of edges
-// from being the square of the number of tasks.
+// order is the graph of starts that precede other starts. Its vertices are the tasks,
+// followed by the entries of begins. These extra vertices keep the number of edges
+// linear in the number of tasks.
 type order struct {
 	tasks  []Task
-	before [][]int // by vertex: those that come right before it
+	before [][]int // by vertex: its direct predecessors
 }
 
-// begins are the moments: the stages that begin, and those that come before.
+// begins lists the starts of stages: the stages that start, and the stages that precede
+// them.
 var begins = [...]struct{ stages, after Stage }{
 	{MainTask, PrestartEphemeral | PrestartSidecar},
 	{PoststartEphemeral | PoststartSidecar, MainTask},
@@ -139,7 +140,7 @@ func newOrder(tasks []Task) *order {
 	return o
 }
 
-// reach tells of each task whether it comes before task i, or is it.
+// reach reports for each task whether it precedes task i or is task i.
 func (o *order) reach(i int) []bool {
 	seen, todo := make([]bool, len(o.before)), []int{i}
 	seen[i] = true
@@ -157,8 +158,8 @@ func (o *order) reach(i int) []bool {
 	return seen[:len(o.tasks)]
 }
 
-// circle returns the vertices of a circle, in the order of the waiting, or nil.
-// The first is a task that waits for the second.
+// circle returns the vertices of a cycle, in waiting order, or nil. The first vertex is
+// a task that waits for the second.
 func (o *order) circle() []int {
 	const (
 		unseen = iota
@@ -166,7 +167,7 @@ func (o *order) circle() []int {
 		done
 	)
 	mark := make([]byte, len(o.before))
-	next := make([]int, len(o.before)) // how many of its edges have been followed
+	next := make([]int, len(o.before)) // number of edges of the vertex that were followed
 	for start := range o.tasks {
 		path := []int{start}
 		for len(path) > 0 {
@@ -186,7 +187,8 @@ func (o *order) circle() []int {
 				for path[0] != b {
 					path = path[1:]
 				}
-				// Stages alone make no circle: some task in it waits for a task.
+				// Stages alone form no cycle: at least one task in it waits for a task
+				// directly.
 				for path[0] >= len(o.tasks) || path[1%len(path)] >= len(o.tasks) {
 					path = append(path[1:], path[0])
 				}
@@ -197,12 +199,12 @@ func (o *order) circle() []int {
 	return nil
 }
 
-// describe tells a circle: who waits for whom, and why.
+// describe returns the text for a cycle: which task waits for which, and why.
 func (o *order) describe(circle []int) string {
 	var steps []string
 	for i := 0; i < len(circle); i++ {
 		from, to, why := circle[i], circle[(i+1)%len(circle)], "lite_after"
-		if to >= len(o.tasks) { // through a moment
+		if to >= len(o.tasks) { // to is an entry of begins
 			i++
 			to = circle[(i+1)%len(circle)]
 			why = fmt.Sprintf("%v before %v", o.tasks[to].Stage, o.tasks[from].Stage)
@@ -212,8 +214,8 @@ func (o *order) describe(circle []int) string {
 	return strings.Join(steps, ", ")
 }
 
-// awaitAll reports whether the chosen tasks wait, between them, for the end of
-// every main and poststart task that is not a sidecar.
+// awaitAll reports whether the chosen tasks together wait for the end of every main and
+// poststart task that is not a sidecar.
 func (o *order) awaitAll(chosen []bool) bool {
 	ended := make(map[string]bool)
 	for v, is := range chosen {

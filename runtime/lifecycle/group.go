@@ -2,22 +2,20 @@ package lifecycle
 
 import "slices"
 
-// Group is a task group that uses the extensions of the lifecycle: tasks that
-// wait for others, that run again, or that restart together. Its methods are
-// pure functions of what the tasks are at one moment, so that the next agent
-// comes to the same answers from the states that this one has stored. A task
-// without a fact counts as pending.
+// Group is a task group that uses the lifecycle extensions: tasks that wait for other
+// tasks, run again, or restart together. Its methods are pure functions of the current
+// facts about the tasks, so that the next agent gets the same results from the stored
+// task states. A task without a fact counts as pending.
 type Group struct {
 	Tasks   []Task
 	Restart RestartGroup
 
 	index  map[string]int
-	before [][]bool // by task: whether another comes before it; nil in OneForOne
+	before [][]bool // by task: the tasks that come before it; nil in OneForOne
 }
 
-// NewGroup returns nil if nothing distinguishes the group from one without
-// extensions. The tasks are those of a graph that Check has found nothing wrong
-// with; NewGroup keeps them.
+// NewGroup returns nil if the group uses no extension. The tasks must have passed
+// Check; NewGroup keeps them.
 func NewGroup(tasks []Task, restart RestartGroup) *Group {
 	extended := func(t Task) bool { return len(t.After) > 0 || t.Rerun != Rerun{} }
 	if restart == OneForOne && !slices.ContainsFunc(tasks, extended) {
@@ -33,15 +31,15 @@ func NewGroup(tasks []Task, restart RestartGroup) *Group {
 	return g
 }
 
-// WaitsForHealth reports whether a task waits for another to be healthy.
+// WaitsForHealth reports whether a task waits until another task is healthy.
 func (g *Group) WaitsForHealth() bool {
 	return slices.ContainsFunc(g.Tasks, func(t Task) bool {
 		return slices.ContainsFunc(t.After, func(a After) bool { return a.Condition == Healthy })
 	})
 }
 
-// MayStart reports whether a task may start in phase p. It is asked before each
-// start, restarts included.
+// MayStart reports whether a task may start in phase p. Callers must check it before
+// each start, restarts included.
 func (g *Group) MayStart(p Phase, task string, facts map[string]Fact) bool {
 	i, ok := g.index[task]
 	if !ok {
@@ -64,8 +62,8 @@ func (g *Group) MayStart(p Phase, task string, facts map[string]Fact) bool {
 	return true
 }
 
-// runsFirst reports whether task i has to wait for what lite_rerun asks of task
-// j, or of itself.
+// runsFirst reports whether task i must wait because of the lite_rerun of task j or of
+// task i itself.
 func (g *Group) runsFirst(j, i int, facts map[string]Fact) bool {
 	t, other := g.Tasks[i], g.Tasks[j]
 	state := facts[other.Name].State
@@ -75,15 +73,15 @@ func (g *Group) runsFirst(j, i int, facts map[string]Fact) bool {
 	case t.Stage == PoststartEphemeral && t.Rerun.Restart && other.Stage == MainTask:
 		return state == Pending
 	case t.Stage == PrestartEphemeral && t.Rerun.Restart:
-		_, follows := g.leaderOf(j, facts) // it would have to run once more
+		_, follows := g.leaderOf(j, facts) // i would have to run again after the restart of j
 		return follows
 	}
 	return false
 }
 
-// restartsFirst reports whether task i has to wait for task j because of the
-// restart group: those that restart together are down together, and come up in
-// their order.
+// restartsFirst reports whether task i must wait for task j because of the restart
+// group: tasks that restart together are all down before one starts, and start in
+// order.
 func (g *Group) restartsFirst(j, i int, facts map[string]Fact) bool {
 	if g.Restart == OneForOne || !g.together(i, j) {
 		return false
@@ -92,8 +90,8 @@ func (g *Group) restartsFirst(j, i int, facts map[string]Fact) bool {
 	return of.up() && g.follows(j, i, facts) || of.State == Pending && g.before[i][j]
 }
 
-// reopens reports whether the task may run again in a phase that has left its
-// stage behind.
+// reopens reports whether the task may run again in a phase after the phase of its
+// stage.
 func (t Task) reopens(p Phase) bool {
 	switch {
 	case !t.Rerun.Restart || p == Poststop:
@@ -104,8 +102,8 @@ func (t Task) reopens(p Phase) bool {
 	return t.Stage == PoststartEphemeral && p >= Poststart
 }
 
-// Lost returns a condition that the task waits for though it cannot hold any
-// more: the other task is dead.
+// Lost returns a condition of the task that can no longer hold because the other task
+// is dead.
 func (g *Group) Lost(p Phase, task string, facts map[string]Fact) (After, bool) {
 	i, ok := g.index[task]
 	if !ok || !p.Open(g.Tasks[i].Stage) || facts[task].State != Pending {
@@ -120,16 +118,15 @@ func (g *Group) Lost(p Phase, task string, facts map[string]Fact) (After, bool) 
 	return After{}, false
 }
 
-// RerunsAfterReboot reports whether a task that has done its work does it again
-// after a reboot. A nil group has no such task.
+// RerunsAfterReboot reports whether a task that has completed runs again after a
+// reboot. A nil group has no such task.
 func (g *Group) RerunsAfterReboot(task string) bool {
 	return g != nil && slices.ContainsFunc(g.Tasks, func(t Task) bool { return t.Name == task && t.Rerun.Reboot })
 }
 
-// Rerun returns the tasks that have done their work, and have to do it again
-// because a main task starts again, each with one such main task. They count as
-// pending from then on, whatever their own states say: the other functions want
-// to be told so.
+// Rerun returns the tasks that have completed and must run again because a main task
+// restarts, each with one such main task. The caller must treat them as pending
+// afterwards, also in the facts for the other methods.
 func (g *Group) Rerun(facts map[string]Fact) map[string]string {
 	var names map[string]string
 	for _, t := range g.Tasks {
@@ -137,7 +134,8 @@ func (g *Group) Rerun(facts map[string]Fact) map[string]string {
 			continue
 		}
 		for _, main := range g.Tasks {
-			// A run that had begun before that does not count: it may have been too early.
+			// A run that started before the restart of the main task does not count: it
+			// may have been too early.
 			if main.Stage == MainTask && facts[main.Name].Restarted.After(facts[t.Name].Started) {
 				names = add(names, t.Name, main.Name)
 				break
@@ -147,8 +145,8 @@ func (g *Group) Rerun(facts map[string]Fact) map[string]string {
 	return names
 }
 
-// Follow returns the tasks that run and have to start again because another
-// does, each with one such task.
+// Follow returns the running tasks that must restart because another task does, each
+// with one such task.
 func (g *Group) Follow(facts map[string]Fact) map[string]string {
 	var names map[string]string
 	for i, t := range g.Tasks {
@@ -167,7 +165,7 @@ func add(names map[string]string, name, cause string) map[string]string {
 	return names
 }
 
-// leaderOf finds a task with which task i, which runs, has to start again.
+// leaderOf returns a task with which the running task i must restart.
 func (g *Group) leaderOf(i int, facts map[string]Fact) (first int, ok bool) {
 	if g.Restart != OneForOne && facts[g.Tasks[i].Name].up() {
 		for first := range g.Tasks {
@@ -179,8 +177,8 @@ func (g *Group) leaderOf(i int, facts map[string]Fact) (first int, ok bool) {
 	return 0, false
 }
 
-// follows reports whether task i has to start again with task first: it was
-// started before first was to start again. Once it has, it was not.
+// follows reports whether task i must restart with task first: task i was last started
+// before the restart of first was decided. It is false after task i has restarted.
 func (g *Group) follows(i, first int, facts map[string]Fact) bool {
 	if i == first || g.Restart == OneForOne || !g.together(i, first) {
 		return false
@@ -191,7 +189,8 @@ func (g *Group) follows(i, first int, facts map[string]Fact) bool {
 	return facts[g.Tasks[first].Name].Restarted.After(facts[g.Tasks[i].Name].Started)
 }
 
-// together leaves out what does its work once.
+// together reports whether i and j are both main tasks or sidecars, which restart
+// groups apply to.
 func (g *Group) together(i, j int) bool {
 	lasting := func(s Stage) bool { return s == MainTask || s.Sidecar() }
 	return lasting(g.Tasks[i].Stage) && lasting(g.Tasks[j].Stage)

@@ -1,23 +1,24 @@
 package lifecycle
 
-// Phase is how far an allocation has come.
+// Phase is the progress of an allocation through its lifecycle.
 type Phase uint8
 
 // The phases, in order.
 const (
-	Init      Phase = iota // nothing may start; a restart of all tasks waits here until the old ones are gone
+	Init      Phase = iota // no task may start; a restart of all tasks waits here until the old processes have exited
 	Prestart               // prestart tasks run
 	Main                   // main tasks start, beside the prestart sidecars
 	Poststart              // poststart tasks start, beside the main tasks
-	WaitAlloc              // everything runs that should; waiting for its end
-	Poststop               // everything else is dead
+	WaitAlloc              // all tasks have started; the phase lasts until they end
+	Poststop               // all other tasks are dead
 )
 
 func (p Phase) String() string {
 	return [...]string{"init", "prestart", "main", "poststart", "wait_alloc", "poststop"}[p]
 }
 
-// table says which stages may start in each phase, and what ends the phase.
+// table maps each phase to the stages that may start in it and to the condition that
+// ends it.
 var table = [...]struct {
 	open Stage
 	done func(Tasks) bool
@@ -30,11 +31,11 @@ var table = [...]struct {
 	Poststop:  {PoststopTask, never},
 }
 
-// Next returns the phase that follows p when the tasks are as given. It may
-// skip phases, and returns p when nothing is to change.
+// Next returns the phase that follows p for the given tasks. It may skip phases, and
+// returns p if the phase does not change.
 func (p Phase) Next(t Tasks) Phase {
 	if t.all(allStages&^PoststopTask, in(Succeeded, Failed)) {
-		return Poststop // nothing is left to wait for, whatever the phase
+		return Poststop // all tasks but poststop tasks are dead, whatever the phase
 	}
 	for table[p].done(t) {
 		p++

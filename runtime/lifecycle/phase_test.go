@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// The specification below says the same as the table, in other words: as the
-// sentences of the rule, over a plain list of tasks, with one step at a time.
-// It shares nothing with the code under test but the names of the constants.
+// The specification below implements the same rules as the table independently: over a
+// plain list of tasks, with one step at a time. It shares nothing with the code under
+// test but the names of the constants.
 
 type specTask struct {
 	stage Stage
@@ -28,7 +28,7 @@ var specGates = map[Phase]string{
 
 var specStages = [...]Stage{PrestartEphemeral, PrestartSidecar, MainTask, PoststartEphemeral, PoststartSidecar, PoststopTask}
 
-// specNext applies the rule until nothing changes.
+// specNext applies the rule until the phase is stable.
 func specNext(p Phase, tasks []specTask) Phase {
 	for {
 		next := specStep(p, tasks)
@@ -93,7 +93,7 @@ func check(t *testing.T, p Phase, tasks []specTask) {
 	}
 }
 
-// checkAll checks all lists of tasks in these states, and returns how many.
+// checkAll checks all lists of tasks in these states, and returns their number.
 func checkAll(t *testing.T, longest int, states ...State) int {
 	var kinds []specTask
 	for _, stage := range specStages {
@@ -130,15 +130,15 @@ func checkAll(t *testing.T, longest int, states ...State) int {
 	return total
 }
 
-// Every list of up to six tasks, in every phase. The order of the tasks does
-// not count in either, so one order of each list will do here; the random test
-// shuffles.
+// Every list of up to six tasks, in every phase. The order of the tasks matters neither
+// in the code nor in the specification, so one order of each list is enough; the random
+// test shuffles.
 func TestNextAgreesWithSpecificationOnAllSmallAllocations(t *testing.T) {
 	const longest = 6
-	total := 1 + checkAll(t, longest, Pending, Running, Succeeded, Failed) // the empty list
+	total := 1 + checkAll(t, longest, Pending, Running, Succeeded, Failed) // includes the empty list
 	check(t, Init, nil)
 
-	// Lists without order: choose(24+k-1, k) of each length k.
+	// The number of lists without order: choose(24+k-1, k) of each length k.
 	want := 0
 	for k, c := 0, 1; k <= longest; k++ {
 		want += c
@@ -153,7 +153,7 @@ func TestNextAgreesWithSpecificationOnLargeAllocations(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 20_000 {
 		tasks := make([]specTask, rng.IntN(40))
-		// Few kinds per list, or the rules for "all tasks" would hardly ever hold.
+		// Few kinds per list, or the rules for "all tasks" would rarely hold.
 		stages, states := 1+rng.IntN(6), 1+rng.IntN(4)
 		for i := range tasks {
 			tasks[i] = specTask{specStages[rng.IntN(stages)], State(rng.IntN(states))}
@@ -178,7 +178,7 @@ func TestGatesAreThoseOfTheReference(t *testing.T) {
 	}
 }
 
-// A phase never goes back by itself, and what is reached is stable.
+// A phase never goes back by itself, and Next is idempotent.
 func TestNextIsMonotonousAndIdempotent(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 20_000 {

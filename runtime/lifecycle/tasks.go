@@ -2,8 +2,8 @@ package lifecycle
 
 import "math/bits"
 
-// Stage is the place of a task in the life of its allocation. Stages are bits,
-// so that a set of them is a Stage as well.
+// Stage is the place of a task in the lifecycle of its allocation. Stages are bits, so
+// that a set of stages is a Stage as well.
 type Stage uint8
 
 // The stages.
@@ -36,13 +36,13 @@ func (s Stage) String() string {
 	return "several stages"
 }
 
-// Ephemeral reports whether tasks of the stage do their work beside the main
-// tasks and end.
+// Ephemeral reports whether tasks of the stage run beside the main tasks and are
+// expected to end.
 func (s Stage) Ephemeral() bool { return s&(PrestartEphemeral|PoststartEphemeral) != 0 }
 
-// StageOf reads a task's lifecycle block. An empty hook is a main task, whatever
-// sidecar says, and sidecar means nothing for poststop. An unknown hook does not
-// pass validation; here it counts as main.
+// StageOf returns the stage for a task's lifecycle block. An empty hook means a main
+// task, and sidecar is ignored for main and poststop tasks. An unknown hook is rejected
+// by validation; StageOf treats it as main.
 func StageOf(hook string, sidecar bool) Stage {
 	switch {
 	case hook == "prestart" && sidecar:
@@ -59,15 +59,15 @@ func StageOf(hook string, sidecar bool) Stage {
 	return MainTask
 }
 
-// Sidecar reports whether tasks of the stage run beside the main tasks until
-// these have ended.
+// Sidecar reports whether tasks of the stage run beside the main tasks until the main
+// tasks have ended.
 func (s Stage) Sidecar() bool { return s&(PrestartSidecar|PoststartSidecar) != 0 }
 
-// State is what the lifecycle must know of one task.
+// State is the state of one task, as the lifecycle uses it.
 type State uint8
 
-// The states. A task that waits for its restart is Pending; a dead one is
-// Succeeded or Failed.
+// The states. A task that waits for its restart is Pending; a dead task is Succeeded or
+// Failed.
 const (
 	Pending State = iota
 	Running
@@ -75,8 +75,7 @@ const (
 	Failed
 )
 
-// StateOf reads a task state as the API writes it. An unknown state counts as
-// pending.
+// StateOf converts a task state of the API. An unknown state counts as pending.
 func StateOf(state string, failed bool) State {
 	switch {
 	case state == "running":
@@ -103,15 +102,15 @@ func in(of ...State) states {
 	return set
 }
 
-// Tasks says which states occur in each stage of an allocation. That is all
-// that the phase depends on; the zero value has no tasks.
+// Tasks holds the set of states that occur in each stage of an allocation, which is all
+// that the phase depends on. The zero value has no tasks.
 type Tasks [6]states
 
-// Add counts one task in.
+// Add adds one task.
 func (t *Tasks) Add(stage Stage, s State) { t[bits.TrailingZeros8(uint8(stage))] |= in(s) }
 
-// all reports whether every task of the stages is in one of the states. It
-// holds for a stage without tasks.
+// all reports whether every task of the stages is in one of the states. It returns true
+// for a stage without tasks.
 func (t Tasks) all(stages Stage, of states) bool {
 	for i, have := range t {
 		if stages&(1<<i) != 0 && have&^of != 0 {

@@ -45,8 +45,8 @@ func benchSetting(b *testing.B) *setting {
 // gibibyte is what the throughput benchmarks write, in pieces of 64 KiB.
 const gibibyte = 1 << 30
 
-// throughput lets another process write a gibibyte to path, as a task does, and
-// then waits for the end of the output.
+// throughput makes another process write a gibibyte to path, as a task does, and then waits for
+// the end of the output.
 func throughput(b *testing.B, path func() string, end func()) {
 	b.SetBytes(gibibyte)
 	for b.Loop() {
@@ -80,7 +80,7 @@ func writeBlocks(args []string) error {
 	return nil
 }
 
-// The files of all throughput benchmarks are bounded alike: 10 files of 10 MiB.
+// All throughput benchmarks keep 10 files of 10 MiB.
 func BenchmarkThroughput(b *testing.B) {
 	b.Run("collector", func(b *testing.B) {
 		s := benchSetting(b)
@@ -161,7 +161,7 @@ func moveAll(b *testing.B, fifo, dir string, move func(b *testing.B, fifo, file 
 	}
 }
 
-// From the write of a line to the call of the follower.
+// BenchmarkLineToFollower measures the time from the write of a line to the call of the follower.
 func BenchmarkLineToFollower(b *testing.B) {
 	s := benchSetting(b)
 	stdout, _, err := s.collector.Start(b.Context(), task(s.dir, Limits{MaxFiles: 10, MaxFileSize: 10 << 20}))
@@ -195,9 +195,9 @@ func BenchmarkLineToFollower(b *testing.B) {
 	b.ReportMetric(float64(total.Microseconds())/float64(n)/1000, "mean-ms")
 }
 
-// What the processes cost, and what one more idle stream costs in each.
+// BenchmarkIdleStreams measures the memory of the processes and of one more idle stream.
 func BenchmarkIdleStreams(b *testing.B) {
-	const first, more = 200, 400 // the first ones fill the gaps of the heap
+	const first, more = 200, 400 // the first streams fill the gaps of the heap
 	for b.Loop() {
 		s := benchSetting(b)
 		k, c := s.keeper.Process, s.collector.Process
@@ -209,7 +209,7 @@ func BenchmarkIdleStreams(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			time.Sleep(1500 * time.Millisecond) // memory is given back after a second of quiet
+			time.Sleep(1500 * time.Millisecond) // the process frees memory after a second without changes
 		}
 		start(0, 1)
 		b.ReportMetric(float64(pss(b, k().PID)), "keeper-PSS-KiB")
@@ -250,17 +250,17 @@ func rollup(b *testing.B, pid int, field string) int {
 	return 0
 }
 
-// What collecting adds to the start and the end of a task.
+// BenchmarkStartAndStop measures the share of log collection in the start and the stop of a task.
 func BenchmarkStartAndStop(b *testing.B) {
 	s := benchSetting(b)
 	t := task(s.dir, Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
-	if _, _, err := s.collector.Start(b.Context(), t); err != nil { // the process is there
+	if _, _, err := s.collector.Start(b.Context(), t); err != nil { // starts the process
 		b.Fatal(err)
 	}
 	var start, stop time.Duration
 	n := 0
 	for b.Loop() {
-		t.AllocID = fmt.Sprintf("a%d", n) // each in a directory of its own
+		t.AllocID = fmt.Sprintf("a%d", n) // each task has its own directory
 		t.Dir = filepath.Join(filepath.Dir(s.dir), t.AllocID, "alloc", "logs")
 		if err := os.MkdirAll(t.Dir, 0o777); err != nil {
 			b.Fatal(err)

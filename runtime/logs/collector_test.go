@@ -39,7 +39,7 @@ func TestOutputOfSeveralRuns(t *testing.T) {
 	errs.Close()
 	s.await(Stdout, "first run\n")
 
-	// A restart: the FIFOs are there, and are read.
+	// After a restart of the task, the existing FIFOs are read.
 	if again, _ := s.start(limits); again != stdout {
 		t.Errorf("stdout goes to %s after a restart", again)
 	}
@@ -61,7 +61,7 @@ func TestOutputOfSeveralRuns(t *testing.T) {
 		t.Errorf("the keeper still holds %v, %v", keys, err)
 	}
 
-	// Started once more after the end: the same files go on.
+	// After another start, the output continues in the same files.
 	stdout, _ = s.start(limits)
 	out = s.open(stdout)
 	s.write(out, "third\n")
@@ -128,7 +128,7 @@ func TestStoppedCollectorHoldsTheTaskButLosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitStopped(t, s.collector.Process().PID)
-	// Opens at once although nobody reads: the keeper holds the other end.
+	// The open returns at once without a reader in this process: the keeper holds the read end.
 	out := s.open(stdout)
 	data := bytes.Repeat([]byte("flood\n"), 1<<18)
 	var wrote sync.WaitGroup
@@ -148,8 +148,8 @@ func TestStoppedCollectorHoldsTheTaskButLosesNothing(t *testing.T) {
 	}
 }
 
-// waitStopped waits until no thread of a process runs any more: each stops when
-// it gets to see the signal.
+// waitStopped waits until no thread of a process runs: each thread stops when it handles the
+// signal.
 func waitStopped(t *testing.T, pid int) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -196,7 +196,7 @@ func TestKindsOfWriters(t *testing.T) {
 					want.Write(left[:n])
 					left = left[n:]
 				}
-				unix.Close(fd) // and open again
+				unix.Close(fd) // and opens again
 			}
 			s.stop()
 			if _, b := s.files(Stdout); !bytes.Equal(b, want.Bytes()) {
@@ -206,7 +206,7 @@ func TestKindsOfWriters(t *testing.T) {
 	}
 }
 
-// CVE-2026-6959: a task puts something in the place of its FIFO.
+// CVE-2026-6959: a task replaces its FIFO.
 func TestReplacedFIFO(t *testing.T) {
 	t.Parallel()
 	for name, place := range map[string]func(target, path string) error{
@@ -254,8 +254,8 @@ func TestReplacedFIFO(t *testing.T) {
 	}
 }
 
-// Tasks can write to the log directory and to the one above it, and not to that of the
-// allocation, where the FIFOs are: another task's FIFO takes no output from this one.
+// Tasks can write to the log directory and to its parent, and not to the directory of the
+// allocation, which has the FIFOs: another task's FIFO gets no output of this task.
 func TestFIFOsAreOutOfReach(t *testing.T) {
 	t.Parallel()
 	s := newSetting(t, Config{})
@@ -276,8 +276,8 @@ func TestFIFOsAreOutOfReach(t *testing.T) {
 
 func paths(stdout, stderr string) []string { return []string{stdout, stderr} }
 
-// An earlier version had the FIFOs in the log directory: a task that it has started goes on
-// to write to them.
+// An earlier version had the FIFOs in the log directory: a task of that version continues to write
+// to them.
 func TestFIFOsOfAnEarlierVersion(t *testing.T) {
 	t.Parallel()
 	s := newSetting(t, Config{})
@@ -311,11 +311,10 @@ func TestStopOfATaskThatNeverWrote(t *testing.T) {
 	if took := time.Since(begin); took > 5*time.Minute {
 		t.Errorf("took %v: it waited for a writer that never was", took)
 	}
-	s.stop() // twice is no error
+	s.stop() // a second stop is no error
 }
 
-// A writer that ends during the wait ends the wait, also when the collector dies
-// meanwhile.
+// The exit of a writer ends the wait, also when the collector is killed meanwhile.
 func TestStopWaitsForWriters(t *testing.T) {
 	t.Parallel()
 	s := newSetting(t, Config{grace: 10 * time.Minute})
@@ -343,7 +342,7 @@ func TestStopWaitsForWriters(t *testing.T) {
 	}
 }
 
-// One that stays is waited for no longer than that, also when the collector dies
+// Stop waits for a remaining writer only until the timeout, also when the collector is killed
 // meanwhile.
 func TestStopLetsGoOfWriters(t *testing.T) {
 	t.Parallel()
@@ -362,8 +361,8 @@ func TestStopLetsGoOfWriters(t *testing.T) {
 	if _, b := s.files(Stdout); string(b) != "c\n" {
 		t.Errorf("stdout holds %q", b)
 	}
-	// A process that another test forks at this moment has our descriptors until
-	// it executes its program.
+	// A process that another test forks concurrently has copies of these descriptors until it
+	// executes its program.
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		_, err := stays.WriteString("late")
 		if errors.Is(err, unix.EPIPE) {
@@ -375,8 +374,8 @@ func TestStopLetsGoOfWriters(t *testing.T) {
 	}
 }
 
-// A task whose end is not known keeps a reader: its writes succeed and are collected
-// after the stop, also when the collector dies, until it closes its output.
+// A task whose exit is not known keeps a reader: its writes succeed and are collected after the
+// stop, also when the collector is killed, until it closes its output.
 func TestStopOfATaskThatMayRunKeepsItsReader(t *testing.T) {
 	t.Parallel()
 	s := newSetting(t, Config{grace: 50 * time.Millisecond, quiet: 20 * time.Millisecond})
@@ -389,7 +388,7 @@ func TestStopOfATaskThatMayRunKeepsItsReader(t *testing.T) {
 	}
 	s.write(out, "b\n")
 	s.await(Stdout, "a\nb\n")
-	time.Sleep(100 * time.Millisecond) // longer than a process without tasks stays
+	time.Sleep(100 * time.Millisecond) // longer than a process without tasks runs
 	old := s.collector.Process()
 	_ = old.Signal(unix.SIGKILL)
 	waitGone(t, old)
@@ -408,9 +407,9 @@ func TestStopOfATaskThatMayRunKeepsItsReader(t *testing.T) {
 			t.Fatalf("held after the last writer has gone: %v, %v", keys, err)
 		}
 	}
-	waitGone(t, s.collector.Process()) // no task is left
+	waitGone(t, s.collector.Process()) // no task remains
 
-	// Another run collects again, and a stop after its end lets go of what is left.
+	// Another run is collected again, and a stop after its exit closes the FIFOs.
 	s.start(limits)
 	child := s.open(stdout)
 	s.write(child, "d\n")
@@ -432,7 +431,7 @@ func TestStopOfATaskThatMayRunKeepsItsReader(t *testing.T) {
 	}
 }
 
-// A flood that never ends does not hold up a stop.
+// Endless output does not delay a stop.
 func TestStopOfAFlood(t *testing.T) {
 	t.Parallel()
 	const grace = 500 * time.Millisecond
@@ -459,8 +458,8 @@ func TestStopOfAFlood(t *testing.T) {
 	}
 }
 
-// On a real full file system: the task goes on, the loss is told, and output
-// comes again once there is room.
+// On a real full file system: the task continues, the loss is reported, and output is written
+// again when space is free.
 func TestFullFileSystem(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("mounts a tmpfs: needs root")
@@ -595,7 +594,7 @@ func TestServeByHand(t *testing.T) {
 	}
 }
 
-// follow collects what a follower sees.
+// follow collects the output of a follower.
 type follow struct {
 	mu   sync.Mutex
 	data []byte
@@ -655,7 +654,7 @@ func TestFollow(t *testing.T) {
 	for _, f := range followers {
 		f.await(t, want)
 	}
-	for i := range 5 { // over many files, and the death of the collector
+	for i := range 5 { // across many files, and a kill of the collector
 		for range 300 {
 			write(strings.Repeat(string(rune('a'+i)), 500) + "\n")
 		}
@@ -677,13 +676,13 @@ func TestFollow(t *testing.T) {
 			t.Errorf("follower %d has %d bytes, want %d", i, len(f.String()), len(want))
 		}
 	}
-	late := s.follow(FollowRequest{}) // after the end
+	late := s.follow(FollowRequest{}) // started after the end of the stream
 	if err := <-late.done; err != nil || late.String() != want {
 		t.Errorf("a late follower has %d bytes and %v", len(late.String()), err)
 	}
 }
 
-// Who wants to see all runs of a task waits for the next one.
+// A follower with Restarts waits for the next run of the task.
 func TestFollowOverRestarts(t *testing.T) {
 	t.Parallel()
 	s := newSetting(t, Config{})
@@ -752,7 +751,7 @@ func TestFollowFromAnOffset(t *testing.T) {
 	}
 }
 
-// A follower never leaves the directory, whatever a task puts there.
+// A follower never leaves the directory, whatever files a task creates.
 func TestFollowPassesOverForeignFiles(t *testing.T) {
 	t.Parallel()
 	s := newSetting(t, Config{})
@@ -777,10 +776,8 @@ func TestFollowPassesOverForeignFiles(t *testing.T) {
 	}
 }
 
-// A slow follower misses what is deleted, gets the rest in order, and slows
-// nobody down.
-// Tasks beyond the limit of descriptors are refused until one ends. A task that has its
-// descriptors from an earlier agent is not.
+// Tasks beyond the limit of descriptors are rejected until one stops. A task that has its
+// descriptors from an earlier agent is accepted.
 func TestLimitOfDescriptors(t *testing.T) {
 	t.Parallel()
 	s := newSetting(t, Config{Descriptors: reserveDescriptors + 2*taskDescriptors})
@@ -827,7 +824,7 @@ func TestLimitOfDescriptors(t *testing.T) {
 	}
 }
 
-// A process without free descriptors answers with an error, and goes on with what it has.
+// A process without free descriptors replies with an error, and its streams continue.
 func TestProcessWithoutDescriptors(t *testing.T) {
 	t.Parallel()
 	s := newSetting(t, Config{})
@@ -864,7 +861,7 @@ func TestProcessWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// A follower goes on after the file was truncated by hand, with what is written then.
+// After its file was truncated by hand, a follower continues with new output.
 func TestFollowOfATruncatedFile(t *testing.T) {
 	t.Parallel()
 	s := newSetting(t, Config{})
@@ -896,6 +893,8 @@ func TestFollowOfATruncatedFile(t *testing.T) {
 	<-done
 }
 
+// A slow follower misses deleted files, gets the rest in order, and does not slow down the task or
+// other followers.
 func TestSlowFollower(t *testing.T) {
 	t.Parallel()
 	s := newSetting(t, Config{})
@@ -939,7 +938,7 @@ func TestFollowEndsWithTheErrorOfItsReader(t *testing.T) {
 	}
 }
 
-// There is a process as long as there are tasks, and a little longer.
+// The process runs while there are tasks, and a little longer.
 func TestProcessEndsWithoutTasks(t *testing.T) {
 	t.Parallel()
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
@@ -956,7 +955,7 @@ func TestProcessEndsWithoutTasks(t *testing.T) {
 			t.Fatalf("round %d: process %v, before %v", round, p, last)
 		}
 		f := s.open(stdout)
-		time.Sleep(50 * time.Millisecond) // no reason to end
+		time.Sleep(50 * time.Millisecond) // no reason to exit
 		line := fmt.Sprintln("round", round)
 		want += line
 		s.write(f, line)
@@ -973,8 +972,8 @@ func TestProcessEndsWithoutTasks(t *testing.T) {
 	}
 }
 
-// TestNextAgentMeetsTheProcess has the tasks of an earlier agent come late: their
-// process is there already, and is not ended because they have not come yet.
+// TestNextAgentMeetsTheProcess adds the tasks of an earlier agent late: their process is running,
+// and is not stopped although it has no tasks of this agent yet.
 func TestNextAgentMeetsTheProcess(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()
@@ -999,7 +998,7 @@ func TestNextAgentMeetsTheProcess(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	for s.collector.line.Now() != nil {
-		time.Sleep(time.Millisecond) // until the quiet time is over
+		time.Sleep(time.Millisecond) // until the quiet time has passed
 	}
 	s.write(f, "before the next agent knows of me\n")
 	s.await(Stdout, "before the next agent knows of me\n")

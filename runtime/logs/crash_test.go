@@ -17,7 +17,7 @@ import (
 
 const flood = 100 << 20
 
-// kills is how often something is killed while a task writes.
+// kills is how often a process is killed while a task writes.
 const kills = 20
 
 func TestNothingIsLostWhenTheCollectorIsKilled(t *testing.T) {
@@ -44,7 +44,7 @@ func TestNothingIsLostWhenTheKeeperIsKilled(t *testing.T) {
 	_, b := s.files(Stdout)
 	checkLines(t, b, flood)
 	defer waitGone(t, collector)
-	defer s.collector.Close() // it is ephemeral: without an agent it ends
+	defer s.collector.Close() // an ephemeral collector exits without an agent
 	if now := s.collector.Process(); now != collector {
 		t.Errorf("the collector was %v and is %v: it has nothing to do with the keeper's death", collector, now)
 	}
@@ -53,7 +53,7 @@ func TestNothingIsLostWhenTheKeeperIsKilled(t *testing.T) {
 func TestNothingIsLostWhenTheAgentAndTheCollectorAreKilled(t *testing.T) {
 	t.Parallel()
 	s := newSetting(t, Config{})
-	// The agent is another process here; this one only looks.
+	// The agent is another process in this test; this one only reads.
 	s.collector.Close()
 	endKeeper(t, s.keeper)
 
@@ -88,8 +88,8 @@ func TestNothingIsLostWhenTheAgentAndTheCollectorAreKilled(t *testing.T) {
 	_, _ = s.keeper.Wait(t.Context(), agent.collector)
 }
 
-// killWhileWriting lets a task write, kills something again and again, and
-// expects the task to end well.
+// killWhileWriting makes a task write, calls strike repeatedly, and expects that no output is lost
+// or doubled.
 func killWhileWriting(t *testing.T, path string, strike func()) {
 	t.Helper()
 	task := exec.Command("/proc/self/exe", "lines", path, fmt.Sprint(flood/kills))
@@ -102,8 +102,8 @@ func killWhileWriting(t *testing.T, path string, strike func()) {
 		t.Fatal(err)
 	}
 	for i := range kills {
-		// Each round lets the task write some megabytes, which takes it longer than
-		// the longest of these delays.
+		// Each round makes the task write some megabytes, which takes longer than the longest of
+		// these delays.
 		if _, err := rounds.Write([]byte{'x'}); err != nil {
 			t.Error(err)
 			break
@@ -117,7 +117,7 @@ func killWhileWriting(t *testing.T, path string, strike func()) {
 	}
 }
 
-// replaced kills a process and waits for the next one.
+// replaced kills a process and waits for its replacement.
 func (s *setting) replaced(now func() keeper.Process, old keeper.Process) {
 	s.t.Helper()
 	kill(s.t, old)
@@ -135,7 +135,7 @@ func kill(t *testing.T, p keeper.Process) {
 	}
 }
 
-// agent is an agent in a process of its own.
+// agent is an agent in its own process.
 type agent struct {
 	process, keeper, collector keeper.Process
 }
@@ -145,7 +145,7 @@ func startAgent(t *testing.T, s *setting) agent {
 	return startAgentOf(t, s, "/proc/self/exe")
 }
 
-// startAgentOf starts an agent of another program than this one.
+// startAgentOf starts an agent from another executable.
 func startAgentOf(t *testing.T, s *setting, program string) agent {
 	t.Helper()
 	cmd := exec.Command(program, "agent", s.run, s.dir)
@@ -174,13 +174,13 @@ func startAgentOf(t *testing.T, s *setting, program string) agent {
 	return a
 }
 
-// One collector process serves a data directory, whatever the path by which the next
-// agent reaches it, and although its socket is gone. No byte is lost or doubled.
+// One collector process serves a data directory, by whatever path the next agent opens it, and
+// even if its socket was removed. No byte is lost or doubled.
 func TestOneCollectorServesADirectory(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
-		same   bool // the process is joined, not replaced
+		same   bool // the agent connects to the process and does not replace it
 		change func(s *setting) error
 	}{
 		{"a symbolic link", true, func(s *setting) error {
@@ -234,7 +234,7 @@ func TestOneCollectorServesADirectory(t *testing.T) {
 	}
 }
 
-// The process that an earlier version has started in another place is ended before
+// A collector process that an earlier version has started in another directory exits before
 // another one serves the streams.
 func TestCollectorOfAnEarlierVersionIsEnded(t *testing.T) {
 	t.Parallel()
@@ -246,7 +246,7 @@ func TestCollectorOfAnEarlierVersionIsEnded(t *testing.T) {
 	s.await(Stdout, "one\n")
 	first := s.collector.Process()
 	s.collector.Close()
-	// As an earlier version: the socket is elsewhere, and the lock too.
+	// In an earlier version, the socket and the lock are in another directory.
 	former := t.TempDir()
 	if err := errors.Join(
 		os.Rename(filepath.Join(keeper.SocketDir(s.run), socketName), filepath.Join(former, socketName)),

@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 )
 
-// An agent that connects to the log collector, and has not enough descriptors at some
-// step of that, neither ends nor replaces it.
+// An agent that runs out of descriptors while it connects to the log collector neither stops nor
+// replaces it.
 func TestCollectorIsKeptByAnAgentWithoutDescriptors(t *testing.T) {
 	s := newSetting(t, Config{})
 	stdout, _ := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
@@ -45,7 +45,7 @@ func TestCollectorIsKeptByAnAgentWithoutDescriptors(t *testing.T) {
 	s.write(out, "b\n")
 	s.await(Stdout, "a\nb\n")
 
-	// Not only the dial can fail.
+	// Steps other than the dial can fail, too.
 	if err := os.Remove(filepath.Join(keeper.SocketDir(s.run), socketName)); err != nil {
 		t.Fatal(err)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// What a task has written while nobody collected is collected by an agent that
-// never started the task.
+// Output that a task wrote while no collector ran is collected by an agent that never started the
+// task.
 func TestFinishCollectsWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
@@ -24,7 +24,7 @@ func TestFinishCollectsWhatIsLeft(t *testing.T) {
 	s.write(f, "before\n")
 	s.await(Stdout, "before\n")
 
-	// The agent goes, and the collector with it: perhaps by itself.
+	// The agent exits, and the collector is killed or exits by itself.
 	s.collector.Close()
 	_ = s.collector.Process().Signal(unix.SIGKILL)
 	_, _ = s.keeper.Wait(t.Context(), s.collector.Process())
@@ -36,7 +36,7 @@ func TestFinishCollectsWhatIsLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	for range 2 { // the second time there is nothing left
+	for range 2 { // the second call finds nothing
 		if err := c.Finish(t.Context(), task(s.dir, limits), true); err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +49,7 @@ func TestFinishCollectsWhatIsLeft(t *testing.T) {
 	}
 }
 
-// Nothing of a task whose directory is gone stays with the helpers.
+// The helper processes keep nothing of a task whose directory was removed.
 func TestFinishWithoutADirectory(t *testing.T) {
 	t.Parallel()
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
@@ -77,7 +77,7 @@ func TestFinishWithoutADirectory(t *testing.T) {
 	}
 }
 
-// A process that is told so ends at once and leaves its output to the next one.
+// A process that receives opQuit exits at once and leaves its output to the next process.
 func TestCollectorQuits(t *testing.T) {
 	t.Parallel()
 	s := newSetting(t, Config{})
@@ -100,7 +100,7 @@ func TestCollectorQuits(t *testing.T) {
 	}
 	s.write(f, "two\n")
 	s.await(Stdout, "one\ntwo\n")
-	// The next one may write before the client has made a note of it.
+	// The next process may write before the client has recorded it.
 	for s.collector.Process() == old {
 		if ctx.Err() != nil {
 			t.Fatalf("process %v is still the collector", old)
@@ -114,7 +114,7 @@ func TestCollectorQuits(t *testing.T) {
 	s.stop()
 }
 
-// A collector of another build exits before the next one is started: it is not killed.
+// A collector of another build exits before the next one is started, without a kill.
 func TestCollectorOfAnotherBuildQuits(t *testing.T) {
 	t.Parallel()
 	s := makeSetting(t)
@@ -141,7 +141,7 @@ func TestCollectorOfAnotherBuildQuits(t *testing.T) {
 	s.stop()
 }
 
-// anotherProgram is this program with other content.
+// anotherProgram returns a copy of this program with different content.
 func anotherProgram(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/exe")
@@ -149,8 +149,8 @@ func anotherProgram(t *testing.T) string {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "another")
-	// A child that another test starts must not inherit the file while it is open for
-	// writing: the kernel executes no such file.
+	// A child that another test starts must not inherit the file while it is open for writing,
+	// because the kernel does not execute such a file.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(path, append(b, "another build"...), 0o755); err != nil {

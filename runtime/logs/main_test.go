@@ -18,8 +18,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// TestMain is also the programs that the tests start: keeper, collector, a task
-// that writes numbered lines, and an agent that can be killed.
+// TestMain also runs the programs that the tests start: keeper, collector, a task that writes
+// numbered lines, and an agent that can be killed.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		var err error
@@ -49,12 +49,12 @@ func TestMain(m *testing.M) {
 func runTests(m *testing.M) int {
 	// A race-enabled process otherwise sleeps for a second before it exits.
 	os.Setenv("GORACE", "atexit_sleep_ms=0")
-	// Whatever is left behind becomes visible here, instead of at init.
+	// Orphans become children of this process instead of init.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	// The runtime opens its poller with the first pipe, and keeps it.
+	// The runtime opens its poller with the first pipe, and keeps it open.
 	if r, w, err := os.Pipe(); err == nil {
 		r.Close()
 		w.Close()
@@ -81,14 +81,13 @@ func openFiles() int {
 	return len(entries)
 }
 
-// line is the n-th line of a writer: numbered, of a length that depends on the
-// number, and made of that number.
+// line returns the n-th line of a writer: its length and content depend on the number.
 func line(n int) string {
 	text := strconv.Itoa(n)
 	return text + " " + strings.Repeat(text[len(text)-1:], n*7919%990) + "\n"
 }
 
-// writeLines writes numbered lines: so many bytes for each byte on stdin.
+// writeLines writes a number of bytes in numbered lines for each byte on stdin.
 func writeLines(args []string) error {
 	path, limit := args[0], args[1]
 	bytes, err := strconv.Atoi(limit)
@@ -116,7 +115,7 @@ func writeLines(args []string) error {
 	}
 }
 
-// agentMain is an agent that takes over one task's logs and waits to be killed.
+// agentMain is an agent that collects one task's output and waits to be killed.
 func agentMain(args []string) error {
 	run, dir := args[0], args[1]
 	k, err := keeper.Start(context.Background(), keeper.Config{Dir: run, Args: []string{"nomad-lite", "keeper"}})
@@ -138,7 +137,7 @@ func task(dir string, limits Limits) Task {
 	return Task{AllocID: "a1", Name: "web", Dir: dir, Stdout: limits, Stderr: limits}
 }
 
-// setting is a keeper, a collector and an allocation's log directory.
+// setting has a keeper, a collector and an allocation's log directory.
 type setting struct {
 	t         *testing.T
 	run, dir  string
@@ -153,8 +152,8 @@ func newSetting(t *testing.T, conf Config) *setting {
 	return s
 }
 
-// newPersistentSetting is newSetting with a keeper that outlives its agent. The test
-// calls endWithAgent in the end.
+// newPersistentSetting is newSetting with a keeper that outlives its agent. The test must call
+// endWithAgent at its end.
 func newPersistentSetting(t *testing.T, conf Config) *setting {
 	t.Helper()
 	s := makeSetting(t)
@@ -162,7 +161,7 @@ func newPersistentSetting(t *testing.T, conf Config) *setting {
 	return s
 }
 
-// endWithAgent makes the keeper end what it has started with the agent that is there.
+// endWithAgent makes the keeper stop its processes when the current agent exits.
 func (s *setting) endWithAgent() {
 	if err := s.keeper.SetEphemeral(context.WithoutCancel(s.t.Context())); err != nil {
 		s.t.Error(err)
@@ -179,7 +178,7 @@ func makeSetting(t *testing.T) *setting {
 	return s
 }
 
-// connect makes the agent's side.
+// connect creates the Collector.
 func (s *setting) connect(conf Config, ephemeral bool) {
 	s.t.Helper()
 	k, err := keeper.Start(s.t.Context(), keeper.Config{Dir: s.run, Args: []string{"nomad-lite", "keeper"}, Ephemeral: ephemeral})
@@ -200,7 +199,7 @@ func (s *setting) connect(conf Config, ephemeral bool) {
 	s.t.Cleanup(func() { c.Close() })
 }
 
-// endKeeper makes sure that a keeper and all below it are gone.
+// endKeeper waits until a keeper and all its descendants have exited.
 func endKeeper(t *testing.T, k *keeper.Client) {
 	if err := k.Close(); err != nil {
 		t.Error(err)
@@ -240,7 +239,7 @@ func (s *setting) stop() {
 // open opens a FIFO for writing, as a driver does.
 func (s *setting) open(path string) *os.File {
 	s.t.Helper()
-	// Not Go's poller: a task's descriptor is blocking.
+	// The descriptor is blocking, as a task's descriptor is, and not in Go's poller.
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		s.t.Fatalf("open %s: %v", path, err)
@@ -257,7 +256,7 @@ func (s *setting) write(f *os.File, text string) {
 	}
 }
 
-// files returns the names of a stream's files and what is in all of them.
+// files returns the names of a stream's files and their concatenated content.
 func (s *setting) files(stream Stream) (names []string, all []byte) {
 	s.t.Helper()
 	dir, err := openDir(s.dir)
@@ -282,7 +281,7 @@ func (s *setting) files(stream Stream) (names []string, all []byte) {
 	return names, all
 }
 
-// await waits until the stream's files hold what is wanted.
+// await waits until the stream's files have the expected content.
 func (s *setting) await(stream Stream, want string) {
 	s.t.Helper()
 	var got []byte
@@ -294,8 +293,8 @@ func (s *setting) await(stream Stream, want string) {
 	s.t.Fatalf("%s holds %.200q, want %.200q", stream, got, want)
 }
 
-// checkLines checks that b is the lines of a writer, without one lost or twice,
-// up to at least so many bytes.
+// checkLines checks that b has the lines of a writer, without a lost or doubled line, up to at
+// least atLeast bytes.
 func checkLines(t *testing.T, b []byte, atLeast int) {
 	t.Helper()
 	if len(b) < atLeast {

@@ -57,7 +57,7 @@ func (p *process) receive(peer *peer) {
 			return
 		}
 		fds := parseRights(p.oob[:max(oobn, 0)])
-		// If the process has no free descriptors for those of a stream, the reply is an error. If
+		// If the process has no free descriptors for a stream, the reply is an error. If
 		// the connection were closed instead, the client would repeat the request on each next
 		// connection.
 		lost := flags&unix.MSG_CTRUNC != 0

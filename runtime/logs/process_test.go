@@ -18,7 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// The collector cannot start a program, and the thread that reads what tasks write has one
+// The collector cannot start programs, and the thread that reads task output has only one
 // capability.
 func TestCollectorHasFewPowers(t *testing.T) {
 	t.Parallel()
@@ -29,7 +29,7 @@ func TestCollectorHasFewPowers(t *testing.T) {
 		t.Fatalf("threads: %v, %v", threads, err)
 	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var own [2]unix.CapUserData // not each root has all
+	var own [2]unix.CapUserData // root does not always have all capabilities
 	if err := unix.Capget(&header, &own[0]); err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestCollectorHasFewPowers(t *testing.T) {
 	for _, path := range threads {
 		status, err := os.ReadFile(path)
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
-			continue // the thread has ended
+			continue // the thread has exited
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -56,8 +56,8 @@ func TestCollectorHasFewPowers(t *testing.T) {
 	s.stop()
 }
 
-// A stranger with our own user id sends what it likes; the collector goes on,
-// and keeps none of its descriptors.
+// A client with the same user id sends arbitrary messages; the collector continues, and keeps none
+// of the client's descriptors.
 func TestHostileClients(t *testing.T) {
 	t.Parallel()
 	s := newSetting(t, Config{})
@@ -134,7 +134,7 @@ func TestHostileClients(t *testing.T) {
 		}
 		conn.Close()
 	}
-	// One that connects and asks for news without ever reading it.
+	// A client arms a stream again and again and never reads.
 	deaf := connect()
 	defer deaf.Close()
 	want := ""
@@ -201,7 +201,7 @@ func FuzzRequests(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			m.Key.Task = "web" // not thousands of files in one directory
+			m.Key.Task = "web" // avoids thousands of files in one directory
 			m.Limits.MaxFiles = min(m.Limits.MaxFiles, 4)
 			fifo := make([]int, 2)
 			if err := unix.Pipe2(fifo, unix.O_CLOEXEC); err != nil {

@@ -40,7 +40,7 @@ func newTestStream(t *testing.T, limits Limits) (s *stream, w *os.File, dir stri
 	return s, w, dir, tl
 }
 
-// feed writes pieces, each of which is collected before the next one comes.
+// feed writes pieces, each of which is collected before the next one is written.
 func feed(t *testing.T, s *stream, w *os.File, tl *tools, pieces ...string) {
 	t.Helper()
 	for _, piece := range pieces {
@@ -126,8 +126,8 @@ func TestRotation(t *testing.T) {
 	}
 }
 
-// A file that was truncated by hand goes on at its end, without a gap of NULs, and still
-// rotates at its limit.
+// A file that was truncated by hand continues at its end, without a gap of NULs, and still rotates
+// at its limit.
 func TestTruncatedFile(t *testing.T) {
 	t.Parallel()
 	for _, copies := range []bool{false, true} {
@@ -144,7 +144,7 @@ func TestTruncatedFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			feed(t, s, w, tl, "one\n")
-			if err := os.Truncate(file, 3); err != nil { // the end of a line is gone
+			if err := os.Truncate(file, 3); err != nil { // removes the end of a line
 				t.Fatal(err)
 			}
 			s.failed(unix.ENOSPC, time.Now().Add(-time.Hour))
@@ -178,8 +178,8 @@ func equal(a, b []int) bool {
 	return true
 }
 
-// Lines shorter than 32 KiB are whole, whatever their lengths and however they
-// are cut into writes, also when the process is replaced in between.
+// Lines shorter than 32 KiB are not split, for any lengths and for any distribution over writes,
+// also when the process is replaced in between.
 func TestShortLinesAreNeverSplit(t *testing.T) {
 	t.Parallel()
 	seed := time.Now().UnixNano()
@@ -199,7 +199,7 @@ func TestShortLinesAreNeverSplit(t *testing.T) {
 		n := min(len(left), 1+r.IntN(40<<10))
 		feed(t, s, w, tl, left[:n])
 		left = left[n:]
-		if r.IntN(5) == 0 { // as a new process would see it
+		if r.IntN(5) == 0 { // the state of a new process
 			unix.Close(s.file)
 			*s = stream{key: s.key, limits: s.limits, fifo: s.fifo, dir: s.dir, file: -1}
 		}
@@ -233,7 +233,7 @@ func TestNewestFilesAreKept(t *testing.T) {
 	if got := strings.Join(contents(t, s, dir), "|"); got != "222222222\n|333333333\n|4\n" {
 		t.Errorf("files hold %q", got)
 	}
-	// A new process goes on where this one stopped, in the same file.
+	// A new process continues in the same file.
 	unix.Close(s.file)
 	*s = stream{key: s.key, limits: Limits{MaxFiles: 2, MaxFileSize: 10}, fifo: s.fifo, dir: s.dir, file: -1}
 	feed(t, s, w, tl, "4\n", "555555555\n")
@@ -245,7 +245,7 @@ func TestNewestFilesAreKept(t *testing.T) {
 	}
 }
 
-// What a task puts in the place of a log file is neither followed nor written to.
+// Other files under the name of a log file are neither followed nor written to.
 func TestForeignFilesAreNotWrittenTo(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -309,8 +309,8 @@ func TestFileSystemWithoutSplice(t *testing.T) {
 	}
 }
 
-// A full disk makes the task wait for a while, then output is dropped, and a
-// line tells how much once there is room again.
+// On a full disk the task blocks for a while, then output is dropped, and a line has the number of
+// lost bytes when space is free again.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 3, MaxFileSize: 20})
@@ -370,7 +370,7 @@ func TestOpenDirTakesNoLinks(t *testing.T) {
 	}
 	for link, target := range map[string]string{
 		"a2/alloc/logs": "../../elsewhere/logs", // made by a task
-		"a3":            "a1",                   // above the shared directory: an operator's
+		"a3":            "a1",                   // above the shared directory: made by an operator
 	} {
 		if err := os.Symlink(target, filepath.Join(base, link)); err != nil {
 			t.Fatal(err)

@@ -8,11 +8,11 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// maxCount is the sum of all counts that a server allows by default.
+// maxCount is the maximum sum of all counts that a server allows by default.
 const maxCount = 50000
 
-// admit is what a server without Vault, Consul and a licence refuses before it
-// looks at the job as such.
+// admit reports errors that a server without Vault, Consul and a licence returns before
+// it validates the job.
 func admit(r *report, job *api.Job, namespaces []string) {
 	for _, g := range job.TaskGroups {
 		admitConnect(r.at("group", val(g.Name)), g)
@@ -36,7 +36,7 @@ func admit(r *report, job *api.Job, namespaces []string) {
 	}
 }
 
-// admitLast is what the server refuses after it has looked at the job.
+// admitLast reports errors that the server returns after it has validated the job.
 func admitLast(r *report, job *api.Job) {
 	for _, g := range job.TaskGroups {
 		for _, t := range g.Tasks {
@@ -51,7 +51,7 @@ func admitLast(r *report, job *api.Job) {
 	}
 }
 
-// admitConnect refuses sidecars in groups whose network they cannot join.
+// admitConnect rejects sidecars in groups whose network they cannot join.
 func admitConnect(r *report, g *api.TaskGroup) {
 	mode := ""
 	if len(g.Networks) > 0 {

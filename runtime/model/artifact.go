@@ -37,7 +37,7 @@ func checkArtifact(r *report, a *api.TaskArtifact) {
 	}
 }
 
-// checksumSizes are the kinds of checksums and how many bytes each has.
+// checksumSizes maps the types of checksums to their sizes in bytes.
 var checksumSizes = map[string]int{
 	"md5":    md5.Size,
 	"sha1":   sha1.Size,
@@ -45,7 +45,7 @@ var checksumSizes = map[string]int{
 	"sha512": sha512.Size,
 }
 
-// checkChecksum leaves a text alone that is only known at run time.
+// checkChecksum does not check a text with references, which are resolved at run time.
 func checkChecksum(r *report, text string) {
 	if strings.Contains(text, "${") {
 		return

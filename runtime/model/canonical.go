@@ -12,14 +12,13 @@ import (
 
 const defaultIdentity = "default"
 
-// Canonicalize brings job into the form in which it is stored and run: every
-// default filled, everything that groups and tasks inherit written down at the
-// group and the task, implied constraints added, empty collections null. It
-// changes job in place, and calling it again changes nothing. Null entries of
-// lists and maps are dropped.
+// Canonicalize converts job into the form in which it is stored and run: it fills in
+// defaults, copies attributes that groups and tasks inherit to the group and the task, adds
+// implied constraints, and sets empty collections to null. It changes job in place, and a
+// second call changes nothing. Null entries of lists and maps are dropped.
 //
-// Attributes that Nomad drops without a word (max_client_disconnect and its
-// like) stay, so that Warnings can name them.
+// Attributes that Nomad drops silently (max_client_disconnect and similar ones) are kept,
+// so that Warnings can name them.
 func Canonicalize(job *api.Job) {
 	if job == nil {
 		return
@@ -42,19 +41,19 @@ func Canonicalize(job *api.Job) {
 		canonicalizeGroup(job, g)
 		imply(g)
 	}
-	// The groups have inherited these; the job itself keeps no more than this.
+	// The groups have inherited these blocks; the job itself keeps only this part.
 	job.Reschedule, job.Migrate = nil, nil
 	job.Update = storedUpdate(job.Update)
 }
 
-// orDefault sets an attribute for which the zero value means the same as none.
+// orDefault sets an attribute for which the zero value means the same as an unset one.
 func orDefault[T comparable](p **T, value T) {
 	if *p == nil || **p == *new(T) {
 		*p = &value
 	}
 }
 
-// val is the value of an optional attribute, zero when it is not set.
+// val returns the value of an optional attribute, or zero if it is not set.
 func val[T any](p *T) T {
 	if p == nil {
 		return *new(T)
@@ -100,8 +99,8 @@ func canonicalizeGroup(job *api.Job, g *api.TaskGroup) {
 	}
 }
 
-// PolicyID is the id of the scaling policy of a group: it is the same as long as
-// the group has its name.
+// PolicyID returns the id of the scaling policy of a group. It depends only on the
+// arguments.
 func PolicyID(namespace, job, group string) string {
 	return uuid.NewSHA1(uuid.Nil, []byte(strings.Join([]string{"scaling", namespace, job, group}, "\x00"))).String()
 }
@@ -121,8 +120,8 @@ func canonicalizeTask(job *api.Job, g *api.TaskGroup, t *api.Task) {
 	canonicalizeIdentities(t)
 }
 
-// canonicalizeIdentities gives the task its default identity, and moves the one
-// that describes it out of the list of the others.
+// canonicalizeIdentities gives the task its default identity, and moves a default identity
+// out of the list of the others.
 func canonicalizeIdentities(t *api.Task) {
 	var others []*api.WorkloadIdentity
 	for _, id := range t.Identities {
@@ -167,8 +166,8 @@ func canonicalizePorts(networks []*api.NetworkResource) {
 	}
 }
 
-// canonicalizeService fills in the names, and forgets what its checks have
-// inherited. The task of a service of the group is "".
+// canonicalizeService fills in the names, and removes the check_restart block that its
+// checks have inherited. task is "" for a service of the group.
 func canonicalizeService(s *api.Service, job, group, task string) {
 	s.Name = expandServiceName(s.Name, job, group, task)
 	s.CheckRestart = nil
@@ -190,8 +189,8 @@ func expandServiceName(name, job, group, task string) string {
 		{"${TASK}", task},
 		{"${BASE}", job + "-" + group + "-" + task},
 	} {
-		// A value that brings a placeholder of its own, or leaves no name at all,
-		// would make another name each time that the job is canonicalized.
+		// A value that contains a placeholder, or results in an empty name, would produce
+		// another name each time the job is canonicalized.
 		if p[1] != "" && !strings.Contains(p[1], "${") {
 			pairs = append(pairs, p[0], p[1])
 		}
@@ -199,10 +198,10 @@ func expandServiceName(name, job, group, task string) string {
 	return strings.NewReplacer(pairs...).Replace(name)
 }
 
-// tidy drops null entries and makes empty collections null, in everything that
-// the API types describe. Free-form values (config, policy) stay as they are.
-// What is tidy already is not written to: a copy of a canonical job shares most of
-// it with the one that others read.
+// tidy drops null entries and sets empty collections to null, in all API types.
+// Free-form values (config, policy) are not changed. A value that is already tidy is not
+// written: a copy of a canonical job shares most values with the original, which other
+// goroutines may read.
 func tidy(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:

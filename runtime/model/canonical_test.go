@@ -239,7 +239,7 @@ func TestCanonicalIsTidy(t *testing.T) {
 	} {
 		sameJSON(t, c.what, c.got, c.want)
 	}
-	Canonicalize(nil) // nobody's job
+	Canonicalize(nil) // a nil job is ignored
 }
 
 func TestImpliedConstraints(t *testing.T) {
@@ -295,8 +295,8 @@ func TestImpliedConstraints(t *testing.T) {
 	}
 }
 
-// FuzzJob: whatever JSON makes a job, no rule panics, and the canonical form of a
-// canonical job is itself.
+// FuzzJob checks that no rule panics for any job from JSON, and that the canonical form of a
+// canonical job is unchanged.
 func FuzzJob(f *testing.F) {
 	full := newFixture(func(f *fixture) {
 		f.job.Multiregion = &api.Multiregion{Regions: []*api.MultiregionRegion{{}}}

@@ -27,14 +27,12 @@ var (
 	}
 )
 
-// A faultList collects sentences about one check, which read differently for
-// each provider.
+// A faultList collects errors about one check. Each provider formats them differently.
 type faultList []string
 
 func (l *faultList) add(format string, args ...any) { *l = append(*l, fmt.Sprintf(format, args...)) }
 
-// nomadCheckFaults returns what is wrong with a check of a service that Nomad
-// itself registers.
+// nomadCheckFaults returns the errors of a check of a service with provider nomad.
 func nomadCheckFaults(c api.ServiceCheck) []string {
 	var l faultList
 	l.common(c, nomadCheckTypes)

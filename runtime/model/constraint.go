@@ -10,16 +10,16 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// An operator says how the value of a constraint or an affinity must look, and
-// when the two sides agree.
+// An operator validates the value of a constraint or an affinity, and compares the two
+// sides.
 type operator struct {
-	// check reports what is wrong with the value.
+	// check reports an invalid value.
 	check func(r *report, operand, value string)
-	// holds compares the resolved sides; only set for operators that need both.
+	// holds compares the resolved sides; it is only set for operators that need both.
 	holds func(left, right string) bool
 }
 
-// operators are those that constraints and affinities share.
+// operators are the operators of both constraints and affinities.
 var operators = map[string]operator{
 	"=":                          {checkPresent, equal},
 	"==":                         {checkPresent, equal},
@@ -38,7 +38,7 @@ var operators = map[string]operator{
 	api.ConstraintSetContainsAny: {checkSet, containsAny},
 }
 
-// constraintOperators are those that only constraints have.
+// constraintOperators are the operators of constraints only.
 var constraintOperators = map[string]operator{
 	api.ConstraintAttributeIsSet:    {checkAbsent, nil},
 	api.ConstraintAttributeIsNotSet: {checkAbsent, nil},
@@ -94,10 +94,10 @@ func checkDistinctProperty(r *report, _, value string) {
 	}
 }
 
-// Holds tells whether a canonical constraint holds on a node. resolve returns
-// the value of a target such as "${attr.kernel.name}", and whether there is one.
-// distinct_hosts and distinct_property, which speak of several allocations, are
-// not for Holds: it answers false, as for an operator that does not exist.
+// Holds reports whether a canonical constraint holds on a node. resolve returns the value
+// of a target such as "${attr.kernel.name}", and whether it exists. Holds returns false for
+// an unknown operator, and for distinct_hosts and distinct_property, which compare several
+// allocations.
 func Holds(c *api.Constraint, resolve func(target string) (string, bool)) bool {
 	left, hasLeft := resolve(c.LTarget)
 	right, hasRight := resolve(c.RTarget)
@@ -115,8 +115,8 @@ func Holds(c *api.Constraint, resolve func(target string) (string, bool)) bool {
 
 func equal(left, right string) bool { return left == right }
 
-// compare orders two texts as integers if both are, else as floating point
-// numbers if both are, else byte by byte.
+// compare compares two texts as integers if both are integers, else as floating point
+// numbers if both are numbers, else byte by byte.
 func compare(left, right string) int {
 	if l, r, ok := both(left, right, func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }); ok {
 		return order(l, r)
@@ -188,7 +188,7 @@ func checkConstraints(r *report, constraints []*api.Constraint) {
 	}
 }
 
-// checkTaskConstraints also refuses the operators that speak of several allocations.
+// checkTaskConstraints also rejects the operators that compare several allocations.
 func checkTaskConstraints(r *report, constraints []*api.Constraint) {
 	checkConstraints(r, constraints)
 	for i, c := range constraints {
@@ -217,8 +217,8 @@ func checkConstraint(r *report, c *api.Constraint) {
 	}
 }
 
-// nodeTargets are the references to a node that stand for themselves;
-// targetPrefixes those that are followed by a key.
+// nodeTargets are the complete references to a node; targetPrefixes are prefixes of
+// references that end with a key.
 var (
 	nodeTargets    = []string{"${node.unique.id}", "${node.datacenter}", "${node.unique.name}", "${node.class}", "${node.pool}"}
 	targetPrefixes = []string{"${attr.", "${meta.", "${device."}

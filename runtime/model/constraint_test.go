@@ -98,16 +98,16 @@ func TestHolds(t *testing.T) {
 		{"$name", "not", "windows", true},
 		{"$none", "!=", "x", true},
 		{"$none", "!=", "", true},
-		{"$n", "<", "9", false}, // as integers; as text it would hold
+		{"$n", "<", "9", false}, // compared as integers; as text the constraint would hold
 		{"$n", "<=", "10", true},
-		{"$n", ">", "9.5", true}, // as floating point numbers
+		{"$n", ">", "9.5", true}, // compared as floating point numbers
 		{"$f", ">=", "1.50", true},
-		{"$name", ">", "darwin", true}, // as text
+		{"$name", ">", "darwin", true}, // compared as text
 		{"$none", "<", "1", false},
 		{"$v", "version", ">= 1.0, < 2", true},
 		{"$v", "version", "~> 1.4", true},
 		{"$v", "version", "~> 1.4.0", false},
-		{"$beta", "version", ">= 1.0", false}, // a prerelease satisfies only a constraint with one
+		{"$beta", "version", ">= 1.0", false}, // a prerelease satisfies only a constraint with a prerelease
 		{"$name", "version", ">= 1.0", false},
 		{"$beta", "semver", ">= 1.0.0", true},
 		{"$beta", "semver", ">= 2.0.0", false},

@@ -2,8 +2,8 @@ package model
 
 import "github.com/hashicorp/nomad/api"
 
-// The descriptions of a deployment's status. Clients of Nomad show them, and
-// some look for them.
+// The descriptions of a deployment's status. Clients of Nomad show them, and some match
+// their text.
 const (
 	DeploymentRunning         = "Deployment is running"
 	DeploymentNeedsPromotion  = "Deployment is running but requires manual promotion"
@@ -28,7 +28,7 @@ const (
 	AllocRescheduled = "alloc was rescheduled because it failed"
 )
 
-// DeploymentActive tells whether a deployment has not come to its end.
+// DeploymentActive reports whether a deployment has not ended.
 func DeploymentActive(d *api.Deployment) bool {
 	switch d.Status {
 	case api.DeploymentStatusRunning, api.DeploymentStatusPaused, api.DeploymentStatusPending,
@@ -38,8 +38,8 @@ func DeploymentActive(d *api.Deployment) bool {
 	return false
 }
 
-// AutoPromotes tells whether the canaries of a group are promoted without anybody
-// saying so. job may be nil.
+// AutoPromotes reports whether the canaries of a group are promoted automatically. job may
+// be nil.
 func AutoPromotes(job *api.Job, group string) bool {
 	if job == nil {
 		return false
@@ -48,9 +48,9 @@ func AutoPromotes(job *api.Job, group string) bool {
 	return g != nil && g.Update != nil && val(g.Update.AutoPromote)
 }
 
-// DeploymentPriority is the priority of the evaluations that follow from a
-// deployment: that of the one which has made it, or of the job when that one is
-// gone. evals are those of the job; job is of the deployment's version, or nil.
+// DeploymentPriority returns the priority of the evaluations that a deployment creates: the
+// priority of the evaluation that created the deployment, or, if that was removed, of the
+// job. evals are the evaluations of the job; job has the deployment's version, or is nil.
 func DeploymentPriority(d *api.Deployment, job *api.Job, evals []*api.Evaluation) int {
 	var first *api.Evaluation
 	for _, e := range evals {

@@ -17,9 +17,9 @@ const (
 	DiffEdited  = "Edited"
 )
 
-// Diff compares two canonical jobs, of which one may be nil. Groups and tasks are
-// listed whether or not they differ; a block that differs shows its other
-// attributes too. What the agent writes into a job is left out.
+// Diff compares two canonical jobs, of which one may be nil. All groups and tasks are
+// listed, changed or not; a changed block also lists its unchanged attributes. Fields that
+// the agent sets are left out.
 func Diff(old, new *api.Job) *api.JobDiff {
 	from, to := partOf(old), partOf(new)
 	diff := &api.JobDiff{
@@ -68,7 +68,7 @@ func diffTask(name string, old, new *api.Task) *api.TaskDiff {
 	return &api.TaskDiff{Type: typeOf(from, to), Name: name, Fields: changedOnly(fields(from, to)), Objects: objects(from, to)}
 }
 
-// pairByName compares what has the same name, in the order of the names.
+// pairByName compares the elements with equal names, sorted by name.
 func pairByName[T, D any](old, new []*T, name func(*T) string, diff func(name string, old, new *T) D) []D {
 	before, after := make(map[string]*T), make(map[string]*T)
 	for _, v := range old {
@@ -110,8 +110,8 @@ func fields(old, new *part) []*api.FieldDiff {
 		b, inNew := after[key]
 		diff := &api.FieldDiff{Type: DiffEdited, Name: attribute.name, Old: a.text, New: b.text}
 		switch {
-		// An attribute that says nothing is no difference to a block that is not
-		// there; an entry without text is one to an entry that is not there.
+		// An empty attribute does not differ from a missing block; an entry with empty text
+		// differs from a missing entry.
 		case a.text == b.text && (inOld == inNew || old == nil || new == nil):
 			diff.Type = DiffNone
 		case a.text == "" && !(inOld && b.text == ""):
@@ -131,8 +131,8 @@ func changedOnly(diffs []*api.FieldDiff) []*api.FieldDiff {
 	return slices.DeleteFunc(diffs, func(f *api.FieldDiff) bool { return f.Type == DiffNone })
 }
 
-// objects compares the blocks of two parts, of which one may be nil. What has its
-// counterpart on the other side is not listed.
+// objects compares the blocks of two parts, of which one may be nil. Equal blocks are not
+// listed.
 func objects(old, new *part) []*api.ObjectDiff {
 	deleted, added := unmatched(old.blocks(), new.blocks()), unmatched(new.blocks(), old.blocks())
 	type id struct{ name, key string }
@@ -165,8 +165,8 @@ func diffObject(old, new *part) *api.ObjectDiff {
 	return &api.ObjectDiff{Type: typeOf(old, new), Name: cmp.Or(old, new).name, Fields: fields(old, new), Objects: objects(old, new)}
 }
 
-// unmatched returns the parts that have no equal among the others. Each other one
-// is the equal of one.
+// unmatched returns the parts that have no equal part among the others. Each of the others
+// matches one part only.
 func unmatched(parts, others []*part) []*part {
 	left := make(map[string]int)
 	for _, p := range others {
@@ -181,8 +181,8 @@ func unmatched(parts, others []*part) []*part {
 	return out
 }
 
-// Annotate writes into the difference between two jobs what it means for their
-// allocations. The updates are those of the plan, by group.
+// Annotate adds the effects on allocations to the difference between two jobs. updates are
+// the updates of the plan, by group.
 func Annotate(diff *api.JobDiff, old, new *api.Job, updates map[string]*api.DesiredUpdates) {
 	before, after := newTaskIdentities(old), newTaskIdentities(new)
 	for _, g := range diff.TaskGroups {
@@ -224,8 +224,8 @@ func countAnnotation(f *api.FieldDiff) []string {
 	return []string{"forces destroy"}
 }
 
-// taskAnnotation says what really becomes of the task. Nomad guesses it from the
-// names of what differs.
+// taskAnnotation returns the effect of the change on the task. Nomad guesses it from the
+// names of the changed fields.
 func taskAnnotation(g *api.TaskGroupDiff, t *api.TaskDiff, before, after taskIdentities) string {
 	switch {
 	case t.Type == DiffNone:

@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// diffJob is a job with something of most kinds, which an edit may change.
+// diffJob is a job with most kinds of blocks, which an edit may change.
 func diffJob(edit func(*api.Job)) *api.Job {
 	task := &api.Task{
 		Name: "main", Driver: "raw_exec", Env: map[string]string{"A": "1", "EMPTY": ""},
@@ -41,8 +41,7 @@ func diffJob(edit func(*api.Job)) *api.Job {
 func group0(j *api.Job) *api.TaskGroup { return j.TaskGroups[0] }
 func task0(j *api.Job) *api.Task       { return j.TaskGroups[0].Tasks[0] }
 
-// render writes a diff in one line for each thing that is in it, but for the
-// context of a change.
+// render formats a diff as one line per entry, without the context of a change.
 func render(d *api.JobDiff) string {
 	var b strings.Builder
 	line := func(depth int, kind, text string, notes ...string) {
@@ -229,7 +228,7 @@ Edited job web
 			if got := render(diff); got != c.want[1:]+"\n" {
 				t.Errorf("got\n%s\nwant%s", got, c.want)
 			}
-			// The other way round what was added is deleted.
+			// In the reverse diff, added entries are deleted.
 			back := render(Diff(new, old))
 			if added, deleted := strings.Count(render(diff), "Added "), strings.Count(back, "Deleted "); added != deleted {
 				t.Errorf("%d added, the other way %d deleted\n%s", added, deleted, back)
@@ -262,7 +261,7 @@ func TestDiffOfAWholeJob(t *testing.T) {
 	if diff := Diff(job, nil); diff.Type != DiffDeleted || diff.TaskGroups[0].Tasks[0].Type != DiffDeleted {
 		t.Error(render(diff))
 	}
-	// A group that goes takes its tasks with it.
+	// A removed group includes its tasks.
 	other := diffJob(func(j *api.Job) { group0(j).Name = new("new") })
 	diff = Diff(job, other)
 	Annotate(diff, job, other, nil)
@@ -273,7 +272,7 @@ func TestDiffOfAWholeJob(t *testing.T) {
 	}
 }
 
-// Whatever the client's types come to have, a change of it is seen.
+// A change of any field of the client's types is shown.
 func TestDiffSeesEachAttribute(t *testing.T) {
 	seen := make(map[reflect.Type]bool)
 	var look func(reflect.Type)
@@ -310,7 +309,7 @@ func TestDiffSeesEachAttribute(t *testing.T) {
 	}
 }
 
-// set gives a value something that it has not by itself.
+// set sets a value to something else than its default.
 func set(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:

@@ -11,16 +11,16 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// part is a block of a job as a diff shows it: attributes as text, and further
-// blocks.
+// part is a block of a job in the form in which a diff shows it: attributes as text, and
+// inner blocks.
 type part struct {
 	name string
-	// key tells the part from others of the same name. Parts without one are a
-	// set: they are there or not, but do not become others.
+	// key identifies the part among parts of the same name. Parts without a key form a
+	// set: they are added or deleted, but never edited.
 	key   string
 	attrs map[string]attribute
 	parts []*part
-	// text is the same for parts that do not differ.
+	// text is equal for equal parts.
 	text string
 }
 
@@ -40,7 +40,7 @@ func (p *part) blocks() []*part {
 	return p.parts
 }
 
-// diffNames are the names by which diffs call the blocks of a field.
+// diffNames maps field names to the names of their blocks in diffs.
 var diffNames = map[string]string{
 	"Actions": "Action", "Affinities": "Affinity", "Artifacts": "Artifact", "CNI": "CNIConfig", "Checks": "Check",
 	"Connect": "ConsulConnect", "Constraints": "Constraint", "Devices": "Device", "DynamicPorts": "Dynamic Port",
@@ -49,8 +49,8 @@ var diffNames = map[string]string{
 	"VolumeMounts": "VolumeMount", "Volumes": "Volume", "Wait": "Template",
 }
 
-// diffHidden are the fields that diffs do not show: what the agent writes, what
-// is listed elsewhere, and what the canonical form has only for the client.
+// diffHidden are the fields that diffs do not show: fields that the agent sets, fields that
+// are shown elsewhere, and fields that only the client's canonical form has.
 var diffHidden = map[reflect.Type][]string{
 	reflect.TypeFor[api.Job](): {
 		"CreateIndex", "ID", "JobModifyIndex", "Migrate", "ModifyIndex", "NomadTokenID", "Payload", "Reschedule", "Stable", "Status",
@@ -61,10 +61,10 @@ var diffHidden = map[reflect.Type][]string{
 	reflect.TypeFor[api.UpdateStrategy]():  {"Stagger"},
 	reflect.TypeFor[api.ScalingPolicy]():   {"CreateIndex", "ID", "ModifyIndex", "Namespace", "Target"},
 	reflect.TypeFor[api.LogConfig]():       {"Enabled"},
-	reflect.TypeFor[api.CSIMountOptions](): {"MountFlags"}, // they may hold a password
+	reflect.TypeFor[api.CSIMountOptions](): {"MountFlags"}, // MountFlags may contain a password
 }
 
-// diffKeys are the fields by which one of several blocks is found again.
+// diffKeys are the fields that identify a block among several blocks of its type.
 var diffKeys = map[reflect.Type]string{
 	reflect.TypeFor[api.Action]():           "Name",
 	reflect.TypeFor[api.Secret]():           "Name",
@@ -75,10 +75,10 @@ var diffKeys = map[reflect.Type]string{
 	reflect.TypeFor[api.WorkloadIdentity](): "Name",
 }
 
-// singleton is the key of a block of which there is one at most.
+// singleton is the key of a block that exists at most once.
 const singleton = "the only"
 
-// partOf makes the part of a job, a group or a task; nil is none.
+// partOf returns the part of a job, a group or a task; nil for nil.
 func partOf[T any](v *T) *part {
 	if v == nil {
 		return nil
@@ -98,7 +98,7 @@ func structPart(name, key string, v reflect.Value) *part {
 	return p.seal()
 }
 
-// add shows one field of a struct.
+// add adds one field of a struct.
 func (p *part) add(name string, v reflect.Value) {
 	kind := v.Kind()
 	if kind == reflect.Pointer {
@@ -127,8 +127,8 @@ func diffName(field string) string {
 	return field
 }
 
-// addList shows a list of blocks, or of texts: those are a block of their own, in
-// which all attributes have the name of the list.
+// addList adds a list of blocks, or a list of texts as one block in which each attribute
+// has the name of the list.
 func (p *part) addList(name string, v reflect.Value) {
 	if v.Len() == 0 {
 		return
@@ -159,8 +159,8 @@ func keyOf(v reflect.Value) string {
 	return "of " + scalarText(v.FieldByName(field))
 }
 
-// addMap shows a map of texts as attributes with an index, one of blocks as those,
-// and one of anything as a block.
+// addMap adds a map of texts as attributes with an index, a map of blocks as blocks, and
+// any other map as one block.
 func (p *part) addMap(name string, v reflect.Value) {
 	switch elem := v.Type().Elem(); elem.Kind() {
 	case reflect.String:
@@ -183,7 +183,7 @@ func (p *part) addMap(name string, v reflect.Value) {
 	}
 }
 
-// flatten shows a value of a configuration that has no schema.
+// flatten adds a value of a configuration without a schema.
 func (p *part) flatten(path string, v reflect.Value) {
 	for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer {
 		v = v.Elem()
@@ -204,8 +204,8 @@ func (p *part) flatten(path string, v reflect.Value) {
 	}
 }
 
-// scalarText writes a value as diffs do. A number that is not set is zero, as it
-// is in Nomad's own form of a job; a duration that is not set is none.
+// scalarText formats a value for diffs. An unset number is zero, as in Nomad's own form of
+// a job; an unset duration is empty.
 func scalarText(v reflect.Value) string {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {
@@ -217,18 +217,18 @@ func scalarText(v reflect.Value) string {
 		v = v.Elem()
 	}
 	if v.CanFloat() {
-		return strconv.FormatFloat(v.Float(), 'f', -1, 64) // as HCL and JSON have whole numbers
+		return strconv.FormatFloat(v.Float(), 'f', -1, 64) // whole numbers have no decimal point, as in HCL and JSON
 	}
 	switch {
 	case v.CanInt():
-		return strconv.FormatInt(v.Int(), 10) // a duration too
+		return strconv.FormatInt(v.Int(), 10) // also for a duration
 	case v.CanUint():
 		return strconv.FormatUint(v.Uint(), 10)
 	}
 	return fmt.Sprint(v.Interface())
 }
 
-// seal writes the text of the part, and puts its parts in order.
+// seal sorts the inner parts and computes the text of the part.
 func (p *part) seal() *part {
 	slices.SortStableFunc(p.parts, func(a, b *part) int { return strings.Compare(a.name+"\x00"+a.text, b.name+"\x00"+b.text) })
 	lines := make([]string, 0, len(p.attrs))

@@ -1,11 +1,10 @@
-// Package model holds what is known about the nouns of a job: canonical form,
-// validation, warnings, and what this build cannot run.
+// Package model implements the rules for jobs: canonical form, validation, warnings, and
+// the features that this build does not support.
 //
-// The nouns themselves are the types of github.com/hashicorp/nomad/api; this
-// package has no second set. It reads no file, starts nothing and knows no
-// node: the job comes in as a value and the answer is a value. Everything here
-// may be called from several goroutines for different jobs.
+// Jobs are the types of github.com/hashicorp/nomad/api; this package defines no second set.
+// It reads no files, starts nothing and does not depend on a node: its functions compute
+// results from their arguments. They may be called concurrently for different jobs.
 //
-// The order is always the same: Canonicalize once, which takes any job at all,
-// then Validate, Warnings and Refusals in any order, which take what it left.
+// The order is fixed: first Canonicalize, which accepts any job, then Validate, Warnings
+// and UnsupportedParts in any order, which need a canonical job.
 package model

@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
 )
 
-// The meta keys that switch on what nomad-lite adds to the life of a task group.
+// The meta keys of nomad-lite's extensions of the lifecycle of a task group.
 const (
 	metaAfter        = "lite_after"
 	metaRerun        = "lite_rerun"
@@ -21,11 +21,11 @@ const (
 	metaPrefix       = "lite_"
 )
 
-// metaKeys says where the keys belong. They are not inherited: what is meant for
-// one task would else bind all.
+// metaKeys maps each key to the block that it belongs to. The keys are not inherited: a
+// value for one task would otherwise apply to all tasks.
 var metaKeys = map[string]string{metaAfter: "task", metaRerun: "task", metaRestartGroup: "group", metaUsers: "task"}
 
-// AdmittedUsers returns the users to which a task changes by itself: names or uids in
+// AdmittedUsers returns the users that a task switches to by itself: the names or uids in
 // lite_users, separated by commas.
 func AdmittedUsers(t *api.Task) []string { return admittedUsers(t.Meta) }
 
@@ -38,7 +38,7 @@ func admittedUsers(meta map[string]string) (users []string) {
 	return users
 }
 
-// checkExtensions checks the keys in meta that begin with lite_.
+// checkExtensions checks the meta keys that start with lite_.
 func checkExtensions(r *report, job *api.Job) {
 	where := fmt.Sprintf("job %q", val(job.ID))
 	checkMetaKeys(r, "job", where, job.Meta)
@@ -75,7 +75,7 @@ func checkMetaKeys(r *report, block, where string, meta map[string]string) {
 	}
 }
 
-// extensions is what a group says in meta about the lives of its tasks.
+// extensions are the lifecycle extensions in the meta of a group and its tasks.
 type extensions struct {
 	used   bool
 	tasks  []lifecycle.Node
@@ -141,9 +141,9 @@ func nodeOf(job *api.Job, g *api.TaskGroup, t *api.Task) lifecycle.Node {
 	return n
 }
 
-// isChecked reports whether there are checks that say whether the task is
-// healthy: those of its own services, and those of the group that name it.
-// A check that a deployment does not heed says nothing here either.
+// isChecked reports whether checks determine the health of the task: checks of its own
+// services, or checks of the group's services that name it. Checks that deployments ignore
+// do not count.
 func isChecked(g *api.TaskGroup, t *api.Task) bool {
 	speaks := func(s *api.Service, task string) bool {
 		return s.Provider == providerNomad && slices.ContainsFunc(s.Checks, func(c api.ServiceCheck) bool {
@@ -158,8 +158,8 @@ func isChecked(g *api.TaskGroup, t *api.Task) bool {
 		slices.ContainsFunc(g.Services, func(s *api.Service) bool { return speaks(s, "") })
 }
 
-// CheckedTask returns the task for which a check of a group's service speaks,
-// empty if it speaks for none.
+// CheckedTask returns the task whose health a check of a group's service determines, or ""
+// if there is none.
 func CheckedTask(s *api.Service, c api.ServiceCheck) string {
 	if c.TaskName != "" {
 		return c.TaskName
@@ -167,8 +167,8 @@ func CheckedTask(s *api.Service, c api.ServiceCheck) string {
 	return s.TaskName
 }
 
-// Extensions returns what a group of a canonical job adds to the lifecycle, nil
-// if that is nothing. An error means that the job is not valid.
+// Extensions returns the lifecycle extensions of a group of a canonical job, or nil if there
+// are none. An error means that the job is not valid.
 func Extensions(job *api.Job, g *api.TaskGroup) (*lifecycle.Group, error) {
 	e := readExtensions(job, g)
 	if len(e.faults) > 0 {
@@ -185,9 +185,9 @@ func Extensions(job *api.Job, g *api.TaskGroup) (*lifecycle.Group, error) {
 	return lifecycle.NewGroup(tasks, e.group), nil
 }
 
-// GateGraph describes, for people, in which order the tasks of a valid job
-// start: each group that uses the extensions of the lifecycle, stage by stage.
-// It is empty for a job without them.
+// GateGraph describes to users the order in which the tasks of a valid job start: each
+// group that uses lifecycle extensions, stage by stage. It is empty for a job without
+// extensions.
 func GateGraph(job *api.Job) string {
 	var b strings.Builder
 	for _, g := range job.TaskGroups {

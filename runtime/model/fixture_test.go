@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// A fixture is a valid job with one group and one task, for a case to spoil.
+// A fixture is a valid job with one group and one task, which a test case makes invalid.
 type fixture struct {
 	job   *api.Job
 	group *api.TaskGroup
@@ -34,7 +34,7 @@ func (f *fixture) second(name string) *api.TaskGroup {
 	return g
 }
 
-// A faultCase is a job and all the sentences that Validate has for it.
+// A faultCase is a job and all errors that Validate returns for it.
 type faultCase struct {
 	name string
 	edit func(*fixture)

@@ -52,8 +52,8 @@ func checkGroup(r *report, job *api.Job, g *api.TaskGroup) {
 	}
 }
 
-// hasGateway tells whether a server would give the group a task, the proxy of a
-// Connect gateway.
+// hasGateway reports whether a server would add a task to the group: the proxy of a Connect
+// gateway.
 func hasGateway(g *api.TaskGroup) bool {
 	return slices.ContainsFunc(g.Services, func(s *api.Service) bool { return s.Connect != nil && s.Connect.Gateway != nil })
 }
@@ -70,7 +70,7 @@ func checkMaxRunDuration(r *report, jobType string, limit *time.Duration) {
 	}
 }
 
-// checkTaskSet checks what the tasks of a group must agree on.
+// checkTaskSet checks rules across the tasks of a group.
 func checkTaskSet(r *report, g *api.TaskGroup) {
 	first := map[string]int{}
 	leaders, mains := 0, 0

@@ -208,7 +208,7 @@ func TestValidateVolume(t *testing.T) {
 	}
 	runFaults(t, []faultCase{
 		{"a host volume and its mount", volume(api.VolumeRequest{Type: "host", Source: "s"}, &api.VolumeMount{Volume: new("v"), Destination: new("/x")}), nil},
-		// JS-26, with the decision of the reference's appendix: Nomad drops such a volume.
+		// Nomad drops a volume of an unknown type.
 		{"JS-26 a volume of an unknown type", volume(api.VolumeRequest{Type: "x", Source: "s"}), one("volume has unrecognized type x")},
 		{"no source", host(func(v *api.VolumeRequest) { v.Source = "" }), one("volume has an empty source")},
 		{"per_alloc and sticky", host(func(v *api.VolumeRequest) { v.PerAlloc, v.Sticky = true, true }), one("volume cannot be per_alloc and sticky at the same time")},

@@ -8,20 +8,19 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// HookPrefix begins the keys of meta that attach hooks, to a job, a group or a
-// task; the name of the hook follows. The value is its configuration in JSON, or
-// empty.
+// HookPrefix is the prefix of the meta keys that attach hooks to a job, a group or a task;
+// the name of the hook follows. The value is the hook's configuration in JSON, or empty.
 const HookPrefix = "lite_hook_"
 
-// HookAttachment is one place at which a job attaches a hook.
+// HookAttachment is one meta key by which a job attaches a hook.
 type HookAttachment struct {
-	Path   []string // as in Fault
-	Task   string   // "" for a group or the job
+	Path   []string // Path has the form of Fault.Path
+	Task   string   // Task is "" for a group or the job
 	Hook   string
 	Config string
 }
 
-// HookAttachments returns the places at which a canonical job attaches hooks.
+// HookAttachments returns the hook attachments of a canonical job.
 func HookAttachments(job *api.Job) (list []HookAttachment) {
 	add := func(meta map[string]string, task string, path ...string) {
 		for _, key := range slices.Sorted(maps.Keys(meta)) {

@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// imply adds the constraints that follow from what the group uses. They are part
-// of the stored job: inspect, plan and a new registration must agree on them.
+// imply adds the constraints that follow from the features of the group. They are part of
+// the stored job: inspect, plan and a new registration must agree on them.
 func imply(g *api.TaskGroup) {
 	written := slices.Clone(g.Constraints)
 	has := func(same func(*api.Constraint) bool) bool { return slices.ContainsFunc(written, same) }

@@ -15,11 +15,10 @@ const (
 
 var jobTypes = []string{api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch}
 
-// Validate checks a canonical job and returns nil or everything that is wrong
-// with it as one error, whose text nests the way Nomad's does. Faults takes such
-// an error apart again. The namespaces are those that there are besides the
-// default one. Whether this build can run the job is another question: see
-// Refusals.
+// Validate checks a canonical job. It returns nil, or all errors as one error, whose text is
+// nested as in Nomad. Faults returns the single errors of the result. namespaces are the
+// existing namespaces besides the default one. UnsupportedParts checks whether this build
+// can run the job.
 func Validate(job *api.Job, namespaces ...string) error {
 	if job == nil {
 		return &Fault{Text: "Job must be specified"}
@@ -86,8 +85,8 @@ func checkJobType(r *report, jobType string) {
 	}
 }
 
-// checkGroups is the part of the groups that Nomad reports at the level of the
-// job, followed by the groups themselves.
+// checkGroups checks the rules for groups that Nomad reports at the level of the job, and
+// then each group.
 func checkGroups(r *report, job *api.Job) {
 	if len(job.TaskGroups) == 0 {
 		r.add("Missing job task groups")
@@ -117,7 +116,7 @@ func checkGroups(r *report, job *api.Job) {
 	}
 }
 
-// MergedMeta merges meta of job, group and task, in this order: the later wins.
+// MergedMeta merges the meta of job, group and task, in this order: later values win.
 func MergedMeta(metas ...map[string]string) map[string]string {
 	merged := make(map[string]string)
 	for _, meta := range metas {

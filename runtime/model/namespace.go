@@ -11,7 +11,7 @@ const maxNamespaceText = 256
 
 var namespaceName = lazily(`^[a-zA-Z0-9-]{1,128}$`)
 
-// NamespaceFault returns what is wrong with a namespace, nil if nothing is.
+// NamespaceFault returns an error if a namespace is invalid.
 func NamespaceFault(n *api.Namespace) error {
 	caps := n.Capabilities
 	switch {
@@ -36,11 +36,10 @@ func NamespaceFault(n *api.Namespace) error {
 	return nil
 }
 
-// restricts tells whether a part of a namespace says anything that is not so
-// anyhow.
+// restricts reports whether a part of a namespace differs from the default.
 func restricts(chosen, usual string, allowed, denied []string) bool {
 	return chosen != "" && chosen != usual || len(allowed)+len(denied) > 0
 }
 
-// NamespaceNameFault refuses a name that no namespace can have.
+// NamespaceNameFault returns an error if the name of a namespace is invalid.
 func NamespaceNameFault(name string) error { return NamespaceFault(&api.Namespace{Name: name}) }

@@ -13,8 +13,8 @@ const (
 	maxHostname = 254
 )
 
-// hostnamePattern is a name of DNS, underscores included: labels of at most 63
-// characters that begin and end with anything but a dash.
+// hostnamePattern matches a DNS name, underscores included: labels of at most 63
+// characters that do not start or end with a dash.
 var hostnamePattern = lazily(`^(?i:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.(?i:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?))*\.?$`)
 
 // hostPort is a static port on one of the networks of the host.

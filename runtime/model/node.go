@@ -7,11 +7,11 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// keptNodeEvents is how many events a node keeps.
+// keptNodeEvents is the maximum number of events of a node.
 const keptNodeEvents = 10
 
-// AppendNodeEvent adds an event to a node, which may share its older ones with
-// another version of it.
+// AppendNodeEvent adds an event to a node. It does not change the list of older events,
+// which another version of the node may share.
 func AppendNodeEvent(n *api.Node, subsystem, message string, details map[string]string, now time.Time) {
 	n.Events = append(slices.Clone(n.Events), &api.NodeEvent{
 		Message: message, Subsystem: subsystem, Details: details, Timestamp: now,

@@ -2,17 +2,17 @@ package model
 
 import "strings"
 
-// NodeFacts is what a job may ask about its node. The maps are shared and must not
-// be changed any more; a node that has changed gets new ones.
+// NodeFacts are the properties of a node that a job can refer to. The maps are shared and
+// must not be changed; a changed node gets new maps.
 type NodeFacts struct {
 	ID, Name, Datacenter, Region, Class, Pool string
 	Attributes, Meta                          map[string]string
 }
 
-// NodeNames are the names of the facts that each node has.
+// NodeNames are the names of the facts that every node has.
 var NodeNames = []string{"node.unique.id", "node.unique.name", "node.datacenter", "node.region", "node.class", "node.pool"}
 
-// Lookup finds a fact by the name that job files use, without the braces.
+// Lookup returns the fact with a name as in job files, without the braces.
 func (n *NodeFacts) Lookup(name string) (value string, ok bool) {
 	switch name {
 	case "node.unique.id":
@@ -22,7 +22,7 @@ func (n *NodeFacts) Lookup(name string) (value string, ok bool) {
 	case "node.datacenter":
 		return n.Datacenter, true
 	case "node.region":
-		return n.Region, n.Region != "" // placement does not know it
+		return n.Region, n.Region != "" // Region is empty in the facts for placement
 	case "node.class":
 		return n.Class, true
 	case "node.pool":
@@ -36,8 +36,8 @@ func (n *NodeFacts) Lookup(name string) (value string, ok bool) {
 	return value, ok
 }
 
-// Resolve returns the value of a target of a constraint: a literal, or a reference
-// to the node.
+// Resolve returns the value of a target of a constraint: a literal, or a reference to the
+// node.
 func (n *NodeFacts) Resolve(target string) (value string, ok bool) {
 	name, reference := strings.CutPrefix(target, "${")
 	if !reference {

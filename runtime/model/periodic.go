@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// checkPeriodic says nothing about a periodic block that is switched off.
+// checkPeriodic checks a periodic block, unless it is disabled.
 func checkPeriodic(r *report, job *api.Job) {
 	p := job.Periodic
 	if p == nil || !val(p.Enabled) {
@@ -48,9 +48,8 @@ func checkCron(text string) (err error) {
 	return err
 }
 
-// NextLaunch returns the first time after another at which a valid periodic job
-// is due: the earliest of all its cron lines in its time zone. The zero time
-// means never.
+// NextLaunch returns the first time after the given one at which a valid periodic job is
+// due: the earliest time of its cron lines in its time zone. The zero time means never.
 func NextLaunch(job *api.Job, after time.Time) time.Time {
 	p := job.Periodic
 	if p == nil {
@@ -73,7 +72,7 @@ func NextLaunch(job *api.Job, after time.Time) time.Time {
 	return first
 }
 
-// nextTime is zero if the line has no time any more, or does not read.
+// nextTime returns zero if the line has no later time or is invalid.
 func nextTime(text string, after time.Time) (at time.Time) {
 	defer func() {
 		if recover() != nil {

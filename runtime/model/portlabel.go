@@ -9,12 +9,12 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// UnknownPorts returns the services and checks of the groups of a job that
-// name a port label which the network of their group does not have. Nomad accepts
-// them and registers the service without a port. A number is a port, and what a
-// label with ${…} becomes is known only when the task starts.
+// UnknownPorts returns the services and checks of groups that name a port label which the
+// network of their group lacks. Nomad accepts such a job and registers the service without a
+// port. A number is a valid port, and a label with ${…} is resolved only when the task
+// starts.
 //
-// Services of tasks are checked by Validate.
+// Validate checks the services of tasks.
 func UnknownPorts(job *api.Job) []Unsupported {
 	var all []Unsupported
 	for _, g := range job.TaskGroups {
@@ -43,7 +43,7 @@ func UnknownPorts(job *api.Job) []Unsupported {
 	return all
 }
 
-// unknownPort returns why the label names no port, or nothing.
+// unknownPort returns the reason why the label is unknown, or "".
 func unknownPort(what, label string, known map[string]bool) string {
 	if label == "" || numeric(label) || strings.Contains(label, "${") || known[label] {
 		return ""
@@ -51,13 +51,13 @@ func unknownPort(what, label string, known map[string]bool) string {
 	return fmt.Sprintf("%s: port label %q does not exist%s", what, label, portHint(label, known))
 }
 
-// maxHints and maxHintLength bound the labels that are compared with an unknown one.
+// maxHints and maxHintLength limit the labels that are compared with an unknown label.
 const (
 	maxHints      = 100
 	maxHintLength = 100
 )
 
-// portHint says which label may be meant.
+// portHint suggests a label, or lists the known ones.
 func portHint(label string, known map[string]bool) string {
 	labels := slices.Sorted(maps.Keys(known))
 	labels = labels[:min(len(labels), maxHints)]
@@ -73,8 +73,8 @@ func portHint(label string, known map[string]bool) string {
 	return ": the group has " + strings.Join(labels, ", ")
 }
 
-// nearest returns the name that differs from the given one in the fewest letters, or
-// nothing if all differ in more than two, and more than a third, of them.
+// nearest returns the name with the smallest edit distance, or "" if every distance is
+// greater than two and greater than a third of the length of name.
 func nearest(name string, names []string) string {
 	if len(name) > maxHintLength {
 		return ""
@@ -91,8 +91,8 @@ func nearest(name string, names []string) string {
 	return best
 }
 
-// distance is how many letters must be added, removed or replaced to make the one
-// text the other.
+// distance returns the edit distance of two texts: the number of bytes that must be added,
+// removed or replaced.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

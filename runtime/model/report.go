@@ -7,24 +7,22 @@ import (
 	"strings"
 )
 
-// Fault is something that is wrong with a job: a sentence, or a block in which
-// there are further faults.
+// Fault is an error in a job: a sentence, or a block that contains further faults.
 type Fault struct {
-	// Path leads to the block, as jobspec.File.Range takes it: the block's type,
-	// then its label (if it has one) or its index (if there may be several), and
-	// so on. The last element may be an attribute.
+	// Path is the path of the block, in the form of jobspec.File.Range: the block's type,
+	// then its label (if it has one) or its index (if there may be several), and so on. The
+	// last element may be an attribute.
 	Path []string
-	// Text is what Nomad says. With causes below it, it is the prefix of their list.
+	// Text is Nomad's text. If there are causes, it is the prefix of their list.
 	Text string
 
 	causes     []*Fault
-	foreground bool // see Refusal
-	blocked    bool // see Refusal
+	foreground bool // foreground is Unsupported.Foreground
+	blocked    bool // blocked is Unsupported.Blocked
 	hint       func() string
 }
 
-// Error returns the text, with the causes below it in the list format that
-// clients of Nomad know.
+// Error returns the text, followed by the causes in the list format of Nomad's clients.
 func (f *Fault) Error() string {
 	if len(f.causes) == 0 {
 		return f.Text
@@ -36,8 +34,7 @@ func (f *Fault) Error() string {
 	return f.Text + " " + list
 }
 
-// Hint says what the author may have meant, as a continuation of the text. It is no
-// part of the error.
+// Hint returns a suggestion that continues the text, or "". It is not part of the error.
 func (f *Fault) Hint() string {
 	if f.hint == nil {
 		return ""
@@ -54,8 +51,8 @@ func (f *Fault) Unwrap() []error {
 	return errs
 }
 
-// Faults returns the sentences of an error of Validate in the order of the
-// checks, each with the path of its own block.
+// Faults returns the single errors of a result of Validate, in the order of the checks, each
+// with the path of its own block.
 func Faults(err error) []*Fault {
 	var f *Fault
 	if !errors.As(err, &f) {
@@ -83,8 +80,8 @@ func listText(faults []*Fault) string {
 	return ListText(lines)
 }
 
-// ListText is the format of lists of errors that the API of Nomad answers with,
-// and that tools search in.
+// ListText formats a list of errors as in the responses of Nomad's API. Tools match this
+// text.
 func ListText(lines []string) string {
 	head := "1 error occurred:"
 	if len(lines) != 1 {
@@ -100,7 +97,7 @@ func ListText(lines []string) string {
 	return b.String()
 }
 
-// A report collects what is wrong with one block.
+// A report collects the faults of one block.
 type report struct {
 	path   []string
 	faults *[]*Fault
@@ -108,25 +105,25 @@ type report struct {
 
 func newReport() *report { return &report{faults: new([]*Fault)} }
 
-// at is the same report, with the address of something inside the block.
+// at returns the same report for a path inside the block.
 func (r *report) at(path ...string) *report {
 	return &report{slices.Concat(r.path, path), r.faults}
 }
 
-// in starts the report of an inner block, whose faults nest takes over.
+// in starts the report of an inner block. nest adds its faults to the outer report.
 func (r *report) in(path ...string) *report {
 	return &report{slices.Concat(r.path, path), new([]*Fault)}
 }
 
-// add says what is wrong with the block.
+// add adds a fault to the block.
 func (r *report) add(format string, args ...any) *Fault {
 	f := &Fault{Path: r.path, Text: fmt.Sprintf(format, args...)}
 	*r.faults = append(*r.faults, f)
 	return f
 }
 
-// nest takes over what is wrong with an inner block as a list under a prefix.
-// An empty prefix makes a bare list.
+// nest adds the faults of an inner block as a list with a prefix. An empty prefix makes a
+// bare list.
 func (r *report) nest(inner *report, format string, args ...any) {
 	if len(*inner.faults) > 0 {
 		*r.faults = append(*r.faults, &Fault{Path: inner.path, Text: fmt.Sprintf(format, args...), causes: *inner.faults})

@@ -12,7 +12,7 @@ const (
 	minRescheduleDelay    = 5 * time.Second
 )
 
-// How the delay between two reschedules grows.
+// The functions by which the delay between two reschedules grows.
 const (
 	delayConstant    = "constant"
 	delayExponential = "exponential"
@@ -65,7 +65,7 @@ func checkRescheduleDelay(r *report, p *api.ReschedulePolicy) {
 		return
 	}
 	if ceiling < minRescheduleDelay {
-		// The delay where one expects the ceiling is Nomad's.
+		// Nomad prints the delay here, not the ceiling.
 		r.add("Max Delay cannot be less than %v (got %v)", minRescheduleDelay, delay)
 	}
 	if ceiling < delay {
@@ -73,8 +73,8 @@ func checkRescheduleDelay(r *report, p *api.ReschedulePolicy) {
 	}
 }
 
-// checkRescheduleWindow checks that all attempts of a limited policy, sound in
-// itself, fit into its interval.
+// checkRescheduleWindow checks that all attempts of an otherwise valid limited policy fit
+// into its interval.
 func checkRescheduleWindow(r *report, p *api.ReschedulePolicy) {
 	attempts, interval, delay := val(p.Attempts), val(p.Interval), val(p.Delay)
 	if attempts < 0 {
@@ -83,7 +83,7 @@ func checkRescheduleWindow(r *report, p *api.ReschedulePolicy) {
 	slots := slotsOf(val(p.DelayFunction), delay, val(p.MaxDelay))
 	limit := interval
 	if val(p.DelayFunction) == delayExponential {
-		limit-- // here an attempt at the very end of the interval is one too many
+		limit-- // an attempt at the very end of the interval does not count
 	}
 	possible := slots.upTo(limit)
 	if possible >= attempts {
@@ -99,8 +99,8 @@ func checkRescheduleWindow(r *report, p *api.ReschedulePolicy) {
 	r.add("Set the interval to at least %v to accommodate %d attempts", slots.at(attempts-1), attempts)
 }
 
-// slots says when the attempts of a policy take place, as the check of a policy
-// sees it: first as listed, then one every step.
+// slots are the times of the attempts of a policy, as its check computes them: first the
+// listed times, then one per step.
 type slots struct {
 	listed []time.Duration
 	step   time.Duration

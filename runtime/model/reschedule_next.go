@@ -6,8 +6,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// NextReschedule says when an allocation that failed at that time may be
-// replaced; false means never.
+// NextReschedule returns when an allocation that failed at the given time may be replaced;
+// false means never.
 func NextReschedule(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, failed time.Time) (time.Time, bool) {
 	if p == nil || val(p.Attempts) <= 0 && !val(p.Unlimited) {
 		return time.Time{}, false
@@ -26,8 +26,8 @@ func NextReschedule(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, fai
 	return failed.Add(rescheduleDelay(p, steps)), true
 }
 
-// ExtendTracker returns the tracker of an allocation that replaces another. It
-// keeps as many events as anybody will ever ask for.
+// ExtendTracker returns the tracker of an allocation that replaces another one. It keeps
+// only as many events as NextReschedule needs.
 func ExtendTracker(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, event api.RescheduleEvent) *api.RescheduleTracker {
 	var events []*api.RescheduleEvent
 	if tracker != nil {
@@ -56,15 +56,15 @@ func attemptsSince(events []*api.RescheduleEvent, start time.Time) int {
 	return n
 }
 
-// delayReset tells whether an allocation lived long enough for the delay to begin
-// at its base again.
+// delayReset reports whether an allocation lived long enough to reset the delay to its
+// base.
 func delayReset(p *api.ReschedulePolicy, life time.Duration) bool {
 	return val(p.DelayFunction) != delayConstant && life > val(p.MaxDelay)
 }
 
-// stepsAfter returns how many delays of a series have passed with these events.
-// How long the allocations between them lived follows from the times: what lies
-// between two events is a life and a delay.
+// stepsAfter returns how many delays of a series have passed with these events. The time
+// between two events is the lifetime of an allocation plus a delay, so lifetimes are
+// computed from the times of the events.
 func stepsAfter(p *api.ReschedulePolicy, events []*api.RescheduleEvent) int {
 	steps := 0
 	for i := range events {
@@ -88,13 +88,13 @@ func RescheduleDelays(p *api.ReschedulePolicy, tracker *api.RescheduleTracker) m
 	}
 	delays := make(map[*api.RescheduleEvent]time.Duration, len(tracker.Events))
 	for i, event := range tracker.Events {
-		// stepsAfter with this event ends with the step that leads to it.
+		// stepsAfter includes the step after this event, so one step is subtracted.
 		delays[event] = rescheduleDelay(p, max(stepsAfter(p, tracker.Events[:i+1])-1, 0))
 	}
 	return delays
 }
 
-// rescheduleDelay returns the delay after so many others of a series.
+// rescheduleDelay returns the delay after the given number of steps of a series.
 func rescheduleDelay(p *api.ReschedulePolicy, steps int) time.Duration {
 	delay, ceiling := val(p.Delay), val(p.MaxDelay)
 	switch val(p.DelayFunction) {

@@ -106,7 +106,7 @@ func checkLogs(r *report, g *api.TaskGroup, t *api.Task) {
 	}
 }
 
-// product multiplies two positive numbers without wrapping around.
+// product multiplies two positive numbers, and saturates on overflow.
 func product(a, b int) int {
 	high, low := bits.Mul64(uint64(a), uint64(b))
 	if high > 0 || low > math.MaxInt {

@@ -32,7 +32,7 @@ func checkRestart(r *report, p *api.RestartPolicy) {
 	}
 }
 
-// times multiplies without wrapping around.
+// times multiplies, and saturates on overflow.
 func times(n int, d time.Duration) time.Duration {
 	const limit = time.Duration(1<<63 - 1)
 	if n > 0 && d > limit/time.Duration(n) {

@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/go-version"
 )
 
-// A semverConstraint is one comparison of the operator semver: strict ordering of
-// versions, prereleases included, without the "~>" of the operator version.
+// A semverConstraint is one comparison of the operator semver: strict ordering of versions,
+// prereleases included, without the "~>" of the operator version.
 type semverConstraint struct {
 	operator string
 	version  *version.Version

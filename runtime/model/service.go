@@ -20,12 +20,11 @@ var (
 	onUpdates    = []string{"", api.OnUpdateRequireHealthy, api.OnUpdateIgnoreWarn, api.OnUpdateIgnore}
 )
 
-// ValidServiceName tells whether a service may have the name, in which nothing is
-// left to be resolved.
+// ValidServiceName reports whether a name without references is a valid service name.
 func ValidServiceName(name string) bool { return serviceName().MatchString(name) }
 
-// checkGroupServices checks the services of the group, what its tasks' services
-// share with them, and the checks that need a task.
+// checkGroupServices checks the services of the group, the rules across these and the
+// services of tasks, and the checks that need a task.
 func checkGroupServices(r *report, g *api.TaskGroup) {
 	all := r.in()
 	unique, providers := map[string]bool{}, map[string]bool{}
@@ -75,7 +74,7 @@ func taskNames(g *api.TaskGroup) map[string]bool {
 	return names
 }
 
-// checkGroupService is what only services of a group must keep to.
+// checkGroupService checks the rules for services of groups only.
 func checkGroupService(r *report, tasks map[string]bool, s *api.Service) {
 	if s.AddressMode == "driver" {
 		r.add(`service %q cannot use address_mode="driver", only services defined in a "task" block can use this mode`, s.Name)
@@ -97,12 +96,12 @@ func checkScripts(r *report, group string, s *api.Service) {
 	}
 }
 
-// checkTaskServices checks the services of a task against each other and against
-// the ports that the task may use.
+// checkTaskServices checks the services of a task against each other and against the ports
+// that the task may use.
 func checkTaskServices(r *report, g *api.TaskGroup, t *api.Task) {
 	names := map[string]bool{}
-	usedBy := map[string][]string{} // service names by port label
-	place := map[string][]string{}  // of the first use of a port label
+	usedBy := map[string][]string{} // usedBy maps port labels to service names
+	place := map[string][]string{}  // place maps a port label to the path of its first use
 	type use struct{ label, service string }
 	seen := map[use]bool{}
 	for i, s := range t.Services {
@@ -135,9 +134,9 @@ func checkTaskServices(r *report, g *api.TaskGroup, t *api.Task) {
 	}
 }
 
-// portsOf returns the port labels that a service and its checks name, with the path
-// of the attribute. A number is one too, unless it is taken literally; those of
-// checks have a rule of their own.
+// portsOf returns the port labels of a service and its checks, each with the path of the
+// attribute. It includes a numeric port of the service, unless its address mode is driver,
+// and no numeric ports of checks, which have their own rule.
 func portsOf(s *api.Service) iter.Seq2[string, []string] {
 	return func(yield func(string, []string) bool) {
 		if s.PortLabel != "" && !(numeric(s.PortLabel) && s.AddressMode == "driver") && !yield(s.PortLabel, []string{"port"}) {
@@ -156,7 +155,7 @@ func numeric(label string) bool {
 	return err == nil
 }
 
-// checkMode is the address mode that a check works with.
+// checkMode returns the address mode of a check.
 func checkMode(s *api.Service, c api.ServiceCheck) string {
 	if c.AddressMode != "" {
 		return c.AddressMode
@@ -184,7 +183,7 @@ func portLabels(g *api.TaskGroup, t *api.Task) map[string]bool {
 	return labels
 }
 
-// checkTaskService is what only services of a task must keep to.
+// checkTaskService checks the rules for services of tasks only.
 func checkTaskService(r *report, t *api.Task, s *api.Service) {
 	if s.AddressMode == "alloc" || s.AddressMode == "alloc_ipv6" {
 		r.add(`service %q cannot use address_mode=%q, only services defined in a "group" block can use this mode`, s.Name, s.AddressMode)

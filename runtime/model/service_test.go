@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// nomadService is a valid service of Nomad itself, and edit what is wrong with it.
+// nomadService returns a valid service with provider nomad, changed by edit.
 func nomadService(edit func(*api.Service)) *api.Service {
 	s := &api.Service{Name: "a", Provider: "nomad", PortLabel: "http"}
 	edit(s)

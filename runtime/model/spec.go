@@ -10,9 +10,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// SameSpec tells whether two canonical jobs are the same but for what the agent
-// writes into a job: status, version, stability, indexes, times, tag. Whether a
-// job is stopped is part of what is compared.
+// SameSpec reports whether two canonical jobs are equal except for the fields that the agent
+// sets: status, version, stability, indexes, times, tag. Stop is compared.
 func SameSpec(a, b *api.Job) bool { return sameText(specOf(a), specOf(b)) }
 
 func specOf(job *api.Job) *api.Job {
@@ -53,16 +52,16 @@ func scalingOf(p *api.ScalingPolicy) *api.ScalingPolicy {
 // SamePolicy reports whether two scaling policies have the same content.
 func SamePolicy(a, b *api.ScalingPolicy) bool { return sameText(scalingOf(a), scalingOf(b)) }
 
-// sameText compares two values by their JSON form: there the number 1 of a job
-// that was read from HCL is the number 1 of one that comes from the disk.
+// sameText compares two values by their JSON form, in which a number from HCL equals the
+// same number from the state file.
 func sameText(a, b any) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// TransitionFault says why a job cannot become the other, canonical one, or
-// returns nil. The texts are those that clients of Nomad know.
+// TransitionFault returns an error if a job cannot be updated to the other, canonical one.
+// The texts are Nomad's.
 func TransitionFault(from, to *api.Job) error {
 	periodic := func(j *api.Job) bool { return j.Periodic != nil }
 	parameterized := func(j *api.Job) bool { return j.ParameterizedJob != nil }
@@ -81,9 +80,9 @@ func TransitionFault(from, to *api.Job) error {
 	return nil
 }
 
-// Destructive tells whether allocations of the named group of the one canonical
-// job must be replaced to become allocations of the other. If not, they can be
-// updated in place, unless the node does not satisfy the other job.
+// Destructive reports whether allocations of the named group must be replaced when one
+// canonical job is updated to the other. If not, they can be updated in place, unless the
+// node does not satisfy the other job.
 func Destructive(from, to *api.Job, group string) bool {
 	a, b := Group(from, group), Group(to, group)
 	if a == nil || b == nil {
@@ -102,7 +101,7 @@ func Group(job *api.Job, name string) *api.TaskGroup {
 	return nil
 }
 
-// groupIdentity is what an allocation cannot change while it runs.
+// groupIdentity has the properties that a running allocation cannot change.
 type groupIdentity struct {
 	Disk     *api.EphemeralDisk
 	Networks []networkIdentity
@@ -165,7 +164,8 @@ func identityOf(job *api.Job, g *api.TaskGroup) groupIdentity {
 }
 
 func taskIdentityOf(job *api.Job, g *api.TaskGroup, t *api.Task) taskIdentity {
-	// The same key of an inner block wins, so that moving one changes nothing.
+	// Inner values win, so that moving a key between blocks without a change of the merged
+	// meta changes nothing.
 	meta := map[string]string{}
 	for _, m := range []map[string]string{job.Meta, g.Meta, t.Meta} {
 		maps.Copy(meta, m)
@@ -177,7 +177,7 @@ func taskIdentityOf(job *api.Job, g *api.TaskGroup, t *api.Task) taskIdentity {
 		Vault: t.Vault, Consul: t.Consul, Secrets: t.Secrets, CSI: t.CSIPluginConfig,
 		Mounts:   t.VolumeMounts,
 		Identity: t.Identity, Identities: t.Identities,
-		// Nomad goes on with the old one until the agent is started again.
+		// Nomad keeps the old lifecycle until the agent is restarted.
 		Lifecycle:    t.Lifecycle,
 		LogsDisabled: t.LogConfig != nil && val(t.LogConfig.Disabled),
 	}

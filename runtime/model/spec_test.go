@@ -56,7 +56,7 @@ func TestSameSpec(t *testing.T) {
 	}
 }
 
-// 9.4 and 14.3.
+// Destructive is true only for changes that need a new allocation.
 func TestDestructive(t *testing.T) {
 	type edit = func(*api.Job, *api.TaskGroup, *api.Task)
 	for name, f := range map[string]edit{
@@ -159,16 +159,16 @@ func TestTransitionFault(t *testing.T) {
 	}
 }
 
-// 14.6: delays grow as the policy says, up to the ceiling, and begin anew when an
-// allocation lived longer than that.
+// Delays grow as the policy defines, up to the ceiling, and start again from the base when
+// an allocation lived longer than the ceiling.
 func TestNextReschedule(t *testing.T) {
 	const s = time.Second
 	for _, c := range []struct {
 		name     string
 		function string
-		attempts int // 0: unlimited
+		attempts int // attempts is 0 for unlimited
 		lives    []time.Duration
-		want     []time.Duration // -1: never
+		want     []time.Duration // want has -1 for never
 	}{
 		{"constant", "constant", 0, []time.Duration{s, s, s, 500 * s}, []time.Duration{10 * s, 10 * s, 10 * s, 10 * s}},
 		{"exponential", "exponential", 0, []time.Duration{s, s, s, s, s}, []time.Duration{10 * s, 20 * s, 40 * s, 60 * s, 60 * s}},
@@ -212,7 +212,7 @@ func TestNextReschedule(t *testing.T) {
 	}
 }
 
-// 6.6, the first that holds.
+// JobStatus returns the result of the first case that matches.
 func TestJobStatus(t *testing.T) {
 	service, system := specJob(nil), specJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.Type = new("system") })
 	stopped := specJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.Stop = new(true) })
@@ -246,7 +246,7 @@ func TestNextLaunch(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		p    api.PeriodicConfig
-		want string // "" for never
+		want string // want is "" for never
 	}{
 		{"the earliest of several", api.PeriodicConfig{Specs: []string{"0 12 * * *", "30 6 * * *"}}, "2026-03-29T06:30:00Z"},
 		{"a time zone", api.PeriodicConfig{Spec: new("0 12 * * *"), TimeZone: new("Europe/Berlin")}, "2026-03-29T10:00:00Z"},

@@ -13,13 +13,13 @@ const (
 	TaskDead    = "dead"
 )
 
-// MaxRunDurationExceeded is the description of an allocation that ran out of
-// its max_run_duration, and the reason in the Killing events of its tasks.
+// MaxRunDurationExceeded is the description of an allocation that exceeded its
+// max_run_duration, and the reason in the Killing events of its tasks.
 const MaxRunDurationExceeded = "allocation exceeded max_run_duration"
 
-// ClientStatus rolls the states of all tasks of an allocation, poststop tasks
-// and sidecars alike, up into its client status and the description of it. The
-// first line that holds decides. Without tasks both are empty.
+// ClientStatus computes the client status of an allocation and its description from the
+// states of all tasks, including poststop tasks and sidecars. The first case that matches
+// decides. Without tasks both are empty.
 func ClientStatus(tasks map[string]*api.TaskState) (status, description string) {
 	any := func(holds func(*api.TaskState) bool) bool {
 		for _, t := range tasks {
@@ -42,13 +42,13 @@ func ClientStatus(tasks map[string]*api.TaskState) (status, description string) 
 	return "", ""
 }
 
-// EvalActive tells whether an evaluation has not come to its end.
+// EvalActive reports whether an evaluation has not ended.
 func EvalActive(e *api.Evaluation) bool {
 	return e.Status == api.EvalStatusPending || e.Status == api.EvalStatusBlocked
 }
 
-// ClientTerminal tells whether the tasks of an allocation are said to be through.
-// The allocation may still be at work: see what the runner says about its end.
+// ClientTerminal reports whether the client status of an allocation is terminal. The
+// allocation's runner may not have finished: see its Finished.
 func ClientTerminal(a *api.Allocation) bool {
 	switch a.ClientStatus {
 	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
@@ -57,7 +57,7 @@ func ClientTerminal(a *api.Allocation) bool {
 	return false
 }
 
-// Terminal tells whether an allocation is through, or is not wanted any more.
+// Terminal reports whether an allocation has ended or is to be stopped.
 func Terminal(a *api.Allocation) bool { return a.ServerTerminalStatus() || ClientTerminal(a) }
 
 // The states of a job.
@@ -67,11 +67,11 @@ const (
 	JobDead    = "dead"
 )
 
-// HasChildren tells whether a job has children in place of allocations.
+// HasChildren reports whether a job has child jobs instead of allocations.
 func HasChildren(job *api.Job) bool { return job.Periodic != nil || job.IsParameterized() }
 
-// JobStatus derives the status of a job from all that belongs to it. The first
-// line that holds decides.
+// JobStatus derives the status of a job from its allocations, evaluations and deployments.
+// The first case that matches decides.
 func JobStatus(job *api.Job, allocs []*api.Allocation, evals []*api.Evaluation, deployments []*api.Deployment) string {
 	switch {
 	case val(job.Type) == api.JobTypeSystem || HasChildren(job):

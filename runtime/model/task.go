@@ -75,9 +75,9 @@ func checkTaskName(r *report, name string) {
 	}
 }
 
-// maxTaskName is what the longest of the names that are made of a task's leaves for it:
-// that of its cgroup, ID.TASK.scope with the id of the allocation. The kernel allows 255
-// bytes for a name.
+// maxTaskName is the maximum length of a task name in bytes. The longest file name with a
+// task name is its cgroup, ID.TASK.scope with the id of the allocation, and the kernel
+// allows 255 bytes.
 const maxTaskName = 255 - 36 - len(".") - len(".scope")
 
 func checkTaskTimes(r *report, jobType string, g *api.TaskGroup, t *api.Task) {
@@ -94,8 +94,8 @@ func checkTaskTimes(r *report, jobType string, g *api.TaskGroup, t *api.Task) {
 	}
 }
 
-// escapes tells whether a path below dir, itself a path below the allocation
-// directory, leaves the allocation directory. Only the text is looked at.
+// escapes reports whether a path below dir, itself a path below the allocation directory,
+// leaves the allocation directory. It checks only the text of the path.
 func escapes(dir, name string) bool {
 	return !filepath.IsLocal(path.Join(dir, name))
 }
@@ -127,8 +127,8 @@ var (
 	selinuxLabels    = []string{"", "z", "Z"}
 )
 
-// emptyMount tells a volume_mount block in which nothing is written. It means
-// nothing and is no mistake.
+// emptyMount reports whether a volume_mount block is empty. Such a block has no effect and
+// is not an error.
 func emptyMount(m *api.VolumeMount) bool {
 	return val(m.Volume) == "" && val(m.Destination) == "" && !val(m.ReadOnly) && val(m.SELinuxLabel) == "" &&
 		(m.PropagationMode == nil || *m.PropagationMode == api.VolumeMountPropagationPrivate)
@@ -165,7 +165,7 @@ func checkCSIPlugin(r *report, p *api.TaskCSIPluginConfig) {
 
 const connectProxyPrefix = "connect-proxy:"
 
-// checkKind checks the kind that stands for a Connect proxy. Others mean nothing.
+// checkKind checks the kind of a Connect proxy. Other kinds have no meaning.
 func checkKind(r *report, g *api.TaskGroup, t *api.Task) {
 	proxied, ok := strings.CutPrefix(t.Kind, connectProxyPrefix)
 	if !ok {
@@ -180,7 +180,7 @@ func checkKind(r *report, g *api.TaskGroup, t *api.Task) {
 }
 
 func checkIdentities(r *report, t *api.Task) {
-	// The default identity has left the list, so the index of the others in the
+	// The default identity was removed from the list, so the index of the others in the
 	// file is not known here.
 	all := t.Identities
 	if t.Identity != nil {

@@ -22,31 +22,31 @@ const (
 	TaskDirCollected          = "Directory Removed"
 )
 
-// The reasons that the restart calls of the API give to their events.
+// The reasons in the events of the API's restart calls.
 const (
 	RestartTaskReason    = "User requested task to restart"
 	RestartRunningReason = "User requested running tasks to restart"
 	RestartAllReason     = "User requested all tasks to restart"
 )
 
-// Each of the functions below makes one event as Nomad's clients know it: the
-// flat fields, which old clients read, and Details say the same.
+// Each of the functions below returns one event in the form that Nomad's clients expect: the
+// flat fields, which old clients read, and Details have the same content.
 
-// The details that almost every task has are the same for all.
+// The details that most tasks have in common are shared.
 var (
 	noDetails      = map[string]string{}
 	setupDetails   = map[string]string{"message": buildingTaskDir}
 	successDetails = map[string]string{"exit_code": "0", "signal": "0", "oom_killed": "false"}
 )
 
-// EventReceived says that the node has taken the task over.
+// EventReceived reports that the node has received the task.
 func EventReceived() *api.TaskEvent {
 	return &api.TaskEvent{Type: api.TaskReceived, Details: noDetails}
 }
 
 const buildingTaskDir = "Building Task Directory"
 
-// EventSetup says what is done before the first start.
+// EventSetup reports the setup before the first start.
 func EventSetup() *api.TaskEvent {
 	return &api.TaskEvent{Type: api.TaskSetup, Message: buildingTaskDir, Details: setupDetails}
 }
@@ -59,25 +59,24 @@ func EventSetupFailure(cause string) *api.TaskEvent {
 	}
 }
 
-// EventStarted says that the task runs.
+// EventStarted reports that the task runs.
 func EventStarted() *api.TaskEvent {
 	return &api.TaskEvent{Type: api.TaskStarted, Details: noDetails}
 }
 
-// EventRestoreFailed says that an agent that was started again has not found the
-// task.
+// EventRestoreFailed reports that a restarted agent could not recover the task.
 func EventRestoreFailed(cause string) *api.TaskEvent {
 	return &api.TaskEvent{Type: TaskRestoreFailed, Message: "failed to restore task: " + cause, Details: map[string]string{}}
 }
 
-// EventDirCollected says why the directory of the task's ended allocation was
-// removed before the allocation was.
+// EventDirCollected reports why the directory of an ended allocation was removed before the
+// allocation.
 func EventDirCollected(reason string) *api.TaskEvent {
 	message := "the directory of the allocation and its logs were removed: " + reason
 	return &api.TaskEvent{Type: TaskDirCollected, Message: message, Details: map[string]string{"message": message, "reason": reason}}
 }
 
-// EventDriver carries what the driver itself has to say about the task.
+// EventDriver carries a message of the driver about the task.
 func EventDriver(message string, annotations map[string]string, at time.Time) *api.TaskEvent {
 	details := maps.Clone(annotations)
 	if details == nil {
@@ -92,18 +91,18 @@ func EventDriver(message string, annotations map[string]string, at time.Time) *a
 	return event
 }
 
-// EventDriverUnavailable says that no plugin process serves the driver of a task that
-// was started.
+// EventDriverUnavailable reports that no plugin process serves the driver of a started
+// task.
 func EventDriverUnavailable(cause string) *api.TaskEvent {
 	return EventDriver("driver unavailable, the task may still run: "+cause, nil, time.Time{})
 }
 
-// EventDriverFailure says why the driver could not start the task.
+// EventDriverFailure reports why the driver could not start the task.
 func EventDriverFailure(cause string) *api.TaskEvent {
 	return &api.TaskEvent{Type: api.TaskDriverFailure, DriverError: cause, Details: map[string]string{"driver_error": cause}}
 }
 
-// EventFailedValidation says what is wrong with the task's configuration.
+// EventFailedValidation reports an error in the task's configuration.
 func EventFailedValidation(cause string) *api.TaskEvent {
 	return &api.TaskEvent{
 		Type: api.TaskFailedValidation, ValidationError: cause,
@@ -117,18 +116,18 @@ func EventHookFailed(hook, cause string) *api.TaskEvent {
 	return &api.TaskEvent{Type: TaskHookFailed, Message: message, Details: map[string]string{"message": message}}
 }
 
-// EventPluginAwaited says for which plugin the task waits before it can begin.
+// EventPluginAwaited reports which plugin the task waits for before it can start.
 func EventPluginAwaited(plugin string) *api.TaskEvent {
 	return EventHookMessage("", "waiting for "+plugin+" to start", nil)
 }
 
-// EventDescriptorsAwaited says that the task starts when other tasks have ended.
+// EventDescriptorsAwaited reports that the task starts only when other tasks have ended.
 func EventDescriptorsAwaited(cause string) *api.TaskEvent {
 	return EventHookMessage("", "waiting for file descriptors: "+cause, nil)
 }
 
-// EventDirUnchecked says that the agent could not open the allocation directory when it
-// restored the task, for a reason that says nothing about the directory.
+// EventDirUnchecked reports that the agent could not open the allocation directory when it
+// restored the task, for a reason that is unrelated to the directory.
 func EventDirUnchecked(cause string) *api.TaskEvent {
 	return EventHookMessage("", "the agent could not check the allocation directory, the task stays as it is: "+cause, nil)
 }
@@ -151,8 +150,7 @@ func EventTerminated(exitCode, signal int, oomKilled bool, message string) *api.
 	}
 }
 
-// EventRestarting says that the task starts again after delay. reason may be
-// empty.
+// EventRestarting reports that the task starts again after delay. reason may be empty.
 func EventRestarting(reason string, delay time.Duration) *api.TaskEvent {
 	return &api.TaskEvent{
 		Type: api.TaskRestarting, RestartReason: reason, StartDelay: int64(delay),
@@ -160,7 +158,7 @@ func EventRestarting(reason string, delay time.Duration) *api.TaskEvent {
 	}
 }
 
-// EventNotRestarting fails the task for good.
+// EventNotRestarting fails the task permanently.
 func EventNotRestarting(reason string) *api.TaskEvent {
 	return &api.TaskEvent{
 		Type: api.TaskNotRestarting, RestartReason: reason, FailsTask: true,
@@ -168,7 +166,7 @@ func EventNotRestarting(reason string) *api.TaskEvent {
 	}
 }
 
-// EventRestartSignal says who wants the task to be restarted.
+// EventRestartSignal reports why the task is to be restarted.
 func EventRestartSignal(reason string) *api.TaskEvent {
 	return &api.TaskEvent{
 		Type: api.TaskRestartSignal, RestartReason: reason,
@@ -176,20 +174,20 @@ func EventRestartSignal(reason string) *api.TaskEvent {
 	}
 }
 
-// EventSignaling says that a user sends the task a signal. Its display message
-// does not name the signal, Details do.
+// EventSignaling reports that a user sends a signal to the task. Details name the signal,
+// the display message does not.
 func EventSignaling(signal string) *api.TaskEvent {
 	return &api.TaskEvent{Type: api.TaskSignaling, Details: map[string]string{"signal": signal}}
 }
 
-// EventSignalingReason is EventSignaling for a reason, which is shown.
+// EventSignalingReason is EventSignaling with a reason as the display message.
 func EventSignalingReason(signal, reason string) *api.TaskEvent {
 	event := EventSignaling(signal)
 	event.TaskSignalReason, event.Details["task_signal_reason"] = reason, reason
 	return event
 }
 
-// EventHookMessage is what a hook has to say.
+// EventHookMessage carries a message of a hook.
 func EventHookMessage(eventType, message string, details map[string]string) *api.TaskEvent {
 	if eventType == "" {
 		eventType = TaskHookMessage
@@ -199,7 +197,7 @@ func EventHookMessage(eventType, message string, details map[string]string) *api
 	return &api.TaskEvent{Type: eventType, Message: message, Details: told}
 }
 
-// EventKilling says that the task gets timeout to end by itself.
+// EventKilling reports that the task has timeout to end by itself.
 func EventKilling(timeout time.Duration) *api.TaskEvent {
 	return &api.TaskEvent{
 		Type: api.TaskKilling, KillTimeout: timeout,
@@ -207,8 +205,8 @@ func EventKilling(timeout time.Duration) *api.TaskEvent {
 	}
 }
 
-// EventKillingReason says why the task is killed; failing makes it a failure of
-// the task.
+// EventKillingReason reports why the task is killed; if failing is set, the event fails the
+// task.
 func EventKillingReason(reason string, failing bool) *api.TaskEvent {
 	event := &api.TaskEvent{
 		Type: api.TaskKilling, KillReason: reason, FailsTask: failing,
@@ -220,7 +218,7 @@ func EventKillingReason(reason string, failing bool) *api.TaskEvent {
 	return event
 }
 
-// EventKilled ends a kill; cause is empty unless it went wrong.
+// EventKilled reports the end of a kill; cause is empty unless the kill failed.
 func EventKilled(cause string) *api.TaskEvent {
 	details := map[string]string{}
 	if cause != "" {
@@ -229,7 +227,7 @@ func EventKilled(cause string) *api.TaskEvent {
 	return &api.TaskEvent{Type: api.TaskKilled, KillError: cause, Details: details}
 }
 
-// EventWaitingShutdownDelay says that the kill waits first.
+// EventWaitingShutdownDelay reports that the kill waits for the shutdown_delay.
 func EventWaitingShutdownDelay(delay time.Duration) *api.TaskEvent {
 	return &api.TaskEvent{
 		Type:           TaskWaitingShutdownDelay,
@@ -238,7 +236,7 @@ func EventWaitingShutdownDelay(delay time.Duration) *api.TaskEvent {
 	}
 }
 
-// EventSkippingShutdownDelay says that the kill was asked not to wait.
+// EventSkippingShutdownDelay reports that the kill does not wait for the shutdown_delay.
 func EventSkippingShutdownDelay(delay time.Duration) *api.TaskEvent {
 	return &api.TaskEvent{
 		Type:           TaskSkippingShutdownDelay,
@@ -247,7 +245,7 @@ func EventSkippingShutdownDelay(delay time.Duration) *api.TaskEvent {
 	}
 }
 
-// EventSiblingFailed says that the task is killed because sibling has failed.
+// EventSiblingFailed reports that the task is killed because sibling has failed.
 func EventSiblingFailed(sibling string) *api.TaskEvent {
 	return &api.TaskEvent{
 		Type: api.TaskSiblingFailed, FailedSibling: sibling,
@@ -255,23 +253,22 @@ func EventSiblingFailed(sibling string) *api.TaskEvent {
 	}
 }
 
-// EventLeaderDead says that the task is killed because the leader has ended.
+// EventLeaderDead reports that the task is killed because the leader has ended.
 func EventLeaderDead() *api.TaskEvent {
 	return &api.TaskEvent{Type: api.TaskLeaderDead, Details: map[string]string{}}
 }
 
-// EventMainDead says that a sidecar is killed because nothing else is left.
+// EventMainDead reports that a sidecar is killed because all main tasks have ended.
 func EventMainDead() *api.TaskEvent {
 	return &api.TaskEvent{Type: TaskMainDead, Details: map[string]string{}}
 }
 
-// EventAllocUnhealthy says why a deployment counts the task's allocation as
-// unhealthy.
+// EventAllocUnhealthy reports why a deployment counts the task's allocation as unhealthy.
 func EventAllocUnhealthy(reason string) *api.TaskEvent {
 	return &api.TaskEvent{Type: TaskAllocUnhealthy, Message: reason, Details: map[string]string{"message": reason}}
 }
 
-// displayMessage says in words what the event says in fields.
+// displayMessage returns the fields of the event as a sentence.
 func displayMessage(e *api.TaskEvent) string {
 	switch e.Type {
 	case api.TaskReceived:

@@ -7,11 +7,11 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// maxTaskEvents is how many events a task state keeps; the oldest go first.
+// maxTaskEvents is the maximum number of events of a task state; the oldest are dropped.
 const maxTaskEvents = 10
 
-// SetTaskState moves the task into state at now. StartedAt is set on each step
-// into running and FinishedAt on the first step into dead.
+// SetTaskState sets the state of the task at now. StartedAt is set on each change to
+// running and FinishedAt on the first change to dead.
 func SetTaskState(t *api.TaskState, state string, now time.Time) {
 	if state == TaskRunning && t.State != TaskRunning {
 		t.StartedAt = now
@@ -22,17 +22,16 @@ func SetTaskState(t *api.TaskState, state string, now time.Time) {
 	t.State = state
 }
 
-// ResetTask takes back that a dead task has finished and failed, because it is
-// about to run again.
+// ResetTask clears FinishedAt and Failed of a dead task that is about to run again.
 func ResetTask(t *api.TaskState) {
 	t.FinishedAt = time.Time{}
 	t.Failed = false
 }
 
-// AppendTaskEvent adds event to the task's ring of ten. It fills the time and
-// the display message unless they are set, and applies what the event says
-// about the task: a failure sticks, and each Restarting counts. Nobody may change
-// the event any more: all copies of the state have it.
+// AppendTaskEvent adds event to the last ten events of the task. It fills in the time and
+// the display message unless they are set, and applies the event to the state: a failure is
+// permanent, and each Restarting is counted. The event must not be changed afterwards,
+// because all copies of the state share it.
 func AppendTaskEvent(t *api.TaskState, event *api.TaskEvent, now time.Time) {
 	if event.Time == 0 {
 		event.Time = now.UnixNano()
@@ -53,8 +52,8 @@ func AppendTaskEvent(t *api.TaskState, event *api.TaskEvent, now time.Time) {
 	t.Events = append(t.Events, event)
 }
 
-// EventSinceStart finds the last event of a type that has come after the last
-// start, nil if there is none.
+// EventSinceStart returns the last event of a type since the last start, nil if there is
+// none.
 func EventSinceStart(t *api.TaskState, event string) *api.TaskEvent {
 	for i := len(t.Events) - 1; i >= 0 && t.Events[i].Type != api.TaskStarted; i-- {
 		if t.Events[i].Type == event {
@@ -64,8 +63,8 @@ func EventSinceStart(t *api.TaskState, event string) *api.TaskEvent {
 	return nil
 }
 
-// CopyTaskState returns a copy that shares nothing with t but its events, which
-// nobody may change.
+// CopyTaskState returns a copy that shares nothing with t but its events, which are
+// immutable.
 func CopyTaskState(t *api.TaskState) *api.TaskState {
 	c := *t
 	c.Events = slices.Clone(t.Events)

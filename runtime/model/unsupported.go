@@ -11,25 +11,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
-// Unsupported is one part of a job that this build cannot run.
+// Unsupported is a part of a job that this build cannot run.
 type Unsupported struct {
-	// Path leads to the block or attribute, in the form of Fault.Path.
+	// Path is the path of the block or attribute, in the form of Fault.Path.
 	Path []string
-	// Reason says what is refused, why, and what to do instead.
+	// Reason states which part is rejected, why, and what to do instead.
 	Reason string
-	// Foreground says that the job is at home on an agent, which waits: for the
-	// clock, for a dispatch, for the node to become another one.
+	// Foreground means that an agent accepts the job, because an agent can wait: for the
+	// time of a launch, for a dispatch, or for a change of the node.
 	Foreground bool
-	// Blocked says that an agent accepts the job, and never places it.
+	// Blocked means that an agent accepts the job, but never places it.
 	Blocked bool
 }
 
-// UnsupportedParts returns what of a canonical job a run in the foreground cannot do, in
-// the order of the job: mostly what this build cannot do at all. What Validate
-// refuses is not repeated.
+// UnsupportedParts returns the parts of a canonical job that a run in the foreground does
+// not support, in the order of the job. Most are unsupported by this build in general. It
+// does not repeat errors of Validate.
 //
-// hasDriver tells whether there is a task driver of that name; drivers, if
-// given, are the names that a person can choose from.
+// hasDriver reports whether there is a task driver of that name; drivers, if given, are the
+// names that are suggested to the user.
 func UnsupportedParts(job *api.Job, hasDriver func(name string) bool, drivers ...string) []Unsupported {
 	if job == nil {
 		return nil
@@ -49,7 +49,7 @@ type unsupportedParts struct {
 	drivers   []string
 }
 
-// unsupported is the reason of every block whose time has not come.
+// unsupported adds the reason for a block that is not implemented yet.
 func unsupported(r *report, what, instead string) {
 	r.add("%s is not supported by this build of nomad-lite: %s", what, instead)
 }
@@ -99,9 +99,9 @@ func refuseNetworks(r *report, networks []*api.NetworkResource) {
 	}
 }
 
-// refuseServices refuses to run services that nobody would register: whoever
-// waits for one would wait in vain. They are never registered with another
-// provider than the one that the job names.
+// refuseServices rejects services that would not be registered: a client that waits for one
+// would wait forever. A service is never registered with another provider than the job
+// names.
 func refuseServices(r *report, services []*api.Service) {
 	for i, s := range services {
 		at := r.at("service", index(i))
@@ -154,8 +154,8 @@ func (r *unsupportedParts) missingDriver(name string) string {
 		name, strings.Join(slices.Compact(known), ", "), instead)
 }
 
-// alternatives is what those can do who miss one of the drivers that Nomad has built
-// in, or that most look for.
+// alternatives are suggestions for drivers that are builtin in Nomad or in common use, but
+// not available here.
 var alternatives = map[string]string{
 	"docker": "The plugin nomad-driver-podman runs the same images, or raw_exec runs docker's own command",
 	"exec":   "raw_exec takes command and args, too, and does not isolate the task",
@@ -163,7 +163,8 @@ var alternatives = map[string]string{
 	"podman": "Its plugin is the program nomad-driver-podman",
 }
 
-// identities are refused where the task would look for its token.
+// identities rejects identities whose token the task would expect in its environment or in a
+// file.
 func (r *unsupportedParts) identities(at *report, t *api.Task) {
 	all := t.Identities
 	if t.Identity != nil {

@@ -8,12 +8,12 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// MaxVariable is how long the keys and values of a variable may be in all.
+// MaxVariable is the maximum total length of the keys and values of a variable, in bytes.
 const MaxVariable = 64 << 10
 
 var variablePath = lazily(`^[a-zA-Z0-9-_~/]{1,128}$`)
 
-// VariablePathFault refuses a path that no variable can have.
+// VariablePathFault returns an error if the path of a variable is invalid.
 func VariablePathFault(path string) error {
 	first, rest, _ := strings.Cut(path, "/")
 	second, _, _ := strings.Cut(rest, "/")
@@ -26,8 +26,8 @@ func VariablePathFault(path string) error {
 	return nil
 }
 
-// VariableItemsFault refuses items that are too large. It says nothing of what is
-// in them.
+// VariableItemsFault returns an error if items are too large. The error does not contain
+// their content.
 func VariableItemsFault(items api.VariableItems) error {
 	size := 0
 	for key, value := range items {
@@ -39,15 +39,15 @@ func VariableItemsFault(items api.VariableItems) error {
 	return nil
 }
 
-// VariableMetadata is what everybody may know of a variable: neither its items,
-// nor the ID of its lock, by which the holder is known.
+// VariableMetadata returns the public metadata of a variable: without its items, and without
+// the ID of its lock, which proves that a client holds the lock.
 func VariableMetadata(v *api.Variable) *api.VariableMetadata {
 	m := v.Metadata()
 	m.Lock = withoutID(v.Lock)
 	return m
 }
 
-// VariableForOthers is a variable for those who do not hold its lock.
+// VariableForOthers returns a variable for clients that do not hold its lock.
 func VariableForOthers(v *api.Variable) *api.Variable {
 	c := *v
 	c.Lock = withoutID(v.Lock)

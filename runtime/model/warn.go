@@ -12,10 +12,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Warnings returns what the author of a canonical job should know although the
-// job is valid: what Nomad warns of, in its words, and what one node cannot
-// heed. What is said of a group or a task is nested under its name and spans
-// several lines.
+// Warnings returns the warnings about a valid canonical job: Nomad's warnings, in Nomad's
+// words, and attributes that have no effect on a single node. A warning about a group or a
+// task is nested under its name and has several lines.
 func Warnings(job *api.Job) []string {
 	if job == nil {
 		return nil
@@ -43,8 +42,8 @@ func Warnings(job *api.Job) []string {
 	return warnings
 }
 
-// FormatWarnings makes one text of them, as Nomad's clients print it: empty if
-// there are none.
+// FormatWarnings formats warnings as one text, as Nomad's clients print them: empty if there
+// are none.
 func FormatWarnings(warnings []string) string {
 	if len(warnings) == 0 {
 		return ""
@@ -56,7 +55,7 @@ func FormatWarnings(warnings []string) string {
 	return head + "\n\n* " + strings.Join(warnings, "\n* ")
 }
 
-// noEffect warns of the blocks and attributes that are set, and mean nothing.
+// noEffect warns of blocks and attributes that are set but have no effect.
 func noEffect(r *report, why string, set []ignored) {
 	for _, i := range set {
 		if i.set {
@@ -95,7 +94,7 @@ func warnJob(r *report, job *api.Job) {
 	})
 }
 
-// warnServices warns of services that are still announced while their tasks end.
+// warnServices warns of services that stay registered while their tasks end.
 func warnServices(r *report, g *api.TaskGroup) {
 	name := val(g.Name)
 	delayed := func(t *api.Task) bool { return t.ShutdownDelay > 0 }
@@ -177,7 +176,7 @@ func warnTask(r *report, g *api.TaskGroup, t *api.Task) {
 	}
 	warnLifecycle(r, t)
 	if p := t.RestartPolicy; p != nil && g.RestartPolicy != nil && !reflect.DeepEqual(p, g.RestartPolicy) {
-		// Nomad takes any policy here, so it cannot be an error.
+		// Nomad accepts any policy here, so it cannot be an error.
 		policy := r.in("restart")
 		checkRestart(policy, p)
 		r.nest(policy, "the restart policy of the task is not sound:")
@@ -223,8 +222,7 @@ func warnIdentity(r *report, id *api.WorkloadIdentity) {
 	}
 }
 
-// warnLifecycle warns of combinations that Nomad accepts and whose result is
-// hardly what somebody wants.
+// warnLifecycle warns of combinations that Nomad accepts and that are probably mistakes.
 func warnLifecycle(r *report, t *api.Task) {
 	if t.Lifecycle == nil {
 		return
@@ -240,17 +238,15 @@ func warnLifecycle(r *report, t *api.Task) {
 	}
 }
 
-// waitsForVariable reports whether a template is not rendered before there is a
-// variable.
+// waitsForVariable reports whether a template is rendered only once a variable exists.
 func waitsForVariable(t *api.Template) bool {
 	return t != nil && nomadVar.MatchString(val(t.EmbeddedTmpl))
 }
 
 var nomadVar = regexp.MustCompile(`\{\{[^}]*\bnomadVar\b`)
 
-// ForegroundWarnings returns what a canonical job asks for that only an agent
-// can give, and that a run in the foreground does without: a new version of the
-// job, somebody who scales it.
+// ForegroundWarnings returns the features of a canonical job that only an agent provides,
+// and that a run in the foreground ignores, such as updates and scaling.
 func ForegroundWarnings(job *api.Job) []string {
 	if job == nil {
 		return nil

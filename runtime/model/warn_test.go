@@ -165,7 +165,7 @@ func TestRefusals(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		edit       func(*fixture)
-		path, text string // of the only refusal; the text is a part of the reason
+		path, text string // path and text belong to the only unsupported part; text is a part of the reason
 	}{
 		{"a plain job", func(*fixture) {}, "", ""},
 		{"what this build can run", func(f *fixture) {

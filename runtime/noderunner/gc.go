@@ -137,8 +137,8 @@ func (r *Runner) collectExcess(ctx context.Context, gc GC) {
 	}
 }
 
-// gcBatch removes some allocations concurrently. It reports to the source those
-// that have a reason; a request of a user has none.
+// gcBatch removes allocations concurrently. It reports the removals to the source
+// if there is a reason; for a request of a user, reason is empty.
 func (r *Runner) gcBatch(list []candidate, reason string) {
 	var collecting sync.WaitGroup
 	for _, e := range list {

@@ -250,8 +250,8 @@ func (r *Runner) start(ctx context.Context, e *entry, a Assignment, running *syn
 	if r.config.Node != nil {
 		config.Node = r.config.Node()
 	}
-	// The records of an allocation that was started may be lost; the stored task
-	// states are used then.
+	// If the records of a started allocation are lost, Started is false, and the
+	// client status shows that the allocation was started.
 	config.Restored = a.Started || a.Alloc.ClientStatus != api.AllocClientStatusPending
 	config.Previous = r.over
 	config.Report = func(u allocrunner.Update) {

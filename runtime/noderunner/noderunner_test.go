@@ -124,8 +124,7 @@ func TestChooseWhatIsCollected(t *testing.T) {
 	}
 }
 
-// list is a source that has all allocations from the beginning, and notes what it
-// is told.
+// list is a Source with a fixed list of allocations that records calls.
 type list struct {
 	mu      sync.Mutex
 	wanted  []Assignment
@@ -134,7 +133,7 @@ type list struct {
 	removed []string
 
 	collectAtEnd []string          // ids for which CollectAtEnd was called
-	reasons      map[string]string // by allocations that were collected
+	reasons      map[string]string // by id of collected allocations
 }
 
 func (l *list) Allocs() ([]Assignment, <-chan struct{}) {
@@ -188,7 +187,7 @@ func (l *list) Removed(id string) {
 	l.removed = append(l.removed, id)
 }
 
-// want replaces the allocations that are wanted.
+// want replaces the list of allocations.
 func (l *list) want(wanted ...Assignment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,7 +203,7 @@ func (noDrivers) Driver(context.Context, string) (driver.Driver, error) {
 	return nil, errors.New("there is no driver")
 }
 
-// noLogs collects nothing.
+// noLogs is a log collector that fails to start.
 type noLogs struct{}
 
 func (noLogs) Start(context.Context, logs.Task) (string, string, error) {
@@ -220,7 +219,7 @@ func (nullLogs) Start(context.Context, logs.Task) (string, string, error) {
 	return os.DevNull, os.DevNull, nil
 }
 
-// start runs a node with a source until the end of the test.
+// start runs a Runner with a Source until the test ends.
 func start(t *testing.T, gc GC, wanted ...Assignment) (*Runner, *list, string) {
 	t.Helper()
 	return startWith(t, allocrunner.Config{Drivers: noDrivers{}}, gc, wanted...)
@@ -260,7 +259,7 @@ func startWith(t *testing.T, c allocrunner.Config, gc GC, wanted ...Assignment) 
 	return r, source, root
 }
 
-// eventually waits for what happens in other goroutines.
+// eventually polls until holds returns true.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
@@ -306,8 +305,9 @@ func TestOldestGoFirst(t *testing.T) {
 	eventually(t, "three are left", func() bool { return slices.Equal(onDisk(t, root), []string{"a0", "a1", "a2"}) })
 }
 
-// On a disk that others have filled, the directory of an allocation stays for a while
-// after its end, and the source hears why it is removed then.
+// On a disk that other programs have filled, the directory of an allocation stays
+// for DiskUsageMinAge after its end. The Source then gets the reason of the
+// removal.
 func TestDiskUsageSparesWhatHasJustEnded(t *testing.T) {
 	full := GC{DiskUsage: 1e-9, InodeUsage: 101}
 	r, source, root := start(t, full, ended("old", time.Hour), ended("young", time.Second))
@@ -315,7 +315,7 @@ func TestDiskUsageSparesWhatHasJustEnded(t *testing.T) {
 	if reason := source.collected("old"); !strings.Contains(reason, "gc_disk_usage_threshold") {
 		t.Errorf("reason %q", reason)
 	}
-	// One more look at the disk removes nothing.
+	// Another check of the disk removes nothing.
 	r.collectExcess(t.Context(), full.orDefault())
 	if got := onDisk(t, root); !slices.Equal(got, []string{"young"}) {
 		t.Errorf("on disk: %q", got)
@@ -325,7 +325,7 @@ func TestDiskUsageSparesWhatHasJustEnded(t *testing.T) {
 	}
 }
 
-// RS-097
+// RS-097: without need, no directory is removed.
 func TestNothingGoesWithoutNeed(t *testing.T) {
 	r, _, root := start(t, GC{DiskUsage: 101, InodeUsage: 101}, ended("a", time.Hour))
 	eventually(t, "it is known", func() bool { return r.Collect(t.Context(), "b") != nil && len(r.snapshot()) == 1 })
@@ -333,7 +333,7 @@ func TestNothingGoesWithoutNeed(t *testing.T) {
 	if got := onDisk(t, root); len(got) != 1 {
 		t.Errorf("on disk: %q", got)
 	}
-	// Until somebody wants it.
+	// A request removes the directory.
 	if err := r.Collect(t.Context(), "a"); err != nil || len(onDisk(t, root)) != 0 {
 		t.Errorf("collect: %v", err)
 	}
@@ -348,8 +348,7 @@ func TestNothingGoesWithoutNeed(t *testing.T) {
 	}
 }
 
-// slow has a driver that is not found, and a hook that does not end, before they
-// are let go.
+// slow has a driver lookup and a hook that block until their channels are closed.
 type slow struct{ driver, hook chan struct{} }
 
 func (s slow) Driver(context.Context, string) (driver.Driver, error) {
@@ -393,10 +392,10 @@ func TestCollectWaitsForHooksOnly(t *testing.T) {
 	}
 }
 
-// lostAtEnd is a driver whose tasks end at once and well, and which is unavailable from
-// then on until back is closed.
+// lostAtEnd is a driver whose tasks complete at once. It is unavailable from then
+// on until back is closed.
 type lostAtEnd struct {
-	driver.Driver // nil: the rest is not called
+	driver.Driver // nil: the other methods are not called
 	ended         atomic.Bool
 	back          chan struct{}
 }
@@ -427,15 +426,15 @@ func (d *lostAtEnd) WaitTask(context.Context, string) (*driver.ExitResult, error
 
 func (d *lostAtEnd) DestroyTask(context.Context, string, bool) error { return nil }
 
-// driversFunc finds drivers.
+// driversFunc implements driver lookups.
 type driversFunc func(context.Context, string) (driver.Driver, error)
 
 func (f driversFunc) Driver(ctx context.Context, name string) (driver.Driver, error) {
 	return f(ctx, name)
 }
 
-// A request that arrives while the driver is unavailable is answered. The directory is
-// removed when the driver has destroyed the task, and not before.
+// A request to collect returns while the driver is unavailable. The directory is
+// removed when the driver has destroyed the task, and not earlier.
 func TestCollectDoesNotWaitForAPendingDestroy(t *testing.T) {
 	d := &lostAtEnd{back: make(chan struct{})}
 	a := assignment("a", 1)
@@ -464,7 +463,8 @@ func TestCollectDoesNotWaitForAPendingDestroy(t *testing.T) {
 	}
 }
 
-// A request that an earlier agent has stored is met as soon as the allocation has ended.
+// A request that an earlier agent has stored takes effect as soon as the allocation
+// has ended.
 func TestStoredCollectRequest(t *testing.T) {
 	over, running, kept := ended("over", time.Hour), assignment("running", 1), ended("kept", time.Hour)
 	over.Collect, running.Collect = true, true
@@ -497,7 +497,7 @@ func TestEndedLeavesNoRunner(t *testing.T) {
 		return runner.Value() == nil
 	})
 
-	// The version of the source is all that there is, and it is enough.
+	// Without a runner, the version of the Source is sufficient for the removal.
 	last := assignment("a", 1)
 	last.Ended, last.Alloc.Name = true, "as reported last"
 	source.want(last)
@@ -514,7 +514,7 @@ func TestEndedLeavesNoRunner(t *testing.T) {
 	}
 }
 
-// destroyer is slow, and says what it was told to destroy.
+// destroyer is slow and records the allocations that it destroys.
 type destroyer struct {
 	slow
 	destroyed chan<- string
@@ -559,7 +559,7 @@ func TestEndedIsToldOnceAndRemovedAtLast(t *testing.T) {
 	}
 }
 
-// RS-071
+// RS-071: a started allocation without records is restored, not started again.
 func TestStartedWithoutRecordsIsNotNew(t *testing.T) {
 	lost := assignment("a", 1)
 	lost.Alloc.ClientStatus = api.AllocClientStatusRunning
@@ -583,7 +583,7 @@ func TestOneThatCannotBeMade(t *testing.T) {
 	})
 }
 
-// awaitedDrivers has drivers that come up when ctx ends, which is never.
+// awaitedDrivers blocks lookups until ctx ends.
 type awaitedDrivers struct{}
 
 func (awaitedDrivers) Driver(ctx context.Context, _ string) (driver.Driver, error) {
@@ -591,8 +591,8 @@ func (awaitedDrivers) Driver(ctx context.Context, _ string) (driver.Driver, erro
 	return nil, ctx.Err()
 }
 
-// Other calls go on while a runner is built, and what they mean for it is not
-// lost.
+// Other calls do not block while a runner is built, and they take effect on that
+// runner.
 func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
 	first, second := assignment("a", 1), assignment("b", 1)
 	second.Alloc.PreviousAllocation = "a"

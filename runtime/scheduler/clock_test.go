@@ -16,7 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
 )
 
-// wallClock is a clock that a test can set. Time passes as in the bubble.
+// wallClock is a wall clock that a test can set. It advances with the synctest
+// bubble.
 type wallClock struct {
 	start  time.Time
 	offset atomic.Int64
@@ -24,13 +25,14 @@ type wallClock struct {
 
 func newWallClock() *wallClock { return &wallClock{start: time.Now()} }
 
-// Now has no monotonic part, as a time that was read from the disk.
+// Now returns a time without monotonic part, like a time that was read from the
+// disk.
 func (w *wallClock) Now() time.Time { return time.Now().Round(0).Add(time.Duration(w.offset.Load())) }
 
 func (w *wallClock) Uptime() time.Duration { return time.Since(w.start) }
 
-// Step sets the clock by so much forward, or back. A suspend for that long looks the
-// same as a step forward, because the monotonic clock stands still.
+// Step sets the clock forward or back. A suspend looks like a step forward, because
+// the monotonic clock stands still.
 func (w *wallClock) Step(by time.Duration) { w.offset.Add(int64(by)) }
 
 // clockBench is a bench with a clock that can be set.
@@ -41,7 +43,7 @@ type clockBench struct {
 	stop  func()
 }
 
-// newClockBench makes a bench that runs until the test ends.
+// newClockBench returns a bench that runs until the test ends.
 func newClockBench(t *testing.T, life func(*api.Allocation) schedtest.Life) *clockBench {
 	b := &clockBench{bench: &bench{t: t, store: schedtest.NewMemory(schedtest.NewNode(1000))}, clock: newWallClock(), host: newHost()}
 	b.host.Now, b.host.Uptime = b.clock.Now, b.clock.Uptime
@@ -63,7 +65,7 @@ func newClockBench(t *testing.T, life func(*api.Allocation) schedtest.Life) *clo
 	return b
 }
 
-// agent starts another scheduler in place of the one that runs.
+// agent replaces the running scheduler by a new one.
 func (b *clockBench) agent() {
 	if b.stop != nil {
 		b.stop()
@@ -84,8 +86,8 @@ func (b *clockBench) agent() {
 	synctest.Wait()
 }
 
-// stepping are the two ways in which a scheduler meets a clock that was set: it runs,
-// and it did not run at that time.
+// stepping has the situations in which the clock is set: while a scheduler runs,
+// with and without a report, and between two schedulers.
 var stepping = map[string]func(*clockBench, time.Duration){
 	"while the agent runs": func(b *clockBench, by time.Duration) {
 		b.clock.Step(by)
@@ -104,7 +106,7 @@ var stepping = map[string]func(*clockBench, time.Duration){
 	},
 }
 
-// launches counts the children of a periodic job.
+// launches returns the number of children of a periodic job.
 func (b *clockBench) launches(key scheduler.JobKey) int { return len(b.store.View().Children(key)) }
 
 func periodicJob(spec string) *api.Job {
@@ -149,7 +151,7 @@ func TestPeriodicJobIsLaunchedOnceAfterClockIsSetForward(t *testing.T) {
 	})
 }
 
-// A correction of less than a second, as a time daemon makes it, repeats no launch.
+// A correction of less than a second, as by a time daemon, repeats no launch.
 func TestSmallCorrectionRepeatsNoLaunch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newClockBench(t, func(*api.Allocation) schedtest.Life { return schedtest.Life{Run: time.Second} })
@@ -174,8 +176,7 @@ func failingJob(attempts int) *api.Job {
 	})
 }
 
-// The delay of a reschedule stays the same, in whichever direction the clock is set
-// while it passes.
+// A reschedule delay keeps its length when the clock is set during the delay.
 func TestRescheduleDelayIgnoresClockSteps(t *testing.T) {
 	for name, step := range stepping {
 		for _, by := range []time.Duration{-365 * 24 * time.Hour, -10 * time.Minute, 10 * time.Minute} {
@@ -188,16 +189,16 @@ func TestRescheduleDelayIgnoresClockSteps(t *testing.T) {
 					b.clock.Step(365 * 24 * time.Hour)
 					b.agent()
 					b.register(failingJob(0))
-					b.after(11 * time.Second) // ten of the delay
+					b.after(11 * time.Second) // 10 s of the delay have passed
 					step(b, by)
 					if name == "between two agents" {
-						b.after(10 * time.Second) // nothing says how much of the delay had passed
+						b.after(10 * time.Second) // the new scheduler cannot know that they have passed
 					}
 					b.after(19 * time.Second)
 					if got := len(b.store.View().AllocsOfJob(web)); got != 1 {
 						t.Errorf("replaced before the delay: %d allocations", got)
 					}
-					b.after(61 * time.Second) // with the minute after which an unreported step is noticed
+					b.after(61 * time.Second) // includes the minute after which an unreported step is noticed
 					if got := len(b.store.View().AllocsOfJob(web)); got < 2 {
 						t.Errorf("not replaced after the delay: %d allocations", got)
 					}
@@ -207,7 +208,7 @@ func TestRescheduleDelayIgnoresClockSteps(t *testing.T) {
 	}
 }
 
-// Attempts that were made under a clock that was ahead count for the interval of the
+// Attempts that were made while the clock was ahead count for the interval of the
 // policy, and no longer.
 func TestRescheduleAttemptsExpireAfterClockIsSetBack(t *testing.T) {
 	for name, step := range stepping {
@@ -222,9 +223,9 @@ func TestRescheduleAttemptsExpireAfterClockIsSetBack(t *testing.T) {
 				b.clock.Step(365 * 24 * time.Hour)
 				b.agent()
 				b.register(failingJob(1))
-				b.after(2 * time.Minute) // the first has failed, the second runs
+				b.after(2 * time.Minute) // the first allocation has failed, the second runs
 				step(b, -365*24*time.Hour)
-				b.after(89*time.Minute + 30*time.Second) // and not longer: records of a dead job are collected
+				b.after(89*time.Minute + 30*time.Second) // not longer, because records of a dead job are collected
 				if got := len(b.store.View().AllocsOfJob(web)); got != 3 {
 					t.Errorf("%d allocations, want 3: the attempt of before is out of the interval", got)
 				}
@@ -233,7 +234,7 @@ func TestRescheduleAttemptsExpireAfterClockIsSetBack(t *testing.T) {
 	}
 }
 
-// A deployment has its whole progress deadline in time that passes.
+// The progress deadline of a deployment is a duration of the monotonic clock.
 func TestProgressDeadlineIgnoresClockSteps(t *testing.T) {
 	for _, by := range []time.Duration{-365 * 24 * time.Hour, 365 * 24 * time.Hour, 5 * time.Hour} {
 		for name, step := range stepping {
@@ -264,7 +265,7 @@ func TestProgressDeadlineIgnoresClockSteps(t *testing.T) {
 	}
 }
 
-// A drain is forced after its deadline, in time that passes.
+// The deadline of a drain is a duration of the monotonic clock.
 func TestDrainDeadlineIgnoresClockSteps(t *testing.T) {
 	for _, by := range []time.Duration{-365 * 24 * time.Hour, 5 * time.Hour} {
 		for name, step := range stepping {
@@ -276,7 +277,7 @@ func TestDrainDeadlineIgnoresClockSteps(t *testing.T) {
 					b := newClockBench(t, nil)
 					b.clock.Step(365 * 24 * time.Hour)
 					b.agent()
-					b.register(failingJob(1)) // a batch job: it may run until the deadline
+					b.register(failingJob(1)) // a batch job, which may run until the deadline
 					if _, err := b.Drain(t.Context(), scheduler.DrainRequest{Spec: &api.DrainSpec{Deadline: time.Hour}}); err != nil {
 						t.Fatal(err)
 					}
@@ -296,8 +297,8 @@ func TestDrainDeadlineIgnoresClockSteps(t *testing.T) {
 	}
 }
 
-// Records of a time that lies in the future are kept for their age from the
-// correction on, and no longer.
+// Records with a time in the future are kept for their age after the correction,
+// and no longer.
 func TestRecordsAreCollectedAfterClockIsSetBack(t *testing.T) {
 	for name, step := range stepping {
 		t.Run(name, func(t *testing.T) {

@@ -13,7 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
 )
 
-// slowly is a life that takes a second to stop. Batch jobs end by themselves.
+// slowly returns a Life that takes a second to stop. Batch jobs complete after a
+// minute.
 func slowly(a *api.Allocation) schedtest.Life {
 	l := schedtest.Life{Stop: time.Second}
 	if *a.Job.Type == api.JobTypeBatch {
@@ -22,8 +23,8 @@ func slowly(a *api.Allocation) schedtest.Life {
 	return l
 }
 
-// work registers one job of each kind: a service of three, of which two may be
-// stopped at once, a batch job that takes a minute, and a system job.
+// work registers a service with count 3 and max_parallel 2, a batch job that takes
+// a minute, and a system job.
 func (b *bench) work() {
 	b.register(serviceJob(func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
 		g.Migrate = &api.MigrateStrategy{MaxParallel: new(2)}
@@ -35,7 +36,7 @@ func (b *bench) work() {
 	b.after(2 * time.Second)
 }
 
-// runs counts what is not through.
+// runs returns the numbers of pending and running allocations by job.
 func (b *bench) runs() string {
 	var all []string
 	for _, id := range []string{"web", "batch", "system"} {
@@ -70,8 +71,9 @@ func spec(deadline time.Duration, ignoreSystem bool) scheduler.DrainRequest {
 	return scheduler.DrainRequest{Spec: &api.DrainSpec{Deadline: deadline, IgnoreSystemJobs: ignoreSystem}, Meta: map[string]string{"why": "test"}}
 }
 
-// Services go as their migrate block says, batch jobs when they are done or out
-// of time, system jobs last; then the drain is complete, and the jobs wait.
+// Allocations of services stop as their migrate block says, those of batch jobs
+// when they complete or at the deadline, those of system jobs last. Then the drain
+// is complete and the jobs are blocked.
 func TestDrain(t *testing.T) {
 	type step struct {
 		after time.Duration
@@ -81,7 +83,7 @@ func TestDrain(t *testing.T) {
 		name    string
 		request scheduler.DrainRequest
 		steps   []step
-		back    string // what runs when the node is eligible again
+		back    string // allocations that run when the node is eligible again
 	}{
 		{"with a deadline", spec(10*time.Second, false), []step{
 			{500 * time.Millisecond, "web 3, batch 1, system 1"},
@@ -144,8 +146,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// A drain that is cancelled leaves what runs, and one that an earlier agent has
-// begun goes on.
+// A cancelled drain leaves running allocations alone. A drain that an earlier agent
+// started continues.
 func TestDrainCancelledAndTakenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, slowly)

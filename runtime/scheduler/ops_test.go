@@ -33,7 +33,7 @@ func (b *bench) job(id string) *api.Job {
 	return b.store.View().Job(scheduler.JobKey{Namespace: "default", ID: id})
 }
 
-// allocs lists the allocations of a job in the order in which they were placed.
+// allocs returns the allocations of a job in the order of their placement.
 func (b *bench) allocs(id string) []*api.Allocation {
 	return b.store.View().AllocsOfJob(scheduler.JobKey{Namespace: "default", ID: id})
 }
@@ -46,8 +46,8 @@ func (b *bench) refused(err error, want string) {
 	}
 }
 
-// An unchanged job is evaluated and keeps its version; a changed one gets a new
-// one (9.3).
+// An unchanged job is evaluated and keeps its version; a changed job gets a new
+// version (9.3).
 func TestRegister(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, forever)
@@ -91,7 +91,7 @@ func TestRegister(t *testing.T) {
 	})
 }
 
-// What follows from a deployment has the priority of the evaluation that made it.
+// Evaluations of a deployment have the priority of the evaluation that created it.
 func TestPriorityOfADeployment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, healthyAfter(5*time.Second))
@@ -120,8 +120,8 @@ func TestPriorityOfADeployment(t *testing.T) {
 	})
 }
 
-// RS-033: a purged job is gone at once, while its allocations stop as they should;
-// their records go when they have ended.
+// RS-033: a purged job is deleted at once, and its allocations stop in order; their
+// records are deleted when they have ended.
 func TestPurge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(*api.Allocation) schedtest.Life {
@@ -150,8 +150,8 @@ func TestPurge(t *testing.T) {
 	})
 }
 
-// RS-035, the part that is the scheduler's: an allocation that ran out of its
-// max_run_duration is complete and is not replaced.
+// RS-035, scheduler part: an allocation that exceeded its max_run_duration is
+// complete and is not replaced.
 func TestMaxRunDuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, forever)
@@ -167,8 +167,8 @@ func TestMaxRunDuration(t *testing.T) {
 	})
 }
 
-// RS-049: a missing driver is a reason to be blocked; when it is there, the job is
-// placed.
+// RS-049: a job with a missing driver is blocked, and placed when the driver is
+// healthy.
 func TestMissingDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, forever)
@@ -206,7 +206,7 @@ func (b *bench) children(id string) []string {
 	return ids
 }
 
-// RS-095: launches by the clock and by force; the parent stays running.
+// RS-095: launches by schedule and by force; the parent stays running.
 func TestPeriodic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(*api.Allocation) schedtest.Life { return schedtest.Life{Run: 150 * time.Second} })
@@ -224,7 +224,7 @@ func TestPeriodic(t *testing.T) {
 		if child.Periodic != nil || *child.ParentID != "web" || *child.Name != want[0] || *child.Status != "running" {
 			t.Errorf("child %+v", child)
 		}
-		// It takes two minutes and a half: two launches are skipped.
+		// The child runs for two minutes and a half: two launches are skipped.
 		b.after(180 * time.Second)
 		if got := b.children("web"); len(got) != 2 {
 			t.Errorf("after four minutes %v", got)
@@ -251,7 +251,7 @@ func TestPeriodic(t *testing.T) {
 	})
 }
 
-// What was missed while nobody looked is launched once.
+// Launches that were missed while no scheduler ran are made up for by one launch.
 func TestMissedLaunch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := schedtest.NewMemory(schedtest.NewNode(1000))
@@ -274,7 +274,7 @@ func TestMissedLaunch(t *testing.T) {
 	})
 }
 
-// RS-096
+// RS-096: dispatch of a parameterized job.
 func TestDispatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, forever)
@@ -392,7 +392,7 @@ func TestRevertScaleAndStable(t *testing.T) {
 
 func TestDeploymentVerbs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, healthyAfter(time.Hour)) // nobody is healthy unless it is said
+		b := newBench(t, healthyAfter(time.Hour)) // no allocation becomes healthy unless the test sets its health
 		slow := rolling(func(u *api.UpdateStrategy) { u.ProgressDeadline, u.HealthyDeadline = new(2*time.Hour), new(time.Hour) })
 		b.register(serviceJob(slow))
 		b.after(time.Second)
@@ -432,8 +432,8 @@ func TestDeploymentVerbs(t *testing.T) {
 	})
 }
 
-// A deployment that makes no progress fails at its deadline; each newly healthy
-// allocation sets it anew.
+// A deployment without progress fails at its deadline; each newly healthy
+// allocation extends the deadline.
 func TestProgressDeadline(t *testing.T) {
 	deadline := rolling(func(u *api.UpdateStrategy) {
 		u.ProgressDeadline, u.HealthyDeadline = new(2*time.Minute), new(time.Minute)
@@ -461,8 +461,8 @@ func TestProgressDeadline(t *testing.T) {
 	})
 }
 
-// RS-097 and 15.2: nothing of which something runs is ever removed, what somebody
-// needs stays, and the rest goes by age or at once.
+// RS-097 and 15.2: records of running allocations and needed records are kept;
+// other records are deleted by age, or at once on request.
 func TestCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(a *api.Allocation) schedtest.Life {
@@ -497,7 +497,7 @@ func TestCollection(t *testing.T) {
 		if d := b.store.View().DeploymentsOfJob(web); len(d) != 1 {
 			t.Errorf("%d deployments are kept", len(d))
 		}
-		b.after(3 * time.Hour) // ended, but not for four hours
+		b.after(3 * time.Hour) // ended less than four hours ago
 		if b.job("work") == nil {
 			t.Error("a job was removed before its time")
 		}
@@ -510,8 +510,8 @@ func TestCollection(t *testing.T) {
 	})
 }
 
-// A refusal of the store changes nothing, and what the scheduler wanted of its own
-// accord is done when the store takes it.
+// A change that the store refuses has no effect. The scheduler retries its own
+// changes until the store accepts them.
 func TestStoreFaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(*api.Allocation) schedtest.Life { return schedtest.Life{Run: time.Second, Fail: true} })
@@ -544,8 +544,8 @@ func TestStoreFaults(t *testing.T) {
 	})
 }
 
-// A job whose record did not read comes back from its versions; nothing of it is
-// stopped.
+// A job with an unreadable record is recovered from its versions, and its
+// allocations continue.
 func TestRecoverJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := schedtest.NewMemory(schedtest.NewNode(1000))
@@ -577,7 +577,7 @@ func TestRecoverJob(t *testing.T) {
 	})
 }
 
-// A dry run says what would happen, and nothing happens.
+// A dry run returns the changes and makes none.
 func TestDryRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, forever)
@@ -594,8 +594,8 @@ func TestDryRun(t *testing.T) {
 	})
 }
 
-// A batch allocation that is stopped is given up, unless it is to be rescheduled:
-// no other look at the job brings it back (HTTP reference 4.3).
+// A stopped batch allocation is not replaced, unless the request was to reschedule
+// it: no later evaluation replaces it (HTTP reference 4.3).
 func TestStopOfABatchAllocation(t *testing.T) {
 	for _, c := range []struct {
 		name       string
@@ -626,7 +626,7 @@ func TestStopOfABatchAllocation(t *testing.T) {
 				if len(allocs) != c.allocs || status != c.status || allocs[0].ID != stopped.ID || allocs[0].ClientStatus != api.AllocClientStatusComplete {
 					t.Errorf("%d allocations, the job is %s, want %d and %s", len(allocs), status, c.allocs, c.status)
 				}
-				// Another version starts anew.
+				// A new version places new allocations.
 				b.register(batchJob(func(_ *api.Job, _ *api.TaskGroup, task *api.Task) { task.Env = map[string]string{"again": "yes"} }))
 				if n := len(b.allocs("web")); n != c.allocs+1 {
 					t.Errorf("with the next version there are %d allocations, want one more than %d", n, c.allocs)

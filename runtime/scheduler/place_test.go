@@ -42,7 +42,7 @@ func testNode() Node {
 	}
 }
 
-// testHost counts ids, and begins every search for a port at the first one.
+// testHost counts ids, and starts every search for a port at the first one.
 func testHost(inUse ...int) Env {
 	ids := 0
 	return Env{
@@ -118,7 +118,7 @@ func TestPlaceRefuses(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		edit func(*fixture)
-		want string // "" if there is a place
+		want string // empty if the job can be placed
 	}{
 		{"a datacenter by pattern", func(f *fixture) { f.job.Datacenters = []string{"x", "d*1"} }, ""},
 		{"another datacenter", func(f *fixture) { f.job.Datacenters = []string{"dc2"} }, `job "j": datacenters ["dc2"]: this node is in datacenter "dc1"`},
@@ -220,7 +220,7 @@ func TestPlaceNamesTheGroup(t *testing.T) {
 	}
 }
 
-// The search for a dynamic port begins anywhere and sees every port once.
+// The search for a dynamic port can start anywhere and checks every port once.
 func TestDynamicPortSearch(t *testing.T) {
 	port := func(f *fixture) { f.group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}}}} }
 	host := testHost(MaxDynamicPort)
@@ -310,7 +310,8 @@ func TestPortFree(t *testing.T) {
 	}
 }
 
-// FuzzPlace: a valid job is placed or refused, and no port is given away twice.
+// FuzzPlace checks that a valid job is placed or rejected, and that no port is
+// assigned twice.
 func FuzzPlace(f *testing.F) {
 	full := newFixture(func(f *fixture) {
 		f.group.Count = new(3)

@@ -328,7 +328,7 @@ func (p *planner) changes() Changes {
 }
 
 // block completes the evaluation. If some allocations could not be placed, it
-// creates a blocked evaluation, or blocks this one if it was blocked before.
+// creates a blocked evaluation, or leaves this one blocked if it was blocked before.
 func (p *planner) block(eval *api.Evaluation) []*api.Evaluation {
 	eval.QueuedAllocations = make(map[string]int)
 	if p.wanted() {

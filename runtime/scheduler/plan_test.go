@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// planCase is a job with allocations, all through the eyes of one plan.
+// planCase is the input of one plan.
 type planCase struct {
 	in     Input
 	serial int
@@ -20,7 +20,7 @@ type planCase struct {
 
 var planTime = time.Unix(1000, 0)
 
-// newCase makes a job of version 0 with one group of two.
+// newCase returns a case with version 0 of a job with one group of two.
 func newCase(jobType string, edit func(*fixture)) *planCase {
 	f := newFixture(func(f *fixture) {
 		f.job.Type = &jobType
@@ -34,7 +34,7 @@ func newCase(jobType string, edit func(*fixture)) *planCase {
 	return p
 }
 
-// next makes the case's job a new version.
+// next replaces the job by a new version.
 func (p *planCase) next(edit func(*fixture)) *planCase {
 	jobType := *p.in.Job.Type
 	version := *p.in.Job.Version + 1
@@ -48,7 +48,7 @@ func (p *planCase) next(edit func(*fixture)) *planCase {
 	return p
 }
 
-// alloc adds an allocation of the present version.
+// alloc adds an allocation of the current version.
 func (p *planCase) alloc(index int, status string, edits ...func(*api.Allocation)) *planCase {
 	p.serial++
 	a := &api.Allocation{
@@ -73,7 +73,7 @@ func (p *planCase) plan() Changes {
 	return Plan(p.in)
 }
 
-// summary says in one line what a plan does.
+// summary describes the changes of a plan in one line.
 func summary(c Changes) string {
 	var parts []string
 	for _, a := range c.Update {
@@ -329,7 +329,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// What cannot be placed is told in the form that clients read, and in words.
+// Placement failures are reported as metrics for clients and as a text.
 func TestPlanMetrics(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -370,7 +370,7 @@ func TestPlanMetrics(t *testing.T) {
 	}
 }
 
-// The annotations are what `job plan` counts.
+// The annotations have the numbers that `job plan` shows.
 func TestPlanAnnotations(t *testing.T) {
 	three := func(f *fixture) { f.group.Count = new(3); changedEnv(f) }
 	old := func() *planCase {
@@ -393,8 +393,8 @@ func TestPlanAnnotations(t *testing.T) {
 	}
 }
 
-// A replacement takes over the static port and the room of the one that it waits
-// for; nobody else does.
+// A replacement reuses the static port and the resources of its predecessor; other
+// allocations cannot.
 func TestRoomIsHandedOver(t *testing.T) {
 	p := newCase("batch", func(f *fixture) {
 		f.group.Count = new(1)
@@ -407,7 +407,7 @@ func TestRoomIsHandedOver(t *testing.T) {
 	first.CreateIndex, first.AllocModifyIndex, first.ClientStatus = 1, 1, "running"
 	p.in.Room.Put(first)
 
-	p.in.Host.PortFree = func(int) bool { return false } // the old one listens there
+	p.in.Host.PortFree = func(int) bool { return false } // the predecessor listens on the port
 	p.in.Allocs = []*api.Allocation{first}
 	p.next(func(f *fixture) {
 		f.group.Count = new(1)

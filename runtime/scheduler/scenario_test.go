@@ -20,8 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// bench is a scheduler with a store and a node that pretends, under the clock of
-// a synctest bubble.
+// bench is a scheduler with a store and a simulated node in a synctest bubble.
 type bench struct {
 	*scheduler.Scheduler
 	t     *testing.T
@@ -40,13 +39,13 @@ func newHost() scheduler.Env {
 	}
 }
 
-// newBench makes a bench whose loops run until the test ends.
+// newBench returns a bench that runs until the test ends.
 func newBench(t *testing.T, life func(*api.Allocation) schedtest.Life) *bench {
 	b := &bench{t: t, store: schedtest.NewMemory(schedtest.NewNode(1000))}
 	b.Scheduler = scheduler.New(scheduler.Config{Store: b.store, Host: newHost(), Logger: hclog.NewNullLogger()})
 	b.node = &schedtest.Node{Store: b.store, Scheduler: b.Scheduler, Life: func(a *api.Allocation) schedtest.Life {
-		// No two of one group do anything at the same time, so that the order of
-		// events is always the same.
+		// Allocations of a group act at different times, so that the order of
+		// events is deterministic.
 		l, index := life(a), time.Duration(a.Name[len(a.Name)-2]-'0')*10*time.Millisecond
 		l.Start, l.Healthy, l.Stop = l.Start+index, l.Healthy+index, l.Stop+index
 		return l
@@ -75,7 +74,7 @@ func (b *bench) start() {
 	})
 }
 
-// after lets time pass, and then all that follows from it.
+// after waits for d, and then until all goroutines are idle.
 func (b *bench) after(d time.Duration) {
 	synctest.Wait()
 	time.Sleep(d)
@@ -84,8 +83,8 @@ func (b *bench) after(d time.Duration) {
 
 var web = scheduler.JobKey{Namespace: "default", ID: "web"}
 
-// serviceJob returns a service with one group of three, which is told to be
-// healthy after a second.
+// serviceJob returns a service with one group of three, whose health is known after
+// a second.
 func serviceJob(edit func(*api.Job, *api.TaskGroup, *api.Task)) *api.Job {
 	task := &api.Task{Name: "t", Driver: "mock", Env: map[string]string{"V": "0"}, Resources: &api.Resources{CPU: new(10), MemoryMB: new(20)}}
 	group := &api.TaskGroup{Name: new("g"), Count: new(3), Tasks: []*api.Task{task}}
@@ -154,9 +153,10 @@ func healthyAfter(d time.Duration) func(*api.Allocation) schedtest.Life {
 	}
 }
 
-// RS-089: a change of env, count 3, max_parallel 1: one at a time, each after the
-// one before is healthy; the old ones complete. RS-032: the replacement starts
-// when the old one has ended, not when its status says so.
+// RS-089: a change of env with count 3 and max_parallel 1 replaces one allocation
+// at a time, each after the previous one is healthy; the old ones complete. RS-032:
+// a replacement starts when its predecessor has ended, not when its status is
+// terminal.
 func TestRollingUpdate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, healthyAfter(5*time.Second))
@@ -168,8 +168,8 @@ func TestRollingUpdate(t *testing.T) {
 	})
 }
 
-// RS-088: a change of kill_timeout keeps the allocations, and the deployment of
-// the new version succeeds.
+// RS-088: a change of kill_timeout keeps the allocations, and the deployment of the
+// new version succeeds.
 func TestInPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, healthyAfter(5*time.Second))
@@ -181,7 +181,8 @@ func TestInPlace(t *testing.T) {
 	})
 }
 
-// RS-091: canary 1, count 2: three allocations until somebody promotes.
+// RS-091: with canary 1 and count 2 there are three allocations until the
+// promotion.
 func TestCanary(t *testing.T) {
 	canary := rolling(func(u *api.UpdateStrategy) { u.Canary = new(1) })
 	two := func(_ *api.Job, g *api.TaskGroup, _ *api.Task) { g.Count = new(2) }
@@ -195,7 +196,7 @@ func TestCanary(t *testing.T) {
 		if want := "1 error occurred:\n\t* Task group \"g\" has 0/1 healthy allocations\n\n"; err == nil || err.Error() != want {
 			t.Errorf("promotion of a canary that is not healthy: %v, want %s", err, want)
 		}
-		b.after(time.Hour) // nobody fails for want of a person
+		b.after(time.Hour) // waiting for a manual promotion does not fail the deployment
 		b.log.Say("promote")
 		if _, err := b.PromoteDeployment(t.Context(), d.ID, nil); err != nil {
 			t.Fatal(err)
@@ -205,7 +206,7 @@ func TestCanary(t *testing.T) {
 	})
 }
 
-// Canaries that are promoted without anybody.
+// auto_promote promotes the canaries without a request.
 func TestAutoPromote(t *testing.T) {
 	canary := rolling(func(u *api.UpdateStrategy) { u.Canary, u.AutoPromote, u.MaxParallel = new(2), new(true), new(2) })
 	synctest.Test(t, func(t *testing.T) {
@@ -239,8 +240,8 @@ func TestAutoRevert(t *testing.T) {
 	})
 }
 
-// RS-093: attempts 2, constant 5 s: exactly two replacements, then the job is
-// dead.
+// RS-093: with attempts 2 and a constant delay of 5 s there are exactly two
+// replacements, then the job is dead.
 func TestRescheduleUntilExhausted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(*api.Allocation) schedtest.Life {
@@ -256,8 +257,8 @@ func TestRescheduleUntilExhausted(t *testing.T) {
 	})
 }
 
-// What does not fit is blocked with the reason, and placed when another job has
-// ended, not when it is told to.
+// A job that does not fit is blocked with the reason. It is placed when another job
+// has ended, not when that job is requested to stop.
 func TestBlockedThenUnblocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, func(*api.Allocation) schedtest.Life {

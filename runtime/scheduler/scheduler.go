@@ -105,7 +105,7 @@ func (s *Scheduler) updateWithRetry(ctx context.Context, what string, edit func(
 	}
 }
 
-// restore sets all timers and reconciles all jobs after a start.
+// restore sets all timers and reconciles all jobs, after a start or a clock step.
 func (c *change) restore() {
 	for e := range c.Evals() {
 		c.note(e)

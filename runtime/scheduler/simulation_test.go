@@ -29,9 +29,9 @@ var (
 	seed  = flag.Uint64("seed", 0, "the only simulation to run, with its transcript")
 )
 
-// TestSimulation lets random jobs, requests, refusals of the store and restarts
-// of the scheduler happen under virtual time, and checks what must always hold
-// after each change of the store, and what must hold when all is quiet.
+// TestSimulation makes random requests, store faults, clock steps and restarts of
+// the scheduler under virtual time. It checks invariants after each change of the
+// store, and the final state after a quiet time.
 //
 //	go test -run Simulation ./runtime/scheduler -seeds 10000   a minute or less
 //	go test -run Simulation ./runtime/scheduler -seed 42       one, with its transcript
@@ -45,8 +45,8 @@ func TestSimulation(t *testing.T) {
 
 // simulation is one run.
 type simulation struct {
-	rand  *rand.Rand // what is done
-	luck  *rand.Rand // which changes fail
+	rand  *rand.Rand // chooses the actions
+	luck  *rand.Rand // chooses the changes that fail
 	store *schedtest.Memory
 	sched *scheduler.Scheduler
 	node  *schedtest.Node
@@ -56,12 +56,12 @@ type simulation struct {
 	running map[string]*api.Allocation // started and not ended
 	clock   *wallClock
 	host    scheduler.Env
-	begun   map[string]time.Time // deployments, by the time that passes
-	cron    []time.Time          // launches of the periodic job, by the time that passes
-	crons   map[uint64]bool      // its children, by their first index
-	late    map[string]bool      // deployments that have run out of time
-	seen    map[string]string    // client status that was terminal
-	canary  map[string]bool      // born as one
+	begun   map[string]time.Time // start of deployments by the monotonic clock
+	cron    []time.Time          // launches of the periodic job by the monotonic clock
+	crons   map[uint64]bool      // children of the periodic job by CreateIndex
+	late    map[string]bool      // deployments that may have exceeded their deadline
+	seen    map[string]string    // terminal client status by allocation
+	canary  map[string]bool      // allocations that were placed as canaries
 	errs    []error
 }
 
@@ -112,7 +112,7 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 			s.step(ctx, transcript)
 			time.Sleep(time.Duration(s.rand.IntN(40)) * time.Second)
 			if s.rand.IntN(20) == 0 {
-				// The loops are started anew, by a scheduler that knows nothing.
+				// A new scheduler takes over, without any state in memory.
 				end()
 				scheduling.Wait()
 				if s.rand.IntN(2) == 0 {
@@ -120,7 +120,7 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 				}
 				s.mu.Lock()
 				for id := range s.begun {
-					s.late[id] = true // its deadline may have passed in a step that this scheduler does not see
+					s.late[id] = true // its deadline may pass in a clock step between the two schedulers
 				}
 				s.mu.Unlock()
 				s.sched = scheduler.New(scheduler.Config{Store: s.store, Host: s.host, Logger: hclog.NewNullLogger()})
@@ -155,14 +155,14 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 	})
 }
 
-// life reads how an allocation runs from its job.
+// life returns the Life that the job's environment describes.
 func life(a *api.Allocation) schedtest.Life {
 	env := a.Job.TaskGroups[0].Tasks[0].Env
 	seconds := func(name string) time.Duration {
 		n, _ := strconv.Atoi(env[name])
 		return time.Duration(n) * time.Second
 	}
-	// No two do anything in the same moment, so that a seed means one order of events.
+	// Allocations act at different times, so that a seed has one order of events.
 	h := fnv.New32a()
 	h.Write([]byte(a.ID))
 	jitter := time.Duration(h.Sum32()%1e6) * time.Microsecond
@@ -189,8 +189,8 @@ func (s *simulation) fail(format string, args ...any) {
 	}
 }
 
-// started checks that nothing of this name runs already, but for a canary and
-// the one beside it, and that the node can bear it.
+// started checks that no other allocation of the name runs, except a canary beside
+// an ordinary one, and that the node has enough resources.
 func (s *simulation) started(a *api.Allocation) {
 	s.mu.Lock()
 	s.running[a.ID] = a
@@ -220,7 +220,7 @@ func (s *simulation) started(a *api.Allocation) {
 	}
 }
 
-// workers lists what is at work.
+// workers describes the running allocations.
 func (s *simulation) workers() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,7 +238,7 @@ func (s *simulation) ended(a *api.Allocation) {
 	delete(s.running, a.ID)
 }
 
-// step is one thing that somebody does.
+// step makes one random request or clock step.
 func (s *simulation) step(ctx context.Context, transcript *schedtest.Transcript) {
 	if s.rand.IntN(8) == 0 {
 		s.stepClock(transcript)
@@ -298,7 +298,7 @@ func (s *simulation) stepClock(transcript *schedtest.Transcript) {
 
 const cronPeriod = 10 * time.Minute
 
-// cronJob is a periodic job that asks for little.
+// cronJob returns a periodic job with small resources.
 func cronJob() *api.Job {
 	task := &api.Task{Name: "t", Driver: "mock", Env: map[string]string{"run": "1"}, Resources: &api.Resources{MemoryMB: new(10)}}
 	return &api.Job{
@@ -321,7 +321,7 @@ func (s *simulation) launchedSince(start time.Time) {
 		}
 	}
 	s.mu.Unlock()
-	// A step that nothing has reported is noticed within a minute.
+	// An unreported step is noticed within a minute.
 	if longest > cronPeriod+time.Minute {
 		s.fail("%s without a launch of the periodic job, of %d launches", longest, n-1)
 	}
@@ -355,8 +355,8 @@ func (s *simulation) deploymentVerb(ctx context.Context, key scheduler.JobKey) (
 	}
 }
 
-// job makes a random job. Jobs of the same id are of one type, or else a
-// registration would be refused.
+// job returns a random job. All jobs with one id have the same type, because
+// Register rejects a change of the type.
 func (s *simulation) job(id string) *api.Job {
 	r := s.rand
 	kind := map[string]string{"job0": api.JobTypeService, "job1": api.JobTypeService, "job2": api.JobTypeBatch}[id]
@@ -375,7 +375,7 @@ func (s *simulation) job(id string) *api.Job {
 	if r.IntN(4) == 0 || kind == api.JobTypeBatch || kind == api.JobTypeSysbatch {
 		env["run"] = strconv.Itoa(1 + r.IntN(100))
 	}
-	// A service that ends well is not replaced before somebody asks.
+	// A completed service allocation is not replaced before the next evaluation.
 	if r.IntN(3) == 0 || kind == api.JobTypeService {
 		env["fail"] = "1"
 	}
@@ -413,7 +413,7 @@ func (s *simulation) job(id string) *api.Job {
 	return job
 }
 
-// check is called after each change of the store.
+// check checks invariants after each change of the store.
 func (s *simulation) check(state scheduler.State) {
 	wanted := make(map[string]int)
 	canaries := make(map[string]int)
@@ -435,7 +435,7 @@ func (s *simulation) check(state scheduler.State) {
 	s.checkTimes(state)
 	for job := range state.Jobs() {
 		if job.Periodic != nil {
-			continue // it has no allocations of its own
+			continue // a periodic job has no allocations of its own
 		}
 		limit := *job.TaskGroups[0].Count
 		if *job.Stop {
@@ -450,14 +450,14 @@ func (s *simulation) check(state scheduler.State) {
 	}
 }
 
-// checkTimes notes the launches, and checks that no deployment runs out of time
-// before its progress deadline, however the clock is set.
+// checkTimes records launches, and checks that no deployment fails before its
+// progress deadline, even if the clock is set.
 func (s *simulation) checkTimes(state scheduler.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	for job := range state.Jobs() {
-		// A child may have the name of an earlier one, after a step back.
+		// After a step back, a child can have the name of an earlier child.
 		if job.ParentID != nil && *job.ParentID == "cron" && !s.crons[*job.CreateIndex] {
 			s.crons[*job.CreateIndex] = true
 			s.cron = append(s.cron, now)
@@ -476,7 +476,7 @@ func (s *simulation) checkTimes(state scheduler.State) {
 	}
 }
 
-// checkStatus checks that no terminal state goes back.
+// checkStatus checks that terminal states do not change.
 func (s *simulation) checkStatus(a *api.Allocation) {
 	s.mu.Lock()
 	before := s.seen[a.ID]
@@ -497,7 +497,7 @@ func (s *simulation) checkStatus(a *api.Allocation) {
 	}
 }
 
-// quiet checks what must hold when nothing has happened for a long time.
+// quiet checks the state after a long time without requests.
 func (s *simulation) quiet() {
 	state := s.store.View()
 	for job := range state.Jobs() {
@@ -513,7 +513,7 @@ func (s *simulation) quiet() {
 			case !state.Ended(a.ID):
 				s.fail("%s never ended", a.Name)
 			case a.DesiredTransition.ShouldDisableMigrationPlacement() && a.NextAllocation == "":
-				done++ // somebody has given it up
+				done++ // stopped for good by a request
 			case a.DesiredStatus == api.AllocDesiredStatusRun && a.ClientStatus == api.AllocClientStatusFailed && a.NextAllocation == "":
 				failed++
 			case a.DesiredStatus == api.AllocDesiredStatusRun && a.ClientStatus == api.AllocClientStatusComplete:
@@ -534,7 +534,7 @@ func (s *simulation) quiet() {
 				s.fail("deployment of job %s is still running: %s", key.ID, d.StatusDescription)
 			}
 		}
-		// A system allocation that has ended is replaced by the next evaluation, too.
+		// A completed system allocation is replaced only by the next evaluation.
 		ends := *job.Type == api.JobTypeSystem && job.TaskGroups[0].Tasks[0].Env["run"] != ""
 		if count := *job.TaskGroups[0].Count; job.Periodic == nil && !ends && !*job.Stop && !blocked && !held && live+failed+done < count {
 			s.fail("job %s has %d of %d, %d failed, %d done", key.ID, live, count, failed, done)
@@ -545,13 +545,13 @@ func (s *simulation) quiet() {
 	}
 }
 
-// fixed checks that there is nothing left to do: to look at a job again places
-// nothing. What waits for room really has none.
+// fixed checks that another evaluation of each job places nothing: blocked
+// evaluations really do not fit.
 func (s *simulation) fixed(ctx context.Context) {
 	state := s.store.View()
 	for job := range state.Jobs() {
 		if *job.Type == api.JobTypeSystem || job.Periodic != nil {
-			continue // each evaluation replaces what has ended
+			continue // each evaluation replaces completed allocations
 		}
 		key := scheduler.KeyOf(job)
 		if _, err := s.sched.Evaluate(ctx, key, false); err != nil {
@@ -568,15 +568,15 @@ func (s *simulation) fixed(ctx context.Context) {
 	}
 }
 
-// stuck tells whether a deployment runs though nobody has to do anything for it
-// to end: nothing of it waits for promotion or for room.
+// stuck reports whether a deployment runs although it waits for no request,
+// promotion or resources.
 func (s *simulation) stuck(d *api.Deployment, state scheduler.State) bool {
 	if d.Status != api.DeploymentStatusRunning {
 		return false
 	}
 	job := state.Job(scheduler.JobKey{Namespace: d.Namespace, ID: d.JobID})
 	for name, g := range d.TaskGroups {
-		// A deployment that was paused says no more than that it runs.
+		// The description of a resumed deployment does not mention promotion, so the job decides.
 		group := model.Group(job, name)
 		byHand := group != nil && (group.Update == nil || group.Update.AutoPromote == nil || !*group.Update.AutoPromote)
 		if g.PlacedAllocs == 0 && g.DesiredTotal > 0 || g.DesiredCanaries > 0 && !g.Promoted && byHand {

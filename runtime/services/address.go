@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-// The address modes.
+// Address modes.
 const (
 	modeAuto      = "auto"
 	modeHost      = "host"
@@ -20,16 +20,15 @@ const (
 	modeAllocIPv6 = "alloc_ipv6"
 )
 
-// place is where a service or a check finds its address.
+// place has the data from which the address of a service or a check is resolved.
 type place struct {
 	spec    *Spec
 	task    string                  // empty for the group
-	network *driver.NetworkOverride // of the task, if its driver made one
+	network *driver.NetworkOverride // network of the task, if its driver made one
 	custom  string                  // address of the service block
 }
 
-// address finds the address for a mode and a port label. A port of zero means
-// that there is none.
+// address resolves an address mode and a port label. Port zero means no port.
 func (p place) address(mode, label string) (ip string, port int, err error) {
 	switch mode {
 	case "", modeAuto:
@@ -96,7 +95,7 @@ func (p place) alloc(mode, ip, label string) (string, int, error) {
 	return ip, port, err
 }
 
-// mapping finds the port of a label among those of the group and of the task.
+// mapping returns the port with a label from the ports of the group and of the task.
 func (p place) mapping(label string) (taskenv.Port, bool) {
 	if label == "" {
 		return taskenv.Port{}, false
@@ -109,7 +108,7 @@ func (p place) mapping(label string) (taskenv.Port, bool) {
 	return taskenv.Port{}, false
 }
 
-// literalPort reads a label that is no label.
+// literalPort parses a label that is a port number.
 func literalPort(label string) (int, error) {
 	if label == "" {
 		return 0, nil
@@ -121,7 +120,7 @@ func literalPort(label string) (int, error) {
 	return int(port), nil
 }
 
-// checkAddress finds what a check of a service connects to.
+// checkAddress returns the address that a check of a service connects to.
 func (p place) checkAddress(s *Service, c *Check) (string, error) {
 	label, mode := c.Port, c.AddressMode
 	if label == "" {

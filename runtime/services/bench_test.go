@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-// BenchmarkRun is one run of one check over the loopback, with what is done
-// about its result. The server is in the same process and counts too.
+// BenchmarkRun measures one run of one check over the loopback, including the handling of its
+// result. The server is in the same process and is included.
 func BenchmarkRun(b *testing.B) {
 	server := httptest.NewServer(status(200, ""))
 	defer server.Close()
@@ -34,7 +34,7 @@ func BenchmarkRun(b *testing.B) {
 					b.Fatal(found)
 				}
 			}
-			// 100 runs a second take so much of one processor.
+			// Share of one processor at 100 runs per second.
 			b.ReportMetric(float64(cpuTime()-before)/float64(b.N)*100/float64(time.Second)*100, "%cpu@100/s")
 		})
 	}
@@ -48,7 +48,7 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkIdle is what a check costs that waits for its turn.
+// BenchmarkIdle measures the memory of a check between two runs.
 func BenchmarkIdle(b *testing.B) {
 	const n = 1000
 	spec := testSpec()

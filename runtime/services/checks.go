@@ -18,23 +18,22 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// The modes of a check: what its result is good for.
+// Modes of a check.
 const (
 	modeHealthiness = "healthiness"
-	modeReadiness   = "readiness" // it never makes a deployment unhealthy
+	modeReadiness   = "readiness" // the check has no effect on the health of a deployment
 
 	onUpdateIgnore = "ignore"
 )
 
-// target is a check that is ready to run. Two that are equal need only one
-// observer.
+// target is a check that is ready to run. Equal targets share one observer.
 type target struct {
 	id      string
 	task    string // the workload; empty for the group
 	service string
 	check   Check
 	address string
-	fault   string // why it cannot run
+	fault   string // error that prevents a run
 }
 
 func newTarget(p place, s *Service, c Check) target {
@@ -54,8 +53,8 @@ func (t *target) probe(dial Dial) probe {
 	return newProbe(&t.check, t.address, dial)
 }
 
-// checkID names a check within its allocation: the same check has the same id
-// at each update and in each agent.
+// checkID returns the id of a check within its allocation: the same check has the same id after
+// each update and in each agent.
 func checkID(spec *Spec, s *Service, c *Check) string {
 	port := c.Port
 	if port == "" {
@@ -66,25 +65,24 @@ func checkID(spec *Spec, s *Service, c *Check) string {
 		spec.AllocID, spec.Group, s.Task, s.Name, c.Name, c.Type, port, c.OnUpdate, c.AddressMode,
 		c.Interval.String(), c.Timeout.String(), c.Protocol, c.Path, c.Method, fmt.Sprint(c.TLSSkipVerify),
 	} {
-		fmt.Fprintf(h, "%d:", len(field)) // else two fields could be read as two others
-		_, _ = io.WriteString(h, field)   // a hash takes everything
+		fmt.Fprintf(h, "%d:", len(field)) // the length separates the fields
+		_, _ = io.WriteString(h, field)   // a hash returns no error
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Result is what is known of one check.
+// Result is the latest result of one check.
 type Result struct {
 	api.AllocCheckStatus
-	// Began is when the last run began, zero before the first one: what it found
-	// is not older.
+	// Began is the start of the last run, zero before the first run. The result is not older.
 	Began time.Time
-	// Since is when the check has come to its status.
+	// Since is the time of the last change of the status.
 	Since time.Time
-	// For is the task whose health the check tells, if it does.
+	// For is the task to whose health the check contributes; it may be empty.
 	For string
 }
 
-// Readiness tells that the result has no say in the health of a deployment.
+// Readiness reports whether the result has no effect on the health of a deployment.
 func (r Result) Readiness() bool { return r.Mode == modeReadiness }
 
 // checker runs the checks of one allocation.
@@ -92,21 +90,20 @@ type checker struct {
 	allocID   string
 	allocName string
 	dial      Dial
-	results   Results                                        // nil keeps nothing
+	results   Results                                        // nil stores nothing
 	restart   func(ctx context.Context, task, reason string) // may block
 	logger    hclog.Logger
 
 	wg sync.WaitGroup // one for each observer and each call of restart
 
-	// writing keeps what is stored in the order in which it happened. Unlike mu
-	// it is held across a write.
-	writing sync.Mutex // taken before mu
+	// writing keeps the order of writes. Unlike mu it is held across a write.
+	writing sync.Mutex // locked before mu
 
 	mu        sync.Mutex
-	observers map[string]*observer       // by id of the check; nil unless started
+	observers map[string]*observer       // by check id; nil unless started
 	changed   chan struct{}              // closed and replaced by each change of a result
-	restarts  map[int]context.CancelFunc // the calls of restart, by number
-	restarted int                        // the number of the last one
+	restarts  map[int]context.CancelFunc // active calls of restart, by number
+	restarted int                        // number of the latest call of restart
 }
 
 // observer runs one check.
@@ -116,15 +113,14 @@ type observer struct {
 
 	// Guarded by checker.mu.
 	result  Result
-	stored  api.AllocCheckStatus // what was stored last, its time aside
+	stored  api.AllocCheckStatus // the last stored result without its timestamp
 	watch   restartWatch
-	timer   *time.Timer // looks at watch; nil if there is no need to
-	attempt int         // a timer that was set for an earlier one does nothing
+	timer   *time.Timer // calls lookLocked; nil if no time is set
+	attempt int         // identifies the current timer; an older timer has no effect
 }
 
-// set makes the checks those that run. What runs already goes on as it is; of
-// a check that is not the same any more only the id stays. armed tells which
-// workloads are registered.
+// set replaces the checks. A running check that has not changed continues; a changed check keeps
+// only its id. armed reports whether a workload is registered.
 func (c *checker) set(targets []target, armed func(task string) bool) {
 	stored := c.stored()
 	c.writing.Lock()
@@ -138,7 +134,7 @@ func (c *checker) set(targets []target, armed func(task string) bool) {
 	var fresh []*observer
 	for _, t := range targets {
 		if wanted[t.id] {
-			continue // one is enough for two that are the same
+			continue // equal checks share one observer
 		}
 		wanted[t.id] = true
 		old := c.observers[t.id]
@@ -178,7 +174,7 @@ func (c *checker) set(targets []target, armed func(task string) bool) {
 	c.forget(gone)
 }
 
-// stored returns what an earlier agent has found, as long as no check runs.
+// stored returns the results of an earlier agent if no check has started.
 func (c *checker) stored() map[string]*api.AllocCheckStatus {
 	c.mu.Lock()
 	started := c.observers != nil
@@ -193,9 +189,8 @@ func (c *checker) stored() map[string]*api.AllocCheckStatus {
 	return stored
 }
 
-// newObserverLocked starts an observer in the place of old, which may be nil.
-// Its result is that of an earlier agent, if there is one, until it has one of
-// its own.
+// newObserverLocked starts an observer that replaces old, which may be nil. It starts with the
+// result of an earlier agent, if there is one.
 func (c *checker) newObserverLocked(t target, old *observer, stored *api.AllocCheckStatus) *observer {
 	if old != nil {
 		old.stopLocked()
@@ -225,8 +220,8 @@ func (c *checker) newObserverLocked(t target, old *observer, stored *api.AllocCh
 	return o
 }
 
-// observe runs the check after half an interval, and then an interval after
-// each run, until ctx ends.
+// observe runs the check after half an interval, and then an interval after the end of each run,
+// until ctx ends.
 func (c *checker) observe(ctx context.Context, o *observer) {
 	run := o.target.probe(c.dial)
 	timer := time.NewTimer(o.target.check.Interval / 2)
@@ -246,8 +241,7 @@ func (c *checker) observe(ctx context.Context, o *observer) {
 	}
 }
 
-// report takes over what a run has found. It returns false when nobody wants to
-// know any more.
+// report records the result of a run. It returns false when the observer was replaced or stopped.
 func (c *checker) report(o *observer, began time.Time, found outcome) bool {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -277,8 +271,8 @@ func (c *checker) announceLocked() {
 	c.changed = make(chan struct{})
 }
 
-// store stores the result of an observer if it says something new. Only who
-// holds writing may call it.
+// store stores the result of an observer if it has changed, apart from its timestamp. The caller
+// must hold writing.
 func (c *checker) store(o *observer) {
 	if c.results == nil {
 		return
@@ -310,8 +304,8 @@ func (c *checker) forget(ids []string) {
 	}
 }
 
-// stop ends all checks, and returns when nothing of them runs any more. purge
-// forgets their results too; else they are kept for the next agent.
+// stop stops all checks, and blocks until all goroutines have returned. purge also deletes the
+// results; otherwise they are kept for the next agent.
 func (c *checker) stop(purge bool) {
 	c.mu.Lock()
 	var ids []string
@@ -337,7 +331,7 @@ func (o *observer) stopLocked() {
 	o.setTimerLocked(time.Time{}, nil)
 }
 
-// setTimerLocked replaces the timer; a zero time leaves none.
+// setTimerLocked replaces the timer; a zero time removes it.
 func (o *observer) setTimerLocked(at time.Time, look func(attempt int)) {
 	o.attempt++
 	if o.timer != nil {
@@ -350,7 +344,7 @@ func (o *observer) setTimerLocked(at time.Time, look func(attempt int)) {
 	}
 }
 
-// arm lets check_restart count for the checks of a workload, from now on.
+// arm enables check_restart for the checks of a workload.
 func (c *checker) arm(task string) {
 	c.eachOf(task, func(o *observer) {
 		o.watch.arm(time.Now(), o.target.check.Restart)
@@ -358,7 +352,7 @@ func (c *checker) arm(task string) {
 	})
 }
 
-// disarm takes that back.
+// disarm disables check_restart for the checks of a workload.
 func (c *checker) disarm(task string) {
 	c.eachOf(task, func(o *observer) {
 		o.watch.disarm()
@@ -376,9 +370,9 @@ func (c *checker) eachOf(task string, f func(*observer)) {
 	}
 }
 
-// lookLocked asks the watch of a check, and lets the workload be restarted if it
-// is due. The other checks of the workload have no say any more until it is
-// back: one restart is enough.
+// lookLocked updates the watch of a check, and restarts the workload if a restart is due. It
+// disarms the other checks of the workload until the workload is registered again, so that it is
+// restarted only once.
 func (c *checker) lookLocked(o *observer) {
 	r := o.target.check.Restart
 	unhealthy := o.result.Status == StatusFailure && !o.result.Began.IsZero() && !o.result.Began.Before(o.watch.since)
@@ -421,9 +415,8 @@ func firstLine(s string) string {
 	return line
 }
 
-// snapshot returns all results, in the order of services, tasks and names, and a
-// channel that closes when one of them is another. started is false before set
-// and after stop.
+// snapshot returns all results, sorted by task, service and name, and a channel that closes when a
+// result changes. started is false before set and after stop.
 func (c *checker) snapshot() (results []Result, started bool, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

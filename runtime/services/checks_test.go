@@ -14,7 +14,7 @@ import (
 
 const webAddress = "10.0.0.1:20000"
 
-// after lets time pass, and what follows from it happen.
+// after advances the time, and waits until all goroutines block.
 func after(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -38,7 +38,7 @@ func TestCheckTiming(t *testing.T) {
 		after(time.Millisecond)
 		wantList(t, "after half an interval", w.statuses(), "alive success 0 nomad: tcp ok")
 
-		// An interval begins when a run has ended.
+		// An interval starts at the end of a run.
 		w.net.mu.Lock()
 		w.net.slow = 900 * time.Millisecond
 		w.net.mu.Unlock()
@@ -150,8 +150,8 @@ func TestUpdatesDoNotMultiplyRuns(t *testing.T) {
 	})
 }
 
-// A check that is not the same any more begins anew, at once and alone; the
-// bubble of the test would not end if its old observer went on.
+// A changed check starts again, at once, and replaces its old observer; the bubble of the test
+// would not end if the old observer continued.
 func TestChangedCheckIsReplaced(t *testing.T) {
 	base := httpCheck("alive", "/", 4*time.Second)
 	for _, c := range []struct {
@@ -183,7 +183,7 @@ func TestChangedCheckIsReplaced(t *testing.T) {
 				after(7 * time.Second)
 				if replaced {
 					wantList(t, "runs", w.net.dialed(webAddress), 2*time.Second, 5*time.Second, 9*time.Second)
-				} else { // it is the same address as before
+				} else { // the same address as before
 					wantList(t, "runs", w.net.dialed(webAddress), 2*time.Second, 6*time.Second, 10*time.Second)
 				}
 				if len(w.results.by) != 1 {
@@ -236,7 +236,7 @@ func TestChecksComeAndGo(t *testing.T) {
 	})
 }
 
-// A result is written when it says something new, and not at each run.
+// A result is written when it has changed, and not at each run.
 func TestResultsAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, testService(Group, tcpCheck("alive", 2*time.Second)))
@@ -248,7 +248,7 @@ func TestResultsAreKept(t *testing.T) {
 		}
 		w.StopChecks(false)
 
-		// The next agent goes on from what it finds.
+		// The next agent continues with the stored result.
 		next := w.newSet()
 		next.StartChecks()
 		defer next.StopChecks(true)
@@ -268,8 +268,8 @@ func TestResultsAreKept(t *testing.T) {
 	})
 }
 
-// The environment of a task is complete when it has started: then its checks are
-// looked at again, by the same rule as at each update.
+// The environment of a task is complete when it has started: then its checks are resolved again,
+// by the same rule as at each update.
 func TestChecksAreInterpolated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := httpCheck("${NAME}", "/${NAME}", 2*time.Second)

@@ -28,8 +28,8 @@ var (
 
 const allocID = "11111111-2222-3333-4444-555555555555"
 
-// TestEndToEnd runs checks over real sockets, and keeps what they say, and the
-// registrations, in a real store.
+// TestEndToEnd runs checks over real sockets, and stores their results and the registrations in a
+// real store.
 func TestEndToEnd(t *testing.T) {
 	before := runtime.NumGoroutine()
 	db, err := store.Open(store.Config{Path: t.TempDir() + "/state.db", Logger: hclog.NewNullLogger()})
@@ -74,7 +74,7 @@ func TestEndToEnd(t *testing.T) {
 	await(t, set, "http failure 500 broken web.example\n", "tcp success 0 nomad: tcp ok")
 	index := db.Snapshot().Index()
 
-	// Another agent, with the same store.
+	// The next agent uses the same store.
 	set.StopChecks(false)
 	set = newSet()
 	if err := set.Register("t", nil); err != nil {
@@ -99,7 +99,7 @@ func TestEndToEnd(t *testing.T) {
 		t.Errorf("left: %v, %v, %v", left, results, err)
 	}
 
-	// What a runner did not come to take away goes with its records.
+	// Registrations that no runner removed are removed with the records of the allocation.
 	if err := newSet().Register("t", nil); err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func texts(set *services.Set) []string {
 	return list
 }
 
-// await waits until the results begin with these words.
+// await waits until the results start with these words.
 func await(t *testing.T, set *services.Set, want ...string) {
 	t.Helper()
 	late := time.After(time.Minute)

@@ -21,7 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-// nullLog is for servers whose complaints are expected.
+// nullLog is for servers whose errors are expected.
 var nullLog = log.New(io.Discard, "", 0)
 
 const testAllocID = "11111111-2222-3333-4444-555555555555"
@@ -54,16 +54,15 @@ func httpCheck(name, path string, interval time.Duration) Check {
 	return c
 }
 
-// fakeNet is a network in memory. What it connects with lives in the bubble of
-// the test.
+// fakeNet is a network in memory. Its servers run in the bubble of the test.
 type fakeNet struct {
 	t     *testing.T
-	slow  time.Duration // how long a connection takes
+	slow  time.Duration // delay of each connection
 	begin time.Time
 
 	mu        sync.Mutex
 	listeners map[string]*listener
-	dials     map[string][]time.Duration // by address
+	dials     map[string][]time.Duration // times by address
 }
 
 func newFakeNet(t *testing.T) *fakeNet {
@@ -96,7 +95,7 @@ func (n *fakeNet) dial(ctx context.Context, _, address string) (net.Conn, error)
 	}
 }
 
-// serve answers at an address until close, or until the end of the test.
+// serve starts a server at an address until close, or until the end of the test.
 func (n *fakeNet) serve(address string, h http.Handler) (close func()) {
 	l := &listener{address: address, conns: make(chan net.Conn), closed: make(chan struct{})}
 	n.mu.Lock()
@@ -147,7 +146,7 @@ func (l *listener) Close() error {
 
 func (l *listener) Addr() net.Addr { return &net.TCPAddr{} }
 
-// status answers every request with a code and a body.
+// status replies to every request with a code and a body.
 func status(code int, body string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(code)
@@ -155,8 +154,7 @@ func status(code int, body string) http.Handler {
 	})
 }
 
-// recorder is a Registry that remembers each change, and fails as often as it
-// is told to.
+// recorder is a Registry that records each change, and fails a given number of times.
 type recorder struct {
 	servicestest.Registry
 	mu    sync.Mutex
@@ -229,7 +227,7 @@ func (k *kept) DeleteCheckResults(_ string, ids []string) error {
 	return nil
 }
 
-// restarts remembers what a set wants to be restarted.
+// restarts records the restarts that a set requests.
 type restarts struct {
 	begin time.Time
 	mu    sync.Mutex
@@ -249,8 +247,8 @@ func (r *restarts) all() []string {
 	return append([]string(nil), r.asked...)
 }
 
-// world is a set with all that is around it. Spec and vars may be changed
-// between two calls of the set.
+// world is a set with its fake environment. Spec and vars may be changed between two calls of the
+// set.
 type world struct {
 	*Set
 	net      *fakeNet
@@ -277,7 +275,7 @@ func newWorld(t *testing.T, services ...Service) *world {
 	return w
 }
 
-// newSet makes a set as another agent would.
+// newSet returns a set like that of the next agent.
 func (w *world) newSet() *Set {
 	return New(Config{
 		AllocID: testAllocID, AllocName: "j.g[0]",
@@ -303,7 +301,7 @@ func (w *world) env(task string) *taskenv.Env {
 	return taskenv.NewBuilder(node, alloc, taskenv.Task{Name: task, Env: w.vars[task]}).Build()
 }
 
-// setServices is a new version of the job.
+// setServices replaces the services by a new version of the job.
 func (w *world) setServices(services ...Service) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -318,7 +316,7 @@ func (w *world) setVar(task, key, value string) {
 	w.vars[task] = map[string]string{key: value}
 }
 
-// statuses tells what the checks say, as "name status code output".
+// statuses returns the results of the checks, as "name status code output".
 func (w *world) statuses() []string {
 	results, _, _ := w.Checks()
 	var list []string

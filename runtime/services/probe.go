@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// The results of a check. Clients of Nomad know the texts.
+// Statuses of a check. Clients of Nomad match these texts.
 const (
 	StatusPending = "pending"
 	StatusSuccess = "success"
@@ -25,16 +25,16 @@ const (
 	outputHTTP    = "nomad: http ok"
 )
 
-// maxBody is how much of a body is kept as the output of a check.
+// maxBody is how many bytes of a response body are kept as the output of a check.
 const maxBody = 3 << 10
 
-// userAgent is how the servers that are checked know us.
+// userAgent is the User-Agent header of HTTP checks.
 const userAgent = "nomad-lite"
 
-// Dial opens a connection; net.Dialer.DialContext does it.
+// Dial opens a connection; net.Dialer.DialContext implements it.
 type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-// outcome is what one run of a check has found.
+// outcome is the result of one run of a check.
 type outcome struct {
 	status string
 	code   int
@@ -45,11 +45,11 @@ func failure(err error) outcome {
 	return outcome{status: StatusFailure, output: "nomad: " + printable(err.Error())}
 }
 
-// probe runs a check once, which takes no longer than its timeout.
+// probe runs a check once, for no longer than its timeout.
 type probe func(context.Context) outcome
 
-// newProbe returns the probe of a resolved check. What it holds belongs to this
-// check alone: the settings of one have no effect on another.
+// newProbe returns the probe of a resolved check. Its transport and settings are not shared with
+// other checks.
 func newProbe(c *Check, address string, dial Dial) probe {
 	var run probe
 	switch strings.ToLower(c.Type) {
@@ -67,12 +67,12 @@ func newProbe(c *Check, address string, dial Dial) probe {
 	}
 }
 
-// timedOut is the error of a check that has taken too long.
+// timedOut is the error of a check that exceeded its timeout.
 type timedOut time.Duration
 
 func (t timedOut) Error() string { return fmt.Sprintf("no answer within %v", time.Duration(t)) }
 
-// cause says in our words what a timeout means.
+// cause returns the timedOut error of ctx if the timeout has passed, and err otherwise.
 func cause(ctx context.Context, err error) error {
 	if late, ok := context.Cause(ctx).(timedOut); ok {
 		return late
@@ -90,7 +90,7 @@ func probeTCP(address string, dial Dial) probe {
 		if err != nil {
 			return failure(cause(ctx, err))
 		}
-		_ = conn.Close() // it has served its purpose
+		_ = conn.Close() // the connection itself is the result
 		return outcome{status: StatusSuccess, output: outputTCP}
 	}
 }
@@ -106,7 +106,7 @@ func probeHTTP(c *Check, address string, dial Dial) probe {
 	}
 	client := &http.Client{Transport: &http.Transport{
 		DialContext:       dial,
-		DisableKeepAlives: true, // each run shows whether the service takes connections
+		DisableKeepAlives: true, // each run tests whether the service accepts connections
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: c.TLSSkipVerify},
 	}}
 	return func(ctx context.Context) outcome {
@@ -123,7 +123,7 @@ func probeHTTP(c *Check, address string, dial Dial) probe {
 		if resp.StatusCode == http.StatusOK {
 			return outcome{StatusSuccess, resp.StatusCode, outputHTTP}
 		}
-		// What has arrived of a body that breaks off says more than that it did.
+		// An incomplete body says more about the failure than the error of the read.
 		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxBody))
 		result := outcome{StatusSuccess, resp.StatusCode, printable(string(body))}
 		if resp.StatusCode >= http.StatusBadRequest {
@@ -140,15 +140,15 @@ func setHeader(req *http.Request, header map[string][]string) {
 		}
 	}
 	if host := req.Header.Get("Host"); host != "" {
-		req.Host = host // net/http takes it from here alone
+		req.Host = host // net/http ignores a Host in the header
 	}
 	if req.Header.Get("User-Agent") == "" {
 		req.Header.Set("User-Agent", userAgent)
 	}
 }
 
-// checkURL puts the address of a check together. Whatever path is, the result
-// leads to the address: "//host/" is a path, not another host.
+// checkURL returns the URL of a check. Its host is always the address, whatever the path is:
+// "//host/" is a path, not another host.
 func checkURL(protocol, address, path string) (*url.URL, error) {
 	u := &url.URL{Scheme: strings.ToLower(protocol), Host: address}
 	switch u.Scheme {
@@ -174,7 +174,7 @@ func checkURL(protocol, address, path string) (*url.URL, error) {
 	return u, nil
 }
 
-// printable makes text of what a server has sent.
+// printable makes valid text of a response body.
 func printable(s string) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }

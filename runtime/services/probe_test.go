@@ -20,7 +20,7 @@ import (
 
 func TestProbeHTTP(t *testing.T) {
 	const address = "10.0.0.1:20000"
-	// The server tells what it was asked, under a status that lets the body through.
+	// The server replies with the request that it received, under a status that keeps the body.
 	echo := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		w.WriteHeader(http.StatusAccepted)
@@ -99,7 +99,7 @@ func TestProbeTCP(t *testing.T) {
 	})
 }
 
-// Each run shows whether the service takes connections, and none is left open.
+// Each run tests whether the service accepts connections, and no connection stays open.
 func TestProbeHTTPConnectsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newFakeNet(t)
@@ -128,8 +128,7 @@ func TestProbeHTTPTimeout(t *testing.T) {
 	})
 }
 
-// tls_skip_verify is the business of one check: what it does not verify, the
-// others do.
+// tls_skip_verify applies to one check only: the other checks still verify the certificate.
 func TestTLSIsNotShared(t *testing.T) {
 	server := httptest.NewUnstartedServer(status(200, ""))
 	server.Config.ErrorLog = nullLog
@@ -151,8 +150,8 @@ func TestTLSIsNotShared(t *testing.T) {
 	}
 }
 
-// Whatever a job or its environment has put into a check, it leads to the
-// address of the service, what it answers is text, and it does not crash.
+// For any values that a job or its environment sets in a check, the check connects to the address
+// of the service, its output is text, and it does not panic.
 func FuzzProbeHTTP(f *testing.F) {
 	f.Add("/health", "GET", "Host", "example.com", "http")
 	f.Add("//evil.com/", "post", "X", "a\r\nb", "https")
@@ -174,7 +173,7 @@ func FuzzProbeHTTP(f *testing.F) {
 			Type: "http", Path: path, Method: method, Protocol: protocol, Timeout: time.Second,
 			Header: map[string][]string{name: {value}},
 		}
-		// What the environment puts in is as strange as the rest.
+		// The environment inserts arbitrary texts, too.
 		env := taskenv.NewBuilder(taskenv.Node{NodeFacts: model.NodeFacts{Attributes: map[string]string{"a": name}}}, taskenv.Alloc{}, taskenv.Task{Env: map[string]string{"X": value}}).Build()
 		check = check.interpolate(env)
 		if u, err := checkURL(check.Protocol, address, check.Path); err == nil && u.Host != address {
@@ -195,7 +194,7 @@ func FuzzProbeHTTP(f *testing.F) {
 	})
 }
 
-// answer says something to whatever it is asked first.
+// answer writes a fixed reply to the first request.
 func answer(conn net.Conn) {
 	defer conn.Close()
 	buf := make([]byte, 64<<10)

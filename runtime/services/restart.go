@@ -2,18 +2,16 @@ package services
 
 import "time"
 
-// restartWatch decides when a check has been unhealthy for too long. It is a
-// value without clock or timer: whoever holds it looks when Next says so, and
-// after each result.
+// restartWatch decides when a check has been unhealthy for too long. It is a value without clock
+// or timer: its owner calls look at the returned time and after each result.
 //
-// It is armed when the workload of the check is registered. Until the grace
-// period is over nothing counts. The first time that the check is seen
-// unhealthy sets a deadline; if it is unhealthy still when that comes, the
-// workload is to be restarted, and the watch is over until it is armed again.
+// The owner arms it when the workload of the check is registered. Results before the end of the
+// grace period are ignored. The first unhealthy result sets a deadline; if the check is still
+// unhealthy at the deadline, a restart is due, and the watch is disarmed.
 type restartWatch struct {
 	armed    bool
-	since    time.Time // what was found in an earlier run is about another process
-	grace    time.Time // nothing counts before
+	since    time.Time // results of runs before this time are about an earlier process
+	grace    time.Time // results before this time are ignored
 	deadline time.Time // zero unless the check is unhealthy
 }
 
@@ -23,8 +21,8 @@ func (w *restartWatch) arm(now time.Time, r Restart) {
 
 func (w *restartWatch) disarm() { *w = restartWatch{} }
 
-// look takes note of what the check is now. It says whether the restart is due,
-// and else when to look again: zero if only another result can matter.
+// look records the present state of the check. It reports whether the restart is due, and
+// otherwise when to call look again; zero means after the next result.
 func (w *restartWatch) look(now time.Time, unhealthy bool, interval time.Duration, limit int) (due bool, next time.Time) {
 	switch {
 	case !w.armed:

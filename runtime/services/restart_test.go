@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestRestartWatch feeds the machine with looks at given seconds, and tells what
-// it answers: "-" for nothing, "!" for a restart, else when to look again.
+// TestRestartWatch calls look at given seconds, and compares the replies: "-" for nothing, "!" for
+// a restart, else the time of the next call.
 func TestRestartWatch(t *testing.T) {
 	type look struct {
 		at        int
@@ -52,8 +52,8 @@ func restarting(c Check, limit int, grace time.Duration) Check {
 	return c
 }
 
-// RS-086, as far as the checks go: the restart comes 3 s after the start, and
-// again when the task is back.
+// RS-086, for checks: the restart is requested 3 s after the start, and again after the task was
+// registered again.
 func TestCheckRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, testService("t", restarting(tcpCheck("alive", time.Second), 2, 2*time.Second)))
@@ -75,7 +75,7 @@ func TestCheckRestart(t *testing.T) {
 		const second = `+13s t: healthcheck: check "alive" unhealthy`
 		wantList(t, "again when it is back", w.restarts.all(), first, second)
 
-		// What is up again is left alone, and so is what was taken away.
+		// A healthy task is not restarted, and neither is a deregistered task.
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +93,7 @@ func TestCheckRestart(t *testing.T) {
 	})
 }
 
-// Of several checks of a task one restart comes; those of others go on.
+// Several failing checks of a task request one restart; checks of other tasks continue.
 func TestOneRestartPerRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fast := restarting(tcpCheck("fast", 2*time.Second), 1, 3*time.Second)
@@ -110,7 +110,7 @@ func TestOneRestartPerRound(t *testing.T) {
 		after(2 * time.Second) // the group's first result is at 3 s
 		wantList(t, "restarts", w.restarts.all()[2:], `+15s : healthcheck: check "g" unhealthy`)
 
-		// A task that is back gives the group its grace again.
+		// The registration of a task gives the group a new grace period.
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
 		}
@@ -120,9 +120,8 @@ func TestOneRestartPerRound(t *testing.T) {
 	})
 }
 
-// A check says nothing of a task that it has not looked at: a limit of 1 would
-// restart each task before its first run, and again for what was found before
-// the restart.
+// A check without a result for the present process is not unhealthy: otherwise a limit of 1 would
+// restart each task before its first run, and again for a result from before the restart.
 func TestPendingIsNotUnhealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, testService("t", restarting(tcpCheck("alive", 10*time.Second), 1, time.Second)))
@@ -148,8 +147,8 @@ func TestPendingIsNotUnhealthy(t *testing.T) {
 	})
 }
 
-// A restart may take long, for a task has its shutdown_delay. It is not repeated
-// meanwhile, and does not hold up the end.
+// A restart may take long, because a task has its shutdown_delay. It is not repeated meanwhile,
+// and does not delay StopChecks.
 func TestStopEndsRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, testService("t", restarting(tcpCheck("alive", time.Second), 1, 0)))

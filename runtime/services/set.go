@@ -19,36 +19,32 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-// Group is the name of the workload that is the group as a whole; every other is
-// a task.
+// Group is the workload name of the group; every other name is a task.
 const Group = ""
 
-// The pauses between attempts to remove a registration grow from one to the
-// other.
+// Pauses between attempts to remove a registration. Each pause is longer than the previous one.
 const (
 	minRemovePause = 100 * time.Millisecond
 	maxRemovePause = time.Second
 )
 
-// Config is what a Set is made of. Spec, Env, Registry and Logger are required.
+// Config configures a Set. Spec, Env, Registry and Logger are required.
 type Config struct {
 	AllocID   string
 	AllocName string
 
-	// Spec returns what the current version of the allocation says. It must not
-	// block.
+	// Spec returns the services of the current version of the allocation. It must not block.
 	Spec func() *Spec
-	// Env returns the present environment of a task, or of the allocation for
-	// Group.
+	// Env returns the current environment of a task, or of the allocation for Group.
 	Env func(task string) *taskenv.Env
-	// Restart restarts a task, or all that run for Group, because a check has
-	// failed: it counts as a failure. It may take as long as that takes; ctx ends
-	// when the checks are stopped. May be nil.
+	// Restart restarts a task, or all running tasks for Group, because a check has failed; the
+	// restart counts as a failure. It blocks until the restart is complete; ctx ends when the
+	// checks are stopped. Restart may be nil.
 	Restart func(ctx context.Context, task, reason string) error
 
 	Registry Registry
 	Results  Results // nil keeps the results in memory
-	Dial     Dial    // nil for the real network
+	Dial     Dial    // nil uses the real network
 	Logger   hclog.Logger
 }
 
@@ -60,26 +56,25 @@ type Set struct {
 	checker  *checker
 	logger   hclog.Logger
 
-	// writing keeps the changes of registrations in order. Unlike mu it is held
-	// across a change.
-	writing    sync.Mutex                                     // taken before mu
+	// writing keeps the order of registration changes. Unlike mu it is held across a change.
+	writing    sync.Mutex                                     // locked before mu
 	registered map[string]map[string]*api.ServiceRegistration // by workload and id; guarded by writing
 
-	// refreshing keeps an older version of the checks from taking the place of a
-	// newer one, or of none. It is held across a change of results.
-	refreshing sync.Mutex // taken before mu
-	checking   bool       // from StartChecks to StopChecks; guarded by refreshing
+	// refreshing prevents that an older version of the checks replaces a newer version. It is held
+	// across a change of results.
+	refreshing sync.Mutex // locked before mu
+	checking   bool       // true from StartChecks to StopChecks; guarded by refreshing
 
 	mu sync.Mutex
 	up map[string]*workload // by name
 }
 
-// workload is a task, or the group, that is registered.
+// workload is a registered task, or the registered group.
 type workload struct {
-	network *driver.NetworkOverride // of a task whose driver made one
+	network *driver.NetworkOverride // network of a task whose driver made one
 }
 
-// New returns a set that has registered nothing yet.
+// New returns a set without registrations.
 func New(c Config) *Set {
 	if c.Dial == nil {
 		c.Dial = new(net.Dialer).DialContext
@@ -113,8 +108,7 @@ func (s *Set) restart(ctx context.Context, task, reason string) {
 	}
 }
 
-// Validate says what is wrong with the names of a workload's services in the
-// present environment.
+// Validate returns an error for invalid names of a workload's services in the current environment.
 func (s *Set) Validate(task string) error {
 	env := s.config.Env(task)
 	var errs []error
@@ -126,33 +120,31 @@ func (s *Set) Validate(task string) error {
 	return errors.Join(errs...)
 }
 
-// Register registers the services of a workload that has come up, with the
-// network that the driver has made for a task. From now on its check_restart
-// counts. On an error nothing is registered that was not before.
+// Register registers the services of a workload that has started, with the network that the driver
+// has made for a task, and arms its check_restart. On an error no new service is registered.
 func (s *Set) Register(task string, network *driver.NetworkOverride) error {
 	s.mu.Lock()
 	s.up[task] = &workload{network}
 	s.mu.Unlock()
 	err := s.sync(task)
-	// Only now is everything known that the checks of a task depend on.
+	// The environment and the network of a task are complete only at this point.
 	s.UpdateChecks()
 	s.checker.arm(task)
 	if task != Group && s.isUp(Group) {
-		s.checker.arm(Group) // it has been restarted, at least in part
+		s.checker.arm(Group) // the group was restarted, at least in part
 	}
 	return err
 }
 
-// Update takes a new version of the allocation, or of the environment, over for
-// a workload, if it is registered: what is new is registered first, what has
-// vanished is removed then.
+// Update applies a new version of the allocation or of the environment to a workload, if it is
+// registered: it registers new services before it removes old services.
 func (s *Set) Update(task string) error {
 	return s.sync(task)
 }
 
-// Deregister removes the registrations of a workload, also those that an earlier
-// agent has made. It tries again until ctx ends, and at least once. It may be
-// repeated, and come without Register.
+// Deregister removes the registrations of a workload, including registrations of an earlier agent.
+// It retries until ctx ends, at least one attempt is made. It may be called again, and without
+// Register.
 func (s *Set) Deregister(ctx context.Context, task string) error {
 	s.mu.Lock()
 	delete(s.up, task)
@@ -161,7 +153,7 @@ func (s *Set) Deregister(ctx context.Context, task string) error {
 	return s.retry(ctx, func() error { return s.sync(task) })
 }
 
-// Clear removes all registrations of the allocation, whoever has made them.
+// Clear removes all registrations of the allocation, including those of earlier agents.
 func (s *Set) Clear(ctx context.Context) error {
 	s.mu.Lock()
 	clear(s.up)
@@ -203,7 +195,7 @@ func (s *Set) workload(task string) *workload {
 	return s.up[task]
 }
 
-// sync makes the registrations of a workload what they have to be.
+// sync makes the registrations of a workload match its services.
 func (s *Set) sync(task string) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -243,8 +235,8 @@ func (s *Set) sync(task string) error {
 	return nil
 }
 
-// have returns what is registered for a workload. The first time it asks the
-// registry, where an earlier agent may have left something.
+// have returns the registrations of a workload. Its first call reads the registry, where an
+// earlier agent may have left registrations.
 func (s *Set) have(spec *Spec, task string) map[string]*api.ServiceRegistration {
 	if have, ok := s.registered[task]; ok {
 		return have
@@ -259,7 +251,7 @@ func (s *Set) have(spec *Spec, task string) map[string]*api.ServiceRegistration 
 	return have
 }
 
-// build makes the registrations of a workload.
+// build returns the registrations of a workload.
 func (s *Set) build(spec *Spec, task string, network *driver.NetworkOverride) ([]*api.ServiceRegistration, error) {
 	env := s.config.Env(task)
 	var list []*api.ServiceRegistration
@@ -305,7 +297,7 @@ func register(spec *Spec, service Service, network *driver.NetworkOverride) (*ap
 	}, nil
 }
 
-// registrationPrefix begins the ids of all registrations of a workload.
+// registrationPrefix is the prefix of the ids of all registrations of a workload.
 func registrationPrefix(spec *Spec, task string) string {
 	owner := task
 	if task == Group {
@@ -314,8 +306,8 @@ func registrationPrefix(spec *Spec, task string) string {
 	return "_nomad-task-" + spec.AllocID + "-" + owner + "-"
 }
 
-// ownerOf returns the workload that a registration belongs to, which is that
-// with the longest prefix; Group if there is none any more.
+// ownerOf returns the workload of a registration, which is the workload with the longest matching
+// prefix; Group if no workload matches.
 func ownerOf(spec *Spec, id string) string {
 	owner, length := Group, 0
 	for _, service := range spec.Services {
@@ -327,7 +319,7 @@ func ownerOf(spec *Spec, id string) string {
 	return owner
 }
 
-// sameRegistration compares all but what is the registry's.
+// sameRegistration compares all fields but the indexes that the registry sets.
 func sameRegistration(a, b *api.ServiceRegistration) bool {
 	x, y := *a, *b
 	x.CreateIndex, x.ModifyIndex, x.Tags = 0, 0, nil
@@ -335,8 +327,8 @@ func sameRegistration(a, b *api.ServiceRegistration) bool {
 	return reflect.DeepEqual(x, y) && slices.Equal(a.Tags, b.Tags)
 }
 
-// StartChecks begins to run the checks of all services. The results of an
-// earlier agent stand until there are newer ones.
+// StartChecks starts the checks of all services. The results of an earlier agent are valid until
+// the first new results.
 func (s *Set) StartChecks() {
 	s.refreshing.Lock()
 	defer s.refreshing.Unlock()
@@ -344,16 +336,16 @@ func (s *Set) StartChecks() {
 	s.refreshLocked()
 }
 
-// UpdateChecks takes a new version of the allocation over. A check that has not
-// changed goes on undisturbed.
+// UpdateChecks applies a new version of the allocation. A check that has not changed continues
+// undisturbed.
 func (s *Set) UpdateChecks() {
 	s.refreshing.Lock()
 	defer s.refreshing.Unlock()
 	s.refreshLocked()
 }
 
-// StopChecks ends all checks and returns when nothing of them runs any more.
-// purge also forgets their results. It may be repeated.
+// StopChecks stops all checks and blocks until their goroutines have returned. purge also deletes
+// their results. It may be called again.
 func (s *Set) StopChecks(purge bool) {
 	s.refreshing.Lock()
 	defer s.refreshing.Unlock()
@@ -361,7 +353,7 @@ func (s *Set) StopChecks(purge bool) {
 	s.checker.stop(purge)
 }
 
-// refreshLocked makes the checks those of the present version.
+// refreshLocked replaces the checks by the checks of the current version.
 func (s *Set) refreshLocked() {
 	if !s.checking {
 		return
@@ -390,9 +382,8 @@ func (s *Set) refreshLocked() {
 	s.checker.set(targets, s.isUp)
 }
 
-// Checks returns the results of all checks, in a fixed order, and a channel that
-// closes when they are others. ready is false as long as no check is known,
-// which is before StartChecks and after StopChecks.
+// Checks returns the results of all checks, in a fixed order, and a channel that closes when a
+// result changes. ready is false while no check is known: before StartChecks and after StopChecks.
 func (s *Set) Checks() (results []Result, ready bool, changed <-chan struct{}) {
 	return s.checker.snapshot()
 }

@@ -81,8 +81,8 @@ func TestCanaryTags(t *testing.T) {
 	wantCalls(t, w.registry, "promotion", "+t-db-http")
 }
 
-// What is new is registered before what has vanished is removed, and what is as
-// it was is left alone.
+// New services are registered before old services are removed, and unchanged services are not
+// written.
 func TestUpdateOfRegistrations(t *testing.T) {
 	w := newWorld(t, Service{Name: "a", Port: "http"}, Service{Name: "b", Port: "http"})
 	if err := w.Update(Group); err != nil {
@@ -120,8 +120,8 @@ func TestUpdateOfRegistrations(t *testing.T) {
 	wantCalls(t, w.registry, "after the end")
 }
 
-// RS-043: before a task is restarted its services go, and they are back with the
-// new process.
+// RS-043: before a task is restarted its services are removed, and they are registered again with
+// the new process.
 func TestCycleOfTask(t *testing.T) {
 	w := newWorld(t, testService("t"), testService("u"))
 	for range 2 {
@@ -159,7 +159,7 @@ func TestRegistrationErrors(t *testing.T) {
 		t.Errorf("register with a full disk: %v", err)
 	}
 	wantCalls(t, w.registry, "errors", "fail")
-	// What could not be registered is, at the next occasion.
+	// A failed registration succeeds with the next update.
 	if err := w.Update(Group); err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestRemovalIsRepeated(t *testing.T) {
 			t.Errorf("removed after %v, want %v", got, want)
 		}
 
-		// At least one attempt, whatever the context; the next moment tries again.
+		// Deregister makes at least one attempt, whatever the context; the next call tries again.
 		if err := w.Register(Group, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -201,7 +201,7 @@ func TestRemovalIsRepeated(t *testing.T) {
 	})
 }
 
-// What an earlier agent has registered is taken over, or removed.
+// Registrations of an earlier agent are kept, or removed.
 func TestRegistrationsOfAnEarlierAgent(t *testing.T) {
 	w := newWorld(t, testService(Group), testService("t"), Service{Task: "gone", Name: "x", Port: "http"})
 	for _, task := range []string{Group, "t", "gone"} {
@@ -229,7 +229,7 @@ func TestRegistrationsOfAnEarlierAgent(t *testing.T) {
 	wantCalls(t, w.registry, "a task that has died meanwhile", "-t-web-http")
 }
 
-// A prefix may be that of two workloads; the longer one counts.
+// A prefix may match two workloads; the longer one counts.
 func TestOwner(t *testing.T) {
 	spec := testSpec(Service{Task: "a", Name: "x"}, Service{Task: "a-b", Name: "x"}, Service{Name: "y"})
 	for id, want := range map[string]string{

@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-// Spec is what one version of an allocation says about its services. Maps and
-// slices are shared and never changed.
+// Spec is the service data of one version of an allocation. Maps and slices are shared and never
+// changed.
 type Spec struct {
 	AllocID    string
 	AllocName  string // "<job>.<group>[<index>]"
@@ -20,24 +20,24 @@ type Spec struct {
 	Group      string
 	NodeID     string
 	Datacenter string
-	Canary     bool // it is one now, and not promoted
+	Canary     bool // an unpromoted canary
 
-	HostIP      string                 // of the one network of the group, if it has one
-	Ports       []taskenv.Port         // of the group
+	HostIP      string                 // IP address of the group's network, if it has one
+	Ports       []taskenv.Port         // ports of the group
 	TaskNets    map[string]TaskNetwork // deprecated in job files
-	Address     string                 // of the allocation's own network; empty without
+	Address     string                 // address of the allocation's own network; may be empty
 	AddressIPv6 string
 
-	Services []Service // only those of provider nomad
+	Services []Service // only services of provider nomad
 }
 
-// TaskNetwork is the network of one task's own.
+// TaskNetwork is the network of a single task.
 type TaskNetwork struct {
 	IP    string
 	Ports []taskenv.Port
 }
 
-// Service is one service as the job has it.
+// Service is one service of the job.
 type Service struct {
 	Task        string // empty for a service of the group
 	Name        string
@@ -49,12 +49,12 @@ type Service struct {
 	Checks      []Check
 }
 
-// Check is one check as the job has it, with what it inherits from its service.
+// Check is one check of the job, with the values that it inherits from its service.
 type Check struct {
 	Name          string
 	Type          string // "tcp" or "http"
-	Port          string // empty for that of the service
-	AddressMode   string // empty for what the service leads to
+	Port          string // empty for the port of the service
+	AddressMode   string // empty for the address mode of the service
 	OnUpdate      string
 	Interval      time.Duration
 	Timeout       time.Duration
@@ -65,19 +65,18 @@ type Check struct {
 	Body          string
 	TLSSkipVerify bool
 	Restart       Restart
-	For           string // the task whose health a check of the group tells; may be empty
+	For           string // task to whose health a check of the group contributes; may be empty
 }
 
-// Restart is the check_restart block. A zero Limit is none.
+// Restart is the check_restart block. A zero Limit disables it.
 type Restart struct {
 	Limit int
 	Grace time.Duration
 }
 
-// Interpolate returns the service with everything resolved that may refer to
-// the environment. It is the one rule for registrations and checks, at the
-// start and at each update: a service of a task is resolved with the
-// environment of that task, one of the group with that of the allocation.
+// Interpolate returns the service with all references to the environment resolved. Registrations
+// and checks both use it, at the start and at each update: a service of a task is resolved with
+// the environment of that task, a service of the group with that of the allocation.
 func (s Service) Interpolate(env *taskenv.Env) Service {
 	s.Name = env.Replace(s.Name)
 	s.Port = env.Replace(s.Port)
@@ -117,7 +116,7 @@ func replaceAll(env *taskenv.Env, list []string) []string {
 	return out
 }
 
-// checkName refuses a name that the environment has made illegal.
+// checkName rejects a name that is invalid after interpolation.
 func checkName(name string) error {
 	if model.ValidServiceName(name) {
 		return nil

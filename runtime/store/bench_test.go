@@ -15,14 +15,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// report adds the middle and the end of latencies to a benchmark.
+// report adds the median and the 99th percentile of latencies to a benchmark.
 func report(b *testing.B, took []time.Duration) {
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
 }
 
-// benchState is a task state as it is after a start.
+// benchState is the state of a task after a start.
 func benchState(n int) *api.TaskState {
 	return &api.TaskState{State: "running", Restarts: uint64(n), Events: []*api.TaskEvent{
 		{Type: "Received", Time: int64(n), DisplayMessage: "Task received by client"},
@@ -31,13 +31,13 @@ func benchState(n int) *api.TaskState {
 	}}
 }
 
-// The floor: what the disk needs for the same bytes, without a store.
+// The lower bound: the disk's time for the same bytes, without a store.
 func BenchmarkFloor(b *testing.B) {
 	payload, err := encode(benchState(1))
 	if err != nil {
 		b.Fatal(err)
 	}
-	for _, syncs := range []int{1, 2} { // a commit of bbolt has two
+	for _, syncs := range []int{1, 2} { // a commit of bbolt has two syncs
 		b.Run(fmt.Sprintf("fdatasync=%d", syncs), func(b *testing.B) {
 			f, err := os.Create(temp(b))
 			if err != nil {
@@ -101,8 +101,7 @@ func BenchmarkPutTaskState(b *testing.B) {
 	}
 }
 
-// fillStore stores n running allocations of one job, with the records of their
-// runners.
+// fillStore stores n running allocations of one job, with the records of their runners.
 func fillStore(b *testing.B, s *Store, n int) {
 	job := testJob("web", 0)
 	update(b, s, func(tx *Txn) {
@@ -135,7 +134,7 @@ func BenchmarkOpen(b *testing.B) {
 	var before, after runtime.MemStats
 	live := func(m *runtime.MemStats) {
 		runtime.GC()
-		runtime.GC() // what a pool has kept is gone at the second time
+		runtime.GC() // the second collection frees the objects of pools
 		runtime.ReadMemStats(m)
 	}
 	live(&before)
@@ -158,7 +157,7 @@ func BenchmarkOpen(b *testing.B) {
 	runtime.KeepAlive(opened)
 }
 
-// What the writer does besides waiting for the disk.
+// The cost of the writer besides waiting for the disk.
 func BenchmarkEncode(b *testing.B) {
 	alloc := &api.Allocation{ID: "a", Namespace: "default", TaskStates: map[string]*api.TaskState{"web": benchState(1)}}
 	for name, v := range map[string]any{"job": testJob("web", 0), "allocation": allocRow{Alloc: alloc}, "task state": benchState(1)} {

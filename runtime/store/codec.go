@@ -12,26 +12,26 @@ import (
 	"github.com/hashicorp/go-msgpack/v2/codec"
 )
 
-// msgpack writes every field of a struct under its Go name: the tags of the API
-// types, which leave things out, are for somebody else. What a newer build has
-// added to a type is skipped, and lost when the record is written again.
+// msgpack encodes every field of a struct under its Go name: the tags of the API types
+// omit fields and are ignored. A field that a newer build has added to a type is skipped,
+// and lost when the record is written again.
 var msgpack = func() *codec.MsgpackHandle {
-	h := &codec.MsgpackHandle{WriteExt: true} // bytes are bytes, strings are strings, times are times
-	h.Canonical = true                        // the same value is the same bytes
+	h := &codec.MsgpackHandle{WriteExt: true} // WriteExt distinguishes bytes, strings and times
+	h.Canonical = true                        // Canonical encodes equal values to equal bytes
 	h.RawToString = true
 	h.SignedInteger = true
 	h.MapType = reflect.TypeFor[map[string]any]()
 	h.SliceType = reflect.TypeFor[[]any]()
 	h.MapValueReset = true
 	h.SliceElementReset = true
-	h.MaxInitLen = 1 << 10 // a damaged length is not believed
+	h.MaxInitLen = 1 << 10 // MaxInitLen bounds the allocation for a damaged length
 	h.MaxDepth = 200
 	h.TypeInfos = codec.NewTypeInfos([]string{"store"})
 	return h
 }()
 
-// encoder is one that has a buffer already: for a record, most of what a new one
-// would allocate is a buffer that grows.
+// encoder is a codec.Encoder with a reusable buffer: most of the memory that a new encoder
+// allocates for a record is a growing buffer.
 type encoder struct {
 	codec  *codec.Encoder
 	buffer []byte
@@ -43,12 +43,12 @@ var encoders = sync.Pool{New: func() any {
 	return e
 }}
 
-// encode returns bytes without room to grow: many of them stay.
+// encode returns bytes without spare capacity, because many of them are kept.
 func encode(v any) ([]byte, error) {
 	e := encoders.Get().(*encoder)
 	e.codec.ResetBytes(&e.buffer)
 	if err := e.codec.Encode(v); err != nil {
-		return nil, err // and who knows what is left in e
+		return nil, err // e is not reused: its state is undefined after an error
 	}
 	defer encoders.Put(e)
 	return bytes.Clone(e.buffer), nil
@@ -56,12 +56,12 @@ func encode(v any) ([]byte, error) {
 
 var decoders = sync.Pool{New: func() any { return codec.NewDecoderBytes(nil, msgpack) }}
 
-// decode fills v, a pointer, which must be zero.
+// decode decodes payload into v, a pointer to a zero value.
 func decode(payload []byte, v any) error {
 	d := decoders.Get().(*codec.Decoder)
 	d.ResetBytes(payload)
 	if err := d.Decode(v); err != nil {
-		return err // and who knows what is left in d
+		return err // d is not reused: its state is undefined after an error
 	}
 	d.ResetBytes(nil)
 	decoders.Put(d)
@@ -69,8 +69,8 @@ func decode(payload []byte, v any) error {
 	return nil
 }
 
-// restoreInts gives the whole numbers in values of type any the type that they
-// had: job files and JSON make int and float64, msgpack makes int64.
+// restoreInts converts int64 in values of type any back to int: job files and JSON
+// decode to int and float64, msgpack decodes to int64.
 func restoreInts(v reflect.Value) {
 	if !holdsAny(v.Type()) {
 		return
@@ -98,7 +98,7 @@ func restoreInts(v reflect.Value) {
 		}
 	case reflect.Map:
 		for _, key := range v.MapKeys() {
-			element := reflect.New(v.Type().Elem()).Elem() // what lies in a map cannot be set
+			element := reflect.New(v.Type().Elem()).Elem() // the value of a map entry is not addressable
 			element.Set(v.MapIndex(key))
 			restoreInts(element)
 			v.SetMapIndex(key, element)
@@ -106,10 +106,10 @@ func restoreInts(v reflect.Value) {
 	}
 }
 
-// anyTypes remembers the answers of holdsAny.
+// anyTypes caches the results of holdsAny.
 var anyTypes sync.Map
 
-// holdsAny reports whether a value of the type can hold one of type any.
+// holdsAny reports whether a value of the type can contain a value of type any.
 func holdsAny(t reflect.Type) bool {
 	if known, ok := anyTypes.Load(t); ok {
 		return known.(bool)
@@ -139,8 +139,8 @@ func findAny(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-// hasStructMap reports whether the type is one that the decoder of go-msgpack gets
-// wrong: the struct values of a map get parts of each other.
+// hasStructMap reports whether the type contains a map of structs, which go-msgpack
+// decodes wrongly: values get fields of other values.
 func hasStructMap(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if seen[t] {
 		return false
@@ -165,14 +165,14 @@ func hasStructMap(t reflect.Type, seen map[reflect.Type]bool) bool {
 //
 //	schema version (1) · CRC-32C (4) · index of the change (8) · payload
 //
-// with big-endian numbers. The checksum covers the bucket, the key and all of
-// the record besides itself: a record that lies under a wrong key does not read.
+// with big-endian numbers. The checksum covers the bucket, the key and the whole record
+// except itself: a record under a wrong key fails its checksum.
 const (
 	schemaVersion = 1
 	headerSize    = 1 + 4 + 8
 )
 
-// record is what lies under a key in the file.
+// record is the value of a key in the file.
 type record struct {
 	schema  byte
 	index   uint64
@@ -192,7 +192,7 @@ func sum(bucket, key string, schema byte, index, payload []byte) uint32 {
 	return h.Sum32()
 }
 
-// encodeRecord makes the bytes of a record.
+// encodeRecord returns the bytes of a record.
 func encodeRecord(bucket, key string, index uint64, payload []byte) []byte {
 	b := make([]byte, headerSize, headerSize+len(payload))
 	b[0] = schemaVersion
@@ -206,7 +206,7 @@ var (
 	errChecksum = errors.New("checksum does not match")
 )
 
-// decodeRecord checks the bytes of a record. The payload is part of b.
+// decodeRecord parses a record and verifies its checksum. The payload aliases b.
 func decodeRecord(bucket, key string, b []byte) (record, error) {
 	if len(b) < headerSize {
 		return record{}, errShort
@@ -221,8 +221,8 @@ func decodeRecord(bucket, key string, b []byte) (record, error) {
 	return r, nil
 }
 
-// SchemaError means that a record is whole, but of a schema version that this
-// build does not know.
+// SchemaError means that a record is intact, but has a schema version that this build
+// does not support.
 type SchemaError struct{ Have byte }
 
 func (e *SchemaError) Error() string {

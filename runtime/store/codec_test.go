@@ -21,8 +21,8 @@ var stored = []any{
 	allocRow{}, allocState{}, indexes{}, quarantined{}, taskLocal{},
 }
 
-// filler makes values: with 0 every pointer, list and map is nil, with 1 all are
-// there but what they hold is zero or empty, above that they hold something.
+// filler makes values: at depth 0 every pointer, list and map is nil, at 1 all are set but
+// have zero or empty content, above that they have content.
 type filler struct {
 	*rand.Rand
 	choices []int
@@ -87,7 +87,7 @@ func (f filler) fill(v reflect.Value, depth int) {
 				v.SetMapIndex(key, element)
 			}
 		}
-	case reflect.Interface: // what job files and JSON have in them
+	case reflect.Interface: // the types that job files and JSON have in them
 		values := []any{nil, true, 5, -3, 5.0, 0.5, "x", "", []any{1, "a", nil}, []any{}, map[string]any{"k": 1, "m": map[string]any{"f": 2.0}}}
 		if x := values[f.IntN(len(values))]; x != nil {
 			v.Set(reflect.ValueOf(x))
@@ -138,7 +138,7 @@ func TestEveryNounComesBackExactly(t *testing.T) {
 func TestNoStoredTypeIsReadWrong(t *testing.T) {
 	for _, zero := range stored {
 		if _, ok := zero.(taskLocal); ok {
-			continue // the field that is wrong is nil there
+			continue // the invalid field is nil at this depth
 		}
 		if hasStructMap(reflect.TypeOf(zero), make(map[reflect.Type]bool)) {
 			t.Errorf("%T has a map of structs", zero)
@@ -164,7 +164,7 @@ func TestTaskLocalLosesNothing(t *testing.T) {
 	}
 }
 
-// difference names the first place where two values differ.
+// difference returns the path of the first difference of two values.
 func difference(path string, got, want reflect.Value) string {
 	if got.Kind() == want.Kind() && got.IsValid() {
 		switch got.Kind() {
@@ -195,7 +195,7 @@ func difference(path string, got, want reflect.Value) string {
 	return fmt.Sprintf("%s: got %#v, want %#v", path, got, want)
 }
 
-// newer is a type of a later release, older the same type of this one.
+// newer is a type of a later release, older the same type of this release.
 type newer struct {
 	ID    string
 	Added map[string]any
@@ -254,7 +254,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		f.Add(uint8(i), payload)
 	}
-	f.Add(uint8(0), bytes.Repeat([]byte{0x91}, 100_000)) // lists in lists
+	f.Add(uint8(0), bytes.Repeat([]byte{0x91}, 100_000)) // nested lists
 	f.Add(uint8(0), []byte{0xdf, 0xff, 0xff, 0xff, 0xff})
 	f.Add(uint8(0), []byte{0xdd, 0xff, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, which uint8, payload []byte) {

@@ -45,7 +45,7 @@ func TestKilledWriterLosesNothing(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// From the first change on, death may come at any moment.
+		// From the first change on, the process may be killed at any time.
 		kill := time.AfterFunc(2*time.Minute, func() { cmd.Process.Kill() })
 		first := true
 		for lines := bufio.NewScanner(out); lines.Scan(); {
@@ -72,8 +72,8 @@ func TestKilledWriterLosesNothing(t *testing.T) {
 	}
 }
 
-// check looks at what a killed writer has left. At most one change of each
-// writer may be there that it had no time to tell.
+// check verifies the state after a writer process was killed. Each writer may have at most
+// one change in it that it did not report.
 func check(t *testing.T, path string, told map[int]int, index uint64) {
 	t.Helper()
 	s := open(t, path)
@@ -102,7 +102,7 @@ func check(t *testing.T, path string, told map[int]int, index uint64) {
 		if n < told[w] || n > told[w]+1 {
 			t.Errorf("writer %d: state of change %d, but %d was told", w, n, told[w])
 		}
-		told[w] = n // the next process knows it
+		told[w] = n // the next process continues from change n
 		if (alloc != nil) != (n%2 == 1) {
 			t.Errorf("writer %d: half of change %d: alloc %v", w, n, alloc)
 		}

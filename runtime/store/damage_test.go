@@ -23,8 +23,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// sample makes a state file with something of everything, and returns its
-// bytes and what is in it.
+// sample makes a state file with a record of every kind, and returns its bytes and its
+// content.
 func sample(t testing.TB) ([]byte, map[recordKey]any) {
 	t.Helper()
 	s := open(t, temp(t))
@@ -44,7 +44,7 @@ func sample(t testing.TB) ([]byte, map[recordKey]any) {
 			tx.PutMeta("boot", "b0071d")
 		})
 	}
-	for i := range 3 { // holes
+	for i := range 3 { // deleted records leave free pages
 		update(t, s, func(tx *Txn) { tx.DeleteEvaluation(fmt.Sprintf("eval-%d", i)) })
 	}
 	have := content(s)
@@ -58,7 +58,7 @@ func sample(t testing.TB) ([]byte, map[recordKey]any) {
 	return text, have
 }
 
-// content is all that is in a store.
+// content is the whole content of a store.
 func content(s *Store) map[recordKey]any {
 	all := make(map[recordKey]any)
 	txn := s.mem.Txn(false)
@@ -74,11 +74,11 @@ func content(s *Store) map[recordKey]any {
 	return all
 }
 
-// survives opens a damaged file, and checks that nothing is there that was not
-// there before, that what is missing is named, and that the store works.
+// survives opens a damaged file, and checks that it has no record that was not stored,
+// that missing records are reported, and that the store works.
 func survives(t *testing.T, name string, text []byte, want map[recordKey]any) (missing int) {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "store-test-") // many files, whose way to the disk is not the point
+	dir, err := os.MkdirTemp("/dev/shm", "store-test-") // in memory: the test writes many files and does not test the disk
 	if err != nil {
 		dir = t.TempDir()
 	} else {
@@ -94,7 +94,7 @@ func survives(t *testing.T, name string, text []byte, want map[recordKey]any) (m
 	}
 	have := content(s)
 	if strings.Contains(fmt.Sprint(s.Damage()), "one of the two heads") {
-		want = have // the state before the last change, and we are told
+		want = have // the state before the last change, with a report
 	}
 	for key, obj := range have {
 		if !reflect.DeepEqual(obj, want[key]) {
@@ -155,7 +155,7 @@ func TestFlippedBits(t *testing.T) {
 		var bits []int
 		for range 1 + random.IntN(3) {
 			bit := random.IntN(len(bad) * 8)
-			if random.IntN(2) == 0 { // the first bytes of a page say most
+			if random.IntN(2) == 0 { // the start of a page has the most effect
 				bit = bit/(8*pageSize)*8*pageSize + random.IntN(8*200)
 			}
 			bad[bit/8] ^= 1 << (bit % 8)
@@ -168,8 +168,8 @@ func TestFlippedBits(t *testing.T) {
 	}
 }
 
-// eachTable calls f with the places in a state file of the name of each table,
-// and of its page if that lies beside the name.
+// eachTable calls f with the positions in a state file of the name of each table, and of
+// its page if that is inline.
 func eachTable(t *testing.T, text []byte, f func(name string, at, page int)) {
 	t.Helper()
 	h, err := readHead(bytes.NewReader(text))
@@ -226,8 +226,7 @@ func TestNonsense(t *testing.T) {
 	}
 }
 
-// A damaged file is kept for a person to look at, and its index is not used
-// again.
+// A damaged file is kept for inspection, and its index is not used again.
 func TestDamagedFileIsKept(t *testing.T) {
 	t.Parallel()
 	path := temp(t)
@@ -285,7 +284,7 @@ func edit(t *testing.T, path, bucket, key string, f func([]byte) []byte) {
 	}
 }
 
-// otherSchema gives a record another schema version, with a right checksum.
+// otherSchema gives a record another schema version, with a valid checksum.
 func otherSchema(bucket, key string, version byte) func([]byte) []byte {
 	return func(b []byte) []byte {
 		b[0] = version
@@ -356,8 +355,7 @@ func TestBadRecordGoesToQuarantine(t *testing.T) {
 	}
 }
 
-// The record of a job that many allocations share is there a second time, in
-// the list of versions.
+// The job record that many allocations share has a second copy in the list of versions.
 func TestSharedJobDoesNotRead(t *testing.T) {
 	t.Parallel()
 	s := open(t, temp(t))
@@ -432,7 +430,7 @@ func TestUnknownTableIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	db.Close()
-	edit(t, path, "namespaces", "a", func(b []byte) []byte { b[20] ^= 1; return b }) // so that all is written anew
+	edit(t, path, "namespaces", "a", func(b []byte) []byte { b[20] ^= 1; return b }) // the damage makes Open rebuild the file
 	s = open(t, path)
 	if d := s.Damage(); len(d) != 1 {
 		t.Errorf("damage %v", d)
@@ -531,7 +529,7 @@ func TestUnfinishedFilesAreRemoved(t *testing.T) {
 	update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
 	s.Close()
 	path := s.file.path
-	// A crash between the two names of a new file, and one in the middle of it.
+	// A crash between the two names of a new file, and one in the middle of writing it.
 	if err := errors.Join(os.Link(path, path+unfinished+"1"), os.WriteFile(path+unfinished+"2", nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -641,7 +639,7 @@ func TestDiskFull(t *testing.T) {
 			t.Errorf("%d records, want %d; damage %v", got, 2*n, s.Damage())
 		}
 	}
-	s = reopen(t, s) // works on the full disk
+	s = reopen(t, s) // Open succeeds on the full disk
 	check(full)
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=4m"); err != nil {
 		t.Fatal(err)
@@ -654,7 +652,7 @@ func TestDiskFull(t *testing.T) {
 	s.Close()
 }
 
-// On a full disk a damaged file is read, and written anew when there is room.
+// On a full disk a damaged file is read, and rebuilt when there is space.
 func TestDamageOnAFullDisk(t *testing.T) {
 	text, want := sample(t)
 	dir := small(t, "4m")
@@ -711,7 +709,7 @@ func TestReadOnlyDisk(t *testing.T) {
 	s.Close()
 }
 
-// After what bbolt cannot bear, the file is written anew from memory.
+// After a panic of bbolt, the file is rebuilt from memory.
 func TestGivenUpFileIsWrittenAnew(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(f *os.File, size int64) error{
@@ -750,7 +748,7 @@ func TestGivenUpFileIsWrittenAnew(t *testing.T) {
 	}
 }
 
-// Nothing in a file makes the scan panic, or read without end.
+// No content of a file makes the scan panic, or read without end.
 func FuzzScan(f *testing.F) {
 	s := open(f, temp(f))
 	for i := range 30 {
@@ -769,7 +767,7 @@ func FuzzScan(f *testing.F) {
 	f.Fuzz(func(t *testing.T, at uint32, patch []byte) {
 		bad := bytes.Clone(text)
 		copy(bad[int(at)%len(bad):], patch)
-		// With right checksums, so that the fuzzer comes past the heads.
+		// Valid checksums let the fuzzer get past the heads.
 		for id := range 2 {
 			m := bad[id*pageSize+pageHeader:]
 			checksum := fnv.New64a()
@@ -784,7 +782,7 @@ func FuzzScan(f *testing.F) {
 		if len(faults) > 0 {
 			return
 		}
-		// What has no fault is safe for bbolt.
+		// A file without faults is safe for bbolt.
 		path := filepath.Join(t.TempDir(), "state.db")
 		if err := os.WriteFile(path, bad, 0o600); err != nil {
 			t.Fatal(err)
@@ -811,8 +809,8 @@ func FuzzScan(f *testing.F) {
 	})
 }
 
-// A local record that does not decode when it is read goes into the quarantine and
-// is reported, whatever its reader does with the error.
+// A local record that cannot be decoded when it is read is moved to quarantine and
+// reported, whatever its reader does with the error.
 func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 	t.Parallel()
 	const alloc = "alloc-1"
@@ -820,7 +818,7 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 		table    Table
 		key      string
 		read     func(Reader) (bool, error)
-		complete bool // it decodes, and is refused by CheckRecord
+		complete bool // complete records can be decoded, and are rejected by CheckRecord
 	}{
 		{taskLocals, alloc + "\x00web", func(r Reader) (bool, error) { _, ok, err := r.TaskLocal(alloc, "web"); return ok, err }, false},
 		{taskStates, alloc + "\x00web", func(r Reader) (bool, error) { s, err := r.TaskState(alloc, "web"); return s != nil, err }, false},
@@ -848,12 +846,12 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 			if d := s.Damage(); len(d) > 0 {
 				t.Fatalf("damage before it is read: %v", d)
 			}
-			for range 2 { // the second finds the same, and reports nothing more
+			for range 2 { // the second read finds the same record, and does not report it again
 				if ok, err := tc.read(s.Snapshot().Reader); ok || err == nil {
 					t.Fatalf("read %t, %v", ok, err)
 				}
 			}
-			update(t, s, func(tx *Txn) { // comes after what the reads have enqueued
+			update(t, s, func(tx *Txn) { // this update runs after the updates that the reads have enqueued
 				if ok, err := tc.read(tx.Reader); ok || err != nil {
 					t.Errorf("read %t, %v after the quarantine", ok, err)
 				}
@@ -900,7 +898,7 @@ func (f checkedFact) CheckRecord() error {
 	return nil
 }
 
-// A quarantined record that is written again before it is moved stays.
+// A record that is written again before it is quarantined stays.
 func TestRewrittenRecordIsNotQuarantined(t *testing.T) {
 	t.Parallel()
 	s := open(t, temp(t))

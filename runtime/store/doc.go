@@ -1,23 +1,20 @@
-// Package store is the one durable thing of nomad-lite.
+// Package store holds the durable state of nomad-lite.
 //
-// It owns the state file of a data directory: jobs with their versions,
-// evaluations, allocations, deployments, the node, services, variables,
-// namespaces, scaling events, launch times, and what the runners must know to
-// go on after a crash. All of it is also in memory, where readers take
-// snapshots, wait for changes and follow the feed of events. One writer turns
-// concurrent updates into few commits; an update has happened, and is seen,
-// when it is on the disk.
+// It owns the state file of a data directory: jobs with their versions, evaluations,
+// allocations, deployments, the node, services, variables, namespaces, scaling events,
+// launch times, and the records that runners need to continue after a crash. The whole
+// state is also in memory, where readers take snapshots, wait for changes and follow the
+// feed of events. One writer groups concurrent updates into few commits; an update
+// returns, and becomes visible, once it is on disk.
 //
-// The items of variables, and the parts of other records that can hold copies of
-// them, are sealed in the file with the keys of package keyring. Memory and callers
-// have them in the clear.
+// The items of variables, and the parts of other records that can hold copies of them, are
+// sealed in the file with the keys of package keyring. In memory, and for callers, they
+// are plain.
 //
-// Each record carries its schema version and a checksum. Whatever the file
-// holds, it opens: a record that does not read is moved to quarantine, a file
-// that is damaged is set aside and written anew with what was read from it, and
-// both are named.
+// Each record carries its schema version and a checksum. Every file can be opened: an
+// unreadable record is moved to quarantine, a damaged file is set aside and a new one is
+// written with all readable records, and both are reported.
 //
-// The package knows the nouns only as far as their keys, their indexes and the
-// stamps that it puts on them. What may follow what is the business of those
-// who call it: scheduler, noderunner, agent and httpapi.
+// The package handles only the keys, indexes and timestamps of its objects. Its callers,
+// the packages scheduler, noderunner, agent and httpapi, decide which changes are valid.
 package store

@@ -8,30 +8,30 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Event says that an object has changed.
+// Event reports a change of an object.
 type Event struct {
 	Index      uint64
 	Topic      api.Topic
-	Type       string // the operation: see [Txn.Operation]
+	Type       string // Type is the operation: see [Txn.Operation]
 	Key        string
-	Namespace  string // empty for a node
+	Namespace  string // Namespace is empty for a node
 	FilterKeys []string
 	Deleted    bool
-	Object     any // *api.Job, *api.Evaluation …, shared; the last one if Deleted
+	Object     any // Object is shared: a *api.Job, *api.Evaluation …; if Deleted, the last version
 }
 
-// ErrLagged means that a subscriber was so slow that changes were dropped which
-// it had not seen.
+// ErrLagged means that changes were dropped from the feed before a slow subscriber read
+// them.
 var ErrLagged = errors.New("subscriber has missed events")
 
-// feed holds the events of the last changes, one slice for each.
+// feed holds the events of the latest changes, one slice per change.
 type feed struct {
 	mu      sync.Mutex
 	size    int
 	changes [][]Event
-	events  int           // in changes
-	dropped uint64        // how many changes have left the buffer
-	grown   chan struct{} // closed by add
+	events  int           // events is the number of events in changes
+	dropped uint64        // dropped is the number of changes that were removed from the buffer
+	grown   chan struct{} // grown is closed by add
 }
 
 func newFeed(size int) *feed {
@@ -50,7 +50,7 @@ func (f *feed) add(changes [][]Event) {
 	}
 	for f.tooMany() {
 		f.events -= len(f.changes[0])
-		f.changes[0] = nil // the array lives on for a while
+		f.changes[0] = nil // release the events: the array is still in use
 		f.changes = f.changes[1:]
 		f.dropped++
 	}
@@ -58,23 +58,23 @@ func (f *feed) add(changes [][]Event) {
 	f.grown = make(chan struct{})
 }
 
-// maxEvents is how many events are kept if the changes are large: each holds on to a
-// version of an object that nobody else may have any more.
+// maxEvents limits the kept events if changes are large: each event may hold the only
+// reference to a version of an object.
 const maxEvents = 1 << 11
 
-// tooMany reports whether the oldest change has to go.
+// tooMany reports whether the oldest change must be dropped.
 func (f *feed) tooMany() bool {
 	return len(f.changes) > f.size || f.events > maxEvents && len(f.changes) > 1
 }
 
-// Subscription is one reader of the feed. It needs no end.
+// Subscription is one reader of the feed. It need not be closed.
 type Subscription struct {
 	feed *feed
 	next uint64 // number of the next change, counted from the first of this process
 }
 
-// Subscribe returns a reader of the events, from the oldest change that is kept
-// whose index is at least from. With 0 it begins with the oldest of all.
+// Subscribe returns a reader of the events, which starts at the oldest kept change whose
+// index is at least from; 0 starts at the oldest kept change.
 func (s *Store) Subscribe(from uint64) *Subscription {
 	f := s.feed
 	f.mu.Lock()
@@ -89,9 +89,9 @@ func (s *Store) Subscribe(from uint64) *Subscription {
 	return &Subscription{feed: f, next: next}
 }
 
-// Next returns the events of the next change, at least one, which all have the
-// same index. It waits for them. After [ErrLagged] it goes on with the oldest
-// change that is kept. It must not be called concurrently.
+// Next blocks until there is a next change, and returns its events, at least one, which
+// have the same index. After [ErrLagged] it continues with the oldest kept change. It must
+// not be called concurrently.
 func (s *Subscription) Next(ctx context.Context) ([]Event, error) {
 	for {
 		s.feed.mu.Lock()

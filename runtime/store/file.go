@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LockedError means that another process works on the state file.
+// LockedError means that another process has locked the state file.
 type LockedError struct {
 	Path string
-	PID  int // 0 if it could not be found out
+	PID  int // PID is 0 if the process was not found
 }
 
 func (e *LockedError) Error() string {
@@ -29,8 +29,8 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("state file %s is in use by process %d", e.Path, e.PID)
 }
 
-// errReplaced means that the path leads to a file that somebody else has put
-// there while this one was open.
+// errReplaced means that another process has replaced the file at the path while this
+// process had it open.
 var errReplaced = errors.New("the file was replaced by another one while it was in use")
 
 // op is one write. A nil value deletes.
@@ -42,9 +42,9 @@ type op struct {
 // file is the state file. Only the writer uses it.
 type file struct {
 	path   string
-	db     *bolt.DB // nil if the file must be written anew
-	handle *os.File // what db works on, and what holds the lock
-	used   int64    // how much of the file db has in memory, at least
+	db     *bolt.DB // db is nil if the file must be rebuilt
+	handle *os.File // handle is the open file of db, and holds the lock
+	used   int64    // used is a lower bound of the bytes that db has mapped into memory
 }
 
 // openLocked opens a regular file and takes its lock, exclusively for writing.
@@ -74,7 +74,7 @@ func openLocked(path string, write bool) (*os.File, error) {
 			f.Close()
 			return nil, err
 		}
-		// Who held the lock may have put a new file in its place.
+		// The previous lock holder may have replaced the file at the path.
 		if now, err := os.Lstat(path); err == nil && os.SameFile(now, info) {
 			return f, nil
 		}
@@ -82,8 +82,8 @@ func openLocked(path string, write bool) (*os.File, error) {
 	}
 }
 
-// lockOwner finds the process that has locked a file. It asks the open files of
-// all processes: the inode numbers of /proc/locks are not those of an overlay.
+// lockOwner returns the process that has locked a file, or 0. It searches the open files
+// of all processes: the inode numbers in /proc/locks are wrong on an overlay filesystem.
 func lockOwner(info fs.FileInfo) int {
 	names, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil {
@@ -106,7 +106,7 @@ func lockOwner(info fs.FileInfo) int {
 	return 0
 }
 
-// use makes an open, locked and sound file the one that is written to.
+// use opens a database on a locked file without faults, for writing.
 func (f *file) use(handle *os.File) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -115,9 +115,9 @@ func (f *file) use(handle *os.File) (err error) {
 		}
 	}()
 	db, err := bolt.Open(f.path, 0o600, &bolt.Options{
-		Timeout:        time.Second, // the lock is ours already
+		Timeout:        time.Second, // this process holds the lock already
 		PageSize:       pageSize,
-		NoFreelistSync: true, // all is read at the start anyway, and what is not stored cannot be damaged
+		NoFreelistSync: true, // Open reads all pages anyway, and a list that is not stored cannot be damaged
 		FreelistType:   bolt.FreelistMapType,
 		NoStatistics:   true,
 		OpenFile:       func(string, int, os.FileMode) (*os.File, error) { return handle, nil },
@@ -129,19 +129,19 @@ func (f *file) use(handle *os.File) (err error) {
 	return nil
 }
 
-// releasePages takes the pages of the file out of the memory of this process. They come back
-// from the system's when they are needed.
+// releasePages removes the mapped pages of the file from the memory of this process. The
+// kernel maps them again on access.
 func (f *file) releasePages() {
 	if f.db == nil || f.used == 0 {
 		return
 	}
-	// An error changes nothing.
+	// An error is harmless.
 	_, _, _ = unix.Syscall(unix.SYS_MADVISE, f.db.Info().Data, uintptr(f.used), unix.MADV_DONTNEED)
 }
 
-// write makes the changes durable. all yields every record of the state with
-// these changes: if the file cannot be written to any more, a new one is made
-// of them. After an error nothing has changed.
+// write makes the changes durable. all yields every record of the state with these
+// changes: if the file can no longer be written, a new file is made of them. After an
+// error nothing has changed.
 func (f *file) write(ops []op, all func(yield func(op) bool)) error {
 	if err := f.writeOnce(ops, all); err != nil {
 		return fmt.Errorf("write state file %s: %w", f.path, err)
@@ -164,12 +164,12 @@ func (f *file) writeOnce(ops []op, all func(yield func(op) bool)) error {
 		return err
 	}
 	if !there {
-		return f.rebuild(all) // the changes went with the old file
+		return f.rebuild(all) // the old file is gone, with the changes
 	}
 	return nil
 }
 
-// inPlace reports whether the path still leads to the file that is open.
+// inPlace reports whether the path still refers to the open file.
 func (f *file) inPlace() (bool, error) {
 	info, err := os.Lstat(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -191,13 +191,13 @@ func (f *file) inPlace() (bool, error) {
 	return true, nil
 }
 
-// apply writes one transaction. If it is not certain afterwards that the file is
-// as it was or as it shall be, the file is given up.
+// apply writes one transaction. After an error that leaves the content of the file
+// uncertain, it sets db to nil, so that the next write rebuilds the file.
 func (f *file) apply(ops []op) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a disk that fails under the map is an error too
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // an I/O error on a mapped page becomes an error too
 	defer func() {
 		if p := recover(); p != nil {
-			f.db = nil // not closed: it may hold its own lock
+			f.db = nil // the database is not closed: the panic may have left one of its locks held
 			err = fmt.Errorf("%v", p)
 		}
 	}()
@@ -206,16 +206,16 @@ func (f *file) apply(ops []op) (err error) {
 		return err
 	}
 	id := uint64(tx.ID())
-	f.used = tx.Size() // what it adds is mapped later
+	f.used = tx.Size() // pages that the transaction adds are mapped later
 	for _, o := range ops {
 		if err := put(tx, o); err != nil {
 			return errors.Join(err, tx.Rollback())
 		}
 	}
 	if err := tx.Commit(); err != nil {
-		f.used = 0 // the file may have lost its map
-		// With its head on the way to the disk, the failed change may be what
-		// the next transaction would begin with.
+		f.used = 0 // the file may no longer be mapped
+		// If the head of the failed transaction was written, the next transaction would be
+		// based on it.
 		if h, headErr := readHead(f.handle); headErr != nil || h.txid >= id {
 			f.db = nil
 		}
@@ -238,10 +238,10 @@ func put(tx *bolt.Tx, o op) error {
 	return nil
 }
 
-// unfinished is in the names of files that a crash may leave.
+// unfinished is in the names of the temporary files that a crash leaves.
 const unfinished = ".new-"
 
-// tidy removes what a crash has left. The file must be locked.
+// tidy removes temporary files that a crash has left. The file must be locked.
 func (f *file) tidy() error {
 	names, err := filepath.Glob(escapeGlob(f.path) + unfinished + "*")
 	for _, name := range names {
@@ -250,8 +250,8 @@ func (f *file) tidy() error {
 	return err
 }
 
-// rebuild writes all records into a new file, and puts it in the place of the
-// old one, which stays as it is until then.
+// rebuild writes all records into a new file and replaces the old file with it. The old
+// file is unchanged until then.
 func (f *file) rebuild(all func(yield func(op) bool)) (err error) {
 	handle, err := os.CreateTemp(filepath.Dir(f.path), filepath.Base(f.path)+unfinished+"*")
 	if err != nil {
@@ -279,20 +279,20 @@ func (f *file) rebuild(all func(yield func(op) bool)) (err error) {
 	old, oldHandle := f.db, f.handle
 	f.db, f.handle, f.used = fresh.db, handle, 0
 	if old != nil {
-		old.Close() // nothing of it is needed any more
+		old.Close() // the new file has all records
 	} else if oldHandle != nil {
 		oldHandle.Close()
 	}
 	if err := syncDir(filepath.Dir(f.path)); err != nil {
-		f.db.Close() // after a power cut the name may lead to the old file
+		f.db.Close() // after a power failure the name may refer to the old file
 		f.db, f.handle = nil, nil
 		return err
 	}
 	return nil
 }
 
-// replace gives the new file its name. It does not replace a file that this one
-// does not know.
+// replace renames the new file to the path. It fails if the path refers to a file that f
+// does not have open.
 func (f *file) replace(temporary string) error {
 	there, err := f.inPlace()
 	if err != nil {
@@ -314,7 +314,7 @@ func syncDir(name string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// fill writes all records, in transactions of a few megabytes.
+// fill writes all records, in transactions of about four megabytes.
 func (f *file) fill(all func(yield func(op) bool)) error {
 	const enough = 4 << 20
 	var ops []op
@@ -332,8 +332,8 @@ func (f *file) fill(all func(yield func(op) bool)) error {
 	return f.apply(ops)
 }
 
-// keepDamaged gives a damaged file a second name, so that a person can look at
-// it when the first name leads to another one. The last few are kept.
+// keepDamaged links a damaged file to a second name, for inspection after the first name
+// refers to a new file. The last three are kept.
 func keepDamaged(path string, now time.Time) (string, error) {
 	const kept = 3
 	name := path + ".damaged-" + now.UTC().Format(keptFormat)
@@ -349,14 +349,14 @@ func keepDamaged(path string, now time.Time) (string, error) {
 	return name, nil
 }
 
-// keptFormat is the time in the name of a file that is set aside.
+// keptFormat is the format of the time in the name of a kept file.
 const keptFormat = "20060102T150405.000"
 
-// damagedFiles returns the files that keepDamaged has kept, oldest first.
+// damagedFiles returns the files that keepDamaged has linked, oldest first.
 func damagedFiles(path string) []string {
 	names, err := filepath.Glob(escapeGlob(path) + ".damaged-*") // sorted
 	if err != nil {
-		return nil // the pattern is right
+		return nil // Glob fails only for an invalid pattern
 	}
 	return names
 }
@@ -375,7 +375,7 @@ func (f *file) close() error {
 	return nil
 }
 
-// scanFile reads all that can be read of a locked file.
+// scanFile calls visit for every readable record of a locked file, and returns the faults.
 func scanFile(f *os.File, visit func(bucket string, key, value []byte)) ([]fault, error) {
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {

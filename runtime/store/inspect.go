@@ -17,37 +17,37 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/keyring"
 )
 
-// Contents is what Inspect finds in a state file.
+// Contents is the content of a state file, as returned by Inspect.
 type Contents struct {
 	Size       int64
-	Index      uint64 // of the last visible change
+	Index      uint64 // Index is the index of the last visible change
 	Records    []*Record
 	Quarantine []Quarantined
-	Damage     []Damage // what Open would report
+	Damage     []Damage // Damage is the damage that Open would report
 }
 
-// Record is one record that reads.
+// Record is one readable record.
 type Record struct {
 	Table Table
-	Key   string // a slash separates its parts
-	Index uint64 // of the change that wrote it, or of the last one before if it takes no index
-	Bytes int    // in the file, without the job of an allocation
+	Key   string // Key has its parts separated by slashes
+	Index uint64 // Index is the index of the writing change, or the last index before it if it takes none
+	Bytes int    // Bytes is the size in the file, without the job of an allocation
 
 	object any
-	sealed bool // a part of it is left out
+	sealed bool // sealed is set if a part of the record is left out
 }
 
-// Quarantined is a record that did not read.
+// Quarantined is a record that could not be read.
 type Quarantined struct {
 	Table Table
 	Key   string
 	Cause string
 	Time  time.Time
-	Value []byte // as it was; nil if it is sealed
+	Value []byte // Value is the original record; nil if it is sealed
 }
 
-// Inspect reads a state file that no agent uses, and leaves it as it is,
-// however damaged. It fails like [Open], but for a missing file.
+// Inspect reads a state file that is not in use, and does not change it, however damaged
+// it is. It fails like [Open], and also for a missing file.
 func Inspect(path string) (*Contents, error) {
 	handle, err := openLocked(path, false)
 	if err != nil {
@@ -108,15 +108,15 @@ func (s *Store) inQuarantine(name string, sealed []byte) Quarantined {
 	return q
 }
 
-// Redacted returns the object of the record as encoding/json knows values,
-// without what is empty, and with [Redaction] in the place of secrets. The field Sealed
-// stands for a part that is sealed in the file.
+// Redacted returns the object of the record as a value of encoding/json, without empty
+// values, and with [Redaction] in place of secrets. The field Sealed stands for a part
+// that is sealed in the file.
 func (r *Record) Redacted() (any, error) {
 	object := r.object
 	switch o := object.(type) {
 	case *localRecord:
 		if o.payload == nil {
-			break // all of it is secret
+			break // the whole record is secret
 		}
 		var v any
 		switch r.Table {
@@ -149,12 +149,12 @@ func (r *Record) Redacted() (any, error) {
 	return fields, nil
 }
 
-// Redaction stands for a value that may be a secret.
+// Redaction replaces a value that may be a secret.
 const Redaction = "(redacted)"
 
-// secretFields are the fields, of all types that are stored, that hold secrets
-// or what may have some in it: the environment, the items and lock of a variable, the
-// answers of hooks, texts of jobs and templates, what a driver has encoded.
+// secretFields are the fields of stored types that hold or may hold secrets: the
+// environment, the items and lock of a variable, the results of hooks, texts of jobs and
+// templates, and the encoded configuration and state of tasks for drivers.
 var secretFields = map[string]bool{
 	"Env": true, "DeviceEnv": true, "Items": true, "Lock": true, "Data": true, "Payload": true,
 	"Source": true, "Variables": true, "VariableFlags": true, "EmbeddedTmpl": true,
@@ -167,7 +167,7 @@ var secretName = regexp.MustCompile(`(?i)passw|secret|token|credential|private_?
 
 func isSecret(name string) bool { return secretFields[name] || secretName.MatchString(name) }
 
-// redact returns nil for what is empty.
+// redact returns v as a value of encoding/json, and nil if it is empty.
 func redact(v reflect.Value) any {
 	if t, ok := timeOf(v); ok {
 		if t.IsZero() {
@@ -230,8 +230,8 @@ func orNil(v any, n int) any {
 	return v
 }
 
-// add puts a value into fields, unless it is empty. The names of what is secret
-// are none: of a map only its values are hidden.
+// add puts a value into fields, unless it is empty. In a secret map only the values are
+// hidden, not the keys.
 func add(fields map[string]any, name string, v reflect.Value) {
 	plain := redact(v)
 	if plain == nil {

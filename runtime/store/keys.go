@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/keyring"
 )
 
-// KeysError means that variables are refused because there is no key to seal them
+// KeysError means that variables cannot be written because there is no key to seal them
 // with.
 type KeysError struct {
 	File  string
@@ -30,7 +30,7 @@ func (e *KeysError) Error() string {
 // Unwrap returns the cause.
 func (e *KeysError) Unwrap() error { return e.Cause }
 
-// loadKeys reads the key file, if the store has one.
+// loadKeys reads the key file, if the store is configured with one.
 func (s *Store) loadKeys() {
 	switch {
 	case s.config.TemporaryKeys:
@@ -48,8 +48,8 @@ func (s *Store) loadKeys() {
 	}
 }
 
-// makeKeys makes the key file of a state in which nothing is sealed. It must be on the
-// disk before anything is.
+// makeKeys makes the key file of a state without sealed records. The file must be on disk
+// before the first record is sealed.
 func (s *Store) makeKeys() {
 	if err := s.KeysErr(); err == nil || !errors.Is(err, fs.ErrNotExist) || len(s.sealed) > 0 {
 		return
@@ -63,10 +63,10 @@ func (s *Store) makeKeys() {
 	s.ring.Store(ring)
 }
 
-// maxSealedErrors is how many records that cannot be opened are logged.
+// maxSealedErrors limits how many records that cannot be opened are logged.
 const maxSealedErrors = 20
 
-// reportSealed logs what cannot be opened, and adds an event to the node.
+// reportSealed logs records that cannot be opened, and adds an event to the node.
 func (s *Store) reportSealed() {
 	var told error
 	if len(s.sealed) > 0 {
@@ -87,8 +87,8 @@ func (s *Store) reportSealed() {
 	}
 }
 
-// sealPlain writes the state file anew when it has secrets that are not encrypted: in a
-// file that is changed, the pages of before stay for a while.
+// sealPlain rebuilds the state file if it has unencrypted secrets. Changing the records in
+// place would leave the old pages in the file for some time.
 func (s *Store) sealPlain() {
 	if !s.plain || s.ring.Load() == nil {
 		return
@@ -101,14 +101,14 @@ func (s *Store) sealPlain() {
 	s.warnPlainCopies()
 }
 
-// warnPlainCopies names the files that were set aside before the state was sealed.
+// warnPlainCopies logs the files that were set aside before the state was sealed.
 func (s *Store) warnPlainCopies() {
 	if kept := damagedFiles(s.file.path); s.plain && s.ring.Load() != nil && len(kept) > 0 {
 		s.logger.Warn("damaged state files that were kept can hold secrets that are not encrypted: remove them when they are no longer needed", "files", kept)
 	}
 }
 
-// KeysErr returns why variables are refused, a [KeysError]. It is nil if they are not.
+// KeysErr returns a [KeysError] if variables cannot be written, or nil.
 func (s *Store) KeysErr() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *Store) setKeysErr(err error) {
 // ErrNoKeys means that the store was opened without keys.
 var ErrNoKeys = errors.New("this state has no key file")
 
-// Keys describes the keys that the store has, without their secrets, oldest first.
+// Keys returns the metadata of the keys, oldest first, without the secrets.
 func (s *Store) Keys() ([]*api.RootKeyMeta, error) {
 	if err := s.KeysErr(); err != nil {
 		return nil, err
@@ -135,9 +135,9 @@ func (s *Store) Keys() ([]*api.RootKeyMeta, error) {
 	return nil, ErrNoKeys
 }
 
-// RotateKeys makes a new key, with which all is sealed from then on. If full, what was
-// sealed before is sealed with it, too. An error with a key means that this last part
-// has failed, and can be tried again.
+// RotateKeys makes a new active key. If full, records that are already sealed are sealed
+// with it too. An error together with a key means that this last step failed, and can be
+// retried.
 func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, error) {
 	var made *api.RootKeyMeta
 	err := s.alone(ctx, func() error {
@@ -147,7 +147,7 @@ func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, er
 		case lost == nil && ring == nil:
 			return ErrNoKeys
 		case lost != nil:
-			// A file that does not read may still be repaired.
+			// An unreadable file is kept, because it may still be repaired.
 			if err := os.Rename(s.keyFile, s.keyFile+".unreadable-"+time.Now().UTC().Format(keptFormat)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("keep the key file of before: %w", err)
 			}
@@ -170,8 +170,9 @@ func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, er
 	return made, err
 }
 
-// RemoveKey removes a key that nothing is sealed with. If force, what is sealed with it
-// is sealed with the active one before, and what cannot be opened is lost.
+// RemoveKey removes a key. It fails if records are sealed with the key, unless force is
+// set: then they are first sealed with the active key, and records that cannot be opened
+// are lost.
 func (s *Store) RemoveKey(ctx context.Context, id string, force bool) error {
 	return s.alone(ctx, func() error {
 		if err := s.KeysErr(); err != nil {
@@ -207,7 +208,7 @@ func (e *KeyInUseError) Error() string {
 	return fmt.Sprintf("%d records are sealed with it: run 'nomad-lite operator root keyring rotate -full' before", e.Records)
 }
 
-// saveKeys uses the ring when its file is on the disk.
+// saveKeys writes the key file, and then uses the ring.
 func (s *Store) saveKeys(ring *keyring.Ring) error {
 	if s.keyFile != "" {
 		if err := ring.Save(s.keyFile); err != nil {
@@ -237,7 +238,7 @@ func (s *Store) keyUses(id string) (int, error) {
 	return n, err
 }
 
-// alone has the writer call f between two transactions. It waits for it.
+// alone runs f in the writer between two transactions, and blocks until f has returned.
 func (s *Store) alone(ctx context.Context, f func() error) error {
 	if err := context.Cause(ctx); err != nil {
 		return err

@@ -23,17 +23,17 @@ const (
 	indexKey         = "index"
 	quarantineBucket = "quarantine"
 
-	// lostIndex is how far the index jumps when the record of it is lost:
-	// clients who have seen a higher one would wait for ever.
+	// lostIndex is the minimum by which the index jumps when its record is lost: clients
+	// that have seen a higher index would wait forever.
 	lostIndex = 1 << 20
 )
 
-// Damage is one thing that could not be read when the store was opened.
+// Damage is a part of the state that could not be read.
 type Damage struct {
-	Table Table  // empty if it concerns the file
-	Key   string // empty if it concerns more than one record
+	Table Table  // Table is empty if the damage concerns the file
+	Key   string // Key is empty if the damage concerns more than one record
 	Cause string
-	Kept  string // where the bytes are now: "quarantine" or the name of a file; empty if they are lost
+	Kept  string // Kept is where the bytes are now: "quarantine" or a file name; empty if they are lost
 	Time  time.Time
 }
 
@@ -44,7 +44,7 @@ func (d Damage) String() string {
 	return d.What()
 }
 
-// What says what could not be read, and why.
+// What returns which part could not be read, and why.
 func (d Damage) What() string {
 	what := "state file"
 	if d.Table != "" {
@@ -65,26 +65,26 @@ func (d Damage) nodeEvent() *api.NodeEvent {
 	}
 }
 
-// keptNodeEvents is how many damages of each open and of the time since become
-// events of the node. All are logged.
+// keptNodeEvents limits the damage reports that become node events, at Open and again
+// since then. All reports are logged.
 const keptNodeEvents = 8
 
-// quarantined is a record of the quarantine.
+// quarantined is the record of an unreadable record.
 type quarantined struct {
 	Cause string
 	Time  time.Time
 	Value []byte
 }
 
-// indexes is the record of all indexes.
+// indexes is the record that holds all indexes.
 type indexes struct {
 	Index  uint64
 	Tables map[string]uint64
 }
 
-// Open opens a state file, or makes one, and reads it. Damage does not make it
-// fail: see [Store.Damage]. It does fail if the file is in use ([LockedError])
-// or may not be written to. A full disk fails only the making of a new file.
+// Open opens and reads a state file, or makes a new one. It does not fail because of
+// damage: see [Store.Damage]. It fails if the file is in use ([LockedError]) or cannot be
+// opened for writing. A full disk is an error only when a new file must be made.
 func Open(c Config) (*Store, error) {
 	s, err := newStore(c)
 	if err != nil {
@@ -131,7 +131,7 @@ func newStore(c Config) (*Store, error) {
 	return s, nil
 }
 
-// errMade means that somebody else has made the file at the same time.
+// errMade means that another process has made the file at the same time.
 var errMade = errors.New("state file has just been made")
 
 func (s *Store) open() error {
@@ -175,10 +175,10 @@ func (s *Store) open() error {
 	return nil
 }
 
-// repair writes a new file with what was read. If that is not possible now, it
-// is tried again with each update.
+// repair writes a new file with all readable records. If that fails, each update retries
+// it.
 func (s *Store) repair(faults []fault) {
-	if len(faults) > 0 { // else the quarantine has all that there was
+	if len(faults) > 0 { // without faults, the quarantine has every unreadable record
 		name, err := keepDamaged(s.file.path, time.Now())
 		if err != nil {
 			s.logger.Error("damaged state file cannot be kept", "error", err)
@@ -198,15 +198,15 @@ func (s *Store) damaged(d Damage) {
 	s.damage = append(s.damage, d)
 }
 
-// loader collects what is in the file.
+// loader reads the records of the file into memory.
 type loader struct {
 	store   *Store
 	mem     *memdb.Txn
 	specs   map[string]*api.Job
-	rows    map[string]row // allocations, which need the others first
+	rows    map[string]row // rows are the allocations, which are loaded after all other tables
 	indexes *indexes
-	renamed map[string]bool // names in the file that no table has, of which we were told
-	highest uint64          // index in any record
+	renamed map[string]bool // renamed are the unknown table names in the file that were reported
+	highest uint64          // highest is the highest index in any record
 }
 
 type row struct {
@@ -236,7 +236,7 @@ func (s *Store) load(handle *os.File) ([]fault, error) {
 	return faults, nil
 }
 
-// record takes one record of the file.
+// record loads one record of the file.
 func (l *loader) record(bucket string, k, value []byte) {
 	key := string(k)
 	home, r, err := locate(bucket, key, value)
@@ -259,9 +259,9 @@ func (l *loader) record(bucket string, k, value []byte) {
 	l.highest = max(l.highest, r.index)
 }
 
-// locate finds the table of a record. The name of a table has no checksum, but
-// those of its records have the name in them: what is in a table that nobody
-// knows may be of one whose name is damaged.
+// locate returns the table of a record. A table name has no checksum, but the checksums of
+// its records include the name: a record in an unknown table may belong to a table whose
+// name is damaged.
 func locate(bucket, key string, value []byte) (home string, r record, err error) {
 	r, err = decodeRecord(bucket, key, value)
 	if intact(err) || slices.Contains(buckets, bucket) {
@@ -275,14 +275,14 @@ func locate(bucket, key string, value []byte) (home string, r record, err error)
 	return bucket, r, err
 }
 
-// intact reports whether a record is as somebody has written it, perhaps a newer
-// build, from what [decodeRecord] has answered.
+// intact reports whether err, a result of [decodeRecord], means that the record is
+// undamaged. A newer build may have written it.
 func intact(err error) bool {
 	var other *SchemaError
 	return err == nil || errors.As(err, &other)
 }
 
-// take puts a good record where it belongs.
+// take loads a record with a valid checksum.
 func (l *loader) take(bucket, key string, k *tableDef, r record, value []byte) error {
 	switch {
 	case bucket == metaBucket:
@@ -384,7 +384,7 @@ func (l *loader) unlock(t Table, key string, obj any, box []byte) error {
 
 var errOtherKey = errors.New("it is the record of another key")
 
-// bad puts a record into the quarantine.
+// bad moves an unreadable record into the quarantine.
 func (l *loader) bad(bucket, key string, value []byte, cause error) {
 	d := Damage{Table: Table(bucket), Key: key, Cause: cause.Error()}
 	if bucket != quarantineBucket && bucket != metaBucket {
@@ -397,7 +397,7 @@ func (l *loader) bad(bucket, key string, value []byte, cause error) {
 	l.store.damaged(d)
 }
 
-// allocations gives each allocation its job, and shares what many say alike.
+// allocations loads the allocations with their jobs, and deduplicates equal values.
 func (l *loader) allocations() {
 	loaded := Reader{begin: func() *memdb.Txn { return l.mem }}
 	alike := interner{strings: make(map[string]string)}
@@ -438,14 +438,14 @@ func (l *loader) allocations() {
 	}
 }
 
-// takeTaskStates shows the tasks of an allocation as their own records have them, with
-// which the agent goes on. A full disk can refuse the record of a task, and then take the
-// smaller one of its allocation, which was made later.
+// takeTaskStates replaces the task states of an allocation by the states in the records
+// of its tasks, which the agent restores. If the disk is full, the record of a task may
+// be older than the state in the record of its allocation.
 func takeTaskStates(a *api.Allocation, from Reader) {
 	for _, r := range list[localRecord](from, nil, taskStates, "id_prefix", a.ID+"\x00") {
 		state := new(api.TaskState)
 		if decode(r.payload, state) != nil {
-			continue // who reads the record reports it
+			continue // the reader of the record reports the error
 		}
 		if a.TaskStates == nil {
 			a.TaskStates = make(map[string]*api.TaskState)
@@ -455,8 +455,8 @@ func takeTaskStates(a *api.Allocation, from Reader) {
 	}
 }
 
-// setIndexes continues where the last agent was, or higher if that is not
-// certain.
+// setIndexes continues with the stored indexes, or with higher ones if the stored indexes
+// are not reliable.
 func (l *loader) setIndexes(sound bool) {
 	s := l.store
 	tables := make(map[Table]uint64)
@@ -485,7 +485,7 @@ func (l *loader) setIndexes(sound bool) {
 	}
 }
 
-// indexRecord is the record of all indexes as they are in mem.
+// indexRecord returns the write of the record of all indexes in mem.
 func indexRecord(mem *memdb.Txn) (op, error) {
 	x := indexes{Tables: make(map[string]uint64)}
 	for _, row := range list[indexRow](Reader{begin: func() *memdb.Txn { return mem }}, nil, tableIndexes, "id_prefix", "") {

@@ -14,20 +14,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// ErrForgotten means that the records of an allocation were removed: its
-// runner writes too late.
+// ErrForgotten means that a runner writes to an allocation whose records were removed.
 var ErrForgotten = errors.New("allocation has been forgotten")
 
-// allocState is what is kept for a whole allocation besides its tasks.
+// allocState is the local record of an allocation, besides its tasks.
 type allocState struct {
 	Checks map[string]*api.AllocCheckStatus
 }
 
-// taskLocal is a taskrunner.LocalState as it is stored. The decoder of go-msgpack
-// mixes up the values of a map that are structs; pointers it reads well.
+// taskLocal is the stored form of a taskrunner.LocalState. go-msgpack mixes up the values
+// of a map of structs when it decodes, so Hooks holds pointers.
 type taskLocal struct {
 	taskrunner.LocalState
-	Hooks map[string]*taskrunner.HookState // in the place of that of LocalState
+	Hooks map[string]*taskrunner.HookState // Hooks replaces LocalState.Hooks
 }
 
 func newTaskLocal(state taskrunner.LocalState) taskLocal {
@@ -54,22 +53,22 @@ func (l taskLocal) state() taskrunner.LocalState {
 	return state
 }
 
-// groupDelay is how long a write waits for others to share a commit with.
+// groupDelay is how long a write may wait to share a commit with other writes.
 var groupDelay = [...]time.Duration{
 	taskrunner.Sync:    0,
 	taskrunner.Grouped: time.Millisecond,
 	taskrunner.Async:   50 * time.Millisecond,
 }
 
-// PutTaskState stores the state of a task with its events. The same as before is
-// not written again.
+// PutTaskState stores the state of a task with its events. An unchanged state is not
+// written again.
 func (s *Store) PutTaskState(allocID, task string, state *api.TaskState, haste taskrunner.Durability) taskrunner.WaitFunc {
 	return s.putLocals(allocID, task, haste, ofTask{taskStates, state})
 }
 
-// PutTask stores what the next agent must know to go on with a task, as
-// [taskrunner.Store] has it, and the state of the task in one: after a crash there are
-// both or neither. The same as before is not written again.
+// PutTask stores the local state of a task, which the next agent needs to restore it (see
+// [taskrunner.Store]), and its task state in one commit: after a crash either both are
+// stored or neither. Unchanged records are not written again.
 func (s *Store) PutTask(allocID, task string, local taskrunner.LocalState, state *api.TaskState, haste taskrunner.Durability) taskrunner.WaitFunc {
 	return s.putLocals(allocID, task, haste, ofTask{taskLocals, local}, ofTask{taskStates, state})
 }
@@ -111,7 +110,7 @@ func (s *Store) putLocals(allocID, task string, haste taskrunner.Durability, rec
 	}
 }
 
-// PutCheckResult stores the last result of one check. It takes no index.
+// PutCheckResult stores the last result of a check. It takes no index.
 func (tx *Txn) PutCheckResult(allocID string, c *api.AllocCheckStatus) {
 	tx.changeAllocState(allocID, func(s *allocState) {
 		if s.Checks == nil {
@@ -144,7 +143,8 @@ func (tx *Txn) putLocal(t Table, allocID, key string, payload, secret []byte) {
 	tx.putRecord(t, key, payload, secret)
 }
 
-// putRecord keeps a secret part that cannot be opened until there is another one.
+// putRecord stores a record. A sealed part that cannot be opened is kept until there is a
+// new secret part.
 func (tx *Txn) putRecord(t Table, key string, payload, secret []byte) {
 	record := &localRecord{key: key, payload: payload, secret: secret}
 	if old := first[localRecord](tx.Reader, nil, t, key); old != nil {
@@ -158,9 +158,9 @@ func (tx *Txn) putRecord(t Table, key string, payload, secret []byte) {
 	tx.insert(tableDefOf[t], record)
 }
 
-// ForgetAllocation removes the records of an allocation's runner and its
-// tasks, when nothing of it runs any more. What is still registered for it goes
-// too: its runner may not have come to that.
+// ForgetAllocation removes the records of an allocation's runner and its tasks. No task of
+// the allocation may be running. It also removes services that are still registered,
+// because the runner may not have deregistered them.
 func (tx *Txn) ForgetAllocation(allocID string) {
 	for _, s := range tx.ServicesByAllocation(nil, allocID) {
 		tx.DeleteService(s.Namespace, s.ID)
@@ -179,7 +179,7 @@ func (r Reader) hasLocal(allocID string) bool {
 		len(list[localRecord](r, nil, taskStates, "id_prefix", allocID+"\x00")) > 0
 }
 
-// TaskLocal returns the local state that PutTask has stored, and false if there is nothing.
+// TaskLocal returns the local state that PutTask has stored, and false if there is none.
 func (r Reader) TaskLocal(allocID, task string) (taskrunner.LocalState, bool, error) {
 	var l taskLocal
 	var secrets taskSecrets
@@ -188,7 +188,7 @@ func (r Reader) TaskLocal(allocID, task string) (taskrunner.LocalState, bool, er
 	return l.state(), ok, err
 }
 
-// TaskState returns what PutTaskState has stored, nil if there is nothing.
+// TaskState returns the state that PutTaskState has stored, nil if there is none.
 func (r Reader) TaskState(allocID, task string) (*api.TaskState, error) {
 	state := new(api.TaskState)
 	if ok, err := r.local(taskStates, allocID+"\x00"+task, state, nil); !ok {
@@ -197,7 +197,7 @@ func (r Reader) TaskState(allocID, task string) (*api.TaskState, error) {
 	return state, nil
 }
 
-// CheckResults returns what PutCheckResult has stored, by the id of the check.
+// CheckResults returns the results that PutCheckResult has stored, by check id.
 func (r Reader) CheckResults(allocID string) (map[string]*api.AllocCheckStatus, error) {
 	s, err := r.allocState(allocID)
 	return s.Checks, err
@@ -209,9 +209,8 @@ func (r Reader) allocState(allocID string) (allocState, error) {
 	return s, err
 }
 
-// LocalAllocations returns the ids of the allocations whose runners have
-// records, also those whose allocation is gone: something of them may still be
-// there.
+// LocalAllocations returns the ids of all allocations with runner records. It includes
+// deleted allocations, because their tasks may still be running.
 func (r Reader) LocalAllocations() []string {
 	var ids []string
 	for _, t := range []Table{taskLocals, taskStates, allocLocals} {
@@ -237,10 +236,10 @@ func (r Reader) LocalTasks(allocID string) []string {
 	return slices.Compact(names)
 }
 
-// PutMeta stores something that the agent must know when it starts again, under
-// a name of its own: the boot id, how to find a plugin, dynamic metadata. The
-// value is anything whose exported fields say all, without a map whose values
-// are structs: pointers to them are stored well. It takes no index.
+// PutMeta stores a fact, a value that the agent needs when it starts again, under a name:
+// the boot id, the address of a plugin, dynamic metadata. The exported fields of value
+// must hold its whole content. A map of structs is an error; use a map of pointers. It
+// takes no index.
 func (tx *Txn) PutMeta(name string, value any) {
 	if hasStructMap(reflect.TypeOf(value), make(map[reflect.Type]bool)) {
 		tx.fail(fmt.Errorf("store fact %q: %T has a map of structs; use pointers", name, value))
@@ -261,10 +260,10 @@ func (tx *Txn) PutMeta(name string, value any) {
 // DeleteMeta removes a fact, if there is one.
 func (tx *Txn) DeleteMeta(name string) { tx.delete(agentFacts, name) }
 
-// Meta reads a fact into value, a pointer to a zero value. It returns false if
-// there is none. If value has a method CheckRecord() error, a record for which that
-// fails counts as unreadable. A secret fact that cannot be opened is a [SealedError],
-// and stays.
+// Meta reads a fact into value, a pointer to a zero value. It returns false if there is
+// none. If value has a method CheckRecord() error, a record for which that method fails
+// counts as unreadable. The error for a secret fact that cannot be opened is a
+// [SealedError]; the fact is kept.
 func (r Reader) Meta(name string, value any) (bool, error) {
 	record := first[localRecord](r, nil, agentFacts, name)
 	switch {
@@ -276,12 +275,12 @@ func (r Reader) Meta(name string, value any) (bool, error) {
 	return r.local(agentFacts, name, value, nil)
 }
 
-// HasFact reports whether there is a fact, whatever it says.
+// HasFact reports whether there is a fact of that name, readable or not.
 func (r Reader) HasFact(name string) bool {
 	return first[localRecord](r, nil, agentFacts, name) != nil
 }
 
-// MetaKeys returns the names of the facts that begin with the prefix.
+// MetaKeys returns the names of the facts with the prefix.
 func (r Reader) MetaKeys(prefix string) []string {
 	var names []string
 	for _, record := range list[localRecord](r, nil, agentFacts, "id_prefix", prefix) {
@@ -290,7 +289,8 @@ func (r Reader) MetaKeys(prefix string) []string {
 	return names
 }
 
-// local decodes the open part of a record and its secret part, where a value is given.
+// local decodes the open part and the secret part of a record into the values that are
+// not nil.
 func (r Reader) local(t Table, key string, open, secret any) (bool, error) {
 	record := first[localRecord](r, nil, t, key)
 	if record == nil {

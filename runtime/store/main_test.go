@@ -12,8 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// What the test binary does instead of testing, when it is a process that a
-// test has started.
+// The roles of the test binary in processes that a test has started.
 const (
 	roleEnv = "NOMAD_LITE_STORE_TEST"
 	pathEnv = "NOMAD_LITE_STORE_PATH"
@@ -32,22 +31,22 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// hold opens the file, says so and waits for its end.
+// hold opens the file, prints a line and blocks until the test closes its stdin.
 func hold(path string) {
 	if _, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	fmt.Println("open")
-	os.Stdin.Read(make([]byte, 1)) // until the test ends
+	os.Stdin.Read(make([]byte, 1)) // blocks until the test ends
 }
 
-// writers is how many goroutines of the victim write at the same time.
+// writers is how many goroutines of the killed process write concurrently.
 const writers = 8
 
-// write changes the state as fast as it can, and says which changes are there.
-// Writer w makes change n: the variables w/a and w/b get the value n, and an
-// allocation is added, or removed that was added by change n-1.
+// write changes the state as fast as it can, and prints each completed change. Change n of
+// writer w sets the variables w/a and w/b to n, and adds an allocation, or removes the
+// allocation of change n-1.
 func write(path string) {
 	s, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()})
 	if err != nil {

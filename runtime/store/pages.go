@@ -9,8 +9,8 @@ import (
 	"io"
 )
 
-// The layout of a bbolt file. bbolt trusts what it maps: a damaged page makes it
-// panic, or worse. So all is read here first, where nothing is believed.
+// The layout of a bbolt file. bbolt trusts the mapped file: a damaged page makes it
+// panic, or worse. So this file first reads and verifies all pages.
 const (
 	pageSize      = 4096
 	pageHeader    = 16 // id u64, flags u16, count u16, overflow u32
@@ -33,7 +33,7 @@ const (
 
 // fault is a part of the file that cannot be read.
 type fault struct {
-	bucket string // empty for the list of buckets itself
+	bucket string // bucket is empty for the list of buckets itself
 	page   uint64
 	cause  string
 }
@@ -46,18 +46,18 @@ func (f fault) String() string {
 	return fmt.Sprintf("page %d (%s): %s", f.page, where, f.cause)
 }
 
-// head is what the newest valid meta page says.
+// head is the content of the newest valid meta page.
 type head struct {
 	root     uint64
 	freelist uint64
-	pages    uint64 // the first page that is not used
+	pages    uint64 // pages is the number of the first unused page
 	txid     uint64
-	alone    bool // the other one is not valid: this may not be the newest that was written
+	alone    bool // alone means that the other meta page is invalid, so a newer one may have been lost
 }
 
 var errNoHead = errors.New("neither of its two heads is valid")
 
-// readHead finds the newest valid meta page.
+// readHead returns the newest valid meta page.
 func readHead(f io.ReaderAt) (head, error) {
 	var best head
 	valid := 0
@@ -85,17 +85,17 @@ func readHead(f io.ReaderAt) (head, error) {
 	return best, nil
 }
 
-// scanner walks over all pages that are in use.
+// scanner walks all pages in use.
 type scanner struct {
 	f      io.ReaderAt
-	pages  uint64 // that the file has
+	pages  uint64 // pages is the number of pages in the file
 	seen   map[uint64]bool
 	faults []fault
 	visit  func(bucket string, key, value []byte)
 }
 
-// scan calls visit for every record that can be reached. Without a fault, bbolt
-// can be trusted with the file. The slices are parts of pages, which nobody changes.
+// scan calls visit for every reachable record. If it returns no fault, bbolt can open the
+// file safely. The slices alias pages and must not be changed.
 func scan(f io.ReaderAt, size int64, visit func(bucket string, key, value []byte)) []fault {
 	h, err := readHead(f)
 	if err != nil {
@@ -120,8 +120,8 @@ func (s *scanner) fault(bucket string, page uint64, format string, args ...any) 
 	s.faults = append(s.faults, fault{bucket, page, fmt.Sprintf(format, args...)})
 }
 
-// walk visits the records below a page. Their keys are at least low and less
-// than high; nil is no limit.
+// walk visits the records below a page. Their keys must be at least low and less than
+// high; nil means no limit.
 func (s *scanner) walk(bucket string, id uint64, depth int, low, high []byte) {
 	page, err := s.read(id)
 	if err != nil {
@@ -164,7 +164,7 @@ func (s *scanner) walk(bucket string, id uint64, depth int, low, high []byte) {
 	}
 }
 
-// leaf visits the records of one page.
+// leaf visits the records of one leaf page.
 func (s *scanner) leaf(bucket string, id uint64, page []byte, low, high []byte) {
 	le := binary.LittleEndian
 	count := int(le.Uint16(page[10:]))
@@ -186,7 +186,7 @@ func (s *scanner) leaf(bucket string, id uint64, page []byte, low, high []byte) 
 		}
 		if !inOrder(low, key, high) || i > 0 && bytes.Equal(low, key) {
 			s.fault(bucket, id, "element %d is out of order", i)
-			// A record says itself whether its key and its table are right.
+			// The record is still visited: its checksum covers its key and its table.
 		} else {
 			low = key
 		}
@@ -212,7 +212,7 @@ func (s *scanner) bucket(name string, id uint64, value []byte) {
 		s.walk(name, root, 0, nil, nil)
 		return
 	}
-	page := value[bucketHeader:] // a small table lies where its root would be
+	page := value[bucketHeader:] // a small table is stored inline, after the bucket header
 	if len(page) < pageHeader || binary.LittleEndian.Uint16(page[8:]) != leafPage {
 		s.fault(name, id, "small table is not a leaf")
 		return
@@ -220,7 +220,7 @@ func (s *scanner) bucket(name string, id uint64, value []byte) {
 	s.leaf(name, id, page, nil, nil)
 }
 
-// read returns a page with those that it overflows into.
+// read returns a page with its overflow pages.
 func (s *scanner) read(id uint64) ([]byte, error) {
 	if id >= s.pages {
 		return nil, errors.New("not in the file")
@@ -261,14 +261,14 @@ func (s *scanner) read(id uint64) ([]byte, error) {
 	return whole, nil
 }
 
-// complete reports whether the first key of a page comes right after the elements
-// that the page counts: with a smaller count the rest would be missing in
-// silence. at is where the position of a key is in an element.
+// complete reports whether the first key of a page directly follows the elements that the
+// page counts: otherwise the count is too small, and records would be lost without an
+// error. at is the offset of the key position in an element.
 func complete(page []byte, at, count int) bool {
 	return binary.LittleEndian.Uint32(page[pageHeader+at:]) == uint32(count*elementHeader)
 }
 
-// span is a part of a page, or nil if it reaches out of it.
+// span returns a part of a page, or nil if it exceeds the page.
 func span(page []byte, at int, pos, size uint32) []byte {
 	from := uint64(at) + uint64(pos)
 	to := from + uint64(size)

@@ -7,21 +7,20 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// checker is what a value that is read from a local record can be. CheckRecord
-// returns an error for a record that decodes but lacks what its reader needs, for
-// example because another build has written it.
+// checker can be implemented by the value of a local record. CheckRecord returns an error
+// if the decoded record lacks data that its reader needs, for example because another
+// build has written it.
 type checker interface{ CheckRecord() error }
 
-// unreadable is a local record that a transaction moves into the quarantine.
-// Records of the public tables are decoded when the store is opened; see
-// [loader.bad].
+// unreadable is a local record that a transaction moves into the quarantine. Records of
+// the public tables are decoded at Open; see [loader.bad].
 type unreadable struct {
 	damage Damage
 	record *localRecord
 	event  *api.NodeEvent
 }
 
-// op makes the write of the record in the quarantine.
+// op returns the write that adds the record to the quarantine.
 func (u unreadable) op(s *Store, index uint64) (op, error) {
 	table, key := string(u.damage.Table), u.record.key
 	name := table + "\x00" + key
@@ -34,9 +33,9 @@ func (u unreadable) op(s *Store, index uint64) (op, error) {
 	return op{quarantineBucket, name, encodeRecord(quarantineBucket, name, index, payload)}, nil
 }
 
-// quarantineRecord has the writer move a record into the quarantine and report it,
-// unless it is written anew before. It does not wait: readers may be part of a
-// transaction. If the store is closed, the record is found again by the next agent.
+// quarantineRecord enqueues an update that moves a record into the quarantine and reports
+// it, unless the record is written again before. It does not block, because readers may be
+// part of a transaction. If the store is closed, the next agent finds the record again.
 func (s *Store) quarantineRecord(t Table, record *localRecord, cause error) {
 	_, _ = s.enqueue(func(tx *Txn) error {
 		if first[localRecord](tx.Reader, nil, t, record.key) == record {
@@ -60,11 +59,11 @@ func (tx *Txn) quarantine(t Table, record *localRecord, cause error) {
 	tx.nodeEvents = append(tx.nodeEvents[:len(tx.nodeEvents):len(tx.nodeEvents)], u.event)
 	for _, node := range tx.Nodes(nil, "") {
 		n := *node
-		tx.PutNode(&n) // which adds the event
+		tx.PutNode(&n) // PutNode adds the event
 	}
 }
 
-// report notes what a batch has moved into the quarantine.
+// report logs and records the records that a batch has moved into the quarantine.
 func (s *Store) report(list []unreadable) {
 	for _, u := range list {
 		s.logger.Error("state could not be read", "table", u.damage.Table, "key", u.damage.Key, "error", u.damage.Cause, "kept", u.damage.Kept)

@@ -10,29 +10,28 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// WatchSet collects channels of which one closes when an answer may be
-// different. See [Snapshot].
+// WatchSet is a set of channels. One of them is closed when the result of a read may have
+// changed. See [Reader].
 type WatchSet = memdb.WatchSet
 
 // NewWatchSet returns an empty set.
 func NewWatchSet() WatchSet { return memdb.NewWatchSet() }
 
-// AnyNamespace asks a list for the objects of all namespaces.
+// AnyNamespace makes a list return the objects of all namespaces.
 const AnyNamespace = "*"
 
-// Reader is the part that a Snapshot and a Txn have in common. Each method
-// takes a WatchSet, which may be nil, and adds to it what tells that the same
-// call on a later snapshot may have another answer. What is returned is shared:
-// nobody may change it. What is missing is nil. Lists are in the order of their
-// keys, unless the method says otherwise.
+// Reader has the read methods of a Snapshot and a Txn. Each method adds to its WatchSet,
+// which may be nil, a channel that is closed when the same call on a later snapshot may
+// have another result. Results are shared and must not be changed. The result for a
+// missing object is nil. Lists are sorted by key, unless the method documents another
+// order.
 type Reader struct {
 	begin      func() *memdb.Txn
-	unreadable func(Table, *localRecord, error) // moves a record into the quarantine; does not block
+	unreadable func(Table, *localRecord, error) // unreadable moves a record into the quarantine; it does not block
 	closed     map[*api.Variable]*closed
 }
 
-// Snapshot is the state at one index, for ever. Its methods may be called
-// concurrently.
+// Snapshot is an immutable state at one index. Its methods may be called concurrently.
 type Snapshot struct {
 	Reader
 	index uint64
@@ -41,7 +40,7 @@ type Snapshot struct {
 // Index returns the index of the last change that is in the snapshot.
 func (s *Snapshot) Index() uint64 { return s.index }
 
-// Snapshot returns the present state.
+// Snapshot returns the current state.
 func (s *Store) Snapshot() *Snapshot {
 	db := s.mem.Snapshot()
 	r := Reader{begin: func() *memdb.Txn { return db.Txn(false) }, unreadable: s.quarantineRecord, closed: s.closed}
@@ -59,7 +58,7 @@ func (r Reader) first(ws WatchSet, t Table, key string) any {
 	}
 	watch, obj, err := r.begin().FirstWatch(string(t), "id", key)
 	if err != nil {
-		panic(fmt.Sprintf("store: read %s: %v", t, err)) // the schema and this file disagree
+		panic(fmt.Sprintf("store: read %s: %v", t, err)) // a bug: the schema and this file disagree
 	}
 	ws.Add(watch)
 	return obj
@@ -83,7 +82,7 @@ func (r Reader) list(ws WatchSet, t Table, index, arg string) memdb.ResultIterat
 	return it
 }
 
-// inNamespace lists what has a key within a namespace and a prefix.
+// inNamespace returns the objects of a namespace whose name has the prefix.
 func inNamespace[T any](r Reader, ws WatchSet, t Table, namespace, prefix string, name func(*T) string) []*T {
 	if namespace != AnyNamespace {
 		return list[T](r, ws, t, "id_prefix", namespace+"\x00"+prefix)
@@ -92,12 +91,12 @@ func inNamespace[T any](r Reader, ws WatchSet, t Table, namespace, prefix string
 	return slices.DeleteFunc(found, func(o *T) bool { return !strings.HasPrefix(name(o), prefix) })
 }
 
-// byID lists what has an id that begins so.
+// byID returns the objects whose id has the prefix.
 func byID[T any](r Reader, ws WatchSet, t Table, prefix string) []*T {
 	return list[T](r, ws, t, "id_prefix", uuidPrefix(prefix))
 }
 
-// uuidPrefix puts the hyphens of a UUID where they belong, wherever they were.
+// uuidPrefix normalizes the hyphens of a prefix of a UUID.
 func uuidPrefix(s string) string {
 	s = strings.ToLower(strings.ReplaceAll(s, "-", ""))
 	var b strings.Builder
@@ -110,7 +109,7 @@ func uuidPrefix(s string) string {
 	return b.String()
 }
 
-// TableIndex returns the last index that changed one of the tables.
+// TableIndex returns the index of the last change of any of the tables.
 func (r Reader) TableIndex(ws WatchSet, tables ...Table) uint64 {
 	var last uint64
 	for _, t := range tables {
@@ -132,7 +131,7 @@ func (r Reader) Jobs(ws WatchSet, namespace, prefix string) []*api.Job {
 	return inNamespace(r, ws, Jobs, namespace, prefix, func(j *api.Job) string { return str(j.ID) })
 }
 
-// JobChildren returns the jobs that a periodic or parameterized job has made.
+// JobChildren returns the jobs that a periodic or parameterized job has created.
 func (r Reader) JobChildren(ws WatchSet, namespace, parentID string) []*api.Job {
 	return list[api.Job](r, ws, Jobs, "parent", scoped(namespace, parentID))
 }
@@ -142,7 +141,7 @@ func (r Reader) JobVersion(ws WatchSet, namespace, id string, version uint64) *a
 	return first[api.Job](r, ws, JobVersions, versionKey(namespace, id, version))
 }
 
-// JobVersions returns all versions of a job that are kept, newest first.
+// JobVersions returns all kept versions of a job, newest first.
 func (r Reader) JobVersions(ws WatchSet, namespace, id string) []*api.Job {
 	versions := list[api.Job](r, ws, JobVersions, "id_prefix", scoped(namespace, id)+"\x00")
 	slices.Reverse(versions)
@@ -211,7 +210,7 @@ func (r Reader) AllocationsByNode(ws WatchSet, nodeID string) []*api.Allocation 
 	return r.allocationsWhere(ws, func(a *api.Allocation) bool { return a.NodeID == nodeID })
 }
 
-// allocationsWhere looks at all allocations.
+// allocationsWhere filters all allocations, without an index.
 func (r Reader) allocationsWhere(ws WatchSet, is func(*api.Allocation) bool) []*api.Allocation {
 	return slices.DeleteFunc(r.Allocations(ws, ""), func(a *api.Allocation) bool { return !is(a) })
 }
@@ -306,7 +305,7 @@ func (r Reader) ScalingEvents(ws WatchSet, namespace, jobID string) map[string][
 	return nil
 }
 
-// PeriodicLaunch returns when a periodic job was launched last.
+// PeriodicLaunch returns the last launch of a periodic job.
 func (r Reader) PeriodicLaunch(ws WatchSet, namespace, jobID string) *PeriodicLaunch {
 	return first[PeriodicLaunch](r, ws, PeriodicLaunches, scoped(namespace, jobID))
 }

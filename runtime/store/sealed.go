@@ -18,12 +18,12 @@ import (
 //
 //	mark (1) · length of the box (uvarint) · box · open part
 //
-// No msgpack value starts with the mark: an older build quarantines the record. The
-// box starts with the id of its key. Behind the id of 16 zero bytes the secret part is
-// not encrypted: a store without keys has written it.
+// No msgpack value starts with the mark, so an older build quarantines the record. The
+// box starts with the id of its key. An id of 16 zero bytes means that the secret part is
+// not encrypted, because a store without keys has written it.
 const envelopeMark = 0xc1
 
-// plainBox starts a box that is not encrypted.
+// plainBox is the prefix of a box that is not encrypted.
 var plainBox = make([]byte, 16)
 
 var errEnvelope = errors.New("the length of its sealed part is wrong")
@@ -34,8 +34,8 @@ func envelope(box, open []byte) []byte {
 	return append(append(b, box...), open...)
 }
 
-// unwrap returns the parts of a payload. Both are parts of it. The box is nil for a
-// payload that is no envelope.
+// unwrap returns the parts of a payload, which alias it. The box is nil for a payload that
+// is not an envelope.
 func unwrap(payload []byte) (box, open []byte, err error) {
 	if len(payload) == 0 || payload[0] != envelopeMark {
 		return nil, payload, nil
@@ -51,7 +51,7 @@ func unwrap(payload []byte) (box, open []byte, err error) {
 // isPlain reports whether a box is not encrypted.
 func isPlain(box []byte) bool { return bytes.HasPrefix(box, plainBox) }
 
-// singular is what messages call a record of a table.
+// singular returns the name of a record of a table for messages.
 func singular(t Table) string {
 	switch t {
 	case Variables:
@@ -62,11 +62,11 @@ func singular(t Table) string {
 	return string(t) + " record"
 }
 
-// tableOfRow is what the box of a record is bound to.
+// tableOfRow returns the place that the box of a record is bound to.
 func tableOfRow(bucket, key string) string { return bucket + "\x00" + key }
 
-// wrap makes the payload of a record that has a secret part. It returns the open
-// part if there is none.
+// wrap returns the payload of a record with a secret part, or the open part if secret is
+// empty.
 func (s *Store) wrap(bucket, key string, secret, open []byte) []byte {
 	if len(secret) == 0 {
 		return open
@@ -78,7 +78,7 @@ func (s *Store) wrap(bucket, key string, secret, open []byte) []byte {
 	return envelope(ring.Seal(secret, tableOfRow(bucket, key)), open)
 }
 
-// openBox returns the secret part of a box, in bytes of its own.
+// openBox returns a copy of the secret part of a box.
 func (s *Store) openBox(bucket, key string, box []byte) ([]byte, error) {
 	if secret, ok := bytes.CutPrefix(box, plainBox); ok {
 		return bytes.Clone(secret), nil
@@ -101,8 +101,8 @@ func encodeVariable(v *api.Variable) (open, secret []byte, err error) {
 	return open, secret, err
 }
 
-// taskSecrets are the parts of a taskLocal that can hold the items of variables: what
-// hooks have answered, and the environment of the task.
+// taskSecrets are the parts of a taskLocal that can hold the items of variables: the
+// results of hooks, and the environment of the task.
 type taskSecrets struct {
 	Hooks   map[string]*hookSecrets `json:",omitempty"`
 	Handle  *handleSecrets          `json:",omitempty"`
@@ -113,18 +113,18 @@ type hookSecrets struct{ Data, Env map[string]string }
 
 type handleSecrets struct {
 	Env         map[string]string
-	DriverState []byte // only if it holds the environment, see sealsState
+	DriverState []byte // DriverState is set only if it holds the environment, see sealsState
 }
 
-// envName is in each environment of a task.
+// envName is a variable in the environment of every task.
 const envName = "NOMAD_ALLOC_ID"
 
-// sealsState reports whether the state of a driver holds the environment of its task,
-// as that of many drivers for Nomad does. Without the key such a task cannot be
-// recovered, so the state of other drivers is not sealed.
+// sealsState reports whether the state of a driver holds the environment of its task, as
+// with many third-party Nomad drivers. Without the key such a task cannot be recovered,
+// so the state of other drivers is not sealed.
 func sealsState(state []byte) bool { return bytes.Contains(state, []byte(envName)) }
 
-// split takes the secrets out of a taskLocal that newTaskLocal has made.
+// split removes the secrets from a taskLocal that newTaskLocal has made, and returns them.
 func (l *taskLocal) split() taskSecrets {
 	var s taskSecrets
 	for name, hook := range l.Hooks {
@@ -146,7 +146,8 @@ func (l *taskLocal) split() taskSecrets {
 	return s
 }
 
-// splitHandle leaves the handle alone, which the runner still has.
+// splitHandle returns the handle without its secrets. It does not change h, which the
+// runner still uses.
 func splitHandle(h *driver.Handle) (*driver.Handle, *handleSecrets) {
 	if h == nil {
 		return nil, nil
@@ -205,14 +206,14 @@ func encodeTaskLocal(state taskrunner.LocalState) (open, secret []byte, err erro
 	return open, secret, err
 }
 
-// splitRecord takes the secrets out of a record that a build without keys has
-// written. It reports whether there are some.
+// splitRecord moves the secrets of a record of a build without keys into its secret part,
+// and reports whether there are any.
 func (s *Store) splitRecord(t Table, r *localRecord) bool {
 	switch {
 	case t == taskLocals:
 		var l taskLocal
 		if err := decode(r.payload, &l); err != nil {
-			return false // the reader quarantines it
+			return false // the reader of the record quarantines it
 		}
 		open, secret, err := encodeTaskLocal(l.state())
 		if err != nil || secret == nil {
@@ -238,10 +239,10 @@ func (s *Store) isSecretFact(name string) bool {
 
 // SealedError means that the secret part of a record cannot be read.
 type SealedError struct {
-	What  string // the record: `variable "nomad/jobs/web"`
+	What  string // What names the record: `variable "nomad/jobs/web"`
 	KeyID string
-	File  string // of the keys; empty for a store without keys
-	Cause error  // a *keyring.MissingError or keyring.ErrChanged
+	File  string // File is the key file; empty for a store without keys
+	Cause error  // Cause is a *keyring.MissingError or keyring.ErrChanged
 }
 
 func (e *SealedError) Error() string {
@@ -255,8 +256,8 @@ func (e *SealedError) Error() string {
 // Unwrap returns the cause.
 func (e *SealedError) Unwrap() error { return e.Cause }
 
-// closed is a box that could not be opened when the store was. It is written again as
-// it is.
+// closed is a box that could not be opened when the store was opened. It is written back
+// unchanged.
 type closed struct {
 	box []byte
 	err error
@@ -268,8 +269,7 @@ func (s *Store) closedBox(what string, box []byte, cause error) *closed {
 	return &closed{bytes.Clone(box), err}
 }
 
-// VariableErr returns why the items of a variable that was read cannot be opened, a
-// [SealedError]. It is nil if they can.
+// VariableErr returns a [SealedError] if the items of a variable cannot be opened, or nil.
 func (r Reader) VariableErr(v *api.Variable) error {
 	if c := r.closed[v]; c != nil {
 		return c.err
@@ -277,7 +277,7 @@ func (r Reader) VariableErr(v *api.Variable) error {
 	return nil
 }
 
-// variablePayload is the payload of the record of a variable.
+// variablePayload returns the payload of the record of a variable.
 func (s *Store) variablePayload(key string, v *api.Variable) ([]byte, error) {
 	open, secret, err := encodeVariable(v)
 	if err != nil {
@@ -289,7 +289,7 @@ func (s *Store) variablePayload(key string, v *api.Variable) ([]byte, error) {
 	return s.wrap(string(Variables), key, secret, open), nil
 }
 
-// localPayload is the payload of a local record.
+// localPayload returns the payload of a local record.
 func (s *Store) localPayload(t Table, r *localRecord) []byte {
 	if r.closed != nil {
 		return envelope(r.closed.box, r.payload)
@@ -297,8 +297,8 @@ func (s *Store) localPayload(t Table, r *localRecord) []byte {
 	return s.wrap(string(t), r.key, r.secret, r.payload)
 }
 
-// openQuarantined returns the record of the quarantine in a payload. Without its key it
-// lacks the value, and the error says so.
+// openQuarantined decodes a record of the quarantine. Without its key, q has no value, and
+// the error is a MissingError.
 func (s *Store) openQuarantined(name string, payload []byte) (q quarantined, err error) {
 	box, open, err := unwrap(payload)
 	if err == nil {
@@ -310,8 +310,8 @@ func (s *Store) openQuarantined(name string, payload []byte) (q quarantined, err
 	return q, err
 }
 
-// quarantinePayload is the payload of a record of the quarantine. Its value can be the
-// record of a variable that a build without keys has written.
+// quarantinePayload returns the payload of a record of the quarantine. The value is sealed:
+// it can be the record of a variable that a build without keys has written.
 func (s *Store) quarantinePayload(name string, q quarantined) ([]byte, error) {
 	value := q.Value
 	q.Value = nil
@@ -319,8 +319,8 @@ func (s *Store) quarantinePayload(name string, q quarantined) ([]byte, error) {
 	return s.wrap(quarantineBucket, name, value, open), err
 }
 
-// sealQuarantine seals a record of the quarantine again. One that cannot be opened stays
-// as it is.
+// sealQuarantine seals a record of the quarantine with the active key. A record that cannot
+// be opened is returned unchanged.
 func (s *Store) sealQuarantine(name string, value []byte) []byte {
 	r, err := decodeRecord(quarantineBucket, name, value)
 	if err != nil {

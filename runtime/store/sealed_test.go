@@ -25,7 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// keyedConfig is that of a store with keys in a directory.
+// keyedConfig returns the config of a store with keys in a directory.
 func keyedConfig(dir string) Config {
 	return Config{
 		Path: filepath.Join(dir, FileName), KeyFile: filepath.Join(dir, "keyring.json"), SecretFacts: []string{"secret/"}, Logger: hclog.NewNullLogger(),
@@ -45,13 +45,13 @@ func openKeyed(t *testing.T, dir string) *Store {
 // planted is a part of each secret of these tests.
 const planted = "hunter2"
 
-// secretTask is a state in which each field that can hold a secret has one.
+// secretTask is a state with a value in each field that can hold a secret.
 func secretTask() taskrunner.LocalState {
 	handle := func() *driver.Handle {
 		return &driver.Handle{
 			Version: 1,
 			Config:  &driver.TaskConfig{ID: "x/web/1", Name: "web", Env: map[string]string{"NOMAD_ALLOC_ID": "x", "TOKEN": planted + "-env"}},
-			// As the state of drivers for Nomad that keep the configuration of the task.
+			// Many drivers for Nomad keep the configuration of the task in their state.
 			DriverState: []byte("NOMAD_ALLOC_ID=x TOKEN=" + planted + "-state"),
 		}
 	}
@@ -79,7 +79,7 @@ func putSecrets(t *testing.T, s *Store) {
 	})
 }
 
-// checkSecrets checks that everything is as putSecrets has put it.
+// checkSecrets checks that all values of putSecrets are unchanged.
 func checkSecrets(t *testing.T, s *Store) {
 	t.Helper()
 	snap := s.Snapshot()
@@ -106,7 +106,7 @@ func checkSecrets(t *testing.T, s *Store) {
 	}
 }
 
-// findPlanted returns the files below a directory that hold a secret.
+// findPlanted returns the files below a directory that contain a secret.
 func findPlanted(t *testing.T, dir string) (found []string) {
 	t.Helper()
 	files := 0
@@ -130,7 +130,7 @@ func findPlanted(t *testing.T, dir string) (found []string) {
 func TestStateFileHoldsNoSecrets(t *testing.T) {
 	dir := t.TempDir()
 	s := openKeyed(t, dir)
-	for range 3 { // pages that are used no more keep what was in them
+	for range 3 { // unused pages keep their former content
 		putSecrets(t, s)
 	}
 	putTask(t, s)
@@ -279,7 +279,7 @@ func TestQuarantinedRecordsAreSealed(t *testing.T) {
 	if _, err := s.Snapshot().Meta("secret/one", &wrong); err == nil {
 		t.Fatal("a text was read as a map")
 	}
-	update(t, s, func(tx *Txn) { tx.PutMeta("open", "later") }) // after the request to quarantine
+	update(t, s, func(tx *Txn) { tx.PutMeta("open", "later") }) // runs after the request to quarantine
 	if d := s.Damage(); len(d) != 1 || d[0].Key != "secret/one" {
 		t.Fatalf("damage: %v", d)
 	}
@@ -310,7 +310,7 @@ func TestSealedItemsCannotBeSwapped(t *testing.T) {
 			t.Errorf("variable %s: %v, %v", path, v.Items, err)
 		}
 	}
-	// To write it again is the way out.
+	// A new value makes the variable readable again.
 	update(t, s, func(tx *Txn) {
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a", Items: api.VariableItems{"p": "new"}})
 	})
@@ -335,7 +335,7 @@ func TestWithoutTheKeyFile(t *testing.T) {
 			must(t, err)
 			must(t, lose(keyFile))
 
-			for range 2 { // what is sealed outlives more than one such agent
+			for range 2 { // sealed records survive more than one agent without the key
 				s = openKeyed(t, dir)
 				snap := s.Snapshot()
 				if err := s.KeysErr(); err == nil || !strings.Contains(err.Error(), keyFile) || !strings.Contains(err.Error(), "root keyring rotate") {
@@ -359,7 +359,7 @@ func TestWithoutTheKeyFile(t *testing.T) {
 						t.Errorf("%s: %v", what, err)
 					}
 				}
-				// Tasks are found again, without what is sealed.
+				// Tasks are recovered, without their sealed parts.
 				local, ok, err := snap.TaskLocal("x", "web")
 				if !ok || err != nil || local.StartID != "x/web/1" || local.Handle == nil || local.Handle.Config.ID != "x/web/1" || len(local.Handle.Config.Env) > 0 {
 					t.Errorf("task: %+v, %t, %v", local, ok, err)
@@ -398,7 +398,7 @@ func TestRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
 	must(t, s.Close())
 	must(t, os.WriteFile(keyFile, []byte("{"), 0o600))
 	s = openKeyed(t, dir)
-	// It is written without a key, and sealed as soon as there is one.
+	// A record is written without a key, and sealed as soon as there is a key.
 	update(t, s, func(tx *Txn) { tx.PutMeta("secret/two", planted) })
 	if _, err := s.RotateKeys(testContext, false); err != nil {
 		t.Fatal(err)
@@ -409,7 +409,7 @@ func TestRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
 	if kept, _ := filepath.Glob(keyFile + ".unreadable-*"); len(kept) != 1 {
 		t.Errorf("files of before: %v", kept)
 	}
-	// What cannot be opened is kept, and can be replaced, but not by nothing.
+	// A record that cannot be opened is kept, and can be replaced by items only.
 	_, err := s.Update(testContext, func(tx *Txn) error {
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a"})
 		return nil
@@ -476,7 +476,7 @@ func TestRotation(t *testing.T) {
 	}
 	s = openKeyed(t, dir)
 	checkSecrets(t, s)
-	// What is sealed with a key that is removed by force is sealed again before.
+	// Records that are sealed with the removed key are sealed with the active key before.
 	_, err = s.RotateKeys(testContext, false)
 	must(t, err)
 	must(t, s.RemoveKey(testContext, third.KeyID, true))
@@ -505,8 +505,8 @@ func TestTemporaryKeys(t *testing.T) {
 	}
 }
 
-// rotate says what is there, waits for a line, and then changes a variable and rotates
-// keys as fast as it can.
+// rotate prints a line, waits for a line, and then changes a variable and rotates keys as
+// fast as it can.
 func rotate(dir string) {
 	s, err := Open(keyedConfig(dir))
 	if err != nil || s.KeysErr() != nil || len(s.Damage()) > 0 {
@@ -535,8 +535,8 @@ func rotate(dir string) {
 	}
 }
 
-// Each step of a rotation is a change of a name or a file in the directory. The test
-// kills the process at each of them.
+// Each step of a rotation changes a name or a file in the directory. The test kills the
+// process at each step.
 func TestKilledRotationLosesNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -566,7 +566,7 @@ func TestKilledRotationLosesNothing(t *testing.T) {
 		must(t, events.SetReadDeadline(time.Now().Add(time.Millisecond)))
 		for {
 			if _, err := events.Read(buffer); err != nil {
-				break // what has happened until now does not count
+				break // the earlier events do not count
 			}
 		}
 		must(t, events.SetReadDeadline(time.Now().Add(time.Minute)))
@@ -609,7 +609,7 @@ func TestKilledRotationLosesNothing(t *testing.T) {
 	}
 }
 
-// rotationSteps are the changes in the directory that a full rotation makes, in order.
+// rotationSteps are the changes of the directory during a full rotation, in order.
 var rotationSteps = []struct {
 	change uint32
 	name   string

@@ -7,16 +7,15 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// The methods of this file are what runtime/services asks of a store, in one
-// call each.
+// The methods of this file implement the store interfaces of runtime/services.
 
-// ServicesByAllocation returns the present registrations of an allocation.
+// ServicesByAllocation returns the current registrations of an allocation.
 func (s *Store) ServicesByAllocation(allocID string) []*api.ServiceRegistration {
 	return s.Snapshot().ServicesByAllocation(nil, allocID)
 }
 
-// ChangeServices stores some registrations and then removes others, in one
-// change that is on the disk when the method returns.
+// ChangeServices stores and then removes registrations in one change. It returns when the
+// change is on disk.
 func (s *Store) ChangeServices(put, remove []*api.ServiceRegistration) error {
 	_, err := s.Update(context.Background(), func(tx *Txn) error {
 		for _, r := range put {
@@ -33,13 +32,13 @@ func (s *Store) ChangeServices(put, remove []*api.ServiceRegistration) error {
 	return nil
 }
 
-// CheckResults returns what PutCheckResult has stored for an allocation, by the
-// id of the check.
+// CheckResults returns the results that PutCheckResult has stored for an allocation, by
+// check id.
 func (s *Store) CheckResults(allocID string) (map[string]*api.AllocCheckStatus, error) {
 	return s.Snapshot().CheckResults(allocID)
 }
 
-// PutCheckResult stores the last result of one check.
+// PutCheckResult stores the last result of a check.
 func (s *Store) PutCheckResult(allocID string, result *api.AllocCheckStatus) error {
 	_, err := s.Update(context.Background(), func(tx *Txn) error {
 		tx.PutCheckResult(allocID, result)
@@ -48,8 +47,7 @@ func (s *Store) PutCheckResult(allocID string, result *api.AllocCheckStatus) err
 	return err
 }
 
-// DeleteCheckResults removes the results of some checks. It does nothing for
-// what is not there.
+// DeleteCheckResults removes the results of some checks. Missing results are ignored.
 func (s *Store) DeleteCheckResults(allocID string, ids []string) error {
 	_, err := s.Update(context.Background(), func(tx *Txn) error {
 		tx.DeleteCheckResults(allocID, ids)
@@ -58,8 +56,8 @@ func (s *Store) DeleteCheckResults(allocID string, ids []string) error {
 	return err
 }
 
-// DeleteCheckResults removes the results of some checks, as far as there are
-// any. It takes no index.
+// DeleteCheckResults removes the results of some checks. Missing results are ignored. It
+// takes no index.
 func (tx *Txn) DeleteCheckResults(allocID string, ids []string) {
 	have, err := tx.CheckResults(allocID)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// finished is an allocation that has ended as most do.
+// finished returns an allocation with a typical ended task.
 func finished(id string, job *api.Job, cpu int64) *api.Allocation {
 	end := &api.TaskEvent{Type: api.TaskTerminated, DisplayMessage: "Exit Code: 0", Details: map[string]string{"exit_code": "0"}}
 	return &api.Allocation{
@@ -34,7 +34,7 @@ func TestAllocationsShare(t *testing.T) {
 		all := s.Snapshot().Allocations(nil, "")
 		for _, pair := range [][2]*api.Allocation{{all[0], all[1]}, {all[2], all[3]}} {
 			a, b := pair[0], pair[1]
-			// Of maps only what is in them can be compared.
+			// Maps can be compared only by their content.
 			if a.Job != b.Job || a.AllocatedResources != b.AllocatedResources || a.Resources != b.Resources || a.Metrics != b.Metrics ||
 				a.TaskResources["t"] != b.TaskResources["t"] {
 				t.Errorf("%s: %s and %s do not share what is the same", when, a.ID, b.ID)
@@ -71,7 +71,7 @@ func TestLargeChangesLeaveTheFeed(t *testing.T) {
 			}
 		})
 	}
-	// Two of them fit.
+	// Two of these events fit.
 	if _, err := late.Next(t.Context()); err != ErrLagged {
 		t.Errorf("error %v", err)
 	}
@@ -96,9 +96,9 @@ func TestWritesAfterARest(t *testing.T) {
 			setVariable(tx, fmt.Sprint("v", i), i)
 		}
 	})
-	time.Sleep(idleDelay + 200*time.Millisecond) // the pages of the file are let go
+	time.Sleep(idleDelay + 200*time.Millisecond) // the writer releases the pages of the file
 	update(t, s, func(tx *Txn) { tx.DeleteVariable("default", "v7") })
-	// The file that is written anew is smaller than what was known of the other one.
+	// The rebuilt file is smaller than the known size of the former file.
 	if err := os.Remove(s.file.path); err != nil {
 		t.Fatal(err)
 	}

@@ -10,11 +10,11 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// specBucket holds the jobs that allocations run, each once, by the hash of its
-// bytes: a hundred allocations of one job share one record and one object.
+// specBucket holds the jobs of allocations, each job once, by the hash of its bytes: a
+// hundred allocations of one job share one record and one object.
 const specBucket = "specs"
 
-// jobTable knows the jobs of all allocations. Only the writer uses it.
+// jobTable holds the jobs of all allocations. Only the writer uses it.
 type jobTable struct {
 	byHash map[string]*jobEntry
 	byJob  map[*api.Job]string
@@ -22,11 +22,11 @@ type jobTable struct {
 
 type jobEntry struct {
 	job    *api.Job
-	refs   int                // how many allocations have it
-	common map[string]*shared // by group
+	refs   int                // refs is the number of allocations of the job
+	common map[string]*shared // common is keyed by group
 }
 
-// shared is what allocations of a group have in common, unless they have ports.
+// shared are values that allocations of a group usually have in common, except with ports.
 type shared struct {
 	granted   *api.AllocatedResources
 	resources *api.Resources
@@ -34,8 +34,8 @@ type shared struct {
 	metrics   *api.AllocationMetric
 }
 
-// share gives an allocation, which nobody has seen yet, the job and all else that
-// the last one of its group was the same in.
+// share makes a new allocation, which no reader has, use the job, and the equal values of
+// the last allocation of its group.
 func (s *jobEntry) share(a *api.Allocation) {
 	a.Job = s.job
 	c := s.common[a.TaskGroup]
@@ -64,17 +64,17 @@ func newSpecs() *jobTable {
 	return &jobTable{byHash: make(map[string]*jobEntry), byJob: make(map[*api.Job]string)}
 }
 
-// interner finds what is the same in the allocations of a file, where each has words of
-// its own. They are in memory for as long as their records are kept.
+// interner deduplicates equal strings and details in the allocations that are loaded from
+// a file. Its strings stay in memory as long as their records.
 type interner struct {
 	strings map[string]string
-	details []map[string]string // of events; most have one of a few
+	details []map[string]string // details are details of events; most events have one of a few
 }
 
-// manyDetails is how many different details are remembered.
+// manyDetails limits the number of distinct details.
 const manyDetails = 32
 
-// share takes what others have. Nobody must have seen the allocation yet.
+// share deduplicates the values of an allocation, which no reader may have yet.
 func (k *interner) share(a *api.Allocation) {
 	for _, s := range []*string{
 		&a.Namespace, &a.EvalID, &a.NodeID, &a.NodeName, &a.JobID, &a.TaskGroup, &a.DesiredStatus, &a.DesiredDescription,
@@ -116,21 +116,20 @@ func (k *interner) shareDetails(mine *map[string]string) {
 	}
 }
 
-// allocRow is what is stored for an allocation.
+// allocRow is the stored form of an allocation.
 type allocRow struct {
-	Alloc *api.Allocation // without its job
-	Spec  string          // hash of its job, empty if it has none
+	Alloc *api.Allocation // Alloc has no job
+	Spec  string          // Spec is the hash of the job, empty if there is none
 
-	// The version record to use if the other does not read.
+	// The version of the job to use if the record Spec cannot be read.
 	JobVersion     uint64
 	JobCreateIndex uint64
 }
 
-// specBatch is what a batch of changes does to the jobs of the allocations. It
-// has no effect before done.
+// specBatch collects the changes of a batch to the jobTable. They take effect in done.
 type specBatch struct {
 	specs  *jobTable
-	hashes map[*api.Job]string // jobs that byJob does not have
+	hashes map[*api.Job]string // hashes has the jobs that byJob does not have
 	fresh  map[string]*jobEntry
 	bytes  map[string][]byte
 	delta  map[string]int
@@ -146,7 +145,7 @@ func (s *jobTable) begin() *specBatch {
 	}
 }
 
-// payload encodes an allocation, which from now on shares its job with others.
+// payload encodes an allocation, and makes it share its job with others.
 func (b *specBatch) payload(a *api.Allocation) ([]byte, error) {
 	if a.Job == nil {
 		return encodeAllocation(a, "")
@@ -200,7 +199,7 @@ func encodeSpec(job *api.Job) (hash string, payload []byte, err error) {
 	return hex.EncodeToString(digest[:16]), payload, nil
 }
 
-// count takes note of an allocation that comes (+1) or goes (-1).
+// count records an allocation that is added (+1) or removed (-1).
 func (b *specBatch) count(a *api.Allocation, n int) {
 	if a.Job == nil {
 		return
@@ -212,7 +211,7 @@ func (b *specBatch) count(a *api.Allocation, n int) {
 	b.delta[hash] += n
 }
 
-// ops are the writes that follow.
+// ops returns the writes of added jobs and the deletions of unused ones.
 func (b *specBatch) ops(index uint64) []op {
 	var ops []op
 	for hash, delta := range b.delta {
@@ -227,7 +226,7 @@ func (b *specBatch) ops(index uint64) []op {
 	return ops
 }
 
-// done makes the changes effective.
+// done applies the changes to the jobTable.
 func (b *specBatch) done() {
 	for hash, delta := range b.delta {
 		known := b.specs.byHash[hash]

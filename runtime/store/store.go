@@ -23,37 +23,37 @@ var ErrClosed = errors.New("state store is closed")
 // FileName is the name of the state file in a data directory.
 const FileName = "state.db"
 
-// Config is what a Store is made of.
+// Config configures a Store.
 type Config struct {
-	// Path is the state file. Its directory must be there. A missing file is
-	// made, with mode 0600.
+	// Path is the state file. Its directory must exist. A missing file is made, with mode
+	// 0600.
 	Path   string
 	Logger hclog.Logger
-	// KeyFile has the keys with which variables, and what can hold their items, are
-	// sealed. A missing file is made if nothing is sealed yet. Without one nothing is
+	// KeyFile has the keys that seal variables and records that can hold their items. A
+	// missing file is made if no record is sealed yet. If KeyFile is empty, nothing is
 	// sealed.
 	KeyFile string
-	// TemporaryKeys seals with a key that ends with the store, in place of KeyFile.
+	// TemporaryKeys seals with a key that is lost with the store, instead of KeyFile.
 	TemporaryKeys bool
-	// SecretFacts are the prefixes of the names of facts that are sealed.
+	// SecretFacts are the name prefixes of the facts that are sealed.
 	SecretFacts []string
-	// Events is how many changes the feed keeps for those who come late, fewer if
-	// they are large; 0 means 100.
+	// Events is how many changes the feed keeps for late subscribers, fewer if they are
+	// large; 0 means 100.
 	Events int
 }
 
-// Store is the state of one node, in a file and in memory. Its methods may be
-// called concurrently.
+// Store is the state of one node, in a file and in memory. Its methods may be called
+// concurrently.
 type Store struct {
 	logger hclog.Logger
 	config Config
 	feed   *feed
-	mem    *memdb.MemDB  // what is on the disk
-	done   chan struct{} // closed by the writer when it has ended
+	mem    *memdb.MemDB  // mem is the state that is on disk
+	done   chan struct{} // done is closed when the writer has returned
 
 	keyFile string
-	ring    atomic.Pointer[keyring.Ring] // nil without keys; only the writer replaces it
-	closed  map[*api.Variable]*closed    // items that cannot be opened; never changed after Open
+	ring    atomic.Pointer[keyring.Ring] // ring is nil without keys; only the writer replaces it
+	closed  map[*api.Variable]*closed    // closed has items that cannot be opened; it is not changed after Open
 
 	commits atomic.Int64
 	fault   atomic.Pointer[error]
@@ -61,31 +61,31 @@ type Store struct {
 	mu       sync.Mutex
 	requests []*request
 	damage   []Damage
-	keysErr  error // why variables are refused
+	keysErr  error // keysErr is the result of KeysErr
 	closing  bool
-	wake     chan struct{} // holds one request to look at the two above
+	wake     chan struct{} // wake holds a tick when requests or closing has changed
 
 	// Only the writer uses these.
 	file       *file
 	specs      *jobTable
 	index      uint64
-	quarantine map[string][]byte // records of the quarantine as they are in the file
-	foreign    []op              // records of tables that this build does not know
-	nodeEvents []*api.NodeEvent  // see [Txn.PutNode]
-	sealed     []error           // what could not be opened
-	plain      bool              // the file has secrets that are not encrypted
+	quarantine map[string][]byte // quarantine has the records of the quarantine as stored in the file
+	foreign    []op              // foreign are the records of tables that this build does not define
+	nodeEvents []*api.NodeEvent  // nodeEvents are added by [Txn.PutNode]
+	sealed     []error           // sealed are the errors of records that cannot be opened
+	plain      bool              // plain means that the file has secrets that are not encrypted
 }
 
 // request is one call of Update.
 type request struct {
 	fn       func(*Txn) error
-	alone    func() error // in place of fn: it is called after the transaction
-	by       time.Time    // it is taken with others before, and alone then
+	alone    func() error // alone replaces fn: the writer calls it after the transaction
+	by       time.Time    // by is the deadline of the request; an earlier transaction may include it
 	state    atomic.Int32
 	index    uint64
 	err      error
 	panicked any
-	done     chan struct{} // closed by the writer
+	done     chan struct{} // done is closed by the writer
 }
 
 // The states of a request.
@@ -95,13 +95,13 @@ const (
 	withdrawn
 )
 
-// maxBatch limits what one commit holds.
+// maxBatch limits the requests in one commit.
 const maxBatch = 1024
 
 // Index returns the index of the last visible change.
 func (s *Store) Index() uint64 { return s.Snapshot().Index() }
 
-// Wait returns when the index of the store is at least min, or ctx has ended.
+// Wait blocks until the index of the store is at least min, or ctx ends.
 func (s *Store) Wait(ctx context.Context, min uint64) error {
 	for {
 		ws := NewWatchSet()
@@ -114,11 +114,11 @@ func (s *Store) Wait(ctx context.Context, min uint64) error {
 	}
 }
 
-// Commits returns how many transactions have been written to the file.
+// Commits returns how many transactions were written to the file.
 func (s *Store) Commits() int64 { return s.commits.Load() }
 
-// Fault returns why the last change could not be written: the disk is full, say.
-// It is nil as soon as one could be.
+// Fault returns the error of the last write, for example because the disk is full. It is
+// nil once a write has succeeded.
 func (s *Store) Fault() error {
 	if err := s.fault.Load(); err != nil {
 		return *err
@@ -126,23 +126,22 @@ func (s *Store) Fault() error {
 	return nil
 }
 
-// Damage returns what could not be read when the store was opened, and the records
-// that could not be read since.
+// Damage returns the parts of the state that could not be read when the store was opened
+// or since.
 func (s *Store) Damage() []Damage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clip(s.damage)
 }
 
-// Update makes one atomic change: all that fn has put is stored under one new
-// index, or nothing is, if fn returns an error, which Update returns as it is.
-// It returns when the change is on the disk, and only then do others see it.
-// The index is that of the change; if nothing visible has changed, it is that of
-// the state that fn has seen. Updates that come at the same time share a write
-// to the disk.
+// Update makes one atomic change: everything that fn puts is stored under one new index.
+// If fn returns an error, nothing is stored and Update returns that error. Update blocks
+// until the change is on disk; only then is it visible to readers. The returned index is
+// the index of the change, or, if nothing visible has changed, of the state that fn has
+// read. Concurrent updates share a write to the disk.
 //
-// fn runs in a goroutine of the store, one at a time: it must not block, nor
-// call Update. If ctx ends before fn was called, fn is not called.
+// fn runs in the writer's goroutine, one call at a time: it must not block, nor call
+// Update. If ctx ends before fn was called, fn is not called.
 func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (uint64, error) {
 	if err := context.Cause(ctx); err != nil {
 		return 0, err
@@ -165,8 +164,8 @@ func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (uint64, error)
 	return r.index, r.err
 }
 
-// enqueue has the writer run fn, after all that was enqueued before. If nobody is
-// in more of a hurry, that is when the patience is over.
+// enqueue makes the writer run fn, after all earlier requests, once patience has passed or
+// another request is due.
 func (s *Store) enqueue(fn func(*Txn) error, patience time.Duration) (*request, error) {
 	return s.enqueueRequest(&request{fn: fn, by: time.Now().Add(patience)})
 }
@@ -184,7 +183,7 @@ func (s *Store) enqueueRequest(r *request) (*request, error) {
 	return r, nil
 }
 
-// Close waits for the updates that have been called, and closes the file.
+// Close waits for pending updates, and closes the file.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closing {
@@ -205,7 +204,7 @@ func (s *Store) wakeWriter() {
 	}
 }
 
-// run is the writer.
+// run is the loop of the writer.
 func (s *Store) run() {
 	defer close(s.done)
 	for {
@@ -226,10 +225,10 @@ func (s *Store) run() {
 	}
 }
 
-// idleDelay is how long nothing was to be written when the file is let go.
+// idleDelay is how long the writer must be idle before it releases the pages of the file.
 const idleDelay = time.Second
 
-// rest waits until there is something to do.
+// rest blocks until wakeWriter is called.
 func (s *Store) rest() {
 	select {
 	case <-s.wake:
@@ -239,8 +238,8 @@ func (s *Store) rest() {
 	}
 }
 
-// take returns what is to be written now. It is nothing as long as all who wait
-// have patience.
+// take returns the requests to be written now. If no request is due, it returns none, and
+// patience is the time until the first one is due.
 func (s *Store) take() (requests []*request, patience time.Duration, closed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -258,8 +257,8 @@ func (s *Store) take() (requests []*request, patience time.Duration, closed bool
 	return requests, 0, s.closing
 }
 
-// commit runs the requests, writes what they have changed in one transaction,
-// shows it to the readers, and answers.
+// commit runs the requests, writes their changes in one transaction, publishes them to
+// readers, and completes the requests.
 func (s *Store) commit(requests []*request) {
 	b := s.newBatch()
 	var alone []*request
@@ -275,7 +274,7 @@ func (s *Store) commit(requests []*request) {
 	err := b.write()
 	switch {
 	case err != nil:
-		b.mem.Abort() // or the next batch waits for ever for this one to end
+		b.mem.Abort() // without Abort, the next batch would block forever
 		s.fault.Store(&err)
 	default:
 		b.publish()
@@ -295,13 +294,13 @@ func (s *Store) commit(requests []*request) {
 	}
 }
 
-// batch is what one transaction in the file holds.
+// batch is the content of one transaction in the file.
 type batch struct {
 	store    *Store
 	mem      *memdb.Txn
 	index    uint64
 	requests []*request
-	net      map[recordKey]*change // what becomes of each record in all
+	net      map[recordKey]*change // net is the combined change of each record
 	specs    *specBatch
 	events   [][]Event
 
@@ -323,7 +322,7 @@ func (s *Store) newBatch() *batch {
 	}
 }
 
-// run lets one request make its change, or none.
+// run runs one request. After an error its changes are undone.
 func (b *batch) run(r *request) {
 	b.requests = append(b.requests, r)
 	tx := &Txn{
@@ -366,7 +365,7 @@ func (b *batch) run(r *request) {
 	}
 }
 
-// try returns what fn has panicked with, for its caller.
+// try calls fn, and returns the value of a panic, for the caller of Update.
 func (tx *Txn) try(fn func(*Txn) error) (panicked any) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -407,7 +406,7 @@ func (b *batch) write() error {
 		if err != nil {
 			return err
 		}
-		b.store.quarantine[o.key] = o.value // a new file needs it too
+		b.store.quarantine[o.key] = o.value // rebuild writes the quarantine to a new file
 		ops = append(ops, o)
 	}
 	if b.index != b.store.index {
@@ -423,7 +422,7 @@ func (b *batch) write() error {
 	return b.store.file.write(ops, b.store.all(b.mem))
 }
 
-// encode makes the bytes of all that a request has put.
+// encode returns the payloads of all objects that a request has put.
 func (b *batch) encode(tx *Txn) [][]byte {
 	payloads := make([][]byte, len(tx.changes))
 	for i, c := range tx.changes {
@@ -469,7 +468,7 @@ func (s *Store) all(mem *memdb.Txn) func(yield func(op) bool) {
 		for _, k := range tableDefs {
 			it, err := mem.Get(string(k.table), "id_prefix", "")
 			if err != nil {
-				panic(fmt.Sprintf("store: list %s: %v", k.table, err)) // the schema and this file disagree
+				panic(fmt.Sprintf("store: list %s: %v", k.table, err)) // a bug: the schema and this file disagree
 			}
 			for obj := it.Next(); obj != nil; obj = it.Next() {
 				for _, o := range s.records(k, obj, hashes) {
@@ -482,8 +481,8 @@ func (s *Store) all(mem *memdb.Txn) func(yield func(op) bool) {
 	}
 }
 
-// records are what is stored for an object, with the job of an allocation when
-// it is the first that has it.
+// records returns the stored records of an object, with the job of an allocation if it is
+// the first allocation of that job.
 func (s *Store) records(k *tableDef, obj any, hashes *specBatch) []op {
 	var ops []op
 	var payload []byte
@@ -510,14 +509,14 @@ func (s *Store) records(k *tableDef, obj any, hashes *specBatch) []op {
 		payload, err = encode(obj)
 	}
 	key := k.key(obj)
-	if err != nil { // it was encoded before, or decoded
+	if err != nil { // unexpected: the object was encoded or decoded before
 		s.logger.Error("record cannot be written anew", "table", k.table, "key", readable(key), "error", err)
 		return nil
 	}
 	return append(ops, op{string(k.table), key, encodeRecord(string(k.table), key, s.index, payload)})
 }
 
-// publish shows the batch to the readers.
+// publish makes the batch visible to readers.
 func (b *batch) publish() {
 	s := b.store
 	if len(b.net) == 0 {

@@ -196,8 +196,8 @@ func TestPanicIsTheCallersOwn(t *testing.T) {
 	}
 }
 
-// stall blocks the writer in the middle of an update until the function that it
-// returns is called.
+// stall blocks the writer in the middle of an update until the returned function is
+// called.
 func stall(t *testing.T, s *Store) (resume func()) {
 	started, end := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
@@ -272,7 +272,7 @@ func TestConcurrentUpdatesShareACommit(t *testing.T) {
 	}
 }
 
-// Nobody sees a change before it is on the disk.
+// A change is visible only when it is on disk.
 func TestChangeIsSeenWhenItIsDurable(t *testing.T) {
 	t.Parallel()
 	s := open(t, temp(t))
@@ -375,7 +375,7 @@ func TestAllocationsShareTheirJob(t *testing.T) {
 	}
 	update(t, s, func(tx *Txn) {
 		for i := range 10 {
-			tx.PutAllocation(alloc(i, testJob("a", 0))) // the same, but not the same object
+			tx.PutAllocation(alloc(i, testJob("a", 0))) // an equal job in another object
 		}
 	})
 	snap := s.Snapshot()
@@ -432,7 +432,7 @@ func TestRunnersRecords(t *testing.T) {
 	}
 	update(t, s, func(tx *Txn) {
 		tx.PutAllocation(&api.Allocation{ID: "x"})
-		tx.PutTaskLocal("x", "web", taskrunner.LocalState{StartID: "x/web/1"}) // shares the commit
+		tx.PutTaskLocal("x", "web", taskrunner.LocalState{StartID: "x/web/1"}) // this write shares the commit
 	})
 	commits := s.Commits()
 	for range 3 {
@@ -494,8 +494,8 @@ func TestRunnersRecords(t *testing.T) {
 	}
 }
 
-// The next agent shows a task from its first moment as it goes on with it, and one that has
-// ended as its allocation has shown it.
+// A new agent shows a task at once in the state from which it restores the task, and an
+// ended task in the state of its allocation.
 func TestTaskStatesOfAllocations(t *testing.T) {
 	t.Parallel()
 	s := open(t, temp(t))
@@ -529,8 +529,8 @@ func TestTaskStatesOfAllocations(t *testing.T) {
 	}
 }
 
-// TestHaste makes sure that a record waits as long as it may and no longer, and
-// that nothing overtakes it.
+// TestHaste checks that a record waits for its delay and no longer, and that writes keep
+// their order.
 func TestHaste(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(t, temp(t))
@@ -683,7 +683,7 @@ func TestStressUnderReaders(t *testing.T) {
 		updates.Go(func() {
 			for i := range 40 {
 				if _, err := s.Update(ctx, func(tx *Txn) error {
-					for path, n := range map[string]int{"a": i, "b": -i} { // always 0 together
+					for path, n := range map[string]int{"a": i, "b": -i} { // the sum is always 0
 						tx.PutVariable(&api.Variable{Namespace: "default", Path: fmt.Sprint(path, w), Items: api.VariableItems{"n": strconv.Itoa(n)}})
 					}
 					return nil
@@ -702,7 +702,7 @@ func TestStressUnderReaders(t *testing.T) {
 }
 
 // An error between the requests of a batch and its file ends the transaction in
-// memory: the next update does not wait for it.
+// memory, so that the next update does not block on it.
 func TestFailedBatchEndsItsTransaction(t *testing.T) {
 	s := open(t, temp(t))
 	indexes := s.mem.DBSchema().Tables[tableIndexes]
@@ -720,7 +720,7 @@ func TestFailedBatchEndsItsTransaction(t *testing.T) {
 	go func() {
 		defer close(second)
 		_, _ = s.Update(t.Context(), func(*Txn) error {
-			delete(s.mem.DBSchema().Tables, tableIndexes) // the write of the batch fails
+			delete(s.mem.DBSchema().Tables, tableIndexes) // makes the write of the batch fail
 			return nil
 		})
 	}()

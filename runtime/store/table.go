@@ -10,8 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Table names the objects of one kind. It is also the name of their bucket in
-// the state file.
+// Table is the name of a table of objects, and of its bucket in the state file.
 type Table string
 
 // The tables that have an index of their own.
@@ -30,11 +29,11 @@ const (
 	PeriodicLaunches Table = "periodic_launches"
 )
 
-// ScalingPolicies has an index, and no records: policies are parts of jobs.
+// ScalingPolicies has an index but no records: policies are parts of jobs.
 const ScalingPolicies Table = "scaling_policies"
 
-// The tables of this node's own affairs: nobody waits for them, and writing to
-// them takes no index.
+// The local tables of this node. They have no watchers, and a write to them takes no
+// index.
 const (
 	taskLocals  Table = "task_local"
 	taskStates  Table = "task_state"
@@ -42,8 +41,8 @@ const (
 	agentFacts  Table = "agent"
 )
 
-// tableIndexes holds the last index of each table; it is kept in memory only,
-// the file has it in one record.
+// tableIndexes holds the last index of each table. It is in memory only; the file has all
+// indexes in one record.
 const tableIndexes = "index"
 
 // indexRow is a row of tableIndexes.
@@ -52,18 +51,18 @@ type indexRow struct {
 	index uint64
 }
 
-// tableDef is what the store knows of the objects of one table.
+// tableDef defines a table.
 type tableDef struct {
 	table   Table
-	public  bool // has an index, stamps and watchers
+	public  bool // public tables have an index, stamps and watchers
 	key     func(any) string
 	indexes map[string]memdb.Indexer
-	stamp   func(obj, old any, index uint64) // old is nil for a new object
+	stamp   func(obj, old any, index uint64) // stamp sets the indexes of obj; old is nil for a new object
 	decode  func(key string, payload []byte) (any, error)
-	event   func(any) Event // nil if there are no events of this kind
+	event   func(any) Event // event is nil if changes of the table are no events
 }
 
-// tableDefs has all tables, in the order in which they are read from the file.
+// tableDefs has all tables, in the order in which they are written to a new file.
 var tableDefs = []*tableDef{
 	define(Jobs, jobKey, fields[api.Job]{
 		"parent": func(j *api.Job) string { return optional(scoped(str(j.Namespace), str(j.ParentID)), j.ParentID) },
@@ -113,7 +112,7 @@ var tableDefs = []*tableDef{
 	local(agentFacts),
 }
 
-// buckets has the names of all that is in the file.
+// buckets has the names of all buckets in the file.
 var buckets = func() []string {
 	names := []string{metaBucket, quarantineBucket, specBucket}
 	for _, k := range tableDefs {
@@ -122,7 +121,7 @@ var buckets = func() []string {
 	return names
 }()
 
-// tableDefOf finds the kind of a table.
+// tableDefOf maps a table to its definition.
 var tableDefOf = func() map[Table]*tableDef {
 	m := make(map[Table]*tableDef, len(tableDefs))
 	for _, k := range tableDefs {
@@ -131,11 +130,11 @@ var tableDefOf = func() map[Table]*tableDef {
 	return m
 }()
 
-// fields are the indexes of a kind besides its key. An object whose function
-// returns "" is not in that index.
+// fields are the additional indexes of a table. An object for which the function returns
+// "" is not in that index.
 type fields[T any] map[string]func(*T) string
 
-// define makes the kind of a public table.
+// define returns the definition of a public table.
 func define[T any](table Table, key func(*T) string, indexes fields[T], stamp func(obj, old *T, index uint64), event func(*T) Event) *tableDef {
 	k := newTableDef(table, ofAny(key), func(_ string, payload []byte) (any, error) {
 		obj := new(T)
@@ -157,7 +156,7 @@ func define[T any](table Table, key func(*T) string, indexes fields[T], stamp fu
 	return k
 }
 
-// newTableDef makes a kind that has no index but its key.
+// newTableDef returns the definition of a table that has no index but its key.
 func newTableDef(table Table, key func(any) string, decode func(key string, payload []byte) (any, error)) *tableDef {
 	return &tableDef{
 		table:   table,
@@ -171,31 +170,30 @@ func ofAny[T any](value func(*T) string) func(any) string {
 	return func(o any) string { return value(o.(*T)) }
 }
 
-// allocations are stored without their job: most share it with many others. An entry
-// of an index takes half a kilobyte of each of them; lists that only people ask for
-// do without.
+// allocations are stored without their job, because most allocations share it. Each index
+// costs half a kilobyte per allocation, so lists that only users request have no index.
 func allocations() *tableDef {
 	k := define(Allocations, func(a *api.Allocation) string { return a.ID }, fields[api.Allocation]{
 		"job": func(a *api.Allocation) string { return scoped(a.Namespace, a.JobID) },
 	}, stamped(func(a *api.Allocation) (_, _ *uint64) { return &a.CreateIndex, &a.ModifyIndex }), func(a *api.Allocation) Event {
 		return Event{Topic: api.TopicAllocation, Type: "AllocationUpdated", Key: a.ID, Namespace: a.Namespace, FilterKeys: []string{a.JobID, a.DeploymentID}}
 	})
-	k.decode = nil // see specs
+	k.decode = nil // the loader decodes allocations itself, see specs
 	return k
 }
 
-// localRecord is a record that readers decode themselves, when they ask.
+// localRecord is a record that is decoded when it is read.
 type localRecord struct {
 	key     string
 	payload []byte
-	secret  []byte  // the part that is sealed in the file, nil if there is none
-	closed  *closed // it could not be opened
+	secret  []byte  // secret is sealed in the file; nil if there is none
+	closed  *closed // closed is a sealed part that could not be opened
 }
 
 func local(table Table) *tableDef {
 	key := func(o any) string { return o.(*localRecord).key }
 	return newTableDef(table, key, func(key string, payload []byte) (any, error) {
-		return &localRecord{key: key, payload: bytes.Clone(payload)}, nil // it stays, and the page must not
+		return &localRecord{key: key, payload: bytes.Clone(payload)}, nil // the record outlives the page
 	})
 }
 
@@ -206,7 +204,7 @@ type submission struct {
 	Submission       *api.JobSubmission
 }
 
-// scaling is a row of ScalingEvents: all of one job, newest first in each group.
+// scaling is a row of ScalingEvents: the events of one job by group, newest first.
 type scaling struct {
 	Namespace, JobID string
 	Groups           map[string][]api.ScalingEvent
@@ -214,7 +212,7 @@ type scaling struct {
 
 func jobKey(j *api.Job) string { return scoped(str(j.Namespace), str(j.ID)) }
 
-// stamped makes the stamp of what has its indexes in such fields.
+// stamped returns a stamp function for objects whose index fields are returned by fields.
 func stamped[T any](fields func(*T) (create, modify *uint64)) func(obj, old *T, index uint64) {
 	return func(obj, old *T, index uint64) {
 		create, modify := fields(obj)
@@ -235,8 +233,8 @@ func stampJob(j, old *api.Job, index uint64) {
 	j.CreateIndex, j.ModifyIndex = &create, &modify
 }
 
-// scoped is the key of what has a name within a namespace. It is empty, and so
-// no key, without a name.
+// scoped returns the key of an object with a name within a namespace, or "" without a
+// name.
 func scoped(namespace, name string) string {
 	if name == "" {
 		return ""
@@ -244,7 +242,7 @@ func scoped(namespace, name string) string {
 	return namespace + "\x00" + name
 }
 
-// versionKey sorts by version within a job.
+// versionKey returns a key that sorts by version within a job.
 func versionKey(namespace, id string, version uint64) string {
 	if id == "" {
 		return ""
@@ -252,7 +250,7 @@ func versionKey(namespace, id string, version uint64) string {
 	return fmt.Sprintf("%s\x00%s\x00%016x", namespace, id, version)
 }
 
-// optional is key if the field that it is made of is there.
+// optional returns key, or "" if field is empty.
 func optional(key string, field *string) string {
 	if str(field) == "" {
 		return ""
@@ -277,7 +275,7 @@ func num(p *uint64) uint64 {
 // indexer is an index of go-memdb over a string of the object.
 type indexer struct {
 	value func(any) string
-	key   bool // the unique one, without which there is no object
+	key   bool // key marks the unique index; an object without it is an error
 }
 
 var errNoKey = errors.New("object without a key")
@@ -321,5 +319,5 @@ func schema() *memdb.DBSchema {
 	return s
 }
 
-// readable is a key as a person writes it.
+// readable returns a key for messages, with slashes as separators.
 func readable(key string) string { return strings.ReplaceAll(key, "\x00", "/") }

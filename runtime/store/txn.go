@@ -11,19 +11,19 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// maxKey is what bbolt allows, with room for its own overhead.
+// maxKey is the maximum length of a key: bbolt's limit, less its overhead.
 const maxKey = 32 << 10
 
-// keptScalingEvents is how many are kept for each group, as in Nomad.
+// keptScalingEvents is how many events are kept for each group, as in Nomad.
 const keptScalingEvents = 20
 
-// Txn is one change in the making: see [Store.Update]. It reads what it has
-// written. It must not be used after the function that it was given to.
+// Txn is one uncommitted change: see [Store.Update]. Its reads include its own writes. It
+// must not be used after the function that received it has returned.
 //
-// What is put belongs to the store: its CreateIndex and ModifyIndex are set,
-// and nobody may change it any more. To change an object that was read, put a
-// copy. A fault (no id, an object that is in the store already and was changed
-// in place) fails the whole update.
+// An object that is put belongs to the store, which sets its CreateIndex and ModifyIndex:
+// it must not be changed afterwards. To change an object that was read, put a copy. An
+// error (a missing id, or an object of the store that was changed in place) fails the
+// whole update.
 type Txn struct {
 	Reader
 	store      *Store
@@ -31,7 +31,7 @@ type Txn struct {
 	nodeEvents []*api.NodeEvent
 	index      uint64
 	op         string
-	public     bool // something visible has changed
+	public     bool // public is set if a visible table has changed
 	tables     map[Table]bool
 	changes    []change
 	events     []Event
@@ -40,25 +40,24 @@ type Txn struct {
 	quarantined []unreadable
 }
 
-// change is one step of a Txn. before or after is nil if there is nothing.
+// change is one step of a Txn. before is nil for a new object, after for a deleted one.
 type change struct {
 	kind          *tableDef
 	key           string
 	before, after any
-	payload       []byte // of after
+	payload       []byte // payload is the encoded after
 }
 
-// Index returns the index that the change will have if it changes anything
-// that others see.
+// Index returns the index of the change, provided that it changes a visible table.
 func (tx *Txn) Index() uint64 { return tx.index }
 
-// Operation names what is put from now on for the event stream: it becomes the
-// type of the events (JobRegistered, PlanResult, AllocationUpdated …). Without it
-// each event has the usual type of its topic.
+// Operation sets the operation for the following changes: the type of their events
+// (JobRegistered, PlanResult, AllocationUpdated …). Without it each event has the default
+// type of its topic.
 func (tx *Txn) Operation(name string) { tx.op = name }
 
-// AnnounceEvaluation adds an event of the current operation about an evaluation as it
-// is given, without storing it.
+// AnnounceEvaluation adds an event of the current operation about an evaluation, without
+// storing the evaluation.
 func (tx *Txn) AnnounceEvaluation(e *api.Evaluation) {
 	tx.addEvent(change{kind: tableDefOf[Evaluations], after: e})
 }
@@ -70,8 +69,7 @@ func (tx *Txn) AnnounceNode(id string) {
 	}
 }
 
-// PutJob makes a job the latest version, and stores it under its Version among
-// the versions.
+// PutJob stores a job as the latest version, and under its Version in JobVersions.
 func (tx *Txn) PutJob(job *api.Job) {
 	if job.Version == nil {
 		tx.fail(fmt.Errorf("put job %s: it has no version", str(job.ID)))
@@ -83,8 +81,8 @@ func (tx *Txn) PutJob(job *api.Job) {
 	}
 }
 
-// PutJobVersion replaces one version of a job, for a stable mark or a tag. If
-// it is the latest version, the job is replaced too.
+// PutJobVersion replaces one version of a job, for a stable mark or a tag. For the latest
+// version, it also replaces the job.
 func (tx *Txn) PutJobVersion(job *api.Job) {
 	if latest := tx.Job(nil, str(job.Namespace), str(job.ID)); latest != nil && num(latest.Version) == num(job.Version) {
 		tx.PutJob(job)
@@ -121,8 +119,8 @@ func (tx *Txn) PutEvaluation(e *api.Evaluation) { tx.put(tableDefOf[Evaluations]
 // DeleteEvaluation removes an evaluation, if there is one.
 func (tx *Txn) DeleteEvaluation(id string) { tx.delete(Evaluations, id) }
 
-// PutAllocation stores an allocation as the scheduler wants it: its
-// AllocModifyIndex is set too, by which the node sees that it must act.
+// PutAllocation stores an allocation for the scheduler: it also sets AllocModifyIndex,
+// from which the node sees that it must act.
 func (tx *Txn) PutAllocation(a *api.Allocation) {
 	if tx.owned(tableDefOf[Allocations], a) {
 		a.AllocModifyIndex = tx.index
@@ -130,12 +128,12 @@ func (tx *Txn) PutAllocation(a *api.Allocation) {
 	}
 }
 
-// ReportAllocation stores what the node says of an allocation. It leaves the
-// AllocModifyIndex alone.
+// ReportAllocation stores an allocation with the status that the node reports. It does not
+// change AllocModifyIndex.
 func (tx *Txn) ReportAllocation(a *api.Allocation) { tx.put(tableDefOf[Allocations], a) }
 
-// DeleteAllocation removes an allocation, if there is one. The records of its
-// runner stay until [Txn.ForgetAllocation].
+// DeleteAllocation removes an allocation, if there is one. The records of its runner stay
+// until [Txn.ForgetAllocation].
 func (tx *Txn) DeleteAllocation(id string) { tx.delete(Allocations, id) }
 
 // PutDeployment stores a deployment.
@@ -144,8 +142,8 @@ func (tx *Txn) PutDeployment(d *api.Deployment) { tx.put(tableDefOf[Deployments]
 // DeleteDeployment removes a deployment, if there is one.
 func (tx *Txn) DeleteDeployment(id string) { tx.delete(Deployments, id) }
 
-// PutNode stores a node. What was found damaged when the store was opened is
-// among its events, whatever the caller has put there.
+// PutNode stores a node. It adds events about damage of the state, if the caller's events
+// lack them.
 func (tx *Txn) PutNode(n *api.Node) {
 	if !tx.owned(tableDefOf[Nodes], n) {
 		return
@@ -168,8 +166,8 @@ func (tx *Txn) PutService(s *api.ServiceRegistration) { tx.put(tableDefOf[Servic
 // DeleteService removes the registration of a service, if there is one.
 func (tx *Txn) DeleteService(namespace, id string) { tx.delete(Services, scoped(namespace, id)) }
 
-// PutVariable stores a variable. It fails without a key ([KeysError]), and if the
-// variable has no items in the place of some that cannot be opened ([SealedError]).
+// PutVariable stores a variable. It fails without a key ([KeysError]), and if the variable
+// has no items but replaces items that cannot be opened ([SealedError]).
 func (tx *Txn) PutVariable(v *api.Variable) {
 	err := tx.store.KeysErr()
 	if err == nil && len(v.Items) == 0 {
@@ -198,8 +196,8 @@ func (tx *Txn) PutNamespace(n *api.Namespace) { tx.put(tableDefOf[Namespaces], n
 // DeleteNamespace removes a namespace, if there is one.
 func (tx *Txn) DeleteNamespace(name string) { tx.delete(Namespaces, name) }
 
-// AddScalingEvent adds an event to those of a group and sets its CreateIndex.
-// The last 20 of each group are kept.
+// AddScalingEvent adds an event of a group and sets its CreateIndex. The last 20 events of
+// each group are kept.
 func (tx *Txn) AddScalingEvent(namespace, jobID, group string, event api.ScalingEvent) {
 	event.CreateIndex = tx.index
 	row := &scaling{Namespace: namespace, JobID: jobID, Groups: make(map[string][]api.ScalingEvent)}
@@ -211,7 +209,7 @@ func (tx *Txn) AddScalingEvent(namespace, jobID, group string, event api.Scaling
 	tx.put(tableDefOf[ScalingEvents], row)
 }
 
-// PeriodicLaunch says when a periodic job was launched last.
+// PeriodicLaunch is the time of the last launch of a periodic job.
 type PeriodicLaunch struct {
 	Namespace, JobID string
 	Launch           time.Time
@@ -221,7 +219,7 @@ type PeriodicLaunch struct {
 // PutPeriodicLaunch stores the last launch of a periodic job.
 func (tx *Txn) PutPeriodicLaunch(p *PeriodicLaunch) { tx.put(tableDefOf[PeriodicLaunches], p) }
 
-// fail keeps the first fault.
+// fail records the first error.
 func (tx *Txn) fail(err error) {
 	if tx.err == nil {
 		tx.err = err
@@ -236,8 +234,8 @@ func (tx *Txn) get(k *tableDef, key string) any {
 	return obj
 }
 
-// owned reports whether the store may change an object that is put: not if
-// readers may have it already.
+// owned reports whether the store may change an object that is put. It fails the update if
+// readers may already have the object.
 func (tx *Txn) owned(k *tableDef, obj any) bool {
 	if tx.err != nil {
 		return false
@@ -328,15 +326,15 @@ func samePolicies(before, after any) bool {
 	return reflect.DeepEqual(policies(before), policies(after))
 }
 
-// deletions are the types of the events about what is gone. The end of the
-// other objects is no event.
+// deletions are the event types of deleted objects. The deletion of other objects is not
+// an event.
 var deletions = map[Table]string{
 	Jobs:      "JobDeregistered",
 	Services:  "ServiceDeregistration",
 	Variables: "VariableUpdated",
 }
 
-// addEvent keeps one event for what an operation has done to an object, the last.
+// addEvent adds an event, and replaces an earlier one for the same object and operation.
 func (tx *Txn) addEvent(c change) {
 	obj := c.after
 	if obj == nil {
@@ -360,7 +358,7 @@ func (tx *Txn) addEvent(c change) {
 	}
 }
 
-// finish makes the change complete.
+// finish sets the indexes of the changed tables.
 func (tx *Txn) finish() {
 	if !tx.public {
 		return
@@ -372,7 +370,7 @@ func (tx *Txn) finish() {
 	}
 }
 
-// undo takes all steps back.
+// undo reverts all changes.
 func (tx *Txn) undo() error {
 	var errs []error
 	for _, c := range slices.Backward(tx.changes) {

@@ -16,8 +16,8 @@ func setVariable(tx *Txn, path string, n int) {
 	tx.PutVariable(&api.Variable{Namespace: "default", Path: path, Items: api.VariableItems{"n": strconv.Itoa(n)}})
 }
 
-// woken reports whether a watch set has fired. What shall wake it has happened
-// already: a wait for that is long only when it fails.
+// woken reports whether a watch set has fired. The change has already been made, so the
+// wait is long only if the test fails.
 func woken(ws WatchSet, want bool) bool {
 	wait := 20 * time.Millisecond
 	if want {
@@ -87,8 +87,8 @@ func TestWatch(t *testing.T) {
 			var wg sync.WaitGroup
 			for name, ws := range watches {
 				wg.Go(func() {
-					// Who must not miss it, must not be told too often either; lists
-					// that are near in the tree may be.
+					// The affected watch sets must fire, and few others: lists that are near in the
+					// tree may fire too.
 					if got := woken(ws, want[name]); got != want[name] && !(got && (name == "missing object" || name == "list of another" || name == "list of a job")) {
 						t.Errorf("%s: woken %v, want %v", name, got, want[name])
 					}
@@ -99,7 +99,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Each waiter sees the last change, and no wake-up is without a change.
+// Each waiter sees the last change, and each wake-up has a change.
 func TestNoWakeUpIsLostOrEmpty(t *testing.T) {
 	t.Parallel()
 	s := open(t, temp(t))
@@ -129,7 +129,7 @@ func TestNoWakeUpIsLostOrEmpty(t *testing.T) {
 		})
 	}
 	for range 2 {
-		wg.Go(func() { // its changes wake nobody
+		wg.Go(func() { // these changes wake no watcher
 			for i := range last {
 				if _, err := s.Update(ctx, func(tx *Txn) error { setVariable(tx, "b", i); return nil }); err != nil {
 					t.Error(err)
@@ -183,7 +183,7 @@ func TestEvents(t *testing.T) {
 		running.Status = new("running")
 		tx.PutJob(&running)
 	})
-	update(t, s, func(tx *Txn) { tx.PutMeta("boot", "x") }) // is no event
+	update(t, s, func(tx *Txn) { tx.PutMeta("boot", "x") }) // a fact is no event
 	update(t, s, func(tx *Txn) {
 		tx.PutAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", DeploymentID: "d"})
 		tx.PutDeployment(&api.Deployment{ID: "d", Namespace: "default", JobID: "web"})

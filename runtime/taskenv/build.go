@@ -11,13 +11,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// dirs are the directories that a task is told.
+// dirs are the directories in the environment of a task.
 type dirs struct{ alloc, local, secrets string }
 
 // dirs returns the directories as the task sees them.
 func (in *inputs) dirs() dirs {
 	if in.dir.AllocDir == "" {
-		return dirs{} // no task, or none yet
+		return dirs{} // no task, or no directories yet
 	}
 	switch in.isolation {
 	case driver.FSIsolationChroot, driver.FSIsolationImage:
@@ -28,7 +28,7 @@ func (in *inputs) dirs() dirs {
 	return dirs{alloc: in.dir.SharedAllocDir, local: in.dir.LocalDir, secrets: in.dir.SecretsDir}
 }
 
-// build fills an environment, from the weakest layer to the strongest.
+// build makes an environment, from the weakest layer to the strongest.
 func build(in *inputs) map[string]string {
 	v := &vars{env: make(map[string]string, 24+len(in.host)+len(in.task.Env)), node: &in.node, left: budget}
 	in.builtin(v, in.dirs())
@@ -97,12 +97,12 @@ func (in *inputs) builtin(v *vars, d dirs) {
 		number("NOMAD_CPU_LIMIT", t.CPU)
 		number("NOMAD_MEMORY_LIMIT", t.MemoryMB)
 		number("NOMAD_MEMORY_MAX_LIMIT", t.MemoryMaxMB)
-		// The blank is Nomad's, and scripts test for it.
+		// Nomad sets a blank, and scripts test for it.
 		v.set("NOMAD_CPU_CORES", cmp.Or(t.Cores, " "))
 	}
 }
 
-// allocIndex reads the index from the name of an allocation, "job.group[3]".
+// allocIndex returns the index in the name of an allocation, "job.group[3]".
 func allocIndex(name string) string {
 	open := strings.LastIndexByte(name, '[')
 	if open < 0 || !strings.HasSuffix(name, "]") {
@@ -139,8 +139,8 @@ func (in *inputs) groupPorts(v *vars) {
 	}
 }
 
-// taskPorts sets the ports of the deprecated networks that tasks have of their
-// own: those of this task, and under longer names those of the others.
+// taskPorts sets the ports of the deprecated networks of single tasks: the ports of this task, and
+// under longer names the ports of other tasks.
 func (in *inputs) taskPorts(v *vars) {
 	for _, task := range slices.Sorted(maps.Keys(in.alloc.TaskPorts)) {
 		for _, p := range in.alloc.TaskPorts[task] {
@@ -170,13 +170,13 @@ func (in *inputs) taskPorts(v *vars) {
 	}
 }
 
-// setBoth sets a variable whose name Nomad does not clean under both spellings.
+// setBoth sets a variable whose name Nomad does not clean, under both spellings.
 func (v *vars) setBoth(key, value string) {
 	v.env[key] = value
 	v.env[clean(key)] = value
 }
 
-// meta merges the meta of job, group and task; the latter wins.
+// meta merges the meta of job, group and task; the task has the highest precedence.
 func (in *inputs) meta() map[string]string {
 	meta := make(map[string]string)
 	for _, key := range in.alloc.OptionalMeta {
@@ -190,9 +190,8 @@ func (in *inputs) meta() map[string]string {
 
 type keyValue struct{ key, value string }
 
-// metaVars names each meta key twice, in upper case and as it is written. The
-// weaker come first: a key as written beats one that became the same by upper
-// case.
+// metaVars returns two variables for each meta key, in upper case and as written. Weaker variables
+// come first: a key as written overrides one that is only equal in upper case.
 func metaVars(meta map[string]string, name func(string) string) []keyValue {
 	keys := slices.Sorted(maps.Keys(meta))
 	list := make([]keyValue, 0, 2*len(keys))

@@ -10,13 +10,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// Builder collects the inputs of a task's environment. Its methods may be
-// called concurrently. Maps and slices that it is given must not be changed
-// afterwards.
+// Builder collects the inputs of a task's environment. Its methods may be called concurrently. The
+// caller must not change maps and slices after it has passed them.
 type Builder struct {
 	mu  sync.Mutex
-	in  inputs            // replaced field by field: what a field points to is never changed
-	env weak.Pointer[Env] // made from in, as long as somebody uses it and in is the same
+	in  inputs            // fields are replaced; the values that they point to never change
+	env weak.Pointer[Env] // built from in; nil after a change of in, or when unused
 }
 
 type inputs struct {
@@ -43,7 +42,7 @@ func NewBuilder(node Node, alloc Alloc, task Task) *Builder {
 	return &Builder{in: inputs{node: node, alloc: alloc, task: task}}
 }
 
-// Build returns the environment as of now.
+// Build returns the current environment.
 func (b *Builder) Build() *Env {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -56,30 +55,28 @@ func (b *Builder) Build() *Env {
 	return env
 }
 
-// SetAlloc replaces the facts of the allocation and of the task, after an
-// update or when the network has come up.
+// SetAlloc replaces the data of the allocation and of the task, after an update or when the
+// network is ready.
 func (b *Builder) SetAlloc(alloc Alloc, task Task) {
 	b.set(func(in *inputs) { in.alloc, in.task = alloc, task })
 }
 
-// SetDirs tells where the task's directories are, and how much of the host's
-// files its driver lets it see.
+// SetDirs sets the task's directories, and the file system isolation of its driver.
 func (b *Builder) SetDirs(dir hook.TaskDir, isolation driver.FSIsolation) {
 	b.set(func(in *inputs) { in.dir, in.isolation = dir, isolation })
 }
 
-// SetHostEnv tells what the task inherits from the agent; see [HostEnv]. A task
-// whose driver isolates by image inherits nothing, whatever is set.
+// SetHostEnv sets the variables that the task inherits from the agent; see [HostEnv]. A task whose
+// driver isolates by image inherits none.
 func (b *Builder) SetHostEnv(env map[string]string) { b.set(func(in *inputs) { in.host = env }) }
 
-// SetDriverPorts tells how the driver has mapped the ports of the task's own
-// network, by label.
+// SetDriverPorts sets the driver's port mapping for the task's own network, by label.
 func (b *Builder) SetDriverPorts(ports map[string]int) {
 	b.set(func(in *inputs) { in.driverPorts = ports })
 }
 
-// SetHookEnv replaces what one hook contributes; nil takes it back. Hooks count
-// in the order of their first call, the later the stronger.
+// SetHookEnv replaces the variables of one hook; nil removes them. Hooks are ordered by their
+// first call; later hooks have precedence.
 func (b *Builder) SetHookEnv(hook string, env map[string]string) {
 	b.set(func(in *inputs) {
 		in.hooks = slices.Clone(in.hooks)
@@ -92,8 +89,8 @@ func (b *Builder) SetHookEnv(hook string, env map[string]string) {
 	})
 }
 
-// SetTemplateEnv replaces the variables that templates contribute. They are the
-// strongest, and are not interpolated.
+// SetTemplateEnv replaces the variables of templates. They have the highest precedence, and are
+// not interpolated.
 func (b *Builder) SetTemplateEnv(env map[string]string) {
 	b.set(func(in *inputs) { in.template = env })
 }

@@ -12,9 +12,8 @@ import (
 // config: each variable as a tree along its dots, env with all of them by their
 // full names, and node, attr and meta with the facts of the node.
 //
-// Where one name is both a value and the beginning of others, the tree wins. A
-// name with an empty part ("a..b"), or with more than 100 parts, is reachable
-// through env only.
+// If a name is both a value and the prefix of others, the tree wins. A name with an empty part
+// ("a..b"), or with more than 100 parts, is available only in env.
 func (e *Env) ConfigVars() map[string]cty.Value {
 	root := make(tree)
 	for key, value := range e.vars {
@@ -46,7 +45,7 @@ func (e *Env) ConfigVars() map[string]cty.Value {
 	return config
 }
 
-// maxParts bounds the depth of the trees, and with it the stack that they take.
+// maxParts limits the depth of the trees, and with it the size of the stack.
 const maxParts = 100
 
 // tree is a level of names; a branch is a tree or a leaf.
@@ -57,8 +56,8 @@ type branch struct {
 	tree tree // nil for a leaf
 }
 
-// insert adds one dotted name. It ignores a name with an empty part or with an
-// absurd number of parts.
+// insert adds one dotted name. It ignores a name with an empty part or with more than maxParts
+// parts.
 func (t tree) insert(name, value string) {
 	if strings.Count(name, ".") >= maxParts || strings.Contains("."+name+".", "..") {
 		return

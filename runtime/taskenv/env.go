@@ -4,8 +4,8 @@ import (
 	"slices"
 )
 
-// Env is the environment of a task, or of an allocation, at one moment. It
-// never changes and is safe for concurrent use.
+// Env is the environment of a task or of an allocation at one point in time. It never changes and
+// is safe for concurrent use.
 type Env struct {
 	in   *inputs
 	vars map[string]string
@@ -13,7 +13,7 @@ type Env struct {
 
 func newEnv(in *inputs) *Env { return &Env{in: in, vars: build(in)} }
 
-// Vars returns all variables. The map is the one of e and must not be changed.
+// Vars returns all variables. The map belongs to e and must not be changed.
 func (e *Env) Vars() map[string]string { return e.vars }
 
 // List returns all variables as "key=value", sorted.
@@ -26,9 +26,9 @@ func (e *Env) List() []string {
 	return list
 }
 
-// Replace replaces every ${name} in s that is a variable or a fact of the node
-// (node.*, attr.*, meta.*); everything else stays as it is. This is the text
-// engine, for all fields but a task's config (see [Env.ConfigVars]).
+// Replace replaces every ${name} in s that is a variable or an attribute of the node (node.*,
+// attr.*, meta.*), and keeps the rest of s. This is the text engine, for all fields but a task's
+// config (see [Env.ConfigVars]).
 func (e *Env) Replace(s string) string {
 	left := budget
 	return expand(s, &left, func(name string) (string, bool) { return lookup(e.vars, &e.in.node, name) })

@@ -43,7 +43,7 @@ func testDir() hook.TaskDir {
 	}
 }
 
-// expect checks single variables; "-" means that there must be none.
+// expect checks single variables; "-" means that the variable must be absent.
 func expect(t *testing.T, e *Env, want map[string]string) {
 	t.Helper()
 	got := e.Vars()
@@ -121,7 +121,7 @@ func TestGroupPorts(t *testing.T) {
 		"NOMAD_PORT_http": "8080", "NOMAD_ALLOC_PORT_http": "8080", "NOMAD_HOST_PORT_http": "20001",
 		"NOMAD_IP_http": "192.0.2.2", "NOMAD_HOST_IP_http": "192.0.2.2",
 		"NOMAD_ADDR_http": "192.0.2.2:20001", "NOMAD_HOST_ADDR_http": "192.0.2.2:20001",
-		// RS-075, and both spellings where Nomad has the raw one only
+		// RS-075, and both spellings where Nomad has only the raw one.
 		"NOMAD_PORT_my_port": "20002", "NOMAD_PORT_my-port": "-", "NOMAD_ADDR_my_port": "192.0.2.2:20002",
 		"NOMAD_HOST_IP_my-port": "192.0.2.2", "NOMAD_HOST_IP_my_port": "192.0.2.2",
 		"NOMAD_HOST_ADDR_my-port": "192.0.2.2:20002", "NOMAD_HOST_ADDR_my_port": "192.0.2.2:20002",
@@ -178,7 +178,7 @@ func TestMeta(t *testing.T) {
 	})
 }
 
-// Keys that become the same: the one written that way wins, always.
+// Keys that become equal: the key that was written that way always wins.
 func TestKeysThatBecomeTheSame(t *testing.T) {
 	alloc := testAlloc()
 	alloc.JobMeta = map[string]string{"a-b": "dash", "a_b": "underscore", "a+b": "plus", "x+y": "1", "x-y": "2", "low": "l", "LOW": "u"}
@@ -191,7 +191,7 @@ func TestKeysThatBecomeTheSame(t *testing.T) {
 	}
 }
 
-// Section 8.3: each source beats those before it.
+// Section 8.3: each source overrides the previous ones.
 func TestPrecedence(t *testing.T) {
 	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app"})
 	b.SetHostEnv(map[string]string{"NOMAD_TASK_NAME": "host", "X": "host", "NOMAD_META_a-b": "host"})
@@ -283,7 +283,7 @@ func TestReplace(t *testing.T) {
 		"${X}}":             "x}",
 		"${a..b}":           "dots",
 		"${NOPE} ${X}":      "${NOPE} x",
-		"${REF}":            "${Y}", // what comes in is not looked at again
+		"${REF}":            "${Y}", // replaced text is not expanded again
 		"$X {X} %X%":        "$X {X} %X%",
 		"é${X}é":            "éxé",
 		"${node.attr.x}":    "${node.attr.x}",
@@ -296,8 +296,8 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// Entries of one block may refer to each other in any order; a circle means
-// what was there before.
+// Entries of one block may refer to each other in any order; a cyclic reference has the value of
+// the weaker layers.
 func TestEntriesThatReferToEachOther(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -337,7 +337,7 @@ func TestEntriesThatReferToEachOther(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for range 10 { // maps have no order
+			for range 10 { // map iteration is random
 				b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", Env: c.env})
 				b.SetHostEnv(c.host)
 				expect(t, b.Build(), c.want)
@@ -346,8 +346,8 @@ func TestEntriesThatReferToEachOther(t *testing.T) {
 	}
 }
 
-// References that double the text at each step, or repeat a long one, end at a
-// bound; so does a single text.
+// References that double the text at each step, or repeat a long one, end at a limit; so does a
+// single text.
 func TestExpansionIsBounded(t *testing.T) {
 	env := map[string]string{"V000": strings.Repeat("x", 1<<10)}
 	for i := 1; i < 200; i++ {
@@ -464,7 +464,7 @@ func TestConfigEngine(t *testing.T) {
 		{text: "${NOMAD_PORT_http + 1}", want: "20447"},
 		{text: "${NOMAD_PORT_my_port}", want: "20447"},
 		{text: "${node.unique.name} ${attr.kernel.name} ${node.attr.kernel.name} ${meta.rack} ${node.meta.rack}", want: "box linux linux r1 r1"},
-		{text: "${F}", want: "${UNKNOWN}"}, // the value of a variable is not looked at again
+		{text: "${F}", want: "${UNKNOWN}"}, // the value of a variable is not expanded again
 		{text: "${UNKNOWN}", fault: `Unknown variable: There is no variable named "UNKNOWN".`},
 		{text: "${attr.nope}", fault: `Unsupported attribute: This object does not have an attribute named "nope".`},
 		{text: "${NOMAD_PORT_my-port}", fault: `Did you mean "NOMAD_PORT_my_port"?`},
@@ -487,7 +487,7 @@ func TestConfigEngine(t *testing.T) {
 	}
 }
 
-// An environment must not hold copies of what all allocations share.
+// An environment must not copy data that all allocations share.
 func TestEnvSharesTheNode(t *testing.T) {
 	node := testNode()
 	for i := range 1000 {

@@ -2,17 +2,16 @@ package taskenv
 
 import "strings"
 
-// budget bounds how much text replacements may add in one go. References that
-// refer to each other can double the text at each step; no environment beyond
-// this size can be handed to a process.
+// budget limits how many bytes one build or replacement may insert. References that refer to each
+// other can double the text at each step; a process cannot have an environment of this size.
 const budget = 8 << 20
 
-// expand replaces each ${name} that lookup knows, in one pass: what it puts in
-// is not looked at again. Everything else stays as it is, also what would take
-// more than left, from which it subtracts what it has put in.
+// expand replaces each ${name} for which lookup returns a value, in one pass: it does not expand
+// the inserted text. Other text is unchanged, including references whose value is longer than
+// left. expand subtracts the inserted bytes from left.
 func expand(s string, left *int, lookup func(name string) (string, bool)) string {
 	var out strings.Builder
-	done := 0 // s up to here is in out
+	done := 0 // s[:done] is in out
 	for i := 0; ; {
 		name, start, end := nextRef(s, i)
 		if end < 0 {
@@ -38,7 +37,7 @@ func expand(s string, left *int, lookup func(name string) (string, bool)) string
 	return out.String()
 }
 
-// nextRef finds the first ${name} in s[from:]. end is negative if there is none.
+// nextRef returns the first ${name} in s[from:]. end is negative if there is none.
 func nextRef(s string, from int) (name string, start, end int) {
 	for {
 		i := strings.Index(s[from:], "${")
@@ -61,8 +60,8 @@ func isNameByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-' || c == '.'
 }
 
-// cleanKey replaces what does not belong into the name of a variable, in the
-// families of names that are made from labels and meta keys.
+// cleanKey replaces invalid characters in the name of a variable, for the families of names that
+// are made from labels and meta keys.
 func cleanKey(key string) string {
 	for _, prefix := range []string{"NOMAD_ADDR_", "NOMAD_IP_", "NOMAD_PORT_", "NOMAD_HOST_PORT_", "NOMAD_META_"} {
 		if strings.HasPrefix(key, prefix) {
@@ -72,8 +71,7 @@ func cleanKey(key string) string {
 	return key
 }
 
-// clean replaces each byte that is no letter, digit, dot or underscore by an
-// underscore.
+// clean replaces each byte except letters, digits, dots and underscores by an underscore.
 func clean(key string) string {
 	dirty := func(c byte) bool { return !isNameByte(c) || c == '-' }
 	for i := range len(key) {

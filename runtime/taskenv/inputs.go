@@ -8,35 +8,35 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// Node is what tasks may know of the node.
+// Node has the data of the node for tasks.
 type Node struct {
 	model.NodeFacts
 	ParentCgroup string // empty if the node has no cgroups
 }
 
-// Alloc is what tasks may know of their allocation.
+// Alloc has the data of the allocation for its tasks.
 type Alloc struct {
 	ID          string
 	Name        string // "<job>.<group>[<index>]"
 	Namespace   string
 	JobID       string
 	JobName     string
-	ParentJobID string // of a periodic or dispatched job; else empty
+	ParentJobID string // for a child of a periodic or parameterized job; else empty
 	Group       string
 
-	// OptionalMeta are the meta keys that the dispatch of a parameterized job
-	// may leave out: they are then set, and empty.
+	// OptionalMeta are the meta keys that the dispatch of a parameterized job may omit: their
+	// variables are set to "".
 	OptionalMeta []string
 	JobMeta      map[string]string
 	GroupMeta    map[string]string
 
-	Ports     []Port            // of the group
-	Network   *NetworkStatus    // nil unless the allocation has a network of its own
-	TaskPorts map[string][]Port // of the task-level networks, by task; deprecated in job files
+	Ports     []Port            // ports of the group
+	Network   *NetworkStatus    // nil unless the allocation has its own network
+	TaskPorts map[string][]Port // ports of the task-level networks, by task; deprecated in job files
 }
 
-// Task is what is known of one task from the job and the placement. The zero
-// value stands for no task: the environment of the allocation.
+// Task has the data of one task from the job and the placement. The zero value means no task: the
+// environment of the allocation.
 type Task struct {
 	Name        string
 	Meta        map[string]string
@@ -51,7 +51,7 @@ type Task struct {
 type Port struct {
 	Label  string
 	Value  int    // port on the host
-	To     int    // port in the allocation's network; 0 or less means the same
+	To     int    // port in the allocation's network; 0 or less means Value
 	HostIP string // address on the host
 }
 
@@ -61,9 +61,9 @@ type NetworkStatus struct {
 	Address   string
 }
 
-// HostEnv turns the environment of this process ("key=value") into what tasks
-// may inherit of it: the names in allow, and none in deny. A nil allow means all, a nil
-// deny [base.EnvDenylist]. It is made once; all builders share it.
+// HostEnv returns the variables of environ ("key=value") that tasks may inherit: the names in
+// allow, and none in deny. A nil allow means all, a nil deny [base.EnvDenylist]. The result is
+// computed once and shared by all builders.
 func HostEnv(environ, deny, allow []string) map[string]string {
 	if deny == nil {
 		deny = base.EnvDenylist()

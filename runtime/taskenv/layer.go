@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// vars is an environment that is being filled, layer upon layer.
+// vars is an environment that is built layer by layer.
 type vars struct {
 	env  map[string]string
 	node *Node
-	left int // of the budget
+	left int // rest of the budget
 }
 
-// set puts one value in, under its clean name.
+// set sets one variable under its clean name.
 func (v *vars) set(key, value string) { v.env[cleanKey(key)] = value }
 
-// lookup finds a variable or a fact of the node.
+// lookup returns the value of a variable or of an attribute of the node.
 func (v *vars) lookup(name string) (string, bool) { return lookup(v.env, v.node, name) }
 
 func lookup(env map[string]string, node *Node, name string) (string, bool) {
@@ -30,13 +30,12 @@ func lookup(env map[string]string, node *Node, name string) (string, bool) {
 	return node.Lookup(name)
 }
 
-// add lays one layer over what is there. Its values may refer to what is there,
-// and to each other in any order. Within a circle of references, each one means
-// what was there before: PATH = "/x:${PATH}" extends the PATH below; where
-// there was nothing, the reference stays as it is.
+// add adds a layer. Its values may refer to variables of earlier layers and to each other in any
+// order. A reference in a cycle has the value of the earlier layers: PATH = "/x:${PATH}" extends
+// the earlier PATH; without an earlier value, the reference is unchanged.
 func (v *vars) add(layer map[string]string) {
 	layer = cleanKeys(layer)
-	if !refers(layer) { // most do not, the host's variables above all
+	if !refers(layer) { // most layers have no references, above all the host's variables
 		maps.Copy(v.env, layer)
 		return
 	}
@@ -45,7 +44,7 @@ func (v *vars) add(layer map[string]string) {
 	for _, key := range circles.order {
 		resolved[key] = expand(layer[key], &v.left, func(name string) (string, bool) {
 			if target, ok := entry(layer, name); ok && circles.of[target] != circles.of[key] {
-				return resolved[target], true // order puts it first
+				return resolved[target], true // already set, because order has target first
 			}
 			return v.lookup(name)
 		})
@@ -73,8 +72,8 @@ func entry(layer map[string]string, name string) (string, bool) {
 	return clean, ok
 }
 
-// cleanKeys cleans all keys. If two become the same, the one that was clean
-// already wins, else the last in order. It does not change layer.
+// cleanKeys cleans all keys. If two keys become equal, the key that was clean before wins, else
+// the last in order. It does not change layer.
 func cleanKeys(layer map[string]string) map[string]string {
 	var dirty []string
 	for key := range layer {
@@ -97,14 +96,14 @@ func cleanKeys(layer map[string]string) map[string]string {
 	return out
 }
 
-// cycles says how the entries of a layer refer to each other.
+// cycles has the order and the cycles of the references in a layer.
 type cycles struct {
-	order []string       // each entry after those that it refers to, circles aside
-	of    map[string]int // entries with the same number refer to each other
+	order []string       // each entry after the entries that it refers to, except in cycles
+	of    map[string]int // entries with the same number form a cycle
 }
 
-// findCycles is Tarjan's algorithm for strongly connected components. The
-// outcome depends on the layer alone, not on the order of a map.
+// findCycles is Tarjan's algorithm for strongly connected components. The result depends only on
+// the layer, not on the order of a map.
 func findCycles(layer map[string]string) cycles {
 	c := cycles{of: make(map[string]int, len(layer))}
 	index := make(map[string]int, len(layer)) // order of the first visit, from 1
@@ -130,7 +129,7 @@ func findCycles(layer map[string]string) cycles {
 			}
 		}
 
-		if low == index[key] { // nothing above key on the stack leads below it
+		if low == index[key] { // key is the root of its component
 			for _, member := range stack[bottom:] {
 				c.of[member] = low
 			}

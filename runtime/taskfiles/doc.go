@@ -1,11 +1,9 @@
-// Package taskfiles reads the files of allocations for people who are not on the
-// machine.
+// Package taskfiles reads the files of allocations for remote clients.
 //
-// Tasks own what lies in their directories: each name in a path may be a link by
-// the time it is opened, a FIFO that nobody writes to, or a device. So a path is
-// walked by hand, one open directory after the other (walk.go), which always
-// knows where it is: it never leaves the directory of the allocation, and knows
-// secrets under any name. What is no regular file is never opened.
+// Tasks can write to their directories: each name in a path may be a link by the time it is
+// opened, a FIFO without a writer, or a device. So the package opens a path element by element
+// (walk.go) and always knows the real position: it never leaves the directory of the allocation,
+// and recognises secrets under any name. It opens regular files only.
 //
-// The package writes nothing. What tasks print is followed by runtime/logs.
+// The package writes nothing. Package runtime/logs follows the output of tasks.
 package taskfiles

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Origin says from where a Follow counts its offset.
+// Origin is the position from which Follow counts its offset.
 type Origin int
 
 const (
@@ -19,41 +19,39 @@ const (
 	FromEnd
 )
 
-// FollowRequest says what to read of a file.
+// FollowRequest selects the part of a file to read.
 type FollowRequest struct {
 	Origin Origin
 	Offset int64 // bytes after the start or before the end
-	// Once ends at the end of what is there, instead of waiting for more.
+	// Once makes Follow return at the current end, instead of waiting for more.
 	Once bool
 }
 
-// The events of a file that is followed. The texts are Nomad's.
+// Events of a followed file. The texts are Nomad's.
 const (
 	EventTruncated = "file truncated"
 	EventDeleted   = "file deleted"
 )
 
-// Chunk is a piece of a file, or an event. Data is valid until the function
-// returns that was given it.
+// Chunk is a piece of a file, or an event. Data is valid until emit returns.
 type Chunk struct {
-	Offset int64 // behind Data
+	Offset int64 // of the end of Data
 	Data   []byte
-	Event  string // one of the events, then without Data
+	Event  string // one of the events; then Data is empty
 }
 
-// again is how often a file is looked at that says nothing of its changes: the
-// kernel may have no watch left to give, and network file systems know none.
+// again is the polling interval for a file without change notifications: the kernel may have no
+// watch left, and network file systems have none.
 const again = time.Second
 
 var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
-// Path returns the path by which the file was asked for, relative to the
-// directory of the allocation.
+// Path returns the requested path of the file, relative to the directory of the allocation.
 func (f *File) Path() string { return f.path }
 
-// Follow passes on what is in the file, and what comes to it. One that becomes
-// shorter is read from its start again. Follow returns nil when the file is
-// deleted, and with Once at its end; else the error of emit or the cause of ctx.
+// Follow passes the content of the file to emit, and then appended data. A truncated file is read
+// from its start again. Follow returns nil when the file is deleted, or with Once at its end; else
+// the error of emit or the cause of ctx.
 func (f *File) Follow(ctx context.Context, r FollowRequest, emit func(Chunk) error) error {
 	offset := max(r.Offset, 0)
 	if r.Origin == FromEnd {
@@ -73,7 +71,7 @@ func (f *File) Follow(ctx context.Context, r FollowRequest, emit func(Chunk) err
 	}
 	defer stop()
 	for {
-		changed := next() // before the look, so that nothing is missed
+		changed := next() // before the read, so that no change is missed
 		var st unix.Stat_t
 		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 			return fmt.Errorf("stat %s: %w", f.path, err)
@@ -108,7 +106,7 @@ func wait(ctx context.Context, changed <-chan struct{}) error {
 	return nil
 }
 
-// size is where the file ends now.
+// size returns the current size of the file.
 func (f *File) size() (int64, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -117,7 +115,7 @@ func (f *File) size() (int64, error) {
 	return info.Size(), nil
 }
 
-// read passes on what is there from offset, and returns where it ends.
+// read passes the content from offset on to emit, and returns the offset of its end.
 func (f *File) read(ctx context.Context, offset int64, emit func(Chunk) error) (int64, error) {
 	buf := buffers.Get().(*[64 << 10]byte)
 	defer buffers.Put(buf)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// follower collects what a Follow passes on.
+// follower collects the chunks of a Follow.
 type follower struct {
 	chunks chan Chunk
 	ended  chan error
@@ -87,14 +87,14 @@ func TestFollow(t *testing.T) {
 	appendTo(t, path, "bcd")
 	f.expect(t, "bcd", "", 4)
 
-	// A file that becomes shorter is another one.
+	// A file that becomes shorter was truncated.
 	if err := os.WriteFile(path, []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	f.expect(t, "", EventTruncated, 0)
 	f.expect(t, "x", "", 1)
 
-	// What came before the end is still passed on.
+	// Data that was written before the file was deleted is still passed on.
 	appendTo(t, path, "y")
 	f.expect(t, "y", "", 2)
 	if err := os.Remove(path); err != nil {
@@ -154,7 +154,7 @@ func TestFollowFrom(t *testing.T) {
 	}
 }
 
-// Many followers of many files share one queue, and leave nothing.
+// Many followers of many files share one inotify queue, and leak nothing.
 func TestManyFollowers(t *testing.T) {
 	d, base := newDir(t)
 	goroutines, open := runtime.NumGoroutine(), descriptors(t)

@@ -19,26 +19,24 @@ import (
 // text is Nomad's.
 var ErrEscapes = errors.New("Path escapes the alloc directory")
 
-// ErrDirectory means that something can be read that is a directory.
+// ErrDirectory means that the path of a file is a directory.
 var ErrDirectory = errors.New("is a directory")
 
-// ErrNotRegular means that something is no file that could be read: a FIFO, a
-// socket, a device.
+// ErrNotRegular means that a path leads to a FIFO, a socket or a device.
 var ErrNotRegular = errors.New("is not a regular file")
 
-// ProtectedError means that a file is nobody's business but its task's.
+// ProtectedError means that only its task may read a file.
 type ProtectedError struct {
 	Kind string // secret or private
-	Path string // as it was asked for
+	Path string // as requested
 }
 
 func (e *ProtectedError) Error() string {
 	return fmt.Sprintf("Reading %s file prohibited: %s", e.Kind, e.Path)
 }
 
-// Files gives access to the files of allocations. The zero value is ready, and
-// holds nothing while nobody follows a file. Its methods may be called
-// concurrently.
+// Files opens the files of allocations. The zero value is ready, and uses no resources while no
+// file is followed. Its methods may be called concurrently.
 type Files struct {
 	watcher watcher
 }
@@ -51,8 +49,8 @@ type Dir struct {
 	path  string
 }
 
-// Open opens the directory of an allocation. The parent is trusted, the name is
-// not. The error is fs.ErrNotExist if there is none.
+// Open opens the directory of an allocation. The parent is trusted, the name is not. The error is
+// fs.ErrNotExist if the directory does not exist.
 func (f *Files) Open(parent, allocID string) (*Dir, error) {
 	if strings.Contains(allocID, "/") || allocID == "." || allocID == ".." {
 		return nil, ErrEscapes
@@ -70,24 +68,24 @@ func (f *Files) Open(parent, allocID string) (*Dir, error) {
 	return &Dir{files: f, fd: fd, path: path}, nil
 }
 
-// Close gives the directory back. What was opened in it stays open.
+// Close closes the directory. Files that were opened in it stay open.
 func (d *Dir) Close() error { return unix.Close(d.fd) }
 
-// Info says what lies under a name.
+// Info describes a file or directory.
 type Info struct {
 	fs.FileInfo
 	name string
-	// ContentType is that of the content, of one file that was asked for.
+	// ContentType is the MIME type of the content; only Stat sets it.
 	ContentType string
 }
 
-// Name returns the last part of the path, without links.
+// Name returns the last element of the path, with links resolved.
 func (i Info) Name() string { return i.name }
 
-// unknownContent is the content type of what is not looked into.
+// unknownContent is the content type of files that are not read.
 const unknownContent = "application/octet-stream"
 
-// Stat says what a path leads to.
+// Stat describes the file or directory of a path.
 func (d *Dir) Stat(path string) (Info, error) {
 	p, err := d.walk(path)
 	if err != nil {
@@ -100,7 +98,7 @@ func (d *Dir) Stat(path string) (Info, error) {
 	}
 	i := Info{FileInfo: info, name: filepath.Base(d.path + "/" + strings.Join(p.names, "/")), ContentType: unknownContent}
 	if info.Mode().IsRegular() && p.protection() == "" {
-		// One that cannot be read is there nevertheless.
+		// A file that cannot be read exists nevertheless.
 		if content, err := p.reopen(); err == nil {
 			defer content.Close()
 			var head [512]byte
@@ -111,9 +109,8 @@ func (d *Dir) Stat(path string) (Info, error) {
 	return i, nil
 }
 
-// List says what lies in a directory, in the order of the names. Links are not
-// followed. The FIFOs of the output, which are beside the directories of the tasks, are
-// left out: under Nomad they are elsewhere.
+// List lists a directory, sorted by name. It does not follow links. It omits the FIFOs of task
+// output, which are beside the directories of the tasks, because Nomad has them elsewhere.
 func (d *Dir) List(path string) ([]Info, error) {
 	p, err := d.walk(path)
 	if err != nil {
@@ -124,7 +121,7 @@ func (d *Dir) List(path string) ([]Info, error) {
 	if err := unix.Fstat(p.fd(), &st); err != nil {
 		return nil, d.errorf("open", path, err)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR { // os.OpenRoot would wait for the writer of a FIFO
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR { // os.OpenRoot would block on a FIFO without a writer
 		return nil, d.errorf("open", path, unix.ENOTDIR)
 	}
 	root, err := os.OpenRoot(procPath(p.fd()))
@@ -144,7 +141,7 @@ func (d *Dir) List(path string) ([]Info, error) {
 	slices.Sort(names)
 	infos := make([]Info, 0, len(names))
 	for _, name := range names {
-		// What has gone meanwhile is not there.
+		// Files that were removed meanwhile are omitted.
 		if info, err := root.Lstat(name); err == nil && (len(p.names) > 0 || info.Mode()&os.ModeNamedPipe == 0) {
 			infos = append(infos, Info{FileInfo: info, name: name})
 		}
@@ -156,11 +153,11 @@ func (d *Dir) List(path string) ([]Info, error) {
 type File struct {
 	*os.File
 	files *Files
-	path  string // as it was asked for, without a slash before it
+	path  string // as requested, without a leading slash
 }
 
-// Open opens a file to be read. It does not block, and refuses what is no
-// regular file, and secrets by whatever way the path gets there.
+// Open opens a file for reading. It does not block, and rejects secrets and files that are not
+// regular, whatever path or links lead to them.
 func (d *Dir) Open(path string) (*File, error) {
 	p, err := d.walk(path)
 	if err != nil {
@@ -187,7 +184,7 @@ func (d *Dir) Open(path string) (*File, error) {
 	return &File{File: f, files: d.files, path: strings.TrimLeft(path, "/")}, nil
 }
 
-// errorf names the path as it is on the machine, where an operator can look.
+// errorf returns an error with the path on the machine, for the operator.
 func (d *Dir) errorf(op, path string, err error) error {
 	if errors.Is(err, ErrEscapes) {
 		return ErrEscapes
@@ -199,5 +196,5 @@ func (d *Dir) errorf(op, path string, err error) error {
 	return &fs.PathError{Op: op, Path: strings.TrimRight(d.path+"/"+strings.Trim(path, "/"), "/"), Err: err}
 }
 
-// procPath is a path to exactly what is open, whatever its name leads to by now.
+// procPath returns a path to the open file, whatever its name leads to by now.
 func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

@@ -17,14 +17,14 @@ import (
 
 const allocID = "11111111-2222-3333-4444-555555555555"
 
-// What must never be seen.
+// Contents that must never be returned.
 const (
 	outside = "outside of the allocation"
 	secret  = "secret of the task"
 )
 
-// newDir makes the directory of an allocation, with all that is not to be read
-// around it and in it. It returns the handle and the path.
+// newDir makes the directory of an allocation, with protected files around it and in it. It
+// returns the handle and the path.
 func newDir(t testing.TB) (*Dir, string) {
 	t.Helper()
 	top := t.TempDir()
@@ -64,7 +64,7 @@ func newDir(t testing.TB) (*Dir, string) {
 	return d, base
 }
 
-// RS-079: what is secret is not read, and nothing outside of the directory.
+// RS-079: secrets and files outside of the directory are not read.
 func TestOpen(t *testing.T) {
 	d, base := newDir(t)
 	if err := unix.Mkfifo(filepath.Join(base, "alloc/fifo"), 0o666); err != nil {
@@ -167,7 +167,7 @@ func TestDeviceIsNotOpened(t *testing.T) {
 	}
 }
 
-// Nothing that a task can make there keeps a caller waiting, and nothing stays open.
+// No file that a task can make blocks a caller, and no descriptor stays open.
 func TestSpecialFilesBlockNobody(t *testing.T) {
 	d, base := newDir(t)
 	fifo, socket, device := filepath.Join(base, "alloc/fifo"), filepath.Join(base, "alloc/socket"), filepath.Join(base, "alloc/device")
@@ -180,7 +180,7 @@ func TestSpecialFilesBlockNobody(t *testing.T) {
 	}
 	defer l.Close()
 	kinds := []string{"alloc/fifo", "alloc/socket", "alloc/fifo/below"}
-	if err := unix.Mknod(device, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))); err == nil { // as root only
+	if err := unix.Mknod(device, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))); err == nil { // root only
 		kinds = append(kinds, "alloc/device")
 	}
 	before := descriptors(t)
@@ -210,8 +210,7 @@ func TestSpecialFilesBlockNobody(t *testing.T) {
 	}
 }
 
-// A link that is swapped with a directory while somebody reads leads nowhere
-// else, whatever the moment.
+// A link that is swapped with a directory during a read never leads outside, at any point in time.
 func TestSwappedLink(t *testing.T) {
 	d, base := newDir(t)
 	dir, link := base+"/alloc/swap", base+"/alloc/swap.link"
@@ -316,7 +315,7 @@ func TestOpenDirectory(t *testing.T) {
 	}
 }
 
-// No path reads what is outside of the allocation, or a secret.
+// No path reads a file outside of the allocation, or a secret.
 func FuzzPath(f *testing.F) {
 	for _, seed := range []string{
 		"alloc/data/a", "../passwd", "alloc/outdir/passwd", "web/local/keys/token", "alloc/task/SECRETS/token",

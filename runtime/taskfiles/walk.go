@@ -9,24 +9,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a path may ask for: a task could make us follow links for ever, or keep
-// as many directories open as it likes.
+// Limits of a path: a task could create an endless chain of links, or make the agent keep any
+// number of directories open.
 const (
 	maxLinks = 40
 	maxDepth = 100
 )
 
-// place is where a walk has come to. It holds all directories on the way there,
-// so that ".." is a step back on our own way, and never one that somebody else
-// has chosen.
+// place is the current position of a walk. It keeps all directories on the path open, so that ".."
+// returns to the directory that was opened, even if a task has moved it.
 type place struct {
-	root  int      // the directory of the allocation, which is not ours to close
+	root  int      // the directory of the allocation; place does not close it
 	fds   []int    // O_PATH, one per name
-	names []string // the way from the root, without links
+	names []string // the path from the root, without links
 }
 
-// walk goes where a path leads. Links are followed, as long as they stay inside;
-// absolute ones are those that a task makes from its environment.
+// walk resolves a path. It follows links that stay inside; absolute links are those that a task
+// makes from its environment.
 func (d *Dir) walk(path string) (_ *place, err error) {
 	p := &place{root: d.fd}
 	defer func() {
@@ -84,8 +83,8 @@ func (d *Dir) walk(path string) (_ *place, err error) {
 	return p, nil
 }
 
-// linkTarget reads what is open, if it is a link. That of a link in /proc, which
-// leads where no path does, is a mere text.
+// linkTarget returns the target of an open link as text. The target of a magic link in /proc need
+// not be a path.
 func linkTarget(fd int) (target string, isLink bool, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -111,7 +110,7 @@ func (p *place) close() {
 	}
 }
 
-// fd is a handle (O_PATH) on what is here.
+// fd returns a handle (O_PATH) of the current position.
 func (p *place) fd() int {
 	if len(p.fds) == 0 {
 		return p.root
@@ -119,8 +118,8 @@ func (p *place) fd() int {
 	return p.fds[len(p.fds)-1]
 }
 
-// protection says what keeps the content of this place from being read. Below a
-// task, the names of Nomad are taken in any case, as Nomad does.
+// protection returns why the content of this place must not be read, or "". Below a task, Nomad's
+// names are matched without regard to case, as in Nomad.
 func (p *place) protection() string {
 	if len(p.names) < 2 {
 		return ""
@@ -134,13 +133,14 @@ func (p *place) protection() string {
 	return ""
 }
 
-// reopen opens what is here, and nothing else, to be read.
+// reopen opens the file of the current position for reading.
 func (p *place) reopen() (*os.File, error) {
 	fd, err := unix.Open(procPath(p.fd()), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
-	// Blocking again: a regular file is never waited for, and the poller cannot.
+	// The descriptor is blocking again: reads of a regular file never wait, and the poller does
+	// not support it.
 	if err := unix.SetNonblock(fd, false); err != nil {
 		unix.Close(fd)
 		return nil, err
@@ -148,7 +148,7 @@ func (p *place) reopen() (*os.File, error) {
 	return os.NewFile(uintptr(fd), strings.Join(p.names, "/")), nil
 }
 
-// openat opens one name below a directory as a handle, and follows no link.
+// openat opens one name in a directory as a handle (O_PATH), without following links.
 func openat(dir int, name string, flags int) (int, error) {
 	for {
 		fd, err := unix.Openat(dir, name, flags|unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)

@@ -8,34 +8,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watcher wakes those who wait for files to change. There is one inotify for all
-// of them, since a user has few; it is there as long as somebody waits.
+// watcher notifies followers of file changes. All followers share one inotify, since a user has
+// few; it exists while a file is followed.
 type watcher struct {
 	mu      sync.Mutex
-	inotify *inotify           // nil while nobody waits
-	watched map[int32]*watched // by the number that the kernel gave
+	inotify *inotify           // nil without followers
+	watched map[int32]*watched // by inotify watch descriptor
 }
 
-// inotify is one queue of the kernel.
+// inotify is one inotify queue of the kernel.
 type inotify struct {
-	fd    int // Fd of the file would have its reader block
+	fd    int // not file.Fd(), which would make the reader block
 	file  *os.File
-	ended chan struct{} // closed by its reader
+	ended chan struct{} // closed by the reader
 }
 
-// watched is one file, and all who wait for it.
+// watched is one file with its number of followers.
 type watched struct {
 	followers int
-	changed   chan struct{} // closed and replaced when something has happened
+	changed   chan struct{} // closed and replaced at each change
 }
 
-// changes are what a follower wants to know of. The number of names is one of
-// the attributes, so a removal is an event even if somebody has the file open.
+// changes are the events that wake a follower. The number of links is one of the attributes, so a
+// removal is an event even if a process has the file open.
 const changes = unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
 
-// watch begins to watch an open file. next returns a channel that is closed at
-// the next change; stop ends the watching. An error is no more than the limits of
-// the kernel.
+// watch starts to watch an open file. next returns a channel that is closed at the next change;
+// stop stops watching. An error means only that a limit of the kernel is reached.
 func (w *watcher) watch(f *os.File) (next func() <-chan struct{}, stop func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -48,7 +47,7 @@ func (w *watcher) watch(f *os.File) (next func() <-chan struct{}, stop func(), e
 		return nil, nil, err
 	}
 	number := int32(n)
-	file := w.watched[number] // the kernel knows the same file again
+	file := w.watched[number] // the kernel returns the same watch descriptor for the same file
 	if file == nil {
 		file = &watched{changed: make(chan struct{})}
 		w.watched[number] = file
@@ -72,12 +71,12 @@ func (w *watcher) openLocked() error {
 	}
 	w.inotify = &inotify{fd, os.NewFile(uintptr(fd), "inotify"), make(chan struct{})}
 	w.watched = make(map[int32]*watched)
-	go w.readEvents(w.inotify) // who leaves last waits for it
+	go w.readEvents(w.inotify) // the last follower waits for it
 	return nil
 }
 
-// closeIfIdleLocked returns a channel that is closed when nothing is left, nil if
-// there is nothing to wait for.
+// closeIfIdleLocked closes the inotify if no file is watched. It returns the channel that is
+// closed when the reader has returned, or nil if a file is watched.
 func (w *watcher) closeIfIdleLocked() <-chan struct{} {
 	if len(w.watched) > 0 {
 		return nil
@@ -95,7 +94,7 @@ func (w *watcher) forget(number int32, file *watched) {
 		if w.watched[number] == file {
 			delete(w.watched, number)
 		}
-		// The file may be gone, and the watch with it.
+		// The file may be deleted, and the watch with it.
 		_, _ = unix.InotifyRmWatch(w.inotify.fd, uint32(number))
 		ended = w.closeIfIdleLocked()
 	}

@@ -10,10 +10,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// answers is a driver that gives the next answer to each call, and the last one
-// for ever.
+// answers is a driver that returns the next answer to each call, and repeats the last
+// one.
 type answers struct {
-	driver.Driver // nil: the rest is not called
+	driver.Driver // nil: other methods are not called
 	wait          []error
 	signal        []error
 	destroy       []error
@@ -133,7 +133,7 @@ func TestDestroyAcrossPlugins(t *testing.T) {
 	}
 }
 
-// A driver that has not answered in time has not said that the task is gone.
+// A driver that has not answered in time has not answered that the task is gone.
 func TestDestroyWithinALimit(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

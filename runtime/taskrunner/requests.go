@@ -201,7 +201,7 @@ func (r *Runner) Signal(ctx context.Context, event *api.TaskEvent, name string) 
 	return p.signal(ctx, name)
 }
 
-// Exec runs a command in the environment of the task.
+// Exec runs a command in the context of the task.
 func (r *Runner) Exec(ctx context.Context, command []string, timeout time.Duration) (*driver.ExecResult, error) {
 	p := r.currentProcess()
 	if p == nil {

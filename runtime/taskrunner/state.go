@@ -115,7 +115,7 @@ func (r *Runner) record(h Durability, f func(*api.TaskState) bool) error {
 	r.stored = r.local
 	p := r.putLocked(snapshot, true, h)
 	if changed {
-		r.notify() // what follows is stored later, and may share the write
+		r.notify() // the allocation's reaction is stored later, and may share the write
 	}
 	return r.awaitLocked(p)
 }

@@ -62,7 +62,7 @@ func TestPutRefuses(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		v    *api.Variable
-		want string // at the beginning
+		want string // want is a prefix of the error
 	}{
 		{"no items", at("p"), "variable missing required Items object"},
 		{"a space in the path", at("a b", "k", "v"), `invalid path "a b"`},
@@ -108,7 +108,7 @@ func TestCheckAndSet(t *testing.T) {
 	if errors.As(err, &conflict); conflict.Current.Items["n"] != "2" {
 		t.Error("the conflict does not show what is there")
 	}
-	for _, check := range []Check{&second.ModifyIndex, nil, none} { // the second time it is gone
+	for _, check := range []Check{&second.ModifyIndex, nil, none} { // the second deletion finds no variable
 		if _, err := vs.Delete(t.Context(), "default", "p", check); err != nil {
 			t.Error(err)
 		}
@@ -118,7 +118,7 @@ func TestCheckAndSet(t *testing.T) {
 	}
 }
 
-// Of many who want the same index, one gets it.
+// Of many concurrent changes with the same index, one succeeds.
 func TestCheckAndSetAtOnce(t *testing.T) {
 	vs, _ := open(t)
 	var wg sync.WaitGroup
@@ -210,8 +210,8 @@ func TestLockTimes(t *testing.T) {
 	}
 }
 
-// A holder who does not renew its lock loses it after its TTL; others may have it
-// after the delay.
+// A lock that is not renewed expires after its TTL; after the delay it can be acquired
+// again.
 func TestLockEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		vs, s := open(t)
@@ -222,7 +222,7 @@ func TestLockEnds(t *testing.T) {
 		v := at("p", "k", "v")
 		v.Lock = &api.VariableLock{TTL: "10s", LockDelay: "5s"}
 		mine := must(vs.Acquire(ctx, v))
-		for range 3 { // nobody takes it from one who renews it
+		for range 3 { // a renewed lock cannot be acquired
 			time.Sleep(9 * time.Second)
 			must(vs.Reset(ctx, mine))
 		}
@@ -236,7 +236,7 @@ func TestLockEnds(t *testing.T) {
 		if got := s.Snapshot().Variable(nil, "default", "p"); got.Lock != nil || got.Items["k"] != "v" || got.ModifyIndex == mine.ModifyIndex {
 			t.Fatalf("after the delay: %+v", got)
 		}
-		// The end of an old lease does not touch the lock of the next holder.
+		// The end of an old lease does not affect the lock of the next holder.
 		next := must(vs.Acquire(ctx, at("p")))
 		must(vs.Release(ctx, next))
 		next = must(vs.Acquire(ctx, at("p")))
@@ -248,8 +248,7 @@ func TestLockEnds(t *testing.T) {
 	})
 }
 
-// After a restart of the agent, holders have their whole time again, and locks
-// end.
+// After a restart of the agent, locks get their whole TTL again, and expire.
 func TestLockEndsAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		before, s := open(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 )
 
-// artifact are those of the client's artifact block. They go to the hook that
-// downloads, under their own names.
+// artifact has the settings of the client's artifact block. They are passed to the
+// download hook under the same names.
 var artifact = map[string]setting{
 	"http_read_timeout":                artifactLimit(item.duration),
 	"http_max_size":                    artifactLimit(item.size),
@@ -33,10 +33,11 @@ var artifact = map[string]setting{
 	"s3_timeout":                  {ignored: noBuckets},
 }
 
-// DownloadUIDs returns the user ids of downloads, which no task may have.
+// DownloadUIDs returns the user ids that are reserved for downloads; no task may
+// run as one of them.
 func (c *Config) DownloadUIDs() idrange.Set {
 	text, _ := c.Artifact["download_uids"].(string)
-	set, _ := idrange.Downloads(text) // was checked when the file was read
+	set, _ := idrange.Downloads(text) // the text was checked when the file was read
 	return set
 }
 
@@ -46,7 +47,7 @@ func artifactLimit[T any](read func(item) (T, error)) setting {
 	return hookLimit(func(c *Config) *map[string]any { return &c.Artifact }, read)
 }
 
-// hookLimit keeps what the operator says to a hook in the box.
+// hookLimit returns a setting that is passed to a builtin hook.
 //
 //go:noinline
 func hookLimit[T any](field func(*Config) *map[string]any, read func(item) (T, error)) setting {
@@ -64,7 +65,7 @@ func hookLimit[T any](field func(*Config) *map[string]any, read func(item) (T, e
 	}}
 }
 
-// whole is a whole number from 0.
+// whole returns a whole number that is not negative.
 func (i item) whole() (int, error) {
 	f, err := i.number()
 	if err == nil && (f != float64(int64(f)) || f < 0 || f > lots) {
@@ -73,7 +74,7 @@ func (i item) whole() (int, error) {
 	return int(f), err
 }
 
-// size is "100GB" or "64MiB", or a number of bytes.
+// size parses a number of bytes, or a text like "100GB" or "64MiB".
 func (i item) size() (int64, error) {
 	text, err := i.text()
 	if err != nil {
@@ -97,7 +98,7 @@ func (i item) size() (int64, error) {
 	return n, err
 }
 
-// words are names with commas between them.
+// words parses a comma-separated list of names.
 func (i item) words() ([]string, error) {
 	text, err := i.text()
 	return words(text), err
@@ -112,8 +113,8 @@ func (i item) extraPaths() ([]string, error) {
 	return paths, nil
 }
 
-// downloadUIDs are checked where they are used, too: the accounts of the machine are
-// known there.
+// downloadUIDs checks the syntax only. The hook checks the ids again, because it
+// has access to the accounts of the machine.
 func (i item) downloadUIDs() (string, error) {
 	text, err := i.text()
 	if err != nil {

@@ -21,70 +21,70 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// Config is what the files say. The zero value is that of no file.
+// Config has the settings of the files. Without files it is the zero value.
 type Config struct {
 	DataDir  string
 	LogLevel string
 	LogJSON  bool
-	LogPlace bool // where in the program each line comes from
+	LogPlace bool // add the source location to each log line
 
 	PluginDir string
 	Plugins   []catalog.Block
 	Hooks     []hookplugin.Rule // in the order of the files
 	Artifact  map[string]any    // the client's artifact block; nil: there is none
-	Template  map[string]any    // its template block
+	Template  map[string]any    // the client's template block; nil: there is none
 
-	BindAddr      string // for all addresses that are not named
-	HTTPAddr      string // that the API listens on
-	HTTPAdvertise string // by which others reach it, with a port or without
-	HTTPPort      *int   // nil: not said; 0: any that is free
+	BindAddr      string // default for the other addresses
+	HTTPAddr      string // listen address of the API
+	HTTPAdvertise string // address of the API for other machines, with or without a port
+	HTTPPort      *int   // nil: not set; 0: any free port
 	HTTPHeaders   map[string]string
-	HTTPConns     int    // that one client may have open; 0: any number
-	SocketGroup   string // whose members may use the unix socket; empty: none
+	HTTPConns     int    // maximum number of open connections per client; 0: no limit
+	SocketGroup   string // members of this group may use the unix socket; empty: none
 	TLS           TLS
-	// HandshakeTimeout is the limit of a TLS handshake; 0: not said.
+	// HandshakeTimeout is the limit of a TLS handshake; 0: not set.
 	HandshakeTimeout time.Duration
-	NoTokens         bool // access control is switched off in so many words
-	Debug            bool // profiles of the agent are given away
+	NoTokens         bool // access control is disabled explicitly
+	Debug            bool // the API serves profiles of the agent
 	Telemetry        httpapi.Telemetry
 
 	LeaveOnInterrupt bool
 	LeaveOnTerminate bool
-	Drain            *Drain // nil: tasks go on when the agent leaves
+	Drain            *Drain // nil: tasks continue when the agent shuts down
 
 	Node           agent.NodeConfig
 	MaxKillTimeout time.Duration
-	EnvDenylist    []string // nil means Nomad's
-	EnvAllowlist   []string // nil means all
+	EnvDenylist    []string // nil: Nomad's default
+	EnvAllowlist   []string // nil: all variables
 	UserDenylist   []string
 	UserDrivers    []string
-	NomadModes     bool     // of directories that cannot be closed to other accounts
-	DriverAllow    []string // nil: all
+	NomadModes     bool     // for alloc directories that cannot be closed to other accounts
+	DriverAllow    []string // nil: all drivers
 	DriverDeny     []string
-	RawExec        bool // enabled by the old option, not by a plugin block
+	RawExec        bool // enabled by the legacy option instead of a plugin block
 	GC             noderunner.GC
 	Records        scheduler.GCConfig
 }
 
-// TLS is how the API is served encrypted.
+// TLS has the TLS settings of the API.
 type TLS struct {
-	HTTP              bool   // the API must not be served in the clear
-	CAFile            string // that signs the certificates of clients
+	HTTP              bool   // the API must be served with TLS
+	CAFile            string // CA of the client certificates
 	CertFile, KeyFile string
-	VerifyClient      bool     // who has no such certificate is not let in
-	MinVersion        uint16   // of crypto/tls
-	CipherSuites      []uint16 // of TLS 1.2; nil: Go's choice
+	VerifyClient      bool     // reject clients without a certificate of the CA
+	MinVersion        uint16   // version number of crypto/tls
+	CipherSuites      []uint16 // for TLS 1.2; nil: Go's default
 }
 
-// Drain is how tasks are stopped when the agent leaves.
+// Drain is how tasks are stopped when the agent shuts down.
 type Drain struct {
-	Deadline time.Duration // zero: as long as they are allowed to take
-	Force    bool          // at once
+	Deadline time.Duration // zero: no limit
+	Force    bool          // stop all tasks at once
 }
 
-// Load reads files, and the files of directories in the order of their names.
-// Errors and warnings are among the diagnostics; the configuration is what could
-// be read.
+// Load reads files, and the files in directories, sorted by name. The diagnostics
+// contain errors and warnings. The configuration contains all valid settings, even
+// with errors.
 func Load(paths []string) (*Config, hcl.Diagnostics) {
 	c := &Config{}
 	var diags hcl.Diagnostics
@@ -110,7 +110,7 @@ func Load(paths []string) (*Config, hcl.Diagnostics) {
 	return c, diags
 }
 
-// expand returns the files that a path stands for.
+// expand returns the configuration files at a path.
 func expand(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -128,7 +128,7 @@ func expand(path string) ([]string, error) {
 		name := e.Name()
 		ext := filepath.Ext(name)
 		if e.IsDir() || ext != ".hcl" && ext != ".json" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "#") {
-			continue // editors leave such files
+			continue // includes backup and temporary files of editors
 		}
 		files = append(files, filepath.Join(path, name))
 	}
@@ -139,8 +139,7 @@ func expand(path string) ([]string, error) {
 	return files, nil
 }
 
-// Parse reads the text of one more file, whose settings win over those that are
-// there.
+// Parse reads the text of another file. Its settings override the existing ones.
 func (c *Config) Parse(filename string, src []byte) hcl.Diagnostics {
 	r := &reader{config: c}
 	var items []*item
@@ -155,7 +154,7 @@ func (c *Config) Parse(filename string, src []byte) hcl.Diagnostics {
 	return r.diags
 }
 
-// reader applies one file.
+// reader applies a file to a Config.
 type reader struct {
 	config *Config
 	file   catalog.File // the plugin blocks of this file
@@ -166,7 +165,7 @@ func (r *reader) report(severity hcl.DiagnosticSeverity, rng hcl.Range, format s
 	r.diags = append(r.diags, &hcl.Diagnostic{Severity: severity, Summary: fmt.Sprintf(format, args...), Subject: &rng})
 }
 
-// apply goes through settings in the order of the file.
+// apply applies settings in the order of the file.
 func (r *reader) apply(within string, items []*item, known map[string]setting) {
 	for _, i := range items {
 		s, ok := known[i.name]
@@ -207,7 +206,7 @@ func (r *reader) apply(within string, items []*item, known map[string]setting) {
 	}
 }
 
-// placedError says all that is to be said, and where.
+// placedError is a complete message with its position.
 type placedError struct {
 	at  hcl.Range
 	err error

@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 )
 
-// said are the diagnostics, each in one line with its place.
+// said returns the diagnostics, each in one line with its position.
 func said(diags hcl.Diagnostics) []string {
 	var all []string
 	for _, d := range diags {

@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
-// setHook reads hook "NAME" { … }. A later block of a name replaces an earlier one,
-// which is a warning when both are in one file.
+// setHook reads hook "NAME" { … }. A later block with the same name replaces the
+// earlier one; two in one file are a warning.
 func setHook(c *Config, i item) (err error) {
 	if len(i.body) == 0 && i.json == nil {
 		return errHookName
@@ -76,8 +76,8 @@ func hookRule(block *item) (rule hookplugin.Rule, err error) {
 	return rule, nil
 }
 
-// wrong says what is wrong with a setting of a hook block, where the setting stands.
-// In JSON that is not known.
+// wrong returns the error of a setting in a hook block with the setting's position.
+// JSON has no positions.
 func (block *item) wrong(setting *item, err error) error {
 	var inner *placedError
 	at := block.rng
@@ -90,7 +90,8 @@ func (block *item) wrong(setting *item, err error) error {
 	return &placedError{at, fmt.Errorf("hook %q: %s %w", block.name, setting.name, err)}
 }
 
-// order is a place between what makes directories and what announces services.
+// order parses a hook order between hooks.OrderFirst and hooks.OrderLast,
+// exclusive.
 func (i item) order() (int, error) {
 	f, err := i.number()
 	if order := int(f); err == nil && float64(order) == f && order > hooks.OrderFirst && order < hooks.OrderLast {
@@ -144,7 +145,7 @@ func (i item) pattern() (string, error) {
 	return text, err
 }
 
-// plain is the item as JSON has it.
+// plain returns the item in the form of decoded JSON.
 func (i item) plain() any {
 	switch {
 	case i.json != nil:

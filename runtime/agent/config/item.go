@@ -18,16 +18,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 )
 
-// item is one setting or block, whatever it was written in.
+// item is a setting or a block, from HCL or JSON.
 type item struct {
 	name  string
 	rng   hcl.Range
 	value any     // string, float64, bool, []any or nil
-	body  []*item // of a block or an object; not nil for these
-	json  any     // of what JSON has as an object or a list of objects: as it stands there
+	body  []*item // contents of a block or an object, else nil
+	json  any     // the decoded JSON, if it is an object or a list of objects
 }
 
-// place is where a setting of the block stands.
+// place returns the position of a setting in the block.
 func (i item) place(name string) hcl.Range {
 	for _, child := range i.body {
 		if child.name == name && child.rng.Filename != "" {
@@ -39,7 +39,7 @@ func (i item) place(name string) hcl.Range {
 
 func (i item) isBlock() bool { return i.body != nil }
 
-// native reads HCL. Plugin blocks go to the reader's file.
+// native parses HCL. Plugin blocks are added to the reader's file.
 func (r *reader) native(filename string, src []byte) []*item {
 	d, diags := catalog.ParseDocument(filename, src)
 	r.diags = append(r.diags, diags...)
@@ -87,7 +87,7 @@ func (r *reader) body(d *catalog.HCL1Document, body *hclsyntax.Body, top bool) [
 	return items
 }
 
-// fromValue makes an item of a value of HCL; of an object, a block.
+// fromValue converts an HCL value to an item; an object becomes a block.
 func fromValue(v cty.Value) item {
 	switch {
 	case v.IsNull() || !v.IsKnown():
@@ -115,8 +115,8 @@ func fromValue(v cty.Value) item {
 	return item{value: list}
 }
 
-// json reads JSON, where a block is an object, or a list of them. Settings are
-// found at the line of their name.
+// json parses JSON, where a block is an object or a list of objects. The position
+// of a setting is the line of its name.
 func (r *reader) json(filename string, src []byte) []*item {
 	d := json.NewDecoder(bytes.NewReader(src))
 	var top map[string]any
@@ -144,7 +144,7 @@ func (r *reader) json(filename string, src []byte) []*item {
 	return objectItems(top, place)
 }
 
-// jsonPlugins reads {"NAME": {"args": […], "config": {…}}}, or a list of such
+// jsonPlugins parses {"NAME": {"args": […], "config": {…}}}, or a list of such
 // objects.
 func (r *reader) jsonPlugins(v any, place func(string) hcl.Range) {
 	for _, plugins := range objects(v) {
@@ -179,7 +179,8 @@ func objectItems(m map[string]any, place func(string) hcl.Range) []*item {
 	return items
 }
 
-// objects returns an object, or those of a list that has nothing else.
+// objects returns an object as a list, or the elements of a list of objects, else
+// nil.
 func objects(v any) []map[string]any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -250,7 +251,7 @@ func (i item) number() (float64, error) {
 	return 0, errors.New("must be a number")
 }
 
-// duration is "90s", or a number of nanoseconds.
+// duration parses a text like "90s", or a number of nanoseconds.
 func (i item) duration() (time.Duration, error) {
 	switch v := i.value.(type) {
 	case float64:
@@ -263,7 +264,7 @@ func (i item) duration() (time.Duration, error) {
 	return 0, errors.New(`must be a duration, such as "90s"`)
 }
 
-// texts are the settings of a block whose names are free.
+// texts returns the settings of a block with free names.
 func (i item) texts() (map[string]string, error) {
 	if !i.isBlock() {
 		return nil, errors.New("must be a block or an object")
@@ -279,7 +280,7 @@ func (i item) texts() (map[string]string, error) {
 	return all, nil
 }
 
-// words are a list that is written with commas, as options are.
+// words splits a comma-separated list.
 func words(text string) []string {
 	var all []string
 	for word := range strings.SplitSeq(text, ",") {

@@ -14,16 +14,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// setting is what is known of a name in a file: exactly one of set, block and
-// ignored.
+// setting is a known name in a file. Exactly one of set, block and ignored is set.
 type setting struct {
 	set     func(*Config, item) error
 	block   map[string]setting
-	begin   func(*Config) // the block is there, if only it
-	ignored string        // why
+	begin   func(*Config) // called for the block even if it is empty
+	ignored string        // reason why the setting has no effect
 }
 
-// The reasons.
+// Reasons why settings are ignored.
 const (
 	noServers  = "there are no servers here, this agent decides for itself"
 	noConsul   = "there is no Consul here"
@@ -34,8 +33,8 @@ const (
 	pulled     = "metrics are not sent: they are there to be fetched, from /v1/metrics"
 )
 
-// set and the others that make rows are not inlined: each row would have a closure of
-// its own, 33 kB of them.
+// set and the other functions that return settings are not inlined: inlining would
+// create a closure for each setting, 33 kB in total.
 //
 //go:noinline
 func set[T any](read func(item) (T, error), field func(*Config) *T) setting {
@@ -54,7 +53,7 @@ func percent(field func(*Config) *float64) setting { return set(item.number, fie
 
 func duration(field func(*Config) *time.Duration) setting { return set(item.duration, field) }
 
-// count is a whole number in a range.
+// count is a setting for a whole number in a range.
 //
 //go:noinline
 func count[T int | uint64](low, high float64, field func(*Config) *T) setting {
@@ -71,8 +70,7 @@ func count[T int | uint64](low, high float64, field func(*Config) *T) setting {
 	}}
 }
 
-// unless is a boolean that is kept the other way round, because it is true when
-// nobody says anything.
+// unless is an inverted boolean setting, for settings whose default is true.
 //
 //go:noinline
 func unless(field func(*Config) *bool) setting {
@@ -83,8 +81,8 @@ func unless(field func(*Config) *bool) setting {
 	}}
 }
 
-// weakError is about a setting that is too weak to be followed: what is used in
-// its place is stronger. It is worth no more than a warning.
+// weakError means that a setting is too weak, and that a stronger value is used
+// instead. It is reported as a warning.
 type weakError struct{ text string }
 
 func (e *weakError) Error() string { return e.text }
@@ -108,7 +106,8 @@ func setMinVersion(c *Config, i item) error {
 	return nil
 }
 
-// setCipherSuites takes the names of those that are safe. TLS 1.3 has no choice.
+// setCipherSuites accepts the names of secure TLS 1.2 suites. For TLS 1.3 the
+// suites cannot be chosen.
 func setCipherSuites(c *Config, i item) error {
 	names, err := i.text()
 	if err != nil {
@@ -125,8 +124,8 @@ func setCipherSuites(c *Config, i item) error {
 	return nil
 }
 
-// maxHandshake is how long a client that has not authenticated may take for a TLS
-// handshake, whatever the operator says.
+// maxHandshake is the upper limit for HandshakeTimeout, because clients are not
+// authenticated during the TLS handshake.
 const maxHandshake = time.Minute
 
 func setHandshakeTimeout(c *Config, i item) error {
@@ -142,7 +141,8 @@ func setHandshakeTimeout(c *Config, i item) error {
 	return nil
 }
 
-// table merges names that are free.
+// table is a setting for a block with free names, which is merged with earlier
+// blocks.
 //
 //go:noinline
 func table(field func(*Config) *map[string]string) setting {
@@ -162,7 +162,7 @@ func table(field func(*Config) *map[string]string) setting {
 
 const lots = 1 << 53
 
-// settings are those of the file itself.
+// settings has the settings at the top level of a file.
 var settings = map[string]setting{
 	"region":     text(func(c *Config) *string { return &c.Node.Region }),
 	"datacenter": text(func(c *Config) *string { return &c.Node.Datacenter }),
@@ -308,13 +308,13 @@ var settings = map[string]setting{
 	"enable_template_token_lookup": {ignored: noVault},
 }
 
-// client are those of the client block. All that is not about placement in a
-// cluster applies: each agent is a client.
+// client has the settings of the client block. Each agent is a client, so all
+// settings apply except those about servers.
 var client = map[string]setting{
 	"enabled": {set: func(_ *Config, i item) error {
 		on, err := i.boolean()
 		if err == nil && !on {
-			// An agent without it would do nothing at all.
+			// Without the client the agent would have no function.
 			return errors.New("cannot be false here: running tasks is all that an agent does")
 		}
 		return err
@@ -404,8 +404,7 @@ var client = map[string]setting{
 	"disable_allocation_hook_metrics": {ignored: needless},
 }
 
-// server are those of the server block: what this agent does itself of what
-// servers do.
+// server has the settings of the server block that apply to the agent's scheduler.
 var server = map[string]setting{
 	"enabled":                 {set: func(_ *Config, i item) error { _, err := i.boolean(); return err }},
 	"job_gc_interval":         duration(func(c *Config) *time.Duration { return &c.Records.Interval }),
@@ -432,7 +431,7 @@ func init() {
 	}
 }
 
-// setOptions reads the options of old that still mean something.
+// setOptions reads the supported entries of the legacy options block.
 func setOptions(c *Config, i item) error {
 	options, err := i.texts()
 	if err != nil {
@@ -449,7 +448,7 @@ func setOptions(c *Config, i item) error {
 		case "driver.denylist", "driver.blacklist":
 			c.DriverDeny = words(value)
 		case "env.denylist", "env.blacklist":
-			c.EnvDenylist = append([]string{}, words(value)...) // an empty list is no default
+			c.EnvDenylist = append([]string{}, words(value)...) // an empty list differs from nil, which means the default
 		case "env.allowlist":
 			c.EnvAllowlist = append([]string{}, words(value)...)
 		case "user.denylist", "user.blacklist":
@@ -468,8 +467,7 @@ func setOptions(c *Config, i item) error {
 	return nil
 }
 
-// unusedError names options that have no meaning here. It is worth no more than
-// a warning for each.
+// unusedError names options that have no effect. Each is reported as a warning.
 type unusedError struct{ names []string }
 
 func (e *unusedError) Error() string { return "no such option: " + strings.Join(e.names, ", ") }

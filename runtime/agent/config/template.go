@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// template are those of the client's template block. They go to the hook that
-// renders, under their own names.
+// template has the settings of the client's template block. They are passed to the
+// template hook under the same names.
 var template = map[string]setting{
 	"wait":                 templateLimit(item.interval),
 	"wait_bounds":          templateLimit(item.interval),
@@ -29,7 +29,7 @@ func templateLimit[T any](read func(item) (T, error)) setting {
 	return hookLimit(func(c *Config) *map[string]any { return &c.Template }, read)
 }
 
-// interval is a block with the shortest and the longest time of something.
+// interval parses a block with the settings min and max.
 func (i item) interval() (map[string]time.Duration, error) {
 	if !i.isBlock() {
 		return nil, fmt.Errorf("is a block: %s { min = … max = … }", i.name)
@@ -51,8 +51,8 @@ func (i item) interval() (map[string]time.Duration, error) {
 	return bounds, nil
 }
 
-// neverCalled are the functions that Nomad denies unless the operator says
-// otherwise, and that are not here at all.
+// neverCalled are template functions that Nomad denies by default and that this
+// build does not have.
 var neverCalled = []string{"executeTemplate", "plugin", "writeToFile"}
 
 func setFunctionDenylist(c *Config, i item) error {
@@ -66,7 +66,7 @@ func setFunctionDenylist(c *Config, i item) error {
 	return nil
 }
 
-// list is a list of texts.
+// list parses a list of texts.
 func (i item) list() ([]string, error) {
 	elements, ok := i.value.([]any)
 	list := []string{}

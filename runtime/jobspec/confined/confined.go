@@ -21,7 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 )
 
-// The limits of a child. Only tests set others.
+// Limits of a child. Only tests change them.
 var (
 	maxMemory uint64 = 512 << 20
 	maxTime          = 10 * time.Second
@@ -34,25 +34,25 @@ const (
 	killWithin = time.Second
 )
 
-// TextError says what is wrong with the text of a job.
+// TextError is an error in the text of a job.
 type TextError struct{ Text string }
 
 func (e *TextError) Error() string { return e.Text }
 
-// Parser reads job files, each in a child.
+// Parser parses each job file in a child process.
 type Parser struct {
 	args  []string
-	slots chan struct{} // one for each child at work
+	slots chan struct{} // one for each running child
 }
 
-// New returns a parser whose children are this binary with the arguments, its name
-// first, which make it call Serve.
+// New returns a parser that starts this binary with the arguments, the program name first, as its
+// child processes. With these arguments the binary calls Serve.
 func New(args ...string) *Parser {
 	return &Parser{args: args, slots: make(chan struct{}, atOnce)}
 }
 
-// request and reply are what goes between the two sides. Numbers of a
-// configuration stay what they are: msgpack tells 1 from 1.0.
+// request and reply are the messages between parent and child. The number types of a configuration
+// are preserved: msgpack distinguishes 1 from 1.0.
 type request struct{ Text, Variables string }
 
 type reply struct {
@@ -67,10 +67,9 @@ func handle() *codec.MsgpackHandle {
 	return h
 }
 
-// Parse reads the text of a job, with the text of a variable file that may be
-// empty. Variables that the job does not declare are ignored. What is wrong with
-// the text is a TextError. It waits while there are other children, and ends when
-// ctx does; the child then ends too.
+// Parse parses the text of a job, with the text of a variable file, which may be empty. Variables
+// that the job does not declare are ignored. An error in the text is a TextError. Parse blocks
+// while too many children run. It returns when ctx ends, which kills the child.
 func (p *Parser) Parse(ctx context.Context, text, variables string) (*api.Job, error) {
 	select {
 	case p.slots <- struct{}{}:
@@ -84,7 +83,7 @@ func (p *Parser) Parse(ctx context.Context, text, variables string) (*api.Job, e
 	if err := codec.NewEncoder(&in, handle()).Encode(request{text, variables}); err != nil {
 		return nil, fmt.Errorf("parse job: %w", err)
 	}
-	// Not a path: there may be a newer binary by now.
+	// A path could lead to a newer binary.
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Args = p.args
 	cmd.Env = []string{"GOTRACEBACK=none", "GOMAXPROCS=1"}
@@ -111,10 +110,10 @@ func (p *Parser) Parse(ctx context.Context, text, variables string) (*api.Job, e
 	return r.Job, nil
 }
 
-// errTooMuch is said of a text whose child came to one of its limits.
+// errTooMuch is the error for a text whose child reached one of its limits.
 var errTooMuch = &TextError{fmt.Sprintf("it takes more than %d MiB of memory or %v to evaluate", maxMemory>>20, maxTime)}
 
-// limited keeps as much as there is room for.
+// limited is a writer that keeps at most room bytes.
 type limited struct {
 	text bytes.Buffer
 	room int
@@ -128,12 +127,11 @@ func (l *limited) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// exitBroken is the exit code of a child that fails for a reason that is not in
-// the text.
+// exitBroken is the exit code of a child that fails for a reason other than an error in the text.
 const exitBroken = 3
 
-// Serve is the child: it reads one request and writes the reply. It takes the
-// limits upon the whole process and returns its exit code.
+// Serve is the child: it reads one request, writes the reply and returns the exit code. It sets
+// limits for the whole process.
 func Serve(in io.Reader, out, complaint io.Writer) int {
 	err := confine()
 	if err == nil {
@@ -146,8 +144,8 @@ func Serve(in io.Reader, out, complaint io.Writer) int {
 	return 0
 }
 
-// confine sets the limits of this process. It also ends by itself, a little later
-// than the agent would end it.
+// confine sets the limits of this process. The process also exits by itself, a little later than
+// the agent would kill it.
 func confine() error {
 	if err := process.ResetOOMScore(os.Getpid()); err != nil {
 		return err
@@ -171,7 +169,7 @@ func confine() error {
 	return nil
 }
 
-// dataSize returns how much memory this process may write to.
+// dataSize returns the size of the writable private memory of this process.
 func dataSize() (uint64, error) {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {

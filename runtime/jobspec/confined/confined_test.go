@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 )
 
-// TestMain is also the children: one with the usual limits, one with next to
-// none, one that never answers, and one that breaks.
+// TestMain also runs the children: one with the usual limits, one with almost no memory, one that
+// never replies, and one that fails.
 func TestMain(m *testing.M) {
 	if len(os.Args) < 2 {
 		os.Exit(m.Run())
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// A text that takes all memory takes it from its child first.
+// The OOM killer kills the child before the agent.
 func TestChildIsNotProtected(t *testing.T) {
 	processtest.SetOOMScore(t, "-500")
 	if _, err := New(os.Args[0], "score").Parse(t.Context(), text, ""); err == nil || !strings.HasSuffix(err.Error(), "score 0") {
@@ -69,7 +69,7 @@ job "web" {
   }
 }`
 
-// What comes out of the child is what would have come out here.
+// The child returns the same result as a parse in this process.
 func TestParse(t *testing.T) {
 	file, diags := jobspec.Parse(jobspec.Source{Name: "input.hcl", Text: []byte(text), VarText: "n = 3\nother = 1"})
 	if diags.HasErrors() {
@@ -111,7 +111,7 @@ func TestChildBreaks(t *testing.T) {
 	}
 }
 
-// A child ends with the time that it has, and with the one who waits for it.
+// A child exits when its time is over, and when its caller's context ends.
 func TestChildIsEnded(t *testing.T) {
 	p := New(os.Args[0], "slow")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -136,7 +136,7 @@ func TestChildIsEnded(t *testing.T) {
 	}
 }
 
-// BenchmarkParse is the price of a child: its start, for the most part.
+// BenchmarkParse measures the cost of a child, which is mostly its start.
 func BenchmarkParse(b *testing.B) {
 	p := New(os.Args[0], "serve")
 	for b.Loop() {

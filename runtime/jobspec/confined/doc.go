@@ -1,10 +1,9 @@
-// Package confined reads job files of strangers in a process of their own.
+// Package confined parses untrusted job files in a child process.
 //
-// The evaluation of HCL cannot be interrupted, and what a text costs shows only
-// when it has been evaluated. So it happens in a child that has limits of memory
-// and time, opens no files, and is killed when nobody waits for it any more. A
-// text that needs more than that is refused; the agent does not notice.
+// The evaluation of HCL cannot be interrupted, and the cost of a text is known only after its
+// evaluation. So it runs in a child process that has limits of memory and time, opens no files,
+// and is killed when the request ends. A text that exceeds the limits is rejected, without an
+// effect on the agent.
 //
-// Parser is the side of the agent, Serve that of the child. Both are the same
-// binary.
+// The agent uses Parser, the child calls Serve. Both are the same binary.
 package confined

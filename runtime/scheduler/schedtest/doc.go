@@ -1,8 +1,8 @@
-// Package schedtest is a machine for tests of the scheduler: a store in memory, a
-// node whose allocations only pretend to run, a record of all that happens, and
-// many runs at once.
+// Package schedtest has helpers for tests of the scheduler: a store in memory, a
+// node that simulates allocations, a transcript of changes, and concurrent runs
+// with seeds.
 //
-// Everything takes its time from the clock of the caller, so that a test in a
-// synctest bubble lasts as long as its computations. Other rooms may put real
-// runners in the place of the pretended ones.
+// All waits use package time, so that a test in a synctest bubble takes only as
+// long as its computations. Tests of other packages can use real runners instead of
+// the simulated node.
 package schedtest

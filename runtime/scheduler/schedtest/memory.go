@@ -14,20 +14,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// Memory is a scheduler.Store that forgets everything with its process.
+// Memory is a scheduler.Store in memory.
 type Memory struct {
-	// Fault is asked before each change is made durable. Nil means no fault.
+	// Fault is called before each commit; an error makes the change fail. Nil means
+	// no faults.
 	Fault func() error
-	// Committed is called after each change, with the new state. It must not make
-	// another one.
+	// Committed is called after each change with the new state. It must not call
+	// Update.
 	Committed func(index uint64, state scheduler.State)
 
 	mu      sync.Mutex
 	state   *state
-	changed chan struct{} // closed and made anew by each change
+	changed chan struct{} // closed and replaced by each change
 }
 
-// NewMemory returns a store that knows a node, and nothing else.
+// NewMemory returns a store that contains only a node.
 func NewMemory(node *api.Node) *Memory {
 	s := &state{
 		node:        node,
@@ -67,7 +68,7 @@ func (m *Memory) SetNode(n *api.Node) {
 	m.commitLocked(next)
 }
 
-// ErrFault is a fault that a test has made.
+// ErrFault is the error of a simulated fault.
 var ErrFault = errors.New("no space left on device")
 
 // Update implements scheduler.Store.
@@ -108,7 +109,7 @@ type versionKey struct {
 	version uint64
 }
 
-// state is one version of everything. It is not changed once it is committed.
+// state is a version of the store. It is immutable once committed.
 type state struct {
 	index, allocsIndex uint64
 	node               *api.Node
@@ -124,7 +125,7 @@ type state struct {
 	deployments *table[string, api.Deployment]
 }
 
-// clone shares everything until it is written to.
+// clone returns a copy-on-write copy.
 func (s *state) clone() *state {
 	c := *s
 	c.jobs, c.allocs, c.evals, c.deployments = s.jobs.share(), s.allocs.share(), s.evals.share(), s.deployments.share()
@@ -169,7 +170,7 @@ func (s *state) DeploymentsOfJob(key scheduler.JobKey) []*api.Deployment {
 	return slices.Collect(s.deployments.where(func(d *api.Deployment) bool { return d.JobID == key.ID && d.Namespace == key.Namespace }))
 }
 
-// tx is a state that is being written.
+// tx is a transaction.
 type tx struct {
 	*state
 	wrote bool
@@ -177,7 +178,8 @@ type tx struct {
 
 func (t *tx) Index() uint64 { return t.index }
 
-// Operation implements scheduler.Tx: nobody follows events here.
+// Operation implements scheduler.Tx. It has no effect, because Memory has no event
+// stream.
 func (*tx) Operation(string) {}
 
 // AnnounceEval implements scheduler.Tx.
@@ -313,7 +315,7 @@ func (t *tx) DeleteDeployment(id string) {
 	t.deployments.delete(id)
 }
 
-// table keeps rows in the order in which they came.
+// table keeps rows in the order of their insertion.
 type table[K comparable, V any] struct {
 	rows   map[K]*V
 	order  []K

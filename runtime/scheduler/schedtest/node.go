@@ -10,50 +10,49 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// Life is how an allocation pretends to run. The zero value starts at once, is
-// healthy at once, and runs until it is stopped, which it does at once.
+// Life has the durations of a simulated allocation. The zero value starts at once,
+// is healthy at once, and runs until it is stopped, which takes no time.
 type Life struct {
-	// Start is the time until it runs.
+	// Start is the time until the allocation runs.
 	Start time.Duration
-	// Healthy is the time from then on until it is healthy. Sick says that it
-	// turns out not to be.
+	// Healthy is the time from then on until its health is known. With Sick the
+	// allocation is unhealthy.
 	Healthy time.Duration
 	Sick    bool
-	// Run is how long it runs; zero means until it is stopped. Fail says that it
-	// fails at the end.
+	// Run is how long the allocation runs; zero means until it is stopped. With
+	// Fail it fails at the end.
 	Run  time.Duration
 	Fail bool
-	// Stop is how long it takes to end when it is told to.
+	// Stop is how long a stop takes.
 	Stop time.Duration
-	// Linger is how long it is at work after its status has become terminal.
+	// Linger is the time between a terminal status and the end of the allocation.
 	Linger time.Duration
 }
 
-// Store is what a node looks at. Changed returns a channel that is closed when
-// there is something new for the node.
+// Store is the node's view of the store. Changed returns a channel that is closed
+// by the next change.
 type Store interface {
 	View() scheduler.State
 	Changed() <-chan struct{}
 }
 
-// Node pretends to run what the scheduler wants.
+// Node simulates the allocations of a node.
 type Node struct {
 	Store     Store
 	Scheduler *scheduler.Scheduler
-	// Life says how an allocation runs. Nil means the zero value for all.
+	// Life returns the Life of an allocation. Nil means the zero value for all.
 	Life func(*api.Allocation) Life
 	mu   sync.Mutex // guards Scheduler once the node runs
 
-	// Now is the wall clock. Nil means time.Now.
+	// Now returns the wall clock time. Nil means time.Now.
 	Now func() time.Time
 
-	// Started and Ended are called when the first task of an allocation would be
-	// started, and when nothing of it runs any more. They may be nil.
+	// Started and Ended are called when an allocation starts its first task and
+	// when it has ended. They may be nil.
 	Started, Ended func(*api.Allocation)
 }
 
-// NewNode returns the facts of a node with that much memory, on which the driver
-// "mock" is healthy.
+// NewNode returns a node with the given memory and a healthy driver "mock".
 func NewNode(memoryMB int) *api.Node {
 	return &api.Node{
 		ID: "node", Name: "box", Datacenter: "dc1", NodePool: api.NodePoolDefault,
@@ -69,7 +68,7 @@ func NewNode(memoryMB int) *api.Node {
 	}
 }
 
-// Use makes the node report to another scheduler.
+// Use sets the scheduler to which the node reports.
 func (n *Node) Use(s *scheduler.Scheduler) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -89,17 +88,17 @@ func (n *Node) scheduler() *scheduler.Scheduler {
 	return n.Scheduler
 }
 
-// actor is one allocation that pretends to run.
+// actor simulates an allocation.
 type actor struct {
 	node *Node
 	id   string
 	wake chan struct{} // holds a tick when the allocation has changed
 
-	deployment string    // whose health is watched
-	since      time.Time // when that watch began
+	deployment string    // the deployment whose health is reported
+	since      time.Time // start of the health check for this deployment
 }
 
-// Run runs what is desired until ctx ends.
+// Run runs the desired allocations until ctx ends.
 func (n *Node) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -136,7 +135,7 @@ func (a *actor) tick() {
 	}
 }
 
-// run plays the life of one allocation.
+// run simulates an allocation from start to end.
 func (a *actor) run(ctx context.Context, alloc *api.Allocation) {
 	life := Life{}
 	if a.node.Life != nil {
@@ -166,7 +165,7 @@ func (a *actor) run(ctx context.Context, alloc *api.Allocation) {
 	a.report(ctx, scheduler.Report{Ended: true})
 }
 
-// live returns the status at the end.
+// live simulates the tasks and returns the final client status.
 func (a *actor) live(ctx context.Context, life Life) string {
 	if a.until(ctx, time.Now().Add(life.Start), nil) {
 		return a.stopped(ctx, life)
@@ -192,8 +191,8 @@ func (a *actor) stopped(ctx context.Context, life Life) string {
 	return api.AllocClientStatusComplete
 }
 
-// health reports the health of the allocation in its deployment, and returns how
-// long it takes until it is known.
+// health reports the health of the allocation in its deployment when it is due, and
+// returns the remaining time until then.
 func (a *actor) health(ctx context.Context, alloc *api.Allocation, life Life) time.Duration {
 	if alloc.DeploymentID == "" || alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil {
 		return 0
@@ -209,8 +208,8 @@ func (a *actor) health(ctx context.Context, alloc *api.Allocation, life Life) ti
 	return 0
 }
 
-// until waits for a time, zero for ever, and returns whether the allocation shall
-// stop before it.
+// until waits until the end time, where zero means forever. It returns true early
+// if the allocation must stop or ctx ends.
 func (a *actor) until(ctx context.Context, end time.Time, check func(*api.Allocation) time.Duration) (stop bool) {
 	for ctx.Err() == nil {
 		alloc := a.node.Store.View().Alloc(a.id)
@@ -249,7 +248,7 @@ func (a *actor) sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// report tells the scheduler, until it listens.
+// report sends a report to the scheduler and retries until it succeeds or ctx ends.
 func (a *actor) report(ctx context.Context, r scheduler.Report) {
 	r.AllocID = a.id
 	for ctx.Err() == nil {

@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// Seeds runs simulations with the seeds from 1 to n, on all processors, until the
-// test has failed.
+// Seeds runs simulations with the seeds 1 to n on all processors, until one fails.
 func Seeds(t *testing.T, n int, simulate func(seed uint64)) {
 	var last atomic.Uint64
 	var workers sync.WaitGroup

@@ -16,33 +16,32 @@ import (
 
 func bytesText(megabytes int) string { return strconv.Itoa(megabytes << 20) }
 
-// Transcript writes down what changes, one line for each object, with the time
-// since its beginning. Ids are replaced by numbers in the order of their
-// appearance.
+// Transcript records changes, one line for each changed object, with the time since
+// its start. Ids are replaced by numbers in the order of their appearance.
 type Transcript struct {
 	start time.Time
 
-	mu     sync.Mutex // held while lines are written: nodes report while the test says something
+	mu     sync.Mutex // held while lines are written, because nodes report concurrently with the test
 	lines  strings.Builder
 	last   map[string]string
 	number map[string]int
 }
 
-// NewTranscript starts to write down the changes of a store.
+// NewTranscript starts to record the changes of a store.
 func NewTranscript(m *Memory) *Transcript {
 	t := &Transcript{start: time.Now(), last: make(map[string]string), number: make(map[string]int)}
 	m.Committed = func(_ uint64, state scheduler.State) { t.note(state) }
 	return t
 }
 
-// String returns what was written down.
+// String returns the recorded lines.
 func (t *Transcript) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.lines.String()
 }
 
-// Say adds a line of the test itself.
+// Say adds a line from the test.
 func (t *Transcript) Say(format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -83,7 +82,7 @@ func (t *Transcript) id(id string) string {
 	return "#" + strconv.Itoa(t.number[id])
 }
 
-// line writes a line if it says something new.
+// line adds a line if it differs from the last line about the subject.
 func (t *Transcript) line(subject, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if t.last[subject] == text {

@@ -1,4 +1,4 @@
-// Package servicestest has what tests of several packages register services with.
+// Package servicestest has a registry of services for the tests of several packages.
 package servicestest
 
 import (
@@ -9,8 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Registry is a services.Registry that forgets everything with the process. The zero value
-// is empty.
+// Registry is a services.Registry in memory. The zero value is empty.
 type Registry struct {
 	mu    sync.Mutex
 	known map[string]*api.ServiceRegistration // by namespace and id

@@ -9,10 +9,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 )
 
-// start is when every tracker of this file is made.
+// start is the time at which the trackers of this file are created.
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// noJitter makes each delay exactly the policy's.
+// noJitter makes each delay equal to the policy's delay.
 func noJitter(int64) int64 { return 0 }
 
 func policy(change func(*Policy)) Policy {
@@ -31,7 +31,7 @@ func TestNext(t *testing.T) {
 		within  = Decision{Restart, ReasonWithinPolicy, time.Second}
 	)
 	type step struct {
-		at      time.Duration // after start
+		at      time.Duration // time since start
 		outcome Outcome
 		want    Decision
 	}
@@ -194,7 +194,7 @@ func TestDelayHasUpToAQuarterOfJitter(t *testing.T) {
 	}
 }
 
-// RS-005: two tasks that are made at the same moment do not restart together.
+// RS-005: two tasks that are created at the same time do not restart together.
 func TestJitterIsIndependent(t *testing.T) {
 	p := policy(func(p *Policy) { p.Delay = time.Hour })
 	a, b := New(p, start, rand.Int64N), New(p, start, rand.Int64N)
@@ -244,14 +244,14 @@ func TestRemainingIsBoundedWhenTheClockIsSetBack(t *testing.T) {
 	}
 
 	old := tracker.State()
-	old.Delay = 0 // as an earlier version has stored it
+	old.Delay = 0 // as stored by an earlier version
 	tracker.Resume(old)
 	if got, want := tracker.Remaining(start.Add(-time.Hour)), 20*time.Second; got != want {
 		t.Errorf("remaining %v of an old record, want at most the interval, %v", got, want)
 	}
 }
 
-// A policy that comes with an update holds from the next decision on.
+// An updated policy applies from the next decision on.
 func TestSetPolicy(t *testing.T) {
 	tracker := New(policy(func(p *Policy) { p.Attempts = 1 }), start, noJitter)
 	tracker.Next(start, Outcome{})
@@ -284,8 +284,8 @@ func TestOnSuccess(t *testing.T) {
 	}
 }
 
-// In any sequence of failures no window sees more restarts than attempts in
-// mode fail, and mode delay never gives up.
+// In any sequence of failures, no window has more restarts than attempts in mode fail,
+// and mode delay never gives up.
 func TestRandomSequences(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	for range 500 {
@@ -327,13 +327,13 @@ func TestRandomSequences(t *testing.T) {
 	}
 }
 
-// Without the nanosecond, the next end at the same moment would still be in the
-// window, and the task would start again and again in no time.
+// Without the nanosecond, the next end at the same time would still be in the window,
+// and the task would restart repeatedly without delay.
 func TestDelayLeavesTheWindow(t *testing.T) {
 	now := time.Unix(0, 0)
 	tracker := New(Policy{Attempts: 1, Interval: 10 * time.Second, Mode: Delay}, now, func(int64) int64 { return 0 })
 	tracker.Next(now, Outcome{})
-	now = now.Add(10 * time.Second) // the very end
+	now = now.Add(10 * time.Second) // the end of the window
 	d := tracker.Next(now, Outcome{})
 	if d.Reason != ReasonDelay || d.Delay <= 0 {
 		t.Fatalf("at the end of the window: %+v", d)
