@@ -57,7 +57,7 @@ func serve(t *testing.T, register func(grpc.ServiceRegistrar)) *grpc.ClientConn 
 	return conn
 }
 
-// fake is a plugin that answers what its fields say.
+// fake is a plugin that returns the values of its fields.
 type fake struct {
 	info   *Info
 	spec   *hclspec.Spec
@@ -133,7 +133,7 @@ func TestBothWays(t *testing.T) {
 	}
 }
 
-// TestInfoBytes is the example of plugin-protocol 2.1.
+// TestInfoBytes has the example of plugin-protocol 2.1.
 func TestInfoBytes(t *testing.T) {
 	s := &server{impl: &fake{info: &Info{Type: TypeDriver, APIVersions: []string{"v0.1.0"}, Version: "0.1.0", Name: "spy"}}}
 	resp, err := s.PluginInfo(t.Context(), nil)
@@ -149,7 +149,7 @@ func TestInfoBytes(t *testing.T) {
 	}
 }
 
-// odd answers with nothing in it.
+// odd returns empty responses.
 type odd struct {
 	basepb.UnimplementedBasePluginServer
 }
@@ -181,7 +181,7 @@ func TestDistancesAreWhatTheirValuesSay(t *testing.T) {
 		name   string
 		in     *basepb.ClientTopologySLIT
 		want   [][]uint32
-		values []uint32 // sent again
+		values []uint32 // values when the topology is encoded again
 	}{
 		{"nothing", nil, nil, nil},
 		{"a dimension without values", &basepb.ClientTopologySLIT{Dimension: 1 << 31}, nil, nil},
@@ -201,7 +201,7 @@ func TestDistancesAreWhatTheirValuesSay(t *testing.T) {
 	}
 }
 
-// state is a connection in a state.
+// state is a connection in a fixed state.
 type state struct {
 	grpc.ClientConnInterface
 	connectivity.State
@@ -219,8 +219,8 @@ func TestErr(t *testing.T) {
 		name  string
 		err   error
 		state connectivity.State
-		death time.Duration // of the process
-		end   time.Duration // of the caller
+		death time.Duration // time until the process exits
+		end   time.Duration // time until the caller's context ends
 		want  error
 		after time.Duration
 	}{
@@ -272,7 +272,8 @@ func TestErr(t *testing.T) {
 	})
 }
 
-// FuzzTopology: no message is more memory than it has bytes for.
+// FuzzTopology checks that decoding and encoding a message yield no more rows or values
+// than the message contains.
 func FuzzTopology(f *testing.F) {
 	b, _ := proto.Marshal(topologyProto(&Topology{Distances: [][]uint32{{1, 2}, {3, 4}}, Cores: []Core{{}}}))
 	f.Add(b)

@@ -10,7 +10,7 @@ import (
 // PanicError is a panic of a method of the plugin's author. It does not wrap an error
 // that the method panicked with: such an error has no meaning for a caller.
 type PanicError struct {
-	Method string // with the type that has the method: "*main.driver.Start"
+	Method string // method with its receiver type, such as "*main.driver.Start"
 	Value  any    // what panic was called with
 }
 

@@ -29,7 +29,7 @@ func TestLine(t *testing.T) {
 			t.Error("the connection that came is not the one that was waited for")
 		}
 
-		first.End() // nobody has said so yet
+		first.End() // the connection has ended, and Set was not called yet
 		go wait()
 		synctest.Wait()
 		l.Set(nil, errors.New("no socket"))

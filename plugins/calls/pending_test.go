@@ -11,7 +11,7 @@ import (
 
 var errDown = errors.New("down")
 
-// call makes a call in the background; its outcome is in the channel.
+// call makes a call in the background; its result is sent on the channel.
 func call(ctx context.Context, p *PendingCalls[string], send func(uint64) error) <-chan string {
 	outcome := make(chan string, 1)
 	go func() {
@@ -64,7 +64,7 @@ func TestEndOfTheConnection(t *testing.T) {
 	})
 }
 
-// An answer for which nobody waits is not lost: it may hold descriptors.
+// A response whose caller no longer waits is passed to drop: it may hold descriptors.
 func TestLateAnswersAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dropped []string

@@ -43,7 +43,7 @@ func ValidName(name string) bool { return len(name) <= 128 && id.MatchString(nam
 type Builtin struct {
 	Name    string
 	Type    base.Type // zero means TypeDriver
-	Args    []string  // after argv[0]; nil means plugin serve NAME
+	Args    []string  // arguments after argv[0]; nil means plugin serve NAME
 	Version string    // reported version; "" means DefaultBuiltinVersion
 
 	// Config is the configuration if no plugin block has one.
@@ -80,7 +80,7 @@ type Catalog struct {
 type Entry struct {
 	Name    string   // the builtin's name, or the file's name
 	Path    string   // path of the file, for messages; "" for a builtin
-	Args    []string // after argv[0]
+	Args    []string // arguments after argv[0]
 	Builtin bool
 	Type    base.Type // type of a builtin; other plugins report theirs at run time
 	Version string    // version of a builtin

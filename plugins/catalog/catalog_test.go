@@ -17,7 +17,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// makeDir makes a plugin directory with scripts of these names.
+// makeDir creates a plugin directory with scripts of the given names.
 func makeDir(t *testing.T, names ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -32,8 +32,8 @@ func makeDir(t *testing.T, names ...string) string {
 	return dir
 }
 
-// list shows the entries in short: a builtin in brackets, a refused one with a
-// question mark.
+// list formats the entries: a builtin in brackets, a rejected plugin with a question
+// mark.
 func list(c *Catalog) []string {
 	var out []string
 	for _, e := range c.Entries() {
@@ -136,7 +136,7 @@ func TestEntry(t *testing.T) {
 	if hello.DriverName() != "hello" || hello.String() != fmt.Sprintf(`plugin "nomad-driver-hello" (%s)`, path) {
 		t.Errorf("%+v", hello)
 	}
-	// of two blocks the later one wins, field by field
+	// Of two blocks the later block wins, field by field.
 	if !slices.Equal(hello.Args, []string{"-v"}) || hello.Block.Config["b"] != 2 || hello.Block.Config["a"] != nil {
 		t.Errorf("merged block %+v", hello.Block)
 	}
@@ -225,7 +225,7 @@ func TestElfIsExecutedByHandle(t *testing.T) {
 	if b.Script {
 		t.Error("an ELF file is taken for a script")
 	}
-	// what is executed is what was checked, also when the file is exchanged now
+	// The checked file is executed, even if the file at its path is replaced now.
 	if err := os.Rename(filepath.Join(dir, "x"), filepath.Join(dir, "y")); err != nil {
 		t.Fatal(err)
 	}
@@ -235,14 +235,14 @@ func TestElfIsExecutedByHandle(t *testing.T) {
 	}
 }
 
-// R12: what must not be started, and why.
+// TestRefused covers R12: plugins that must not be started, and the reasons.
 func TestRefused(t *testing.T) {
 	outside := makeDir(t, "evil")
 	tests := []struct {
 		name  string
 		setup func(t *testing.T, dir, file string)
-		want  string // "" means that it may be started
-		root  bool   // only as root
+		want  string // "" means that the plugin may be started
+		root  bool   // the test needs root
 	}{
 		{"a sound file", func(*testing.T, string, string) {}, "", false},
 		{"writable for all", func(t *testing.T, _, file string) { chmod(t, file, 0o757) }, "anybody may write to the file (mode 0757)", false},
@@ -298,7 +298,7 @@ func TestRefused(t *testing.T) {
 			err := openX(t, dir)
 			checkRefusal(t, err, tt.want)
 
-			// the same when it happens between the scan and the launch
+			// The same change is also detected between the scan and the launch.
 			dir = makeDir(t, "x", "target")
 			c, newErr := New(Config{Dir: dir, Wanted: []string{"x"}})
 			if newErr != nil {
@@ -306,7 +306,7 @@ func TestRefused(t *testing.T) {
 			}
 			tt.setup(t, dir, filepath.Join(dir, "x"))
 			if tt.name == "not executable" {
-				return // the kernel says so
+				return // the kernel reports the error
 			}
 			b, err := c.Entries()[0].Open(nil)
 			if err == nil {
@@ -427,8 +427,8 @@ func symlink(t *testing.T, target, link string) {
 	}
 }
 
-// Another file, other arguments and another configuration make another program of a
-// plugin; that it is looked at again makes none.
+// Another file, other arguments or another configuration change the Program of a
+// plugin; another scan does not.
 func TestProgram(t *testing.T) {
 	dir := makeDir(t, "mine")
 	path := filepath.Join(dir, "mine")

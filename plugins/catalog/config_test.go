@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// parseConfig reads the plugin blocks of a file.
+// parseConfig parses the plugin blocks of a file.
 func parseConfig(filename string, src []byte) (*File, hcl.Diagnostics) {
 	d, diags := ParseDocument(filename, src)
 	if d == nil {
@@ -160,7 +160,7 @@ func TestConfigErrors(t *testing.T) {
 	}
 }
 
-// HCL1, which Nomad reads here, is more generous about lines.
+// HCL1, which Nomad reads here, allows more on one line.
 func TestOneLine(t *testing.T) {
 	tests := []struct {
 		text string
@@ -192,7 +192,7 @@ func TestOneLine(t *testing.T) {
 	}
 }
 
-// The parser recurses: a hostile file must not reach it.
+// A hostile file must not reach the parser, which is recursive.
 func TestDeepConfig(t *testing.T) {
 	for name, text := range map[string]string{
 		"brackets":     "x = " + strings.Repeat("[", 1<<16),

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// KeepProcess takes all other capabilities from all threads of a process of root, and from
-// every program that it starts. The main function of the process calls it before it opens or
-// starts anything: in a program with cgo, KeepProcess executes the program again, with the
-// same arguments, and returns nil in the second execution. Without root it does nothing.
-// After an error a thread can have less than others.
+// KeepProcess removes all other capabilities from all threads of a root process, and
+// from every program that it starts. The main function must call it before it opens or
+// starts anything: in a program with cgo, KeepProcess executes the program again, with
+// the same arguments, and returns nil in the second execution. Without root it has no
+// effect. After an error some threads can have fewer capabilities than others.
 func KeepProcess(keep ...uint) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -27,7 +27,7 @@ func KeepProcess(keep ...uint) error {
 	for c := range uintptr(64) {
 		has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0)
 		if err != nil {
-			break // the kernel has no more
+			break // the kernel has no higher capability
 		}
 		if has == 1 && kept&(1<<c) == 0 {
 			drop = append(drop, c)
@@ -37,7 +37,7 @@ func KeepProcess(keep ...uint) error {
 		return nil
 	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var sets [2]unix.CapUserData // 32 capabilities each
+	var sets [2]unix.CapUserData // 32 capabilities per element
 	if err := unix.Capget(&header, &sets[0]); err != nil {
 		return fmt.Errorf("read capabilities: %w", err)
 	}
@@ -47,7 +47,7 @@ func KeepProcess(keep ...uint) error {
 	}
 	for _, c := range drop {
 		_, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
-		if errno == unix.ENOTSUP { // a program with cgo
+		if errno == unix.ENOTSUP { // the program uses cgo
 			return keepAgain(drop, &header, &sets)
 		}
 		if errno != 0 {
@@ -60,8 +60,8 @@ func KeepProcess(keep ...uint) error {
 	return nil
 }
 
-// keepAgain executes the program again from a thread that has few capabilities: so has each
-// thread of the new one.
+// keepAgain executes the program again from a thread with reduced capabilities, so that
+// each thread of the second execution has the reduced capabilities.
 func keepAgain(drop []uintptr, header *unix.CapUserHeader, sets *[2]unix.CapUserData) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -77,12 +77,13 @@ func keepAgain(drop []uintptr, header *unix.CapUserHeader, sets *[2]unix.CapUser
 	return fmt.Errorf("drop capabilities: %w", err)
 }
 
-// KeepCapabilities takes all other capabilities from the calling thread, which the caller
-// has locked. Its files are still those of its user: root without capabilities opens what
-// root owns, and nothing that is closed to root. A user who has none is given none.
+// KeepCapabilities removes all other capabilities from the calling thread, which the
+// caller must have locked. The thread keeps its user: root without capabilities can
+// open files that root owns, but no file to which root has no permission. A user
+// without capabilities gets none.
 func KeepCapabilities(keep ...uint) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var sets, kept [2]unix.CapUserData // 32 capabilities each
+	var sets, kept [2]unix.CapUserData // 32 capabilities per element
 	err := unix.Capget(&header, &sets[0])
 	for _, c := range keep {
 		kept[c/32].Permitted |= 1 << (c % 32)

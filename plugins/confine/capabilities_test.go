@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// With CAP_CHOWN alone root cannot open what another user has closed, but can give files
-// away; the other threads of the process have all.
+// With only CAP_CHOWN, root cannot open another user's closed file, but can change
+// owners; the other threads of the process keep all capabilities.
 func TestKeepCapabilities(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, which has capabilities")
@@ -32,7 +32,7 @@ func TestKeepCapabilities(t *testing.T) {
 	type result struct{ drop, closed, own, chown error }
 	results := make(chan result)
 	go func() {
-		runtime.LockOSThread() // ends with the goroutine
+		runtime.LockOSThread() // the thread ends with the goroutine
 		r := result{drop: KeepCapabilities(unix.CAP_CHOWN)}
 		_, r.closed = os.ReadFile(closed)
 		_, r.own = os.ReadFile(own)
@@ -47,7 +47,8 @@ func TestKeepCapabilities(t *testing.T) {
 	}
 }
 
-// keepChown keeps one capability, and prints what its threads and a program have.
+// keepChown keeps one capability, and prints the capabilities of its threads and of a
+// child.
 func keepChown() int {
 	if err := KeepProcess(unix.CAP_CHOWN); err != nil {
 		fmt.Println(err)
@@ -72,7 +73,8 @@ func keepChown() int {
 	return 0
 }
 
-// Neither another thread nor a program that the process starts has more than is kept.
+// Neither another thread nor a program that the process starts has more than the kept
+// capabilities.
 func TestKeepProcess(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, which has capabilities")

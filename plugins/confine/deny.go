@@ -8,25 +8,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Call is a system call that is denied: each of them, or those of which the first
-// argument is a certain one.
+// Call is a denied system call: every call, or only calls with a certain first
+// argument.
 type Call struct {
 	Number   uint32
 	Only     bool
 	Argument uint32
 }
 
-// Powers are the calls of a process that starts programs, looks into other processes or
-// changes the machine. A process that reads and writes files needs none of them.
+// Powers returns the calls of a process that starts programs, inspects other processes
+// or changes the machine. A process that reads and writes files needs none of them.
 func Powers() []Call {
 	return slices.Concat(each(unix.SYS_EXECVE, unix.SYS_EXECVEAT), Namespaces(), Machine())
 }
 
-// Namespaces are the calls with which a process gives itself namespaces, and mounts in them.
+// Namespaces returns the calls with which a process creates namespaces, and mounts in
+// them.
 func Namespaces() []Call { return each(unix.SYS_UNSHARE, unix.SYS_MOUNT) }
 
-// Machine are the calls that look into other processes or change the machine. A process
-// that starts programs in namespaces of their own does not need them either.
+// Machine returns the calls that inspect other processes or change the machine. A
+// process that starts programs in their own namespaces does not need them either.
 func Machine() []Call {
 	return each(
 		unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_PIDFD_GETFD, unix.SYS_KCMP,
@@ -36,7 +37,7 @@ func Machine() []Call {
 		unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_KEXEC_FILE_LOAD, unix.SYS_REBOOT,
 		unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_SYSLOG,
 		unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME,
-		unix.SYS_IO_URING_SETUP, // makes sockets and files without the calls that are denied
+		unix.SYS_IO_URING_SETUP, // makes sockets and files without the denied calls
 	)
 }
 
@@ -48,7 +49,7 @@ func each(numbers ...uint32) []Call {
 	return calls
 }
 
-// Internet are the calls that make a socket of the internet.
+// Internet returns the calls that create an internet socket.
 func Internet() []Call {
 	return []Call{
 		{Number: unix.SYS_SOCKET, Only: true, Argument: unix.AF_INET},
@@ -56,14 +57,16 @@ func Internet() []Call {
 	}
 }
 
-// architectures are those whose numbers of system calls are those of this program.
+// architectures holds the audit architecture for each supported GOARCH, by whose system
+// call numbers the filter identifies calls.
 var architectures = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
 
-// DenyThread takes calls from the calling thread, and from all that it starts. The
-// caller has locked it. A kernel that cannot do that leaves all as it is.
+// DenyThread denies calls to the calling thread, and to the threads and processes that
+// it starts. The caller must have locked the thread. If the kernel does not support
+// filters, DenyThread has no effect.
 func DenyThread(calls ...Call) { deny(0, calls) }
 
-// DenyProcess takes calls from all threads.
+// DenyProcess denies calls to all threads.
 func DenyProcess(calls ...Call) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -81,8 +84,8 @@ func deny(flags uintptr, calls []Call) {
 	runtime.KeepAlive(filter)
 }
 
-// compile makes a program for the kernel: calls that are denied, and those of
-// another architecture, are answered with EACCES.
+// compile returns a filter program for the kernel. Denied calls, and calls of another
+// architecture, fail with EACCES.
 func compile(arch uint32, calls []Call) []unix.SockFilter {
 	const (
 		load  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
@@ -90,9 +93,9 @@ func compile(arch uint32, calls []Call) []unix.SockFilter {
 		above = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
 		reply = unix.BPF_RET | unix.BPF_K
 
-		// Where things are in struct seccomp_data.
+		// Offsets in struct seccomp_data.
 		number, architecture, argument = 0, 4, 16
-		x32                            = 0x40000000 // begins the numbers of another ABI
+		x32                            = 0x40000000 // lowest system call number of the x32 ABI
 	)
 	denied := unix.SockFilter{Code: reply, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EACCES)}
 	filter := []unix.SockFilter{

@@ -15,10 +15,10 @@ var (
 	programs = Call{Number: unix.SYS_EXECVE}
 )
 
-// A process that has denied itself something is this binary, started again.
+// The test starts this binary again as the process that denies itself calls.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "deny" {
-		go func() { select {} }() // there is another thread, at times
+		go func() { select {} }() // a second thread, at times
 		DenyProcess(programs, sockets)
 		os.Exit(tries())
 	}
@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// tries returns a bit for each thing that works: a unix socket, one of the
-// internet, a program, another call.
+// tries returns a bit for each operation that works: a unix socket, an internet socket,
+// a program, another call.
 func tries() (worked int) {
 	for i, family := range []int{unix.AF_UNIX, unix.AF_INET} {
 		fd, err := unix.Socket(family, unix.SOCK_STREAM, 0)
@@ -40,7 +40,7 @@ func tries() (worked int) {
 			worked |= 1 << 7
 		}
 	}
-	for range 4 { // whichever thread starts it
+	for range 4 { // on any thread
 		if exec.Command("/bin/true").Run() == nil {
 			worked |= 4
 		}
@@ -67,14 +67,14 @@ func TestDenyProcess(t *testing.T) {
 	}
 }
 
-// A thread and what it starts have less; the rest of the process has what it had.
+// A thread and its children lose the calls; the rest of the process keeps them.
 func TestDenyThread(t *testing.T) {
 	if _, ok := architectures[runtime.GOARCH]; !ok {
 		t.Skip("the calls of this machine have other numbers")
 	}
 	inside := make(chan int)
 	go func() {
-		runtime.LockOSThread() // ends with the goroutine
+		runtime.LockOSThread() // the thread ends with the goroutine
 		DenyThread(sockets)
 		inside <- tries()
 	}()

@@ -1,4 +1,4 @@
-// Package confine takes from a thread or a process of ours, for good, what it never needs:
-// system calls and capabilities. It adds to what Landlock does, which restricts the use of
-// files only.
+// Package confine permanently removes from a thread or a process of nomad-lite the
+// system calls and capabilities that it never needs. It complements Landlock, which
+// restricts file access only.
 package confine

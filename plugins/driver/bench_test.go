@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// BenchmarkUnary is the floor: a call with nothing in it over a unix socket.
+// BenchmarkUnary is the minimum cost: an empty call over a unix socket.
 func BenchmarkUnary(b *testing.B) {
 	p := serve(b, func(s grpc.ServiceRegistrar) { grpc_health_v1.RegisterHealthServer(s, health.NewServer()) })
 	c := grpc_health_v1.NewHealthClient(p.conn)
@@ -20,8 +20,8 @@ func BenchmarkUnary(b *testing.B) {
 	}
 }
 
-// BenchmarkStartTask is a task of usual size, there and back: 60 variables and
-// half a kilobyte of config, which the handle repeats.
+// BenchmarkStartTask sends a task of usual size and receives its handle: 60 variables
+// and half a kilobyte of config, which the handle repeats.
 func BenchmarkStartTask(b *testing.B) {
 	config := &TaskConfig{
 		ID: "1f2e3d4c-0000-1111-2222-333344445555/web/12345678", Name: "web", AllocID: "1f2e3d4c-0000-1111-2222-333344445555",

@@ -181,7 +181,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// frames are what our server sends, to the last.
+// frames returns all frames that the server sends.
 func frames(t *testing.T, stream execClientStream) ([]*driverpb.ExecTaskStreamingResponse, error) {
 	t.Helper()
 	var all []*driverpb.ExecTaskStreamingResponse
@@ -197,8 +197,7 @@ func frames(t *testing.T, stream execClientStream) ([]*driverpb.ExecTaskStreamin
 	}
 }
 
-// TestExecFrames looks at the frames themselves, as other hosts send and read
-// them.
+// TestExecFrames checks the frames themselves, as other hosts send and read them.
 func TestExecFrames(t *testing.T) {
 	setup := &driverpb.ExecTaskStreamingRequest{Setup: &driverpb.ExecTaskStreamingRequest_Setup{TaskId: "id", Command: []string{"x"}}}
 	start := func(t *testing.T, exec func(context.Context, Exec) (*ExitResult, error), first *driverpb.ExecTaskStreamingRequest) execClientStream {
@@ -224,7 +223,7 @@ func TestExecFrames(t *testing.T) {
 	t.Run("a whole session", func(t *testing.T) {
 		stream := start(t, cat, setup)
 		for _, frame := range []*driverpb.ExecTaskStreamingRequest{
-			{}, // a heartbeat
+			{}, // heartbeat
 			{Stdin: op("hello", false)},
 			{TtySize: &driverpb.ExecTaskStreamingRequest_TerminalSize{Height: 1, Width: 2}},
 			{TtySize: &driverpb.ExecTaskStreamingRequest_TerminalSize{Height: 3, Width: 4}},
@@ -296,14 +295,14 @@ func TestExecFrames(t *testing.T) {
 	})
 }
 
-// TestExecOddServers are the streams that our client must survive.
+// TestExecOddServers checks the client with unusual streams.
 func TestExecOddServers(t *testing.T) {
 	exited := &driverpb.ExecTaskStreamingResponse{Exited: true, Result: &driverpb.ExitResult{ExitCode: 1}}
 	out := &driverpb.ExecTaskStreamingResponse{Stdout: &driverpb.ExecTaskStreamingIOOperation{Data: []byte("x")}}
 	tests := []struct {
 		name   string
 		exec   func(execServerStream) error
-		exit   *ExitResult // nil for an error
+		exit   *ExitResult // nil means an error
 		stdout string
 	}{
 		{"output after the exit", func(s execServerStream) error {

@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
 )
 
-// FuzzMessages: whatever the other side sends is read, and says the same when
-// it is sent on.
+// FuzzMessages checks that any message can be read, and has the same meaning when it is
+// sent again.
 func FuzzMessages(f *testing.F) {
 	for _, m := range []proto.Message{
 		taskConfigProto(&TaskConfig{ID: "id", Env: map[string]string{"A": "1"}, Mounts: []Mount{{}}, DNS: &DNSConfig{}}),
@@ -61,14 +61,13 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// settles checks that a message that has been read and sent once does not
-// change any more.
+// settles checks that a message that has been read and sent once no longer changes.
 func settles[M proto.Message](t *testing.T, b []byte, m M, again func(M) M) {
 	t.Helper()
 	if proto.Unmarshal(b, m) != nil {
 		return
 	}
-	// Bytes, because a NaN is not equal to itself.
+	// The test compares bytes, because a NaN is not equal to itself.
 	opts := proto.MarshalOptions{Deterministic: true}
 	once, err := opts.Marshal(again(m))
 	if err != nil {
@@ -86,7 +85,7 @@ func settles[M proto.Message](t *testing.T, b []byte, m M, again func(M) M) {
 	}
 }
 
-// frameStream is the server's end of a stream of frames that has them all.
+// frameStream is the server's end of a stream whose frames are all available.
 type frameStream struct {
 	grpc.ServerStream
 	ctx    context.Context
@@ -110,8 +109,8 @@ func (s *frameStream) Send(frame *driverpb.ExecTaskStreamingResponse) error {
 	return nil
 }
 
-// FuzzExecFrames: a session ends with a status or with an error, whatever the
-// client sends.
+// FuzzExecFrames checks that a session ends with a status or with an error for any
+// input of the client.
 func FuzzExecFrames(f *testing.F) {
 	for _, frames := range [][]*driverpb.ExecTaskStreamingRequest{
 		{{Setup: &driverpb.ExecTaskStreamingRequest_Setup{TaskId: "id"}}, stdinFrame([]byte("x"), false), {}, stdinFrame(nil, true), stdinFrame([]byte("y"), true)},

@@ -31,7 +31,7 @@ func (p *GRPCPlugin) GRPCServer(_ *plugin.GRPCBroker, s *grpc.Server) error {
 	return nil
 }
 
-// GRPCClient is called by Dispense; go-plugin ends ctx when the process has gone.
+// GRPCClient is called by Dispense; go-plugin ends ctx when the process has exited.
 func (p *GRPCPlugin) GRPCClient(ctx context.Context, _ *plugin.GRPCBroker, conn *grpc.ClientConn) (any, error) {
 	return NewClient(conn, ctx.Done()), nil
 }

@@ -21,13 +21,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/structspb"
 )
 
-// odd is a server as it is found in the wild: it knows neither Init nor
-// Shutdown, and answers every call with nothing in it.
+// odd is a server like some existing ones: it has neither Init nor Shutdown, and
+// returns an empty response to every call.
 type odd struct {
 	driverpb.UnimplementedDriverServer
 
 	spec         *specpb.Spec
-	described    func() error // called for each question what the driver is
+	described    func() error // called for each request for schema or capabilities
 	start        driverpb.StartTaskResponse_Result
 	startErr     error
 	wait         *driverpb.WaitTaskResponse
@@ -113,8 +113,8 @@ func openOdd(t *testing.T, o *odd) Driver {
 	return NewClient(p.conn, p.done)
 }
 
-// withOdd runs a test in which time is fake: a client that sees something end
-// waits for the news that the process has ended.
+// withOdd runs a test with a fake clock: a client that sees a stream or connection end
+// waits for the exit of the process.
 func withOdd(t *testing.T, name string, o *odd, test func(*testing.T, Driver, *process)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
@@ -125,15 +125,15 @@ func withOdd(t *testing.T, name string, o *odd, test func(*testing.T, Driver, *p
 	})
 }
 
-// TestDescribedOnce has many tasks ask at once what their driver is, as those of a new
-// agent do.
+// TestDescribedOnce has many tasks request schema and capabilities at once, like the
+// tasks of a new agent.
 func TestDescribedOnce(t *testing.T) {
 	describedOnce(t, "schema", func(ctx context.Context, d Driver) (any, error) { return d.TaskConfigSchema(ctx) })
 	describedOnce(t, "capabilities", func(ctx context.Context, d Driver) (any, error) { return d.Capabilities(ctx) })
 }
 
 func describedOnce(t *testing.T, name string, describe func(context.Context, Driver) (any, error)) {
-	var asked, answers chan error // of the bubble
+	var asked, answers chan error // channels of the synctest bubble
 	o := &odd{
 		spec:      &specpb.Spec{Block: &specpb.Spec_Object{Object: &specpb.Object{}}},
 		described: func() error { asked <- nil; return <-answers },
@@ -165,7 +165,7 @@ func describedOnce(t *testing.T, name string, describe func(context.Context, Dri
 			t.Errorf("who has asked and gives up gets %v", err)
 		}
 		step(2, 0)
-		answers <- nil // for the first question: nobody hears it
+		answers <- nil // for the first request, whose caller has given up
 		if _, err := describe(impatient, d); !errors.Is(err, context.Canceled) {
 			t.Errorf("who waits and gives up gets %v", err)
 		}
@@ -357,7 +357,7 @@ func TestOddStatus(t *testing.T) {
 	})
 }
 
-// TestOddClient sends our server what hosts leave out.
+// TestOddClient sends requests with missing fields to the server, as some hosts do.
 func TestOddClient(t *testing.T) {
 	f := &fake{
 		handle: &Handle{Version: 3},
@@ -404,7 +404,7 @@ func TestOddClient(t *testing.T) {
 	}
 }
 
-// TestOddClosedChannel checks what older and newer hosts expect of our server.
+// TestOddClosedChannel checks the server's responses that older and newer hosts expect.
 func TestOddClosedChannel(t *testing.T) {
 	f := &fake{fingerprints: make(chan Fingerprint), stats: make(chan *TaskStats)}
 	close(f.fingerprints)

@@ -14,10 +14,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// asPlugin makes the test binary a plugin.
+// asPlugin is the variable that makes the test binary a plugin.
 const asPlugin = "DRIVER_TEST_AS_PLUGIN"
 
-// servePlugin is the life of the plugin process.
+// servePlugin is the main function of the plugin process.
 func servePlugin() {
 	f := &fake{wait: func(ctx context.Context) (*ExitResult, error) {
 		<-ctx.Done()
@@ -44,8 +44,8 @@ func (named) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, 
 
 func (named) SetConfig(context.Context, *base.Config) error { return errors.New("not now") }
 
-// TestProcess runs both services over go-plugin in a process of their own, and
-// kills it.
+// TestProcess runs both services over go-plugin in a separate process, and kills the
+// process.
 func TestProcess(t *testing.T) {
 	command := exec.Command(os.Args[0])
 	command.Env = append(os.Environ(), asPlugin+"=1", "TMPDIR="+t.TempDir()) // a killed plugin leaves its socket

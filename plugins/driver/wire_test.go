@@ -26,7 +26,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// process is one plugin process, as far as a client can tell.
+// process is one plugin process, as a client sees it.
 type process struct {
 	server *grpc.Server
 	conn   *grpc.ClientConn
@@ -34,8 +34,7 @@ type process struct {
 	once   sync.Once
 }
 
-// die ends the connections first and the process after a moment, as a kill
-// looks from outside.
+// die ends the connections first and the process shortly after, like a kill.
 func (p *process) die() {
 	p.once.Do(func() {
 		p.server.Stop()
@@ -63,7 +62,7 @@ func serve(t testing.TB, register func(grpc.ServiceRegistrar)) *process {
 	return serveOn(t, listener, "unix://"+listener.Addr().String(), register)
 }
 
-// serveInMemory is serve for a test whose time is fake.
+// serveInMemory is serve for a test with a fake clock.
 func serveInMemory(t testing.TB, register func(grpc.ServiceRegistrar)) *process {
 	t.Helper()
 	listener := bufconn.Listen(1 << 16)
@@ -93,7 +92,7 @@ func serveOn(t testing.TB, listener net.Listener, target string, register func(g
 	return p
 }
 
-// TestMain checks that the tests have left no goroutine of this package behind.
+// TestMain checks that the tests leave no goroutine of this package running.
 func TestMain(m *testing.M) {
 	if os.Getenv(asPlugin) != "" {
 		servePlugin()
@@ -107,8 +106,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// goroutines waits for the last goroutines to end, and returns the stacks of
-// those that do not.
+// goroutines waits for the last goroutines to end, and returns the stacks of the
+// goroutines that still run.
 func goroutines() []string {
 	var left []string
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -132,8 +131,7 @@ func open(t testing.TB, impl Driver) (Driver, *process) {
 	return NewClient(p.conn, p.done), p
 }
 
-// fake is a driver that records what it is asked, and answers what its fields
-// say.
+// fake is a driver that records its calls, and returns the values of its fields.
 type fake struct {
 	mu    sync.Mutex
 	calls []any
@@ -241,8 +239,8 @@ func (f *fake) DestroyNetwork(_ context.Context, allocID string, isolation *Netw
 	return f.record("DestroyNetwork", allocID, isolation)
 }
 
-// filled makes a value in which no field is zero, so that a field that a
-// conversion forgets is seen.
+// filled returns a value in which no field is zero, so that a test detects a field that
+// a conversion omits.
 func filled[T any](t testing.TB) T {
 	t.Helper()
 	var v T
@@ -429,7 +427,8 @@ func TestEveryFieldBothWays(t *testing.T) {
 	}
 }
 
-// TestNothing answers every call with as little as Go allows, on both ends.
+// TestNothing returns the smallest response that Go allows from every call, on both
+// sides.
 func TestNothing(t *testing.T) {
 	f := &fake{stats: make(chan *TaskStats, 1)}
 	f.stats <- nil
@@ -477,7 +476,7 @@ func TestNothing(t *testing.T) {
 }
 
 func TestWhatIsSentIsComplete(t *testing.T) {
-	// What drivers and hosts in the wild look into without asking.
+	// Existing drivers and hosts read these fields without checking for nil.
 	config := taskConfigProto(&TaskConfig{})
 	if r := config.Resources; r == nil || r.AllocatedResources == nil || r.AllocatedResources.Cpu == nil ||
 		r.AllocatedResources.Memory == nil || r.LinuxResources == nil {
@@ -603,7 +602,7 @@ func TestErrors(t *testing.T) {
 	})
 }
 
-// TestRecoverableBytes is the status of plugin-protocol 3.1.
+// TestRecoverableBytes compares the status with the example of plugin-protocol 3.1.
 func TestRecoverableBytes(t *testing.T) {
 	s, _ := status.FromError(statusError(Recoverable(errors.New("rec failure"))))
 	b, err := proto.Marshal(s.Proto())
@@ -616,7 +615,7 @@ func TestRecoverableBytes(t *testing.T) {
 	}
 }
 
-// TestLargeMessages goes over gRPC's limit of 4 MiB in both directions.
+// TestLargeMessages exceeds gRPC's limit of 4 MiB in both directions.
 func TestLargeMessages(t *testing.T) {
 	large := strings.Repeat("x", 5<<20)
 	f := &fake{handle: &Handle{Version: 1, DriverState: []byte(large)}}
@@ -760,11 +759,11 @@ func TestFingerprintEnds(t *testing.T) {
 		if _, err := d.Fingerprint(ctx); err != nil {
 			t.Fatal(err)
 		}
-		cancel() // and the check at the end of the test
+		cancel() // the client's goroutine must end although the channel has no reader
 	})
 }
 
-// TestTaskEventsStayOpen: a host opens an ended stream again at once.
+// TestTaskEventsStayOpen: a host reopens an ended stream immediately.
 func TestTaskEventsStayOpen(t *testing.T) {
 	for name, events := range map[string]chan *TaskEvent{"closed": make(chan *TaskEvent), "nil": nil} {
 		t.Run(name, func(t *testing.T) {
@@ -785,12 +784,12 @@ func TestTaskEventsStayOpen(t *testing.T) {
 	}
 }
 
-// A field that no host knows would be dropped silently.
+// A field that no host supports would be dropped silently.
 func TestUnknownMeasuredFieldIsAnError(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		stats TaskStats
-		want  string // part of the error, empty for none
+		want  string // part of the error; empty means no error
 	}{
 		{"all fields", TaskStats{Total: Usage{CPU: CPUUsage{Measured: cpuFields}, Memory: MemoryUsage{Measured: memoryFields}}}, ""},
 		{"a CPU field", TaskStats{Total: Usage{CPU: CPUUsage{Measured: []string{"Percent", "percent"}}}}, `Total.CPU.Measured: no field is named "percent"`},

@@ -1,4 +1,4 @@
-// Package footprint keeps processes small that idle beside the tasks. It decides
-// nothing: the agent and each of its helper processes call it when they have become
-// quiet. What it does costs those who wake up again a part of a millisecond.
+// Package footprint reduces the memory of idle processes. It makes no decisions: the
+// agent and each of its helper processes call it when they have become idle. When the
+// process becomes active again, it loses less than a millisecond.
 package footprint

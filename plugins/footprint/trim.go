@@ -10,27 +10,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Release gives back to the system what only the start of the process, or a burst of
-// work, has needed: free memory, and the pages of the program itself. It blocks for some
-// milliseconds, and may be called concurrently. Where there is no /proc the pages stay.
+// Release returns memory to the system: free memory, and the pages of the program
+// itself, most of which are only needed at the start or in a burst of work. It blocks
+// for some milliseconds, and may be called concurrently. Without /proc the pages of the
+// program stay.
 func Release() {
 	debug.FreeOSMemory()
 	for _, p := range programParts() {
-		// The pages come back from the file when they are used again. An error changes
-		// nothing.
+		// The kernel loads the pages from the file when they are used again. An error has no
+		// effect.
 		_, _, _ = unix.Syscall(unix.SYS_MADVISE, p.start, p.end-p.start, unix.MADV_DONTNEED)
 	}
 }
 
-// mapping is a part of the program in memory.
+// mapping is a memory mapping of the program file.
 type mapping struct {
 	start, end uintptr
 	resident   int // kB
 }
 
-// programParts returns the parts of the program that are in memory as they are in its
-// file: the dynamic linker writes to some, and a debugger may. They never move; what else
-// is mapped may have made room for another thing before it is let go.
+// programParts returns the mappings of the program without private pages: the dynamic
+// linker writes to some, and a debugger may. Mappings of the program never move; any
+// other mapping may have been replaced before its pages are released.
 func programParts() (parts []mapping) {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {

@@ -17,9 +17,9 @@ type AllocPrerunRequest struct {
 	Env   map[string]string
 }
 
-// AllocUpdate runs for each new version of the allocation whose desired status is still
-// run. Calls are in order and never overlap each other, but may overlap every other
-// hook point. An error is logged, and an event if the hook is a plugin.
+// AllocUpdate runs for each new version of the allocation, unless the new version stops
+// it. Calls are in order and never overlap each other, but may overlap every other hook
+// point. An error is logged, and an event if the hook is a plugin.
 type AllocUpdate interface {
 	UpdateAlloc(ctx context.Context, req AllocUpdateRequest) error
 }

@@ -27,7 +27,7 @@ type Alloc struct {
 	TaskGroup string
 	NodeID    string
 	NodeName  string
-	Meta      map[string]string // of job and group, merged
+	Meta      map[string]string // meta of job and group, merged
 	// JSON is the whole allocation with its job, as the HTTP API shows it. It is empty
 	// unless the hook requests it (Description.WholeAlloc).
 	JSON []byte
@@ -72,7 +72,7 @@ type Task struct {
 	Lifecycle string // "", "prestart", "poststart" or "poststop"
 	Sidecar   bool
 	Leader    bool
-	Meta      map[string]string // of job, group and task, merged
+	Meta      map[string]string // meta of job, group and task, merged
 }
 
 // TaskDir holds the directories of one task as paths of the host.

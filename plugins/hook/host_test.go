@@ -19,7 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// butler is a host that notes what it is asked for.
+// fakeHost is a host that records its calls.
 type fakeHost struct {
 	got any
 	err error
@@ -151,7 +151,7 @@ func TestHostCarriesAllFields(t *testing.T) {
 	}
 }
 
-// What a hook tells of is often the output of a program, which may be anything.
+// A hook's message is often the output of a program, which may contain any bytes.
 func TestWhatIsNoTextBecomesOne(t *testing.T) {
 	b := &fakeHost{}
 	host := dial(t, b)
@@ -192,7 +192,7 @@ func TestHostStats(t *testing.T) {
 	}
 }
 
-// A hook that asks while no agent is there waits for the next one.
+// A hook that calls the host while no agent runs waits for the next agent.
 func TestHostThatComesLater(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	host, err := hook.DialHost(socket)
@@ -229,7 +229,7 @@ func TestHostThatComesLater(t *testing.T) {
 	}
 }
 
-// A stream of samples goes on under the next host, and ends when that says so.
+// A stream of samples continues with the next host, and ends when that host ends it.
 func TestHostStatsOfTheNext(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	host, err := hook.DialHost(socket)

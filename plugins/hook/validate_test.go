@@ -12,7 +12,7 @@ import (
 func TestFaultOfAnAnswer(t *testing.T) {
 	for what, c := range map[string]struct {
 		answer hook.TaskPrestartResponse
-		fault  string // "" for none
+		fault  string // "" means no fault
 	}{
 		"nothing": {},
 		"everything": {hook.TaskPrestartResponse{

@@ -22,27 +22,27 @@ import (
 // news is a field that no version has yet.
 var news = protowire.AppendString(protowire.AppendTag(nil, 4242, protowire.BytesType), "from the next version")
 
-// addNews puts it into a message.
+// addNews adds news to a message.
 func addNews(message any) {
 	if m, ok := message.(proto.Message); ok {
 		m.ProtoReflect().SetUnknown(news)
 	}
 }
 
-// newer makes what a server answers that of the next version.
+// newer makes a server's response look like a response of the next version.
 func newer(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	answer, err := handler(ctx, request)
 	addNews(answer)
 	return answer, err
 }
 
-// asksNewer makes what a client asks that of the next version.
+// asksNewer makes a client's request look like a request of the next version.
 func asksNewer(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	addNews(request)
 	return invoke(ctx, method, request, answer, conn, options...)
 }
 
-// older makes a service that of the version before: without some of its methods.
+// older returns a service of the previous version: without some methods.
 func older(s grpc.ServiceDesc, without ...string) *grpc.ServiceDesc {
 	var methods []grpc.MethodDesc
 	for _, m := range s.Methods {
@@ -54,7 +54,7 @@ func older(s grpc.ServiceDesc, without ...string) *grpc.ServiceDesc {
 	return &s
 }
 
-// registrar registers services as those of the version before.
+// registrar registers services of the previous version.
 type registrar struct {
 	*grpc.Server
 	without []string
@@ -64,7 +64,7 @@ func (r registrar) RegisterService(s *grpc.ServiceDesc, impl any) {
 	r.Server.RegisterService(older(*s, r.without...), impl)
 }
 
-// dialWith connects to a server that is made with options.
+// dialWith connects to a server that is created with options.
 func dialWith(t *testing.T, serverOptions []grpc.ServerOption, register func(*grpc.Server), options ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("unix:"+listen(t, register, serverOptions...), append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
@@ -91,7 +91,8 @@ func TestPluginOfTheNextVersion(t *testing.T) {
 
 func TestPluginOfTheVersionBefore(t *testing.T) {
 	e := &every{answer: filled[hook.TaskPrestartResponse]()}
-	// It hears what it does not know yet, and lacks what has come since.
+	// A plugin of the previous version receives unknown fields, and lacks the newer
+	// methods.
 	conn := dialWith(t, nil, func(s *grpc.Server) {
 		hook.RegisterServer(registrar{s, []string{"Configure", "UpdateAlloc", "Exited"}}, &lateHook{}, e)
 	}, grpc.WithUnaryInterceptor(asksNewer))
@@ -115,8 +116,8 @@ func TestPluginOfTheVersionBefore(t *testing.T) {
 	}
 }
 
-// An agent of the version before lacks what a hook asks it for, and one of the next
-// version answers more than the hook knows.
+// An agent of the previous version lacks a method that a hook calls, and an agent of
+// the next version returns fields that the hook does not have.
 func TestAgentOfAnotherVersion(t *testing.T) {
 	before, err := hook.DialHost(listen(t, func(s *grpc.Server) { hook.RegisterHost(registrar{s, []string{"Services"}}, &fakeHost{}) }))
 	if err != nil {
@@ -142,7 +143,7 @@ func TestAgentOfAnotherVersion(t *testing.T) {
 		t.Errorf("services: %d, %v", index, err)
 	}
 
-	// The hook of the next version asks more than this agent knows.
+	// A hook of the next version sends fields that this agent does not have.
 	b := &fakeHost{}
 	conn := dialWith(t, nil, func(s *grpc.Server) { hook.RegisterHost(s, b) }, grpc.WithUnaryInterceptor(asksNewer))
 	if _, err := hookpb.NewHostClient(conn).Kill(t.Context(), &hookpb.KillRequest{Capability: "key", Reason: "why"}); err != nil || fmt.Sprint(b.got) != "[{key } kill why]" {

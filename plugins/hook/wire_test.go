@@ -42,7 +42,7 @@ func listen(t *testing.T, register func(*grpc.Server), options ...grpc.ServerOpt
 	return socket
 }
 
-// connect serves a hook and returns the host's end of it.
+// connect serves a hook and returns the host's client of it.
 func connect(t *testing.T, p hook.Plugin, h any) *hook.Client {
 	t.Helper()
 	socket := listen(t, func(s *grpc.Server) { hook.RegisterServer(s, p, h) })
@@ -54,7 +54,7 @@ func connect(t *testing.T, p hook.Plugin, h any) *hook.Client {
 	return hook.NewClient(conn, nil)
 }
 
-// fill gives every field of a value, however deep, a value of its own.
+// fill sets every field of a value, at any depth, to a different value.
 func fill(v reflect.Value, n *int) {
 	*n++
 	switch v.Kind() {
@@ -94,7 +94,7 @@ func fill(v reflect.Value, n *int) {
 			v.Set(reflect.ValueOf(time.Unix(int64(*n), 7).UTC()))
 			return
 		case driver.Resources:
-			// A hook is told of a part of them only.
+			// A hook receives only some fields.
 			v.Set(reflect.ValueOf(driver.Resources{
 				CPUShares: 1, MemoryMB: 2, MemoryMaxMB: 3, Ports: []driver.PortMapping{{Label: "http", Value: 4, To: 5, HostIP: "6"}},
 				Linux: driver.LinuxResources{CpusetCpus: "7", CpusetCgroup: "8"},
@@ -118,8 +118,8 @@ func filled[T any]() (v T) {
 	return v
 }
 
-// every takes part in all moments, remembers the last request and answers as it
-// is told.
+// every implements all hook points, records the last request and returns the configured
+// response.
 type every struct {
 	got    any
 	answer hook.TaskPrestartResponse
@@ -159,7 +159,7 @@ func (e *every) Describe(context.Context) (*hook.Description, error) {
 }
 func (e *every) Configure(_ context.Context, c hook.Config) error { return e.note(c) }
 
-// call makes a request of any moment by its method.
+// call makes a request of a hook point by its method.
 func call(client *hook.Client, m hook.Point) (request any, out []reflect.Value) {
 	method := reflect.ValueOf(client).MethodByName(methods[m])
 	v := reflect.New(method.Type().In(1))
@@ -216,7 +216,7 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
-// lateHook takes part in one moment.
+// lateHook implements one hook point.
 type lateHook struct {
 	hook.Plugin
 	description hook.Description

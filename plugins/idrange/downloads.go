@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// DefaultDownloads are the user ids of downloads where the operator chooses no others:
-// ten thousand below those that Debian gives to containers, and some that a user
-// namespace of 65536 ids has too. Neither useradd nor systemd gives one of them away.
+// DefaultDownloads are the default user ids of downloads: ten thousand below the ids
+// that Debian gives to containers, and some that also exist in a user namespace of
+// 65536 ids. Neither useradd nor systemd allocates them.
 const DefaultDownloads = "90000-99999,60706-61183"
 
-// reserved can be no ids of downloads.
+// reserved ids cannot be used for downloads.
 var reserved = []struct {
 	Range
 	owner string
@@ -21,8 +21,8 @@ var reserved = []struct {
 	{Range{1<<32 - 1, 1<<32 - 1}, "no user at all"},
 }
 
-// Downloads reads the user ids that downloads may have, and tasks may not. It refuses
-// those that tasks have on other nodes. Empty text stands for [DefaultDownloads].
+// Downloads parses the user ids that downloads may use, and tasks must not. It rejects
+// ids that tasks have on other nodes. An empty text means [DefaultDownloads].
 func Downloads(text string) (Set, error) {
 	if text == "" {
 		text = DefaultDownloads

@@ -1,5 +1,5 @@
-// Package idrange has sets of user and group ids, in the text that configurations
-// have for them: "0,10-15,22".
+// Package idrange implements sets of user and group ids, and their text in
+// configurations: "0,10-15,22".
 package idrange
 
 import (
@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// Range is inclusive.
+// Range includes both ends.
 type Range struct {
 	First, Last uint32
 }
 
-// Set is the ids of its ranges. The zero value is empty.
+// Set is the union of its ranges. The zero value is empty.
 type Set []Range
 
-// Parse reads ids and ranges of ids with commas between them. The empty text is
-// the empty set.
+// Parse parses ids and ranges of ids, separated by commas. The empty text is the empty
+// set.
 func Parse(text string) (Set, error) {
 	var set Set
 	for part := range strings.SplitSeq(text, ",") {
@@ -42,7 +42,7 @@ func Parse(text string) (Set, error) {
 	return set, nil
 }
 
-// Contains reports whether a range of the set has the id.
+// Contains reports whether the set contains the id.
 func (s Set) Contains(id uint32) bool { return s.Overlaps(Range{id, id}) }
 
 // Overlaps reports whether the set and a range have an id in common.
@@ -55,7 +55,7 @@ func (s Set) Overlaps(other Range) bool {
 	return false
 }
 
-// Len returns the number of ids. An id that two ranges have counts twice.
+// Len returns the number of ids. An id in two ranges counts twice.
 func (s Set) Len() uint64 {
 	var n uint64
 	for _, r := range s {

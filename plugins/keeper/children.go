@@ -115,7 +115,7 @@ func killDescendants() {
 		case err != nil:
 			return // ECHILD
 		case pid == 0 && len(children()) > 0:
-			return // not ours to kill
+			return // only children of other users are left
 		}
 	}
 }

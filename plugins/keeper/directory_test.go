@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The path of a data directory, its sockets and the environment may change while no
-// agent runs: the next agent joins the keeper that runs.
+// The path of a data directory, its sockets and the environment may change while no agent
+// runs: the next agent connects to the running keeper.
 func TestKeeperIsJoinedByEveryPath(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -78,8 +78,8 @@ func TestKeeperIsJoinedByEveryPath(t *testing.T) {
 	}
 }
 
-// A keeper that has lost its socket is never joined by a second one: if it cannot
-// listen again, it is ended first.
+// No second keeper runs beside a keeper that has lost its socket: if the first keeper cannot
+// listen again, it is killed before the second is started.
 func TestKeeperThatCannotBeReachedIsReplaced(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
@@ -104,7 +104,7 @@ func TestKeeperThatCannotBeReachedIsReplaced(t *testing.T) {
 	}
 }
 
-// The socket is there again while agent and plugins are connected.
+// The keeper restores a removed socket while agent and plugins are connected.
 func TestRestoreSocket(t *testing.T) {
 	t.Parallel()
 	c := start(t, Config{Ephemeral: true})
@@ -131,8 +131,8 @@ func TestRestoreSocket(t *testing.T) {
 	}
 }
 
-// A plugin reconnects to the keeper of its data directory although that has another
-// path now, and another data directory has the path.
+// A plugin reconnects to the keeper of its data directory even if the directory was moved and
+// another data directory has taken its path.
 func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()
@@ -156,7 +156,7 @@ func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
 		t.Fatal("the keeper does not end")
 	}
 	p, err := own.Spawn(t.Context(), sh("exit 6"))
-	for errors.Is(err, ErrLost) { // the death of the keeper was not noticed yet
+	for errors.Is(err, ErrLost) { // the client has not noticed the death of the keeper yet
 		p, err = own.Spawn(t.Context(), sh("exit 6"))
 	}
 	if err != nil {
@@ -170,8 +170,8 @@ func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
 	}
 }
 
-// formerKeeper starts a keeper as earlier versions did: it listens in a directory for
-// sockets, and has neither the lock nor a handle of a data directory.
+// formerKeeper starts a keeper as earlier versions did: it listens in a directory for sockets,
+// and has neither the lock nor a descriptor of a data directory.
 func formerKeeper(t *testing.T, dir string) Process {
 	t.Helper()
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(dir, socketName)})
@@ -208,8 +208,8 @@ func formerKeeper(t *testing.T, dir string) Process {
 	return p
 }
 
-// A keeper that an earlier version has started elsewhere is moved to the data directory,
-// and found there by the next agent; plugins reconnect to it by the former path.
+// A keeper that an earlier version has started elsewhere is moved to the data directory, where
+// the next agent finds it; plugins reconnect to it by the former path.
 func TestKeeperOfAnEarlierVersionIsMoved(t *testing.T) {
 	t.Parallel()
 	former, err := os.MkdirTemp("", "former")
@@ -245,7 +245,7 @@ func TestKeeperOfAnEarlierVersionIsMoved(t *testing.T) {
 		t.Errorf("a plugin finds %v", late.Process())
 	}
 	c.Close()
-	if err := os.RemoveAll(SocketDir(dir)); err != nil { // it has the lock, too
+	if err := os.RemoveAll(SocketDir(dir)); err != nil { // the keeper has the lock, too
 		t.Fatal(err)
 	}
 	next := start(t, Config{Dir: dir})
@@ -254,7 +254,7 @@ func TestKeeperOfAnEarlierVersionIsMoved(t *testing.T) {
 	}
 }
 
-// A lock is not taken of a file that its owner has removed.
+// Lock does not return a file that its owner has removed.
 func TestLockOfARemovedFile(t *testing.T) {
 	t.Parallel()
 	d, err := OpenDirectory(t.TempDir())
@@ -286,8 +286,8 @@ func TestLockOfARemovedFile(t *testing.T) {
 	}
 }
 
-// A lock that another user has planted is refused: what is recorded in it would be
-// written to a file of the other user's choice, or read from it.
+// A lock file that is a link is rejected: another user could have planted it, to have a record
+// written to a file of that user's choice, or read from it.
 func TestLockThatIsALinkIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -346,7 +346,7 @@ func TestLockedBy(t *testing.T) {
 	}
 }
 
-// The error names the remedy when the file system has no unix sockets.
+// If the file system has no unix sockets, the error names the remedy.
 func TestFileSystemWithoutSockets(t *testing.T) {
 	group := fmt.Sprintf("/sys/fs/cgroup/unified/keeper-test-%d", os.Getpid())
 	if err := os.Mkdir(group, 0o700); err != nil {

@@ -27,8 +27,8 @@ func TestExhausted(t *testing.T) {
 	}
 }
 
-// An agent that connects to the keeper, and has not enough descriptors at some step
-// of that, neither ends nor replaces it: it has the exit statuses of tasks.
+// An agent that runs out of descriptors at any step of connecting to the keeper neither kills
+// nor replaces the keeper, which has the exit statuses of tasks.
 func TestKeeperIsKeptByAnAgentWithoutDescriptors(t *testing.T) {
 	for name, socket := range map[string]bool{"with its socket": true, "when its socket is missing": false} {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestKeeperIsKeptByAnAgentWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// The identifier of the boot is not read again, and a failed read does not count.
+// BootID caches the boot id after the first success, and does not cache a failure.
 func TestBootIDWithoutDescriptors(t *testing.T) {
 	boot.Store(nil)
 	restore := processtest.LimitDescriptors(t, 0)

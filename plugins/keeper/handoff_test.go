@@ -18,13 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// left is what an agent of another build has left running.
+// left contains the processes that an agent of another build has left running.
 type left struct {
 	Keeper, Task, Ended Process
 }
 
-// oldAgentMain leaves a task that runs, one that has ended, a pipe and a sink in
-// the hands of a keeper, says so, and waits to be killed.
+// oldAgentMain leaves a running task, the status of an ended task, a pipe and a drained pipe
+// in a keeper, prints the processes, and waits to be killed.
 func oldAgentMain(dir string) int {
 	err := func() error {
 		ctx := context.Background()
@@ -67,7 +67,7 @@ func oldAgentMain(dir string) int {
 	select {}
 }
 
-// anotherBuild is this program with other content.
+// anotherBuild returns the path of this program with other content.
 func anotherBuild(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/exe")
@@ -75,8 +75,8 @@ func anotherBuild(t *testing.T) string {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "another")
-	// A child that another test starts must not inherit it while it is open for
-	// writing: nobody can execute it as long as the child does not execute either.
+	// A child that another test forks must not inherit the file while it is open for writing:
+	// until the child calls exec, executing the file would fail with ETXTBSY.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(path, append(b, "another build"...), 0o755); err != nil {
@@ -146,14 +146,14 @@ func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
 	if parents, err := c.Parents(t.Context()); err != nil || len(parents) > 0 {
 		t.Errorf("what the keeper has started before it was replaced counts as a task: %v, %v", parents, err)
 	}
-	// It is still the keeper's child.
+	// The task is still a child of the keeper.
 	if err := l.Task.Signal(unix.SIGTERM); err != nil {
 		t.Error(err)
 	}
 	if status, err := c.Wait(t.Context(), l.Task); err != nil || status.Signal != int(unix.SIGTERM) {
 		t.Errorf("status of the task: %v, %v", status, err)
 	}
-	// And what it starts has nothing of what is held.
+	// Children of the keeper inherit no held descriptor.
 	r, w := pipe(t)
 	look := sh("ls -l /proc/self/fd")
 	look.Stdout = w

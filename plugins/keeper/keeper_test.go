@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain is also the programs that the tests start: the keeper itself, an
-// agent that can be killed, and a driver that can die and leave its task.
+// TestMain also runs the programs that the tests start: the keeper itself, an agent that is
+// killed, and a driver that dies and leaves its task.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -40,14 +40,14 @@ func TestMain(m *testing.M) {
 			os.Exit(driverMain(os.Args[2:]))
 		}
 	}
-	// A race-enabled process otherwise sleeps for a second before it exits.
+	// A binary with the race detector sleeps for a second when it exits otherwise.
 	os.Setenv("GORACE", "atexit_sleep_ms=0")
-	// Whatever a keeper leaves behind becomes visible here, instead of at init.
+	// Orphans of a keeper become children of the test, so that the test finds them.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	// The runtime opens its poller with the first pipe, and keeps it.
+	// The runtime opens its poller with the first pipe, and keeps it open.
 	if r, w, err := os.Pipe(); err == nil {
 		r.Close()
 		w.Close()
@@ -60,7 +60,7 @@ func TestMain(m *testing.M) {
 	}
 	after := openFiles()
 	for deadline := time.Now().Add(10 * time.Second); after > before && time.Now().Before(deadline); after = openFiles() {
-		runtime.GC() // closes the pidfd of an os.Process that nothing refers to
+		runtime.GC() // closes the pidfd of an unreferenced os.Process
 		time.Sleep(10 * time.Millisecond)
 	}
 	if after > before {
@@ -90,8 +90,8 @@ func describe(pids []int) string {
 	return b.String()
 }
 
-// driverMain starts a task in its own session, writes its pid, and dies when
-// its stdin ends, like a driver that is killed.
+// driverMain starts a task in its own session, writes its pid, and kills itself when its stdin
+// ends.
 func driverMain(args []string) int {
 	cmd := exec.Command("/bin/sh", "-c", args[0])
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -135,7 +135,8 @@ func start(t *testing.T, cfg Config) *Client {
 	return c
 }
 
-// end closes a client and makes sure that its keeper and all below it are gone.
+// end closes a client and checks that its keeper and all processes below the keeper have
+// ended.
 func end(t *testing.T, c *Client) {
 	t.Helper()
 	if err := c.Close(); err != nil {
@@ -182,7 +183,7 @@ func TestSpawnAndWait(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // before or at the exit, and long after it
+			for range 2 { // before or at the exit, and again after the process was reaped
 				got, err := c.Wait(t.Context(), p)
 				if err != nil || got != tt.want {
 					t.Errorf("Wait = %v, %v; want %v", got, err, tt.want)
@@ -213,7 +214,7 @@ func TestChildGetsWhatTheCommandSaysAndNothingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// PATH, A and PWD; three standard descriptors and the one that ls opens.
+	// PATH, A and PWD; three standard descriptors and the directory that ls opens.
 	want := fmt.Sprintf("hello\n%s\nb c\n3\n4\n%d\n%d\n", dir, p.PID, p.PID)
 	if string(b) != want {
 		t.Errorf("child wrote %q, want %q", b, want)
@@ -310,7 +311,7 @@ func TestOrphanStatusIsRemembered(t *testing.T) {
 				}
 			}
 
-			// What the next driver process uses.
+			// The client of the next driver process.
 			plugin, err := Attach(t.Context(), c.Socket())
 			if err != nil {
 				t.Fatal(err)
@@ -324,7 +325,8 @@ func TestOrphanStatusIsRemembered(t *testing.T) {
 				for task.Alive() {
 					time.Sleep(time.Millisecond)
 				}
-				// Its parent lives and has not reaped it: the answer is there already.
+				// The parent lives and has not reaped the zombie: the status is available
+				// already.
 				if got, err := plugin.Wait(t.Context(), task); err != nil || got.ExitCode != 9 {
 					t.Errorf("Wait for a zombie of another parent = %v, %v", got, err)
 				}
@@ -398,7 +400,7 @@ func TestHoldTakeDrop(t *testing.T) {
 		t.Errorf("Take error %v, want ErrNotHeld", err)
 	}
 	f.Close()
-	// A child that another test is about to start has the read end until it executes.
+	// A child that another test is forking has the read end until it calls exec.
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		_, err := w.WriteString("x")
 		if errors.Is(err, unix.EPIPE) {
@@ -410,7 +412,7 @@ func TestHoldTakeDrop(t *testing.T) {
 	}
 }
 
-// A keeper without free descriptors answers with an error, and goes on.
+// A keeper without free descriptors answers with an error, and continues.
 func TestKeeperWithoutDescriptors(t *testing.T) {
 	t.Parallel()
 	c := start(t, Config{Ephemeral: true})
@@ -463,7 +465,7 @@ func TestSinkIsDrainedOnlyWithoutAgent(t *testing.T) {
 	f.Close()
 	c.Close()
 
-	// Far more than a pipe holds: it goes through only if somebody reads.
+	// Far more than a pipe holds: the write succeeds only if the keeper reads.
 	done := make(chan error, 1)
 	go func() {
 		_, err := w.Write(make([]byte, 1<<20))
@@ -478,7 +480,7 @@ func TestSinkIsDrainedOnlyWithoutAgent(t *testing.T) {
 		t.Fatal("a plugin that logs waits for an agent that is gone")
 	}
 
-	// What nobody has dropped yet may fill the pipe, and is the next agent's.
+	// Data that the keeper has not discarded yet may fill the pipe; the next agent gets it.
 	c = start(t, Config{Dir: dir})
 	f, err = c.GetFD("stderr")
 	if err != nil {
@@ -544,7 +546,7 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 		for c.Process() == old || !c.Process().Alive() {
 			time.Sleep(time.Millisecond)
 		}
-		// Nobody has let go of the pipe: no SIGPIPE, nothing lost.
+		// The pipe always has a reader: no SIGPIPE, and no data is lost.
 		if _, err := w.WriteString("x"); err != nil {
 			t.Fatal(err)
 		}
@@ -565,7 +567,7 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 		t.Errorf("Wait for what only the dead keeper knew: %v, want ErrUnknown", err)
 	}
 
-	// The child of the dead keeper runs on; the new one watches it.
+	// The child of the dead keeper continues; the new keeper watches it.
 	select {
 	case a := <-waited:
 		t.Fatalf("Wait answered %v while the process lives", a)
@@ -573,7 +575,7 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 	}
 	inW.Close()
 	_, _ = unix.Wait4(running.PID, nil, unix.WNOHANG, nil)
-	go func() { _, _ = unix.Wait4(running.PID, nil, 0, nil) }() // as init would
+	go func() { _, _ = unix.Wait4(running.PID, nil, 0, nil) }() // reaps the orphan, as init would
 	a := <-waited
 	if !errors.Is(a.err, ErrUnknown) && a != (answer{status: Status{ExitCode: 5}}) {
 		t.Errorf("Wait = %v; want the truth or ErrUnknown", a)
@@ -605,7 +607,7 @@ func TestKeeperOutlivesAgent(t *testing.T) {
 	}
 }
 
-// The death of the first keeper does not change what the next one ends.
+// A replacement keeper kills the processes that the first keeper has started.
 func TestEphemeralKeeperEndsWhatAnotherOneStarted(t *testing.T) {
 	t.Parallel()
 	c := start(t, Config{Ephemeral: true})
@@ -629,7 +631,7 @@ func TestEphemeralKeeperEndsWhatAnotherOneStarted(t *testing.T) {
 	}
 	for _, pid := range append(below, p.PID) {
 		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // as init would
+			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // reaps the orphan, as init would
 			if _, err := ProcessOf(pid); err != nil {
 				break
 			}
@@ -673,7 +675,7 @@ func TestManyWaitForOneProcess(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(50 * time.Millisecond) // most of them wait by now
+	time.Sleep(50 * time.Millisecond) // most callers wait by now
 	if err := p.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -703,8 +705,8 @@ func TestKeeperThatShallEndWithItsAgent(t *testing.T) {
 	}
 }
 
-// killedAgent starts an agent with a keeper and a task, and kills it. The task
-// has a child in another session.
+// killedAgent starts an agent with a keeper and a task, and kills the agent. The task has a
+// child in another session.
 func killedAgent(t *testing.T, dir, mode string) (task, keeper Process) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", "agent", dir, mode)
@@ -731,7 +733,7 @@ func killedAgent(t *testing.T, dir, mode string) (task, keeper Process) {
 	return task, keeper
 }
 
-// descendants lists the processes below one.
+// descendants lists the descendants of a process.
 func descendants(pid int) []int {
 	var all []int
 	entries, _ := os.ReadDir("/proc")
@@ -844,8 +846,8 @@ func TestServeByHand(t *testing.T) {
 	}
 }
 
-// spawnWithTask starts a process that starts another, in a session of its own, as a plugin
-// does with a task.
+// spawnWithTask starts a process that starts another in a session of its own, as a plugin does
+// with a task.
 func spawnWithTask(t *testing.T, c *Client, provisional bool) (plugin, task Process) {
 	t.Helper()
 	r, w := pipe(t)
@@ -865,8 +867,8 @@ func spawnWithTask(t *testing.T, c *Client, provisional bool) (plugin, task Proc
 	return plugin, task
 }
 
-// An agent that is killed before it has stored how a plugin is found again takes it along;
-// what it has confirmed stays, and what the plugin has started.
+// If an agent is killed before it has stored the record of a plugin, the keeper kills the
+// plugin. Confirmed plugins and the processes that plugins have started continue.
 func TestProvisionalChildEndsWithItsClient(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
@@ -885,7 +887,7 @@ func TestProvisionalChildEndsWithItsClient(t *testing.T) {
 	lost, confirmed := spawn(leaving, true), spawn(leaving, true)
 	spawn(leaving, false)
 	spawn(c, true)
-	for range 2 { // it may be repeated
+	for range 2 { // Confirm may be repeated
 		if err := leaving.Confirm(t.Context(), confirmed); err != nil {
 			t.Fatal(err)
 		}
@@ -900,7 +902,7 @@ func TestProvisionalChildEndsWithItsClient(t *testing.T) {
 		if p != lost && !p.Alive() {
 			t.Errorf("process %d of %v has ended, and not only the provisional child %d", p.PID, all, lost.PID)
 		}
-		_ = p.Signal(unix.SIGKILL) // one has ended
+		_ = p.Signal(unix.SIGKILL) // the provisional child has ended
 	}
 	for _, p := range all {
 		if !p.EndsWithin(10 * time.Second) {
@@ -909,8 +911,8 @@ func TestProvisionalChildEndsWithItsClient(t *testing.T) {
 	}
 }
 
-// TestParentsOfTasks makes sure that processes which the keeper has started are not
-// taken for tasks, and that all others below it and them are.
+// TestParentsOfTasks checks that Parents does not count processes that the keeper has started
+// as tasks, and counts all others below them and the keeper.
 func TestParentsOfTasks(t *testing.T) {
 	t.Parallel()
 	c := start(t, Config{Ephemeral: true})
@@ -936,7 +938,7 @@ func TestParentsOfTasks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	expect(c.Process()) // which has adopted the task
+	expect(c.Process()) // the keeper has adopted the task
 	if err := task.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

@@ -18,11 +18,11 @@ func oomScore(t *testing.T, pid string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// expectProtected asserts that the keeper is protected, and what it starts is not.
+// expectProtected asserts that the keeper is protected, and its children are not.
 func expectProtected(t *testing.T, c *Client) {
 	t.Helper()
 	r, w := pipe(t)
-	// A grandchild could have what a child has only at first.
+	// A grandchild could inherit a score that the child had only at first.
 	look := sh("sh -c 'cat /proc/self/oom_score_adj'")
 	look.Stdout = w
 	p, err := c.Spawn(t.Context(), look)
@@ -44,8 +44,8 @@ func expectProtected(t *testing.T, c *Client) {
 	}
 }
 
-// mayProtect reports whether this process may lower its score. Root may not in some
-// containers.
+// mayProtect reports whether this process may lower its score. In some containers root may
+// not.
 func mayProtect(t *testing.T) bool {
 	t.Helper()
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}

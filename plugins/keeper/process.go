@@ -176,7 +176,7 @@ func readStat(pid int) (stat, error) {
 }
 
 // parseStat parses the line of /proc/<pid>/stat. The program name is in parentheses and may
-// contain parentheses, so the last closing one ends it.
+// contain parentheses, so the last closing parenthesis ends it.
 func parseStat(b []byte) (stat, error) {
 	i := bytes.LastIndexByte(b, ')')
 	if i < 0 {

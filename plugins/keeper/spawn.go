@@ -73,8 +73,7 @@ func (k *server) startChild(p *spawnParams, fds []int) (Process, error) {
 	}
 	process, err := ProcessOf(pid)
 	if err != nil {
-		// The child cannot have been reaped, because forkMu is held, so /proc itself does not
-		// work.
+		// forkMu is held, so the child cannot have been reaped: /proc itself does not work.
 		_ = unix.Kill(pid, unix.SIGKILL)
 		return process, fmt.Errorf("read start time of pid %d: %v", pid, err)
 	}

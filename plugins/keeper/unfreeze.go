@@ -19,7 +19,7 @@ func unfreezeCgroup(pid string) {
 		fields := bytes.SplitN(bytes.TrimSpace(line), []byte(":"), 3)
 		if len(fields) == 3 && string(fields[1]) == "freezer" && string(fields[2]) != "/" {
 			state := filepath.Join("/sys/fs/cgroup/freezer", string(fields[2]), "freezer.state")
-			_ = os.WriteFile(state, []byte("THAWED"), 0) // an error means that the process and its cgroup are gone
+			_ = os.WriteFile(state, []byte("THAWED"), 0) // fails if the process and its cgroup are gone
 		}
 	}
 }

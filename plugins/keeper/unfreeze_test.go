@@ -30,7 +30,7 @@ func TestFrozenProcessesAreKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for state := []byte(nil); string(state) != "FROZEN\n"; { // it takes effect by and by
+	for state := []byte(nil); string(state) != "FROZEN\n"; { // freezing takes some time
 		if state, err = os.ReadFile(filepath.Join(group, "freezer.state")); err != nil {
 			t.Fatal(err)
 		}

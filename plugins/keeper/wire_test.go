@@ -28,7 +28,7 @@ func TestReadFrame(t *testing.T) {
 		name string
 		in   []byte
 		want string
-		err  error // nil with a want, else what it is or wraps; io.EOF only between frames
+		err  error // nil with a want, else the expected error; io.EOF only between frames
 	}{
 		{"a frame is read", frame(`{"id":1}`), `{"id":1}`, nil},
 		{"an empty frame is read", frame(""), "", nil},
@@ -47,7 +47,7 @@ func TestReadFrame(t *testing.T) {
 	}
 }
 
-// A promise of many bytes must not cost memory before they are there.
+// readFrame does not allocate memory for announced bytes before they arrive.
 func TestReadFrameTakesMemoryForWhatComes(t *testing.T) {
 	in := binary.BigEndian.AppendUint32(nil, maxFrame)
 	var before, after runtime.MemStats
@@ -63,8 +63,8 @@ func TestReadFrameTakesMemoryForWhatComes(t *testing.T) {
 	}
 }
 
-// A stranger with our own user id sends what it likes; the keeper goes on, and
-// keeps none of its descriptors.
+// The keeper survives arbitrary input of a client with the same user id, and keeps none of its
+// descriptors.
 func TestHostileClients(t *testing.T) {
 	t.Parallel()
 	c := start(t, Config{Ephemeral: true})
@@ -101,7 +101,7 @@ func TestHostileClients(t *testing.T) {
 			"deep nesting":  frame(strings.Repeat(`{"spawn":`, 20000)),
 			"wrong types":   frame(`{"id":"x","op":7}`),
 			"negative id":   frame(`{"id":-1}`),
-			"many zeros":    make([]byte, 3), // then the end
+			"many zeros":    make([]byte, 3), // then the connection ends
 			"pid too large": frame(`{"op":"wait","process":{"pid":99999999999999999999}}`),
 		} {
 			conn := connect()
@@ -186,7 +186,7 @@ func TestStatuses(t *testing.T) {
 	t.Parallel()
 	var s statuses
 	s.add(Process{PID: 1}, Status{ExitCode: 1}, true)
-	for i := range 10 * othersKept { // what one task may leave behind
+	for i := range 10 * othersKept { // orphans of one task
 		s.add(Process{PID: 100 + i}, Status{}, false)
 	}
 	if st, ok := s.get(Process{PID: 1}); !ok || st.ExitCode != 1 {
@@ -241,7 +241,7 @@ func FuzzReadFrame(f *testing.F) {
 	})
 }
 
-// FuzzRequests feeds a server that is not a process of its own.
+// FuzzRequests sends requests to a server in this process.
 func FuzzRequests(f *testing.F) {
 	for _, req := range []request{
 		{Op: opHello, Agent: true}, {Op: opWait, Process: Process{PID: 1, StartTime: 2}}, {Op: opCancel, ID: 3},
@@ -255,7 +255,7 @@ func FuzzRequests(f *testing.F) {
 			return
 		}
 		if req.Op == opSpawn {
-			req.Spawn = nil // not whatever program the fuzzer thinks of
+			req.Spawn = nil // the fuzzer must not start programs
 		}
 		k := newServer(setup{Linger: time.Minute}, Process{})
 		k.tidy = time.NewTimer(time.Hour)

@@ -28,7 +28,7 @@ const (
 // Environ returns the environment of a plugin: the variables of environ, the agent's
 // environment, whose names are in allow, and the address of the keeper. NAME* in allow matches
 // every name with the prefix NAME. A nil allow permits all variables but those in
-// [base.EnvDenylist]. The agent's own variables and those of the handshake are never included.
+// [base.EnvDenylist]. The agent's own variables and handshakeVars are never included.
 func Environ(environ, allow []string, keeperSocket string) []string {
 	var env []string
 	for _, v := range environ {

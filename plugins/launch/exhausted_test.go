@@ -8,8 +8,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 )
 
-// A reattach that has not enough descriptors at some step leaves the plugin running,
-// and can be repeated.
+// A reattach that runs out of descriptors at any step leaves the plugin running, and can be
+// repeated.
 func TestReattachWithoutDescriptorsKeepsThePlugin(t *testing.T) {
 	cfg, _ := newConfig(t, "schema")
 	first := mustStart(t, cfg)

@@ -26,7 +26,7 @@ func FuzzHandshake(f *testing.F) {
 			}
 			return
 		}
-		// what go-plugin gets is one line, and says the same
+		// go-plugin gets a single line with the same meaning.
 		if strings.Count(h.line(), "\n") != 1 {
 			t.Errorf("%q has several lines", h.line())
 		}

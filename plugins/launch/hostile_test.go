@@ -23,7 +23,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// hostile is the body of the plugin process in one of its modes.
+// hostile is the body of a plugin process that misbehaves according to mode.
 func hostile(mode string) {
 	name, arg, _ := strings.Cut(mode, "=")
 	switch name {
@@ -77,10 +77,10 @@ func hostile(mode string) {
 		defer os.Remove(l.Addr().String())
 		park()
 	case "foreign":
-		// somebody else listens where the handshake line points to
+		// The handshake line names the socket of a process of another user.
 		socket := filepath.Join(arg, "s")
 		cmd := exec.Command("/proc/self/exe", "test-plugin", "listen="+socket)
-		runtime.LockOSThread() // the signal comes with the death of the thread
+		runtime.LockOSThread() // Pdeathsig is sent when the thread exits
 		cmd.SysProcAttr = &syscall.SysProcAttr{
 			Credential: &syscall.Credential{Uid: 65534, Gid: 65534}, Setsid: true, Pdeathsig: syscall.SIGKILL,
 		}
@@ -157,7 +157,7 @@ func hostile(mode string) {
 		fmt.Fprint(os.Stderr, strings.ReplaceAll(arg, "\\n", "\n"))
 		serve(&testDriver{})
 	case "holder":
-		// a child that outlives it and keeps stdout and stderr open
+		// A child outlives the plugin and keeps stdout and stderr open.
 		cmd := exec.Command("/proc/self/exe", "test-plugin", "held="+arg)
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 		if err := cmd.Start(); err != nil {
@@ -175,7 +175,7 @@ func hostile(mode string) {
 		}
 		time.Sleep(20 * time.Second)
 	case "stubborn":
-		// neither Shutdown, nor the controller, nor a closed connection ends it
+		// Neither Shutdown, nor the controller, nor a closed connection ends the plugin.
 		l := listen()
 		s := grpc.NewServer()
 		base.RegisterServer(s, &testDriver{})
@@ -184,7 +184,7 @@ func hostile(mode string) {
 		_ = s.Serve(l)
 		park()
 	case "deaf":
-		// stops to listen, drops the connection and lives on
+		// The plugin stops listening, drops the connection and continues to run.
 		d := &testDriver{}
 		l := listen()
 		s := grpc.NewServer()
@@ -227,10 +227,10 @@ func hostile(mode string) {
 	}
 }
 
-// go-plugin replaces these variables when it serves.
+// stdout and stderr are saved because go-plugin replaces the variables when it serves.
 var stdout, stderr = os.Stdout, os.Stderr
 
-// park waits for the end; long enough for any test, short enough to leave nothing.
+// park blocks longer than any test takes, and ends so that no process is left behind.
 func park() { time.Sleep(2 * time.Minute) }
 
 func listen() net.Listener {
@@ -241,7 +241,7 @@ func listen() net.Listener {
 	return l
 }
 
-// own serves with a handshake line of our own.
+// own serves with a handshake line that ends with rest.
 func own(opts []grpc.ServerOption, rest string, d *testDriver) {
 	l := listen()
 	s := grpc.NewServer(opts...)
@@ -251,7 +251,7 @@ func own(opts []grpc.ServerOption, rest string, d *testDriver) {
 	_ = s.Serve(l)
 }
 
-// serve serves as the SDK does.
+// serve serves a driver as the SDK does.
 func serve(d *testDriver) {
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,
@@ -266,7 +266,7 @@ func serve(d *testDriver) {
 
 // testDriver is a driver without tasks.
 type testDriver struct {
-	driver.Driver // the rest is not called
+	driver.Driver // unset: the other methods are not called
 
 	info      *base.Info
 	schema    *hclspec.Spec

@@ -27,7 +27,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// logs collects what a logger writes.
+// logs collects the output of a logger.
 type logs struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -45,7 +45,7 @@ func (l *logs) String() string {
 	return l.buf.String()
 }
 
-// await waits for a line with all the parts.
+// await waits for a log line that contains all parts.
 func (l *logs) await(t *testing.T, parts ...string) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -62,7 +62,7 @@ func (l *logs) await(t *testing.T, parts ...string) {
 	t.Errorf("no log line with %q in:\n%.4000s", parts, l.String())
 }
 
-// noRaceSleep keeps a binary with the race detector from sleeping at its end.
+// noRaceSleep prevents a binary with the race detector from sleeping when it exits.
 const noRaceSleep = "GORACE=atexit_sleep_ms=0"
 
 // newConfig starts the test binary in a mode.
@@ -112,16 +112,16 @@ func mustStart(t testing.TB, cfg Config) *Plugin {
 	return p
 }
 
-// R2, classes Launch, Identity and Life: what a plugin can do wrong before it
-// is ready, and the error that names it.
+// R2, classes Launch, Identity and Life: errors of a plugin before it is ready, and the
+// resulting error texts.
 func TestLaunchErrors(t *testing.T) {
 	t.Parallel()
-	// The one that a case is about: the machine may be slow with the rest.
+	// Only the timeout under test is short, because the machine may be slow.
 	short := func(c *Config) { c.StartTimeout = 5 * time.Second }
 	shortCall := func(c *Config) { c.CallTimeout = 3 * time.Second }
 	tests := []struct {
 		mode  string
-		want  []string // in the error, after the plugin's name and file
+		want  []string // parts of the error after the plugin's name and file
 		setup func(*Config)
 	}{
 		{"text", []string{`wrote "Starting up, please wait …" on stdout`, "logs to stderr"}, nil},
@@ -223,13 +223,12 @@ func TestStartContextEnds(t *testing.T) {
 	}
 }
 
-// a file that the system cannot execute
-// A program that is still open for writing is started as soon as it is not.
+// A program that is open for writing is started as soon as the file is closed.
 func TestBusyExecutable(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name    string
-		written time.Duration // until it is closed; 0 means after the test
+		written time.Duration // until the file is closed; 0 means after the test
 		want    string
 	}{
 		{"for a moment", 20 * time.Millisecond, "exited with code 9"},
@@ -334,8 +333,8 @@ func TestExecutableErrors(t *testing.T) {
 	}
 }
 
-// patched is /bin/true with a string replaced by one of the same length; nil
-// if the string is not in it.
+// patched returns /bin/true with a string replaced by another of the same length; nil if
+// /bin/true does not contain the string.
 func patched(t *testing.T, from, to string) []byte {
 	b, err := os.ReadFile("/bin/true")
 	if err != nil || runtime.GOARCH != "amd64" || !bytes.Contains(b, []byte(from)) {
@@ -379,7 +378,7 @@ func TestStart(t *testing.T) {
 	p.Close()
 }
 
-// A certificate that nobody asked for, or fields of later versions, do no harm.
+// A certificate that was not requested, or fields of later versions, do no harm.
 func TestHandshakeLineVariants(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"cert", "more-fields"} {
@@ -399,8 +398,8 @@ func TestDeviceHasNoDriver(t *testing.T) {
 	}
 }
 
-// A plugin must not pass off another socket in the directory as its own: it
-// would be removed with the plugin.
+// A plugin must not claim another socket in the directory as its own: it would be removed with
+// the plugin.
 func TestSocketOfAnother(t *testing.T) {
 	t.Parallel()
 	cfg, _ := newConfig(t, "")
@@ -438,8 +437,8 @@ func TestKeeperDiesOverSpawn(t *testing.T) {
 	}
 }
 
-// The end of the process is known at once, although its child holds stdout and
-// stderr; the child's words are still logged, and it does not get SIGPIPE.
+// The end of the process is noticed at once, although its child holds stdout and stderr; the
+// child's output is still logged, and the child does not get SIGPIPE.
 func TestChildHoldsStreams(t *testing.T) {
 	t.Parallel()
 	cfg, out := newConfig(t, "holder=serve")
@@ -463,7 +462,7 @@ func TestChildHoldsStreams(t *testing.T) {
 	}
 }
 
-// killByArg kills our own grandchild: it is nobody's child any more.
+// killByArg kills an orphaned grandchild of the test by its argument.
 func killByArg(t *testing.T, arg, socketDir string) {
 	t.Helper()
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
@@ -492,7 +491,7 @@ func TestStubbornPluginIsKilled(t *testing.T) {
 	}
 	out.await(t, "failed to exit gracefully")
 
-	// Nothing of that when the context has ended.
+	// When the context has ended, Stop kills the plugin without grace.
 	cfg, out = newConfig(t, "stubborn")
 	p = mustStart(t, cfg)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -523,7 +522,7 @@ func TestDeafPlugin(t *testing.T) {
 	}
 }
 
-// R2, class Logs: memory stays, the plugin comes up, the next line is read.
+// R2, class Logs: memory does not grow, the plugin starts, and the next line is read.
 func TestHostileLogs(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[string]string{
@@ -535,7 +534,7 @@ func TestHostileLogs(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			cfg, out := newConfig(t, mode)
 			if mode != "long-line" && mode != "stdout-later" {
-				// millions of lines: let the level drop them, except for a look
+				// The plugin logs millions of lines, most of which the level discards.
 				cfg.Logger.SetLevel(hclog.Info)
 			}
 			var before, after runtime.MemStats
@@ -551,7 +550,7 @@ func TestHostileLogs(t *testing.T) {
 			out.mu.Unlock()
 			runtime.GC()
 			runtime.ReadMemStats(&after)
-			// two times what this test's own buffer holds, and some room for the others
+			// Twice this test's own buffer, and some room for other tests.
 			if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc) - int64(2*logged); grown > 24<<20 {
 				t.Errorf("the heap has grown by %d MiB", grown>>20)
 			}
@@ -633,7 +632,7 @@ func TestPluginInheritsWhatIsAllowed(t *testing.T) {
 	}
 }
 
-// A zombie has ended, whether or not its parent knows.
+// A zombie has ended, even if its parent has not reaped it.
 func TestZombieHasEnded(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command("/bin/sleep", "60")
@@ -700,7 +699,7 @@ func TestReattach(t *testing.T) {
 	}
 }
 
-// Whoever has the pid of a record now is not touched.
+// A process that has reused the pid of a record is not touched.
 func TestReattachStranger(t *testing.T) {
 	t.Parallel()
 	stranger := exec.Command("/bin/sleep", "60")
@@ -738,7 +737,7 @@ func TestReattachStranger(t *testing.T) {
 	}
 }
 
-// A process that lives and does not answer is not one that has ended.
+// A living process that does not answer is not reported as ended.
 func TestUnansweredCallNamesTheSocket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlugin(Config{Name: "x"})

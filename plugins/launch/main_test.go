@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	// The tests wait for processes more than they work.
+	// The tests mostly wait for processes.
 	_ = flag.Set("test.parallel", "8")
 	code := m.Run()
 	if detached := leftovers(); code == 0 && detached != "" {
@@ -42,10 +42,11 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// mark is in the environment of every process that these tests start.
+// mark is in the environment of all processes that these tests start.
 var mark = fmt.Sprintf("LAUNCH_TEST=%d.%d", os.Getpid(), time.Now().UnixNano())
 
-// leftovers waits until nothing of the tests runs any more, or says what does.
+// leftovers waits until no process or goroutine of the tests runs, and returns the ones that
+// remain.
 func leftovers() string {
 	var detached string
 	for range 100 {
@@ -62,7 +63,8 @@ func leftovers() string {
 				}
 			}
 		}
-		// by the environment: who was orphaned is nobody's child
+		// Processes are found by their environment, because orphans are no children of the
+		// test.
 		procs, _ := filepath.Glob("/proc/[0-9]*/environ")
 		for _, proc := range procs {
 			if env, _ := os.ReadFile(proc); strings.Contains(string(env), mark) {
@@ -77,7 +79,7 @@ func leftovers() string {
 	return detached
 }
 
-// direct is a Keeper whose children are the test's own.
+// direct is a Keeper that starts its children from the test process.
 type direct struct {
 	mu    sync.Mutex
 	kids  map[keeper.Process]*kid
@@ -110,7 +112,7 @@ func (d *direct) Spawn(_ context.Context, c keeper.Command) (keeper.Process, err
 		path = "/proc/self/fd/" + strconv.Itoa(int(c.Exec.Fd()))
 	}
 	cmd := &exec.Cmd{Path: path, Args: c.Args, Env: c.Env, Dir: c.Dir, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
-	// no typed nil: a nil file is the null device
+	// A nil *os.File in the interface would not be nil; a nil interface is the null device.
 	if c.Stdout != nil {
 		cmd.Stdout = c.Stdout
 	}
@@ -162,7 +164,7 @@ func (d *direct) StoreDrainedFD(_ context.Context, key string, f *os.File) error
 	if err != nil {
 		return err
 	}
-	// Fd has made the description blocking
+	// Fd has made the open file description blocking.
 	if err := syscall.SetNonblock(fd, true); err != nil {
 		return err
 	}
@@ -199,7 +201,7 @@ func (d *direct) RemoveFD(_ context.Context, key string) error {
 	return nil
 }
 
-// lost is a keeper that dies over its first spawn, after it has started the child.
+// lost is a keeper that dies during its first spawn, after the start of the child.
 type lost struct {
 	*direct
 	socketDir string // the keeper dies when the plugin has a socket there; empty means at once

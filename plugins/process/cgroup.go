@@ -16,14 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CgroupMount is where Linux has its cgroups.
+// CgroupMount is the mount point of cgroups.
 const CgroupMount = "/sys/fs/cgroup"
 
 // Cgroup is the directory of a cgroup of version 1 or 2.
 type Cgroup string
 
-// Cgroups returns the cgroups of a task that exist, in all hierarchies, whichever
-// driver or agent made them. With an error some can be missing.
+// Cgroups returns the existing cgroups of a task, in all hierarchies, regardless of the
+// driver or agent that made them. With an error some can be missing.
 func Cgroups(allocID, task string) ([]Cgroup, error) {
 	name := allocID + "." + task
 	if allocID == "" || task == "" || strings.Contains(name, "/") {
@@ -45,14 +45,14 @@ func Cgroups(allocID, task string) ([]Cgroup, error) {
 	return groups, errors.Join(errs...)
 }
 
-// CgroupParents returns the directories in which cgroups of tasks are made, a
-// parent before its children. Directories that this user may not read are left
-// out. With any other error some can be missing.
+// CgroupParents returns the directories that contain cgroups of tasks, a parent before
+// its children. It omits directories that this user must not read. With any other error
+// some can be missing.
 func CgroupParents() ([]string, error) {
 	hierarchies, err := list(CgroupMount)
 	errs := []error{err}
 	var parents []string
-	for _, below := range []string{"nomad", "nomad/reserve"} { // version 1
+	for _, below := range []string{"nomad", "nomad/reserve"} { // cgroup version 1
 		for _, hierarchy := range hierarchies {
 			path := filepath.Join(CgroupMount, hierarchy.Name(), below)
 			exists, err := isDir(path)
@@ -67,8 +67,8 @@ func CgroupParents() ([]string, error) {
 		errs = append(errs, unlessGone(err))
 		return parents, errors.Join(errs...)
 	}
-	// Without root, the cgroups of tasks are below the cgroup that was delegated to
-	// the agent. An earlier agent can have had another one.
+	// Without root, the cgroups of tasks are below the cgroup that was delegated to the
+	// agent. An earlier agent may have had another cgroup.
 	top := CgroupMount
 	if os.Geteuid() == 0 {
 		top = filepath.Join(CgroupMount, "nomad.slice")
@@ -98,8 +98,8 @@ func CgroupParents() ([]string, error) {
 	return parents, errors.Join(errs...)
 }
 
-// list returns the entries of a directory of the kernel's, none if it does not exist
-// or if this user may not read it.
+// list returns the entries of a kernel directory. It returns none if the directory does
+// not exist or if this user must not read it.
 func list(dir string) ([]fs.DirEntry, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrPermission) {
@@ -108,7 +108,7 @@ func list(dir string) ([]fs.DirEntry, error) {
 	return entries, unlessGone(err)
 }
 
-// isDir reports whether a directory exists, as far as this user may know.
+// isDir reports whether a directory exists and is visible to this user.
 func isDir(path string) (bool, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrPermission) {
@@ -117,8 +117,8 @@ func isDir(path string) (bool, error) {
 	return err == nil && info.IsDir(), unlessGone(err)
 }
 
-// unlessGone returns the error of a read of a file of the kernel's, nil if it means
-// that the process or the cgroup of the file does not exist. No other error is
+// unlessGone returns err, the error of reading a kernel file. It returns nil if err
+// means that the process or the cgroup of the file does not exist. No other error is
 // evidence of that: see [keeper.Exhausted].
 func unlessGone(err error) error {
 	for _, gone := range []error{fs.ErrNotExist, os.ErrProcessDone, unix.ESRCH, unix.ENODEV, unix.ENOTDIR} {
@@ -129,9 +129,8 @@ func unlessGone(err error) error {
 	return err
 }
 
-// PIDs returns the processes in the cgroup and in its descendants, except the
-// calling process. With an error some can be missing. A cgroup that does not exist
-// has none.
+// PIDs returns the processes in the cgroup and in its descendants, except the calling
+// process. With an error some can be missing. A cgroup that does not exist has none.
 func (g Cgroup) PIDs() ([]int, error) {
 	dirs, err := g.Tree()
 	errs := []error{err}
@@ -139,8 +138,8 @@ func (g Cgroup) PIDs() ([]int, error) {
 	for _, dir := range dirs {
 		text, err := os.ReadFile(filepath.Join(string(dir), "cgroup.procs"))
 		if err != nil {
-			// In a threaded cgroup the kernel does not list processes: they are in the
-			// list of one above it.
+			// The kernel does not list processes in a threaded cgroup: a cgroup above it lists
+			// them.
 			if !errors.Is(err, unix.EOPNOTSUPP) {
 				errs = append(errs, unlessGone(err))
 			}
@@ -161,7 +160,7 @@ func (g Cgroup) Tree() ([]Cgroup, error) {
 	dirs := []Cgroup{g}
 	var errs []error
 	for i := 0; i < len(dirs); i++ {
-		// The kernel counts a link for each child, and most cgroups have no child.
+		// The link count of a directory includes each child, and most cgroups have no child.
 		var st unix.Stat_t
 		if err := unix.Stat(string(dirs[i]), &st); err != nil {
 			errs = append(errs, unlessGone(err))
@@ -204,8 +203,8 @@ func (g Cgroup) Kill(ctx context.Context) error {
 	}
 }
 
-// killEach kills without cgroup.kill, which version 1 and old kernels lack. A
-// frozen process cannot fork; where there is no freezer, Kill repeats.
+// killEach kills without cgroup.kill, which version 1 and old kernels lack. A frozen
+// process cannot fork; without a freezer, Kill repeats the call.
 func (g Cgroup) killEach() {
 	g.freeze("FROZEN")
 	defer g.freeze("THAWED")
@@ -214,14 +213,14 @@ func (g Cgroup) killEach() {
 	for _, pid := range pids {
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil && !errors.Is(err, unix.ESRCH) {
-			fd = -1 // a kernel without pidfds
+			fd = -1 // the kernel has no pidfds
 		} else if err != nil {
 			continue
 		}
 		fds[pid] = fd
 	}
-	// A pid that is in the cgroup now and was open before is the same process: its
-	// pidfd cannot mean a process of another task that has got the number.
+	// A pid that was opened before and is still in the cgroup is the same process, so its
+	// pidfd cannot refer to a process of another task with a reused pid.
 	pids, _ = g.PIDs()
 	for _, pid := range pids {
 		fd, open := fds[pid]
@@ -242,7 +241,7 @@ func (g Cgroup) killEach() {
 func (g Cgroup) freeze(state string) {
 	file := filepath.Join(string(g), "freezer.state")
 	if os.WriteFile(file, []byte(state), 0) != nil {
-		return // another hierarchy, or version 2
+		return // no freezer: another hierarchy, or version 2
 	}
 	for range 50 {
 		now, err := os.ReadFile(file)
@@ -253,9 +252,10 @@ func (g Cgroup) freeze(state string) {
 	}
 }
 
-// Remove removes the cgroup, its descendants and, of version 2, its parents if they are
-// empty now. No process may be left in it. Parents of version 1 stay, as Nomad's do: a task
-// has some in each hierarchy, and to make them again costs each start time.
+// Remove removes the cgroup, its descendants and, in version 2, its parents that are
+// empty. No process may be left in the cgroup. Parents in version 1 stay, as in Nomad:
+// a task has some in each hierarchy, and creating them again would slow down each
+// start.
 func (g Cgroup) Remove() error {
 	for delay := 50 * time.Microsecond; ; delay *= 2 {
 		err := unix.Rmdir(string(g))
@@ -265,13 +265,13 @@ func (g Cgroup) Remove() error {
 		if delay > 200*time.Millisecond {
 			return &os.PathError{Op: "remove cgroup", Path: string(g), Err: err}
 		}
-		tree, _ := g.Tree() // a cgroup that has children cannot be removed, and that is the error
+		tree, _ := g.Tree() // the removal of a cgroup with children fails, and returns that error
 		descendants := tree[1:]
 		for _, dir := range slices.Backward(descendants) {
 			unix.Rmdir(string(dir))
 		}
 		if len(descendants) == 0 {
-			time.Sleep(delay) // the last process has not left the kernel yet
+			time.Sleep(delay) // the last process may still be exiting in the kernel
 		}
 	}
 	parent := filepath.Dir(string(g))

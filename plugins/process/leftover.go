@@ -16,19 +16,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// FindLeftovers returns the processes that belong to a task: those in a cgroup
-// with its name, and those that were started with the allocation's id and the
-// task's name in their environment. A zombie is not among them, nor the calling
-// process. A process that has left the cgroup and has changed its environment
-// cannot be found. With an error processes can be missing, because this process
-// could not read what the kernel knows: see [keeper.Exhausted].
+// FindLeftovers returns the processes that belong to a task: the processes in a cgroup
+// with its name, and the processes that were started with the allocation's id and the
+// task's name in their environment. It omits zombies and the calling process. A process
+// that has left the cgroup and has changed its environment cannot be found. With an
+// error processes can be missing, because this process could not read the kernel's
+// data: see [keeper.Exhausted].
 func FindLeftovers(allocID, task string) ([]keeper.Process, error) {
 	groups, err := Cgroups(allocID, task)
 	errs := []error{err}
 	var found []keeper.Process
 	for _, g := range groups {
-		// The start times are read before the second look into the cgroup, so that none
-		// is that of a process that has got the number since.
+		// The start times are read before the cgroup is listed again, so that no start time
+		// belongs to a process with a reused pid.
 		processes := map[int]keeper.Process{}
 		pids, err := g.PIDs()
 		errs = append(errs, err)
@@ -57,14 +57,14 @@ func FindLeftovers(allocID, task string) ([]keeper.Process, error) {
 	return found, errors.Join(errs...)
 }
 
-// EndLeftovers kills the processes that FindLeftovers finds, and what they start
-// meanwhile, until there is none, and removes the cgroups of the task. It returns
-// the processes that it found; their exit statuses are unknown to it. An error
-// means that processes may still run, or that cgroups are left: ctx has ended, or
-// this process could not find or kill them. The caller repeats the call then.
+// EndLeftovers kills the processes that FindLeftovers finds, and the processes that
+// they start in the meantime, until there is none, and removes the cgroups of the task.
+// It returns the processes that it found; their exit statuses are unknown. An error
+// means that processes may still run, or that cgroups are left: ctx has ended, or this
+// process could not find or kill them. The caller must then repeat the call.
 //
-// The caller makes sure that no driver starts the task at the same time. It may
-// be called for a task that has no process.
+// The caller must ensure that no driver starts the task at the same time. EndLeftovers
+// may be called for a task without processes.
 func EndLeftovers(ctx context.Context, allocID, task string) (ended []keeper.Process, err error) {
 	ended, err = FindLeftovers(allocID, task)
 	errs := []error{err}
@@ -98,7 +98,7 @@ func KillMarked(ctx context.Context, allocID, task string) error {
 			}
 		}
 		if err != nil || len(errs) == len(marked) {
-			return errors.Join(append(errs, err)...) // repeating does not help
+			return errors.Join(append(errs, err)...) // a retry would fail in the same way
 		}
 		select {
 		case <-time.After(delay):
@@ -108,9 +108,9 @@ func KillMarked(ctx context.Context, allocID, task string) error {
 	}
 }
 
-// Marked returns the processes whose environment names a task, whatever cgroup
-// they are in, except the calling process. Processes whose environment the kernel
-// does not show to this user are left out. With an error processes can be missing.
+// Marked returns the processes whose environment names a task, in any cgroup, except
+// the calling process. It omits processes whose environment the kernel does not show to
+// this user. With an error processes can be missing.
 func Marked(allocID, task string) ([]keeper.Process, error) {
 	if allocID == "" || task == "" {
 		return nil, nil
@@ -124,21 +124,21 @@ func Marked(allocID, task string) ([]keeper.Process, error) {
 	return marked, err
 }
 
-// Mark is what the environment of a task's process says about its task.
+// Mark identifies a task by the environment of one of its processes.
 type Mark struct {
 	AllocID, Task string
 }
 
-// AllMarks returns the tasks that at least one process of this machine names. With an
-// error tasks can be missing.
+// AllMarks returns the tasks that at least one process of this machine names in its
+// environment. With an error tasks can be missing.
 func AllMarks() (map[Mark]bool, error) {
 	marks := map[Mark]bool{}
 	err := eachMarked(func(_ keeper.Process, mark Mark) { marks[mark] = true })
 	return marks, err
 }
 
-// eachMarked calls f with the processes that were started for any task. With an
-// error it was not called with all of them.
+// eachMarked calls f with the processes that were started for any task. With an error f
+// was not called for some processes.
 func eachMarked(f func(keeper.Process, Mark)) error {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
@@ -149,7 +149,7 @@ func eachMarked(f func(keeper.Process, Mark)) error {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		// The start time first: a process that gets the number later has another one.
+		// The start time is read first: a later process with the same pid has another one.
 		p, err := keeper.ProcessOf(pid)
 		var env []byte
 		if err == nil {
@@ -168,7 +168,7 @@ func eachMarked(f func(keeper.Process, Mark)) error {
 	return nil
 }
 
-// markOf reads the environment of a process in the kernel's form.
+// markOf parses the environment of a process in the kernel's format.
 func markOf(env []byte) (mark Mark, ok bool) {
 	for entry := range bytes.SplitSeq(env, []byte{0}) {
 		if id, found := bytes.CutPrefix(entry, []byte("NOMAD_ALLOC_ID=")); found {

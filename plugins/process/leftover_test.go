@@ -18,7 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 )
 
-// sleeper starts a process that ends when the test ends, if not before.
+// sleeper starts a process that ends when the test ends, at the latest.
 func sleeper(t *testing.T, env ...string) (keeper.Process, <-chan error) {
 	t.Helper()
 	cmd := exec.Command("sleep", "3600")
@@ -75,8 +75,8 @@ func enter(t *testing.T, g Cgroup, p keeper.Process) {
 	}
 }
 
-// In a cgroup without a freezer the processes are killed too: a driver can have
-// put them into any.
+// In a cgroup without a freezer the processes are killed too: a driver can use any
+// cgroup.
 func TestEndLeftoversByCgroup(t *testing.T) {
 	for _, tree := range []string{"freezer", "memory"} {
 		t.Run(tree, func(t *testing.T) {
@@ -109,8 +109,8 @@ func TestEndLeftoversByCgroup(t *testing.T) {
 	}
 }
 
-// awaitMark waits until the environment of a process is readable: that of a program
-// that was executed a moment ago is not.
+// awaitMark waits until the environment of a process is readable. It is empty for a
+// short time after execve.
 func awaitMark(t *testing.T, p keeper.Process, allocID, task string) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
@@ -169,8 +169,8 @@ func TestEndLeftoversNeedsBothNames(t *testing.T) {
 	}
 }
 
-// Without a descriptor nothing can be read about any process, which is no evidence
-// that the task has none.
+// Without a free descriptor no process can be read, which is no evidence that the task
+// has none.
 func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 	for _, by := range []string{"cgroup", "environment"} {
 		t.Run(by, func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 				t.Fatalf("found %v, ended %v: the process was to be out of reach", found, ended)
 			}
 
-			// The repeated call has the descriptors again.
+			// The repeated call has free descriptors.
 			ended, err := EndLeftovers(t.Context(), id, "web")
 			if err != nil || !slices.Equal(ended, []keeper.Process{left}) {
 				t.Errorf("repeated: ended %v, %v, want %v", ended, err, left)
@@ -223,7 +223,7 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// A cgroup that is not there has no process: its end is no error.
+// A cgroup that does not exist has no process: killing it is not an error.
 func TestCgroupThatIsGoneHasNoProcess(t *testing.T) {
 	group := makeCgroup(t, "freezer", newAllocID(), "web")
 	file, err := os.Open(filepath.Join(string(group), "cgroup.procs"))

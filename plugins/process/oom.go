@@ -10,10 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ResetOOMScore takes from a process what protects it when memory runs out: a negative
-// oom_score_adj, which processes inherit from an agent that a service manager protects.
-// The kernel would end tasks in the place of what does their work. A process that is not
-// protected keeps its value, and one that has ended is no error.
+// ResetOOMScore removes a process's protection from the out-of-memory killer: a
+// negative oom_score_adj, which processes inherit from an agent that a service manager
+// protects. Otherwise the kernel would kill tasks instead of the protected process. A
+// process without protection keeps its value, and a process that has exited is not an
+// error.
 func ResetOOMScore(pid int) error {
 	name := fmt.Sprintf("/proc/%d/oom_score_adj", pid)
 	score, err := os.ReadFile(name)

@@ -8,29 +8,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// account is who uses a path.
+// account is the user who uses a path.
 type account struct {
 	uid       int
-	namespace bool // not all users of the machine have an id in this user namespace
+	namespace bool // whether some users of the machine have no id in this user namespace
 }
 
 func process() account { return account{os.Geteuid(), !allMapped()} }
 
-// unmapped is the owner, as a user namespace shows it, of what belongs to no user that has
-// an id in it: / does there.
+// unmapped is the owner that a user namespace shows for a file whose real owner has no
+// id in the namespace, such as /.
 const unmapped = 65534
 
-// trusts reports whether a user is this one or root.
+// trusts reports whether uid is the account itself or root.
 func (a account) trusts(uid uint32) bool { return uid == 0 || int(uid) == a.uid }
 
-// checkParent returns an error if others may replace what is in a directory.
+// checkParent returns an error if other users may replace files in a directory.
 func (a account) checkParent(dir string, st *unix.Stat_t, acl bool) error {
 	mode := st.Mode & 0o7777
 	above := func(id uint32) bool { return a.namespace && id == unmapped }
 	switch {
 	case !a.trusts(st.Uid) && !above(st.Uid):
 		return a.ownerError(dir, st.Uid)
-	case mode&unix.S_ISVTX != 0: // only the owner of a file replaces it
+	case mode&unix.S_ISVTX != 0: // sticky: only the owner of a file can replace it
 		return nil
 	case mode&0o002 != 0:
 		return everybodyError(dir, mode)
@@ -40,7 +40,7 @@ func (a account) checkParent(dir string, st *unix.Stat_t, acl bool) error {
 	return nil
 }
 
-// checkDir returns an error if others may put files into a directory.
+// checkDir returns an error if other users may put files into a directory.
 func (a account) checkDir(dir string, st *unix.Stat_t, acl bool) error {
 	mode := st.Mode & 0o7777
 	switch {
@@ -70,8 +70,8 @@ func linkError(link string, owner uint32) error {
 	return fmt.Errorf("the link %s belongs to user %d, who could change what the agent runs: name the directory itself", link, owner)
 }
 
-// allMapped reports whether each user of the machine has an id here, as in the first user
-// namespace: then 65534 is an account, and tasks run as it.
+// allMapped reports whether each user of the machine has an id here, as in the initial
+// user namespace: then 65534 is an account, and tasks may run as it.
 func allMapped() bool {
 	f, err := os.Open("/proc/self/uid_map")
 	if err != nil {

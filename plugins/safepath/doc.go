@@ -1,7 +1,7 @@
-// Package safepath has the rule for paths that decide what the agent runs: no account
-// besides the agent's own and root may change what is found there, in any directory on the
-// way.
+// Package safepath has the rule for paths that determine what the agent runs: only the
+// agent's own account and root may change the file or directory at the path, or any
+// directory on the way to it.
 //
-// It imports none of our packages. The agent applies it to its data directory and to
-// sockets, package catalog to plugins.
+// The package imports no other package of nomad-lite. The agent applies the rule to its
+// data directory and to sockets, package catalog to plugins.
 package safepath

@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLinks is how many symbolic links the kernel follows in one path.
+// maxLinks is the kernel's limit for symbolic links in one path.
 const maxLinks = 40
 
-// CheckDir returns an error if a user besides this one and root could put files into a
-// directory, or another directory in its place. The data directory of an agent is such a
-// one: the state in it says what the agent runs, and as whom. The error names the directory
-// at fault and a way out.
+// CheckDir returns an error if a user other than this one and root could put files into
+// a directory, or replace the directory. It is for directories such as the agent's data
+// directory, whose state determines the tasks that the agent runs, and their users. The
+// error names the directory at fault and a remedy.
 func CheckDir(dir string) error {
 	self := process()
 	real, err := self.walk(dir)
@@ -29,24 +29,24 @@ func CheckDir(dir string) error {
 	return self.checkDir(real, st, hasACL(real))
 }
 
-// CheckParents returns an error if a user besides this one and root could put something
-// else in the place of path: each directory in which a part of it is looked up is checked,
-// also those that symbolic links lead through. What path names is not checked itself. The
-// error names the directory at fault and a way out.
+// CheckParents returns an error if a user other than this one and root could replace
+// path. It checks each directory in which a part of path is looked up, including the
+// directories that symbolic links lead through. It does not check the file or directory
+// that path names. The error names the directory at fault and a remedy.
 func CheckParents(path string) error {
 	_, err := process().walk(path)
 	return err
 }
 
-// walk follows path as the kernel does, checks each directory in which it looks a name up,
-// and returns the path without links.
+// walk resolves path as the kernel does, checks each directory in which a name is
+// looked up, and returns the path without links.
 func (a account) walk(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return "", err
 	}
 	at, links := "/", 0
-	shared := false // others may write to at, which is sticky
+	shared := false // whether other users may write to at, which is sticky
 	parts := strings.Split(path, "/")
 	for checked := ""; len(parts) > 0; {
 		part := parts[0]
@@ -103,8 +103,8 @@ func lstat(path string) (*unix.Stat_t, error) {
 	return &st, nil
 }
 
-// hasACL reports whether a path has an ACL: then the mode shows no group, but the most that
-// any user or group of the ACL may do.
+// hasACL reports whether a path has an ACL: then the group bits of the mode are not the
+// group's permissions, but the maximum for all users and groups of the ACL.
 func hasACL(path string) bool {
 	n, err := unix.Lgetxattr(path, "system.posix_acl_access", nil)
 	return err == nil && n > 0

@@ -16,7 +16,7 @@ import (
 
 const stranger = 12345
 
-// namespaceEnv makes the test binary check a path as it is in a user namespace.
+// namespaceEnv makes the test binary check a path in a user namespace.
 const namespaceEnv = "SAFEPATH_TEST_PATH"
 
 func TestMain(m *testing.M) {
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// entry is a directory, or a link if it leads somewhere, below the directory of a test.
+// entry is a directory, or a link if it has a target, below the directory of a test.
 type entry struct {
 	path         string
 	mode         os.FileMode
@@ -69,8 +69,8 @@ func build(t *testing.T, entries []entry) (root string) {
 	return root
 }
 
-// check compares an error with what it must contain, of a directory; nothing is wanted if
-// the text is empty.
+// check compares the error for a directory with the text that it must contain; an empty
+// text means no error.
 func check(t *testing.T, what string, err error, dir, want string) {
 	t.Helper()
 	switch {
@@ -83,7 +83,7 @@ func check(t *testing.T, what string, err error, dir, want string) {
 	}
 }
 
-// A data directory is believed, so nobody else may write to it.
+// The agent trusts its data directory, so no other user may write to it.
 func TestCheckDir(t *testing.T) {
 	for _, test := range []struct {
 		name         string
@@ -112,7 +112,7 @@ func TestCheckDir(t *testing.T) {
 	}
 }
 
-// What is below a directory is as safe as the directory, and as the links that lead there.
+// A path is only as safe as its parent directories, and the links that lead to it.
 func TestDirectoriesAbove(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give directories away")
@@ -123,7 +123,7 @@ func TestDirectoriesAbove(t *testing.T) {
 		name     string
 		entries  []entry
 		path     string
-		of, want string // which directory is blamed, and how; none if it is empty
+		of, want string // directory at fault and the reason; empty means no error
 	}{
 		{"ours", []entry{safe}, "a/data", "", ""},
 		{"where everybody may make directories", []entry{{path: "a", mode: 0o777 | os.ModeSticky}}, "a/data", "", ""},
@@ -163,7 +163,7 @@ func TestEndlessLink(t *testing.T) {
 	}
 }
 
-// The mode of a directory with an ACL shows as its group what any user of the ACL may do.
+// The group bits of a directory with an ACL are the maximum for all users of the ACL.
 func TestUserOfAnACLMayWrite(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root trusts the group of root")
@@ -187,8 +187,8 @@ func TestUserOfAnACLMayWrite(t *testing.T) {
 	}
 }
 
-// An agent that is not root trusts its own directories and those of root, whatever their
-// group: people have such homes.
+// An agent without root trusts its own directories and root's, regardless of their
+// group: some users have group-writable home directories.
 func TestAccountsOwnDirectories(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root becomes other users")
@@ -210,10 +210,10 @@ func asUser(t *testing.T, uid int, f func() error, want string) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		runtime.LockOSThread() // the thread stays locked, and ends with the goroutine
 		id := uintptr(uid)
 		for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {
-			// Raw, because those of package syscall change all threads.
+			// RawSyscall, because package syscall would change all threads.
 			if _, _, errno := unix.RawSyscall(call, id, id, id); errno != 0 {
 				done <- errno
 				return
@@ -227,8 +227,8 @@ func asUser(t *testing.T, uid int, f func() error, want string) {
 	}
 }
 
-// In a user namespace, what belongs to no user that has an id there is shown as that of
-// 65534: / is.
+// In a user namespace, 65534 is the owner of files whose owner has no id there, such as
+// /.
 func TestUserNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give directories away")

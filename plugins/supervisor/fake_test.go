@@ -19,15 +19,15 @@ type fakePlugin struct {
 	once sync.Once
 	drv  *fakeDriver
 
-	wrapped driver.Driver // in place of drv; it contains that
+	wrapped driver.Driver // replaces drv, and wraps it
 
-	hook  *hook.Client // nil in a driver
+	hook  *hook.Client // nil if the plugin is a driver
 	takes *hook.Description
 
 	mu      sync.Mutex
 	stopped bool
 	closed  bool
-	deaf    bool // nobody is on its socket
+	deaf    bool // no process listens on the plugin's socket
 }
 
 func newFake(name, version string) *fakePlugin {
@@ -83,8 +83,8 @@ func (f *fakePlugin) goDeaf() {
 	f.mu.Unlock()
 }
 
-// fakeDriver passes on what a test puts into its channels. A closed stream is
-// broken by the value of brk.
+// fakeDriver sends the values that a test puts into its channels. If broken is set, its
+// streams end at once.
 type fakeDriver struct {
 	driver.Driver
 	plugin *fakePlugin
@@ -92,9 +92,9 @@ type fakeDriver struct {
 	events chan *driver.TaskEvent
 
 	mu     sync.Mutex
-	opened int  // fingerprint streams
+	opened int  // number of fingerprint streams
 	broken bool // streams end at once
-	silent bool // no first fingerprint
+	silent bool // no first fingerprint is sent
 }
 
 func (d *fakeDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
@@ -171,10 +171,10 @@ func external(name string) catalog.Entry {
 	return catalog.Entry{Name: name, Path: "/plugins/" + name, Block: &catalog.Block{Name: name}}
 }
 
-// unnamed is a file that a job has chosen by its name.
+// unnamed returns the entry of a file without a plugin block, as a job names it.
 func unnamed(name string) catalog.Entry {
 	return catalog.Entry{Name: name, Path: "/plugins/" + name}
 }
 
-// unwatched returns the fake behind a driver that the supervisor handed out.
+// unwatched returns the fake behind a driver that the supervisor has returned.
 func unwatched(d driver.Driver) *fakeDriver { return d.(*watchedDriver).Driver.(*fakeDriver) }

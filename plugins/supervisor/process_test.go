@@ -44,9 +44,9 @@ func TestMain(m *testing.M) {
 		servePlugin(os.Args[3])
 		os.Exit(0)
 	}
-	// a binary with the race detector sleeps at its end otherwise
+	// A binary with the race detector sleeps when it exits otherwise.
 	os.Setenv("GORACE", "atexit_sleep_ms=0")
-	// The tests wait for processes more than they work.
+	// The tests mostly wait for processes.
 	_ = flag.Set("test.parallel", "8")
 	code := m.Run()
 	if left := leftovers(); code == 0 && left != "" {
@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// leftovers waits until nothing of the tests runs any more, or says what does.
+// leftovers waits until no goroutine of the tests runs, and returns the remaining ones.
 func leftovers() string {
 	var left string
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -153,7 +153,7 @@ func (d *procDriver) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, 
 	return ch, nil
 }
 
-// deafDriver listens no more soon after it is known.
+// deafDriver stops listening soon after its first fingerprint.
 type deafDriver struct {
 	*procDriver
 	deafen func()
@@ -164,9 +164,8 @@ func (d *deafDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint
 	return d.procDriver.Fingerprint(ctx)
 }
 
-// legacyDriver answers as the first drivers did: no Init, no Shutdown, and
-// nothing in an answer that may be left out. Its server has none of
-// go-plugin's services.
+// legacyDriver answers as the first drivers did: without Init and Shutdown, and without
+// optional fields. Its server has none of go-plugin's services.
 type legacyDriver struct {
 	driverpb.UnimplementedDriverServer
 	basepb.UnimplementedBasePluginServer
@@ -212,11 +211,10 @@ func (legacyDriver) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.Server
 	return nil
 }
 
-// inDir is Config.SocketDir for a directory that is not removed.
+// inDir returns a Config.SocketDir for a directory that is never removed.
 func inDir(dir string) func() (string, error) { return func() (string, error) { return dir, nil } }
 
-// newNode starts a keeper and a supervisor over it. The test fails when
-// something of it is left.
+// newNode starts a keeper and a supervisor. The test fails if processes of them remain.
 func newNode(t testing.TB, cc catalog.Config, onEvent func(string, driver.TaskEvent)) *Supervisor {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "node")
@@ -274,7 +272,7 @@ func builtins(names ...string) (out []catalog.Builtin) {
 	return out
 }
 
-// install puts this test binary into a plugin directory.
+// install copies this test binary into a plugin directory.
 func install(t testing.TB, names ...string) string {
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o755); err != nil {
@@ -284,8 +282,8 @@ func install(t testing.TB, names ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A child that is started meanwhile must not inherit a program while it is open for
-	// writing: nobody can execute it as long as the child does not execute either.
+	// A child that is forked meanwhile must not inherit the file while it is open for writing:
+	// until the child calls exec, executing the file would fail with ETXTBSY.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	for _, name := range names {
@@ -309,7 +307,7 @@ func install(t testing.TB, names ...string) string {
 	return dir
 }
 
-// awaitHealthy waits for the fingerprints of drivers, for longer than Ready does: a
+// awaitHealthy waits for the fingerprints of drivers, for longer than Ready does, because the
 // machine may be slow.
 func awaitHealthy(t *testing.T, s *Supervisor, names []string) {
 	t.Helper()
@@ -371,8 +369,8 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// kill -9 of a plugin: calls fail with ErrPluginDown, the next Driver is
-// another process, at once.
+// kill -9 of a plugin: calls fail with ErrPluginDown, and the next Driver returns another
+// process at once.
 func TestPluginKilled(t *testing.T) {
 	t.Parallel()
 	s := newNode(t, catalog.Config{Builtins: builtins("one")}, nil)
@@ -408,7 +406,7 @@ func TestPluginKilled(t *testing.T) {
 	eventually(t, "it is healthy again", func() bool { return s.Drivers()["one"].Healthy })
 }
 
-// eventuallyLimit is only for hangs.
+// eventuallyLimit is a limit for hangs only.
 const eventuallyLimit = time.Minute
 
 func eventually(t *testing.T, what string, holds func() bool) {
@@ -420,8 +418,8 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// kill -9 of the keeper: the plugin lives on and is not launched again, and
-// when it dies the next keeper starts another.
+// kill -9 of the keeper: the plugin continues and is not launched again. When the plugin dies,
+// the next keeper starts another.
 func TestKeeperKilled(t *testing.T) {
 	t.Parallel()
 	s := newNode(t, catalog.Config{Builtins: builtins("one")}, nil)
@@ -481,8 +479,8 @@ func TestLogStormAtTheEnd(t *testing.T) {
 	}
 }
 
-// The time from nothing to the first fingerprint, beside the time that the
-// kernel takes for any process.
+// BenchmarkLaunchToFingerprint measures the time from the start of a supervisor to the first
+// fingerprint, and the time that the kernel takes to start any process.
 func BenchmarkLaunchToFingerprint(b *testing.B) {
 	dir := b.TempDir()
 	k, err := keeper.Start(b.Context(), keeper.Config{Dir: filepath.Join(dir, "k"), Args: []string{"nomad-lite-keeper", "test-keeper"}, Ephemeral: true})

@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 )
 
-// busy are the drivers with tasks.
+// busy records which drivers have tasks.
 type busy struct {
 	mu    sync.Mutex
 	names map[string]bool
@@ -33,22 +33,21 @@ func (b *busy) get(what PluginKey) bool {
 	return b.names[what.Name]
 }
 
-// with is a plugin with a configuration.
+// with returns a plugin entry with a configuration.
 func with(config string) catalog.Entry {
 	e := external("db")
 	e.Block.Config = map[string]any{"config": config}
 	return e
 }
 
-// A configuration that is read again changes the plugins, and takes none away from its
-// tasks.
+// A reloaded configuration changes the plugins, and takes no plugin away from its tasks.
 func TestSetEntries(t *testing.T) {
 	for what, c := range map[string]struct {
 		before, after []catalog.Entry
-		tasks         bool // there are some
+		tasks         bool // the plugin has tasks
 		meanwhile     func(*fakePlugin, *busy)
 		launches      map[string]int
-		runs          string // the process of the driver "db", with its configuration
+		runs          string // the expected process of the driver "db", with its configuration
 	}{
 		"the same":                      {before: []catalog.Entry{with("a")}, after: []catalog.Entry{with("a")}, launches: map[string]int{"db": 1}, runs: "db 1 a"},
 		"a new one":                     {before: []catalog.Entry{external("web")}, after: []catalog.Entry{with("a"), external("web")}, launches: map[string]int{"web": 1, "db": 1}, runs: "db 1 a"},
@@ -61,13 +60,13 @@ func TestSetEntries(t *testing.T) {
 		"another, and there were tasks": {before: []catalog.Entry{with("a")}, after: []catalog.Entry{with("b")}, tasks: true, meanwhile: func(_ *fakePlugin, b *busy) { b.set("db", false) }, launches: map[string]int{"db": 2}, runs: "db 2 b"},
 		"another, and the one dies":     {before: []catalog.Entry{with("a")}, after: []catalog.Entry{with("b")}, tasks: true, meanwhile: func(f *fakePlugin, _ *busy) { f.die() }, launches: map[string]int{"db": 2}, runs: "db 2 b"},
 		"one that could not be started": {before: []catalog.Entry{{Name: "db", Err: errors.New("no such file")}}, after: []catalog.Entry{with("a")}, launches: map[string]int{"db": 1}, runs: "db 1 a"},
-		"one in the place of a builtin": {before: []catalog.Entry{builtin("db"), with("a")}, after: []catalog.Entry{builtin("db")}, launches: map[string]int{"db": 1, "builtin db": 2}, runs: "builtin db 2"}, // it has rested
+		"one in the place of a builtin": {before: []catalog.Entry{builtin("db"), with("a")}, after: []catalog.Entry{builtin("db")}, launches: map[string]int{"db": 1, "builtin db": 2}, runs: "builtin db 2"}, // the builtin was stopped as idle once
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var (
 					mu       sync.Mutex
-					running  *fakePlugin // the latest
+					running  *fakePlugin // the latest process
 					is       = map[*fakePlugin]string{}
 					launches = map[string]int{}
 					tasks    busy
@@ -84,7 +83,7 @@ func TestSetEntries(t *testing.T) {
 					running, is[f] = f, fmt.Sprint(name, " ", n)
 					return f, nil
 				})
-				_, _ = s.Driver(t.Context(), "db") // it may not be there yet
+				_, _ = s.Driver(t.Context(), "db") // the driver may not be available yet
 				mu.Lock()
 				reattached := running
 				mu.Unlock()

@@ -286,7 +286,7 @@ func (s *Supervisor) launch(ctx context.Context, e catalog.Entry) (instance, err
 }
 
 // Run launches or reattaches the plugins, and keeps them running until ctx ends. Then it stops
-// the plugins, except those that Config.Keep keeps, and returns nil. It must be called once.
+// the plugins for which Config.Keep returns false, and returns nil. It must be called once.
 // Tasks are not touched.
 func (s *Supervisor) Run(ctx context.Context) error {
 	if err := s.killOrphans(); err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// start makes a supervisor whose launches are answered by open; the launch is
-// counted from 1 for each entry. The test ends with the end of Run.
+// start runs a supervisor whose launches call open; n counts the launches of an entry from 1.
+// When the test ends, Run is stopped.
 func start(t *testing.T, cfg Config, entries []catalog.Entry, open func(ctx context.Context, name string, n int) (*fakePlugin, error)) *Supervisor {
 	s := New(cfg)
 	s.setEntries(entries)
@@ -161,11 +161,11 @@ func TestRelaunchThenBackoff(t *testing.T) {
 			at = append(at, time.Since(began))
 			f := newFake("x", "1")
 			switch {
-			case n <= 3: // dies twice before the back-off begins, then once more
+			case n <= 3: // dies twice before the backoff starts, then once more
 				time.AfterFunc(time.Second, f.die)
 			case n == 4 || n == 5:
 				return nil, errors.New("no licence")
-			case n == 6: // lives long enough
+			case n == 6: // stable, so that the failure count is reset
 				time.AfterFunc(stableAfter, f.die)
 			}
 			return f, nil
@@ -178,7 +178,8 @@ func TestRelaunchThenBackoff(t *testing.T) {
 		}
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		// lives 1 s, 0 s later again, lives 1 s, 5 s, lives 1 s, 10 s, fails, 20 s, fails, 40 s, lives 60 s, at once
+		// uptime and delay before the next launch: 1 s, 0 s; 1 s, 5 s; 1 s, 10 s; fails, 20 s;
+		// fails, 40 s; 60 s, 0 s
 		want := []time.Duration{0, 1, 7, 18, 38, 78, 138}
 		for i := range want {
 			want[i] *= time.Second
@@ -202,7 +203,7 @@ func TestDriverDuringBackoff(t *testing.T) {
 		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), `driver "x": not available: plugin "x" (/plugins/x): exited with code 3 (next try in 5s)`) {
 			t.Errorf("got %v", err)
 		}
-		time.Sleep(5500 * time.Millisecond) // a launch is under way: it is waited for
+		time.Sleep(5500 * time.Millisecond) // a launch is in progress, and Driver waits for it
 		mustDriver(t, s, "x")
 	})
 }
@@ -278,7 +279,7 @@ func TestDriverContextEnds(t *testing.T) {
 	})
 }
 
-// who serves a driver that several plugins offer
+// TestChoice checks which plugin serves a driver that several plugins offer.
 func TestChoice(t *testing.T) {
 	type offer struct {
 		entry   catalog.Entry
@@ -291,9 +292,9 @@ func TestChoice(t *testing.T) {
 		name   string
 		offers []offer
 		driver string
-		want   string // file or builtin
+		want   string // name of the file or the builtin
 		err    string
-		unused []string // never launched
+		unused []string // names of the plugins that are never launched
 	}{
 		{"an external plugin of a builtin's name replaces it", []offer{
 			{entry: builtin("raw_exec")}, {entry: external("raw_exec"), name: "raw_exec", version: "0.1.0"},
@@ -463,7 +464,7 @@ func TestFingerprints(t *testing.T) {
 	})
 }
 
-// A driver whose streams end at once is not asked in a busy loop.
+// A stream that ends at once is not reopened in a busy loop.
 func TestStreamsEndAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake("x", "1")
@@ -485,7 +486,7 @@ func TestStreamsEndAtOnce(t *testing.T) {
 	})
 }
 
-// A process that lives and cannot be reached is replaced.
+// A living process without a listener is replaced.
 func TestUnreachable(t *testing.T) {
 	for name, notice := range map[string]func(*Supervisor, *fakeDriver){
 		"its stream breaks":  func(_ *Supervisor, d *fakeDriver) { d.prints <- driver.Fingerprint{Err: errors.New("broke")} },
@@ -598,8 +599,8 @@ func TestReady(t *testing.T) {
 	})
 }
 
-// A builtin that nobody needs is ended after a minute, and started again for who
-// asks; what is known of its driver stays.
+// An unused builtin is stopped after a minute and started again on request; the state of its
+// driver is kept.
 func TestRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var busy atomic.Bool
@@ -627,12 +628,12 @@ func TestRest(t *testing.T) {
 			return ended(current.Load())
 		}
 		busy.Store(true)
-		time.Sleep(10*time.Minute - time.Second) // not at the moment at which it is looked at
+		time.Sleep(10*time.Minute - time.Second) // not at a tick of the idle check
 		if rested() || launches.Load() != 1 {
 			t.Error("a builtin with tasks has ended")
 		}
 		busy.Store(false)
-		mustDriver(t, s, "b") // somebody has a use for it
+		mustDriver(t, s, "b") // counts as a use of the driver
 		time.Sleep(idleTimeout - time.Second)
 		if rested() {
 			t.Error("it has ended within a minute")
@@ -649,7 +650,7 @@ func TestRest(t *testing.T) {
 				t.Errorf("driver of %v after %d launches", d.plugin, launches.Load())
 			}
 		}
-		// A death is no rest.
+		// A builtin that dies is launched again at once; it does not count as idle.
 		current.Load().die()
 		if mustDriver(t, s, "b"); launches.Load() != 3 {
 			t.Errorf("%d launches", launches.Load())
@@ -680,8 +681,8 @@ func newFakeHook(name string) *fakePlugin {
 	return f
 }
 
-// A hook that dies whenever it is called is soon there again: the next call may be
-// of another allocation.
+// A hook that dies in each call is launched again soon: the next call may be for another
+// allocation.
 func TestHookDiesOverCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, Config{}, []catalog.Entry{hookEntry("h")}, func(context.Context, string, int) (*fakePlugin, error) {
@@ -704,12 +705,12 @@ func TestHookDiesOverCalls(t *testing.T) {
 	})
 }
 
-// Who waits for a hook in vain hears why it does not start.
+// A caller that waits for a hook gets the reason why the hook does not start.
 func TestHookThatDoesNotStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, Config{}, []catalog.Entry{hookEntry("h")}, func(ctx context.Context, _ string, n int) (*fakePlugin, error) {
 			if n > 1 {
-				<-ctx.Done() // it hangs
+				<-ctx.Done() // the launch hangs
 			}
 			return nil, errors.New("the licence is void")
 		})
@@ -726,8 +727,8 @@ func TestHookThatDoesNotStart(t *testing.T) {
 	})
 }
 
-// A builtin hook starts when somebody asks for it, is started again when it dies
-// or when it was at rest, and is no driver.
+// A builtin hook is started on request, is started again when it has died or was stopped as
+// idle, and does not serve a driver.
 func TestHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		launched := map[string]int{}
@@ -737,7 +738,7 @@ func TestHooks(t *testing.T) {
 			func(_ context.Context, name string, _ int) (*fakePlugin, error) {
 				launched[name]++
 				if name == "builtin stamp" {
-					return newFake("stamp", "0.1.0"), nil // a driver of the same name is another thing
+					return newFake("stamp", "0.1.0"), nil // a driver of the same name does not conflict with the hook
 				}
 				last = newFakeHook(strings.TrimPrefix(name, "builtin "))
 				return last, nil

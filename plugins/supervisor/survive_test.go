@@ -17,12 +17,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// ledger keeps records in memory.
+// ledger is a Records in memory.
 type ledger struct {
 	mu      sync.Mutex
 	records map[string]Record
-	calls   int                  // of Plugins
-	fails   func(call int) error // may be nil
+	calls   int                  // number of calls of Plugins
+	fails   func(call int) error // returns the error of a call of Plugins; may be nil
 }
 
 func (l *ledger) Plugins() (map[string]Record, error) {
@@ -37,7 +37,7 @@ func (l *ledger) Plugins() (map[string]Record, error) {
 	return maps.Clone(l.records), nil
 }
 
-// failOn makes some of the next calls of Plugins fail.
+// failOn makes the given calls of Plugins fail, counted from now.
 func (l *ledger) failOn(err error, calls ...int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,7 +67,7 @@ func (l *ledger) DeletePlugin(key string) error {
 	return nil
 }
 
-// node is what several supervisors have in common.
+// node is the state that successive supervisors share.
 type node struct {
 	t       *testing.T
 	keeper  *keeper.Client
@@ -98,7 +98,7 @@ func newSharedNode(t *testing.T) *node {
 	return &node{t: t, keeper: k, sockets: sockets}
 }
 
-// run has a supervisor for as long as f runs, and keeps its plugins if keep says so.
+// run runs a supervisor until f returns. If keep is set, its plugins continue.
 func (n *node) run(cc catalog.Config, keep bool, f func(*Supervisor)) {
 	n.t.Helper()
 	c, err := catalog.New(cc)
@@ -124,7 +124,7 @@ func (n *node) supervisor(c *catalog.Catalog, keep bool) *Supervisor {
 	})
 }
 
-// pid is that of the plugin that answers for a driver.
+// pid returns the pid of the plugin that serves a driver.
 func (n *node) pid(s *Supervisor, name string) int {
 	n.t.Helper()
 	for {
@@ -156,7 +156,7 @@ func TestPluginWithTasksOutlivesTheSupervisor(t *testing.T) {
 		if !s.KnowsTasks("one") || s.KnowsTasks("other") {
 			t.Error("what is remembered")
 		}
-		// Its death is noticed as ever.
+		// The supervisor notices the death of a reattached process.
 		if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +168,7 @@ func TestPluginWithTasksOutlivesTheSupervisor(t *testing.T) {
 		}
 		first = n.pid(s, "one")
 	})
-	// Nobody needs it at the end of this one.
+	// At the end of this supervisor the plugin is not kept.
 	n.run(cc, false, func(s *Supervisor) {
 		if pid := n.pid(s, "one"); pid != first {
 			t.Errorf("pid %d, was %d", pid, first)
@@ -192,7 +192,7 @@ func TestPluginThatWouldBeAnotherOneIsReplaced(t *testing.T) {
 	n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
 	reattached := keeper.Process{PID: first, StartTime: n.ledger.records["builtin one"].StartTime}
 
-	// Another configuration; another file is TestTasksOutliveEverybody.
+	// Another configuration; TestTasksOutliveEverybody covers another file.
 	infoChanged := n.ledger.records["builtin one"]
 	infoChanged.Identity = "of another configuration"
 	_ = n.ledger.PutPlugin("builtin one", infoChanged)
@@ -202,7 +202,7 @@ func TestPluginThatWouldBeAnotherOneIsReplaced(t *testing.T) {
 		t.Errorf("pid %d, was %d; alive: %v", second, first, reattached.Alive())
 	}
 
-	// A stranger has the number: it is left alone.
+	// An unrelated process has the pid: it is not killed.
 	stranger := n.ledger.records["builtin one"]
 	stranger.StartTime++
 	_ = n.ledger.PutPlugin("builtin one", stranger)
@@ -222,7 +222,7 @@ func TestPluginThatIsNotWantedAnyMoreIsEnded(t *testing.T) {
 	n := newSharedNode(t)
 	n.run(catalog.Config{Builtins: builtins("one")}, true, func(s *Supervisor) { n.pid(s, "one") })
 	rec := n.ledger.records["builtin one"]
-	// That of another boot is a stranger's.
+	// With another boot id the record belongs to an unrelated process.
 	other := rec
 	other.BootID = "another"
 	_ = n.ledger.PutPlugin("builtin one", other)
@@ -241,8 +241,8 @@ func TestPluginThatIsNotWantedAnyMoreIsEnded(t *testing.T) {
 	}
 }
 
-// TestReattachIsNotCutShort ends supervisors at different moments of their start. The
-// process of a plugin that may have tasks is left running by all of them.
+// TestReattachIsNotCutShort stops supervisors at different times during their start. None of
+// them kills the process of a plugin that may have tasks.
 func TestReattachIsNotCutShort(t *testing.T) {
 	t.Parallel()
 	n := newSharedNode(t)
@@ -270,8 +270,8 @@ func TestReattachIsNotCutShort(t *testing.T) {
 	})
 }
 
-// TestPluginWithTasksOutlivesItsConfiguration removes a plugin from the configuration
-// while tasks of it may run. Its process ends when another plugin serves the same.
+// TestPluginWithTasksOutlivesItsConfiguration removes a plugin from the configuration while
+// its tasks may run. Its process is killed when another plugin serves the same driver.
 func TestPluginWithTasksOutlivesItsConfiguration(t *testing.T) {
 	t.Parallel()
 	n := newSharedNode(t)
@@ -303,8 +303,8 @@ func TestPluginWithTasksOutlivesItsConfiguration(t *testing.T) {
 	}
 }
 
-// Records that cannot be read do not say that no plugin runs: none is started, and
-// the recorded one is reattached when they can be read again.
+// While the records cannot be read, no plugin is started, because one may run. The recorded
+// plugin is reattached when the records can be read again.
 func TestPluginIsNotStartedWhileTheRecordsCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for name, calls := range map[string][]int{"from the start": {1, 2}, "at the reattach": {2}} {
@@ -330,8 +330,8 @@ func TestPluginIsNotStartedWhileTheRecordsCannotBeRead(t *testing.T) {
 	}
 }
 
-// A plugin that is not in the configuration any more has the tasks of its driver
-// until it is ended, also if that was not possible at the start of the supervisor.
+// A plugin that is no longer in the configuration keeps the tasks of its driver until it is
+// killed. That is retried if it was not possible at the start of the supervisor.
 func TestUnmanagedPluginIsEndedWhenTheRecordsCanBeRead(t *testing.T) {
 	t.Parallel()
 	for name, calls := range map[string][]int{"at the start": {1, 2}, "before another plugin gets its tasks": {3}} {

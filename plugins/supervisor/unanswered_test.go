@@ -16,12 +16,12 @@ import (
 )
 
 // hangingDriver answers no call while it hangs, until the caller gives up; its streams
-// go on.
+// continue.
 type hangingDriver struct {
 	*fakeDriver
 	mu           sync.Mutex
-	hanging      chan struct{} // closed when the driver answers again; nil when it does not hang
-	lastAcquired int           // calls of InspectTask
+	hanging      chan struct{} // closed when the driver answers again; nil if it does not hang
+	lastAcquired int           // number of calls of InspectTask
 }
 
 func (d *hangingDriver) hang() {
@@ -93,8 +93,8 @@ func newHanging() (*fakePlugin, *hangingDriver) {
 	return f, slow
 }
 
-// startHanging returns a supervisor with one driver that can hang, and the events of
-// its tasks so far.
+// startHanging returns a supervisor with one driver that can hang, and a function that returns
+// the events of its tasks.
 func startHanging(t *testing.T) (*Supervisor, driver.Driver, *hangingDriver, func() []string) {
 	t.Helper()
 	var mu sync.Mutex
@@ -125,8 +125,8 @@ func healthOf(s *Supervisor) string {
 
 const well = "true true Healthy"
 
-// A StopTask without an answer after the kill timeout and ten seconds is an event on
-// the task, and makes the driver unhealthy until it answers. It is still waited for.
+// A StopTask that is not answered within the kill timeout and ten seconds is an event on the
+// task, and makes the driver unhealthy until it answers. The call is not cancelled.
 func TestHangingStopMakesTheDriverUnhealthyUntilItAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, d, slow, events := startHanging(t)
@@ -169,8 +169,8 @@ func TestHangingStopMakesTheDriverUnhealthyUntilItAnswers(t *testing.T) {
 	})
 }
 
-// Each call that must end by itself is watched. A start may take an hour, and a wait as
-// long as the task.
+// Each call that must end by itself is watched. A start may take an hour, and a wait as long
+// as the task.
 func TestEveryCallThatMustEndHasALimit(t *testing.T) {
 	ctx := context.Background()
 	for _, c := range []struct {
@@ -225,8 +225,8 @@ func TestEveryCallThatMustEndHasALimit(t *testing.T) {
 	}
 }
 
-// A late call whose caller gave up is never answered. The driver is asked about the task
-// until it answers that.
+// A late call whose caller gave up is never answered. The supervisor calls InspectTask until
+// the driver answers.
 func TestDriverIsAskedAfterItsCallersGaveUp(t *testing.T) {
 	for _, giveUp := range []time.Duration{5 * time.Second, time.Minute} {
 		t.Run("after "+giveUp.String(), func(t *testing.T) {
@@ -257,7 +257,8 @@ func TestDriverIsAskedAfterItsCallersGaveUp(t *testing.T) {
 	}
 }
 
-// A caller that gives up early says nothing about a driver that answers others.
+// A caller that gives up early does not make the driver unhealthy if the driver answers other
+// calls.
 func TestCallerThatGivesUpDoesNotMakeTheDriverUnhealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, d, slow, events := startHanging(t)
@@ -280,7 +281,7 @@ func TestCallerThatGivesUpDoesNotMakeTheDriverUnhealthy(t *testing.T) {
 	})
 }
 
-// The next process starts without the faults of the one before.
+// The next process of a driver that was unhealthy starts healthy.
 func TestNextProcessOfAHangingDriverIsHealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		launches := 0

@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LimitDescriptors leaves this process with so many free descriptors until the returned
-// function is called, or else until the test ends. It fails the test where the limit
-// cannot be set. The limit is that of the process: a test that calls it does not run in
-// parallel with others.
+// LimitDescriptors leaves this process the given number of free descriptors until the
+// returned function is called, or until the test ends. It fails the test if the limit
+// cannot be set. The limit applies to the process: a test that calls LimitDescriptors
+// must not run in parallel with others.
 func LimitDescriptors(t *testing.T, free int) (restore func()) {
 	t.Helper()
 	var was unix.Rlimit
@@ -19,7 +19,7 @@ func LimitDescriptors(t *testing.T, free int) (restore func()) {
 	}
 	next := make([]int, free+1)
 	for i := range next {
-		fd, err := unix.Dup(0) // the least number that is free
+		fd, err := unix.Dup(0) // the lowest free number
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,3 +1,3 @@
-// Package processtest changes what the process of a test has of the kernel: it takes file
-// descriptors from it, and protects it from the lack of memory.
+// Package processtest changes the kernel limits of the test process: its file
+// descriptors, and its protection from the out-of-memory killer.
 package processtest

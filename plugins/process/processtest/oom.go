@@ -8,9 +8,10 @@ import (
 	"testing"
 )
 
-// SetOOMScore gives this process an oom_score_adj until the test ends; what it starts
-// inherits it. It skips the test where that is not allowed. The value is that of the
-// process: a test that calls it does not run in parallel with others.
+// SetOOMScore sets the oom_score_adj of this process until the test ends; child
+// processes inherit it. It skips the test if the kernel does not permit the change. The
+// value applies to the process: a test that calls SetOOMScore must not run in parallel
+// with others.
 func SetOOMScore(t *testing.T, score string) {
 	t.Helper()
 	const file = "/proc/self/oom_score_adj"
