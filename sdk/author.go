@@ -9,9 +9,9 @@ import (
 )
 
 // The functions of this file call the methods that the author of a driver wrote. Each
-// turns a panic into an error that names the method. No other file calls a method of
-// an author, except Info at the start of the process and the methods that a hook has
-// for its moments: package hook calls those in the same way.
+// function converts a panic into an error that names the method. No other file calls a
+// method of an author, except Info at the start of the process and a hook's methods for
+// hook points: package hook calls these in the same way.
 
 func authorInfo(impl Plugin) (info Info, err error) {
 	defer base.Recover(impl, "Info", &err)
@@ -39,7 +39,7 @@ func authorShutdown(ctx context.Context, s Shutdowner) (err error) {
 	return s.Shutdown(ctx)
 }
 
-// authorFingerprint reports a panic as bad health: the driver is asked again at the
+// authorFingerprint reports a panic as unhealthy: the driver is called again after the
 // next interval.
 func authorFingerprint(ctx context.Context, f Fingerprinter) (print Fingerprint) {
 	var err error
@@ -102,7 +102,7 @@ func authorState(s StateProvider) (state any, err error) {
 	return s.State(), nil
 }
 
-// authorNetwork returns nil for a task without a network of its own.
+// authorNetwork returns nil for a task without its own network.
 func authorNetwork(t Task) (network *NetworkOverride, err error) {
 	n, ok := t.(NetworkReporter)
 	if !ok {
@@ -112,7 +112,7 @@ func authorNetwork(t Task) (network *NetworkOverride, err error) {
 	return n.Network(), nil
 }
 
-// authorAttributes returns nil for a task without attributes of its own.
+// authorAttributes returns nil for a task without its own attributes.
 func authorAttributes(t Task) (attributes map[string]string, err error) {
 	a, ok := t.(AttributesProvider)
 	if !ok {
@@ -122,7 +122,7 @@ func authorAttributes(t Task) (attributes map[string]string, err error) {
 	return a.Attributes(), nil
 }
 
-// authorDestroy does nothing for a task that leaves nothing behind.
+// authorDestroy has no effect for a task that is not a Destroyer.
 func authorDestroy(ctx context.Context, t Task) (err error) {
 	d, ok := t.(Destroyer)
 	if !ok {

@@ -19,11 +19,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// EnvDebug names the environment variable that keeps a plugin up under a
-// debugger: NAME=SOCKET, with the plugin's name and the path of a unix socket.
+// EnvDebug is the environment variable that runs a plugin under a debugger:
+// NAME=SOCKET, with the plugin's name and the path of a unix socket.
 const EnvDebug = "NOMAD_LITE_PLUGIN_DEBUG"
 
-// debugSocket returns the socket if value speaks of the plugin name.
+// debugSocket returns the socket in value if value names the plugin name.
 func debugSocket(value, name string) string {
 	if of, socket, ok := strings.Cut(value, "="); ok && of == name {
 		return socket
@@ -31,8 +31,8 @@ func debugSocket(value, name string) string {
 	return ""
 }
 
-// debug serves on a socket until a person ends the process. It speaks no
-// handshake: the process that a host starts (attach) is the host's partner.
+// debug serves on a socket until the user ends the process. It has no handshake: the
+// process that a host starts (attach) handles the host's handshake.
 func debug(p *pluginSpec, socket string) error {
 	logger := hclog.New(&hclog.LoggerOptions{Name: p.info.Name, Level: hclog.Trace, Output: os.Stderr})
 	hclog.SetDefault(logger)
@@ -62,7 +62,7 @@ func debug(p *pluginSpec, socket string) error {
 	return g.Serve(listener)
 }
 
-// attach serves as a plugin by passing every call on to a process under debug.
+// attach serves as a plugin that passes every call on to a process under debug.
 func attach(p *pluginSpec, socket string, logger hclog.Logger) error {
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -77,8 +77,8 @@ func attach(p *pluginSpec, socket string, logger hclog.Logger) error {
 			return fmt.Errorf("attach to %s: nobody listens there; start the plugin by hand first, with the same %s", socket, EnvDebug)
 		}
 	}
-	// When the process under debug has gone, this one goes too: the host then
-	// starts another, which finds what is there by then.
+	// When the process under debug exits, this process exits too: the host then starts
+	// another plugin process, which attaches to the socket again.
 	gone, end := context.WithCancel(context.Background())
 	defer end()
 	go func() {

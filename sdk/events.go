@@ -6,14 +6,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// eventBuffer is how many events wait for a host that does not listen. The
-// oldest go first: what a driver said last is what a user needs.
+// eventBuffer is the maximum number of events that wait for a host. The oldest event is
+// dropped first, because the driver's last message is the most useful.
 const eventBuffer = 256
 
-// events hands what drivers say about their tasks to every listening host.
+// events sends drivers' events about their tasks to every listening host.
 type events struct {
 	mu        sync.Mutex
-	unheard   []*driver.TaskEvent // said while nobody listened
+	unheard   []*driver.TaskEvent // events sent while no host listened
 	listeners map[chan *driver.TaskEvent]struct{}
 }
 
@@ -43,7 +43,8 @@ func (e *events) send(event *driver.TaskEvent) {
 	}
 }
 
-// listen returns a channel of events, which nobody closes, and how to stop.
+// listen returns a channel of events, which is never closed, and a function that stops
+// it.
 func (e *events) listen() (<-chan *driver.TaskEvent, func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 // kettle is a driver whose tasks boil water.
 type kettle struct{ watts int }
 
-// pot is one task of it.
+// pot is one task of a kettle.
 type pot struct {
 	start  *sdk.StartRequest
 	boiled chan struct{}
@@ -33,7 +33,7 @@ func (k *kettle) Info() sdk.Info {
 	return sdk.Info{Name: "kettle", ConfigSchema: kettleSchema, TaskSchema: potSchema}
 }
 
-// A driver is one line of main.
+// The main function of a driver has one line.
 func ExampleServe() {
 	main := func() { sdk.Serve(&kettle{}) }
 	_ = main
@@ -44,7 +44,7 @@ var potSchema = sdk.Object(map[string]*sdk.Spec{
 	"tea":    sdk.Block("tea", sdk.Object(map[string]*sdk.Spec{"kind": sdk.Attr("kind", "string", true)}), false),
 })
 
-// Start decodes what the job asks for, and says what goes on by events.
+// Start decodes the job's config, and reports progress with events.
 func ExampleStartRequest() {
 	start := func(ctx context.Context, start *sdk.StartRequest) (*pot, error) {
 		var config struct {
@@ -66,11 +66,11 @@ func ExampleStartRequest() {
 }
 
 func (k *kettle) Start(context.Context, *sdk.StartRequest) (*pot, error) {
-	// Somebody else uses the socket: the restart policy may try again.
+	// Another process uses the socket: the restart policy may start the task again.
 	return nil, sdk.Recoverable(errors.New("no socket is free"))
 }
 
-// A task that can be found again carries a state, and the driver has Recover.
+// A task that can be recovered has a state, and its driver has Recover.
 func ExampleRecoverer() {
 	recover := func(ctx context.Context, start *sdk.StartRequest) (*pot, error) {
 		var s potState
@@ -99,8 +99,8 @@ var kettleSchema = sdk.Object(map[string]*sdk.Spec{
 	"watts": sdk.Default(sdk.Attr("watts", "number", false), sdk.Literal("2000")),
 })
 
-// The driver's own configuration stands in the host's plugin block. It may be
-// set more than once, by hosts that only check it.
+// The driver's own configuration is in the host's plugin block. Hosts may call
+// Configure more than once, also only for validation.
 func ExampleConfigurer() {
 	k := &kettle{}
 	configure := func(_ context.Context, c *sdk.Config) error {
@@ -121,7 +121,7 @@ func ExampleConfigurer() {
 
 func (k *kettle) Configure(context.Context, *sdk.Config) error { return nil }
 
-// Fingerprint is asked again and again; a host hears of what changes.
+// Fingerprint is called periodically; a host only receives changes.
 func ExampleFingerprinter() {
 	plugged := func() bool { return true }
 	fingerprint := func(context.Context) sdk.Fingerprint {
@@ -162,7 +162,7 @@ func (p *pot) Stats(context.Context) (sdk.TaskStats, error) {
 	return sdk.TaskStats{Total: sdk.Usage{Memory: sdk.MemoryUsage{RSS: 1 << 20, Measured: []string{"RSS"}}}}, nil
 }
 
-// A schema says what a config block accepts; the tag codec finds it again.
+// A schema describes a config block; the tag codec matches a field to a key.
 func ExampleObject() {
 	schema := sdk.Object(map[string]*sdk.Spec{
 		"image":  sdk.Attr("image", "string", true),
@@ -176,7 +176,7 @@ func ExampleObject() {
 	_ = schema
 }
 
-// bouncer is a hook: it takes part in two moments.
+// bouncer is a hook with two hook points.
 type bouncer struct{ host sdk.Host }
 
 var (
@@ -195,13 +195,13 @@ func (*bouncer) Info() sdk.Info {
 
 func (b *bouncer) SetHost(host sdk.Host, _ sdk.Node) { b.host = host }
 
-// A hook is one line of main, as a driver is.
+// The main function of a hook has one line, like a driver's.
 func ExampleServe_hook() {
 	main := func() { sdk.Serve(&bouncer{}) }
 	_ = main
 }
 
-// Prestart may fail a task, and change its environment. Its State comes back.
+// Prestart can fail a task, and change its environment. The next call gets its State.
 func (b *bouncer) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
 	var config struct {
 		Guests []string `codec:"guests"`
@@ -218,12 +218,12 @@ func (b *bouncer) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.
 	}, nil
 }
 
-// A hook asks its host for what it needs, with the scope of a request.
+// A hook calls its host with the scope of a request.
 func (b *bouncer) Exited(ctx context.Context, req sdk.TaskExitedRequest) error {
 	return b.host.EmitEvent(ctx, req.Scope(), sdk.Event{Message: "see you"})
 }
 
-// A hook is tested with a host of the author's own.
+// An author can test a hook with a fake host.
 func ExampleHostSetter() {
 	b := &bouncer{}
 	b.SetHost(quietHost{}, sdk.Node{Name: "here"})
@@ -232,7 +232,7 @@ func ExampleHostSetter() {
 	}
 }
 
-// quietHost has what the hook asks for.
+// quietHost implements the methods that the hook calls.
 type quietHost struct{ sdk.Host }
 
 func (quietHost) EmitEvent(context.Context, sdk.Scope, sdk.Event) error { return nil }

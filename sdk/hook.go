@@ -5,19 +5,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// HostSetter is a hook that asks its host for things: to run a command in a task,
-// to restart it, to read variables, and whatever else a [Host] can do.
+// HostSetter is a hook that calls its host: to run a command in a task, to restart a
+// task, to read variables, and for the other methods of [Host].
 type HostSetter interface {
-	// SetHost is called once, before the first moment. The host is good for as
-	// long as the process lives: while no agent is there, calls wait for one.
+	// SetHost is called once, before the first hook point. The host is valid as long as
+	// the process lives: while no agent runs, its calls wait for one.
 	SetHost(host Host, node Node)
 }
 
-// What a hook takes part in is what it has methods for: any value with at least
-// one of these is a hook. One value can have all of them. The methods may be
-// called concurrently, for one task as well as for many, and again with the same
-// request after the plugin or the agent was started again. When each is called, and
-// what an error does, says
+// A hook is any value with at least one of these methods. One value can have all of
+// them. The methods may be called concurrently, for one task as well as for many, and
+// again with the same request after a restart of the plugin or the agent. For the time
+// of each call and the effect of an error, see
 //
 //	go doc github.com/nomad-lite/nomad-lite/plugins/hook.TaskPrestart
 type (
@@ -38,9 +37,9 @@ type (
 	TaskShutdown   = hook.TaskShutdown
 )
 
-// What the moments are called with. Each request has the method Config, which
-// decodes the configuration with which the hook is attached, and Scope, which
-// says to a [Host] what a call is about. What else is in it says
+// Requests of the hook points. Each request has the method Config, which decodes the
+// configuration with which the hook is attached, and Scope, which identifies the
+// allocation or task to a [Host]. For the other fields, see
 //
 //	go doc github.com/nomad-lite/nomad-lite/plugins/hook.TaskPrestartRequest
 type (
@@ -62,59 +61,59 @@ type (
 	TaskShutdownRequest   = hook.TaskShutdownRequest
 )
 
-// What a hook meets in requests.
+// Types in the fields of requests.
 type (
 	// Grant is the part that all requests have.
 	Grant = hook.RequestMeta
-	// Alloc says which allocation a request is about.
+	// Alloc describes the allocation of a request.
 	Alloc = hook.Alloc
-	// AllocTask says which task of it a request is about.
+	// AllocTask describes the task of a request.
 	AllocTask = hook.Task
 	// TaskDir holds the directories of a task.
 	TaskDir = hook.TaskDir
-	// Node says on which node a hook runs.
+	// Node describes the node on which a hook runs.
 	Node = hook.Node
 )
 
-// What a hook asks for.
+// Types of a hook's calls to its host.
 type (
-	// Host is what a hook can ask its host for, at any time:
+	// Host is the interface that a hook can call at any time:
 	//
 	//	go doc github.com/nomad-lite/nomad-lite/plugins/hook.Host
 	Host = hook.Host
-	// Scope says what a call of a Host is about; requests make it.
+	// Scope is the allocation or task of a call to a Host; requests return it.
 	Scope = hook.Scope
-	// ExecResult is how a command ended, and the end of its output.
+	// ExecResult is the exit status of a command, and the end of its output.
 	ExecResult = driver.ExecResult
-	// AllocState is how an allocation is.
+	// AllocState is the state of an allocation.
 	AllocState = hook.AllocState
-	// TaskState is how a task is.
+	// TaskState is the state of a task.
 	TaskState = hook.TaskState
-	// Event is something that has happened to a task.
+	// Event is an event of a task.
 	Event = hook.Event
-	// TaskUsage is what a task used at a moment.
+	// TaskUsage is the resource usage of a task at one time.
 	TaskUsage = hook.Usage
 	// Service is an instance of a service.
 	Service = hook.Service
 )
 
-// The types of an Event.
+// Types of an Event.
 const (
-	EventMessage = hook.EventMessage // if there is none
+	EventMessage = hook.EventMessage // default type
 	EventFailed  = hook.EventFailed
 )
 
-// The errors of a Host that a hook may branch on.
+// Errors of a Host that a hook may check for.
 var (
-	ErrDenied   = hook.ErrPermissionDenied // the allocation or the task has ended, or was never meant
-	ErrNoTask   = hook.ErrTaskNotRunning   // it does not run
-	ErrHostGone = hook.ErrHostUnavailable  // during the call: nobody knows what has become of it
+	ErrDenied   = hook.ErrPermissionDenied // the allocation or the task has ended, or the capability does not permit the call
+	ErrNoTask   = hook.ErrTaskNotRunning   // the task does not run
+	ErrHostGone = hook.ErrHostUnavailable  // the agent exited during the call: the result is unknown
 )
 
-// Point is a point in the life of an allocation or a task.
+// Point is a hook point in the life of an allocation or a task.
 type Point = hook.Point
 
-// The moments, for Info.Timeouts.
+// Hook points, for Info.Timeouts.
 const (
 	MomentPrerun         = hook.Prerun
 	MomentUpdateAlloc    = hook.UpdateAlloc

@@ -22,10 +22,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// envHook makes this binary serve the hook and not the driver.
+// envHook makes this binary serve the hook instead of the driver.
 const envHook = "SDK_TEST_HOOK"
 
-// valet does what it is asked to, and tells the host about it.
+// valet is a hook that follows its instructions and reports each call to the host.
 type valet struct {
 	host sdk.Host
 	node sdk.Node
@@ -69,7 +69,7 @@ func (v *valet) Stop(ctx context.Context, req sdk.TaskStopRequest) error {
 	return v.host.Kill(ctx, req.ScopeOf("other"), "the party is over")
 }
 
-// guest is the agent's end of it: it notes what it is told.
+// guest is the agent's side: it records the calls of the hook.
 type guest struct {
 	hook.Host
 	mu    sync.Mutex
@@ -168,7 +168,7 @@ func TestHook(t *testing.T) {
 		t.Errorf("an attachment of another shape: %v", err)
 	}
 
-	// Another agent, elsewhere.
+	// Another agent starts on another socket.
 	stop()
 	later := &guest{}
 	config.HostSocket, _ = listen(t, later)

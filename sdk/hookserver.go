@@ -10,14 +10,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// hookServer turns an author's hook into what a host asks besides the moments.
-// It satisfies hook.Plugin and base.Plugin.
+// hookServer implements hook.Plugin and base.Plugin with an author's hook.
 type hookServer struct {
 	basePlugin
 	description *hook.Description
 
 	mu   sync.Mutex
-	host *hook.HostClient // nil before Configure, and if the author needs none
+	host *hook.HostClient // nil before Configure, and if the author does not call the host
 }
 
 var (
@@ -25,7 +24,7 @@ var (
 	_ base.Plugin = (*hookServer)(nil)
 )
 
-// newHookServer takes a value that takes part in something.
+// newHookServer requires a value with at least one hook point.
 func newHookServer(impl Plugin) (*hookServer, error) {
 	s := &hookServer{basePlugin: newBasePlugin(impl, base.TypeHook, hook.APIVersion)}
 	s.description = &hook.Description{EveryAlloc: s.info.EveryAlloc, Schema: s.info.AttachmentSchema, WholeAlloc: s.info.WholeAlloc, DecidesHealth: s.info.DecidesHealth}
@@ -48,8 +47,8 @@ func newHookServer(impl Plugin) (*hookServer, error) {
 
 func (s *hookServer) Describe(context.Context) (*hook.Description, error) { return s.description, nil }
 
-// Configure introduces author and host once: the client finds the agents that
-// come later by itself.
+// Configure passes the host to the author once: the client connects to later agents by
+// itself.
 func (s *hookServer) Configure(_ context.Context, c hook.Config) error {
 	user, ok := s.impl.(HostSetter)
 	if !ok {

@@ -12,16 +12,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// basePlugin is what every plugin answers, whatever it does: who it is, and what
-// it wants to be told. It satisfies base.Plugin.
+// basePlugin implements the calls that every plugin has: its description and its
+// configuration. It satisfies base.Plugin.
 type basePlugin struct {
 	impl    Plugin
 	info    Info
 	kind    base.Type
-	version string // of the protocol for its kind
+	version string // version of the protocol for the plugin's kind
 
 	configMu sync.Mutex
-	config   *base.Config // the last one that the author took
+	config   *base.Config // last configuration that the author accepted
 }
 
 func newBasePlugin(impl Plugin, kind base.Type, version string) basePlugin {
@@ -65,7 +65,7 @@ func (i *basePlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) {
 	return i.info.ConfigSchema, nil
 }
 
-// SetConfig hands a configuration to the author once: hosts repeat themselves.
+// SetConfig passes a configuration to the author once: hosts send it repeatedly.
 func (i *basePlugin) SetConfig(ctx context.Context, config *base.Config) error {
 	configurer, ok := i.impl.(Configurer)
 	if !ok {

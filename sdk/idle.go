@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// idle ends a plugin that nobody needs any more: no connection and no task for
-// as long as a host may take to come back.
+// idle ends a plugin that has had no connection and no task for the time that a host
+// may need to come back.
 type idle struct {
 	busy func() bool
 
@@ -19,7 +19,7 @@ type idle struct {
 	stop  func()
 }
 
-// start begins to count; stop may be called from another goroutine.
+// start starts the timer; stop may be called from another goroutine.
 func (i *idle) start(stop func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -35,7 +35,7 @@ func (i *idle) expired() {
 	case i.busy():
 		i.timer.Reset(idleTimeout)
 	default:
-		go i.stop() // it waits for connections, whose end takes mu
+		go i.stop() // stop waits for connections, and the end of each takes mu
 	}
 }
 
@@ -55,13 +55,14 @@ func (i *idle) closed() {
 	}
 }
 
-// quietPeriod is how long no call has ended when memory is given back.
+// quietPeriod is the time after the last call after which memory is released.
 const quietPeriod = time.Second
 
-// connections tells idle about connections, and rest about calls; first runs at the first one.
+// connections reports connections to idle, and calls to rest; first runs at the first
+// connection.
 type connections struct {
 	idle  *idle
-	rest  *time.Timer // fires when no call has ended for a moment
+	rest  *time.Timer // fires when no call has ended for quietPeriod
 	first func()
 }
 

@@ -10,8 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// The interfaces that are looked for in the value of an author, and in the tasks of
-// a driver.
+// Optional interfaces of an author's value, and of the tasks of a driver.
 var (
 	hookInterfaces   = append(pointInterfaces(), reflect.TypeFor[HostSetter](), reflect.TypeFor[Configurer]())
 	driverInterfaces = []reflect.Type{
@@ -31,9 +30,9 @@ func pointInterfaces() (interfaces []reflect.Type) {
 	return interfaces
 }
 
-// checkMethods finds a method that was meant for one of the interfaces and would never
-// be called: it has another signature, or its name is written differently, or only
-// a pointer to the value has it.
+// checkMethods returns an error for a method that seems to be meant for one of the
+// interfaces and would never be called: it has another signature, or its name is
+// spelled differently, or only a pointer to the value has it.
 func checkMethods(t reflect.Type, interfaces []reflect.Type) error {
 	for _, want := range interfaces {
 		if t.Implements(want) {
@@ -67,7 +66,7 @@ func checkMethods(t reflect.Type, interfaces []reflect.Type) error {
 	return nil
 }
 
-// signature writes the type of a method as authors do, without the receiver.
+// signature formats the type of a method as authors write it, without the receiver.
 func signature(of reflect.Type, method reflect.Method) string {
 	in := slices.Collect(method.Type.Ins())
 	if of.Kind() != reflect.Interface {
@@ -78,5 +77,5 @@ func signature(of reflect.Type, method reflect.Method) string {
 
 var contractPackage = regexp.MustCompile(`\b(hook|driver)\.`)
 
-// inSDK has the types of the wire contract as authors know them.
+// inSDK replaces the package names of the wire contract with sdk.
 func inSDK(text string) string { return contractPackage.ReplaceAllString(text, "sdk.") }

@@ -16,7 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// panicker has every method that a driver can have. The one that is named panics.
+// panicker has every method that a driver can have. The method with the given name
+// panics.
 type panicker struct {
 	method atomic.Pointer[string]
 	task   *panickyTask
@@ -29,7 +30,7 @@ type panickyTask struct {
 	driver *panicker
 }
 
-// newPanicker discards the stacks, which go to the log, until the test ends.
+// newPanicker discards the stacks in the log until the test ends.
 func newPanicker(t *testing.T) *panicker {
 	log := hclog.Default()
 	hclog.SetDefault(hclog.NewNullLogger())
@@ -40,7 +41,7 @@ func newPanicker(t *testing.T) *panicker {
 func (d *panicker) check(method string) {
 	if panics := d.method.Load(); panics != nil && *panics == method {
 		var missing *nap
-		missing.kills++ // the most common panic there is
+		missing.kills++ // nil dereference, the most common panic
 	}
 }
 
@@ -169,7 +170,7 @@ func callEverything(t *testing.T, s *server) error {
 	} else {
 		killed := make(chan error, 1)
 		go func() {
-			time.Sleep(time.Second) // so that WaitTask comes first
+			time.Sleep(time.Second) // WaitTask must come first
 			killed <- s.DestroyTask(ctx, copied.ID, true)
 		}()
 		result, err := s.WaitTask(ctx, copied.ID)
@@ -183,8 +184,8 @@ func callEverything(t *testing.T, s *server) error {
 	return errors.Join(errs...)
 }
 
-// A panic of any method is an error of the call that needed it, and names the method;
-// the process goes on.
+// A panic of any method is an error of the call that used it, and names the method; the
+// process continues.
 func TestPanicOfAnyMethodIsAnError(t *testing.T) {
 	for _, method := range []string{
 		"Info", "Configure", "Init", "Shutdown", "Fingerprint", "CreateNetwork", "DestroyNetwork", "Sweep", "Start", "Recover",
@@ -250,7 +251,8 @@ func TestStatsContinueAfterAPanic(t *testing.T) {
 	})
 }
 
-// A task whose Wait panicked counts as failed. It may run: to destroy it is to kill it.
+// A task whose Wait panicked counts as failed. It may still run, so DestroyTask kills
+// it.
 func TestDestroyKillsATaskWhoseWaitPanicked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newPanicker(t)
@@ -270,8 +272,8 @@ func TestDestroyKillsATaskWhoseWaitPanicked(t *testing.T) {
 	})
 }
 
-// A start that panicked may have started something. No task was returned by which it
-// could be stopped, so that only Sweep finds it.
+// A start that panicked may have started processes. It returned no task that could stop
+// them, so only Sweep finds them.
 func TestPanicOfStartIsSweptAndNotRecoverable(t *testing.T) {
 	d := newPanicker(t)
 	d.method.Store(new("Start"))
@@ -284,10 +286,10 @@ func TestPanicOfStartIsSweptAndNotRecoverable(t *testing.T) {
 		t.Errorf("swept %d times", n)
 	}
 	d.method.Store(new(""))
-	begin(t, s) // the id is free again
+	begin(t, s) // the id can be used again
 }
 
-// nobody's Start and Recover return neither a task nor an error.
+// nobody is a driver whose Start and Recover return neither a task nor an error.
 type nobody struct{}
 
 func (nobody) Info() Info                                           { return Info{Name: "nobody"} }

@@ -15,21 +15,21 @@ import (
 
 // pluginSpec is an author's value as a plugin of its kind.
 type pluginSpec struct {
-	kind       string // as people say
-	otherHosts string // that know this kind, in a sentence
+	kind       string // name of the kind in messages
+	otherHosts string // other hosts that support this kind, as a sentence
 	info       Info
 	// serve makes the service of the plugin itself.
 	serve func(hclog.Logger) service
-	// relay makes one that passes every call on.
+	// relay makes a service that passes every call on to conn.
 	relay func(conn grpc.ClientConnInterface, gone <-chan struct{}) service
 }
 
-// service is a plugin that can be reached.
+// service is one plugin service with its name.
 type service struct {
 	base base.Plugin
-	name string // in a plugin set
+	name string // key in a plugin set
 	glue pluginEntry
-	busy func() bool // has something to lose
+	busy func() bool // reports whether the service has state to lose
 }
 
 // pluginEntry is an entry of a plugin set.
@@ -43,7 +43,7 @@ func (s service) register(g *grpc.Server) error {
 	return s.glue.GRPCServer(nil, g)
 }
 
-// programOf finds out what a value is.
+// programOf detects the kind of a value.
 func programOf(impl Plugin) (*pluginSpec, error) {
 	info := infoOf(impl)
 	if err := info.check(); err != nil {
@@ -106,8 +106,8 @@ func hookProgram(impl Plugin, info Info) (*pluginSpec, error) {
 		kind: "hook",
 		info: info,
 		serve: func(hclog.Logger) service {
-			// Whatever a hook does for a task goes on by itself or not at all, once
-			// no agent is there that could tell it how the task is.
+			// Without an agent, a hook's work for a task either continues by itself or not at
+			// all, because only an agent reports the state of the task.
 			return service{s, hook.PluginName, &hook.GRPCPlugin{Impl: s, Hook: impl}, never}
 		},
 		relay: func(conn grpc.ClientConnInterface, gone <-chan struct{}) service {

@@ -2,11 +2,11 @@ package sdk
 
 import "github.com/nomad-lite/nomad-lite/hclspec"
 
-// Spec says what a configuration block accepts. It is built by the functions
-// below: an [Object] of named parts at the top, each of which is one of the others.
+// Spec is the schema of a configuration block. It is built by the functions below: an
+// [Object] of named parts at the top, each of which is one of the others.
 //
-// In the name of an attribute or block, "" means the key under which it stands
-// in the Object around it; anywhere else it must be said.
+// An empty name of an attribute or block means its key in the enclosing Object;
+// elsewhere the name must be given.
 type Spec = hclspec.Spec
 
 // Object is a block with named parts.
@@ -22,7 +22,7 @@ func Block(name string, nested *Spec, required bool) *Spec {
 	return hclspec.Block(name, nested, required)
 }
 
-// BlockAttrs is `name { key = value … }` with keys of the user's own.
+// BlockAttrs is `name { key = value … }` with keys that the user chooses.
 func BlockAttrs(name, typ string, required bool) *Spec {
 	return hclspec.BlockAttrs(name, typ, required)
 }
@@ -37,7 +37,7 @@ func BlockMap(name string, labels []string, nested *Spec) *Spec {
 	return hclspec.BlockMap(name, labels, nested)
 }
 
-// Default is primary, or the value of the other when primary is not given:
+// Default is primary, or the value of other if primary is not given:
 // Default(Attr("retries", "number", false), Literal("3")).
 func Default(primary, other *Spec) *Spec { return hclspec.Default(primary, other) }
 

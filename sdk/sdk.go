@@ -7,213 +7,212 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// Plugin is what can be served: a [Driver], or a hook, which is any value with
-// the method of at least one moment ([TaskPrestart], [AllocPostrun], …).
+// Plugin is a value that Serve accepts: a [Driver], or a hook, which is any value with
+// the method of at least one hook point ([TaskPrestart], [AllocPostrun], …).
 type Plugin interface {
-	// Info says what the plugin is. It is called before any configuration is
-	// known, and again later; only Capabilities may depend on the configuration.
+	// Info describes the plugin. It is called before the configuration is known, and again
+	// later; only Capabilities may depend on the configuration.
 	Info() Info
 }
 
-// Driver is what the author of a task driver writes. T is the author's type of a running task.
+// Driver is the interface that the author of a task driver implements. T is the
+// author's type of a running task.
 //
 // All methods of a driver and of its tasks may be called concurrently.
 type Driver[T Task] interface {
 	Plugin
 
-	// Start starts a task and returns when it runs. It may take its time (to
-	// pull an image, say) and should give up when ctx ends. The task must not
-	// depend on ctx, nor on this process: it goes on when either ends.
+	// Start starts a task and returns when the task runs. It may block for a long time (to
+	// pull an image, for example), and should return when ctx ends. The task must not
+	// depend on ctx, nor on this process: it must continue when either ends.
 	//
-	// An error fails the task for good, unless it is marked by [Recoverable]. A
-	// panic is an error that is not; see docs/drivers.md.
+	// An error fails the task for good, unless it is marked by [Recoverable]. A panic
+	// counts as an error that is not marked; see docs/drivers.md.
 	Start(ctx context.Context, start *StartRequest) (T, error)
 }
 
-// Task is one running task, in the hands of its author. These two methods are
-// the least; the interfaces below them are optional.
+// Task is one running task, implemented by the author. Its two methods are required;
+// the interfaces below are optional.
 type Task interface {
-	// Wait blocks until the task has ended and says how. It is called once per
-	// task, right after Start or Recover. ctx ends when the task is destroyed.
-	// An error says that the driver could not find out; the task then counts as
-	// failed.
+	// Wait blocks until the task has exited and returns its exit status. It is called once
+	// per task, right after Start or Recover. ctx ends when the task is destroyed. An
+	// error means that the exit status is unknown; the task then counts as failed.
 	Wait(ctx context.Context) (ExitResult, error)
 
-	// Kill ends the task, whatever it is doing, and Wait returns. Killing a task
-	// that has ended is no error.
+	// Kill kills the task, in any state, and Wait returns. Killing a task that has exited
+	// is not an error.
 	Kill(ctx context.Context) error
 }
 
-// Signaler is a task to which signals can be sent. Stopping such a task sends
-// the signal first, and kills only after the kill timeout.
+// Signaler is a task that accepts signals. Stopping such a task sends the signal first,
+// and kills the task only after the kill timeout.
 type Signaler interface {
-	// Signal sends a signal by name, such as "SIGHUP". An empty name means the
-	// driver's own way of asking a task to end. An unknown name is an error.
+	// Signal sends a signal by name, such as "SIGHUP". An empty name means the driver's
+	// default stop signal. An unknown name is an error.
 	Signal(ctx context.Context, name string) error
 }
 
-// Stopper is a task that has its own way to stop. A task without it is stopped
-// by Signal, the kill timeout, and Kill.
+// Stopper is a task with its own stop operation. A task without it is stopped by
+// Signal, the kill timeout, and Kill.
 type Stopper interface {
-	// Stop asks the task to end by the signal (empty means the driver's
-	// default), waits up to timeout, kills it, and returns when it has ended.
+	// Stop sends the signal to the task (empty means the driver's default), waits up to
+	// timeout, kills the task, and returns when it has exited.
 	Stop(ctx context.Context, timeout time.Duration, signal string) error
 }
 
-// Execer is a task in whose surroundings another command can run.
+// Execer is a task in whose environment another command can run.
 type Execer interface {
-	// Exec runs the command and returns when it has ended and its output is
-	// written. The command is killed when ctx ends. A code other than 0 is a
-	// result and not an error.
+	// Exec runs the command and returns when the command has exited and its output is
+	// written. The command is killed when ctx ends. An exit code other than 0 is a result
+	// and not an error.
 	Exec(ctx context.Context, exec Exec) (ExitResult, error)
 }
 
-// StatsProvider is a task that knows what it uses.
+// StatsProvider is a task that can report its resource usage.
 type StatsProvider interface {
-	// Stats takes one sample. The package asks once per interval.
+	// Stats takes one sample. The package calls it once per interval.
 	Stats(ctx context.Context) (TaskStats, error)
 }
 
-// StateProvider is a task that another process of the driver can find again, by what
-// State returns. See [Recoverer].
+// StateProvider is a task that another process of the driver can find again, using the
+// value that State returns. See [Recoverer].
 type StateProvider interface {
-	// State is called once, when the task has started. The value is encoded by
-	// its exported fields (tag `codec`), and the host keeps it.
+	// State is called once, when the task has started. The exported fields of the value
+	// are encoded (tag `codec`), and the host stores them.
 	State() any
 }
 
-// NetworkReporter is a task with an address of its own.
+// NetworkReporter is a task with its own address.
 type NetworkReporter interface {
 	// Network is called once, when the task has started. nil means the host's network.
 	Network() *NetworkOverride
 }
 
-// AttributesProvider is a task about which a driver has more to say when it is inspected.
+// AttributesProvider is a task with attributes for InspectTask.
 type AttributesProvider interface {
 	Attributes() map[string]string
 }
 
-// Destroyer is a task that leaves something behind to clean up.
+// Destroyer is a task that has something to clean up after its exit.
 type Destroyer interface {
-	// Destroy removes what is left of a task that has ended. It is called again after
-	// an error, by the host, until it succeeds.
+	// Destroy removes what is left of a task that has exited. After an error the host
+	// calls it again until it succeeds.
 	Destroy(ctx context.Context) error
 }
 
-// Recoverer is a driver whose tasks outlive its process. A driver without it
-// loses its tasks with its process, and the host starts them again.
+// Recoverer is a driver whose tasks outlive its process. Without it, the driver loses
+// its tasks when its process exits, and the host starts them again.
 type Recoverer[T Task] interface {
-	// Recover finds a task that an earlier process of this driver started. It
-	// must rely on start.State alone for what it needs to know:
-	// start.DriverConfig may be empty. It returns an error if the task is gone
-	// and nobody knows how it ended; a task that is known to have ended is
-	// recovered, and its Wait says how.
+	// Recover finds a task that an earlier process of this driver started. It must only
+	// rely on start.State: start.DriverConfig may be empty. It returns an error if the
+	// task no longer exists and its exit status is unknown; a task whose exit status is
+	// known is recovered, and its Wait returns the status.
 	//
-	// An error that is marked by [Recoverable] means that the driver could not find out
-	// whether the task is gone (a file descriptor or a service was missing): the host
-	// calls again later, and does not start the task meanwhile.
+	// An error that is marked by [Recoverable] means that the driver could not determine
+	// whether the task exists (a file descriptor or a service was missing): the host calls
+	// again later, and does not start the task in the meantime.
 	Recover(ctx context.Context, start *StartRequest) (T, error)
 }
 
-// Configurer is a driver or a hook with a configuration of its own, in the `plugin` block
-// of the host.
+// Configurer is a driver or a hook with its own configuration, in the `plugin` block of
+// the host.
 type Configurer interface {
-	// Configure takes the configuration. It may be called more than once and
-	// must have no effect outside of the process: hosts call it only to find out
-	// whether a configuration is good.
+	// Configure accepts the configuration. It may be called more than once and must have
+	// no effect outside of the process: hosts also call it only to validate a
+	// configuration.
 	Configure(ctx context.Context, config *Config) error
 }
 
-// Fingerprinter is a driver that is not always healthy, or has something to say
-// about the machine.
+// Fingerprinter is a driver that is not always healthy, or that reports attributes of
+// the machine.
 type Fingerprinter interface {
-	// Fingerprint looks at the machine now. It is asked at once and then once
-	// per Info.FingerprintInterval; what has changed is reported.
+	// Fingerprint inspects the machine. It is called immediately and then once per
+	// Info.FingerprintInterval; the package reports changes to the host.
 	Fingerprint(ctx context.Context) Fingerprint
 }
 
-// Initializer is a driver that has work to do once, before the first task and after
-// its configuration.
+// Initializer is a driver with work to do once, after its configuration and before the
+// first task.
 type Initializer interface {
 	Init(ctx context.Context) error
 }
 
-// Shutdowner is a driver that has work to do before its process is ended
-// orderly. It must not stop tasks: they outlive the process.
+// Shutdowner is a driver with work to do before a graceful shutdown of its process.
+// Shutdown must not stop tasks: they outlive the process.
 type Shutdowner interface {
 	Shutdown(ctx context.Context) error
 }
 
-// NetworkManager is a driver that makes the network namespaces of allocations.
+// NetworkManager is a driver that creates the network namespaces of allocations.
 type NetworkManager interface {
-	// CreateNetwork makes the network of an allocation. created is false when it
-	// was there. A nil isolation means that there is nothing to isolate.
+	// CreateNetwork creates the network of an allocation. created is false if the network
+	// already existed. A nil isolation means that the driver isolates nothing.
 	CreateNetwork(ctx context.Context, allocID, hostname string) (isolation *NetworkIsolation, created bool, err error)
 
 	// DestroyNetwork undoes CreateNetwork.
 	DestroyNetwork(ctx context.Context, allocID string, isolation *NetworkIsolation) error
 }
 
-// OrphanKiller is a driver that can find the remains of a start that it does not know
-// (any more), for example because its process died during Start.
+// OrphanKiller is a driver that can find the remains of a start that it has no record
+// of, for example because its process died during Start.
 type OrphanKiller interface {
-	// Sweep ends what may still run of this task. found says whether there was
-	// anything. It is called when a host destroys an id that is unknown, and
-	// not while another start of the same task is known.
+	// Sweep kills the remaining processes of the task. found reports whether there were
+	// any. It is called when a host destroys an unknown id, and not while another start of
+	// the same task is known.
 	Sweep(ctx context.Context, allocID, taskName string) (found bool, err error)
 }
 
-// Info is what a plugin says about itself. Only Name is required.
+// Info is the description of a plugin. Only Name is required.
 type Info struct {
-	Name    string // what users call it: letters, digits, "_", "-" and "."
+	Name    string // name that users write: letters, digits, "_", "-" and "."
 	Version string // such as "1.2.3"; empty means "0.1.0"
 
-	// ConfigSchema describes the configuration in the host's `plugin` block. nil
-	// means that there is none to give.
+	// ConfigSchema describes the configuration in the host's `plugin` block. nil means
+	// that the plugin has no configuration.
 	ConfigSchema *Spec
 
-	// What follows is for drivers.
+	// The following fields are for drivers.
 
 	// TaskSchema describes the `config` block of a task. nil means an empty one.
 	TaskSchema *Spec
 
-	// Capabilities are those that do not follow from methods. SendSignals, Exec
-	// and MustCreateNetwork are filled in from the methods that T and the driver have.
+	// Capabilities are the capabilities that cannot be derived from methods. SendSignals,
+	// Exec and MustCreateNetwork are derived from the methods of T and of the driver.
 	Capabilities Capabilities
 
-	// StateVersion is the version of what State returns; 0 means 1. Recover is
-	// handed states of this and of earlier versions.
+	// StateVersion is the version of the value that State returns; 0 means 1. Recover
+	// receives states of this and of earlier versions.
 	StateVersion int32
 
-	// FingerprintInterval is the time between two looks at the machine; 0 means 30 s.
+	// FingerprintInterval is the time between two calls of Fingerprint; 0 means 30 s.
 	FingerprintInterval time.Duration
 
-	// What follows is for hooks.
+	// The following fields are for hooks.
 
-	// AttachmentSchema describes the configuration with which a job or the
-	// agent attaches the hook. nil means that there is none to give.
+	// AttachmentSchema describes the configuration with which a job or the agent attaches
+	// the hook. nil means that the attachment has no configuration.
 	AttachmentSchema *Spec
 
-	// EveryAlloc asks to be called for all allocations. Without it the hook is
-	// called for what it is attached to.
+	// EveryAlloc requests calls for all allocations. Without it the hook is only called
+	// for the allocations and tasks that it is attached to.
 	EveryAlloc bool
 
-	// WholeAlloc asks for Alloc.JSON.
+	// WholeAlloc requests Alloc.JSON.
 	WholeAlloc bool
-	// DecidesHealth says that an allocation is healthy for its deployment only when
-	// the hook has said so, with Host.SetHealth.
+	// DecidesHealth means that an allocation is healthy for its deployment only after the
+	// hook has reported it, with Host.SetHealth.
 	DecidesHealth bool
 
-	// Timeouts say how long a call may take, of moments for which the host's
-	// default (a minute for Prerun and Prestart, else ten seconds) is wrong.
+	// Timeouts limit the duration of calls for hook points for which the host's default
+	// (one minute for Prerun and Prestart, else ten seconds) is unsuitable.
 	Timeouts map[Point]time.Duration
 }
 
-// The values that an author meets. They are those of the wire contract:
+// The types that authors use are the types of the wire contract:
 //
 //	go doc github.com/nomad-lite/nomad-lite/plugins/driver.TaskConfig
 type (
-	// TaskConfig is everything the host says about one start of a task.
+	// TaskConfig is everything a driver receives about one start of a task.
 	TaskConfig = driver.TaskConfig
 	// Resources is what placement granted to the task.
 	Resources = driver.Resources
@@ -223,49 +222,49 @@ type (
 	Device = driver.Device
 	// NetworkIsolation is the network namespace that the tasks of a group share.
 	NetworkIsolation = driver.NetworkIsolation
-	// NetworkOverride is the address that a driver gave to a task by itself.
+	// NetworkOverride is the address that a driver itself gave to a task.
 	NetworkOverride = driver.NetworkOverride
 
-	// ExitResult is how a task or a command ended.
+	// ExitResult is the exit status of a task or a command.
 	ExitResult = driver.ExitResult
 	// Exec is one command to run in a task, with its streams.
 	Exec = driver.Exec
 	// TerminalSize is in characters.
 	TerminalSize = driver.TerminalSize
 
-	// TaskStats is one sample of what a task uses.
+	// TaskStats is one sample of a task's resource usage.
 	TaskStats = driver.TaskStats
 	// Usage is one set of CPU and memory figures.
 	Usage = driver.Usage
-	// CPUUsage is measured since the sample before.
+	// CPUUsage is measured since the previous sample.
 	CPUUsage = driver.CPUUsage
 	// MemoryUsage is in bytes.
 	MemoryUsage = driver.MemoryUsage
 
-	// Fingerprint is one report about the driver itself.
+	// Fingerprint is one report of the driver about itself.
 	Fingerprint = driver.Fingerprint
 	// Attribute is one typed value of a Fingerprint.
 	Attribute = driver.Attribute
-	// Health is the driver's own verdict.
+	// Health is the driver's health as the driver reports it.
 	Health = driver.Health
-	// Capabilities is what a host must know before it uses a driver.
+	// Capabilities are the features that a host must know before it uses a driver.
 	Capabilities = driver.Capabilities
-	// FSIsolation says how much of the host's files a task sees.
+	// FSIsolation is how much of the host's file system a task can see.
 	FSIsolation = driver.FSIsolation
-	// NetworkMode says which network namespace a task lives in.
+	// NetworkMode is the kind of network namespace that a task runs in.
 	NetworkMode = driver.NetworkMode
-	// MountConfigs says whether a driver takes mounts.
+	// MountConfigs reports whether a driver supports mounts.
 	MountConfigs = driver.MountConfigs
 )
 
-// The verdicts of a Fingerprint.
+// Values of Fingerprint.Health.
 const (
-	HealthUndetected = driver.HealthUndetected // what the driver needs is not on this machine
-	HealthUnhealthy  = driver.HealthUnhealthy  // it is there and does not work
+	HealthUndetected = driver.HealthUndetected // the driver's requirements are not on this machine
+	HealthUnhealthy  = driver.HealthUnhealthy  // the driver's requirements are present and do not work
 	HealthHealthy    = driver.HealthHealthy
 )
 
-// The values of Capabilities.
+// Values of the fields of Capabilities.
 const (
 	FSIsolationNone   = driver.FSIsolationNone
 	FSIsolationChroot = driver.FSIsolationChroot
@@ -281,11 +280,11 @@ const (
 	MountConfigsNone = driver.MountConfigsNone
 )
 
-// ErrTaskNotFound is what a host is told about a task id that the driver does
-// not know. The package answers it by itself; it is here for tests.
+// ErrTaskNotFound is the error for a task id that the driver does not have. The package
+// returns it to hosts itself; it is exported for tests.
 var ErrTaskNotFound = driver.ErrTaskNotFound
 
-// Recoverable marks an error of Start as one that another try may heal: the
-// restart policy of the task applies. An error of Recover that is marked means that the
-// task may still be there, see [Recoverer]. nil stays nil.
+// Recoverable marks an error of Start for which a retry may succeed: the restart policy
+// of the task applies. A marked error of Recover means that the task may still exist,
+// see [Recoverer]. nil stays nil.
 func Recoverable(err error) error { return driver.Recoverable(err) }

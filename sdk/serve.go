@@ -22,25 +22,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/footprint"
 )
 
-// idleTimeout is how long a plugin without tasks waits for a host to come back.
+// idleTimeout is how long a plugin without tasks waits for a connection of a host.
 const idleTimeout = 10 * time.Minute
 
-// Serve is the whole main of a plugin: of a [Driver] or of a hook. It returns
-// when the host has ended the plugin, or when no task is left and no host has come
-// for ten minutes. It ends the process with an error message if it cannot serve.
+// Serve is the whole main function of a plugin, for a [Driver] or a hook. It returns
+// when the host has ended the plugin, or when no task is left and no host has connected
+// for ten minutes. If it cannot serve, it exits the process with an error message.
 //
-// Started by hand, the program ends with a sentence that says what it is, or with its
-// version, when its only argument is --version.
+// If a user starts the program by hand, it prints its description, or its version if
+// its only argument is --version, and exits.
 //
-// While it serves, hclog.Default() and package log write to the host's log, and
-// so does what the plugin prints to standard output and standard error. Tasks
-// are left running whatever ends the process. After a burst of calls memory that is
-// not needed any more is given back to the system.
+// While Serve runs, hclog.Default() and package log write to the host's log, and output
+// of the plugin on standard output and standard error goes there too. Tasks keep
+// running however the process ends. After a burst of calls, Serve returns unused memory
+// to the system.
 //
-// To keep a plugin up under a debugger, start it by hand with
-// NOMAD_LITE_PLUGIN_DEBUG=NAME=SOCKET, and the host with the same variable: the
-// process that the host starts then passes everything on to the one that you
-// started. This works with any host.
+// To run a plugin under a debugger, start it by hand with
+// NOMAD_LITE_PLUGIN_DEBUG=NAME=SOCKET, and the host with the same variable: the process
+// that the host starts then passes every call on to your process. This works with any
+// host.
 func Serve(impl Plugin) {
 	if err := serve(impl); err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err)
@@ -76,7 +76,7 @@ func serve(impl Plugin) error {
 	return nil
 }
 
-// newLogger logs everything, in the form that hosts parse: they filter.
+// newLogger logs all levels, in the format that hosts parse: hosts filter.
 func newLogger(name string) hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{
 		Name:       name,
@@ -87,7 +87,7 @@ func newLogger(name string) hclog.Logger {
 	})
 }
 
-// commandLine is how this process was started, for `plugin test`.
+// commandLine returns the command line of this process, for `plugin test`.
 func commandLine() string {
 	line := os.Args[0]
 	if len(os.Args) > 1 {
@@ -96,12 +96,12 @@ func commandLine() string {
 	return line
 }
 
-// servePlugin speaks the plugin protocol until the host, the lack of one, or ctx
-// ends it.
+// servePlugin serves the plugin protocol until the host ends it, no host connects for
+// idleTimeout, or ctx ends.
 func servePlugin(ctx context.Context, s service, logger hclog.Logger) {
 	i := &idle{busy: s.busy}
-	// What the library says of itself at lower levels helps nobody, and would be
-	// the last words of a plugin that has died.
+	// Messages of go-plugin below the level Warn help no user, and would be the last lines
+	// in the log of a plugin that has died.
 	quiet := newLogger("go-plugin")
 	quiet.SetLevel(hclog.Warn)
 	prints := sync.OnceFunc(func() { captureStdio(logger) })
@@ -123,45 +123,47 @@ func servePlugin(ctx context.Context, s service, logger hclog.Logger) {
 	})
 }
 
-// setProcessName gives the process the name of its program. A host that executes a
-// file through its descriptor has left it with the number of that.
+// setProcessName sets the process name to the name of the program. Without it, a host
+// that executes a file through its descriptor leaves the descriptor's number as the
+// name.
 func setProcessName() {
 	_ = os.WriteFile("/proc/self/comm", []byte(filepath.Base(os.Args[0])), 0)
 }
 
-// isolateInherited keeps what this process inherited from reaching the tasks, and a lost
-// host from ending this process. With a host, a SIGHUP does not end it either: that is
-// the signal of a terminal that closes, or a reload signal that was meant for the agent.
+// isolateInherited keeps inherited descriptors and signal settings from reaching the
+// tasks, and keeps the loss of a host from ending this process. With a host, SIGHUP
+// does not end the process either: it comes from a closed terminal, or was meant for
+// the agent as a reload signal.
 func isolateInherited(hosted bool) {
-	// Whatever the host forgot to close on exec.
+	// The host may have left descriptors without close-on-exec.
 	if err := unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC); err != nil {
-		for fd := 3; fd < 1024; fd++ { // an old kernel
+		for fd := 3; fd < 1024; fd++ { // old kernel without close_range
 			unix.CloseOnExec(fd)
 		}
 	}
-	// After the host's death a line on stderr must not be the end. A handler and
-	// not SIG_IGN, which tasks would inherit; nor should they inherit what a shell
-	// or nohup has set to be ignored.
+	// After the host's death, a write to stderr must not end the process. A handler is
+	// used instead of SIG_IGN, because tasks would inherit SIG_IGN; they must not inherit
+	// signals that a shell or nohup has set to be ignored either.
 	caught := []os.Signal{syscall.SIGPIPE}
 	if hosted || signal.Ignored(syscall.SIGHUP) {
 		caught = append(caught, syscall.SIGHUP)
 	}
-	if signal.Ignored(syscall.SIGINT) { // go-plugin catches it otherwise
+	if signal.Ignored(syscall.SIGINT) { // otherwise go-plugin catches SIGINT
 		caught = append(caught, syscall.SIGINT)
 	}
 	signal.Notify(make(chan os.Signal, 1), caught...)
 }
 
-// redirectLogs makes the packages that log by themselves log to the host.
+// redirectLogs makes packages with their own logger log to the host.
 func redirectLogs(logger hclog.Logger) {
 	hclog.SetDefault(logger)
 	log.SetFlags(0)
 	log.SetOutput(logger.StandardWriter(&hclog.StandardLoggerOptions{InferLevels: true}))
 }
 
-// captureStdio turns what the plugin prints into log lines. It must run after
-// go-plugin has set os.Stdout and os.Stderr to pipes of its own: what goes into
-// those is thrown away by Nomad, and blocks once no host reads it.
+// captureStdio converts the plugin's output to log lines. It must run after go-plugin
+// has set os.Stdout and os.Stderr to its own pipes: Nomad discards the data of these
+// pipes, and without a host writes to them block.
 func captureStdio(logger hclog.Logger) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -169,7 +171,7 @@ func captureStdio(logger hclog.Logger) {
 		return
 	}
 	os.Stdout, os.Stderr = w, w
-	go func() { // lives as long as the process, like what it reads
+	go func() { // runs as long as the process, like the pipe that it reads
 		lines := bufio.NewReaderSize(r, 64<<10)
 		for {
 			line, _, err := lines.ReadLine()

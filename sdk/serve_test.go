@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// talker says what it does in every way that there is.
+// talker writes to every log and output that a plugin has.
 type talker struct{}
 
 func (*talker) Info() sdk.Info { return sdk.Info{Name: "talker"} }
@@ -124,7 +124,7 @@ func launch(t *testing.T, stderr io.Writer, env ...string) (driver.Driver, *plug
 	return d.(driver.Driver), client
 }
 
-// socketDir is short: the path of a socket must be.
+// socketDir returns a short path, because the path of a socket has a low limit.
 func socketDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "sdk")
@@ -175,8 +175,8 @@ func TestHangupAndInterruptDoNotEndThePlugin(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A signal that ends a process has ended it before the process handles a call that
-	// is sent later.
+	// A signal that ends a process would have ended it before the process handles a later
+	// call.
 	if _, err := d.Capabilities(t.Context()); err != nil || client.Exited() {
 		t.Errorf("Capabilities: %v, plugin exited: %v", err, client.Exited())
 	}
@@ -202,7 +202,7 @@ func TestLostHostDoesNotEndThePlugin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The host is gone, and with it the readers of both pipes.
+	// After the host's death the pipes have no readers.
 	stdout.Close()
 	stderr.Close()
 
@@ -212,7 +212,7 @@ func TestLostHostDoesNotEndThePlugin(t *testing.T) {
 	}
 	defer conn.Close()
 	d := driver.NewClient(conn, make(chan struct{}))
-	for i := range 300 { // more than a pipe holds
+	for i := range 300 { // more than the capacity of a pipe
 		id := fmt.Sprintf("a/t/%d", i)
 		if _, _, err := d.StartTask(t.Context(), &driver.TaskConfig{ID: id, AllocID: "a", Name: "t"}); err != nil {
 			t.Fatalf("start %d: %v", i, err)
@@ -257,7 +257,8 @@ func TestDebug(t *testing.T) {
 		t.Fatal(err)
 	}
 	client.Kill()
-	// The process that a host starts passes on; the one under debug is the plugin.
+	// The process that a host starts passes calls on; the process under debug is the
+	// plugin.
 	second, client := launch(t, io.Discard, env)
 	if status, err := second.InspectTask(t.Context(), "a/t/0"); err != nil || status.State != driver.TaskRunning {
 		t.Errorf("after the host has come back the task is %+v, %v", status, err)
@@ -283,7 +284,7 @@ func TestDebug(t *testing.T) {
 		t.Error("the socket is left behind")
 	}
 
-	// And nobody to attach to is said.
+	// Without a process to attach to there is an error message.
 	stub := exec.Command(os.Args[0])
 	stub.Env = append(os.Environ(), env, base.Handshake.MagicCookieKey+"="+base.Handshake.MagicCookieValue, "PLUGIN_PROTOCOL_VERSIONS=2")
 	if out, err := stub.CombinedOutput(); err == nil || !strings.Contains(string(out), "nobody listens there") {

@@ -20,7 +20,7 @@ import (
 
 const defaultFingerprintInterval = 30 * time.Second
 
-// server turns an author's driver into the whole contract. It satisfies
+// server implements the whole driver contract with an author's driver. It satisfies
 // driver.Driver and base.Plugin.
 type server struct {
 	basePlugin
@@ -29,8 +29,8 @@ type server struct {
 	events events
 
 	mu     sync.Mutex
-	tasks  map[string]*task         // by start id
-	sweeps map[string]chan struct{} // by alloc and task; closed when the sweep is over
+	tasks  map[string]*task         // key: start id
+	sweeps map[string]chan struct{} // key: alloc and task; the channel is closed when the sweep ends
 }
 
 var (
@@ -38,14 +38,14 @@ var (
 	_ base.Plugin   = (*server)(nil)
 )
 
-// task is one start that the server knows. Fields below ready are set when ready
-// is closed; those below done when done is closed.
+// task is one start in the server's table. Fields below ready are set when ready is
+// closed; fields below done when done is closed.
 type task struct {
 	start  *StartRequest
-	cancel context.CancelCauseFunc // gives up a Start that is under way
+	cancel context.CancelCauseFunc // cancels a Start that is in progress
 
-	ready      chan struct{} // closed by whoever made the task known
-	err        error         // why there is no author's task
+	ready      chan struct{} // closed when the start or the recovery has ended
+	err        error         // reason why author is not set
 	author     Task
 	started    time.Time
 	network    *NetworkOverride
@@ -62,7 +62,7 @@ type task struct {
 
 var errDestroyed = errors.New("task was destroyed while it started")
 
-// newServer expects an Info that has been checked.
+// newServer requires a validated Info.
 func newServer(d *taskDriver, logger hclog.Logger) *server {
 	s := &server{
 		basePlugin: newBasePlugin(d.impl, base.TypeDriver, driver.APIVersion),
@@ -102,7 +102,7 @@ func (s *server) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
 }
 
 func (s *server) Capabilities(context.Context) (*Capabilities, error) {
-	info, err := authorInfo(s.impl) // the capabilities may depend on the configuration
+	info, err := authorInfo(s.impl) // Info is called again because the capabilities may depend on the configuration
 	if err != nil {
 		return nil, err
 	}
@@ -190,12 +190,12 @@ func (s *server) StartTask(ctx context.Context, config *TaskConfig) (*driver.Han
 	sweep := s.sweeps[config.AllocID+"/"+config.Name]
 	s.mu.Unlock()
 	if sweep != nil {
-		<-sweep // it could take this start for remains
+		<-sweep // otherwise the sweep could kill this start
 	}
 
 	author, err := s.driver.start(ctx, start)
 	if err == nil && ctx.Err() != nil {
-		// Nobody hears of this start, so nobody would ever stop it.
+		// The host gets no handle of this start, so it would never stop the task.
 		err = errors.Join(context.Cause(ctx), s.undo(context.WithoutCancel(ctx), author))
 	}
 	var handle *driver.Handle
@@ -214,8 +214,8 @@ func (s *server) StartTask(ctx context.Context, config *TaskConfig) (*driver.Han
 	return handle, t.network, nil
 }
 
-// sweepPanicked ends what a Start may have started before it panicked: there is no
-// task by which it could be stopped.
+// sweepPanicked kills the processes that a Start may have started before it panicked:
+// no task value exists with which they could be stopped.
 func (s *server) sweepPanicked(ctx context.Context, start *StartRequest, err error) {
 	var panicked *base.PanicError
 	if !errors.As(err, &panicked) {
@@ -227,7 +227,7 @@ func (s *server) sweepPanicked(ctx context.Context, start *StartRequest, err err
 }
 
 func (s *server) newStart(config TaskConfig) *StartRequest {
-	config.Env = maps.Clone(config.Env) // the author may change it, the handle must not
+	config.Env = maps.Clone(config.Env) // the author may change the copy; the handle must not change
 	return &StartRequest{
 		TaskConfig: config,
 		events:     &s.events,
@@ -235,7 +235,7 @@ func (s *server) newStart(config TaskConfig) *StartRequest {
 	}
 }
 
-// handle returns what the host stores of a task that has started.
+// handle returns the handle that the host stores of a started task.
 func (s *server) handle(config *TaskConfig, author Task) (*driver.Handle, *NetworkOverride, error) {
 	h := &driver.Handle{
 		Version: s.info.StateVersion,
@@ -259,7 +259,7 @@ func (s *server) handle(config *TaskConfig, author Task) (*driver.Handle, *Netwo
 	return h, network, nil
 }
 
-// undo ends a task that was started but is not wanted.
+// undo kills a task whose start was cancelled or could not be completed.
 func (s *server) undo(ctx context.Context, author Task) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -272,7 +272,7 @@ func (s *server) undo(ctx context.Context, author Task) error {
 	return authorDestroy(ctx, author)
 }
 
-// fail forgets a start that came to nothing.
+// fail removes a failed start.
 func (s *server) fail(t *task, err error) {
 	s.mu.Lock()
 	delete(s.tasks, t.start.ID)
@@ -281,8 +281,8 @@ func (s *server) fail(t *task, err error) {
 	close(t.ready)
 }
 
-// run begins to wait for a task. The goroutine ends with the task, or when it
-// is destroyed.
+// run starts the goroutine that waits for a task. The goroutine ends when the task
+// exits or is destroyed.
 func (s *server) run(t *task, author Task) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.author, t.cancelWait, t.started = author, cancel, time.Now()
@@ -331,7 +331,7 @@ func (s *server) RecoverTask(ctx context.Context, handle *driver.Handle) error {
 		s.fail(t, err)
 		return err
 	}
-	// Without its address a running task is still worth more than none.
+	// A running task without a known address is better than no task.
 	if t.network, err = authorNetwork(author); err != nil {
 		start.Logger().Warn("the address of a recovered task is unknown", "error", err)
 	}
@@ -339,7 +339,7 @@ func (s *server) RecoverTask(ctx context.Context, handle *driver.Handle) error {
 	return nil
 }
 
-// find returns a task that has started.
+// find returns a started task.
 func (s *server) find(ctx context.Context, id string) (*task, error) {
 	s.mu.Lock()
 	t := s.tasks[id]
@@ -412,7 +412,7 @@ func (s *server) StopTask(ctx context.Context, id string, timeout time.Duration,
 	return t.kill(ctx)
 }
 
-// interrupt asks the task to end, and reports whether it was asked.
+// interrupt sends the stop signal to the task, and reports whether it was sent.
 func (t *task) interrupt(ctx context.Context, signaler Signaler, signal string) bool {
 	err := authorSignal(ctx, signaler, signal)
 	if err != nil && signal != "" && !t.ended() {
@@ -479,9 +479,9 @@ func (s *server) DestroyTask(ctx context.Context, id string, force bool) error {
 		}
 	}
 	t.cancelWait()
-	// What is left behind is cleaned up even when the host goes away. After an error
-	// the task stays known: the host repeats the call, and to a task that is not known
-	// the answer would be that nothing is left.
+	// The cleanup continues if the host disconnects. After an error the task stays in the
+	// table: the host repeats the call, and for an unknown task the response would be that
+	// nothing is left.
 	if err := authorDestroy(context.WithoutCancel(ctx), t.author); err != nil {
 		return fmt.Errorf("destroy task %q: %w", id, err)
 	}
@@ -492,7 +492,7 @@ func (s *server) DestroyTask(ctx context.Context, id string, force bool) error {
 	return nil
 }
 
-// destroyMatching destroys the starts of a task that are known.
+// destroyMatching destroys the known starts of a task.
 func (s *server) destroyMatching(ctx context.Context, prefix string) (found bool, err error) {
 	s.mu.Lock()
 	var ids []string
@@ -509,7 +509,7 @@ func (s *server) destroyMatching(ctx context.Context, prefix string) (found bool
 	return len(ids) > 0, errors.Join(errs...)
 }
 
-// sweep ends what may be left of an unknown start.
+// sweep kills what may be left of an unknown start.
 func (s *server) sweep(ctx context.Context, id string, force bool) error {
 	sweeper, ok := s.impl.(OrphanKiller)
 	if !ok || !force {
@@ -525,12 +525,12 @@ func (s *server) sweep(ctx context.Context, id string, force bool) error {
 	for _, t := range s.tasks {
 		if t.start.AllocID == allocID && t.start.Name == name {
 			s.mu.Unlock()
-			return ErrTaskNotFound // what there is belongs to another start
+			return ErrTaskNotFound // the processes found would belong to another start
 		}
 	}
 	if s.sweeps[key] != nil {
 		s.mu.Unlock()
-		return ErrTaskNotFound // another call is at it
+		return ErrTaskNotFound // another call sweeps already
 	}
 	s.sweeps[key] = over
 	s.mu.Unlock()
@@ -550,7 +550,7 @@ func (s *server) sweep(ctx context.Context, id string, force bool) error {
 	return nil
 }
 
-// splitID takes apart "<alloc id>/<task name>/<8 hex>".
+// splitID splits "<alloc id>/<task name>/<8 hex>".
 func splitID(id string) (allocID, name string, ok bool) {
 	parts := strings.Split(id, "/")
 	if len(parts) != 3 || slices.Contains(parts, "") {
@@ -604,7 +604,7 @@ func (s *server) TaskStats(ctx context.Context, id string, interval time.Duratio
 			switch {
 			case err == nil:
 				if err := sample.Validate(); err != nil {
-					t.start.Logger().Error("task statistics are refused", "error", err) // by the server, for this reason
+					t.start.Logger().Error("task statistics are refused", "error", err) // the server rejects the statistics for this reason
 				}
 				if sample.Timestamp.IsZero() {
 					sample.Timestamp = time.Now()
@@ -655,8 +655,8 @@ func (s *server) ExecTask(ctx context.Context, id string, command []string, time
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("command %q did not end within %v", firstOf(command), timeout))
 		defer cancel()
 	}
-	// Both streams in their order, as the shell would show them: hosts show
-	// Stdout alone as the output of a check.
+	// One buffer holds both streams in order, as a shell would show them: hosts show only
+	// Stdout as the output of a check.
 	var output tail
 	exit, err := s.exec(ctx, id, Exec{Command: command, Stdout: &output, Stderr: &output})
 	if err != nil {
@@ -689,7 +689,7 @@ func (s *server) exec(ctx context.Context, id string, exec Exec) (ExitResult, er
 	}
 	result, err := authorExec(ctx, execer, exec)
 	if ctx.Err() != nil {
-		return ExitResult{}, context.Cause(ctx) // the command was killed for this, and its status says nothing
+		return ExitResult{}, context.Cause(ctx) // the command was killed for this cause, so its exit status means nothing
 	}
 	return result, err
 }
@@ -717,7 +717,7 @@ func (s *server) DestroyNetwork(ctx context.Context, allocID string, isolation *
 	return authorDestroyNetwork(ctx, networker, allocID, isolation)
 }
 
-// busy reports whether there are tasks that somebody may still ask about.
+// busy reports whether there are tasks about which a host may still call.
 func (s *server) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

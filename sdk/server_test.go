@@ -18,7 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// nap is the least task: it can be waited for and killed.
+// nap is the minimal task: it only has Wait and Kill.
 type nap struct {
 	ended  chan struct{}
 	once   sync.Once
@@ -50,9 +50,9 @@ func (n *nap) Kill(context.Context) error {
 	return nil
 }
 
-// napper is the least driver.
+// napper is the minimal driver.
 type napper struct {
-	block chan struct{} // Start waits for it, if it is there
+	block chan struct{} // Start waits for block, unless it is nil
 	err   error
 
 	mu   sync.Mutex
@@ -79,13 +79,13 @@ func (d *napper) Start(ctx context.Context, _ *StartRequest) (*nap, error) {
 	return n, nil
 }
 
-// full is a task with everything that is optional.
+// full is a task with every optional method.
 type full struct {
 	*nap
 	mu        sync.Mutex
 	signals   []string
-	refuse    string // a signal that it does not know
-	deaf      bool   // signals do not end it
+	refuse    string // name of a signal that Signal rejects
+	deaf      bool   // signals do not end the task
 	state     any
 	destroyed int
 
@@ -136,7 +136,7 @@ type fullDriver struct {
 	mu        sync.Mutex
 	recovered []any
 	swept     []string
-	sweeping  chan struct{} // stops a sweep half-way, if it is there
+	sweeping  chan struct{} // pauses a sweep, unless nil
 	configs   []string
 	health    []Fingerprint
 	schema    *Spec
@@ -314,7 +314,7 @@ func TestFailedStart(t *testing.T) {
 		t.Errorf("%v is not recoverable", err)
 	}
 	d.err = nil
-	begin(t, s) // the id is free again
+	begin(t, s) // the id can be used again
 	if _, _, err := s.StartTask(t.Context(), config()); err == nil || err.Error() != `task with ID "alloc/task/00000001" already started` {
 		t.Errorf("a known id: %v", err)
 	}
@@ -433,8 +433,8 @@ func TestDestroy(t *testing.T) {
 	})
 }
 
-// A host that repeats a DestroyTask that failed must not get the answer that nothing
-// is left.
+// A host that repeats a failed DestroyTask must not get the response that nothing is
+// left.
 func TestDestroyThatFailedIsRepeated(t *testing.T) {
 	f := &full{nap: newNap(), destroyErr: errors.New("no descriptor")}
 	s := serverOf(&fullDriver{make: func() *full { return f }})
@@ -527,7 +527,7 @@ func TestRecover(t *testing.T) {
 	handle := begin(t, serverOf(&fullDriver{}))
 	d := &fullDriver{}
 	s := serverOf(d)
-	for range 2 { // the second one finds it known
+	for range 2 { // the second call finds the task in the table
 		if err := s.RecoverTask(t.Context(), handle); err != nil {
 			t.Fatal(err)
 		}
@@ -570,11 +570,11 @@ func TestConfiguration(t *testing.T) {
 		ok     bool
 	}{
 		{&base.Config{}, true},
-		{&base.Config{}, true}, // said again
+		{&base.Config{}, true}, // the same configuration again
 		{&base.Config{Plugin: body("bad")}, false},
-		{&base.Config{Plugin: body("bad")}, false}, // still bad
+		{&base.Config{Plugin: body("bad")}, false}, // still invalid
 		{&base.Config{Plugin: body("good")}, true},
-		{&base.Config{Plugin: body("good")}, true}, // said again
+		{&base.Config{Plugin: body("good")}, true}, // the same configuration again
 		{&base.Config{Plugin: body("good"), Driver: &base.DriverConfig{ClientMinPort: 1}}, true},
 	}
 	for i, step := range steps {
@@ -590,7 +590,7 @@ func TestConfiguration(t *testing.T) {
 	}
 }
 
-// A key of the schema that the author's struct lacks would be lost silently.
+// A key of the schema that is missing in the author's struct would be lost silently.
 func TestConfigThatTheStructCannotHoldIsAnError(t *testing.T) {
 	body, err := hclspec.MarshalState(map[string]any{"message": "hi", "times": 2})
 	if err != nil {
@@ -614,7 +614,7 @@ func TestConfigThatTheStructCannotHoldIsAnError(t *testing.T) {
 	if err := start.Config(&other); err == nil || !strings.Contains(err.Error(), `"message" is a string, which does not fit the Go type []string`) {
 		t.Errorf("Config with another type: %v", err)
 	}
-	start.StateVersion = 1 // the schema can be another one by now
+	start.StateVersion = 1 // the schema may have changed since
 	if err := start.Config(&lacking); err != nil || lacking.Times != 2 {
 		t.Errorf("Config of a task that is recovered: %v, %+v", err, lacking)
 	}
@@ -636,7 +636,7 @@ func TestFingerprintStream(t *testing.T) {
 			f     Fingerprint
 		}{
 			{0, Fingerprint{Health: HealthHealthy, HealthDescription: "Healthy"}},
-			{2 * time.Minute, bad}, // what has not changed is not said again
+			{2 * time.Minute, bad}, // an unchanged report is not sent again
 			{3 * time.Minute, Fingerprint{Health: HealthHealthy, HealthDescription: "Healthy"}},
 		} {
 			if got := <-c; !reflect.DeepEqual(got, want.f) || time.Since(began) != want.after {
@@ -723,7 +723,7 @@ func second[A any](_ A, err error) error { return err }
 func TestEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := serverOf(&fullDriver{})
-		begin(t, s) // says hello, and nobody listens
+		begin(t, s) // the driver sends an event while no host listens
 		ctx, cancel := context.WithCancel(t.Context())
 		first, err := s.TaskEvents(ctx)
 		if err != nil {
@@ -742,7 +742,7 @@ func TestEvents(t *testing.T) {
 				t.Errorf("event %+v", got)
 			}
 		}
-		// A host that does not read blocks nobody, and misses the oldest.
+		// A host that does not read blocks no sender, and misses the oldest events.
 		for range eventBuffer + 10 {
 			s.events.send(&driver.TaskEvent{Message: "many"})
 		}

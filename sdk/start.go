@@ -12,13 +12,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// StartRequest is one start of a task, as the host asks for it, or as it remembers it
-// when the task is to be recovered. A restarted task is a new start with a new ID.
+// StartRequest is one start of a task, as the host requests it, or as the host has
+// stored it for a recovery. A restarted task is a new start with a new ID.
 type StartRequest struct {
 	TaskConfig
 
-	// StateVersion is the Info.StateVersion of the process that started the
-	// task; 0 if this is not a recovery.
+	// StateVersion is the Info.StateVersion of the process that started the task; 0 if
+	// this is not a recovery.
 	StateVersion int32
 
 	state  []byte
@@ -26,13 +26,13 @@ type StartRequest struct {
 	logger hclog.Logger
 }
 
-// Config decodes the task's config block into dst, a pointer to a struct whose
-// fields are matched by the tag `codec`. An empty block leaves dst as it is.
+// Config decodes the task's config block into dst, a pointer to a struct whose fields
+// are matched by the tag `codec`. An empty block leaves dst unchanged.
 //
-// The struct must have a field for each key of the task schema, of a type that holds
-// each value: otherwise Config returns an error that names the key, and does not lose
-// the value silently. In Recover, where the block can be one of an earlier version of
-// the schema, it does not check that.
+// The struct must have a field for each key of the task schema, of a type that can hold
+// each value: otherwise Config returns an error that names the key, so that no value is
+// lost silently. In Recover, where the block may match an earlier version of the
+// schema, Config does not check that.
 func (s *StartRequest) Config(dst any) error {
 	if len(s.DriverConfig) == 0 {
 		return nil
@@ -47,7 +47,7 @@ func (s *StartRequest) Config(dst any) error {
 	return nil
 }
 
-// State decodes what [StateProvider] returned when the task was started into dst.
+// State decodes into dst the value that [StateProvider] returned when the task started.
 func (s *StartRequest) State(dst any) error {
 	if len(s.state) == 0 {
 		return errors.New("the handle of the task carries no state")
@@ -61,23 +61,22 @@ func (s *StartRequest) State(dst any) error {
 // TaskDir is the task's own directory on the host.
 func (s *StartRequest) TaskDir() string { return filepath.Join(s.AllocDir, s.Name) }
 
-// Event tells the user something about the task, such as "pulling image": it
-// becomes one of the task's events. It may be called as long as the process
-// lives, and never blocks.
+// Event adds a message for the user to the task's events, such as "pulling image". It
+// may be called as long as the process lives, and never blocks.
 func (s *StartRequest) Event(message string, annotations map[string]string) {
 	s.event(message, annotations)
 }
 
-// EventOnce is Event for what stays true at each start of the task, such as "the image
-// has no entrypoint". The agent adds it to the task once; a Nomad agent adds it each
-// time.
+// EventOnce is Event for a message that applies to each start of the task, such as "the
+// image has no entrypoint". The agent adds it to the task once; a Nomad agent adds it
+// each time.
 func (s *StartRequest) EventOnce(message string) {
 	s.event(message, map[string]string{driver.OnceAnnotation: "true"})
 }
 
 func (s *StartRequest) event(message string, annotations map[string]string) {
 	if s.events == nil {
-		return // made by hand, in a test of the author's
+		return // an author's test made s without events
 	}
 	s.events.send(&driver.TaskEvent{
 		TaskID:      s.ID,
@@ -89,7 +88,7 @@ func (s *StartRequest) event(message string, annotations map[string]string) {
 	})
 }
 
-// Logger logs to the host, with the task's names attached.
+// Logger returns a logger to the host's log, with the names of allocation and task.
 func (s *StartRequest) Logger() hclog.Logger {
 	if s.logger == nil {
 		return hclog.NewNullLogger()
@@ -99,16 +98,16 @@ func (s *StartRequest) Logger() hclog.Logger {
 
 // Config is the configuration of the driver.
 type Config struct {
-	// MinPort and MaxPort are the ports that Nomad leaves to helper processes of
-	// drivers; both are 0 if the host did not say.
+	// MinPort and MaxPort are the ports that Nomad reserves for helper processes of
+	// drivers; both are 0 if the host did not send them.
 	MinPort, MaxPort uint32
 
 	body []byte
 }
 
-// Decode decodes the body of the host's `plugin` block into dst, a pointer to a
-// struct whose fields are matched by the tag `codec`. Without a body dst stays
-// as it is. A key of the schema without a field, or of another type, is an error.
+// Decode decodes the body of the host's `plugin` block into dst, a pointer to a struct
+// whose fields are matched by the tag `codec`. Without a body dst is unchanged. A key
+// of the schema without a field, or of another type, is an error.
 func (c *Config) Decode(dst any) error {
 	if len(c.body) == 0 {
 		return nil

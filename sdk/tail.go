@@ -2,11 +2,11 @@ package sdk
 
 import "sync"
 
-// tailSize is how much output of a command a host is told: the end of it, far
-// below the 4 MiB that a message may have.
+// tailSize is the maximum size of a command's output that a host receives, in bytes:
+// the end of the output, far below the 4 MiB limit of a message.
 const tailSize = 64 << 10
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of the data written to it.
 type tail struct {
 	mu  sync.Mutex
 	buf []byte

@@ -9,18 +9,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// taskDriver is an author's driver whose T is known only when the program runs.
+// taskDriver is an author's driver whose T is only known at run time.
 type taskDriver struct {
 	impl    Plugin
 	task    reflect.Type // T
 	start   starter
-	recover starter // nil: it is no Recoverer
+	recover starter // nil if the driver is not a Recoverer
 }
 
 // starter is Start of a Driver, or Recover of a Recoverer.
 type starter func(context.Context, *StartRequest) (Task, error)
 
-// newTaskDriver takes a value that has a method Start.
+// newTaskDriver requires a value that has a method Start.
 func newTaskDriver(impl Plugin) (*taskDriver, error) {
 	d := &taskDriver{impl: impl}
 	v := reflect.ValueOf(impl)
@@ -41,7 +41,8 @@ func newTaskDriver(impl Plugin) (*taskDriver, error) {
 	return d, nil
 }
 
-// started is the T of a Start with this signature; nil if it is none.
+// started returns the T of a Start with this signature; nil if f is not such a
+// signature.
 func started(f reflect.Type) reflect.Type {
 	if f.NumIn() != 2 || f.In(0) != reflect.TypeFor[context.Context]() || f.In(1) != reflect.TypeFor[*StartRequest]() ||
 		f.NumOut() != 2 || !f.Out(0).Implements(reflect.TypeFor[Task]()) || f.Out(1) != reflect.TypeFor[error]() {
@@ -50,8 +51,8 @@ func started(f reflect.Type) reflect.Type {
 	return f.Out(0)
 }
 
-// call makes a starter of the author's method. It turns a panic into an error, and
-// reports a method that returns neither a task nor an error.
+// call makes a starter of the author's method. The starter converts a panic into an
+// error, and returns an error if the method returns neither a task nor an error.
 func (d *taskDriver) call(f reflect.Value, method string) starter {
 	return func(ctx context.Context, start *StartRequest) (task Task, err error) {
 		defer base.Recover(d.impl, method, &err)

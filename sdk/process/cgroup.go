@@ -24,7 +24,7 @@ type hierarchy struct {
 	none    string // reason why there are no cgroups
 	mount   string // /sys/fs/cgroup
 	parents []string
-	trees   []string // v1: controllers whose hierarchy is mounted; parents is in the first
+	trees   []string // v1: controllers whose hierarchy is mounted; parents are paths in the first
 }
 
 // v1Trees are the controllers of version 1 that tasks use. The processes of a
@@ -401,7 +401,7 @@ func noCgroup(err error) bool {
 // forkInside enters cgroups v1 and a network namespace with one thread, forks,
 // and ends the thread. It must run in a goroutine of its own.
 func (pl placement) forkInside(sys *syscall.SysProcAttr, fork func() error) error {
-	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	runtime.LockOSThread() // not unlocked below: the thread ends with the goroutine
 	if unix.Gettid() == os.Getpid() {
 		// The main thread cannot end. While this goroutine holds it, another
 		// goroutine gets another thread.

@@ -34,7 +34,7 @@ func (pythonDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*proc
 	return process.Recover(ctx, start, state)
 }
 
-// A driver that runs processes returns a Process from Start and from Recover.
+// A driver for processes returns a Process from Start and from Recover.
 func Example() {
 	main := func() { sdk.Serve(pythonDriver{}) }
 	_ = main

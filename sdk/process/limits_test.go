@@ -15,7 +15,7 @@ import (
 
 const mebibyte = 1 << 20
 
-// limited is a start whose cgroups are limited by the kernel.
+// limited returns a start whose cgroups have limits.
 func limited(t *testing.T, memory, cpu int64) *sdk.StartRequest {
 	t.Helper()
 	if os.Geteuid() != 0 || cgroups().version == 0 {
@@ -26,7 +26,8 @@ func limited(t *testing.T, memory, cpu int64) *sdk.StartRequest {
 	return s
 }
 
-// tail keeps what it has read of a line, and there is no end of it.
+// exceedsMemory is a command whose memory grows without limit, because tail
+// stores the line that it reads.
 const exceedsMemory = "tail /dev/zero"
 
 func TestMemoryLimit(t *testing.T) {
@@ -54,15 +55,15 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-// The kernel counts the kills of a cgroup, and a start after one must not be taken
-// for another.
+// The kernel's count of OOM kills includes earlier starts in the same cgroup,
+// which must not be reported for the next start.
 func TestMemoryLimitOfTheNextStart(t *testing.T) {
 	s := limited(t, 20*mebibyte, 0)
 	first := start(t, s, shell("exec "+exceedsMemory))
 	if got := wait(t, first); !got.OOMKilled {
 		t.Errorf("exit result %+v, want a kill for memory", got)
 	}
-	// It is not destroyed: its cgroups stay, with their counters.
+	// The first process is not destroyed: its cgroups stay, with their counters.
 	s.Resources.Linux.MemoryLimitBytes = 40 * mebibyte
 	second := start(t, s, shell("head -c 20000000 /dev/zero | tail -n 1 | wc -c"))
 	if got := wait(t, second); got != (sdk.ExitResult{}) {
@@ -258,7 +259,7 @@ func TestLimitsThatAreNotEnforced(t *testing.T) {
 	}
 }
 
-// A hierarchy of v2 without the controllers, as on a hybrid machine.
+// On a hybrid machine the v2 hierarchy has no controllers.
 func TestLimitWithoutControllers(t *testing.T) {
 	h := unified(t)
 	controllers, _ := os.ReadFile(filepath.Join(h.mount, "cgroup.controllers"))

@@ -19,7 +19,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// TestMain is also the keeper, and a plugin that starts a task and can be killed.
+// TestMain also serves as the keeper, and as a plugin that starts a task and can
+// be killed.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -47,21 +48,23 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// mine reports whether a cgroup is of these tests: others run on this machine.
+// mine reports whether a cgroup belongs to this test process: other processes of
+// the machine have cgroups, too.
 func mine(dir string) bool {
 	return strings.HasPrefix(filepath.Base(dir), fmt.Sprintf("process-test-%d-", os.Getpid()))
 }
 
-// plugin is what pluginMain has to know and what it answers.
+// plugin is the input and the output of pluginMain.
 type plugin struct {
 	Config  sdk.TaskConfig
 	Command Command
-	Await   bool // waits until the task has ended before it answers
+	Await   bool // pluginMain waits until the task has ended before it writes the output
 	State   State
 	Error   string
 }
 
-// pluginMain starts a task, says so in the file, and stays until it is killed.
+// pluginMain starts a task, writes the result to a file, and runs until it is
+// killed.
 func pluginMain(file string) {
 	var p plugin
 	text, err := os.ReadFile(file)
@@ -84,11 +87,11 @@ func pluginMain(file string) {
 	os.WriteFile(file+".new", text, 0o600)
 	os.Rename(file+".new", file+".answer")
 	for {
-		time.Sleep(time.Hour) // a program whose goroutines all wait for ever is ended by the runtime
+		time.Sleep(time.Hour) // a select{} without other goroutines would end the program as a deadlock
 	}
 }
 
-// newStart makes the directories of a task.
+// newStart makes the directories of a task and returns its request.
 func newStart(t *testing.T) *sdk.StartRequest {
 	t.Helper()
 	id := fmt.Sprintf("process-test-%d-%d", os.Getpid(), time.Now().UnixNano())
@@ -107,7 +110,8 @@ func newStart(t *testing.T) *sdk.StartRequest {
 	}}
 }
 
-// shell runs a script; its output goes to files of the task's directory.
+// shell returns the command of a script, whose output goes to files of the
+// task's directory.
 func shell(script string) Command {
 	return Command{Path: "/bin/sh", Args: []string{"-c", script}}
 }
@@ -148,7 +152,8 @@ func wait(t *testing.T, p *Process) sdk.ExitResult {
 	return result
 }
 
-// content waits until a task has written a file in its directory.
+// content waits until a task has written a file in its directory, and returns
+// the content.
 func content(t *testing.T, s *sdk.StartRequest, name string) string {
 	t.Helper()
 	var text string
@@ -185,7 +190,8 @@ func gone(pid int) bool {
 	return err != nil || st.state == 'Z' || st.state == 'X'
 }
 
-// forgetOwners makes the process a plugin process that has started no task yet.
+// forgetOwners resets the owners, as in a plugin process that has started no
+// task yet.
 func forgetOwners(t *testing.T) {
 	t.Helper()
 	owners.Lock()
@@ -199,10 +205,11 @@ func use(t *testing.T, h hierarchy) {
 	t.Cleanup(func() { cgroups = old })
 }
 
-// startKeeper makes a keeper for this test and lets the package find it.
+// startKeeper starts a keeper for this test and configures the package to use
+// it.
 func startKeeper(t *testing.T) *keeper.Client {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "keeper") // short: it holds a socket
+	dir, err := os.MkdirTemp("", "keeper") // short, because socket paths have a maximum length
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,8 +231,8 @@ func startKeeper(t *testing.T) *keeper.Client {
 	return c
 }
 
-// orphan makes another process start a task, and kills that process. Without a
-// keeper it is init that adopts the task.
+// orphan starts a task in another process, and kills that process. Without a
+// keeper, init adopts the task.
 func orphan(t *testing.T, k *keeper.Client, p plugin) State {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "plugin")

@@ -52,8 +52,8 @@ type Command struct {
 
 // Process is a task that runs as an operating system process, with its own
 // session and process group, and everything that they start. It implements
-// sdk.Task, sdk.Signaler, sdk.Execer, sdk.Statser, sdk.Stater, sdk.Attributed
-// and sdk.Destroyer.
+// sdk.Task, sdk.Signaler, sdk.Execer, sdk.StatsProvider, sdk.StateProvider,
+// sdk.AttributesProvider and sdk.Destroyer.
 type Process struct {
 	id     keeper.Process
 	start  *sdk.StartRequest
@@ -77,7 +77,7 @@ type Process struct {
 	// belong to another process. A goroutine that sends a signal holds it for
 	// reading.
 	releaseMu sync.RWMutex
-	released  bool // guarded by hold
+	released  bool // guarded by releaseMu
 
 	// waiting is held by the goroutine that waits for the process; other callers
 	// of Wait block on it.

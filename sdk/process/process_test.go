@@ -25,7 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// unified is the v2 hierarchy of this machine, wherever it is mounted.
+// unified returns the v2 hierarchy of this machine, wherever it is mounted.
 func unified(t *testing.T) hierarchy {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -41,7 +41,8 @@ func unified(t *testing.T) hierarchy {
 }
 
 func TestEverythingDiesWithTheTask(t *testing.T) {
-	// One child in the group, one that has left it, both deaf.
+	// One child is in the process group, one has left it, and both ignore
+	// signals.
 	const script = `trap "" INT TERM HUP; (echo $(exec sh -c 'echo $PPID') >child; exec sleep 3600) & ` +
 		`setsid sh -c 'echo $$ >own; exec sleep 3600' & until [ -s child ] && [ -s own ]; do sleep 0.01; done; `
 	for name, machine := range map[string]func(*testing.T) hierarchy{
@@ -79,8 +80,8 @@ func TestEverythingDiesWithTheTask(t *testing.T) {
 	}
 }
 
-// A Destroy that could not look for processes, because this process had no free
-// descriptor, has destroyed nothing, and can be repeated.
+// A Destroy that could not search for processes, because this process had no
+// free descriptor, returns an error and can be repeated.
 func TestDestroyWithoutDescriptorsIsRepeated(t *testing.T) {
 	for name, h := range map[string]hierarchy{"with the cgroups of this machine": cgroups(), "without cgroups": {}} {
 		t.Run(name, func(t *testing.T) {
@@ -167,7 +168,7 @@ func TestCgroupsThatTheTaskMakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			use(t, h)
 			s := newStart(t)
-			// In its environment nothing tells whose it is.
+			// The environment of the child has no names of the task.
 			s.Env["OWN"] = cgroupPaths(s.AllocID, s.Name)[0]
 			p := start(t, s, shell(`mkdir -p $OWN/a/b && env -i setsid sh -c "echo \$\$ >$OWN/a/b/cgroup.procs; echo \$\$ >child; exec sleep 3600" & exec sleep 3600`))
 			child := number(t, content(t, s, "child"))
@@ -225,7 +226,8 @@ func TestStartEndsWhatAnEarlierStartLeft(t *testing.T) {
 			use(t, h)
 			forgetOwners(t)
 			s, other := newStart(t), newStart(t)
-			// A plugin process that was killed has left both, and nobody recovers them.
+			// A killed plugin process has left both tasks, and they are not
+			// recovered.
 			state := orphan(t, nil, plugin{Config: s.TaskConfig, Command: shell("exec sleep 3600")})
 			kept := orphan(t, nil, plugin{Config: other.TaskConfig, Command: shell("exec sleep 3600")})
 			t.Cleanup(func() { Sweep(context.Background(), other.AllocID, "task") })
@@ -250,8 +252,8 @@ func TestStartEndsWhatAnEarlierStartLeft(t *testing.T) {
 	}
 }
 
-// A start whose process has ended and that was not destroyed may have left
-// children, which have no cgroup here.
+// A process that has ended and was not destroyed may have left children, which
+// have no cgroup here.
 func TestStartEndsChildrenOfAProcessThatWasNotDestroyed(t *testing.T) {
 	use(t, hierarchy{})
 	s := newStart(t)
@@ -275,7 +277,8 @@ func TestSweep(t *testing.T) {
 	for name, h := range map[string]hierarchy{"with cgroups": cgroups(), "without": {}} {
 		t.Run(name, func(t *testing.T) {
 			s := newStart(t)
-			// The plugin has a cgroup in any case: it sees the machine as it is.
+			// The orphaning plugin always uses a cgroup, because it detects the
+			// cgroups of the machine.
 			t.Cleanup(func() { Sweep(context.Background(), s.AllocID, "task") })
 			use(t, h)
 			state := orphan(t, nil, plugin{Config: s.TaskConfig, Command: shell("exec sleep 3600")})
@@ -537,7 +540,7 @@ func TestOOMScore(t *testing.T) {
 	}
 }
 
-// What a task runs is not protected from the lack of memory when its driver is.
+// A task does not inherit its driver's protection from the OOM killer.
 func TestProtectedDriver(t *testing.T) {
 	processtest.SetOOMScore(t, "-500")
 	p := start(t, newStart(t), shell("exec sleep 3600"))
@@ -591,7 +594,7 @@ func TestWaitIsRepeatableAndCancellable(t *testing.T) {
 }
 
 func TestOldKernel(t *testing.T) {
-	// A kernel without pidfds: nothing may depend on them.
+	// The test simulates a kernel without pidfds.
 	s := newStart(t)
 	p := start(t, s, shell(exitsWhenTold))
 	p.fd.close()

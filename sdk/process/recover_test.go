@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// exitsWhenTold ends with code 7 once there is a file "go".
+// exitsWhenTold is a script that exits with code 7 when a file "go" exists.
 const exitsWhenTold = `until [ -e go ]; do sleep 0.01; done; exit 7`
 
 func tell(t *testing.T, s *sdk.StartRequest) {
@@ -30,8 +30,8 @@ var seven = sdk.ExitResult{ExitCode: 7}
 func TestExitStatusSurvivesThePlugin(t *testing.T) {
 	for name, test := range map[string]struct {
 		script string
-		await  bool // the first plugin sees the end and leaves the zombie
-		before bool // the task ends before it is recovered
+		await  bool // the first plugin sees the exit and leaves the zombie
+		before bool // the task exits before it is recovered
 		want   sdk.ExitResult
 	}{
 		"the task ends after it is recovered":                   {exitsWhenTold, false, false, seven},
@@ -76,7 +76,8 @@ func TestExitStatusWithoutKeeper(t *testing.T) {
 	}
 	defer destroy(t, p)
 	tell(t, s)
-	// Since Linux 6.15 a pidfd tells; before that a zombie may be seen in time.
+	// Since Linux 6.15 a pidfd reports the status; before that the test may see
+	// the zombie in time.
 	if got := wait(t, p); got != seven && !errors.Is(got.Err, errUnknown) {
 		t.Errorf("exit result %+v, want exit code 7, or that it is unknown", got)
 	} else if got != seven {
@@ -101,7 +102,8 @@ func TestExitStatusThatNobodyKnows(t *testing.T) {
 	until(t, "what it left running is killed", func() bool { return gone(child) })
 }
 
-// A host that goes away during RecoverTask gets no answer. The next host asks again.
+// RecoverTask that is cancelled returns no result, and the next host can call it
+// again.
 func TestRecoverThatIsCancelledDoesNotDecide(t *testing.T) {
 	ended := exec.Command("/bin/true")
 	if err := ended.Start(); err != nil {
@@ -120,8 +122,8 @@ func TestRecoverThatIsCancelledDoesNotDecide(t *testing.T) {
 	}
 }
 
-// A plugin without descriptors does not know whether the process has ended, or how: it
-// neither gives up the process nor its exit status.
+// A plugin without free descriptors cannot find out whether the process has
+// ended, or how: it drops neither the process nor its exit status.
 func TestRecoverWithoutDescriptorsDoesNotDecide(t *testing.T) {
 	for name, ends := range map[string]bool{"the process runs": false, "the process has ended": true} {
 		t.Run(name, func(t *testing.T) {

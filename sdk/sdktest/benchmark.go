@@ -14,7 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// Benchmark measures a driver, beside the floor of this machine where there is one:
+// Benchmark measures a driver, and for comparison the lower bounds of this
+// machine:
 //
 //	fork+exec  starting and waiting for /bin/true, the floor of drivers that run commands
 //	launch     from exec of the plugin to its first fingerprint
@@ -73,7 +74,8 @@ func Benchmark(b *testing.B, p Plugin) {
 			for range many {
 				config, s := h.quiet(b)
 				s.begin(config)
-				// As a host would: it waits, and looks at statistics.
+				// Like a host, the benchmark waits for the task and samples
+				// statistics.
 				go s.h.running.driver.WaitTask(ctx, config.ID)
 				if c, err := s.h.running.driver.TaskStats(ctx, config.ID, time.Second); err == nil {
 					go func() {
@@ -83,7 +85,7 @@ func Benchmark(b *testing.B, p Plugin) {
 				}
 				tasks = append(tasks, s)
 			}
-			time.Sleep(2 * time.Second) // some samples
+			time.Sleep(2 * time.Second) // time for some samples
 			after := pss(b, h.use(b).pid)
 			b.ReportMetric(float64(after-before)/many, "KB/task")
 			b.ReportMetric(float64(before), "KB/plugin")
@@ -95,7 +97,7 @@ func Benchmark(b *testing.B, p Plugin) {
 	})
 }
 
-// quiet is a task that runs and says nothing.
+// quiet returns the config of a task that runs without output.
 func (h *host) quiet(t tb) (*driver.TaskConfig, *started) {
 	t.Helper()
 	config, s := h.newConfig(t, h.plugin.Tasks.Runs)
@@ -103,7 +105,7 @@ func (h *host) quiet(t tb) (*driver.TaskConfig, *started) {
 	return config, s
 }
 
-// pss is the proportional memory of a process in KB.
+// pss returns the proportional set size of a process in KB.
 func pss(t tb, pid int) int {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "smaps_rollup"))

@@ -13,7 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// driverCases is the suite for a driver, in the order of its life.
+// driverCases returns the suite for a driver, in the order of a driver's
+// lifecycle.
 func driverCases(p Plugin) []testCase {
 	shell := shellCases()
 	if p.Tasks.Shell == nil {
@@ -156,10 +157,10 @@ func fingerprints(t tb, h *host) {
 	}
 }
 
-// streams are those that a driver must not end: hosts open them again at once,
-// and would be busy with that. They are watched beside the other cases, in a
-// plugin process of their own, because it takes a host some time to tell the end
-// of a stream from the end of the process.
+// streams are the streams that a driver must keep open: a host reopens a stream
+// at once, and would do so in a loop. The suite watches them during the other
+// cases, in a plugin process of their own, because a client needs some time to
+// distinguish the end of a stream from the end of the process.
 type streams struct {
 	process *process
 	cancel  context.CancelFunc
@@ -169,7 +170,7 @@ type streams struct {
 	ended []string
 }
 
-// streamsStay is more than a host needs to notice.
+// streamsStay is longer than a client needs for that.
 var streamsStay = 3500 * time.Millisecond
 
 func opensStreams(t tb, h *host) {
@@ -184,7 +185,7 @@ func opensStreams(t tb, h *host) {
 	if err := h.configure(t.Context(), p); err != nil {
 		t.Fatalf("%v", err)
 	}
-	for range 2 { // a host that comes back while its old streams are open
+	for range 2 { // a host that restarts while its old streams are open
 		fingerprints, err := p.driver.Fingerprint(ctx)
 		if err != nil {
 			t.Fatalf("Fingerprint: %v", err)
@@ -198,7 +199,8 @@ func opensStreams(t tb, h *host) {
 	}
 }
 
-// watch ends with its stream, which the end of ctx ends.
+// watch records in s that the stream has ended, or has failed a check by good,
+// before ctx ended.
 func watch[V any](s *streams, ctx context.Context, what string, c <-chan V, good func(V) bool) {
 	for v := range c {
 		if !good(v) {

@@ -14,12 +14,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// fakeHost is the Host of the suite: its tasks run, do what they are told and say
-// nothing; there are no variables and no services.
+// fakeHost is the hook host of the suite: its tasks are running, accept every
+// call and have no output; there are no variables and no services.
 type fakeHost struct {
 	mu            sync.Mutex
-	known         map[string]bool // by capability; false once it has ended
-	unknownTokens map[string]int  // calls by capabilities that were never given to anybody
+	known         map[string]bool // by capability token; false after its allocation has ended
+	unknownTokens map[string]int  // number of calls by capability tokens that were never issued
 }
 
 var _ hook.Host = (*fakeHost)(nil)
@@ -51,12 +51,12 @@ func (b *fakeHost) listen(dir string) (socket string, stop func(), err error) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = server.Serve(listener) // until it is stopped
+		_ = server.Serve(listener) // blocks until the server is stopped
 	}()
 	return socket, func() { server.Stop(); <-served }, nil
 }
 
-// check is what every call begins with.
+// check validates the scope of a call.
 func (b *fakeHost) check(s hook.Scope) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -145,10 +145,11 @@ func (b *fakeHost) SetHealth(_ context.Context, s hook.Scope, _ bool, _ string) 
 	return b.check(s)
 }
 
-// index is what the store of the suite has always been at.
+// index is the constant index of the suite's data.
 const index = 1
 
-// wait is for something to change, which it never does.
+// wait blocks until ctx ends if after is the current index, because the data
+// never change.
 func (b *fakeHost) wait(ctx context.Context, s hook.Scope, after uint64) error {
 	if err := b.check(s); err != nil {
 		return err

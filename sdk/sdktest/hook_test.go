@@ -21,10 +21,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// envHookFault says what is wrong with the hook that this binary serves.
+// envHookFault names the environment variable with the fault of the hook that
+// this binary serves.
 const envHookFault = "SDKTEST_HOOK_FAULT"
 
-// naiveHook is a hook without the sdk, with the fault that it is told to have.
+// naiveHook is a hook without the SDK, with a configurable fault.
 type naiveHook struct {
 	fault string
 
@@ -205,7 +206,8 @@ func TestHookWithoutFaults(t *testing.T) { Hook(t, naiveHookPlugin("")) }
 
 // TestEachHookCaseCanFail is TestEachCaseCanFail for hooks.
 func TestEachHookCaseCanFail(t *testing.T) {
-	// One call comes to the plugin before it is given up, however slow the machine is.
+	// The last timeout is long enough for a call to reach the plugin on a slow
+	// machine.
 	usual := givenUpAfter
 	t.Cleanup(func() { givenUpAfter = usual })
 	givenUpAfter = append(slices.Clone(usual), 5*time.Second)

@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// hookCases is the suite for a hook.
+// hookCases returns the suite for a hook.
 func hookCases() []testCase {
 	return []testCase{
 		{"says in words what it is when a person starts it", saysWhatItIs},
@@ -72,27 +72,27 @@ func livesOnce(t tb, h *host) {
 	}
 }
 
-// livesEverythingTwice is what happens when a host dies before it could write
-// down that it has called.
+// livesEverythingTwice repeats each call, as after the death of a host that
+// could not record the call.
 func livesEverythingTwice(t tb, h *host) {
 	l := h.lead(t)
 	for _, m := range lifecycle {
 		exits := l.exits
 		l.pass(t, m)
-		l.exits = exits // it is the same end of the task
+		l.exits = exits // both calls are for the same exit of the task
 		l.pass(t, m)
 	}
 }
 
-// repeatsPoststart is what happens when the process of the plugin is replaced, or
-// the agent is, while the task runs.
+// repeatsPoststart repeats Poststart, as after a restart of the plugin process
+// or of the agent while the task runs.
 func repeatsPoststart(t tb, h *host) {
 	l := h.lead(t)
 	for _, m := range []hook.Point{hook.Prerun, hook.Prestart, hook.Poststart} {
 		l.pass(t, m)
 	}
 	l.repeated = true
-	l.pass(t, hook.Poststart) // of another agent
+	l.pass(t, hook.Poststart) // by another agent
 	if _, ok := l.d.Participation(hook.Poststart); ok {
 		h.use(t)
 		h.crash(t)
@@ -113,8 +113,8 @@ func cleansUpUnseen(t tb, h *host) {
 	}
 }
 
-// givenUpAfter is how long a host waits that has no patience: some calls have
-// come to the plugin by then, and some have not.
+// givenUpAfter are timeouts of an impatient host: some calls have reached the
+// plugin by then, and some have not.
 var givenUpAfter = []time.Duration{200 * time.Microsecond, 2 * time.Millisecond}
 
 func survivesCancelledCall(t tb, h *host) {
@@ -126,7 +126,7 @@ func survivesCancelledCall(t tb, h *host) {
 		exits := l.exits
 		for _, short := range givenUpAfter {
 			ctx, cancel := context.WithTimeout(t.Context(), short)
-			_ = l.call(ctx, t, m) // it may have been fast enough, or not
+			_ = l.call(ctx, t, m) // the result depends on timing
 			cancel()
 		}
 		l.exits = exits
@@ -169,9 +169,10 @@ func livesMany(t tb, h *host) {
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	var told []string // most fail for the same reason
+	var told []string // distinct errors; most scenarios fail for the same reason
 	for _, l := range lives {
-		// Each in a goroutine of a case of its own, which may end it.
+		// Each scenario runs as a case of its own, because Fatalf ends the
+		// goroutine.
 		wg.Go(func() {
 			r := runCase(t.Context(), testCase{run: func(t tb, _ *host) {
 				for _, m := range lifecycle {
@@ -204,7 +205,7 @@ func survivesRefusal(t tb, h *host) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), min(timeoutFor(part), caseTimeout))
-		err := l.call(ctx, t, m) // it may well say that it could not
+		err := l.call(ctx, t, m) // an error is allowed, a timeout is not
 		if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v: no answer within %v", m, min(timeoutFor(part), caseTimeout))
 		}
@@ -213,7 +214,7 @@ func survivesRefusal(t tb, h *host) {
 	h.use(t)
 }
 
-// showsCapability looks back at all cases.
+// showsCapability checks the calls of all cases.
 func showsCapability(t tb, h *host) {
 	h.butler.mu.Lock()
 	defer h.butler.mu.Unlock()

@@ -29,28 +29,29 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// caseTimeout is how long the suite waits for what should come at once.
+// caseTimeout limits how long the suite waits for an event that should occur at
+// once.
 var caseTimeout = 20 * time.Second
 
-// host is what an agent is to a plugin, as far as the suite needs it. Cases run
-// one after the other and share its plugin process, which is started when needed.
+// host acts as an agent for the plugin. Cases run sequentially and share its
+// plugin process, which is started on demand.
 type host struct {
 	plugin  Plugin
-	dir     string     // for the sockets of plugins, which one that is killed leaves behind
-	using   sync.Mutex // one that starts a shared process at a time
+	dir     string     // directory for plugin sockets, which a killed plugin leaves behind
+	using   sync.Mutex // serializes starts of the shared process
 	running *process
-	streams *streams // of a driver; nil until they are opened
+	streams *streams // streams of a driver; nil until they are opened
 
-	mark string // an entry of the environment of each plugin process, and of no other
+	mark string // environment entry that only the plugin processes of this host have
 
 	mu       sync.Mutex
-	launched []*process // since the case began, and those that run
-	allocs   []string   // ids, of the tasks of the case
-	aborted  bool       // the case is: its tasks are killed
-	killed   bool       // no further process must be started
+	launched []*process // processes that this case started, or that are still running
+	allocs   []string   // ids of the tasks' allocations in this case
+	aborted  bool       // the case was aborted, and its tasks killed
+	killed   bool       // no further process may be started
 
-	butler     fakeHost // of hooks
-	socket     string   // on which the butler listens, if he does
+	butler     fakeHost // host service for hooks
+	socket     string   // socket of butler; "" if it does not listen
 	stopButler func()
 }
 
@@ -59,10 +60,11 @@ func newHost(p Plugin) *host {
 	return &host{plugin: p, mark: envMark + "=" + newID()}
 }
 
-// envMark names the variable by which the processes of one host are found.
+// envMark is the environment variable by which the processes of one host are
+// found.
 const envMark = "NOMAD_LITE_SDKTEST"
 
-// complete makes by the shell what was not given.
+// complete fills the missing tasks with scripts, if there is a shell.
 func (t *Tasks) complete() {
 	if t.Shell == nil {
 		return
@@ -78,8 +80,8 @@ func (t *Tasks) complete() {
 	}
 }
 
-// guess finds out what a plugin is, and whether a driver of which nothing is said
-// runs commands. What goes wrong here goes wrong again in a case, which tells it.
+// guess determines the type of a plugin and, without configured tasks, whether a
+// driver runs commands. Its errors occur again in a case, which reports them.
 func (h *host) guess(ctx context.Context) (kind base.Type, err error) {
 	p, err := h.launch()
 	if err != nil {
@@ -125,7 +127,7 @@ func (h *host) close() {
 	}
 }
 
-// end ends the shared plugin process orderly.
+// end shuts down the shared plugin process.
 func (h *host) end() {
 	if h.running != nil {
 		h.running.client.Kill()
@@ -136,18 +138,18 @@ func (h *host) end() {
 // process is one plugin process.
 type process struct {
 	base   base.Plugin
-	driver driver.Driver // one of these two is what it is
+	driver driver.Driver // driver or hook is usable, depending on the type of the plugin
 	hook   *hook.Client
 	pid    int
 	cmd    *exec.Cmd
 	client *plugin.Client
 	stderr *lockedBuffer
 
-	killed atomic.Bool // by the suite, which gave up a case
-	read   int         // bytes of stderr in which panics were looked for
+	killed atomic.Bool // the suite has killed the process because it aborted a case
+	read   int         // bytes of stderr that were searched for panics
 }
 
-// launch starts a plugin process as Nomad does, and configures nothing.
+// launch starts a plugin process as Nomad does, without configuring it.
 func (h *host) launch() (*process, error) {
 	if h.isKilled() {
 		return nil, errKilled
@@ -172,7 +174,7 @@ func (h *host) launch() (*process, error) {
 			hook.PluginName:   &hook.GRPCPlugin{},
 		},
 		Cmd:              cmd,
-		SkipHostEnv:      true, // it is in there, below the plugin's own
+		SkipHostEnv:      true, // the plugin's environment has it already, below the plugin's own variables
 		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
 		Logger:           hclog.NewNullLogger(),
 		Stderr:           stderr,
@@ -209,8 +211,8 @@ func (h *host) launch() (*process, error) {
 	return p, nil
 }
 
-// noHandshake is why a plugin could not be started, without what go-plugin supposes
-// about a program that it cannot read.
+// noHandshake returns the reason why a plugin could not be started, without
+// go-plugin's guesses about a program that it cannot read.
 func noHandshake(err error) error {
 	text, strange := strings.CutPrefix(err.Error(), "Unrecognized remote plugin message: ")
 	line, _, _ := strings.Cut(text, "\n")
@@ -223,7 +225,7 @@ func noHandshake(err error) error {
 	return fmt.Errorf("it wrote %q on standard output, where only the handshake line may stand; a plugin logs to standard error", line)
 }
 
-// configure sends what a host sends before it uses a plugin.
+// configure makes the calls that a host makes before it uses a plugin.
 func (h *host) configure(ctx context.Context, p *process) error {
 	config, err := h.config(ctx, p)
 	if err != nil {
@@ -252,7 +254,7 @@ func isHook(ctx context.Context, p *process) bool {
 	return err == nil && info.Type == base.TypeHook
 }
 
-// introduce tells a hook where its host is.
+// introduce sends the address of the host service to a hook.
 func (h *host) introduce(ctx context.Context, p *process) (err error) {
 	if h.socket == "" {
 		if h.socket, h.stopButler, err = h.butler.listen(h.dir); err != nil {
@@ -265,7 +267,8 @@ func (h *host) introduce(ctx context.Context, p *process) (err error) {
 	})
 }
 
-// dismissButler ends the host that hooks know; the next one is elsewhere.
+// dismissButler stops the host service of hooks; the next one has another
+// socket.
 func (h *host) dismissButler() {
 	if h.socket != "" {
 		h.stopButler()
@@ -338,7 +341,8 @@ func (h *host) use(t tb) *process {
 	return p
 }
 
-// crash kills the shared plugin process and waits until it is noticed.
+// crash kills the shared plugin process and waits until the client has detected
+// that.
 func (h *host) crash(t tb) {
 	t.Helper()
 	p := h.running
@@ -350,10 +354,10 @@ func (h *host) crash(t tb) {
 	p.client.Kill()
 }
 
-// crashReport says that the plugin has died, which nobody has asked it to do.
+// crashReport describes an unexpected end of the plugin process.
 func (p *process) crashReport() string {
 	died := "the plugin has died by itself"
-	// Its connection may have ended first.
+	// The connection may have ended before the process.
 	for patient := time.Now().Add(time.Second); !p.client.Exited() && time.Now().Before(patient); {
 		time.Sleep(time.Millisecond)
 	}
@@ -367,8 +371,8 @@ func (p *process) crashReport() string {
 	return died + "; the end of its standard error:\n" + words
 }
 
-// lastWords returns the start of the panic with which the process ended, or else the
-// end of what it wrote.
+// lastWords returns the start of the panic with which the process ended, or else
+// the end of its standard error.
 func (p *process) lastWords() string {
 	const most = 40 // lines
 	text := strings.TrimSpace(p.stderr.String())
@@ -388,12 +392,12 @@ type started struct {
 	handle *driver.Handle
 	stdout *lockedBuffer
 	stderr *lockedBuffer
-	ended  sync.WaitGroup // both outputs
+	ended  sync.WaitGroup // readers of both outputs
 
 	destroyed bool
 }
 
-// newConfig makes everything that a host makes before a start.
+// newConfig makes the files and the config that a host makes before a start.
 func (h *host) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *started) {
 	t.Helper()
 	if body == nil {
@@ -462,7 +466,7 @@ func (h *host) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *starte
 func (s *started) read(path string, to io.Writer) {
 	opened := make(chan struct{})
 	s.ended.Go(func() {
-		f, err := os.Open(path) // waits for a writer
+		f, err := os.Open(path) // blocks until there is a writer
 		close(opened)
 		if err != nil {
 			return
@@ -471,7 +475,7 @@ func (s *started) read(path string, to io.Writer) {
 		io.Copy(to, f)
 	})
 	s.t.Cleanup(func() {
-		// Nobody may ever have written.
+		// The FIFO may never have had a writer.
 		for {
 			select {
 			case <-opened:
@@ -485,7 +489,7 @@ func (s *started) read(path string, to io.Writer) {
 	})
 }
 
-// start starts a task and sees to it that it is gone when the case is over.
+// start starts a task, and removes it at the end of the case.
 func (h *host) start(t tb, body map[string]any) *started {
 	t.Helper()
 	config, s := h.newConfig(t, body)
@@ -503,8 +507,8 @@ func (s *started) begin(config *driver.TaskConfig) {
 	s.handle = handle
 }
 
-// remove destroys what a case has left, wherever the plugin is by now, and ends
-// what a driver that is not as it should be has left running.
+// remove destroys a task that a case has left, also after a restart of the
+// plugin, and kills the processes that a faulty driver has left running.
 func (s *started) remove() {
 	defer killMarked("NOMAD_ALLOC_ID=" + s.config.AllocID)
 	if s.handle == nil || s.destroyed || s.h.isAborted() {
@@ -515,7 +519,7 @@ func (s *started) remove() {
 	d := s.h.use(&lateTB{s.t, ctx}).driver
 	err := d.DestroyTask(ctx, s.config.ID, true)
 	if errors.Is(err, driver.ErrTaskNotFound) && d.RecoverTask(ctx, s.handle) == nil {
-		err = d.DestroyTask(ctx, s.config.ID, true) // another process has started it
+		err = d.DestroyTask(ctx, s.config.ID, true) // another plugin process has started the task
 	}
 	if err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
 		s.t.Errorf("DestroyTask at the end of the case: %v", err)
@@ -533,19 +537,20 @@ func killMarked(entry string) {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		fd, err := unix.PidfdOpen(pid, 0) // before the look, so that it means the one that was looked at
+		fd, err := unix.PidfdOpen(pid, 0) // opened before the environment is read, so that both refer to the same process
 		if err != nil {
 			continue
 		}
 		env, err := os.ReadFile(path)
 		if err == nil && slices.Contains(strings.Split(string(env), "\x00"), entry) {
-			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // it may have ended
+			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // fails if the process has ended
 		}
 		unix.Close(fd)
 	}
 }
 
-// lateTB is for cleanups, when the context of the case has ended.
+// lateTB is the tb of cleanups, which run after the context of the case has
+// ended.
 type lateTB struct {
 	tb
 	ctx context.Context
@@ -558,7 +563,7 @@ func (s *started) driver() driver.Driver {
 	return s.h.use(s.t).driver
 }
 
-// wait returns how the task has ended.
+// wait waits for the task and returns its exit result.
 func (s *started) wait() *driver.ExitResult {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), caseTimeout)
@@ -580,7 +585,8 @@ func (s *started) destroy() {
 	s.destroyed = true
 }
 
-// says waits until the task has written a line with the text, and returns what follows in it.
+// says waits until the task has written a line with the prefix, and returns the
+// rest of the line.
 func (s *started) says(prefix string) string {
 	s.t.Helper()
 	var rest string
@@ -596,8 +602,8 @@ func (s *started) says(prefix string) string {
 	return rest
 }
 
-// recover hands the task to the plugin process that runs now, as a host does
-// that was itself started again.
+// recover passes the task to the current plugin process, as a restarted host
+// does.
 func (s *started) recover() error {
 	handle := *s.handle
 	config := *handle.Config
@@ -606,7 +612,7 @@ func (s *started) recover() error {
 	return s.driver().RecoverTask(s.t.Context(), &handle)
 }
 
-// until waits for a condition.
+// until waits until ok returns true.
 func until(t tb, what string, ok func() bool) {
 	t.Helper()
 	untilWithin(t, caseTimeout, what, ok)
@@ -623,7 +629,7 @@ func untilWithin(t tb, limit time.Duration, what string, ok func() bool) {
 	}
 }
 
-// alive reports whether a process runs.
+// alive reports whether a process is running.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -633,7 +639,7 @@ func alive(pid int) bool {
 	return ok && len(rest) > 0 && rest[0] != 'Z' && rest[0] != 'X'
 }
 
-// newID has the form of a UUID.
+// newID returns an id in the form of a UUID.
 func newID() string {
 	b := make([]byte, 16)
 	rand.Read(b)
@@ -658,7 +664,7 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// byHand runs the plugin as a person would.
+// byHand runs the plugin without a host, as a user in a shell would.
 func (h *host) byHand(ctx context.Context) (stdout, stderr string, code int, err error) {
 	cmd := exec.CommandContext(ctx, h.plugin.Path, h.plugin.Args...)
 	cmd.Env = append(os.Environ(), envByHand+"=1")

@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// defaultCaseTimeout is several times what the longest case waits for.
+	// defaultCaseTimeout is several times the duration of the longest case.
 	defaultCaseTimeout = 2 * time.Minute
 
-	// unwindTimeout is how long the calls of a case have to return that has come to its
-	// limit, before their plugin is killed: their errors say which call hung.
+	// unwindTimeout is how long the calls of a case can take to return after its
+	// timeout, before the plugin is killed: their errors show which call hung.
 	unwindTimeout = time.Second
 )
 
@@ -31,25 +31,27 @@ func (h *host) caseTimeout() time.Duration {
 	return cmp.Or(h.plugin.CaseTimeout, defaultCaseTimeout)
 }
 
-// errLimit is the cause with which the context of a case ends at its limit.
+// errLimit returns the cause with which the context of a case ends at its
+// timeout.
 func (h *host) errLimit() error {
 	return fmt.Errorf("the case did not end within %v, and its plugin was killed", h.caseTimeout())
 }
 
-// limit returns the context of a case that begins now.
+// limit returns the context of a case that starts now.
 func (h *host) limit(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeoutCause(parent, h.caseTimeout(), h.errLimit())
 	return unannounced{ctx}, cancel
 }
 
-// unannounced is a context whose deadline no plugin is told. gRPC would send it along,
-// and the answer that it has passed may come before it has passed here.
+// unannounced is a context that hides its deadline from the plugin. gRPC would
+// send the deadline, and the plugin's timeout could arrive before the deadline
+// has passed here.
 type unannounced struct{ context.Context }
 
 func (unannounced) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
-// check runs one case outside of go test. ended is false for a case that does not end:
-// its goroutine is left behind.
+// check runs one case outside of go test. ended is false if the case does not
+// end; its goroutine is leaked then.
 func (h *host) check(kill context.Context, c testCase) (r *result, ended bool) {
 	ctx, cancel := h.limit(kill)
 	defer cancel()
@@ -62,7 +64,7 @@ func (h *host) check(kill context.Context, c testCase) (r *result, ended bool) {
 	r, done := startCase(ctx, c, h)
 	select {
 	case <-done:
-		if ctx.Err() == nil { // else its calls have ended at the limit
+		if ctx.Err() == nil { // else the timeout has cancelled its calls
 			return r, true
 		}
 	case <-ctx.Done():
@@ -104,7 +106,7 @@ func (h *host) test(t *testing.T, c testCase) {
 	c.run(&lateTB{t, ctx}, h)
 }
 
-// beginCase forgets what belonged to the case before.
+// beginCase resets the state of the previous case.
 func (h *host) beginCase() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -125,7 +127,7 @@ func (h *host) isAborted() bool {
 	return h.aborted
 }
 
-// kill ends all processes for good: no other is started.
+// kill kills all processes, and prevents the start of further ones.
 func (h *host) kill() {
 	h.mu.Lock()
 	h.killed = true
@@ -148,16 +150,16 @@ func (h *host) abort() {
 	}
 }
 
-// kill ends a process that may not answer: go-plugin would wait for the answer.
+// kill kills a process directly, because go-plugin would wait for a response.
 func (p *process) kill() {
 	if !p.client.Exited() {
-		_ = unix.Kill(p.pid, unix.SIGKILL) // it may have ended meanwhile
+		_ = unix.Kill(p.pid, unix.SIGKILL) // fails if the process has ended
 	}
 	p.client.Kill()
 }
 
-// reportPanics makes every panic of the case a failure of it: one that ended a plugin
-// process, and one that the SDK recovered.
+// reportPanics makes the case fail for every panic during it, in a plugin
+// process that crashed or in a handler where the SDK recovered.
 func (h *host) reportPanics(t tb) {
 	t.Helper()
 	if h.isKilled() {
@@ -205,8 +207,8 @@ func (p *process) isDown() bool {
 	return errors.Is(err, base.ErrPluginDown)
 }
 
-// panicAt returns where in the standard error of a Go program a panic begins, -1 if
-// there is none.
+// panicAt returns the position of a panic in the standard error of a Go program,
+// or -1.
 func panicAt(text string) int {
 	at := -1
 	for _, start := range []string{"panic: ", "fatal error: "} {

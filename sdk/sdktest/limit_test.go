@@ -25,7 +25,8 @@ func TestPanicIsFoundAtTheStartOfALine(t *testing.T) {
 	}
 }
 
-// A case that ignores its context as well is left behind at last, and the suite ends.
+// The suite ends although a case ignores its context: the goroutine of the case
+// is leaked.
 func TestCaseThatIgnoresItsEndIsLeftBehind(t *testing.T) {
 	defer func(usual time.Duration) { caseTimeout = usual }(caseTimeout)
 	caseTimeout = 50 * time.Millisecond

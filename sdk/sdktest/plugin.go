@@ -11,56 +11,56 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// Plugin is a driver or a hook to be tested.
+// Plugin describes a driver or a hook to be tested.
 type Plugin struct {
-	Path string   // of the program
-	Args []string // what it is started with
+	Path string   // path of the program
+	Args []string // arguments of the program
 	Env  []string // KEY=value, added to the environment of this process
 
 	// Config is the body of the plugin block.
 	Config map[string]any
 
-	// Tasks are what a driver is made to run.
+	// Tasks are the tasks that the suite starts with a driver.
 	Tasks Tasks
 
-	// Attachment is the configuration with which a hook is attached, such that
-	// it does not refuse the tasks of the suite.
+	// Attachment is the configuration with which the suite attaches a hook. The
+	// hook must accept the tasks of the suite with it.
 	Attachment map[string]any
 
-	// CaseTimeout is how long one case can take; 0 means two minutes. A case that
-	// takes longer fails, and the plugin is killed.
+	// CaseTimeout is the timeout of one case; 0 means two minutes. A case that
+	// exceeds it fails, and the plugin is killed.
 	CaseTimeout time.Duration
 }
 
-// Tasks are bodies of a task's config block. What is nil is not tested.
+// Tasks are bodies of a task's config block. Cases for a nil task are skipped.
 type Tasks struct {
 	Runs  map[string]any // a task that runs until it is stopped
-	Ends  map[string]any // one that ends by itself within seconds, and well
-	Fails map[string]any // one that ends by itself within seconds, and not well
+	Ends  map[string]any // a task that exits successfully within seconds
+	Fails map[string]any // a task that fails within seconds
 
-	// Shell makes a task of a script for /bin/sh, for a driver that runs
-	// commands: most of the suite is for these. What of the above is nil is then
-	// made by it.
+	// Shell returns the task for a script for /bin/sh, for a driver that runs
+	// commands: most of the suite needs it. It also provides the tasks above
+	// that are nil.
 	Shell func(script string) map[string]any
 }
 
-// Main is for TestMain: it makes the test binary serve as the plugin, by serve,
-// when the suite starts it again, and runs the tests otherwise. The Plugin's Path
-// is then os.Args[0].
+// Main is the TestMain function of a plugin's tests: it calls serve if the suite
+// has started the test binary as the plugin, and runs the tests otherwise. The
+// Plugin's Path must be os.Args[0].
 func Main(m *testing.M, serve func()) {
 	if os.Getenv(base.Handshake.MagicCookieKey) == base.Handshake.MagicCookieValue || os.Getenv(envByHand) != "" {
 		serve()
 		os.Exit(0)
 	}
-	// A program built with -race otherwise sleeps for a second before it exits, and
-	// the suite ends many.
+	// A program built with -race sleeps for a second before it exits by default,
+	// and the suite ends many processes.
 	if os.Getenv("GORACE") == "" {
 		os.Setenv("GORACE", "atexit_sleep_ms=0")
 	}
 	os.Exit(m.Run())
 }
 
-// envByHand makes a test binary serve without the cookie, as if a person had
+// envByHand makes a test binary serve without the cookie, as if a user had
 // started the plugin.
 const envByHand = "NOMAD_LITE_SDKTEST_BY_HAND"
 
@@ -78,18 +78,19 @@ func run(t *testing.T, p Plugin, cases []testCase) {
 	}
 }
 
-// Check runs the suite for what the plugin is and writes a line per case to out: PASS, FAIL or SKIP,
-// the name, and the reasons; then a sum. The error counts what has failed. When
-// ctx ends, the suite ends after the case that runs, and the error is its cause.
+// Check runs the suite for the type of the plugin and writes a line per case to
+// out: PASS, FAIL or SKIP, the name, and the reasons; then a summary. The error
+// has the number of failed cases. When ctx ends, the suite ends after the
+// current case, and the error is the cause of ctx.
 //
-// Of a Plugin without Tasks, a driver whose task config has command and args is
-// taken for one that runs commands.
+// If the Plugin has no Tasks, and the task config of the driver has command and
+// args, the suite uses these to run commands.
 func Check(ctx context.Context, out io.Writer, p Plugin) error {
 	return CheckUntil(ctx, context.Background(), out, p)
 }
 
-// CheckUntil is Check that also ends when kill ends: at once, in the middle of a case.
-// The processes of the plugin and of its tasks are killed then.
+// CheckUntil is Check that also ends when kill ends: at once, during a case. It
+// then kills the processes of the plugin and of its tasks.
 func CheckUntil(ctx, kill context.Context, out io.Writer, p Plugin) error {
 	h := newHost(p)
 	defer h.close()
@@ -108,7 +109,7 @@ func CheckUntil(ctx, kill context.Context, out io.Writer, p Plugin) error {
 		}
 		r, ended := h.check(kill, c)
 		if kill.Err() != nil {
-			h.kill() // again: a plugin process could have been about to start
+			h.kill() // again, because a plugin process may have been starting
 			return context.Cause(kill)
 		}
 		r.write(out)

@@ -23,7 +23,7 @@ type tb interface {
 	Skipf(format string, args ...any)
 }
 
-// testCase is one sentence about drivers, and its proof.
+// testCase is a named check of a plugin.
 type testCase struct {
 	name string
 	run  func(t tb, h *host)
@@ -44,14 +44,14 @@ type result struct {
 
 var _ tb = (*result)(nil)
 
-// runCase runs one case and returns when it has ended.
+// runCase runs one case, and blocks until it has ended.
 func runCase(ctx context.Context, c testCase, h *host) *result {
 	r, done := startCase(ctx, c, h)
 	<-done
 	return r
 }
 
-// startCase runs one case in a goroutine of its own, which Fatalf ends. done is closed
+// startCase runs one case in a new goroutine, which Fatalf ends. done is closed
 // when the case and its cleanups have ended.
 func startCase(ctx context.Context, c testCase, h *host) (r *result, done <-chan struct{}) {
 	ctx, cancel := context.WithCancel(ctx)

@@ -18,8 +18,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// lifecycle is the life of an allocation with one task that is restarted once, as
-// moments.
+// lifecycle has the hook points of an allocation with one task that is restarted
+// once.
 var lifecycle = []hook.Point{
 	hook.Prerun, hook.Prestart, hook.Poststart,
 	hook.UpdateAlloc, hook.Update,
@@ -30,7 +30,7 @@ var lifecycle = []hook.Point{
 	hook.Postrun, hook.Destroy,
 }
 
-// allocScenario is an allocation through whose moments a hook is led.
+// allocScenario is a simulated allocation, for which the suite calls a hook.
 type allocScenario struct {
 	h     *host
 	d     *hook.Description
@@ -41,14 +41,14 @@ type allocScenario struct {
 	env   map[string]string
 
 	began    bool              // Prestart has succeeded
-	running  bool              // the task is taken over, not started
-	repeated bool              // Poststart is made again for the same start
-	exits    int               // ends of the task so far
-	state    map[string]string // of the last Prestart
+	running  bool              // the task was restored, not started
+	repeated bool              // Poststart is repeated for the same start
+	exits    int               // number of exits of the task
+	state    map[string]string // result of the last Prestart
 	done     bool
 }
 
-// lead begins a life. Its capability ends with the case.
+// lead starts a scenario. Its capability token expires at the end of the case.
 func (h *host) lead(t tb) *allocScenario {
 	t.Helper()
 	d, err := h.use(t).hook.Describe(t.Context())
@@ -101,8 +101,8 @@ func (h *host) lead(t tb) *allocScenario {
 
 const taskOfLife = "task"
 
-// attach makes the JSON of an attachment, as a host does. Without a schema there
-// is none.
+// attach returns the JSON of an attachment, as a host does, or nil without a
+// schema.
 func attach(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
 	if schema == nil {
 		if len(config) > 0 {
@@ -117,7 +117,7 @@ func attach(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
 	return ctyjson.Marshal(value, value.Type())
 }
 
-// timeoutFor is how long a host waits for a moment.
+// timeoutFor returns a host's timeout for a hook point.
 func timeoutFor(p hook.Subscription) time.Duration {
 	switch {
 	case p.Timeout > 0:
@@ -128,8 +128,8 @@ func timeoutFor(p hook.Subscription) time.Duration {
 	return 10 * time.Second
 }
 
-// pass calls the hook at a moment, if it takes part in that and there is reason
-// to; a failure of it is one of the case.
+// pass calls the hook at a hook point to which it subscribes. An error of the
+// hook fails the case.
 func (l *allocScenario) pass(t tb, m hook.Point) {
 	t.Helper()
 	part, ok := l.d.Participation(m)
@@ -150,7 +150,7 @@ func (l *allocScenario) pass(t tb, m hook.Point) {
 	}
 }
 
-// call is pass without a deadline and without a judgement.
+// call calls the hook without a deadline, and returns its error.
 func (l *allocScenario) call(ctx context.Context, t tb, m hook.Point) error {
 	t.Helper()
 	c := l.h.use(t).hook
@@ -190,7 +190,7 @@ func (l *allocScenario) call(ctx context.Context, t tb, m hook.Point) error {
 	return fmt.Errorf("the suite does not know the moment %v", m)
 }
 
-// prestart gives the hook what it has said before, and keeps what it says.
+// prestart passes the previous state to the hook, and stores the new one.
 func (l *allocScenario) prestart(ctx context.Context, c *hook.Client) error {
 	if l.done {
 		return nil

@@ -22,7 +22,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// envFault says what is wrong with the driver that this binary serves.
+// envFault names the environment variable with the fault of the driver that this
+// binary serves.
 const envFault = "SDKTEST_FAULT"
 
 func TestMain(m *testing.M) {
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, "this is a plugin")
 			os.Exit(1)
 		}
-		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // nohup's would be that of its tasks
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // with nohup's SIG_IGN, its tasks would ignore SIGHUP too
 		n := &naive{fault: os.Getenv(envFault), tasks: map[string]*naiveTask{}}
 		if n.fault == "talks before the handshake" {
 			fmt.Println("welcome")
@@ -44,7 +45,8 @@ func TestMain(m *testing.M) {
 			panic("at the start")
 		}
 		if n.fault != "leaks a descriptor" {
-			// What this test inherited is not what a task should.
+			// Tasks must not inherit the descriptors that this test has
+			// inherited.
 			unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC)
 		}
 		plugin.Serve(&plugin.ServeConfig{
@@ -58,8 +60,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// naive is a driver without the sdk, as one writes it on a first afternoon. It
-// has the fault that it is told to have.
+// naive is a simple driver without the SDK, with a configurable fault.
 type naive struct {
 	fault string
 
@@ -399,8 +400,8 @@ func naivePlugin(fault string) Plugin {
 	}
 }
 
-// TestEachCaseCanFail gives the suite a driver with one fault at a time, and
-// looks whether the case that is about it finds it.
+// TestEachCaseCanFail runs the suite against drivers with one fault each, and
+// checks that the matching case finds it.
 func TestEachCaseCanFail(t *testing.T) {
 	for _, test := range []struct {
 		fault string
@@ -453,14 +454,14 @@ func TestEachCaseCanFail(t *testing.T) {
 	}
 }
 
-// TestCheck looks at what a person reads.
+// TestCheck checks the output for users.
 func TestCheck(t *testing.T) {
-	// One case waits in vain for what the driver never does.
+	// Shorter timeouts, because one case waits for an event that never occurs.
 	defer func(child, stay time.Duration) { lastChild, streamsStay = child, stay }(lastChild, streamsStay)
 	lastChild, streamsStay = time.Second, 0
 	var out bytes.Buffer
 	p := naivePlugin("")
-	p.Tasks = Tasks{} // to be guessed
+	p.Tasks = Tasks{} // guessed from the schema
 	err := Check(t.Context(), &out, p)
 	text := out.String()
 	for _, want := range []string{

@@ -15,8 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// shellCases are for drivers that run commands: what can only be seen from
-// inside of a task.
+// shellCases are the cases for drivers that run commands: they check what is
+// visible only inside of a task.
 func shellCases() []testCase {
 	return []testCase{
 		{"command: output of both streams arrives, and ends with the task", bringsOutput},
@@ -56,7 +56,7 @@ func (h *host) capabilities(t tb) *driver.Capabilities {
 	return caps
 }
 
-// local skips the case for drivers whose tasks do not see the host's files.
+// local skips the case if the driver's tasks do not see the host's files.
 func (h *host) local(t tb) {
 	t.Helper()
 	if h.capabilities(t).FSIsolation != driver.FSIsolationNone {
@@ -134,8 +134,8 @@ func leaksNoDescriptor(t tb, h *host) {
 	h.local(t)
 	s := h.shell(t, `echo pid $$; exec sleep 60`)
 	pid := s.says("pid ")
-	// The shell has its script open, and the loader of its command libraries; what has
-	// leaked stays.
+	// The shell keeps its script open for some time, and the loader its
+	// libraries; a leaked descriptor stays open.
 	const settled = 5 * time.Second
 	var open []string
 	for deadline := time.Now().Add(settled); ; time.Sleep(2 * time.Millisecond) {
@@ -216,12 +216,13 @@ func killsStubborn(t tb, h *host) {
 	}
 }
 
-// lastChild is how long what a task has left running may take to die.
+// lastChild is how long the remaining processes of a task can take to die.
 var lastChild = caseTimeout
 
 func killsChildren(t tb, h *host) {
 	h.local(t)
-	// It ends when both have said who they are: it may be their end too.
+	// The task exits after both children have written their pids, because its
+	// exit may kill them.
 	s := h.shell(t, `trap "" HUP; trap a=1 USR1; trap b=1 USR2; `+
 		`(trap "" INT TERM HUP; echo child $(exec sh -c 'echo $PPID'); kill -USR1 $$; exec sleep 3600) & `+
 		`setsid sh -c 'echo own $$; kill -USR2 $1; exec sleep 3600' sh $$ & `+
@@ -281,7 +282,7 @@ func signals(t tb, h *host) {
 	}
 }
 
-// sleeper is a task to exec in.
+// sleeper starts a task for exec calls.
 func (h *host) sleeper(t tb) *started {
 	t.Helper()
 	if !h.capabilities(t).Exec {
@@ -302,7 +303,8 @@ func execs(t tb, h *host) {
 	if got := result.Exit; got.ExitCode != 7 {
 		t.Errorf("it ended with %+v, want exit code 7", got)
 	}
-	// A host takes no message of any size: the end of the output must be enough.
+	// The maximum size of gRPC messages limits the output: its end must be
+	// enough.
 	result, err = s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", `head -c 6000000 /dev/zero | tr '\0' x; echo end`}, caseTimeout)
 	if err != nil {
 		t.Fatalf("ExecTask with much output: %v", err)
@@ -310,7 +312,8 @@ func execs(t tb, h *host) {
 	if n := len(result.Stdout); n > 4<<20 || !bytes.HasSuffix(result.Stdout, []byte("xend\n")) {
 		t.Errorf("much output is cut to %d bytes that end in %q", n, result.Stdout[max(0, n-10):])
 	}
-	// A driver reports it as a shell does, with exit code 127, or as an error.
+	// A driver reports a missing command as a shell does, with exit code 127, or
+	// as an error.
 	result, err = s.driver().ExecTask(t.Context(), s.config.ID, []string{"/no/such/command"}, caseTimeout)
 	if err == nil && result.Exit.Successful() {
 		t.Errorf("ExecTask of a command that does not exist succeeds")
@@ -406,8 +409,8 @@ func execCancelled(t tb, h *host) {
 	until(t, "the command is gone", func() bool { return !alive(pid) })
 }
 
-// exitScript is a script that says its pid and ends with the code that it finds
-// in the file "code" in its directory.
+// exitScript is a script that writes its pid, and exits with the code that it
+// reads from the file "code" in its directory.
 const exitScript = `echo pid $$; until [ -s local/code ]; do sleep 0.01; done; exit $(cat local/code)`
 
 func (s *started) tellToExit(code int) {
@@ -430,7 +433,7 @@ func keepsProcess(t tb, h *host) {
 	}
 	h.crash(t)
 	err = s.recover()
-	// A task that was killed with its plugin dies when it gets a processor.
+	// A task that was killed with its plugin may need some time to die.
 	for wait := time.Now().Add(time.Second); err != nil && alive(pid) && time.Now().Before(wait); {
 		time.Sleep(2 * time.Millisecond)
 	}
@@ -474,11 +477,12 @@ func exitSeenNotReported(t tb, h *host) {
 	s.neverALie()
 }
 
-// neverALie recovers a task that has ended with code 7.
+// neverALie checks that a recovered task, which has exited with code 7, has no
+// other exit status.
 func (s *started) neverALie() {
 	s.t.Helper()
 	if err := s.recover(); err != nil {
-		return // the host starts it again, and says so
+		return // the host starts the task again, and reports that
 	}
 	if exit := s.wait(); exit.Err == nil && (exit.ExitCode != 7 || exit.Signal != 0) {
 		s.t.Errorf("a task that ended with code 7 is said to have ended with %+v", *exit)
