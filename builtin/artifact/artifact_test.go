@@ -34,7 +34,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// The download is this binary, started again.
+// The test binary also serves as the process of a download.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "download" {
 		os.Exit(Download(os.Stdin, os.Stderr))
@@ -60,12 +60,12 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(burgle(os.Args[2]))
 	}
-	// A program built with -race otherwise sleeps for a second before it exits.
+	// By default a program built with -race sleeps for a second before it exits.
 	os.Setenv("GORACE", "atexit_sleep_ms=0")
 	os.Exit(m.Run())
 }
 
-// host records events, and knows references.
+// host records events, and resolves references.
 type host struct {
 	sdk.Host
 	known map[string]string
@@ -88,10 +88,10 @@ func (h *host) Interpolate(_ context.Context, _ sdk.Scope, text string) (string,
 	return text, nil
 }
 
-// world is one task, with its directories and a web server.
+// world has one task, with its directories and a web server.
 type world struct {
 	t      *testing.T
-	outer  string // all that must not be touched
+	outer  string // directory that downloads must not change
 	dir    sdk.TaskDir
 	host   *host
 	hook   *Hook
@@ -107,7 +107,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	outer := t.TempDir()
-	// A download runs as somebody else.
+	// A download runs as another user.
 	for dir := outer; dir != "/" && dir != os.TempDir(); dir = filepath.Dir(dir) {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -150,7 +150,7 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// prestart runs the hook for artifacts in the API's form.
+// prestart calls Prestart with artifacts in the API's form.
 func (w *world) prestart(state map[string]string, artifacts ...map[string]any) (sdk.TaskPrestartResponse, error) {
 	w.t.Helper()
 	limits := map[string]any{ // the race detector reads its settings from /proc
@@ -167,7 +167,7 @@ func (w *world) prestart(state map[string]string, artifacts ...map[string]any) (
 	})
 }
 
-// get must download one artifact.
+// get downloads one artifact, which must succeed.
 func (w *world) get(artifact map[string]any) {
 	w.t.Helper()
 	if _, err := w.prestart(nil, artifact); err != nil {
@@ -175,7 +175,8 @@ func (w *world) get(artifact map[string]any) {
 	}
 }
 
-// refused must not, for a reason with these words, and must leave nothing.
+// refused downloads one artifact, which must fail with an error that contains
+// words and leave no files.
 func (w *world) refused(artifact map[string]any, words string) {
 	w.t.Helper()
 	before := w.files()
@@ -194,7 +195,7 @@ func (w *world) refused(artifact map[string]any, words string) {
 	}
 }
 
-// files lists all there is, directories with a slash.
+// files lists all files, directories with a slash.
 func (w *world) files() []string {
 	w.t.Helper()
 	var all []string
@@ -215,7 +216,7 @@ func (w *world) files() []string {
 	return all
 }
 
-// has compares the files below local.
+// has compares the files below local with want.
 func (w *world) has(want map[string]string) {
 	w.t.Helper()
 	got := map[string]string{}
@@ -257,11 +258,11 @@ func options(pairs ...string) map[string]string {
 	return m
 }
 
-// entry is one of an archive.
+// entry is an entry of an archive.
 type entry struct {
 	name, content string
 	mode          int64
-	kind          byte // of tar; 0 is a file
+	kind          byte // type of the tar entry; 0 is a file
 	link          string
 }
 
@@ -336,7 +337,7 @@ func zipped(t *testing.T, content []byte) []byte {
 	return b.Bytes()
 }
 
-// through pipes bytes through a program.
+// through pipes content through a program.
 func through(t *testing.T, content []byte, name string, args ...string) []byte {
 	t.Helper()
 	if _, err := exec.LookPath(name); err != nil {
@@ -489,7 +490,8 @@ func TestArchives(t *testing.T) {
 	}
 }
 
-// What must not come in, each in its own words, and nothing of it stays.
+// Archives with forbidden entries are rejected with a specific error, and leave
+// no files.
 func TestHostileArchives(t *testing.T) {
 	t.Parallel()
 	file := entry{name: "fine", content: "fine"}
@@ -647,7 +649,7 @@ func TestSpecialBitsAreRemoved(t *testing.T) {
 	}
 }
 
-// Of several artifacts only those that failed are downloaded again (RS-083).
+// Only the artifacts that have failed are downloaded again (RS-083).
 func TestOnlyWhatFailedIsDownloadedAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -671,12 +673,12 @@ func TestOnlyWhatFailedIsDownloadedAgain(t *testing.T) {
 	w.has(map[string]string{"a": "alpha", "late": "late", "sub/b": "beta"})
 }
 
-// What an agent that has died left is removed, and only that.
+// Stages of an agent that has died are removed, and no other stages.
 func TestStagesThatWereLeft(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	to := destination{w.dir.Dir, "local"}
-	left, err := newInstaller(to, strings.Repeat("x", 212), "k", nil) // as long as it may be
+	left, err := newInstaller(to, strings.Repeat("x", 212), "k", nil) // task name of the maximum length
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -688,7 +690,7 @@ func TestStagesThatWereLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	left.close() // late
+	left.close() // after the new stage was made
 	for p, want := range map[*installer]bool{left: false, other: true, next: true} {
 		if got := exists(filepath.Join(w.dir.Dir, p.name)); got != want {
 			t.Errorf("%s is there: %v, want %v", p.name, got, want)
@@ -698,7 +700,7 @@ func TestStagesThatWereLeft(t *testing.T) {
 	next.close()
 }
 
-// What lies in memory is not there after a reboot.
+// Directories in memory are empty after a reboot.
 func TestSecretsAreDownloadedAgainWhenTheyAreGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -730,7 +732,7 @@ func TestDestinationOnAnotherFileSystem(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Unmount(w.dir.SecretsDir, unix.MNT_DETACH) })
 	w.routes["/x.tar"] = makeTar(t, entry{name: "d/run", content: "run", mode: 0o755}, entry{name: "d/l", kind: tar.TypeSymlink, link: "run"})
 	w.get(http1(w, "/x.tar", "RelativeDest", "secrets"))
-	w.get(http1(w, "/x.tar", "RelativeDest", "secrets")) // again, over what is there
+	w.get(http1(w, "/x.tar", "RelativeDest", "secrets")) // over the existing files
 	info, err := os.Stat(filepath.Join(w.dir.SecretsDir, "d/l"))
 	if err != nil || info.Mode() != 0o755 || info.Size() != 3 {
 		t.Errorf("got %v, %v", info, err)
@@ -824,7 +826,7 @@ func TestProxy(t *testing.T) {
 	w.has(map[string]string{"f": "by proxy: http://far.invalid/f"})
 }
 
-// A kill ends a download at once, and nothing of it stays.
+// A kill ends a download at once, and leaves no files.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -850,7 +852,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// A hook that dies takes its downloads with it, whatever they do.
+// A download ends with the process of the hook, whatever it does.
 func TestDownloadEndsWithItsHook(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -878,7 +880,7 @@ func TestDownloadEndsWithItsHook(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-asked
-	stdin.Close() // as when the hook has died
+	stdin.Close() // as after the death of the hook
 	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() == 0 {
 		t.Errorf("it ended with %v, want it to be killed", cmd.ProcessState)
 	}
@@ -900,8 +902,7 @@ func TestTimeout(t *testing.T) {
 	w.refused(http1(w, "/stalled"), "not done after 50ms")
 }
 
-// A connection that breaks costs what has not come yet, unless it is another file
-// by then.
+// A broken download is resumed, unless the file has changed in the meantime.
 func TestResume(t *testing.T) {
 	t.Parallel()
 	text := strings.Repeat("0123456789", 10_000)
@@ -910,7 +911,7 @@ func TestResume(t *testing.T) {
 		version func(request int) string
 		ranges  bool
 		breaks  int
-		want    string // words of the error
+		want    string // part of the error
 		asked   []string
 	}{
 		{"the rest is asked for", func(int) string { return `"v1"` }, true, 2, "", []string{"", "bytes=30000-", "bytes=60000-"}},
@@ -941,7 +942,7 @@ func TestResume(t *testing.T) {
 				if len(asked) <= c.breaks {
 					rest = rest[:30_000]
 				}
-				_, _ = io.WriteString(rw, rest) // the server breaks the connection of who promises more
+				_, _ = io.WriteString(rw, rest) // the server closes the connection if the body is too short
 			})
 			sum := sha256.Sum256([]byte(text))
 			artifact := http1(w, "/big", "GetterOptions", options("checksum", "sha256:"+hex.EncodeToString(sum[:])))
@@ -973,11 +974,11 @@ func TestRedirects(t *testing.T) {
 	w.refused(http1(w, "/file"), `unsupported protocol scheme "file"`)
 	w.refused(http1(w, "/git"), `unsupported protocol scheme "git"`)
 	w.refused(http1(w, "/round"), "it redirects more than 10 times")
-	w.get(http1(w, "/other")) // a header leads nowhere
+	w.get(http1(w, "/other")) // X-Terraform-Get has no effect
 	w.has(map[string]string{"other": ""})
 }
 
-// What the task has put where an artifact goes is not followed out of it.
+// Links at the destination are not followed out of the task's directory.
 func TestLinksThatAreThere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -1005,14 +1006,15 @@ func TestLinksThatAreThere(t *testing.T) {
 	}
 }
 
-// A bomb ends before it has filled the disk: gzip at its best, many times over.
+// A decompression bomb is rejected before it fills the disk: many gzip members
+// with the best ratio.
 func TestRatio(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	bomb := bytes.Repeat(zipped(t, zeros(8<<20)), ratioMinSize>>23+1)
 	w.routes = map[string]any{"/x.gz": bomb, "/x.tgz": zipped(t, makeTar(t, entry{name: "zeros", content: string(zeros(2 << 20))}))}
 	w.refused(http1(w, "/x.gz"), "it unpacks to more than 1000 times its size, like a bomb: see decompression_limit_ratio")
-	w.get(http1(w, "/x.tgz")) // so small that it does no harm
+	w.get(http1(w, "/x.tgz")) // small enough to be harmless
 
 	for _, c := range []struct {
 		name          string
@@ -1034,7 +1036,7 @@ func TestRatio(t *testing.T) {
 	}
 }
 
-// Many at once must not take each other's place.
+// Concurrent downloads must not interfere.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

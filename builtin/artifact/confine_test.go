@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A download that has been taken over can do nothing to the rest of the machine:
-// the process tries, and says what has worked.
+// A compromised download cannot affect the rest of the machine: burgle tries to,
+// and reports the calls that have succeeded.
 func burgle(outer string) int {
 	var done []string
 	try := func(what string, err error) {
@@ -40,12 +40,12 @@ func burgle(outer string) int {
 	_, err = net.Dial("unix", filepath.Join(outer, "everybody", "socket"))
 	try("talk to a service", err)
 	_, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
-	try("", err) // what programs say to each other is their own business
+	try("", err) // must work: socket pairs are allowed
 	try("make a pipe", unix.Mkfifo("pipe", 0o600))
 	try("make a device", unix.Mknod("device", unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))))
 	_, err = unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, true)
 	try("use the kernel's keys", err)
-	// The filter answers before the kernel looks who asks.
+	// The filter rejects these calls before the kernel checks permissions.
 	for what, err := range map[string]error{
 		"mount": unix.Mount("none", ".", "tmpfs", 0, ""), "look into its parent": unix.PtraceSeize(os.Getppid()), "unshare": unix.Unshare(unix.CLONE_NEWNS),
 	} {
@@ -68,7 +68,7 @@ func burgle(outer string) int {
 	return 0
 }
 
-// breakOut tries what the hook never does, and says what was not denied.
+// breakOut tries what Confine denies, and reports what was not denied.
 func breakOut() int {
 	self, err := os.Open("/proc/self/ns/uts")
 	if err != nil {
@@ -155,7 +155,7 @@ func TestConfinement(t *testing.T) {
 	}
 }
 
-// What the process left is not believed.
+// inspect does not trust the output of the process.
 func TestInspectBelievesNothing(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -192,7 +192,8 @@ func TestInspectBelievesNothing(t *testing.T) {
 	}
 }
 
-// The process that starts git has /proc for its user namespace, and git has not.
+// The process that starts git has access to /proc for its user namespace, and
+// git does not.
 func TestGitSeesNoProcesses(t *testing.T) {
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); errno != 0 {
 		t.Skip(errNoLandlock)
@@ -212,7 +213,8 @@ func TestGitSeesNoProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	// Our own race detector cannot start without /proc: git is made to look instead.
+	// The race detector of this binary cannot start without /proc, so git reads
+	// /proc instead.
 	o := request{Source: "git::https://x" + repo.dir, Limits: Limits{Paths: []string{"d:r:" + closed + "/tool"}}}
 	err = run(t.Context(), []string{"gitburgle"}, o, dir)
 	if err == nil || !strings.Contains(err.Error(), "/proc/1/status: Permission denied") || strings.Contains(err.Error(), "Name:") {
@@ -220,7 +222,7 @@ func TestGitSeesNoProcesses(t *testing.T) {
 	}
 }
 
-// gitBurgle has git read what it can of /proc.
+// gitBurgle makes git read a file of /proc.
 func gitBurgle() error {
 	root, err := os.OpenRoot(".")
 	if err != nil {

@@ -17,14 +17,15 @@ import (
 	"testing"
 )
 
-// repository is one of git, with a work tree.
+// repository is a git repository with a work tree.
 type repository struct {
 	t       *testing.T
 	dir     string
 	commits []string // oldest first
 }
 
-// newRepository makes one with a branch, a tag and a link that leads out.
+// newRepository makes a repository with a branch, a tag and a link that leads
+// out.
 func newRepository(t *testing.T) *repository {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
@@ -72,7 +73,7 @@ func (r *repository) commit(message string) {
 	r.commits = append(r.commits, r.git("rev-parse", "HEAD"))
 }
 
-// serve makes the repository files of w's server, as /r.git.
+// serve serves the repository from w's server, as /r.git.
 func (r *repository) serve(w *world) {
 	r.t.Helper()
 	r.git("update-server-info")
@@ -85,7 +86,8 @@ func (r *repository) serve(w *world) {
 	})
 }
 
-// backend serves repositories by their directories, as big hosts do.
+// backend serves repositories by their directories with git's http-backend, as
+// large git hosts do.
 func backend(t *testing.T) string {
 	t.Helper()
 	server := httptest.NewServer(cgiBackend(t))
@@ -143,8 +145,8 @@ func TestGit(t *testing.T) {
 	w.get(git("local/g", ""))
 }
 
-// The directories of an allocation are closed to the user of the download, and git walks
-// to its own from the root of the machine.
+// The directories of an allocation are closed to the user of the download, and
+// git resolves its directory from the root of the machine.
 func TestGitInAClosedDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("without root, downloads have the user of the task")
@@ -174,8 +176,8 @@ func TestGitInAClosedDirectory(t *testing.T) {
 	}
 }
 
-// A repository may have many files, but not without end: it takes eight objects to
-// say that there are a million.
+// The number of files of a repository is limited: eight objects are enough for a
+// million files.
 func TestGitBomb(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -201,7 +203,7 @@ func TestGitBomb(t *testing.T) {
 	w.refused(git("bomb"), "it holds more than 128 files: see decompression_limit_file_count")
 }
 
-// What a host of repositories can do besides: a part of the history, and modules.
+// A git host also supports shallow clones and submodules.
 func TestGitBackend(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -248,8 +250,8 @@ func TestGitBackend(t *testing.T) {
 	w.refused(git(hostile.dir, "local/x", "ref", hostile.commits[3]), "transport 'file' not allowed")
 }
 
-// A password for a repository is in no argument, which each account of the machine
-// can read, and still in the configuration with which a task may fetch.
+// The password of a repository is not in any argument, which every account of
+// the machine can read, but is in the configuration with which a task can fetch.
 func TestGitLogin(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -304,8 +306,8 @@ func TestGitLogin(t *testing.T) {
 	w.refused(http1(w, "", "GetterSource", "git::"+address(url.UserPassword("me", "a\nb"), repo.dir), "RelativeDest", "local/x"), "has a line break")
 }
 
-// ssh runs a server for one key, on a port of its own, and returns where it is and
-// the key.
+// sshServer runs a server for one key, on a port of its own, and returns its
+// address and the key.
 func sshServer(t *testing.T) (address, key string) {
 	t.Helper()
 	const program = "/usr/sbin/sshd"

@@ -119,7 +119,7 @@ func (b *httpBody) resume() bool {
 	from := fmt.Sprintf("bytes %d-", b.got)
 	if response.StatusCode != http.StatusPartialContent || !strings.HasPrefix(response.Header.Get("Content-Range"), from) {
 		response.Body.Close()
-		b.left = 0 // the file on the server has changed
+		b.left = 0 // the file has changed, or the server ignores the range
 		return false
 	}
 	b.ReadCloser.Close()

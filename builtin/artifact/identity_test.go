@@ -24,9 +24,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 )
 
-// spy is a task of another user: it looks for a download below outer for as long as
-// it reads lines, and says what it has got. On the second line it writes evil through
-// all that it has opened.
+// spy is a task of another user. For each input line it does a step: first it
+// looks for a download below outer, and prints what it could access; then it
+// writes evil to all files that it has opened.
 func spy(outer, word string) int {
 	in := bufio.NewScanner(os.Stdin)
 	in.Scan()
@@ -61,7 +61,7 @@ func spy(outer, word string) int {
 			add("the right to kill it")
 		}
 	}
-	// Directories whose names the task has learned, as it can from /proc.
+	// A task can read the names of these directories in /proc.
 	stages, _ := filepath.Glob(outer + "/allocs/a1/*/.artifact-*")
 	for _, stage := range stages {
 		_ = filepath.WalkDir(stage, func(name string, e os.DirEntry, err error) error {
@@ -86,14 +86,14 @@ func spy(outer, word string) int {
 	return 0
 }
 
-// spyOn starts a spy as nobody. Each call of the function is a line for it, and returns
-// its answer.
+// spyOn starts a spy as the user nobody. Each call of the returned function
+// sends a line to the spy, and returns its output.
 func spyOn(t *testing.T, outer, word string) func() string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root makes downloads as somebody else, and tasks as nobody")
 	}
-	exe := filepath.Join(t.TempDir(), "spy") // that nobody may execute
+	exe := filepath.Join(t.TempDir(), "spy") // executable by the user nobody
 	for dir := filepath.Dir(exe); dir != os.TempDir(); dir = filepath.Dir(dir) {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -129,7 +129,7 @@ func spyOn(t *testing.T, outer, word string) func() string {
 	}
 }
 
-// A task that runs as nobody obtains nothing of a download of another job, while it
+// A task of the user nobody has no access to a download of another job, while it
 // runs and after its checksum was compared (R10).
 func TestTaskOfNobodyObtainsNothing(t *testing.T) {
 	for _, c := range []struct {
@@ -177,7 +177,7 @@ func TestTaskOfNobodyObtainsNothing(t *testing.T) {
 	}
 }
 
-// written reports whether a download below outer has some of its file.
+// written reports whether a download below outer has written data.
 func written(outer string) bool {
 	for _, pattern := range []string{"/file", "/scratch/file"} {
 		files, _ := filepath.Glob(outer + "/allocs/a1/*/.artifact-*" + pattern)
@@ -190,8 +190,8 @@ func written(outer string) bool {
 	return false
 }
 
-// The process that talks to the server has no say in what the checksum is compared
-// with, and what it has left is root's before anything is compared.
+// The process that talks to the server cannot affect the expected checksum, and
+// root owns its output before the comparison.
 func TestVerify(t *testing.T) {
 	good := sha256Sum([]byte("good"))
 	for _, c := range []struct {
@@ -241,7 +241,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// A handle that somebody has kept writes to nothing that is delivered.
+// A handle that a process has kept cannot write to delivered files.
 func TestHandlesThatAreKept(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an agent that is not root has the same user as the download")
@@ -277,7 +277,7 @@ func TestHandlesThatAreKept(t *testing.T) {
 	}
 }
 
-// Whoever may write to the directory of the stage puts nothing in its place.
+// A directory that replaces the stage under its name is not delivered.
 func TestStageIsReplaced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -297,8 +297,8 @@ func TestStageIsReplaced(t *testing.T) {
 	w.has(map[string]string{"run": "good"})
 }
 
-// Without a namespace a process that the download has left is ended before the stage
-// is looked at.
+// Without a PID namespace, remaining processes of a download are killed before
+// the stage is inspected.
 func TestLeftProcessesAreEnded(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an agent that is not root has the same user as the download")
@@ -328,7 +328,7 @@ func TestLeftProcessesAreEnded(t *testing.T) {
 	}
 }
 
-// Two processes never have one id, whoever has started them.
+// A download never has the id of another process, whatever has started it.
 func TestIDOfAnotherProcess(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an agent that is not root has the same user as the download")
@@ -350,7 +350,7 @@ func TestIDOfAnotherProcess(t *testing.T) {
 	}
 	_ = stranger.Wait()
 	w.get(http1(w, "/a"))
-	w.get(http1(w, "/a")) // the id is free again
+	w.get(http1(w, "/a")) // the id was released
 }
 
 func TestReserve(t *testing.T) {

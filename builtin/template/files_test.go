@@ -84,7 +84,7 @@ func touch(t *testing.T, dir, name string) string {
 	return path
 }
 
-// A write that fails leaves nothing.
+// A failed write leaves no files.
 func TestWriteLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "taken", "by"), 0o755); err != nil {
@@ -114,7 +114,7 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// needLandlock skips a test where the kernel cannot confine.
+// needLandlock skips a test if the kernel has no Landlock.
 func needLandlock(t *testing.T) {
 	t.Helper()
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); errno != 0 {
@@ -122,8 +122,8 @@ func needLandlock(t *testing.T) {
 	}
 }
 
-// What runs confined sees its directory, and nothing else even by its path; the
-// rest of the process is as free as before.
+// A confined thread can access its directory only; the other threads of the
+// process keep their access.
 func TestConfine(t *testing.T) {
 	needLandlock(t)
 	dir, outside := t.TempDir(), t.TempDir()
@@ -144,7 +144,7 @@ func TestConfine(t *testing.T) {
 	}
 }
 
-// burgle tries what a function of a template that has been taken over would try.
+// burgle tries what a compromised template function could try.
 func burgle(t *testing.T, outside string) {
 	t.Helper()
 	path := filepath.Join(outside, "x")
@@ -170,7 +170,7 @@ func burgle(t *testing.T, outside string) {
 	}
 }
 
-// becomeUser gives the calling thread another user.
+// becomeUser changes the user of the calling thread.
 func becomeUser(uid uintptr) error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETUID, uid, 0, 0); errno != 0 {
 		return errno
@@ -178,7 +178,7 @@ func becomeUser(uid uintptr) error {
 	return nil
 }
 
-// The functions of a template run where no file can be reached.
+// The functions of a template run without access to files.
 func TestRenderingIsConfined(t *testing.T) {
 	needLandlock(t)
 	outside := t.TempDir()
@@ -191,7 +191,7 @@ func TestRenderingIsConfined(t *testing.T) {
 	}
 }
 
-// The process of the hook is this binary, started again.
+// The test binary also serves as the process of the hook.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "confined" {
 		Confine()
@@ -200,7 +200,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// breakOut tries what the hook never does, and says what has worked.
+// breakOut tries what Confine denies, and reports the calls that have succeeded.
 func breakOut(dir string) int {
 	_, internet := net.Dial("udp", "127.0.0.1:9")
 	_, local := net.Listen("unix", filepath.Join(dir, "socket"))

@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// render renders one text for a task of a node with some data.
+// render renders one text for a task, on a node with some data.
 func render(t *testing.T, text string) (string, error) {
 	t.Helper()
 	f := newFixture(t)
@@ -94,7 +94,7 @@ func TestFunctions(t *testing.T) {
 		{`{{ with nomadVar "app/db" }}{{ .user | sprig_upper }} {{ .nope | sprig_default "d" }} {{ sprig_add .n 1 }} {{ sprig_list .user | sprig_join "," }}{{ end }}`, "BOB d 8 bob"},
 
 		{`{{ env "GREETING" }} {{ env "NOPE" }}| {{ env "attr.kernel.name" }} {{ env "meta.rack" }} {{ env "meta.nope" }}| {{ mustEnv "GREETING" }} {{ envOrDefault "NOPE" "no" }} {{ envOrDefault "GREETING" "no" }}`, "hello | linux r1 | hello no hello"},
-		{`{{ env "PATH" }}{{ env "HOME" }}`, ""}, // those of this process
+		{`{{ env "PATH" }}{{ env "HOME" }}`, ""}, // variables of this process
 
 		{`{{ with nomadVar "app/db" }}{{ .user }} {{ .user.Value }} {{ .b64 | base64Decode }} {{ parseInt .n | add 1 }} {{ (parseJSON .json.Value).a }} {{ eq .user "bob" }} {{ .nope }}|{{ end }}`, "bob bob hi 8 [1 2] true |"},
 		{`{{ with nomadVar "/app/web@default.global" }}{{ .Keys }} {{ .Values }} {{ range .Tuples }}{{ .K }}={{ .V }}{{ end }} {{ range $k, $v := . }}{{ $k }}{{ $v }}{{ end }} {{ toJSON . }}{{ end }}`, `[x] [y] x=y xy {"x":"y"}`},
@@ -191,7 +191,8 @@ func TestFunctionsRefuse(t *testing.T) {
 		{`{{ sprig_first 1 }}`, "int is no list"},
 		{`{{ sprig_regexFind "(" "x" }}`, "missing closing )"},
 
-		// Values that are short to make and have no end when they are printed.
+		// Values that are quick to build and grow exponentially when they are
+		// printed.
 		{`{{ range loop 40 }}{{ scratch.MapSet "m" "a" (scratch.Get "m") }}{{ scratch.MapSet "m" "b" (scratch.Get "m") }}{{ end }}{{ scratch.Get "m" }}`, "a value of more than 8388608 bytes"},
 		{`{{ range loop 1002 }}{{ scratch.Set "n" (scratch.Get "m") }}{{ scratch.Set "m" nil }}{{ scratch.MapSet "m" "a" (scratch.Get "n") }}{{ end }}`, "nested more than 1000 deep"},
 		{`{{ $l := sprig_list "x" }}{{ range loop 40 }}{{ $l = sprig_list $l $l }}{{ end }}`, "a value of more than 8388608 bytes"},
@@ -215,7 +216,7 @@ func TestFunctionsRefuse(t *testing.T) {
 const yamlBomb = `a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n` +
 	`d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e]\n`
 
-// The instances that a key gets are the same as long as they live.
+// A key gets the same instances while they live.
 func TestServiceByKey(t *testing.T) {
 	var list []service
 	for _, id := range []string{"1", "2", "3", "4"} {

@@ -8,8 +8,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// Whatever a stranger writes ends, in a text or an error, and its file stays
-// where it belongs.
+// Every template of a user ends in a text or an error, and its file stays inside
+// the task's directory.
 func FuzzExecute(f *testing.F) {
 	f.Add(`{{ with nomadVar "app" }}{{ .w | toUpper }}{{ end }}`, false)
 	f.Add(`{{ define "a" }}{{ template "a" }}{{ end }}{{ template "a" }}`, true)

@@ -16,27 +16,27 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// node is a host with variables, services and tasks that note what happens to
-// them.
+// node is a host with variables, services and tasks. It records the calls for
+// tasks.
 type node struct {
-	sdk.Host // what templates never ask for
+	sdk.Host // methods that the hook does not call
 
 	mu        sync.Mutex
 	index     uint64
-	moved     chan struct{} // closed when index is
+	moved     chan struct{} // closed when index changes
 	variables map[string]map[string]string
 	services  []sdk.Service
-	notes     []string         // "<task>: what was done"
-	reply     map[string]error // of restart, signal, exec, by the name of the call
-	exit      int              // of scripts
-	killed    func()           // what a kill of a task ends; nil: nothing
+	notes     []string         // "<task>: <call>"
+	reply     map[string]error // errors of calls, by the name of the call: restart, signal, exec
+	exit      int              // exit code of scripts
+	killed    func()           // called when a task is killed; may be nil
 }
 
 func newNode() *node {
 	return &node{index: 1, moved: make(chan struct{}), variables: map[string]map[string]string{}, reply: map[string]error{}}
 }
 
-// change changes what the node has.
+// change changes the data of the node.
 func (n *node) change(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -62,7 +62,7 @@ func (n *node) note(s sdk.Scope, format string, args ...any) {
 	n.notes = append(n.notes, s.Capability+": "+fmt.Sprintf(format, args...))
 }
 
-// taken returns the notes since the last call, in order of the tasks.
+// taken returns the notes since the last call, sorted by task.
 func (n *node) taken() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -78,7 +78,8 @@ func (n *node) answer(call string) error {
 	return n.reply[call]
 }
 
-// await waits for an index above after, and calls read with it.
+// await blocks until the index is above after, calls read, and returns the
+// index.
 func (n *node) await(ctx context.Context, after uint64, read func()) (uint64, error) {
 	for {
 		n.mu.Lock()
@@ -160,7 +161,7 @@ func (n *node) Exec(_ context.Context, s sdk.Scope, command []string, timeout ti
 	return result, n.reply["exec"]
 }
 
-// fixture is a hook with a host and the directory of an allocation.
+// fixture has a hook with a host and the directory of an allocation.
 type fixture struct {
 	*testing.T
 	*node
@@ -175,13 +176,13 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// start begins with a new hook, as after the death of the process.
+// start creates a new hook, as after the death of the process.
 func (f *fixture) start() {
 	f.hook = &Hook{}
 	f.hook.SetHost(f.node, sdk.Node{Region: "global"})
 }
 
-// stop ends all tasks of the hook.
+// stop stops all tasks of the hook.
 func (f *fixture) stop() {
 	for k := range f.hook.tasks {
 		f.hook.forget(k)
@@ -217,7 +218,7 @@ func (f *fixture) request(task string, blocks []block, more ...map[string]any) s
 	}
 }
 
-// run starts a task as a runner does.
+// run starts a task as the task runner does.
 func (f *fixture) run(req sdk.TaskPrestartRequest) map[string]string {
 	f.Helper()
 	answer, err := f.hook.Prestart(f.Context(), req)

@@ -168,7 +168,7 @@ func (d *document) executeHere(p *pass, out *limited) (err error) {
 	}
 	err = t.Funcs(p.funcs()).Execute(out, nil)
 	if errors.Is(err, errTooLarge) {
-		err = fmt.Errorf("template: %s: %w", t.Name(), err) // out knows no name
+		err = fmt.Errorf("template: %s: %w", t.Name(), err) // an error of the buffer out lacks the template name
 	}
 	return err
 }

@@ -336,8 +336,8 @@ func (l addressList) offset(n int) addressList {
 	return l[max(0, min(n, len(l))):]
 }
 
-// math adds a number to addresses or to the first address of their networks, or
-// moves them into another network.
+// math adds a number to addresses, or to the first address of their networks. In
+// a network, a negative number counts from the end: -1 is the last address.
 func (l addressList) math(on, operand string) (addressList, error) {
 	n, err := strconv.ParseInt(operand, 10, 64)
 	if err != nil {

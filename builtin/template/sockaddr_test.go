@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// machineOf is what most machines look like.
+// machineOf returns the addresses of a typical machine.
 func machineOf() addressList {
 	const up = net.FlagUp | net.FlagBroadcast | net.FlagMulticast
 	var list addressList
@@ -38,7 +38,7 @@ func TestSockaddr(t *testing.T) {
 		{`GetPublicIP`, "2001:4860::5"},
 		{`GetPublicIPs`, "2001:4860::5 8.8.4.4"},
 		{`GetInterfaceIP "eth1"`, "8.8.4.4"},
-		{`GetInterfaceIP "eth2"`, ""}, // it is down
+		{`GetInterfaceIP "eth2"`, ""}, // the interface is down
 		{`GetInterfaceIPs "eth0"`, "10.0.0.5 10.0.0.6 fe80::1 2001:4860::5"},
 		{`GetDefaultInterfaces | include "type" "IPv4" | limit 1`, "10.0.0.5/24"},
 		{`GetAllInterfaces | include "name" "^(lo|docker)" | exclude "flags" "loopback" | attr "address"`, "172.17.0.1"},
@@ -92,7 +92,7 @@ func TestSockaddr(t *testing.T) {
 	}
 }
 
-// The interface with the default route is found as the kernel has it.
+// defaultInterface agrees with the kernel's routing table.
 func TestDefaultInterface(t *testing.T) {
 	index := defaultInterface()
 	if index == 0 {

@@ -273,8 +273,8 @@ func repeat(n int, s string) (string, error) {
 	return strings.Repeat(s, n), nil
 }
 
-// substr returns the bytes from position from up to to, exclusive; a negative
-// position means the start or the end.
+// substr returns s[from:to], limited to the length of s. A negative from means
+// the start, a negative to means the end.
 func substr(from, to int, s string) string {
 	from = min(max(0, from), len(s))
 	if to < 0 || to > len(s) {
@@ -459,7 +459,7 @@ func formatTime(layout string, v any, where *time.Location) (string, error) {
 }
 
 // dateInZone formats a time in UTC or in the zone of the host. Other zones are
-// not available, because the zone files cannot be opened here.
+// not available, because templates cannot open the zone files.
 func dateInZone(layout string, v any, zone string) (string, error) {
 	where := map[string]*time.Location{"": time.UTC, "UTC": time.UTC, "Local": time.Local}[zone]
 	if where == nil {
@@ -483,7 +483,7 @@ func dateModify(by string, at any) (time.Time, error) {
 	return t.Add(d), err
 }
 
-// steps counts from from up to to, exclusive.
+// steps counts from from to to, exclusive, in steps of by.
 func steps(from, to, by int) ([]int, error) {
 	var list []int
 	for at := from; by > 0 && at < to || by < 0 && at > to; at += by {
@@ -532,8 +532,7 @@ func foldf(v []any, do func(a, b float64) float64) (result float64, err error) {
 	return result, nil
 }
 
-// part returns the elements from from up to to, exclusive, limited to the length
-// of the list.
+// part returns list[from:to], limited to the length of the list.
 func part(list any, from, to int) ([]any, error) {
 	l, err := elements(list)
 	from = min(max(0, from), len(l))

@@ -22,7 +22,7 @@ type task struct {
 	limits            limits
 	dirs              dirs
 	seedAt            place
-	paths             *strings.Replacer // replaces directories that the task sees with those of the host
+	paths             *strings.Replacer // replaces directories that the task sees with directories of the host
 	env               map[string]string
 	line              *hostClient
 	feed              *watcher

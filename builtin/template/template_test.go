@@ -24,7 +24,7 @@ func one(b block) []block {
 	return []block{b}
 }
 
-// Twenty tasks re-render on one change, with one signal each, and none of them is
+// Twenty tasks re-render after one change, each gets one signal, and none is
 // restarted.
 func TestTwentyTasksOneSignalEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestTwentyTasksOneSignalEach(t *testing.T) {
 	})
 }
 
-// RS-080: each change mode does its own thing.
+// RS-080: each change mode does its own action.
 func TestChangeModes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -90,8 +90,8 @@ func TestChangeModes(t *testing.T) {
 		synctest.Wait()
 		f.expect()
 
-		f.put("other", "w", "x") // nobody reads it
-		f.put("app", "w", "two") // nothing new
+		f.put("other", "w", "x") // no template reads the variable
+		f.put("app", "w", "two") // same value
 		time.Sleep(time.Minute)
 		f.expect()
 		f.stop()
@@ -107,7 +107,7 @@ func TestScripts(t *testing.T) {
 		f.run(req)
 		synctest.Wait()
 		f.expect("web: exec [/bin/x] 0s", "web: event  / Template successfully ran script /bin/x with arguments: []. Exit code: 0")
-		f.run(req) // restarted: it is not the first time
+		f.run(req) // a restart is not the first render
 		synctest.Wait()
 		f.expect()
 		f.exit = 3
@@ -119,7 +119,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// A script that takes too long, and one that meets no process, have failed.
+// A script that exceeds its timeout fails, and so does a script without a
+// running process.
 func TestScriptsThatCannotEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -143,8 +144,8 @@ func TestScriptsThatCannotEnd(t *testing.T) {
 	})
 }
 
-// RS-081: a variable that is missing keeps the task from starting, and people
-// are told; a service without instances does not.
+// RS-081: a missing variable blocks the start of the task, and an event reports
+// it; a service without instances does not block.
 func TestMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -183,7 +184,7 @@ func TestMissing(t *testing.T) {
 	})
 }
 
-// RS-031: a kill ends the wait at once, and leaves nothing running.
+// RS-031: a kill ends the wait at once, and leaves no goroutine.
 func TestKilledWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -200,7 +201,8 @@ func TestKilledWhileWaiting(t *testing.T) {
 	})
 }
 
-// RS-082, and what only the data can mend, which is left to the restart policy.
+// RS-082, and errors that only other data can fix, which are left to the restart
+// policy.
 func TestFailures(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -262,12 +264,12 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// recoverable reports whether the restart policy may try again.
+// recoverable reports whether the restart policy may retry.
 func recoverable(err error) bool {
 	return err != nil && reflect.TypeOf(err) == reflect.TypeOf(sdk.Recoverable(errors.New("x")))
 }
 
-// bomb is a short template that would take for ever.
+// bomb returns a short template with an exponential run time.
 func bomb() string {
 	var b strings.Builder
 	for i := range 40 {
@@ -277,8 +279,8 @@ func bomb() string {
 	return b.String()
 }
 
-// An error while the task runs counts for its restart policy, and so does the
-// start that follows, until the data are good again.
+// An error while the task is running counts as a failure for the restart policy,
+// and so does the next start, until the data are valid again.
 func TestErrorOnChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -304,8 +306,8 @@ func TestErrorOnChange(t *testing.T) {
 	})
 }
 
-// A change that meets no process is told to the next one, unless that starts with
-// it.
+// A restart that finds no running process is done after the next start, unless
+// that process starts with the change.
 func TestChangeBetweenPrestartAndStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -354,8 +356,8 @@ func TestSignals(t *testing.T) {
 	})
 }
 
-// After the death of the process, and of the agent, what has changed meanwhile
-// counts as a change; what has not, does not.
+// After the death of the process and of the agent, data that have changed in the
+// meantime count as a change; unchanged data do not.
 func TestTakenOver(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -394,8 +396,8 @@ func TestTakenOver(t *testing.T) {
 	}
 }
 
-// A change of one template's data is none of the others', whatever the time is by
-// then.
+// A change of one template's data does not change other templates, although the
+// time has changed.
 func TestOnlyWhatReadsTheChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -416,8 +418,9 @@ func TestOnlyWhatReadsTheChange(t *testing.T) {
 	})
 }
 
-// The time and random numbers are no change: not for a process that comes later,
-// and random ones not when other data change. No two templates have the same.
+// The time and random numbers do not count as changes: not for a later process,
+// and random numbers not after a change of other data. No two templates have the
+// same random numbers.
 func TestTimeAndRandomNumbersStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -464,7 +467,7 @@ func TestTimeAndRandomNumbersStay(t *testing.T) {
 	})
 }
 
-// A variable that has gone leaves a running task as it is.
+// Deleting a variable does not affect a running task.
 func TestDeletedVariable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -497,7 +500,7 @@ func TestRenderTemplatesOnRestart(t *testing.T) {
 	}
 }
 
-// wait puts a change off until others have followed, but not for ever.
+// wait delays a change until further changes have settled, up to a maximum.
 func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -518,8 +521,8 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// The scope of an agent that has gone is of no use to the next: what is to be
-// done waits for a new one.
+// The scope of an agent that has shut down is not valid for the next agent:
+// pending calls wait for a new scope.
 func TestScopeIsRenewed(t *testing.T) {
 	for _, capability := range []string{"new", "web"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -578,7 +581,7 @@ func TestDestinations(t *testing.T) {
 	}
 }
 
-// R10: no link leads out of the directory of the task.
+// R10: a link cannot lead out of the directory of the task.
 func TestLinks(t *testing.T) {
 	f := newFixture(t)
 	outside := t.TempDir()
@@ -626,8 +629,8 @@ func TestFileIsFollowed(t *testing.T) {
 	})
 }
 
-// What the operator says about waiting counts for blocks that say nothing; its
-// bounds for those that do.
+// The operator's wait applies to blocks without wait; wait_bounds apply to
+// blocks with wait.
 func TestQuiet(t *testing.T) {
 	const s = time.Second
 	for _, test := range []struct {

@@ -68,7 +68,7 @@ func (w *yamlWriter) value(v any, blanks int) {
 	}
 }
 
-// holds reports whether a value is not empty.
+// holds reports whether a value is a map or a list with elements.
 func holds(v any) bool {
 	switch v := v.(type) {
 	case map[string]any:
@@ -132,7 +132,7 @@ func printable(r rune) bool {
 }
 
 // plainYAML matches strings that need no quotes unless they are in wordsYAML:
-// they start with a letter and have colons only inside.
+// they start with a letter, _ or /, and have colons only inside.
 var plainYAML = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[A-Za-z_/](?:[A-Za-z0-9_./@+-]|:[A-Za-z0-9_/])*(?: (?:[A-Za-z0-9_./@+-]|:[A-Za-z0-9_/])+)*$`)
 })

@@ -31,8 +31,8 @@ func TestToYAML(t *testing.T) {
 	}
 }
 
-// Whatever is written is read as the same, but for the form of what Unicode can write
-// in several ways: the reader chooses one.
+// YAML output is read back as the same value, except for the form of equivalent
+// Unicode sequences, which the parser normalizes.
 func FuzzYAML(f *testing.F) {
 	f.Add([]byte(`{"a":["b",1,2.5,null,true,{"c":{}}],"x\ny":"z\n","":"- a"}`))
 	f.Add([]byte(`["\u0085\u2028","  a\nb","a\n\nb\n","1e3","0o7",".inf","---","a\n---\nb","\ufeff","\uf900"]`))
