@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// MaxValues is how many values a config block may hold: texts, numbers and so on,
-	// in lists and blocks at any depth. The kernel refuses a command with more
-	// arguments than about twice that.
+	// MaxValues limits the number of values in a config block: texts, numbers and so on,
+	// in lists and blocks at any depth. The kernel rejects a command with more than about
+	// twice as many arguments.
 	MaxValues = 100_000
-	// maxBlocks is how many blocks of one type may stand in a body, and maxAny how
-	// many values all arguments of the type "any" inside of such blocks may hold
-	// together: hcldec compares each block of a list with each other one.
+	// maxBlocks limits the number of blocks of one type in a body, and maxAny the number
+	// of values in all arguments of the type "any" inside of such blocks together: hcldec
+	// compares each block of a list with every other block.
 	maxBlocks = 1000
 	maxAny    = 2000
 )
 
-// CountValues returns how many values a config block holds.
+// CountValues returns the number of values in a config block.
 func CountValues(config map[string]any) int { return countValues(config) }
 
 func countValues(v any) int {
@@ -44,14 +44,14 @@ func countValues(v any) int {
 	return n
 }
 
-// layout is what a Spec says about one body: the types of its arguments, and the
-// layouts of its blocks.
+// layout is the structure of one body according to a Spec: the types of its arguments,
+// and the layouts of its blocks.
 type layout struct {
 	args   map[string]cty.Type
 	blocks map[string]*layout
 	// every is the type of all arguments of a block whose arguments can have any name.
 	every *cty.Type
-	// listed says that there can be several such bodies.
+	// listed reports whether there can be several such bodies.
 	listed bool
 }
 
@@ -59,8 +59,8 @@ func newLayout(listed bool) *layout {
 	return &layout{args: make(map[string]cty.Type), blocks: make(map[string]*layout), listed: listed}
 }
 
-// addArg notes the type of an argument. One that a Spec reads with two types is left
-// to the library.
+// addArg records the type of an argument. An argument that a Spec reads with two types
+// is left to the library.
 func (l *layout) addArg(name string, ty cty.Type) {
 	if known, twice := l.args[name]; twice && !known.Equals(ty) {
 		ty = cty.String
@@ -68,7 +68,7 @@ func (l *layout) addArg(name string, ty cty.Type) {
 	l.args[name] = ty
 }
 
-// typedBody gives hcldec values that it can convert in linear time, and stops when
+// typedBody passes values to hcldec that it can convert in linear time, and stops when
 // the context ends.
 type typedBody struct {
 	hcl.Body
@@ -79,8 +79,8 @@ type typedBody struct {
 // decoding is one call of Decode or Check.
 type decoding struct {
 	ctx context.Context
-	any int // values of arguments of the type "any" inside of listed blocks
-	// fault ended the decoding: what hcldec reports about the rest means nothing.
+	any int // number of values in arguments of the type "any" inside of listed blocks
+	// fault has ended the decoding: hcldec's diagnostics for the rest are meaningless.
 	fault *hcl.Diagnostic
 }
 
@@ -157,7 +157,7 @@ type argument struct {
 	hcl.Expression
 	name    string
 	run     *decoding
-	bounded bool // see maxAny
+	bounded bool // whether maxAny applies
 }
 
 func (a *argument) Value(scope *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {

@@ -11,7 +11,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// commandSpec is what a driver that runs commands takes.
+// commandSpec is the schema of a driver that runs commands.
 var commandSpec = Object(map[string]*Spec{
 	"command": Attr("command", "string", true),
 	"args":    Attr("args", "list(string)", false),
@@ -28,7 +28,7 @@ func arguments(n int) []any {
 	return args
 }
 
-// A tuple would be compared element by element with itself.
+// go-cty would compare each element of a tuple with every other.
 func TestDecoderSeesListsInsteadOfTuples(t *testing.T) {
 	c := newCompiler()
 	spec := c.compile(commandSpec, "config", "")
@@ -75,7 +75,7 @@ func TestConfigLimits(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		config map[string]any
-		want   string // empty: the config is good
+		want   string // empty means that the config is valid
 	}{
 		{"the most arguments", map[string]any{"command": "x", "args": arguments(MaxValues - 3)}, ""},
 		{"one argument more", map[string]any{"command": "x", "args": arguments(MaxValues - 2)},
@@ -101,15 +101,14 @@ func TestCheckEndsWithContext(t *testing.T) {
 	if got := Messages(diags); len(got) != 1 || got[0] != "Config not read: context canceled" {
 		t.Errorf("got %q", got)
 	}
-	// Between two arguments, too.
+	// The context can also end between two arguments.
 	a := &argument{run: &decoding{ctx: ctx}}
 	if val, _ := a.Value(nil); val != cty.DynamicVal || a.run.fault == nil {
 		t.Errorf("the argument was evaluated: %#v", val)
 	}
 }
 
-// BenchmarkCheckArgs shows how the time of a check grows with the number of
-// arguments.
+// BenchmarkCheckArgs measures the time of a check for different numbers of arguments.
 func BenchmarkCheckArgs(b *testing.B) {
 	for _, n := range []int{1000, 10_000, MaxValues - 3} {
 		config := map[string]any{"command": "x", "args": arguments(n)}

@@ -15,16 +15,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
-// compiler turns a Spec into that of hcldec, and collects what is wrong with it.
+// compiler converts a Spec to a spec of hcldec, and collects the errors of the Spec.
 type compiler struct {
 	diags hcl.Diagnostics
-	body  *layout // of the body to which the compiled part belongs
+	body  *layout // layout of the body to which the compiled part belongs
 }
 
 func newCompiler() *compiler { return &compiler{body: newLayout(false)} }
 
-// fault says what is wrong with the part of the spec at path. hcldec panics on
-// most of what is refused here.
+// fault reports an error in the part of the spec at path. hcldec would panic on most of
+// these parts.
 func (c *compiler) fault(path, summary, detail string, args ...any) hcldec.Spec {
 	c.diags = append(c.diags, &hcl.Diagnostic{
 		Severity: hcl.DiagError,
@@ -34,14 +34,14 @@ func (c *compiler) fault(path, summary, detail string, args ...any) hcldec.Spec 
 	return &hcldec.LiteralSpec{Value: cty.DynamicVal}
 }
 
-// faults are those that a library has found at path.
+// faults reports the errors that a library has found at path.
 func (c *compiler) faults(path string, diags hcl.Diagnostics) {
 	for _, d := range diags {
 		c.fault(path, d.Summary, "%s", d.Detail)
 	}
 }
 
-// compile gives the part the name key when it has none of its own.
+// compile compiles the part, which gets the name key if it has no name.
 func (c *compiler) compile(s *Spec, path, key string) hcldec.Spec {
 	if s == nil {
 		return c.fault(path, "nil spec given", "nothing stands there.")
@@ -137,8 +137,8 @@ func (c *compiler) block(s *Spec, path, name string) hcldec.Spec {
 	return &hcldec.BlockMapSpec{TypeName: name, LabelNames: slices.Clone(s.labels), Nested: nested}
 }
 
-// nestedBody returns the layout of the blocks of one type. Two parts of a Spec can
-// read the same blocks.
+// nestedBody returns the layout of the blocks of one type. Two parts of a Spec can read
+// the same blocks.
 func (c *compiler) nestedBody(name string, listed bool) *layout {
 	listed = listed || c.body.listed
 	nested := c.body.blocks[name]
@@ -150,7 +150,7 @@ func (c *compiler) nestedBody(name string, listed bool) *layout {
 	return nested
 }
 
-// typ reads the type expression of s.
+// typ parses the type expression of s.
 func (c *compiler) typ(s *Spec, path string) cty.Type {
 	expr := c.expression(s.text, path, "Invalid type specification")
 	if expr == nil {

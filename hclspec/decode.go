@@ -22,16 +22,16 @@ import (
 
 var verbatim = strings.NewReplacer("${", "$${", "%{", "%%{")
 
-// Verbatim makes a text that Decode reads as the text, and not as a template.
+// Verbatim escapes a text so that Decode reads it as plain text, and not as a template.
 func Verbatim(text string) string { return verbatim.Replace(text) }
 
-// Decode reads a config block, which is a map as encoding/json or a job file
-// makes it, into the value that s describes. Every string and every key in it
-// is a template and sees vars and a few functions; nil vars mean that variables
-// are not allowed at all. They are asked for only if something could refer to them.
+// Decode decodes a config block, a map as made by encoding/json or from a job file,
+// into the value that s describes. Every string and every key in it is a template and
+// can use vars and a few functions; if vars is nil, variables are not allowed at all.
+// Decode calls vars only if the config may refer to a variable.
 //
-// The diagnostics are what a user reads (Messages); their ranges mean nothing.
-// With an error among them the value is unusable.
+// The diagnostics are for users (Messages); their ranges are meaningless. If they
+// contain an error, the value is unusable.
 func (s *Spec) Decode(config map[string]any, vars func() map[string]cty.Value) (cty.Value, hcl.Diagnostics) {
 	return s.decode(context.Background(), config, func(hcl.Body, hcldec.Spec) map[string]cty.Value {
 		if vars == nil {
@@ -41,9 +41,9 @@ func (s *Spec) Decode(config map[string]any, vars func() map[string]cty.Value) (
 	})
 }
 
-// Check returns what is wrong with a config block whatever its variables will be:
-// each of them may have any value, of any type. The diagnostics are like those of
-// Decode. When ctx ends, they hold its error and mean nothing else.
+// Check returns the errors of a config block that do not depend on its variables: each
+// variable may have any value, of any type. The diagnostics are like the diagnostics of
+// Decode. If ctx ends, they hold only its error.
 func (s *Spec) Check(ctx context.Context, config map[string]any) hcl.Diagnostics {
 	_, diags := s.decode(ctx, config, func(body hcl.Body, spec hcldec.Spec) map[string]cty.Value {
 		vars := make(map[string]cty.Value)
@@ -55,8 +55,8 @@ func (s *Spec) Check(ctx context.Context, config map[string]any) hcl.Diagnostics
 	return diags
 }
 
-// CheckPart is Check for a config block to which somebody else adds: what is missing
-// is not wrong.
+// CheckPart is Check for a part of a config block: a missing argument or block is not
+// an error, because the caller adds the rest.
 func (s *Spec) CheckPart(config map[string]any) hcl.Diagnostics {
 	return slices.DeleteFunc(s.Check(context.Background(), config), func(d *hcl.Diagnostic) bool {
 		noBlock := strings.HasPrefix(d.Summary, "Missing ") && strings.HasSuffix(d.Summary, " block")
@@ -71,8 +71,8 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 			value, diags = cty.DynamicVal, hcl.Diagnostics{run.fault}
 		}
 	}()
-	// hcldec takes its spec from a programmer and panics on one whose parts do
-	// not fit together. This one comes from a plugin.
+	// hcldec trusts its spec and panics if the parts do not fit together. This spec comes
+	// from a plugin.
 	defer func() {
 		if r := recover(); r != nil {
 			value, diags = cty.DynamicVal, hcl.Diagnostics{{
@@ -125,7 +125,7 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 	}
 	value, diags = hcldec.Decode(body, spec, scope)
 	for _, d := range diags {
-		// Nobody wrote a JSON object property: it was an argument or a block.
+		// The user wrote an argument or a block, not a JSON object property.
 		if d.Summary == "Extraneous JSON object property" {
 			d.Summary = "Invalid label"
 		}
@@ -133,9 +133,8 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 	return value, diags
 }
 
-// preciseNumbers writes whole numbers that were JSON before, and so are float64, with
-// all their digits. encoding/json ends them with zeros where float64 is not
-// exact any more.
+// preciseNumbers writes integers that were JSON before, and so are float64, with all
+// digits. encoding/json writes trailing zeros when float64 is no longer exact.
 func preciseNumbers(v any) any {
 	switch v := v.(type) {
 	case float64:
@@ -184,7 +183,7 @@ func Messages(diags hcl.Diagnostics) []string {
 	return messages
 }
 
-// functions is what a config block may call.
+// functions are the functions that a config block can call.
 var functions = map[string]function.Function{
 	"abs":        stdlib.AbsoluteFunc,
 	"coalesce":   stdlib.CoalesceFunc,
@@ -203,7 +202,8 @@ var functions = map[string]function.Function{
 	"upper":      stdlib.UpperFunc,
 }
 
-// jsonDecodeFunc is the library's, which recurses as deep as the text says.
+// jsonDecodeFunc adds a depth check to the library's function, which recurses as deep
+// as the text.
 var jsonDecodeFunc = function.New(&function.Spec{
 	Params: stdlib.JSONDecodeFunc.Params(),
 	Type: func(args []cty.Value) (cty.Type, error) {

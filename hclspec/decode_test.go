@@ -12,7 +12,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// The schemas of the protocol's worked examples.
+// Schemas of the protocol's worked examples.
 var (
 	greeting = Object(map[string]*Spec{
 		"greeting": Default(Attr("greeting", "string", false), Literal(`"Hello, World!"`)),
@@ -97,10 +97,10 @@ func config(t testing.TB, text string) map[string]any {
 	return m
 }
 
-// TestBytes holds the worked examples of plugin-protocol 4.3 and of jobspec 8.3.
+// TestBytes has the worked examples of plugin-protocol 4.3 and of jobspec 8.3.
 func TestBytes(t *testing.T) {
 	const jobAbsent = "8ca3616e79c0a461726773c0a56261747472c0a4626d617080a7636f6d6d616e64a62f62696e2f78a5636f756e74c0a464666c7407a46c6d6170c0a46d616e7990a76d617061747472c0a26f6ec0a36f6e65c0"
-	// jobWith is what an absent config gives, with some values replaced.
+	// jobWith returns the result of an absent config, with some values replaced.
 	jobWith := func(pairs ...string) string {
 		text := jobAbsent
 		for i := 0; i < len(pairs); i += 2 {
@@ -200,7 +200,7 @@ func TestBytes(t *testing.T) {
 }
 
 func TestJobThroughTheAPI(t *testing.T) {
-	// Numbers that have been JSON are float64.
+	// Numbers that were JSON are float64.
 	s := Object(map[string]*Spec{"n": Attr("n", "list(map(list(number)))", false)})
 	value, diags := s.Decode(map[string]any{"n": []map[string]any{{"k": []any{float64(9223372036854775807)}}}}, given(vars))
 	if diags.HasErrors() {
@@ -269,7 +269,7 @@ func TestMessages(t *testing.T) {
 		spec   *Spec
 		config string
 		vars   map[string]cty.Value
-		want   string // a prefix of one message
+		want   string // prefix of one message
 	}{
 		{"an unknown name", exec, `{"command":"x","bogus":1}`, none, `Invalid label: No argument or block type is named "bogus".`},
 		{"an unknown name in a block", defaults, `{"gc":[{"bogus":1}]}`, none, `Invalid label: No argument or block type is named "bogus".`},
@@ -324,7 +324,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestHostile holds what would end the process if it were believed.
+// TestHostile has input that would crash the process without the limits.
 func TestHostile(t *testing.T) {
 	s := Object(map[string]*Spec{"a": Attr("a", "any", false)})
 	const n = 1 << 16
@@ -389,7 +389,7 @@ func TestHostile(t *testing.T) {
 	})
 }
 
-// refused checks that it was the measure that refused it.
+// refused checks that a limit was the reason for the rejection.
 func refused(t *testing.T, diags hcl.Diagnostics) {
 	t.Helper()
 	messages := strings.Join(Messages(diags), "; ")

@@ -12,9 +12,9 @@ import (
 	"github.com/hashicorp/go-msgpack/v2/codec"
 )
 
-// UnmarshalExact is Unmarshal that loses nothing: a key for which a struct has no field,
-// or a value that does not fit its field, is an error that names both. Nothing is
-// decoded then.
+// UnmarshalExact is Unmarshal without loss: a key for which a struct has no field, or a
+// value that does not fit its field, is an error that names both, and nothing is
+// decoded.
 func UnmarshalExact(b []byte, dst any) error {
 	t := reflect.TypeOf(dst)
 	if t == nil || t.Kind() != reflect.Pointer || len(b) == 0 {
@@ -31,14 +31,14 @@ func UnmarshalExact(b []byte, dst any) error {
 	return Unmarshal(b, dst)
 }
 
-// ownDecoders are implemented by types that decode themselves: what they accept is not
-// known.
+// ownDecoders are implemented by types with their own decoder: the values that they
+// accept are unknown.
 var ownDecoders = []reflect.Type{
 	reflect.TypeFor[codec.Selfer](), reflect.TypeFor[encoding.BinaryUnmarshaler](),
 }
 
-// mismatch returns an error if decoding v into a value of type t would lose something
-// or fail. path leads to v from the start of the config.
+// mismatch returns an error if decoding v into a value of type t would fail or lose
+// data. path leads to v from the start of the config.
 func mismatch(path []string, v any, t reflect.Type) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -162,7 +162,7 @@ func place(path []string) string {
 
 func typeName(t reflect.Type) string {
 	if t.Kind() == reflect.Struct && t.Name() == "" {
-		return "the Go struct" // the text of its type would be its whole declaration
+		return "the Go struct" // the text of an anonymous type would be its whole declaration
 	}
 	return fmt.Sprintf("the Go type %v", t)
 }
@@ -195,7 +195,7 @@ func unsigned(v any) (uint64, bool) {
 	return 0, false
 }
 
-// describe names a value without its text, which may be a secret.
+// describe describes a value without its text, which may be a secret.
 func describe(v any) string {
 	switch v := v.(type) {
 	case bool:

@@ -8,7 +8,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// upper decodes itself.
+// upper has its own decoder.
 type upper struct{ text string }
 
 func (u *upper) UnmarshalBinary(b []byte) error {

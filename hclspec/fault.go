@@ -11,9 +11,9 @@ import (
 	"github.com/zclconf/go-cty/cty/convert"
 )
 
-// Fault tells its author what is wrong with the Spec of a whole block, whatever
-// stands in the block. Hosts need not ask: Decode takes more than this allows, and
-// tells the rest. A nil Spec has none.
+// Fault returns an error if the Spec of a whole block is invalid, whatever the block
+// contains. It is for authors; hosts need not call it: Decode accepts more than Fault
+// allows, and reports the other errors. A nil Spec is valid.
 func (s *Spec) Fault() (err error) {
 	switch {
 	case s == nil:
@@ -21,7 +21,7 @@ func (s *Spec) Fault() (err error) {
 	case s.kind != kindObject:
 		return errors.New("it is no Object, whose parts have names")
 	}
-	defer func() { // see decode
+	defer func() { // decode recovers for the same reason
 		if r := recover(); r != nil {
 			err = fmt.Errorf("it does not fit together: %v", r)
 		}
@@ -35,7 +35,7 @@ func (s *Spec) Fault() (err error) {
 	return s.defaultFault("config")
 }
 
-// defaultFault finds a default that is not of the type of what it stands for.
+// defaultFault returns an error if a default does not have the type of its attribute.
 func (s *Spec) defaultFault(path string) error {
 	if s == nil {
 		return nil
@@ -45,7 +45,7 @@ func (s *Spec) defaultFault(path string) error {
 		want := c.typ(s.nested, path)
 		value := c.compile(s.fallback, path, "").(*hcldec.LiteralSpec).Value
 		_, err := convert.Convert(value, want)
-		// What a plugin reads is not converted.
+		// The plugin receives a default unconverted.
 		if err != nil || want.IsPrimitiveType() && !value.IsNull() && !value.Type().Equals(want) {
 			return fmt.Errorf("the default of %q is %s, and its type is %s", path, s.fallback.text, s.nested.text)
 		}

@@ -15,9 +15,9 @@ import (
 	ctymsgpack "github.com/zclconf/go-cty/cty/msgpack"
 )
 
-// Marshal makes the bytes that a plugin gets as its config: modern msgpack of
-// the value in its own type, with all keys, sorted. A number that is neither a
-// whole one of 64 bits nor exactly a float64 becomes its decimal text.
+// Marshal encodes a config for a plugin: modern msgpack of the value in its own type,
+// with all keys, sorted. A number that is neither a 64-bit integer nor exactly a
+// float64 becomes its decimal text.
 func Marshal(v cty.Value) ([]byte, error) {
 	if err := cty.Walk(v, checkMarshal); err != nil {
 		return nil, err
@@ -25,12 +25,12 @@ func Marshal(v cty.Value) ([]byte, error) {
 	return ctymsgpack.Marshal(v, v.Type())
 }
 
-// maxNumberBits bounds the exponent of a number, which is written out in full when
-// it becomes text.
+// maxNumberBits limits the exponent of a number, which is written in full when it
+// becomes text.
 const maxNumberBits = 4000
 
-// checkMarshal refuses what has no bytes, and a number whose decimal text
-// would not end.
+// checkMarshal rejects a value without an encoding, and a number whose decimal text
+// would be too long.
 func checkMarshal(path cty.Path, v cty.Value) (bool, error) {
 	if !v.IsKnown() {
 		return false, fmt.Errorf("%sthe value is not known", subject(path))
@@ -44,7 +44,7 @@ func checkMarshal(path cty.Path, v cty.Value) (bool, error) {
 	return true, nil
 }
 
-// subject names the argument or block that path leads into.
+// subject returns the name of the argument or block that path leads into.
 func subject(path cty.Path) string {
 	if len(path) > 0 {
 		if step, ok := path[0].(cty.GetAttrStep); ok {
@@ -54,8 +54,8 @@ func subject(path cty.Path) string {
 	return ""
 }
 
-// handle is the codec of both dialects on the plugin's side: what it writes is
-// the old msgpack without str8 and bin, what it reads is either.
+// handle is the plugin's codec for both dialects: it writes the old msgpack without
+// str8 and bin, and reads both.
 var handle = func() *codec.MsgpackHandle {
 	h := &codec.MsgpackHandle{}
 	h.RawToString = true
@@ -65,14 +65,14 @@ var handle = func() *codec.MsgpackHandle {
 	return h
 }()
 
-// Unmarshal reads config bytes into the struct that dst points to. A field is
-// found by its codec tag, else by its exact name; unknown keys are ignored, and
-// null resets the field. Empty input is io.EOF: a plugin that may be without a
-// config asks for the length first.
+// Unmarshal decodes config bytes into the struct that dst points to. A field is matched
+// by its codec tag, else by its exact name; unknown keys are ignored, and null resets
+// the field. Empty input is io.EOF: a plugin with an optional config must check the
+// length first.
 //
-// Two things that the bytes cannot say otherwise are understood as well: a
-// decimal text for a field with a number (Marshal), and a list of maps for a
-// field with a map (Attr), whose later keys win.
+// Unmarshal also accepts two values that msgpack cannot carry in their own type: a
+// decimal text for a field with a number (Marshal), and a list of maps for a field with
+// a map (Attr), whose later keys win.
 func Unmarshal(b []byte, dst any) error {
 	err := UnmarshalState(b, dst)
 	if err == nil || len(b) == 0 {
@@ -108,8 +108,8 @@ func UnmarshalJSON(b []byte, dst any) error {
 	return UnmarshalExact(encoded, dst)
 }
 
-// numbers makes Go's numbers of those of JSON. One that fits into none stays its
-// decimal text, as Marshal leaves it.
+// numbers converts JSON numbers to Go's number types. A number that fits into none
+// stays its decimal text, as in Marshal.
 func numbers(v any) any {
 	switch v := v.(type) {
 	case json.Number:
@@ -132,9 +132,8 @@ func numbers(v any) any {
 	return v
 }
 
-// MarshalState makes the bytes of Handle.DriverState, which only the same
-// driver reads again: old msgpack, structs as maps sorted by name. Bytes and
-// strings are the same in it.
+// MarshalState encodes Handle.DriverState, which only the same driver decodes: old
+// msgpack, structs as maps sorted by name. It does not distinguish bytes from strings.
 func MarshalState(v any) ([]byte, error) {
 	var b []byte
 	if err := codec.NewEncoderBytes(&b, handle).Encode(v); err != nil {
@@ -143,16 +142,16 @@ func MarshalState(v any) ([]byte, error) {
 	return b, nil
 }
 
-// UnmarshalState reads what MarshalState wrote. Empty input is io.EOF.
+// UnmarshalState decodes the bytes of MarshalState. Empty input is io.EOF.
 func UnmarshalState(b []byte, dst any) error {
 	if len(b) == 0 {
-		return io.EOF // the decoder knows it only of a slice that is not nil
+		return io.EOF // the decoder returns io.EOF only for a slice that is not nil
 	}
 	return codec.NewDecoderBytes(b, handle).Decode(dst)
 }
 
-// fit changes v where the type t asks for what msgpack could not carry, and
-// reports whether it did.
+// fit converts v if the type t needs one of the two conversions of Unmarshal, and
+// reports whether it has converted something.
 func fit(v any, t reflect.Type) (any, bool) {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -209,7 +208,7 @@ func fitList(v any, elem reflect.Type) (any, bool) {
 	return v, ok && changed
 }
 
-// mergeMaps makes one map of a list of maps.
+// mergeMaps merges a list of maps into one map.
 func mergeMaps(v any) (any, bool) {
 	list, ok := v.([]any)
 	if !ok {

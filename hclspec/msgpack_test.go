@@ -58,7 +58,7 @@ func TestUnmarshal(t *testing.T) {
 	tests := []struct {
 		name string
 		hex  string
-		into all // holds these values before
+		into all // initial values of the destination
 		want all
 	}{
 		{"a tag", "81a173a178", all{}, all{S: "x"}},
@@ -146,7 +146,7 @@ func TestUnmarshalErrors(t *testing.T) {
 	})
 }
 
-// TestConfigRoundTrip goes the whole way from a block to a driver's struct.
+// TestConfigRoundTrip covers all steps from a block to a driver's struct.
 func TestConfigRoundTrip(t *testing.T) {
 	s := Object(map[string]*Spec{
 		"command":       Attr("", "string", true),
@@ -190,13 +190,13 @@ type innerState struct{ X int }
 type taggedState struct {
 	A      int        `codec:"a,omitempty"`
 	B      string     `codec:"b"`
-	C      *int       // nil
-	E      innerState // its name sorts by case
+	C      *int       // C stays nil
+	E      innerState // E's name sorts by case
 	hidden int
 	Not    int `codec:"-"`
 }
 
-// TestStateBytes is the table of plugin-protocol 4.5.
+// TestStateBytes has the table of plugin-protocol 4.5.
 func TestStateBytes(t *testing.T) {
 	tests := []struct {
 		name  string

@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
-// checkConfig refuses a config that would hurt whoever decodes it, and tells whether
-// any text of it could refer to a variable.
+// checkConfig rejects a config that would overflow the decoder's stack, and reports
+// whether any text in it may refer to a variable.
 func checkConfig(config []byte) (refers bool, diags hcl.Diagnostics) {
 	if diags := nesting.JSON(config, "config"); diags.HasErrors() {
 		return false, diags
@@ -21,7 +21,7 @@ func checkConfig(config []byte) (refers bool, diags hcl.Diagnostics) {
 	for {
 		token, err := dec.Token()
 		if err != nil {
-			return refers, nil // its end; the decoder says what is wrong with it
+			return refers, nil // end of the config, or invalid JSON, which the decoder reports
 		}
 		text, ok := token.(string)
 		if !ok || !strings.Contains(text, "${") && !strings.Contains(text, "%{") {

@@ -8,17 +8,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/specpb"
 )
 
-// maxSpecDepth is how deep specs may nest in each other. Drivers in the wild
-// stay under ten; the limit keeps a hostile plugin off the host's stack.
+// maxSpecDepth limits the nesting depth of specs. Existing drivers stay under ten; the
+// limit keeps a hostile plugin from overflowing the host's stack.
 const maxSpecDepth = 100
 
-// Spec says what one part of a config block accepts, and which value results.
-// It is made by the functions of this package and does not change afterwards,
-// so it may be shared. A nil Spec stands for a plugin that takes no
-// configuration.
+// Spec is the schema of one part of a config block and of the resulting value. It is
+// made by the functions of this package and is immutable, so it may be shared. A nil
+// Spec means that the plugin has no configuration.
 type Spec struct {
 	kind     kind
-	name     string // in the block; empty takes the key of the enclosing Object
+	name     string // name in the block; empty means the key of the enclosing Object
 	text     string // type expression, or the literal
 	required bool
 	labels   []string
@@ -32,7 +31,7 @@ type Spec struct {
 
 type kind uint8
 
-// A Spec without a kind is what a plugin sent without saying what it is.
+// A Spec without a kind comes from a message without a kind.
 const (
 	kindNone kind = iota
 	kindObject
@@ -47,14 +46,14 @@ const (
 	kindLiteral
 )
 
-// Object is a body with several parts; the keys are the names in the result,
-// and the names in the block too for parts that have no name of their own.
+// Object is a body with several parts. The keys are the names in the result, and also
+// the names in the block for parts without their own name.
 func Object(attributes map[string]*Spec) *Spec {
 	return &Spec{kind: kindObject, attributes: maps.Clone(attributes)}
 }
 
-// Array is a body with several parts, which result in a sequence. Each part
-// needs a name.
+// Array is a body with several parts, whose values form a sequence. Each part needs a
+// name.
 func Array(values ...*Spec) *Spec {
 	return &Spec{kind: kindArray, values: slices.Clone(values)}
 }
@@ -97,8 +96,8 @@ func BlockMap(name string, labels []string, nested *Spec) *Spec {
 	return &Spec{kind: kindBlockMap, name: name, labels: slices.Clone(labels), nested: nested}
 }
 
-// Default is primary, or where that is null, def. Both need a name where they
-// take one.
+// Default is primary, or def if primary is null. Both need a name if their kind has
+// one.
 func Default(primary, def *Spec) *Spec {
 	return &Spec{kind: kindDefault, nested: primary, fallback: def}
 }
@@ -108,9 +107,9 @@ func Literal(expr string) *Spec {
 	return &Spec{kind: kindLiteral, text: expr}
 }
 
-// FromProto reads the message of a plugin, which may hold anything: what is
-// wrong with it is told by Decode. Only nesting without measure is an error
-// here. A nil message is a nil Spec.
+// FromProto converts the message of a plugin, which may be invalid: Decode reports most
+// errors. FromProto only returns an error if the message nests too deeply. A nil
+// message is a nil Spec.
 func FromProto(p *specpb.Spec) (*Spec, error) {
 	return fromProto(p, maxSpecDepth)
 }
@@ -170,7 +169,7 @@ func fromProto(p *specpb.Spec, depth int) (*Spec, error) {
 	return s, nil
 }
 
-// Proto is the message that says the same. A nil Spec is a nil message.
+// Proto returns the message for s. A nil Spec is a nil message.
 func (s *Spec) Proto() *specpb.Spec {
 	if s == nil {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/specpb"
 )
 
-// TestSpecBytes is the byte example of plugin-protocol 2.5.
+// TestSpecBytes has the byte example of plugin-protocol 2.5.
 func TestSpecBytes(t *testing.T) {
 	s := Object(map[string]*Spec{"greeting": Default(Attr("greeting", "string", false), Literal(`"hi"`))})
 	b, err := proto.Marshal(s.Proto())
@@ -53,7 +53,7 @@ func TestProtoRoundTrip(t *testing.T) {
 }
 
 func TestFromProtoOfHolesInIt(t *testing.T) {
-	// Each kind without its content, as careless plugins send it.
+	// Some plugins send a kind without its content.
 	for _, block := range []*specpb.Spec{
 		{Block: &specpb.Spec_Object{}},
 		{Block: &specpb.Spec_Array{}},
@@ -72,7 +72,7 @@ func TestFromProtoOfHolesInIt(t *testing.T) {
 		if err != nil {
 			t.Errorf("%v: %v", block, err)
 		}
-		s.Decode(nil, nil) // must not panic
+		s.Decode(nil, nil) // Decode must not panic
 		s.Proto()
 	}
 }
@@ -99,7 +99,7 @@ func TestFault(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		spec *Spec
-		want string // empty: nothing is wrong
+		want string // empty means no error
 	}{
 		{"no spec", nil, ""},
 		{"an empty block", Object(nil), ""},

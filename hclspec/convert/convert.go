@@ -11,14 +11,14 @@ import (
 	"github.com/zclconf/go-cty/cty/convert"
 )
 
-// maxTypes bounds the different types, with the types inside of them, of the
-// elements of one list or map whose element type is not given. To find the common
+// maxTypes limits the number of different types, including nested types, of the
+// elements of one list or map without a given element type. The search for the common
 // type takes quadratic time in the number of types.
 const maxTypes = 200
 
-// maxUnprepared is how many values may be in a value that go-cty converts alone where
-// the wanted type leaves types open. There the result of go-cty can depend on what
-// empty collections the value has.
+// maxUnprepared limits the number of values in a value that only go-cty converts if the
+// wanted type is partly dynamic. In this case the result of go-cty can depend on the
+// empty collections in the value.
 const maxUnprepared = 1000
 
 var errTypes = fmt.Errorf("the elements have too many different types: %d are allowed", maxTypes)
@@ -32,10 +32,10 @@ func Convert(val cty.Value, want cty.Type) (cty.Value, error) {
 	return convert.Convert(prepared, want)
 }
 
-// Prepare converts the tuples and objects inside of val, as far as that is
-// possible, so that the conversion of the result to the type want takes linear
-// time. What cannot be converted is left as it is: the conversion of the result
-// fails with the same error as that of val. An error of Prepare is one of the
+// Prepare converts the tuples and objects inside of val, as far as possible, so that
+// the conversion of the result to the type want takes linear time. Prepare leaves
+// values that cannot be converted unchanged: the conversion of the result fails with
+// the same error as the conversion of val. An error of Prepare is an error of the
 // conversion.
 func Prepare(val cty.Value, want cty.Type) (cty.Value, error) {
 	if val == cty.NilVal || want == cty.NilType || val.ContainsMarked() {
@@ -98,9 +98,9 @@ func prepare(val cty.Value, want cty.Type) (cty.Value, error) {
 	return val, nil
 }
 
-// prepareCollection prepares the elements of a value that is to become the
-// collection want. same is false when they do not get the same type, and when there
-// are none: go-cty decides what the type of an empty collection is.
+// prepareCollection prepares the elements of a value that is converted to the
+// collection want. same is false if the elements do not get the same type, and if there
+// are none: go-cty determines the type of an empty collection.
 func prepareCollection(elems []cty.Value, want cty.Type) (prepared []cty.Value, same bool, err error) {
 	elems, err = prepareEach(elems, func(int) cty.Type { return want.ElementType() })
 	if err != nil || len(elems) == 0 {
@@ -120,7 +120,7 @@ func prepareCollection(elems []cty.Value, want cty.Type) (prepared []cty.Value, 
 		return converted, true, nil
 	}
 	if !unified(want) {
-		return elems, false, nil // go-cty refuses it at once
+		return elems, false, nil // go-cty rejects the value immediately
 	}
 	if weight > maxTypes {
 		return nil, false, errTypes
@@ -137,12 +137,13 @@ func prepareCollection(elems []cty.Value, want cty.Type) (prepared []cty.Value, 
 	if convertible(samples, want) {
 		return nil, false, errTypes
 	}
-	// The conversion of all elements fails as that of these, only slower.
+	// The conversion of all elements would fail like the conversion of the samples, only
+	// slower.
 	return samples, false, nil
 }
 
-// unified reports whether go-cty looks for a common type of the converted elements
-// of a collection.
+// unified reports whether go-cty searches a common type of the converted elements of a
+// collection.
 func unified(collection cty.Type) bool {
 	elem := collection.ElementType()
 	return elem == cty.DynamicPseudoType || collection.IsListType() ||
@@ -199,7 +200,7 @@ func prepareEach(elems []cty.Value, want func(i int) cty.Type) ([]cty.Value, err
 	return elems, nil
 }
 
-// convertEach returns converted copies of the elements. ok is false when one of them
+// convertEach returns converted copies of the elements. ok is false if an element
 // cannot be converted.
 func convertEach(elems []cty.Value, want cty.Type) (converted []cty.Value, ok bool) {
 	converted = make([]cty.Value, len(elems))
@@ -216,8 +217,8 @@ func convertEach(elems []cty.Value, want cty.Type) (converted []cty.Value, ok bo
 	return converted, true
 }
 
-// distinct returns the first element of each type, and how many types there are
-// with those inside of them. It stops when these are too many.
+// distinct returns the first element of each type, and the number of these types
+// including nested types. It stops when there are too many.
 func distinct(elems []cty.Value) (samples []cty.Value, weight int) {
 	for _, elem := range elems {
 		ty := elem.Type()
@@ -232,7 +233,7 @@ func distinct(elems []cty.Value) (samples []cty.Value, weight int) {
 	return samples, weight
 }
 
-// Weigh counts the types of which a type consists.
+// Weigh returns the number of types in a type, including nested types.
 func Weigh(ty cty.Type) int {
 	n := 1
 	switch {
@@ -252,7 +253,7 @@ func Weigh(ty cty.Type) int {
 
 // Expression returns the expression of the named attribute with values that are
 // prepared for the type want. A value that cannot be converted is unknown, and its
-// diagnostic is worded like that of hcldec.
+// diagnostic has the same text as the diagnostic of hcldec.
 func Expression(expr hcl.Expression, name string, want cty.Type) hcl.Expression {
 	return &expression{expr, name, want}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/zclconf/go-cty/cty/convert"
 )
 
-// randomValue makes a value as a config block has them: text, numbers, truth values,
-// null, unknown values, tuples and objects.
+// randomValue returns a value like the values in a config block: text, numbers,
+// booleans, null, unknown values, tuples and objects.
 func randomValue(r *rand.Rand, depth int) cty.Value {
 	kinds := 8
 	if depth == 0 {
@@ -34,7 +34,7 @@ func randomValue(r *rand.Rand, depth int) cty.Value {
 		for i := range elems {
 			elems[i] = randomValue(r, depth-1)
 		}
-		if r.IntN(2) == 0 { // lists of one type are the usual case
+		if r.IntN(2) == 0 { // lists of one type are most common
 			for i := range elems {
 				elems[i] = elems[0]
 			}
@@ -78,8 +78,8 @@ func randomType(r *rand.Rand, depth int) cty.Type {
 	}
 }
 
-// outcome is what a conversion returns, as text. Errors in maps and objects name the
-// entry that was found first, which is random: they are the same.
+// outcome returns the result of a conversion as text. Errors in maps and objects name a
+// random entry, so outcome makes them equal.
 func outcome(f func(cty.Value, cty.Type) (cty.Value, error), val cty.Value, want cty.Type) (text string) {
 	defer func() {
 		if recover() != nil {
@@ -128,8 +128,8 @@ func texts(n int) []cty.Value {
 	return elems
 }
 
-// go-cty's own conversion of a list takes quadratic time only for tuples: what it
-// gets to see must be a list already.
+// go-cty's own conversion takes quadratic time only for tuples, so its input must
+// already be a list.
 func TestPrepareLeavesNoTuple(t *testing.T) {
 	rows := cty.TupleVal([]cty.Value{cty.TupleVal(texts(2000)), cty.TupleVal(texts(1999))})
 	for _, c := range []struct {
@@ -158,7 +158,7 @@ func TestPrepareLeavesNoTuple(t *testing.T) {
 	}
 }
 
-// manyTypes is a tuple of objects of which no two have the same type.
+// manyTypes returns a tuple of objects, each with a different type.
 func manyTypes() cty.Value {
 	var elems []cty.Value
 	for i := range 2000 {
@@ -190,8 +190,7 @@ func TestManyTypesAreAnError(t *testing.T) {
 	}
 }
 
-// BenchmarkConvert shows how the time of a conversion grows with the length of the
-// list.
+// BenchmarkConvert measures the time of a conversion for different lengths of the list.
 func BenchmarkConvert(b *testing.B) {
 	for _, n := range []int{1000, 10_000, 100_000} {
 		val := cty.TupleVal(texts(n))

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// Max is how deep brackets, templates, operators and blocks may nest.
+	// Max limits the nesting depth of brackets, templates, operators and blocks.
 	Max = 200
-	// MaxOperators bounds the depth of an expression tree where no bracket shows
-	// it: 1 + 1 + 1 + … is a tree as deep as it is long, and evaluation recurses.
+	// MaxOperators limits the depth of an expression tree without brackets: 1 + 1 + 1 + …
+	// is a tree as deep as it is long, and evaluation recurses.
 	MaxOperators = 2000
-	// maxNumber bounds the length of a number, maxExponent the digits of its
-	// exponent: 1e999999999 is a gigabyte of text when it becomes a string. A
-	// float64 has three.
+	// maxNumber limits the length of a number, maxExponent the digits of its exponent:
+	// 1e999999999 is a gigabyte of text when it becomes a string. The exponent of a
+	// float64 has three digits.
 	maxNumber   = 4096
 	maxExponent = 3
 )
@@ -30,13 +30,13 @@ func tooDeep(rng hcl.Range) hcl.Diagnostics {
 		fmt.Sprintf("Brackets, templates, operators and blocks may be nested %d levels deep at most.", Max), rng)}
 }
 
-// TooLong refuses an expression whose tree turned out deeper than its operators
-// let expect.
+// TooLong returns the error for an expression whose tree is deeper than expected from
+// its operators.
 func TooLong(rng hcl.Range) *hcl.Diagnostic {
 	return refused("Expression too long", fmt.Sprintf("An expression may chain %d operators at most.", MaxOperators), rng)
 }
 
-// checkNumber refuses a number that is longer than any value can be used.
+// checkNumber rejects a number that is longer than any usable value.
 func checkNumber(text []byte, rng hcl.Range) *hcl.Diagnostic {
 	digits := 0
 	if e := bytes.IndexAny(text, "eE"); e >= 0 {
@@ -51,17 +51,17 @@ func checkNumber(text []byte, rng hcl.Range) *hcl.Diagnostic {
 // frame is one open bracket, quote, heredoc or template sequence.
 type frame struct {
 	open hclsyntax.TokenType
-	// unary counts the operators in front of the bracket: !(-(!(…
+	// unary is the number of operators in front of the bracket: !(-(!(…
 	unary int
-	// chain counts what recurses to the right without a bracket: a ? b : c ? …,
-	// x[*][*]…; it starts anew with each item of a list or a body.
+	// chain is the number of tokens that recurse to the right without a bracket:
+	// a ? b : c ? …, x[*][*]…; it is reset for each item of a list or a body.
 	chain int
-	// operators counts what makes the tree of one expression deeper without
-	// making the parser recurse: 1 + 1 + 1 + …, x[a][b]…
+	// operators is the number of tokens that make the tree of one expression deeper
+	// without recursion in the parser: 1 + 1 + 1 + …, x[a][b]…
 	operators int
-	// directives counts open %{ if } and %{ for } in a template.
+	// directives is the number of open %{ if } and %{ for } in a template.
 	directives int
-	// loop is a { for … } expression: line ends in it end nothing.
+	// loop is true in a { for … } expression, where a newline ends no item.
 	loop bool
 }
 
@@ -76,24 +76,24 @@ var closers = map[hclsyntax.TokenType][]hclsyntax.TokenType{
 	hclsyntax.TokenTemplateSeqEnd: {hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl},
 }
 
-// nesting follows the tokens of a text and knows how deep the parser would
-// have to recurse. Where the text is not well formed it errs on the deep side.
+// nesting computes the recursion depth of the parser from the tokens of a text. For
+// malformed text it may compute a higher depth, never a lower one.
 type nesting struct {
 	frames    []frame
 	depth     int
-	operators int // of all frames: an operand in brackets goes on where they stand
+	operators int // sum over all frames: operators in brackets are a part of the enclosing expression
 	unary     int
-	// operand is true after something that a minus can subtract from.
+	// operand is true after a token from which a minus can subtract.
 	operand bool
 }
 
-// firstScan is how much of a text is scanned by itself, before the rest costs
-// anything: what nests too deep mostly does so from the start.
+// firstScan is the size of the first part of a text, which is scanned before the rest:
+// most text that nests too deeply does so from the start.
 const firstScan = 64 << 10
 
 type lexer func(text []byte, name string, start hcl.Pos) (hclsyntax.Tokens, hcl.Diagnostics)
 
-// Config scans a file of arguments and blocks.
+// Config scans a file with arguments and blocks.
 func Config(text []byte, name string) hcl.Diagnostics {
 	return scan(hclsyntax.LexConfig, frame{}, text, name, hcl.InitialPos)
 }
@@ -103,13 +103,13 @@ func Expression(text []byte, name string) hcl.Diagnostics {
 	return scan(hclsyntax.LexExpression, frame{open: whole}, text, name, hcl.InitialPos)
 }
 
-// Template scans what would stand between quotes. start is its place in the text
-// that is called name.
+// Template scans the content of a quoted template. start is its position in the file
+// name.
 func Template(text []byte, name string, start hcl.Pos) hcl.Diagnostics {
 	return scan(hclsyntax.LexTemplate, frame{open: whole}, text, name, start)
 }
 
-// whole opens a text that is one item: a line end in it ends nothing.
+// whole opens a text that is one item, in which a newline ends no item.
 const whole = hclsyntax.TokenEOF
 
 func scan(lex lexer, root frame, text []byte, name string, start hcl.Pos) hcl.Diagnostics {
@@ -142,7 +142,7 @@ func scanTokens(root frame, tokens hclsyntax.Tokens) hcl.Diagnostics {
 	return nil
 }
 
-// token counts one token; rest are those after it.
+// token processes one token; rest are the tokens after it.
 func (n *nesting) token(token hclsyntax.Token, rest hclsyntax.Tokens) {
 	top := &n.frames[len(n.frames)-1]
 	switch token.Type {
@@ -177,7 +177,7 @@ func (n *nesting) token(token hclsyntax.Token, rest hclsyntax.Tokens) {
 			n.item(top)
 		}
 	case hclsyntax.TokenComment:
-		// The parser does not see it.
+		// The parser ignores comments.
 	case hclsyntax.TokenIdent, hclsyntax.TokenNumberLit:
 		n.unary, n.operand = 0, true
 	default:
@@ -220,7 +220,7 @@ func (n *nesting) open(token hclsyntax.Token, rest hclsyntax.Tokens) {
 	n.unary, n.operand = 0, false
 }
 
-// firstWord is the first token that is neither a line end nor a comment.
+// firstWord returns the first token that is neither a newline nor a comment.
 func firstWord(tokens hclsyntax.Tokens) hclsyntax.Token {
 	for _, token := range tokens {
 		if token.Type != hclsyntax.TokenNewline && token.Type != hclsyntax.TokenComment {
@@ -230,7 +230,7 @@ func firstWord(tokens hclsyntax.Tokens) hclsyntax.Token {
 	return hclsyntax.Token{}
 }
 
-// directive counts %{ if } and %{ for } until they end.
+// directive counts open %{ if } and %{ for }.
 func (n *nesting) directive(f *frame, word string) {
 	by := 0
 	switch word {
@@ -243,8 +243,8 @@ func (n *nesting) directive(f *frame, word string) {
 	n.depth += by
 }
 
-// close ends the innermost frame if the token fits it. One that does not fit
-// ends nothing: the text is refused anyhow, and the count stays on the safe
+// close closes the innermost frame if the token matches it. A token that does not match
+// closes nothing: the parser rejects the text anyway, and the count stays on the safe
 // side.
 func (n *nesting) close(token hclsyntax.TokenType) {
 	n.unary, n.operand = 0, true
@@ -259,8 +259,8 @@ func (n *nesting) close(token hclsyntax.TokenType) {
 	}
 }
 
-// JSON refuses JSON that nests too deep, and numbers out of range. It
-// knows just enough of the syntax for that: strings, brackets and numbers.
+// JSON rejects JSON that nests too deeply, and numbers out of range. It recognizes
+// strings, brackets and numbers only.
 func JSON(text []byte, name string) hcl.Diagnostics {
 	depth := 0
 	for i := 0; i < len(text); i++ {
@@ -297,7 +297,7 @@ func isNumberByte(c byte) bool {
 	return c >= '0' && c <= '9' || c == 'e' || c == 'E' || c == '+' || c == '-' || c == '.'
 }
 
-// Range is the range of text[start:end], which lies in one line.
+// Range returns the range of text[start:end], which must be on one line.
 func Range(text []byte, name string, start, end int) hcl.Range {
 	line := 1 + bytes.Count(text[:start], []byte("\n"))
 	column := start - bytes.LastIndexByte(text[:start], '\n')
