@@ -29,7 +29,7 @@ func testNames(t *testing.T) map[string]bool {
 	return names
 }
 
-// Each row of the table of advisories names tests that exist, or gives a reason.
+// Each row of the table of advisories must name existing tests, or give a reason.
 func TestAdvisoriesHaveTests(t *testing.T) {
 	text, err := os.ReadFile("../../docs/advisories.md")
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 )
 
-// An agent in development mode that is root has a port only if somebody asks for it.
+// An agent in development mode that is root has a port only if the user requests it.
 func TestPortInDevelopmentMode(t *testing.T) {
 	root := os.Geteuid() == 0
 	for text, want := range map[string]bool{
@@ -41,8 +41,8 @@ func TestPortInDevelopmentMode(t *testing.T) {
 	}
 }
 
-// Another account cannot have commands talk to its own server: what it owns, or can
-// replace, is passed over.
+// Commands do not use the socket of another account: a socket that another account owns, or
+// can replace, is skipped.
 func TestSocketsOfOtherUsersAreNotTrusted(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to make files of another user")
@@ -76,7 +76,7 @@ func TestSocketsOfOtherUsersAreNotTrusted(t *testing.T) {
 				t.Fatal(err)
 			}
 			if conn, err := net.Dial("unix", socket); err != nil {
-				t.Fatal(err) // only the trust is at issue
+				t.Fatal(err) // the test is only about trust
 			} else {
 				conn.Close()
 			}

@@ -47,7 +47,7 @@ func TestSocketIsForTheGroupOfTheConfiguration(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to connect as other users")
 	}
-	const stranger, member = 4242, 1 // the group daemon is everywhere
+	const stranger, member = 4242, 1 // every Linux system has the group daemon
 	for _, group := range []string{"", "daemon", "1"} {
 		t.Run("group "+group, func(t *testing.T) {
 			dir, err := os.MkdirTemp("", "socket")

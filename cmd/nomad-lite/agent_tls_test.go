@@ -29,7 +29,7 @@ func mint() {
 	}
 }
 
-// certificate makes one that is signed by the parent, or by itself.
+// certificate returns a certificate that is signed by the parent, or self-signed.
 func certificate(name string, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

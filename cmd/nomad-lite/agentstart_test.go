@@ -23,16 +23,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// steadyNode is a node whose tasks must not notice what becomes of its agents.
+// steadyNode is a node whose tasks must not be affected by the ends of its agents.
 type steadyNode struct {
 	*testing.T
 	surroundings
 	dir, data, plugins, config string
 
 	starts int
-	log    string                      // what the last agent said
-	before map[string][]keeper.Process // all processes but the agent
-	allocs map[string]*api.Allocation  // as the first agent had them
+	log    string                      // log file of the last agent
+	before map[string][]keeper.Process // all processes except the agent
+	allocs map[string]*api.Allocation  // allocations as reported by the first agent
 }
 
 const steadyConfig = `
@@ -82,8 +82,8 @@ const steadyGroup = `
   }
 `
 
-// newSteadyNode starts tasks of a builtin driver and of an external one, and ends
-// their agent.
+// newSteadyNode starts tasks of a builtin driver and of an external one, and stops their
+// agent.
 func newSteadyNode(t *testing.T, s surroundings, count int) *steadyNode {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -180,14 +180,14 @@ func (n *steadyNode) ready(agent *exec.Cmd) *api.Client {
 	return client
 }
 
-// end sends a signal to an agent and waits for its end.
+// end sends a signal to an agent and waits until it exits.
 func (n *steadyNode) end(agent *exec.Cmd, signal syscall.Signal) {
 	n.Helper()
-	_ = agent.Process.Signal(signal) // it may have ended
+	_ = agent.Process.Signal(signal) // the agent can have exited
 	n.ended(agent)
 }
 
-// ended waits for the end of an agent, and reports what has become of it.
+// ended waits until an agent exits, and returns its error.
 func (n *steadyNode) ended(agent *exec.Cmd) error {
 	n.Helper()
 	ended := make(chan error, 1)
@@ -204,15 +204,15 @@ func (n *steadyNode) ended(agent *exec.Cmd) error {
 }
 
 // processes returns the keeper, the log collector, the plugins and the tasks of the node,
-// by kind. The agent and the parser of job files are left out.
+// by kind. It leaves out the agent and the parser of job files.
 func (n *steadyNode) processes() map[string][]keeper.Process {
 	all := byKind(nodeProcesses(n.data))
 	maps.DeleteFunc(all, func(kind string, _ []keeper.Process) bool { return kind == "agent" || kind == jobParser })
 	return all
 }
 
-// unchanged asserts that tasks, plugins, log collector and keeper are the processes
-// that they were.
+// unchanged asserts that tasks, plugins, log collector and keeper are still the same
+// processes.
 func (n *steadyNode) unchanged(after string) {
 	n.Helper()
 	if now := n.processes(); !maps.EqualFunc(now, n.before, slices.Equal) {
@@ -220,7 +220,7 @@ func (n *steadyNode) unchanged(after string) {
 	}
 }
 
-// tasksUnchanged asserts that the tasks are the processes that they were.
+// tasksUnchanged asserts that the tasks are still the same processes.
 func (n *steadyNode) tasksUnchanged(after string) {
 	n.Helper()
 	tasks := func(all map[string][]keeper.Process) map[string][]keeper.Process {
@@ -232,7 +232,7 @@ func (n *steadyNode) tasksUnchanged(after string) {
 	}
 }
 
-// running waits until a number of tasks are known to run.
+// running waits until the agent reports count running tasks.
 func (n *steadyNode) running(client *api.Client, count int) map[string]*api.Allocation {
 	n.Helper()
 	var last any
@@ -258,8 +258,9 @@ func (n *steadyNode) running(client *api.Client, count int) map[string]*api.Allo
 	return nil
 }
 
-// finish starts the last agent. It must recover all tasks, which have no new events but
-// of the given types; then it stops them, and nothing of the node is left when it ends.
+// finish starts the last agent. It must recover all tasks, which have no new events except
+// of the given types; then finish stops the tasks, and asserts that the node leaves nothing
+// behind.
 func (n *steadyNode) finish(expected ...string) {
 	n.Helper()
 	agent := n.start()
@@ -269,7 +270,7 @@ func (n *steadyNode) finish(expected ...string) {
 		if before == nil {
 			n.Fatalf("allocation %s is new", id)
 		}
-		// Each runner proves that it has its task: without one there is no session.
+		// A session proves that the runner has its task.
 		runs := func() (code int, err error) {
 			ctx, cancel := context.WithTimeout(n.Context(), allowance)
 			defer cancel()
@@ -277,7 +278,7 @@ func (n *steadyNode) finish(expected ...string) {
 		}
 		code, err := runs()
 		for deadline := time.Now().Add(allowance); err != nil && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-			code, err = runs() // the state says that it runs before it is restored
+			code, err = runs() // the state shows the task as running before it is restored
 		}
 		if code != 0 || err != nil {
 			n.Errorf("allocation %s: exec: %d, %v", id, code, err)
@@ -313,9 +314,9 @@ type nopWriter struct{}
 
 func (nopWriter) Write(p []byte) (int, error) { return len(p), nil }
 
-// TestStoppedStartLeavesTasks ends agents at moments of their start, by each of three
-// signals, while tasks of a builtin driver and of an external one run. No process of
-// the node but the agent may end, and the last agent recovers all tasks.
+// TestStoppedStartLeavesTasks ends agents at various times of their start, by each of three
+// signals, while tasks of a builtin driver and of an external one run. No process of the
+// node except the agent may exit, and the last agent recovers all tasks.
 //
 //	go test -run TestStoppedStartLeavesTasks ./cmd/nomad-lite            some moments
 //	go test -run TestStoppedStartLeavesTasks ./cmd/nomad-lite -faults    each millisecond
@@ -358,7 +359,7 @@ func TestStoppedStartLeavesTasks(t *testing.T) {
 }
 
 // TestFailedStartLeavesTasks starts agents that cannot start, each because of another
-// fault. Their tasks, and the processes that these need, must not notice.
+// fault. Their tasks, and the processes that these need, must not be affected.
 func TestFailedStartLeavesTasks(t *testing.T) {
 	t.Parallel()
 	n := newSteadyNode(t, allSurroundings[0], 2)
@@ -440,10 +441,10 @@ func TestFailedStartLeavesTasks(t *testing.T) {
 	n.finish()
 }
 
-// TestStartWithoutDescriptorsLeavesTasks starts agents that run out of descriptors, each
-// at another step: before anything is restored, while plugins are reattached and tasks
-// are recovered, or afterwards. An agent with a limit fails at the step that needs one
-// descriptor more; an agent whose limit is lowered at a moment fails from then on.
+// TestStartWithoutDescriptorsLeavesTasks starts agents that run out of descriptors, each at
+// another step: before anything is restored, while plugins are reattached and tasks are
+// recovered, or afterwards. An agent with a limit fails at the step that exceeds the limit;
+// an agent whose limit is lowered while it starts fails from then on.
 //
 //	go test -run TestStartWithoutDescriptorsLeavesTasks ./cmd/nomad-lite            some of them
 //	go test -run TestStartWithoutDescriptorsLeavesTasks ./cmd/nomad-lite -faults    each limit and moment
@@ -453,7 +454,7 @@ func TestStartWithoutDescriptorsLeavesTasks(t *testing.T) {
 	start := func(limit int, delay time.Duration) {
 		agent := n.start()
 		time.Sleep(delay)
-		// The agent can have ended.
+		// The agent can have exited.
 		_ = unix.Prlimit(agent.Process.Pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(limit), Max: uint64(limit)}, nil)
 		if !n.failsToStart(agent) {
 			time.Sleep(200 * time.Millisecond) // the steps after the start need descriptors, too
@@ -476,14 +477,15 @@ func TestStartWithoutDescriptorsLeavesTasks(t *testing.T) {
 	n.finish(api.TaskDriverMessage, model.TaskHookFailed, model.TaskHookMessage)
 }
 
-// awaitSaid waits until the last agent has said something, which the caller checks.
+// awaitSaid waits until the last agent has logged a text, which the caller checks.
 func (n *steadyNode) awaitSaid(text string) {
 	for deadline := time.Now().Add(allowance); !strings.Contains(n.said(), text) && time.Now().Before(deadline); {
 		time.Sleep(5 * time.Millisecond)
 	}
 }
 
-// failsToStart waits until an agent has ended or is ready.
+// failsToStart waits until an agent has exited or is ready, and reports whether it has
+// exited.
 func (n *steadyNode) failsToStart(agent *exec.Cmd) bool {
 	n.Helper()
 	p, err := keeper.ProcessOf(agent.Process.Pid)
@@ -496,7 +498,7 @@ func (n *steadyNode) failsToStart(agent *exec.Cmd) bool {
 	return true
 }
 
-// keeperSocket is where the plugins of the node find the keeper.
+// keeperSocket returns the socket on which the plugins of the node reach the keeper.
 func (n *steadyNode) keeperSocket() string {
 	n.Helper()
 	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", n.before["plugin"][0].PID))
@@ -512,8 +514,7 @@ func (n *steadyNode) keeperSocket() string {
 	return ""
 }
 
-// replaced returns a fault: there is something else in the place of a path, which
-// may be missing.
+// replaced returns a fault that replaces a path, which can be missing.
 func replaced(path string, by func(string) error) func() (func() error, error) {
 	return func() (undo func() error, err error) {
 		aside := path + ".aside"
@@ -540,7 +541,7 @@ func directory(path string) error {
 	return os.MkdirAll(filepath.Join(path, "full"), 0o700)
 }
 
-// mode returns a fault: the mode of a path is another.
+// mode returns a fault that changes the mode of a path.
 func mode(path string, mode os.FileMode) func() (func() error, error) {
 	return func() (func() error, error) {
 		info, err := os.Stat(path)

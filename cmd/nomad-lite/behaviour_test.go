@@ -8,12 +8,12 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// behaviourVariable switches TestBehaviour on.
+// behaviourVariable enables TestBehaviour.
 const behaviourVariable = "NOMAD_LITE_BEHAVIOUR"
 
-// TestBehaviour plays scenarios that were played on Nomad, and compares what came
-// of them. They are not part of this repository. What is not here yet is named in
-// the script.
+// TestBehaviour runs scenarios that were run on Nomad, and compares the results. The
+// scenarios are not part of this repository. The script names features that are not
+// implemented yet.
 func TestBehaviour(t *testing.T) {
 	if os.Getenv(behaviourVariable) == "" {
 		t.Skipf("takes the better part of a minute, and a machine that does nothing else; %s=1 runs it", behaviourVariable)

@@ -8,11 +8,11 @@ import (
 	"text/tabwriter"
 )
 
-// figure is a line of the report with which the benchmarks end: a budget of the
-// design, what was measured of it, and the floor of the same run.
+// figure is a line of the report of the benchmarks: a budget of the design, the measured
+// values, and the floor of the same run.
 type figure struct {
 	name, what, unit string
-	budget, nomad    string // Nomad's were measured once, and not with ours
+	budget, nomad    string // Nomad's value was measured once, on another run
 	values, floors   []float64
 }
 
@@ -52,7 +52,7 @@ var figures = []*figure{
 	{name: "binary", what: "binary, stripped", unit: "MB", budget: "30", nomad: "100+"},
 }
 
-// noFloor is the floor of what has none.
+// noFloor is the floor of figures that have none.
 var noFloor = math.NaN()
 
 // measured adds a sample to a figure.
@@ -64,14 +64,14 @@ func measured(b *testing.B, name string, value, floor float64) {
 			if !math.IsNaN(floor) {
 				f.floors = append(f.floors, floor)
 			}
-			b.ReportMetric(0, "ns/op") // the sum of all figures says nothing
+			b.ReportMetric(0, "ns/op") // the total time of all figures is meaningless
 			return
 		}
 	}
 	b.Fatalf("figure %q is not in the report", name)
 }
 
-// printFigures prints the medians of what was measured.
+// printFigures prints the medians of the measured values.
 func printFigures(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	head := "\n\tmeasured\tfloor of this run\tbudget\tNomad 2.0.6-dev, not remeasured\t\n"

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// What a type mentions that depends on a type parameter keeps all its methods, of which
-// the client has many: see DESIGN.md.
+// A type that depends on a type parameter keeps all methods of the types that it mentions,
+// and the client has many: see DESIGN.md.
 func TestGenericTypesDoNotHoldTheClient(t *testing.T) {
 	paths, err := filepath.Glob("*.go")
 	if err != nil {
@@ -45,7 +45,7 @@ func TestGenericTypesDoNotHoldTheClient(t *testing.T) {
 	}
 }
 
-// declared are the type parameters of a declaration, and the types in it.
+// declared returns the type parameters of a declaration, and the types in it.
 func declared(n ast.Node) (params []string, types []ast.Expr) {
 	var generic *ast.FieldList
 	switch n := n.(type) {

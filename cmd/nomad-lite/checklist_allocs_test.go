@@ -24,8 +24,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// The points of Nomad's API that are about allocations and the node, by their
-// numbers in the checklist that clients need.
+// The points of Nomad's API about allocations and the node, by their numbers in the
+// checklist that clients need.
 func TestChecklistAllocations(t *testing.T) { eachWay(t, checklistAllocations) }
 
 func checklistAllocations(t *testing.T, s *served) {
@@ -67,7 +67,7 @@ func checklistAllocations(t *testing.T, s *served) {
 	}
 }
 
-// What becomes of the whole node has one to itself.
+// Tests that change the whole node use an agent of their own.
 func TestChecklistNode(t *testing.T) { eachWay(t, checklistNode) }
 
 func checklistNode(t *testing.T, s *served) {
@@ -157,7 +157,7 @@ func checklist19(t *testing.T, s *served, alloc *api.Allocation) {
 	}
 }
 
-// logged reads a log that does not go on.
+// logged reads a log without following it.
 func (s *served) logged(alloc *api.Allocation, task, stream, origin string, offset int64) (string, error) {
 	frames, errs := s.AllocFS().Logs(alloc, false, task, stream, origin, offset, nil, nil)
 	text := ""
@@ -198,11 +198,12 @@ func checklist20(t *testing.T, s *served, main *api.Allocation) {
 	if text, err := s.logged(alloc, "t", "stdout", "end", 20); err != nil || text != "998\n1319999\n1320000\n" {
 		t.Errorf("-tail -c 20: %q, %v", text, err)
 	}
-	// -tail -n asks for more than there is in one file, and counts itself.
+	// The client implements -tail -n: it requests more than one file holds, and counts the
+	// lines.
 	if text, err := s.logged(alloc, "t", "stdout", "end", 2_400_000); err != nil || len(text) != 2_400_000 || !strings.HasSuffix(text, last) {
 		t.Errorf("-tail over files: %d bytes, %v", len(text), err)
 	}
-	// -f shows the newest file from its start, and what comes.
+	// -f shows the newest file from its start, and later output.
 	cancel := make(chan struct{})
 	defer close(cancel)
 	frames, errs := s.AllocFS().Logs(alloc, true, "t", "stdout", "end", 0, cancel, nil)
@@ -272,7 +273,7 @@ func checklist20(t *testing.T, s *served, main *api.Allocation) {
 	}
 }
 
-// answer is one to a request that no method of the client makes.
+// answer is the answer to a request that no method of the client sends.
 type answer struct {
 	code   int
 	header http.Header
@@ -293,8 +294,8 @@ func (s *served) get(path string) answer {
 	return answer{r.StatusCode, r.Header, string(body)}
 }
 
-// checklist21 asks through somebody who says that the node is elsewhere, over TCP
-// and over a unix socket.
+// checklist21 sends requests through a proxy that reports another address of the node, over
+// TCP and over a unix socket.
 func checklist21(t *testing.T, s *served, alloc *api.Allocation) {
 	target, err := url.Parse(s.address)
 	if err != nil {
@@ -502,7 +503,7 @@ func checklist23(t *testing.T, s *served, alloc *api.Allocation) {
 		t.Errorf("without a websocket: %+v", got)
 	}
 
-	// A terminal: its size comes and changes, and Ctrl-C reaches the program.
+	// A terminal: its size is set and changes, and Ctrl-C reaches the program.
 	sizes := make(chan api.TerminalSize, 2)
 	keys, typed := io.Pipe()
 	screen := &terminalText{}
@@ -531,7 +532,7 @@ func checklist23(t *testing.T, s *served, alloc *api.Allocation) {
 	}
 	typed.Close()
 
-	// What the job itself names.
+	// An action of the job.
 	acting := s.run("acting", api.JobTypeService, "running", shell("t", forever, func(t *api.Task) {
 		t.Actions = []*api.Action{{Name: "greet", Command: "/bin/sh", Args: []string{"-c", "echo hello; exit 4"}}}
 	}))
@@ -547,7 +548,7 @@ func checklist23(t *testing.T, s *served, alloc *api.Allocation) {
 	}
 }
 
-// terminalText is written and read at the same time.
+// terminalText is written and read concurrently.
 type terminalText struct {
 	mu    sync.Mutex
 	bytes bytes.Buffer
@@ -565,7 +566,7 @@ func (s *terminalText) text() string {
 	return s.bytes.String()
 }
 
-// checklist24: a command that reads, and one that does not take what it is given.
+// checklist24 runs a command that reads its input, and a command that does not.
 func checklist24(t *testing.T, s *served, alloc *api.Allocation) {
 	for _, c := range []struct{ name, script string }{
 		{"one that reads", "echo $$; cat >/dev/null"},
@@ -639,7 +640,7 @@ func checklist26(t *testing.T, s *served, main *api.Allocation) {
 			return text + fmt.Sprint(err), text == want
 		})
 	}
-	// It may say so before the agent knows that it runs.
+	// The task can report this before the agent has stored that the task runs.
 	runs := func(want string) {
 		t.Helper()
 		says(want)
@@ -849,7 +850,7 @@ func checklist29(t *testing.T, s *served) {
 		return fmt.Sprint(summary, err), err == nil && summary.Summary["g"].Running == 1
 	})
 
-	// A drain that is given up leaves what runs, and the node as it was.
+	// A cancelled drain leaves the running allocations and the node unchanged.
 	if _, err := s.Nodes().UpdateDrain(s.node, &api.DrainSpec{Deadline: time.Hour, IgnoreSystemJobs: true}, false, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -12,28 +12,28 @@ import (
 	"testing"
 )
 
-// checklistPoints is how many points the checklist of the API has.
+// checklistPoints is the number of points in the checklist of the API.
 const checklistPoints = 42
 
-// TestEachPointOfTheChecklistHasATest looks for them: a test is named after its
-// point, and a script names those that it is about. With -v it says where each is.
+// TestEachPointOfTheChecklistHasATest searches for tests: a test is named after its point,
+// and a script names its points. With -v it prints where each is.
 func TestEachPointOfTheChecklistHasATest(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(`func TestChecklist(\d\d)|"Checklist(\d\d)|func checklist(\d\d)\(|\(?checklist ((?:\d+,?\s*(?:#\s*)?)+)`)
 	eachHasATest(t, "point %d of the checklist", checklistPoints, named)
 }
 
-// behaviours is how many the catalogue of the semantics has.
+// behaviours is the number of behaviours in the catalogue of the semantics.
 const behaviours = 97
 
-// TestEachBehaviourOfTheCatalogueHasATest looks for their numbers after RS, in
-// tests and in the names of the files that tests read.
+// TestEachBehaviourOfTheCatalogueHasATest searches for their numbers after RS, in tests and
+// in the names of the files that tests read.
 func TestEachBehaviourOfTheCatalogueHasATest(t *testing.T) {
 	t.Parallel()
 	eachHasATest(t, "behaviour RS-%03d", behaviours, regexp.MustCompile(`RS-?\d{3}`))
 }
 
-// eachHasATest fails for each number from 1 to n that is found in no test.
+// eachHasATest fails for each number from 1 to n that has no test.
 func eachHasATest(t *testing.T, what string, n int, named *regexp.Regexp) {
 	t.Helper()
 	number := regexp.MustCompile(`\d+`)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Whoever cannot reach an agent, or is not let in, learns what to do.
+// The errors of clients that cannot connect, or are rejected, contain advice.
 func TestConnectionErrors(t *testing.T) {
 	jobs := func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Nomad-Token") != "secret" {
@@ -60,8 +60,8 @@ func TestConnectionErrors(t *testing.T) {
 	}
 }
 
-// A socket that this user may not open is named, with what to do; a user who has given
-// no address learns of it too.
+// The error names a socket that this user has no permission to open, with advice, also if
+// the user has given no address.
 func TestSocketWithoutPermission(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), socketFile)
 	listener, err := net.Listen("unix", socket)
@@ -73,7 +73,7 @@ func TestSocketWithoutPermission(t *testing.T) {
 		t.Fatal(err)
 	}
 	if os.Geteuid() == 0 {
-		// Root has every permission, unless its thread works on files as another user.
+		// Root has every permission, unless its thread accesses files as another user.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		if err := unix.Setfsuid(65534); err != nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
-// shellDriver is an external driver made with the SDK. A task with crash set ends the
-// plugin process at its start.
+// shellDriver is an external driver made with the SDK. A task with crash set makes the
+// plugin process exit at its start.
 func shellDriver() { sdk.Serve(&shellPlugin{}) }
 
 type shellPlugin struct{}
@@ -117,7 +117,7 @@ func (n *outageNode) pluginKind() string {
 	return "plugin"
 }
 
-// plugin waits for the driver's plugin process, another one than before.
+// plugin waits for a plugin process of the driver other than before.
 func (n *outageNode) plugin(before keeper.Process) keeper.Process {
 	n.Helper()
 	var found []keeper.Process
@@ -130,8 +130,8 @@ func (n *outageNode) plugin(before keeper.Process) keeper.Process {
 	return keeper.Process{}
 }
 
-// breakDriver makes the driver unavailable: a builtin one for the back-off of five
-// seconds after its second death, an external one until repairDriver.
+// breakDriver makes the driver unavailable: a builtin one for the back-off of five seconds
+// after its second death, an external one until repairDriver.
 func (n *outageNode) breakDriver() {
 	n.Helper()
 	if n.driver == "shell" {
@@ -151,7 +151,7 @@ func (n *outageNode) repairDriver() {
 	}
 }
 
-// killTwice kills the plugin, and the next one as soon as it is there.
+// killTwice kills the plugin, and the next plugin process as soon as it exists.
 func (n *outageNode) killTwice() {
 	n.Helper()
 	first := n.plugin(keeper.Process{})
@@ -175,7 +175,7 @@ func said(s *api.TaskState, text string) bool {
 	return s != nil && slices.ContainsFunc(s.Events, func(e *api.TaskEvent) bool { return strings.Contains(e.DisplayMessage, text) })
 }
 
-// awaitTask waits until the task of a job is as wanted, and returns its allocation.
+// awaitTask waits until ok accepts the task of a job, and returns its allocation.
 func (n *outageNode) awaitTask(what, job string, ok func(*api.TaskState) bool) string {
 	n.Helper()
 	id := ""
@@ -247,7 +247,7 @@ func (n *outageNode) job(name, typ, script, more string) string {
 	return fmt.Sprintf(outageJob, name, typ, n.driver, script, more)
 }
 
-// sleepScript ignores the signals by which a driver asks a task to end.
+// sleepScript ignores the signals with which a driver stops a task.
 const sleepScript = "trap '' INT; while :; do sleep 1 & wait; done"
 
 // eachDriver runs a test with a builtin and an external driver, with and without
@@ -307,7 +307,7 @@ func TestStopDuringAnOutageOfTheDriver(t *testing.T) {
 		n.ask("deregister service", new(string))
 		n.awaitTask("the stop is pending", "service", says("stop is pending, driver unavailable: "))
 		if n.driver == "shell" {
-			// Only its driver ends the task, and the next agent waits again.
+			// Only the driver can end the task, and the next agent waits again.
 			n.expect(id, was)
 			n.end("leave")
 			n.expect(id, was)
@@ -345,7 +345,7 @@ func TestPurgeDuringAnOutageOfTheDriver(t *testing.T) {
 		id := n.awaitTask("it runs", "service", isState(model.TaskRunning))
 		n.breakDriver()
 		n.awaitTask("the outage is an event", "service", says("driver unavailable"))
-		n.ask("deregister service", new(string)) // a stop before must not matter
+		n.ask("deregister service", new(string)) // the purge must also work after a stop
 		n.awaitTask("the stop is pending", "service", says("stop is pending"))
 		n.ask("purge service", new(string))
 		seen := false
@@ -425,7 +425,7 @@ func TestExitDuringAnOutageOfTheDriverIsKnown(t *testing.T) {
 	})
 }
 
-// A start that ends the plugin process does not disturb the tasks that run.
+// A start that makes the plugin process exit does not disturb the running tasks.
 func TestStartThatEndsThePluginLeavesOtherTasksRunning(t *testing.T) {
 	for _, without := range []bool{false, true} {
 		t.Run(fmt.Sprintf("without cgroups %v", without), func(t *testing.T) {
@@ -448,7 +448,7 @@ func TestStartThatEndsThePluginLeavesOtherTasksRunning(t *testing.T) {
 	}
 }
 
-// A batch job that may not be repeated, and whose end no process has seen, has failed.
+// A batch job that must not be repeated, and whose exit status is unknown, has failed.
 func TestUnknownEndOfABatchJobIsNotRunAgain(t *testing.T) {
 	n := newOutageNode(t, "raw_exec", false)
 	runs := n.dir + "/runs"
@@ -456,7 +456,7 @@ func TestUnknownEndOfABatchJobIsNotRunAgain(t *testing.T) {
 	id := n.awaitTask("it runs", "work", isState(model.TaskRunning))
 	tasks := n.taskProcesses(id)
 	n.kill()
-	for _, p := range nodeProcesses(n.data) { // the keeper first: none must see the end of another
+	for _, p := range nodeProcesses(n.data) { // the keeper first: no process may see the exit of another one
 		if p.kind == "keeper" {
 			_ = p.Signal(syscall.SIGKILL)
 		}
@@ -464,7 +464,7 @@ func TestUnknownEndOfABatchJobIsNotRunAgain(t *testing.T) {
 	for _, p := range nodeProcesses(n.data) {
 		_ = p.Signal(syscall.SIGKILL)
 	}
-	// A zombie still has the status.
+	// A zombie still has the exit status.
 	for _, p := range tasks {
 		for err := error(nil); err == nil; _, err = os.Stat(fmt.Sprintf("/proc/%d", p.PID)) {
 			time.Sleep(5 * time.Millisecond)

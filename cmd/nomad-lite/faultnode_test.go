@@ -24,7 +24,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// bystanderJob is what must not notice anything.
+// bystanderJob is a job that the faults must not affect.
 const bystanderJob = `
 job "bystander" {
   group "g" {
@@ -43,11 +43,11 @@ job "bystander" {
 }
 `
 
-// lifeJob is the job that has the life. Its task takes an exclusive lock, keeps a
-// diary of its runs, counts on its standard output, and fails once in its first
-// run when it is told to. It may be killed between any two of its commands: what it
-// writes it appends, and no child of its own has the lock. A hook plugin that is done after its first Prestart keeps
-// a ledger of the moments of each allocation.
+// lifeJob is the job whose life is tested. Its task takes an exclusive lock, writes a diary
+// of its runs, counts on its standard output, and fails once in its first run if the test
+// requests it. It can be killed between any two of its commands: it only appends to files,
+// and no child of its own has the lock. A hook plugin that is done after its first Prestart
+// writes a ledger of the hook points of each allocation.
 const lifeJob = `
 job "life" {
   group "g" {
@@ -105,25 +105,25 @@ job "life" {
 }
 `
 
-// allowance is how long anything may take. Only what hangs takes so long.
+// allowance is the timeout of every wait. Only an operation that hangs takes so long.
 const allowance = 2 * time.Minute
 
-// node is a node to which something happens.
+// node is a node on which faults happen.
 type node struct {
 	*testing.T
 	fault     fault
 	dir, data string
 	diary     string
-	log       *os.File // what agents say
+	log       *os.File // log file of the agents
 
-	agent    *mortal // the one that there is
+	agent    *mortal // the current agent
 	revived  bool
 	struck   chan struct{} // closed when the fault has happened
-	watched  chan struct{} // closed when the agent has ended, or what has struck it has done so
+	watched  chan struct{} // closed when the agent has exited, or the strike on it is complete
 	stranger *exec.Cmd
 
-	past      map[string]*api.Allocation // as last seen
-	runsAtEnd map[string]int             // of allocations that were seen to be terminal
+	past      map[string]*api.Allocation // allocations as last seen
+	runsAtEnd map[string]int             // number of runs of allocations that were seen to be terminal
 	bystander []keeper.Process
 }
 
@@ -169,7 +169,7 @@ func newNode(t *testing.T, f fault) *node {
 	return n
 }
 
-// makeHook adds a hook plugin of a name.
+// makeHook installs a hook plugin under a name.
 func (n *node) makeHook(program, name string) error {
 	path := filepath.Join(n.dir, program)
 	if err := link(program, path); err != nil && !errors.Is(err, os.ErrExist) {
@@ -181,7 +181,7 @@ func (n *node) makeHook(program, name string) error {
 
 func (n *node) plugins() string { return filepath.Join(n.dir, "plugins") }
 
-// said returns what agents have said.
+// said returns the log of the agents.
 func (n *node) said() string {
 	text, err := os.ReadFile(n.log.Name())
 	if err != nil {
@@ -190,9 +190,9 @@ func (n *node) said() string {
 	return string(text)
 }
 
-// live lets the job live, and returns the moments that were reached.
+// live runs the job through its life, and returns the failpoints that were reached.
 func (n *node) live() []string {
-	n.stranger = exec.Command("/bin/sleep", "1000") // in the process group of the agent
+	n.stranger = exec.Command("/bin/sleep", "1000") // a process in the process group of the agent
 	if err := n.stranger.Start(); err != nil {
 		n.Fatal(err)
 	}
@@ -252,7 +252,7 @@ func (n *node) live() []string {
 	return moments
 }
 
-// startBystander starts what must not notice anything.
+// startBystander starts the bystander job.
 func (n *node) startBystander() {
 	n.Helper()
 	n.register(fmt.Sprintf(bystanderJob, n.fault.driver()))
@@ -277,7 +277,7 @@ func (f fault) moment() string {
 	return fmt.Sprint(f.step, " ", f.phase)
 }
 
-// start starts an agent, the first or the one after a fault.
+// start starts an agent, the first or the next after a fault.
 func (n *node) start() {
 	n.Helper()
 	tell, tellIn, err := os.Pipe()
@@ -302,33 +302,34 @@ func (n *node) start() {
 		defer tell.Close()
 		defer goOn.Close()
 		if _, err := io.ReadFull(tell, make([]byte, 1)); err != nil {
-			return // it has ended
+			return // the agent has exited
 		}
 		n.strike(process)
 		close(n.struck)
-		_, _ = goOn.WriteString("!") // it may be dead
+		_, _ = goOn.WriteString("!") // the agent can be dead
 	}()
 	n.Cleanup(func() {
-		_ = process.Kill() // if the test has failed
+		_ = process.Kill() // the test can have failed
 		<-watched
 	})
 }
 
-// strike kills the victims, the agent first: it must not see the others die. Then come
-// the tasks, which must not die of a pipe that nobody reads any more.
+// strike kills the victims, the agent first, so that it does not see the deaths of the
+// others. Then come the tasks, which must not die of a pipe without a reader.
 func (n *node) strike(agent *os.Process) {
 	if n.fault.victim.agent {
 		_ = agent.Kill()
 	}
 	killed := n.strikeAll()
 	needed := !n.fault.victim.agent && !n.fault.victim.sockets
-	// A process that is being executed has no environment for a moment, and is not found.
+	// A process has no environment for a short time during exec, and is not found then.
 	for deadline := time.Now().Add(allowance); needed && len(killed) == 0 && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 		killed = n.strikeAll()
 	}
 	if n.fault.victim.sockets {
-		// An agent that runs makes it again at once, so that the removal may fail half way.
+		// A running agent creates the directory again at once, so that the removal can fail
+		// half way.
 		if err := os.RemoveAll(keeper.SocketDir(n.data)); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
 			n.Error(err)
 		}
@@ -341,7 +342,7 @@ func (n *node) strike(agent *os.Process) {
 	}
 }
 
-// strikeAll kills all processes of the victims that there are, and returns them.
+// strikeAll kills all existing processes of the victims, and returns them.
 func (n *node) strikeAll() map[keeper.Process]bool {
 	killed := map[keeper.Process]bool{}
 	processes := nodeProcesses(n.data)
@@ -363,9 +364,9 @@ func (n *node) strikeAll() map[keeper.Process]bool {
 	return killed
 }
 
-// strikeNext kills the processes of a kind that are not killed yet, when there is one.
-// A failpoint holds one goroutine of the agent; the others may have started the process
-// since the first kill.
+// strikeNext waits for a process of a kind that is not in killed, and kills it. A failpoint
+// blocks one goroutine of the agent; other goroutines can have started the process since
+// the first kill.
 func (n *node) strikeNext(kind string, killed map[keeper.Process]bool) {
 	for deadline := time.Now().Add(allowance); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		found := false
@@ -382,7 +383,7 @@ func (n *node) strikeNext(kind string, killed map[keeper.Process]bool) {
 	n.Errorf("there is no second %s", kind)
 }
 
-// do has the agent do something, or the next one if it dies meanwhile.
+// do sends a command to the agent, or to the next agent if the agent dies meanwhile.
 func (n *node) do(what string, answer any) {
 	n.Helper()
 	for {
@@ -393,7 +394,7 @@ func (n *node) do(what string, answer any) {
 		if err == nil {
 			return
 		}
-		<-n.watched // or the next agent would be struck, too
+		<-n.watched // otherwise the next agent would be struck, too
 		_ = n.agent.cmd.Wait()
 		if !n.fault.victim.agent || n.revived {
 			n.Fatalf("%s: the agent has ended: %v, %v", what, err, n.agent.cmd.ProcessState)
@@ -402,8 +403,8 @@ func (n *node) do(what string, answer any) {
 	}
 }
 
-// revive starts an agent in the place of the one that the fault has killed. For some
-// victims the test first starts another agent, and kills it.
+// revive starts an agent after the fault has killed the last one. For some victims the test
+// first starts another agent, and kills it.
 func (n *node) revive() {
 	n.Helper()
 	n.revived = true
@@ -415,7 +416,7 @@ func (n *node) revive() {
 	}
 	if v.restart || v.full {
 		n.start()
-		delay := 200*time.Millisecond + rand.N(1300*time.Millisecond) // the agent starts in the first part of it and runs its allocations in the rest
+		delay := 200*time.Millisecond + rand.N(1300*time.Millisecond) // the agent starts in the first part of the delay and runs its allocations in the rest
 		if v.restart {
 			delay = rand.N(300 * time.Millisecond)
 		}
@@ -441,7 +442,7 @@ func (n *node) register(job string) {
 	n.do("run "+file, new(string))
 }
 
-// await looks at the node until it is as wanted.
+// await looks at the node until ok accepts its state.
 func (n *node) await(what string, ok func(sight) bool) {
 	n.Helper()
 	var s sight
@@ -459,7 +460,7 @@ func (n *node) await(what string, ok func(sight) bool) {
 	n.Fatalf("I2: %s: not within %v: %s\n%s\ndirectories %v", what, allowance, text, diary, dirs)
 }
 
-// lives wants the allocation of the job to run, in the state and in fact.
+// lives returns a condition: the allocation of the job runs, in the state and as a process.
 func (n *node) lives(ok func(*api.Allocation) bool) func(sight) bool {
 	return func(s sight) bool {
 		a := s.of("life", running)
@@ -467,7 +468,7 @@ func (n *node) lives(ok func(*api.Allocation) bool) func(sight) bool {
 	}
 }
 
-// only returns the id of the allocation of a job that shall run.
+// only returns the id of the only allocation of a job that has the desired status run.
 func (n *node) only(job string) string {
 	n.Helper()
 	var ids []string
@@ -488,7 +489,7 @@ func (n *node) ended(id string) bool {
 	return n.past[id].ClientStatus == api.AllocClientStatusComplete && len(n.processes()[id+"/life"]) == 0
 }
 
-// compare holds what is seen against what was seen before.
+// compare checks a sight against the last one.
 func (n *node) compare(s sight) {
 	n.Helper()
 	for _, a := range s.Allocs {
@@ -513,9 +514,9 @@ func (n *node) compare(s sight) {
 	}
 }
 
-// continues reports whether the events are those of before with others behind,
-// in the order of time. The oldest of ten are dropped. A driver sets the
-// time of its events; the agent receives them later, so that they are not in this order.
+// continues reports whether now is before with more events at the end, sorted by time. Only
+// the newest ten events are kept. A driver sets the time of its events; the agent receives
+// them later, so that they can be out of order.
 func continues(before, now []*api.TaskEvent) bool {
 	own := slices.DeleteFunc(slices.Clone(now), func(e *api.TaskEvent) bool { return e.Type == api.TaskDriverMessage })
 	if !slices.IsSortedFunc(own, func(a, b *api.TaskEvent) int { return int(a.Time - b.Time) }) {
@@ -536,12 +537,12 @@ func continues(before, now []*api.TaskEvent) bool {
 	return true
 }
 
-// diary is what the task has noted of one allocation.
+// diary is the task's diary of one allocation.
 type diary struct {
-	runs   []int // process ids
-	run    int   // the number of the last
+	runs   []int // process ids of the runs
+	run    int   // number of the last run
 	failed bool
-	again  bool // it has run after it had failed
+	again  bool // the task has run again after its failure
 	double bool
 }
 
@@ -570,14 +571,14 @@ func (n *node) diaryOf(id string) (d diary) {
 	return d
 }
 
-// running reports whether the last run is the one process that there is.
+// running reports whether the last run is the only process.
 func (d diary) running(processes []keeper.Process) bool {
 	return len(processes) == 1 && len(d.runs) > 0 && processes[0].PID == d.runs[len(d.runs)-1]
 }
 
-// checkLife asserts what must hold of an allocation whose task runs. The diary, the
-// events and the output cannot be read at the same moment, so that it looks again
-// when they do not fit: it may have been struck in between.
+// checkLife asserts the invariants of an allocation whose task runs. The diary, the events
+// and the output cannot be read atomically, so checkLife retries when they do not match: a
+// fault can happen in between.
 func (n *node) checkLife(id string) {
 	n.Helper()
 	var wrong []error
@@ -592,7 +593,7 @@ func (n *node) checkLife(id string) {
 	})
 }
 
-// wrongs returns what does not fit in the life of an allocation, as far as it is known.
+// wrongs returns the violations in the life of an allocation.
 func (n *node) wrongs(id string) (wrong []error) {
 	d, state := n.diaryOf(id), n.past[id].TaskStates["life"]
 	say := func(format string, values ...any) {
@@ -614,8 +615,7 @@ func (n *node) wrongs(id string) (wrong []error) {
 	if n.fault.victim.outage() && len(state.Events) == 10 {
 		return wrong // older events are dropped, and cannot be counted
 	}
-	// A run may be undone before anybody has heard of it, or killed before it has
-	// noted that it has begun.
+	// A run can be undone before it is recorded, or killed before it has written its start.
 	least, most := 0, 0
 	if n.fault.killsTasks() {
 		least = -1
@@ -652,8 +652,8 @@ func (n *node) wrongs(id string) (wrong []error) {
 	return wrong
 }
 
-// checkOutput returns an error unless the output holds 1, 2, 3 … of each run, up to
-// the one that is the last.
+// checkOutput returns an error unless the output holds 1, 2, 3 … of each run, up to the run
+// last.
 func (n *node) checkOutput(id string, last int) error {
 	text, err := os.ReadFile(filepath.Join(n.data, "alloc", id, "alloc", "logs", "life.stdout.0"))
 	if err != nil {
@@ -679,8 +679,7 @@ func (n *node) checkOutput(id string, last int) error {
 	return nil
 }
 
-// checkBystander asserts that nothing has happened to what had nothing to do with
-// it.
+// checkBystander asserts that nothing has happened to the bystander job.
 func (n *node) checkBystander() {
 	n.Helper()
 	if n.fault.victim.name == "all" {
@@ -704,8 +703,9 @@ func isLimitEvent(e *api.TaskEvent) bool {
 	return e.Type == api.TaskDriverMessage && strings.Contains(e.DisplayMessage, " limit not enforced here: ")
 }
 
-// checkLedger asserts that the hook was told of the life of an allocation: what it
-// was done with once, and what cleans up, with the state that it had.
+// checkLedger asserts that the hook was called for the life of an allocation: once at the
+// hook points that were done, and at the cleanup points with the state of the earlier
+// calls.
 func (n *node) checkLedger(version string) {
 	n.Helper()
 	ledger, err := os.ReadFile(n.diary + "." + version)
@@ -718,7 +718,7 @@ func (n *node) checkLedger(version string) {
 	}
 	most := 1
 	if s := n.fault.step; s == failpoint.TaskDir || s == failpoint.Prestart || n.fault.anywhere() {
-		most = 2 // its answer was not on the disk yet: hooks that follow each other share a commit
+		most = 2 // the answer was not on the disk yet: consecutive hooks share a commit
 	}
 	most += n.fault.unknownMoments()
 	if called := count["prestart x"]; called < 1 || called > most || count["prestart xx"] > 0 {
@@ -731,7 +731,7 @@ func (n *node) checkLedger(version string) {
 	}
 }
 
-// checkRemains asserts that nothing is left of what has ended.
+// checkRemains asserts that ended allocations leave nothing behind.
 func (n *node) checkRemains() {
 	n.Helper()
 	for id, runs := range n.runsAtEnd {

@@ -27,21 +27,21 @@ import (
 
 var allFaults = flag.Bool("faults", false, "run the whole matrix of faults, not only a row per step")
 
-// victim is what is killed at a moment.
+// victim is the set of processes and files that a fault hits.
 type victim struct {
 	name  string
 	agent bool
-	kills func(kind string) bool // of the other processes of the node, as nodeProcesses calls them
+	kills func(kind string) bool // whether the fault kills processes of this kind, besides the agent; kinds as in nodeProcesses
 
 	sockets bool // the directory for sockets is removed
-	// next is killed a moment later, or as soon as it is there: the processes of this
-	// kind that were not killed before. Empty means none.
+	// next is the kind of processes that is killed afterwards, as soon as one exists that
+	// was not killed before. Empty means none.
 	next string
 
 	restart bool // the next agent is killed, too, while it starts
-	full    bool // the disk is full when the next agent starts, and has room again after its death
+	full    bool // the disk is full when the next agent starts, and has room again after that agent's death
 
-	everywhere bool // there are rows for both drivers in all surroundings
+	everywhere bool // the matrix has rows for both drivers in all surroundings
 }
 
 // outage reports whether the driver is unavailable for some time after the deaths.
@@ -75,7 +75,7 @@ type fault struct {
 	phase  failpoint.Phase
 	victim victim
 
-	external bool // the driver is made with the SDK and external; else it is a builtin one
+	external bool // the driver is external, made with the SDK; otherwise builtin
 	in       surroundings
 }
 
@@ -87,7 +87,7 @@ func (f fault) String() string {
 	return name
 }
 
-// place names where the fault happens.
+// place returns the driver and the surroundings of the fault.
 func (f fault) place() string { return f.driver() + ", " + f.in.name }
 
 func (f fault) driver() string {
@@ -97,7 +97,8 @@ func (f fault) driver() string {
 	return "raw_exec"
 }
 
-// role is the kind of a process as victims know it: "plugin" has the driver.
+// role returns the kind of a process as victims use it: "plugin" is the plugin of the
+// driver.
 func (f fault) role(kind string) string {
 	switch {
 	case f.external && kind == "shell-driver":
@@ -108,15 +109,15 @@ func (f fault) role(kind string) string {
 	return kind
 }
 
-// kills reports whether the fault may end what runs of the tasks.
+// killsTasks reports whether the fault can kill tasks.
 func (f fault) killsTasks() bool { return f.victim.name == "task" || f.victim.name == "all" }
 
-// anywhere reports whether the fault may come at any moment of the start: who has
-// accepted the job waits for it, and the allocation goes on.
+// anywhere reports whether the fault can come at any time of the start: the failpoint
+// blocks the goroutine that has accepted the job, while the allocation continues.
 func (f fault) anywhere() bool { return f.step == failpoint.JobAccepted }
 
-// unknownMoments is how many agents are killed at a moment of their start that the row does
-// not name.
+// unknownMoments returns the number of agents that are killed at a time of their start that
+// the row does not name.
 func (f fault) unknownMoments() int {
 	if f.victim.restart || f.victim.full {
 		return 1
@@ -124,7 +125,7 @@ func (f fault) unknownMoments() int {
 	return 0
 }
 
-// possible reports whether the victim is there at the moment.
+// possible reports whether the victim exists at the failpoint.
 func (f fault) possible() bool {
 	if f.victim.name != "task" {
 		return true
@@ -164,9 +165,9 @@ func matrix() (faults []fault) {
 	return faults
 }
 
-// sample returns some of the matrix: the moments between what a driver does and
-// the record of it, with each victim, and each step once, with the victims, the phases
-// and the places in turn.
+// sample returns a part of the matrix: the failpoints between an action of a driver and its
+// record, with each victim, and each step once, with the victims, the phases and the places
+// in turn.
 func sample(faults []fault) (chosen []fault) {
 	turns := map[string]int{}
 	choose := func(from []fault) {
@@ -205,11 +206,11 @@ func sample(faults []fault) (chosen []fault) {
 	return chosen
 }
 
-// TestFaults kills one process of a node, or all, at a moment in the life of a
-// job, and asserts what must hold whatever the moment. The life: the job is
-// registered, runs, has a session in it, fails once, is updated in place and then
-// by a replacement, and is purged. TestStoppedStartLeavesTasks ends the program itself at
-// each millisecond of its start, by each signal.
+// TestFaults kills one process of a node, or all, at a failpoint in the life of a job, and
+// asserts the invariants that hold for every failpoint. The life: the job is registered,
+// runs, has a session in it, fails once, is updated in place and then by a replacement, and
+// is purged. TestStoppedStartLeavesTasks ends the program itself at each millisecond of its
+// start, by each signal.
 //
 //	go test -run TestFaults ./cmd/nomad-lite            some rows, of each step one
 //	go test -run TestFaults ./cmd/nomad-lite -faults    all rows
@@ -235,8 +236,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestEveryMomentIsReached makes sure that the rows are about moments that there
-// are.
+// TestEveryMomentIsReached checks that the failpoints of all rows exist.
 func TestEveryMomentIsReached(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
@@ -256,14 +256,14 @@ func TestEveryMomentIsReached(t *testing.T) {
 	}
 }
 
-// The pipes over which an agent tells that it has come to the moment, and hears
-// that it may go on.
+// These are the pipes over which an agent reports that it has reached the failpoint, and
+// receives the permission to continue.
 const (
 	tellFD = 3
 	goOnFD = 4
 )
 
-// faultyAgent is a mortalAgent that stops at a moment when it has been told to.
+// faultyAgent is a mortalAgent that blocks at a failpoint after a command.
 func faultyAgent() {
 	syscall.CloseOnExec(tellFD)
 	syscall.CloseOnExec(goOnFD)
@@ -298,12 +298,12 @@ func faultyAgent() {
 	moreVerbs["reached"] = func(context.Context, *agent.Agent, string) any {
 		mu.Lock()
 		defer mu.Unlock()
-		return maps.Clone(reached) // it is encoded while steps are reached
+		return maps.Clone(reached) // a copy, because steps are reached while it is encoded
 	}
 	mortalAgent()
 }
 
-// moreVerbs are what a mortalAgent can do besides.
+// moreVerbs are further commands of a mortalAgent.
 var moreVerbs = map[string]func(ctx context.Context, a *agent.Agent, arg string) any{
 	"look": func(_ context.Context, a *agent.Agent, _ string) any {
 		s := a.Store().Snapshot()
@@ -346,10 +346,10 @@ var moreVerbs = map[string]func(ctx context.Context, a *agent.Agent, arg string)
 	},
 }
 
-// sight is what an agent says about its allocations.
+// sight is an agent's report about its allocations.
 type sight struct {
 	Allocs []*api.Allocation
-	Local  []string // allocations of which there are records of their tasks
+	Local  []string // allocations with records of their tasks
 }
 
 func (s sight) of(job string, wanted func(*api.Allocation) bool) (found *api.Allocation) {

@@ -25,10 +25,10 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Half-sent requests: what a client without a token sends of each.
+// These are the parts of half-sent requests that a client without a token sends.
 const (
 	halfCount  = 1000
-	halfLength = 128 << 10 // of a body or a message of 1 MiB
+	halfLength = 128 << 10 // bytes sent of a body or a message of 1 MiB
 )
 
 var halfRequests = map[string]string{
@@ -43,7 +43,7 @@ var halfRequests = map[string]string{
 
 const halfTLS = "half of a TLS handshake"
 
-// manyHeaders are as many as have room in what a server reads.
+// manyHeaders returns as many headers as a server reads at most.
 func manyHeaders() string {
 	var b strings.Builder
 	for i := range 2500 {
@@ -52,7 +52,7 @@ func manyHeaders() string {
 	return b.String()
 }
 
-// halfMessage begins a session whose token is in the first message.
+// halfMessage starts a session whose token is in the first message.
 func halfMessage() string {
 	frame := binary.BigEndian.AppendUint64([]byte{0x81, 0x80 | 127}, 1<<20)
 	return "GET /v1/client/allocation/x/exec?ws_handshake=true HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
@@ -60,9 +60,9 @@ func halfMessage() string {
 		string(frame) + "mask" + strings.Repeat("x", halfLength)
 }
 
-// halfSender KIND ADDRESS SOURCES COUNT has COUNT half-sent requests open until it is
-// killed, from as many addresses of this machine as SOURCES says. It prints a word when it
-// has sent the first of each.
+// halfSender KIND ADDRESS SOURCES COUNT keeps COUNT half-sent requests open until it is
+// killed, from SOURCES addresses of this machine. It prints a word after it has sent the
+// first request of each.
 func halfSender() {
 	kind, address := os.Args[1], os.Args[2]
 	sources, _ := strconv.Atoi(os.Args[3])
@@ -88,21 +88,21 @@ func halfSender() {
 	select {}
 }
 
-// sendHalf returns when the server has closed the connection.
+// sendHalf sends a half request, and returns when the server has closed the connection.
 func sendHalf(from net.Addr, address, text string, sent func()) {
 	conn, err := (&net.Dialer{LocalAddr: from}).Dial("tcp", address)
 	if err != nil {
-		return // there is no room now
+		return // the server has no free connection now
 	}
 	defer conn.Close()
 	_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
-	_, _ = io.WriteString(conn, text) // a server that does not read it takes a part
+	_, _ = io.WriteString(conn, text) // a server that does not read the text accepts only a part
 	sent()
 	_, _ = io.Copy(io.Discard, conn)
 }
 
 // attack starts half-sent requests as a user without any rights. The returned function
-// ends them.
+// stops them.
 func attack(t testing.TB, kind, address string, sources int) (end func()) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", kind, address, strconv.Itoa(sources), strconv.Itoa(halfCount))
@@ -130,7 +130,7 @@ func attack(t testing.TB, kind, address string, sources int) (end func()) {
 	return end
 }
 
-// guarded is an agent that asks for its token.
+// guarded is an agent that requires its token.
 type guarded struct {
 	pid     int
 	socket  string
@@ -165,7 +165,7 @@ func guard(t *testing.T, secure bool) *guarded {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGINT) // it may have ended
+		_ = cmd.Process.Signal(syscall.SIGINT) // the agent can have exited
 		if err := cmd.Wait(); err != nil {
 			t.Error("the agent: ", err)
 		}
@@ -186,8 +186,9 @@ func guard(t *testing.T, secure bool) *guarded {
 	}
 }
 
-// health asks whether the agent is well, over a new connection. from is an address of this
-// machine; without one it asks over the unix socket.
+// health requests the health of the agent over a new connection, and returns the time that
+// this took. from is an address of this machine; if from is nil, the request goes over the
+// unix socket.
 func health(ctx context.Context, socket, address string, from net.IP, secure bool) (time.Duration, error) {
 	began := time.Now()
 	transport := insecureTransport()
@@ -243,7 +244,7 @@ func resident(t testing.TB, pid int, line string) int {
 }
 
 // 1,000 half-sent requests of a client without a token do not fill the memory of the agent,
-// and keep out nobody else, whether they come from one address or from ten.
+// and do not block other clients, whether they come from one address or from ten.
 func TestHalfSentRequests(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -262,11 +263,11 @@ func TestHalfSentRequests(t *testing.T) {
 		g := agents[secure]
 		for _, sources := range []int{1, 10} {
 			if sources == 1 && kind != "half of a header" {
-				continue // it is the lesser attack: the agent serves only 100 connections of an address
+				continue // this attack is weaker: the agent serves only 100 connections of an address
 			}
 			t.Run(fmt.Sprintf("%s from %d addresses", kind, sources), func(t *testing.T) {
 				before := resident(t, g.pid, "VmRSS")
-				// The peak is counted from here on.
+				// This resets the peak of the memory.
 				if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", g.pid), []byte("5"), 0); err != nil {
 					t.Fatal(err)
 				}
@@ -292,8 +293,8 @@ func TestHalfSentRequests(t *testing.T) {
 	}
 }
 
-// BenchmarkHealthUnderAttack is a request over a new connection while another user has
-// 1,000 half-sent requests open.
+// BenchmarkHealthUnderAttack measures a request over a new connection while another user
+// has 1,000 half-sent requests open.
 func BenchmarkHealthUnderAttack(b *testing.B) {
 	a := startAgent(b, b.TempDir())
 	defer a.end(b, syscall.SIGINT)

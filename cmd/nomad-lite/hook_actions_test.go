@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// actingHook is a plugin that does to its task what a variable says, and writes down
-// what has become of it.
+// actingHook is a plugin that performs the action of a variable on its task, and writes
+// down the result.
 func actingHook() { sdk.Serve(&acting{}) }
 
 type acting struct {
@@ -33,7 +33,7 @@ func (a *acting) Poststart(_ context.Context, req sdk.TaskPoststartRequest) erro
 	return nil
 }
 
-// follow obeys until the task is over.
+// follow performs actions until the task has exited.
 func (a *acting) follow(s sdk.Scope) {
 	ctx := context.Background()
 	for after := uint64(0); ; {
@@ -84,8 +84,8 @@ func (a *acting) obey(ctx context.Context, s sdk.Scope, order string) any {
 	return "what?"
 }
 
-// flood emits events until all of a crowd are refused: one alone might be slower than
-// what is allowed in the long run.
+// flood emits events until all calls of a crowd are rejected: a single caller can be slower
+// than the rate limit.
 func (a *acting) flood(ctx context.Context, s sdk.Scope) error {
 	var crowd sync.WaitGroup
 	var taken atomic.Int64
@@ -108,7 +108,7 @@ func (a *acting) flood(ctx context.Context, s sdk.Scope) error {
 	return <-refusals
 }
 
-// crowd makes calls that go on until one is refused.
+// crowd makes n callers repeat a call until it is rejected.
 func (a *acting) crowd(ctx context.Context, n int, call func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var calls sync.WaitGroup
@@ -126,7 +126,7 @@ func (a *acting) crowd(ctx context.Context, n int, call func(context.Context) er
 	return refusal
 }
 
-// services waits for a service that nobody has yet.
+// services waits for a service that does not exist yet.
 func (a *acting) services(ctx context.Context, s sdk.Scope) error {
 	for after := uint64(0); ; {
 		list, index, err := a.host.Services(ctx, s, "shop", after)

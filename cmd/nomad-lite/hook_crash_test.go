@@ -23,8 +23,8 @@ func doomedAgent() {
 	main()
 }
 
-// dyingHook is a plugin that writes each moment into a ledger, and dies at some. Its
-// arguments are its name, and anything to take part in every allocation.
+// dyingHook is a plugin that writes each hook point into a ledger, and dies at some. Its
+// arguments are its name, and any word to take part in every allocation.
 func dyingHook() { sdk.Serve(dying{}) }
 
 type dying struct{}
@@ -35,20 +35,20 @@ func (dying) Info() sdk.Info {
 		name = os.Args[1]
 	}
 	ledger, every := sdk.Attr("ledger", "string", true), len(os.Args) > 2
-	if every { // nobody may say anything
+	if every { // jobs attach no configuration to this hook
 		ledger = sdk.Default(sdk.Attr("ledger", "string", false), sdk.Literal(`"ledger.JOB"`))
 	}
 	return sdk.Info{
 		Name: name, Version: "1.0.0", EveryAlloc: every,
 		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
 			"ledger": ledger,
-			"name":   sdk.Attr("name", "string", false),      // before each line
-			"die":    sdk.Attr("die", "list(string)", false), // at these moments
+			"name":   sdk.Attr("name", "string", false),      // prefix of each line
+			"die":    sdk.Attr("die", "list(string)", false), // hook points at which the hook dies
 			"often":  sdk.Default(sdk.Attr("often", "number", false), sdk.Literal("1")),
 			"refuse": sdk.Attr("refuse", "list(string)", false),
-			"until":  sdk.Attr("until", "string", false), // refuses until there is this file
+			"until":  sdk.Attr("until", "string", false), // the hook returns an error until this file exists
 			"done":   sdk.Attr("done", "bool", false),
-			"lie":    sdk.Attr("lie", "bool", false), // with an answer that is too large
+			"lie":    sdk.Attr("lie", "bool", false), // the answer is too large
 		}),
 	}
 }
@@ -64,7 +64,7 @@ type dyingOrders struct {
 	Lie    bool     `codec:"lie"`
 }
 
-// obey does at a moment what the job says.
+// obey executes the orders of the attachment for a hook point.
 func (dying) obey(g sdk.Grant, alloc sdk.Alloc, moment, text string) (o dyingOrders, err error) {
 	if err := g.Config(&o); err != nil {
 		return o, err
@@ -97,8 +97,8 @@ func (dying) obey(g sdk.Grant, alloc sdk.Alloc, moment, text string) (o dyingOrd
 	return o, nil
 }
 
-// hangingHook is a plugin that never answers. It takes part in two moments only, so
-// that it may have as little time as one likes.
+// hangingHook is a plugin that never answers. It takes part in two hook points only, so
+// that its timeout can be short.
 func hangingHook() { sdk.Serve(hanging{}) }
 
 type hanging struct{}
@@ -110,7 +110,7 @@ func (hanging) Poststart(context.Context, sdk.TaskPoststartRequest) error { retu
 func (hanging) Exited(context.Context, sdk.TaskExitedRequest) error { return hang() }
 
 func hang() error {
-	<-make(chan struct{}) // whatever a context says
+	<-make(chan struct{}) // ignores the context
 	return nil
 }
 

@@ -12,13 +12,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// askingHook is a plugin that asks its host for everything, and writes down the
-// answers.
+// askingHook is a plugin that makes all calls to its host, and writes down the answers.
 func askingHook() { sdk.Serve(&asking{}) }
 
 type asking struct {
 	host    sdk.Host
-	streams atomic.Int32 // of samples
+	streams atomic.Int32 // streams of samples
 }
 
 func (*asking) Info() sdk.Info {
@@ -38,8 +37,8 @@ func noteIn(file, format string, values ...any) {
 	fmt.Fprintf(f, format+"\n", values...)
 }
 
-// follow watches a variable until the task is over, and then says how that ended.
-// What it reads decides about the health.
+// follow watches a variable until the task has exited, and then writes down how the watch
+// ended. The variable's value decides about the health.
 func (a *asking) follow(s sdk.Scope) {
 	ctx := context.Background()
 	for after := uint64(0); ; {
@@ -58,7 +57,7 @@ func (a *asking) follow(s sdk.Scope) {
 	}
 }
 
-// sample notes each sample of a stream until the process of the task is over.
+// sample notes each sample of a stream until the process of the task has exited.
 func (a *asking) sample(s sdk.Scope) {
 	stream := a.streams.Add(1)
 	samples, err := a.host.Stats(context.Background(), s, 100*time.Millisecond)
@@ -114,7 +113,7 @@ func (a *asking) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) er
 	return nil
 }
 
-// PreKill has the scope of an allocation, in which each task must be named.
+// PreKill has the scope of an allocation, in which a call must name its task.
 func (a *asking) PreKill(ctx context.Context, req sdk.AllocPreKillRequest) error {
 	for _, task := range []string{"", "main", "nobody"} {
 		s := req.Scope()

@@ -24,13 +24,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 )
 
-// strangeHook NAME MODE is a hook plugin that is not what a host expects.
+// strangeHook NAME MODE is a hook plugin that violates the expectations of a host.
 func strangeHook() {
 	s := &strange{
 		name: os.Args[1], mode: os.Args[2],
 		info: base.Info{Type: base.TypeHook, Name: os.Args[1], Version: "1.0.0", APIVersions: []string{hook.APIVersion}},
 	}
-	// Each launch leaves a mark.
+	// Each launch appends a mark.
 	marks, _ := os.ReadFile(s.name + ".launches")
 	s.launches = 1 + bytes.Count(marks, []byte("x"))
 	if err := os.WriteFile(s.name+".launches", bytes.Repeat([]byte("x"), s.launches), 0o644); err != nil {
@@ -74,11 +74,11 @@ func strangeHook() {
 		Logger: hclog.NewNullLogger(),
 	})
 	if s.mode == "deaf" && s.launches == 1 {
-		<-make(chan struct{}) // until it is killed
+		<-make(chan struct{}) // blocks until it is killed
 	}
 }
 
-// intercept makes the answers those of another version of the protocol.
+// intercept replaces answers by answers of another version of the protocol.
 func (s *strange) intercept(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	method := path.Base(call.FullMethod)
 	if s.mode == "older" && slices.Contains([]string{"Configure", "Prestart", "Exited"}, method) {
@@ -92,7 +92,7 @@ func (s *strange) intercept(ctx context.Context, request any, call *grpc.UnarySe
 }
 
 type strange struct {
-	hookplugin.Remote // all moments, none of which is called but those below
+	hookplugin.Remote // all hook points, of which only the methods below are called
 	name, mode        string
 	launches          int
 	info              base.Info
@@ -125,7 +125,7 @@ func (s *strange) Describe(context.Context) (*hook.Description, error) {
 	case "large":
 		d.Schema = hclspec.Object(map[string]*hclspec.Spec{strings.Repeat("x", 5<<20): hclspec.Attr("x", "string", false)})
 	case "changes":
-		if s.launches > 1 { // no part in Prerun any more, and it wants to know more
+		if s.launches > 1 { // later launches no longer take part in Prerun, and require a larger schema
 			d.Moments = slices.Delete(d.Moments, 0, 1)
 			d.Schema = hclspec.Object(map[string]*hclspec.Spec{"key": hclspec.Attr("key", "string", true)})
 		}
@@ -135,7 +135,7 @@ func (s *strange) Describe(context.Context) (*hook.Description, error) {
 
 func (s *strange) Prerun(context.Context, hook.AllocPrerunRequest) error {
 	if s.mode == "deaf" && s.launches == 1 {
-		go s.server.Stop() // and lives on, where nobody can reach it
+		go s.server.Stop() // the process continues without its server
 		<-make(chan struct{})
 	}
 	return s.mark("prerun")
@@ -147,7 +147,7 @@ func (s *strange) Poststart(context.Context, hook.TaskPoststartRequest) error {
 
 func (s *strange) Stop(context.Context, hook.TaskStopRequest) error { return s.mark("stop") }
 
-// mark notes a moment.
+// mark notes a call at a hook point.
 func (s *strange) mark(moment string) error {
 	f, err := os.OpenFile(s.name+".moments", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err == nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// hookedJob is a job with hooks: their attachments, by name. Its task may fail so
-// often.
+// hookedJob returns a job with hooks: their attachments, by name. Its task fails the given
+// number of times.
 func hookedJob(name string, failures int, killTimeout string, attached map[string]string) string {
 	var meta strings.Builder
 	for _, hook := range slices.Sorted(maps.Keys(attached)) {
@@ -57,7 +57,7 @@ job "%[1]s" {
 `, name, meta.String(), failures, killTimeout)
 }
 
-// victimOfHooks is a job whose hooks die so often at each moment.
+// victimOfHooks is a job whose hooks die a number of times at each hook point.
 type victimOfHooks struct {
 	job    string
 	deaths int
@@ -66,7 +66,7 @@ type victimOfHooks struct {
 	heard  map[string]bool
 }
 
-// hook is the one of the two that dies at a moment.
+// hook returns the name of the hook that dies at a hook point.
 func (v *victimOfHooks) hook(m hook.Point) string {
 	if m.IsTask() {
 		return "task-" + v.job
@@ -74,8 +74,9 @@ func (v *victimOfHooks) hook(m hook.Point) string {
 	return "alloc-" + v.job
 }
 
-// text is the job, which lives with a hook that dies at moments of the allocation,
-// and one that dies at those of the task; the kill timeout makes a version of it.
+// text returns the job, with one hook that dies at the hook points of the allocation, and
+// another hook that dies at the hook points of the task. Another kill timeout makes another
+// version of the job.
 func (v *victimOfHooks) text(n *node, killTimeout string) string {
 	attached := make(map[string]string)
 	for _, of := range []hook.Point{hook.Prerun, hook.Prestart} {
@@ -96,9 +97,9 @@ func (v *victimOfHooks) text(n *node, killTimeout string) string {
 
 func (n *node) ledger(hook string) string { return filepath.Join(n.dir, "ledger."+hook) }
 
-// calls counts how often a hook has died at a moment, and how often it has not.
+// calls counts how often a hook has died at a hook point, and how often it has survived.
 func (n *node) calls(name string, m hook.Point) (deaths, others int) {
-	ledger, _ := os.ReadFile(n.ledger(name)) // it may not have been called yet
+	ledger, _ := os.ReadFile(n.ledger(name)) // a hook without calls has no ledger
 	for line := range strings.Lines(string(ledger)) {
 		moment, what, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		switch {
@@ -112,7 +113,7 @@ func (n *node) calls(name string, m hook.Point) (deaths, others int) {
 	return deaths, others
 }
 
-// told is the event of a second death at a moment.
+// told returns the event of a second death at a hook point.
 func (v *victimOfHooks) told(m hook.Point) string {
 	says := fmt.Sprintf("%s: plugin is shut down: it died at this call, twice; the agent's log has its last words", m)
 	if m == hook.Stop || m == hook.Postrun {
@@ -127,7 +128,7 @@ func (v *victimOfHooks) told(m hook.Point) string {
 	return fmt.Sprintf("%s: %s: %s", model.TaskHookFailed, v.hook(m), says)
 }
 
-// suffered reports whether a moment has come, and everything that follows from it.
+// suffered reports whether a hook point has come, with all its expected consequences.
 func (v *victimOfHooks) suffered(n *node, m hook.Point) bool {
 	deaths, others := n.calls(v.hook(m), m)
 	cleansUp := m == hook.Stop || m == hook.Postrun || m == hook.Destroy
@@ -135,16 +136,16 @@ func (v *victimOfHooks) suffered(n *node, m hook.Point) bool {
 	case deaths < v.deaths:
 		return false
 	case v.deaths == 1 || cleansUp:
-		// Nobody is left who could be told of Destroy.
+		// A failure of Destroy is no event, because the allocation is gone.
 		return others > 0 && (v.deaths == 1 || m == hook.Destroy || v.heard[v.told(m)])
 	}
 	return v.heard[v.told(m)]
 }
 
-// TestHookDeaths kills hook plugins at each moment, once and twice, where that
-// counts and where it only warns. A plugin is started again and the call repeated
-// once. What cleans up is repeated until it succeeds; of all other moments a second
-// death is what the operator has said, in words that name the hook and the moment.
+// TestHookDeaths kills hook plugins at each hook point, once and twice, with on_error fail
+// and with on_error warn. A plugin is started again and the call repeated once. Cleanup
+// calls are repeated until they succeed; at all other hook points on_error decides about a
+// second death, and the event names the hook and the hook point.
 func TestHookDeaths(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
@@ -154,7 +155,7 @@ func TestHookDeaths(t *testing.T) {
 	lives := []*victimOfHooks{
 		{job: "once", deaths: 1, at: all},
 		{job: "once-warn", deaths: 1, at: all, warn: true},
-		{job: "twice", deaths: 2, at: all[1:]}, // it would end at the first
+		{job: "twice", deaths: 2, at: all[1:]}, // without the first hook point, where the job would end
 		{job: "twice-warn", deaths: 2, at: all, warn: true},
 	}
 	begins := &victimOfHooks{job: "begins", deaths: 2, at: all[:1]}
@@ -167,7 +168,8 @@ func TestHookDeaths(t *testing.T) {
 			}
 		}
 	}
-	// after waits until the lives have seen some moments, and are as wanted.
+	// after waits until the given hook points have come in all lives and ok accepts their
+	// allocations.
 	after := func(what string, ok func(*api.Allocation) bool, moments ...hook.Point) {
 		t.Helper()
 		n.await(what, func(s sight) bool {
@@ -243,7 +245,7 @@ func TestHookDeaths(t *testing.T) {
 	n.agent.end("stop")
 }
 
-// hear notes the events of an allocation, of which it keeps a few.
+// hear notes the events of an allocation, which keeps only a few.
 func hear(a *api.Allocation, heard map[string]bool) {
 	if a == nil {
 		return

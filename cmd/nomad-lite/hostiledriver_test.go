@@ -17,10 +17,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// hostileDriver is a driver plugin without the SDK that does wrong in one of its
-// methods: `hostile-driver NAME FAULT METHOD`. The faults are panic, hang (whatever the
-// context says, until there is a file "answer"), and goroutine: a panic in a goroutine
-// that outlives the call. Its tasks run in the process, until they are stopped.
+// hostileDriver is a driver plugin without the SDK that misbehaves in one of its methods:
+// `hostile-driver NAME FAULT METHOD`. The faults are panic, hang (regardless of the
+// context, until a file "answer" exists), and goroutine: a panic in a goroutine that
+// outlives the call. Its tasks run in the process, until they are stopped.
 func hostileDriver() {
 	d := &badDriver{name: os.Args[1], fault: os.Args[2], method: os.Args[3], tasks: map[string]*badTask{}}
 	plugin.Serve(&plugin.ServeConfig{
@@ -35,7 +35,7 @@ func hostileDriver() {
 }
 
 type badDriver struct {
-	driver.Driver // the methods that hosts do not call here
+	driver.Driver // methods that hosts do not call in these tests
 	name, fault   string
 	method        string
 
@@ -49,7 +49,7 @@ type badTask struct {
 	ended  chan struct{}
 }
 
-// enter is the start of every method.
+// enter runs at the start of every method.
 func (d *badDriver) enter(method string) {
 	if method != d.method {
 		return
@@ -218,8 +218,8 @@ func (d *badDriver) ExecTaskStreaming(context.Context, string, driver.Exec) (*dr
 	return &driver.ExitResult{}, nil
 }
 
-// hostileSDKDriver is likewise a driver of the SDK: `hostile-sdk-driver NAME FAULT METHOD`.
-// Its method Start can also return nothing, and lack a field of its schema.
+// hostileSDKDriver is the same with the SDK: `hostile-sdk-driver NAME FAULT METHOD`. Its
+// method Start can also return nothing, and lack a field of its schema.
 func hostileSDKDriver() {
 	sdk.Serve(&badSDKDriver{name: os.Args[1], bad: &badDriver{fault: os.Args[2], method: os.Args[3]}})
 }

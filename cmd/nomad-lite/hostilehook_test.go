@@ -34,8 +34,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// hostileHook is a plugin that does wrong at the moment that its attachment names.
-// It is called what its argument says.
+// hostileHook is a plugin that misbehaves at the hook point that its attachment names. Its
+// argument is its name.
 func hostileHook() {
 	h := &hostile{name: os.Args[1]}
 	plugin.Serve(&plugin.ServeConfig{
@@ -51,15 +51,15 @@ func hostileHook() {
 	})
 }
 
-// hostile takes part in all moments. Of these it has Prestart alone: elsewhere
-// intercept answers.
+// hostile takes part in all hook points. It implements only Prestart: intercept answers all
+// other calls.
 type hostile struct {
 	hookplugin.Remote
 	name string
 	host *hook.HostClient
 }
 
-// lies are answers of Prestart that no task can have.
+// lies are answers of Prestart that are invalid for every task.
 var lies = map[string]hook.TaskPrestartResponse{
 	"env":    {Env: map[string]string{"GOOD": "yes", "BAD": "a\x00b"}},
 	"mount":  {Mounts: []driver.Mount{{TaskPath: "/local/../../../etc", HostPath: "/etc"}}},
@@ -96,12 +96,12 @@ func (h *hostile) Describe(context.Context) (*hook.Description, error) {
 	return d, nil
 }
 
-// tardy is the name of the one that has little time at a moment, and does not answer
-// then. At all other moments, and with all other wrongs, a hook has as much time as a
-// machine may need that has much to do.
+// tardy returns the name of the hook with a short timeout that does not answer at a hook
+// point. At all other hook points, and with all other faults, the timeout of a hook is long
+// enough for a busy machine.
 func tardy(m hook.Point) string { return "tardy-" + m.String() }
 
-// hostileTimeout is how long the host waits for one that does not answer.
+// hostileTimeout is the timeout of hooks that do not answer.
 const hostileTimeout = 2 * time.Second
 
 func (h *hostile) Configure(_ context.Context, c hook.Config) (err error) {
@@ -109,7 +109,7 @@ func (h *hostile) Configure(_ context.Context, c hook.Config) (err error) {
 	return err
 }
 
-// intercept answers in the place of the moments.
+// intercept answers calls in place of the methods.
 func (h *hostile) intercept(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	asked, ok := request.(interface {
 		GetCapability() string
@@ -130,7 +130,7 @@ func (h *hostile) intercept(ctx context.Context, request any, call *grpc.UnarySe
 			return answer, err
 		}
 	}
-	return &emptypb.Empty{}, nil // which is what an answer without a failure is on the wire
+	return &emptypb.Empty{}, nil // on the wire, an answer without a failure is empty
 }
 
 type hostileOrders struct{ At, Mode string }
@@ -139,13 +139,13 @@ func ordersOf(attachment []byte) (o hostileOrders, err error) {
 	return o, json.Unmarshal(attachment, &o)
 }
 
-// failureAnswer is an answer with a failure, as it is on the wire.
+// failureAnswer returns an answer with a failure, as it is on the wire.
 func failureAnswer(message string) (any, error) {
 	text, err := proto.Marshal(wrapperspb.String(message))
 	return wrapperspb.Bytes(text), err
 }
 
-// rpcOf is the method that is called for a moment.
+// rpcOf returns the gRPC method of a hook point.
 func rpcOf(moment string) string {
 	var name strings.Builder
 	for word := range strings.SplitSeq(moment, "_") {
@@ -154,16 +154,16 @@ func rpcOf(moment string) string {
 	return name.String()
 }
 
-// misbehave returns the wrong answer of a mode, or none if it does its wrong
-// besides a good one.
+// misbehave returns the wrong answer of a mode, or nil if the fault comes in addition to a
+// correct answer.
 func (h *hostile) misbehave(ctx context.Context, mode string, s hook.Scope) (any, error) {
 	mode, arg, _ := strings.Cut(mode, " ")
 	switch mode {
 	case "hang":
-		<-make(chan struct{}) // whatever ctx says
+		<-make(chan struct{}) // ignores ctx
 	case "late":
 		<-ctx.Done()
-		time.Sleep(time.Second) // the host has noticed, too
+		time.Sleep(time.Second) // gives the host time to notice
 	case "refuse":
 		return failureAnswer("I do not like it")
 	case "code":
@@ -173,7 +173,7 @@ func (h *hostile) misbehave(ctx context.Context, mode string, s hook.Scope) (any
 		}
 		return nil, status.Error(code, "I do not like it")
 	case "corrupt":
-		return wrapperspb.Bytes([]byte{0xff, 0xff, 0xff}), nil // in the place of the failure
+		return wrapperspb.Bytes([]byte{0xff, 0xff, 0xff}), nil // invalid bytes in place of the failure
 	case "oversize":
 		return failureAnswer(strings.Repeat("x", 20<<20))
 	case "chatter":
@@ -207,7 +207,7 @@ func (h *hostile) misbehave(ctx context.Context, mode string, s hook.Scope) (any
 	return nil, nil
 }
 
-// The verbs of the agent of these tests.
+// init adds the commands of the agent of these tests.
 func init() {
 	moreVerbs["end"] = func(ctx context.Context, a *agent.Agent, job string) any {
 		_, err := a.Scheduler().Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: job}, scheduler.DeregisterOptions{})
@@ -215,22 +215,22 @@ func init() {
 	}
 	moreVerbs["restart"] = func(ctx context.Context, a *agent.Agent, ids string) any {
 		for _, id := range strings.Fields(ids) {
-			go func() { _ = a.Alloc(id).RestartAll(ctx) }() // what becomes of it is seen
+			go func() { _ = a.Alloc(id).RestartAll(ctx) }() // the test checks the result in the events
 		}
 		return "ok"
 	}
 }
 
-// wrong is what a hook does wrong, and what is said of it.
+// wrong is a fault of a hook, and the expected message.
 type wrong struct {
 	at       hook.Point
 	mode     string
 	says     string
-	harmless bool // even where it counts
-	often    bool // there are many of its kind: -faults has them all
+	harmless bool // the fault is harmless even with on_error fail
+	often    bool // one of many similar faults, which run only with -faults
 }
 
-// wrongs are all of them.
+// wrongs returns all faults.
 func wrongs() (list []wrong) {
 	for m := range hook.AllPoints() {
 		list = append(list,
@@ -258,16 +258,16 @@ func wrongs() (list []wrong) {
 		wrong{at: hook.Prestart, mode: "lie crowd", says: "bytes, more than the 1048576 that are kept"})
 }
 
-// sufferer is a job with a hook that does wrong.
+// sufferer is a job with a hook that misbehaves.
 type sufferer struct {
 	wrong
 	job, hook string
 	lenient   bool
 	heard     map[string]bool
-	steps     []step // of its life, that are still to come
+	steps     []step // remaining steps of its life
 }
 
-// by is the hook that does a wrong.
+// by returns the name of the hook with the fault.
 func (w wrong) by() string {
 	if w.mode == "hang" || w.mode == "late" {
 		return tardy(w.at)
@@ -275,15 +275,15 @@ func (w wrong) by() string {
 	return "bad"
 }
 
-// text is the job, which lives with a hook that does wrong.
+// text returns the job, with the hook that misbehaves.
 func (s *sufferer) text(killTimeout string) string {
 	return hookedJob(s.job, 0, killTimeout, map[string]string{s.hook: fmt.Sprintf("{ at = %q, mode = %q }", s.at, s.mode)})
 }
 
-// step is what is waited for, and what is done then.
+// step is a condition to wait for, and an action after it.
 type step struct {
 	what string
-	ok   func(*api.Allocation) bool // nil if there is none any more
+	ok   func(*api.Allocation) bool // called with nil after the allocation is gone
 	then func(*api.Allocation)
 }
 
@@ -291,7 +291,7 @@ func (s *sufferer) String() string {
 	return fmt.Sprintf("%s at %s, lenient %v", s.mode, s.at, s.lenient)
 }
 
-// told reports whether an event says what the hook has done.
+// told reports whether an event contains the expected message.
 func (s *sufferer) told() bool {
 	for message := range s.heard {
 		if strings.Contains(message, s.hook) && strings.Contains(message, s.at.String()+": ") && strings.Contains(message, s.says) && strings.Contains(message, "(on_error is warn)") == s.lenient {
@@ -301,8 +301,8 @@ func (s *sufferer) told() bool {
 	return false
 }
 
-// live plans the life of a sufferer. What is to be done when the agent goes is done
-// when all others are over: replaced says whether the next agent is there.
+// live plans the life of a sufferer. Steps for the shutdown of the agent run after all
+// other steps of all jobs: replaced reports whether the next agent runs.
 func (s *sufferer) live(n *node, replaced *bool) {
 	register := func(timeout string) {
 		n.register(s.text(timeout))
@@ -352,8 +352,7 @@ func (s *sufferer) live(n *node, replaced *bool) {
 	}
 }
 
-// advance lets it go on if what is waited for has come, and reports whether its life
-// is over.
+// advance runs the next step if its condition holds, and reports whether no step is left.
 func (s *sufferer) advance(a *api.Allocation) bool {
 	hear(a, s.heard)
 	if len(s.steps) == 0 {
@@ -370,10 +369,9 @@ func (s *sufferer) advance(a *api.Allocation) bool {
 	return len(s.steps) == 0
 }
 
-// TestHostileHooks has a hook do wrong at each moment, in each way, for many jobs at
-// once. It costs its own allocation what the operator has said, and nobody else
-// anything: neither one that has the same hook, which treats it well, nor one that
-// has none.
+// TestHostileHooks makes a hook misbehave at each hook point, in each way, for many jobs at
+// once. Each fault affects its own allocation as on_error says, and no other allocation:
+// neither an allocation in which the same hook behaves, nor an allocation without it.
 func TestHostileHooks(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
@@ -403,7 +401,7 @@ func TestHostileHooks(t *testing.T) {
 	neighbour := &sufferer{wrong: wrong{at: hook.Prerun, mode: "nothing"}, job: "neighbour", hook: "bad", heard: map[string]bool{}}
 	n.register(neighbour.text("1s"))
 
-	// So many at once: the others begin when some are over.
+	// Number of concurrent jobs: the others start when some have ended.
 	const crowd = 40
 	begun := 0
 	var waiting []string

@@ -11,9 +11,9 @@ import (
 )
 
 // isolatingDriver is a driver plugin whose tasks see only a part of the host's files:
-// `isolating-driver chroot` or `isolating-driver image`, of which the drivers are called
-// in_chroot and in_image. A task is a script of a shell. Both need mount namespaces,
-// and the programs unshare, mount and chroot.
+// `isolating-driver chroot` or `isolating-driver image` serve the drivers in_chroot and
+// in_image. A task is a shell script. Both need mount namespaces, and the programs unshare,
+// mount and chroot.
 func isolatingDriver() { sdk.Serve(&isolating{os.Args[1]}) }
 
 type isolating struct{ isolation string }
@@ -30,9 +30,9 @@ func (d *isolating) Info() sdk.Info {
 	}
 }
 
-// The programs that make what a task sees, and become the task. Their arguments are the
-// directory of the task, the shared one, user and group, and the script of the task. What
-// they mount is in a namespace of the task, and ends with it.
+// isolations are the scripts that mount the files of the task, and become the task. Their
+// arguments are the directory of the task, the shared one, user and group, and the script
+// of the task. Their mounts are in a namespace of the task, and end with it.
 var isolations = map[string]string{
 	// The directory of the task becomes its root.
 	"chroot": `set -e
@@ -73,7 +73,7 @@ func (d *isolating) Start(ctx context.Context, start *sdk.StartRequest) (*proces
 		return nil, err
 	}
 	asRoot := *start
-	asRoot.User = "" // until the task has its root
+	asRoot.User = "" // root until the task has its root directory
 	return process.Start(ctx, &asRoot, process.Command{Path: "/usr/bin/unshare", Dir: "/", Args: []string{
 		"--mount", "/bin/sh", "-c", isolations[d.isolation], "isolate",
 		start.TaskDir(), filepath.Join(start.AllocDir, "alloc"), fmt.Sprintf("%d:%d", cred.Uid, cred.Gid), config.Script,

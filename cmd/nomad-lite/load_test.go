@@ -16,7 +16,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// load is what an agent holds: descriptors of all its processes, and goroutines
+// load is the resource usage of an agent: descriptors of all its processes, and goroutines
 // and memory of its own.
 type load struct {
 	descriptors int
@@ -49,8 +49,8 @@ func (s *served) load() load {
 	return l
 }
 
-// lurk asks for a stream over a connection of its own, reads until the text comes,
-// and hangs up without a word.
+// lurk requests a stream over a connection of its own, reads until the text comes, and
+// closes the connection without a further message.
 func (s *served) lurk(path, until string) error {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.address, "http://"))
 	if err != nil {
@@ -70,17 +70,17 @@ func (s *served) lurk(path, until string) error {
 	return fmt.Errorf("the stream ended: %v", seen.Err())
 }
 
-// 500 followers of one log and 100 terminals at once, of which half go without a
-// word: all get what they ask for, and nothing is left of them.
+// 500 followers of one log and 100 terminals connect at once, and half of them close the
+// connection without a message: all get their output, and the agent keeps nothing of them.
 func TestCrowd(t *testing.T) {
 	const followers, sessions = 500, 100
 	t.Parallel()
-	// Who is still there when the agent ends goes with it.
+	// These clients are still connected when the agent shuts down.
 	var last sync.WaitGroup
 	t.Cleanup(last.Wait)
 	s := serve(t, false)
 	alloc := s.run("crowd", api.JobTypeService, "running", shell("web", "n=0; while :; do n=$((n+1)); echo line $n; sleep 0.2; done",
-		func(task *api.Task) { task.Resources.MemoryMB = new(200) })) // the commands of all sessions are in it
+		func(task *api.Task) { task.Resources.MemoryMB = new(200) })) // the commands of all sessions count as memory of the task
 	logs := "/v1/client/fs/logs/" + alloc.ID + "?task=web&type=stdout&follow=true&plain=true&origin=end"
 	file := "/v1/client/fs/stream/" + alloc.ID + "?path=alloc/logs/web.stdout.0&origin=end"
 	crowd := func(followers, sessions int) {
@@ -113,7 +113,7 @@ func TestCrowd(t *testing.T) {
 		}
 		all.Wait()
 	}
-	crowd(20, 8) // what is kept for good is there after these
+	crowd(20, 8) // permanent memory and descriptors exist after these clients
 	before := s.load()
 	crowd(followers, sessions)
 	s.eventually("nothing is left of the crowd", func() (string, bool) {
@@ -138,7 +138,7 @@ func TestCrowd(t *testing.T) {
 	})
 }
 
-// vanishing is the terminal of somebody who goes when he has read a word.
+// vanishing is a terminal that disconnects after it has read a word.
 type vanishing struct {
 	out    *bytes.Buffer
 	vanish func()

@@ -18,7 +18,7 @@ func TestFindJob(t *testing.T) {
 		`{"ID": "two", "Namespace": "a"}`,
 		`{"ID": "two", "Namespace": "b"}`,
 	}
-	// This server filters by prefix only, as one that is older does.
+	// This server filters by prefix only, like older servers.
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.FormValue("filter") != "" {
 			http.Error(w, "failed to create result paginator: failed to read filter expression", http.StatusBadRequest)

@@ -12,8 +12,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// scripted is a server that gives each of its answers once, and the last one again
-// and again.
+// scripted returns a client of a server that gives each of its answers once, and repeats
+// the last.
 func scripted(t *testing.T, answers map[string][]string) *api.Client {
 	index := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -12,8 +12,8 @@ import (
 
 const someID = "8ba85cef-0000-4000-8000-000000000001"
 
-// oneOfEach are the endpoints that list something, with one of it that has no more
-// than it must have.
+// oneOfEach are the list endpoints, each with an answer of one object that has only the
+// required fields.
 var oneOfEach = map[string]string{
 	"/v1/allocations":                             `[{"ID": "` + someID + `"}]`,
 	"/v1/allocation/" + someID:                    `{"ID": "` + someID + `"}`,
@@ -48,9 +48,9 @@ var oneOfEach = map[string]string{
 	"/v1/client/allocation/" + someID + "/checks": `{"c": {}}`,
 }
 
-// TestOddServers runs each command against servers that answer what no Nomad does.
-// Whatever that makes of a command, it is no panic, and who gets an error learns
-// what for. Nothing at all is among the answers (checklist 42).
+// TestOddServers runs each command against servers whose answers no Nomad server sends. No
+// answer may cause a panic, and each error must name the failed operation. An empty answer
+// is among them (checklist 42).
 func TestOddServers(t *testing.T) {
 	t.Parallel()
 	answers := map[string]http.HandlerFunc{
@@ -130,7 +130,7 @@ func runCommand(t *testing.T, address, command string) (code int, stderr string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	words := len(strings.Fields(cmd.CommandPath())) - 1 // without that of the program
+	words := len(strings.Fields(cmd.CommandPath())) - 1 // without the name of the program
 	var out, said bytes.Buffer
 	s.out, s.err = &out, &said
 	code = execute(slices.Insert(args, words, "-address", address), s)

@@ -16,10 +16,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// oldDriver is a driver plugin as they were written years ago, from the wire up
-// and without any of our code: no Init, no Shutdown, no Inspect, sub-messages
-// left out wherever that is possible, and a name that is not that of its file.
-// Its one task writes its greeting and ends.
+// oldDriver is a driver plugin in the style of old drivers, written directly for the wire
+// format and without code of nomad-lite: no Init, no Shutdown, no Inspect, sub-messages
+// omitted wherever possible, and a name other than its file's. Its only task writes its
+// greeting and exits.
 func oldDriver() {
 	dir, err := os.MkdirTemp("", "old")
 	if err != nil {
@@ -50,7 +50,7 @@ type gramophone struct {
 	host  []byte                   // NomadConfig.driver of the last SetConfig
 }
 
-// fixed are the answers that never change, in hex.
+// fixed are the constant answers, in hex.
 var fixed = map[string]string{
 	// driver, v0.1.0, 0.0.1, gramophone
 	"BasePlugin/PluginInfo":   "0802" + "1206" + "76302e312e30" + "1a05" + "302e302e31" + "220a" + "6772616d6f70686f6e65",
@@ -87,7 +87,7 @@ func (d *gramophone) handle(stream grpc.ServerStream) error {
 	case "GRPCController/Shutdown":
 		d.stop()
 		return stream.SendMsg(&raw{})
-	case "Driver/Fingerprint": // healthy, no attributes, no description
+	case "Driver/Fingerprint": // the answer: healthy, no attributes, no description
 		if err := stream.SendMsg(&raw{0x10, 0x02}); err != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ func (d *gramophone) handle(stream grpc.ServerStream) error {
 	case "Driver/TaskEvents":
 		<-stream.Context().Done()
 		return nil
-	case "Driver/TaskStats": // stats without usage or time
+	case "Driver/TaskStats": // the answer: stats without usage or time
 		if err := stream.SendMsg(&raw{0x0a, 0x00}); err != nil {
 			return err
 		}
@@ -107,9 +107,9 @@ func (d *gramophone) handle(stream grpc.ServerStream) error {
 		id := string(field(config, 1))
 		linux := field(field(config, 6), 2)
 		if err := d.play(id, string(field(config, 11)), field(config, 3), string(field(linux, 9))); err != nil {
-			return err // a plain error: code Unknown
+			return err // a plain error becomes the code Unknown
 		}
-		var handle []byte // version 1, the config as it came, no state
+		var handle []byte // version 1, the config unchanged, no state
 		handle = protowire.AppendTag(handle, 1, protowire.VarintType)
 		handle = protowire.AppendVarint(handle, 1)
 		handle = protowire.AppendTag(handle, 2, protowire.BytesType)
@@ -138,8 +138,7 @@ func (d *gramophone) handle(stream grpc.ServerStream) error {
 	return status.Errorf(codes.Unimplemented, "unknown method %s", full)
 }
 
-// play is the task. The greeting is the only string in the config. A cgroup is
-// expected to be there.
+// play runs the task. The greeting is the only string in the config. The cgroup must exist.
 func (d *gramophone) play(id, path string, config []byte, cgroup string) error {
 	if _, err := os.Stat(cgroup); cgroup != "" && err != nil {
 		return err
@@ -152,8 +151,8 @@ func (d *gramophone) play(id, path string, config []byte, cgroup string) error {
 	d.mu.Lock()
 	host := d.host
 	d.mu.Unlock()
-	// As drivers made from the public skeleton, it takes for granted that the host
-	// has sent its ports and its cores: without them it panics.
+	// Like drivers made from the public skeleton, this driver assumes that the host has
+	// sent its ports and its cores: without them it panics.
 	ports := [2]uint64{numbers(host, 2)[0], numbers(host, 1)[0]}
 	topology := fields(host, 3)[0]
 	cores := fields(topology, 3)
@@ -174,7 +173,7 @@ func (d *gramophone) play(id, path string, config []byte, cgroup string) error {
 	return nil
 }
 
-// field finds the bytes of one field of a message; nil if it is not there.
+// field returns the bytes of one field of a message, nil if the field is missing.
 func field(message []byte, want protowire.Number) []byte {
 	if values := fields(message, want); len(values) > 0 {
 		return values[0]
@@ -182,7 +181,7 @@ func field(message []byte, want protowire.Number) []byte {
 	return nil
 }
 
-// fields finds the bytes of a repeated field.
+// fields returns the bytes of a repeated field.
 func fields(message []byte, want protowire.Number) (values [][]byte) {
 	each(message, want, protowire.BytesType, func(value []byte) {
 		bytes, _ := protowire.ConsumeBytes(value)
@@ -191,7 +190,7 @@ func fields(message []byte, want protowire.Number) (values [][]byte) {
 	return values
 }
 
-// numbers finds the values of a field that is a number.
+// numbers returns the values of a numeric field.
 func numbers(message []byte, want protowire.Number) (values []uint64) {
 	each(message, want, protowire.VarintType, func(value []byte) {
 		n, _ := protowire.ConsumeVarint(value)
@@ -217,7 +216,7 @@ func each(message []byte, want protowire.Number, wantType protowire.Type, use fu
 	}
 }
 
-// raw is a message as it is on the wire.
+// raw is an encoded message.
 type raw []byte
 
 type rawCodec struct{}

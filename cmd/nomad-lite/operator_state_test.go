@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// statefile FILE makes a state file, and with the arguments FILE OLD NEW
-// replaces some bytes of one, wherever they are.
+// statefile FILE creates a state file. With the arguments FILE OLD NEW it replaces bytes in
+// a state file, wherever they are.
 func statefile(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 && len(args) != 3 {
 		ts.Fatalf("usage: statefile FILE [OLD NEW]")

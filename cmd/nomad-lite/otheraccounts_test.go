@@ -32,8 +32,8 @@ var (
 	accountSeed      = flag.Uint64("account-seed", 0, "the seed of the first schedule; random if it is 0")
 )
 
-// Users of tasks, and accounts that attack them. None has an entry in the user database
-// but nobody, to whom the shared directories of all allocations belong.
+// These are the users of tasks, and the accounts that attack them. None has an entry in the
+// user database except nobody, which owns the shared directories of all allocations.
 const (
 	firstUser, secondUser, laterUser = 4001, 4002, 4003
 	stranger, nobodyUser             = 4242, 65534
@@ -42,21 +42,21 @@ const (
 // planted is the text of each template and artifact.
 const planted = "planted-secret"
 
-// intruder is an account that tries everything with the files of an agent whose paths it
-// knows.
+// intruder is an account that attacks the files and processes of an agent whose paths it
+// has.
 type intruder struct {
 	uid      int
-	own      string // a directory of its own, on the same file system
+	own      string // directory of the intruder, on the same file system
 	paths    *atomic.Pointer[[]string]
 	pids     *atomic.Pointer[[]int]
 	attempts atomic.Int64
 
 	mu        sync.Mutex
 	successes []string
-	counts    map[string]*outcome // by what was tried
+	counts    map[string]*outcome // outcomes by kind of attack
 }
 
-// outcome counts what an intruder has tried, and how often it succeeded.
+// outcome counts the attempts of an attack, and its successes.
 type outcome struct{ tried, succeeded int }
 
 func (o outcome) String() string { return fmt.Sprintf("%d of %d", o.succeeded, o.tried) }
@@ -65,14 +65,15 @@ func (o outcome) String() string { return fmt.Sprintf("%d of %d", o.succeeded, o
 func (i *intruder) run(ctx context.Context, seed uint64) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		done <- i.attack(ctx, rand.New(rand.NewPCG(seed, uint64(i.uid))))
 	}()
 	return <-done
 }
 
 func (i *intruder) attack(ctx context.Context, r *rand.Rand) error {
-	// Raw, because those of package syscall change all threads.
+	// Raw system calls change only this thread; the functions of package syscall change all
+	// threads.
 	id := uintptr(i.uid)
 	for _, c := range [][4]uintptr{{unix.SYS_SETGROUPS, 0, 0, 0}, {unix.SYS_SETRESGID, id, id, id}, {unix.SYS_SETRESUID, id, id, id}} {
 		if _, _, errno := unix.RawSyscall(c[0], c[1], c[2], c[3]); errno != 0 {
@@ -88,7 +89,7 @@ func (i *intruder) attack(ctx context.Context, r *rand.Rand) error {
 			}
 			for _, file := range []string{"environ", "maps"} {
 				path := fmt.Sprintf("/proc/%d/%s", pid, file)
-				if text, _ := os.ReadFile(path); len(text) > 0 { // that of a zombie is empty for all
+				if text, _ := os.ReadFile(path); len(text) > 0 { // every account can read the empty text of a zombie
 					i.try("read", path, nil)
 				}
 			}
@@ -104,21 +105,21 @@ func (i *intruder) attack(ctx context.Context, r *rand.Rand) error {
 	return nil
 }
 
-// signal tries each way to signal a process. Which signal it is makes no difference to the
-// kernel, but for SIGCONT, which has an exception for processes of the same session.
+// signal tries each way to signal a process. The kernel treats all signals alike, except
+// SIGCONT, which has an exception for processes of the same session.
 func (i *intruder) signal(pid int) {
 	name := strconv.Itoa(pid)
 	i.try("signal", name, unix.Kill(pid, 0))
 	i.try("continue", name, unix.Kill(pid, unix.SIGCONT))
 	i.try("signal the thread", name, unix.Tgkill(pid, pid, 0))
-	i.try("signal the group", name, unix.Kill(-pid, 0)) // that of most is their own
+	i.try("signal the group", name, unix.Kill(-pid, 0)) // most processes lead their own group
 	if fd, err := unix.PidfdOpen(pid, 0); err == nil {
 		i.try("signal the handle", name, unix.PidfdSendSignal(fd, 0, nil, 0))
 		unix.Close(fd)
 	}
 }
 
-// once tries one thing with a path.
+// once tries one attack on a path.
 func (i *intruder) once(r *rand.Rand, path string) {
 	evil := filepath.Join(path, "evil")
 	mine := filepath.Join(i.own, strconv.FormatUint(r.Uint64(), 36))
@@ -207,14 +208,14 @@ func publicTemp(t *testing.T) string {
 	return dir
 }
 
-// watched is what intruders know: all paths below a directory, and the processes of the
-// agent and of its tasks.
+// watched are the targets of the intruders: all paths below a directory, and the processes
+// of the agent and of its tasks.
 type watched struct {
 	paths atomic.Pointer[[]string]
 	pids  atomic.Pointer[[]int]
 }
 
-// follow looks until ctx ends. It rests longer than a look takes.
+// follow refreshes the targets until ctx ends. It sleeps longer than a refresh takes.
 func (w *watched) follow(ctx context.Context, dataDir string, pids func() []int) {
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -225,7 +226,7 @@ func (w *watched) follow(ctx context.Context, dataDir string, pids func() []int)
 
 func (w *watched) look(dataDir string, processes func() []int) {
 	var paths []string
-	// What vanishes meanwhile is no error.
+	// Files that vanish during the walk are not an error.
 	_ = filepath.WalkDir(dataDir, func(path string, e fs.DirEntry, err error) error {
 		paths = append(paths, path)
 		return nil
@@ -237,8 +238,8 @@ func (w *watched) look(dataDir string, processes func() []int) {
 	w.pids.Store(&pids)
 }
 
-// processesBut returns the processes of the node, and those of its tasks, that do not run as
-// one of the users.
+// processesBut returns the processes of the node and of its tasks that run as none of the
+// users.
 func (s *served) processesBut(users ...int) (found []int) {
 	for pid := range processes(s.work) {
 		var st unix.Stat_t
@@ -249,11 +250,11 @@ func (s *served) processesBut(users ...int) (found []int) {
 	return found
 }
 
-// An account of the machine that knows every path reads, lists, replaces, links, mounts and
-// signals nothing of an agent that is root, while tasks start, render, download, restart and
-// end in random schedules, in each of which the agent is killed or stopped, and started
-// again. The tasks themselves check that they have what is theirs, and nothing of one
-// another.
+// An account of the machine that has every path reads, lists, replaces, links, mounts and
+// signals nothing of an agent that is root, while tasks start, render, download, restart
+// and end in random schedules, in each of which the agent is killed or stopped, and started
+// again. The tasks themselves check that they have their own files, and no access to the
+// files of other tasks.
 func TestOtherAccountsGetNothing(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an agent that is not root closes its data directory, which runtime/agent tests")
@@ -286,7 +287,7 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 			}
 		})
 	}
-	// Also after a schedule that has failed because an intruder has succeeded.
+	// The check also runs after a schedule that failed because of an intruder.
 	defer func() {
 		end()
 		running.Wait()
@@ -310,7 +311,8 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	}
 }
 
-// An intruder succeeds where it can: else TestOtherAccountsGetNothing would show nothing.
+// This test shows that an intruder can succeed: without it TestOtherAccountsGetNothing
+// would prove nothing.
 func TestIntruderSucceedsWhereAllIsOpen(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root becomes another user")
@@ -319,13 +321,13 @@ func TestIntruderSucceedsWhereAllIsOpen(t *testing.T) {
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	for n := range 50 { // each can be taken away once
+	for n := range 50 { // each file can be removed once
 		file := filepath.Join(dir, strconv.Itoa(n))
 		if err := errors.Join(os.WriteFile(file, []byte(planted), 0o666), os.Chmod(file, 0o666)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// A process of another user, which the intruder may not signal, and one of its own.
+	// The intruder has no permission to signal the first process; the second is its own.
 	var pids []int
 	for _, uid := range []uint32{nobodyUser, stranger} {
 		cmd := exec.Command("sleep", "1000")
@@ -348,7 +350,7 @@ func TestIntruderSucceedsWhereAllIsOpen(t *testing.T) {
 	if err := i.run(ctx, 1); err != nil {
 		t.Fatal(err)
 	}
-	made := 0 // of one name in the directory
+	made := 0 // number of created files; all attempts use one name in the directory
 	for _, what := range []string{"create", "mkdir", "symlink", "make a FIFO"} {
 		if o := i.counts[what]; o != nil {
 			made += o.succeeded
@@ -369,7 +371,7 @@ func TestIntruderSucceedsWhereAllIsOpen(t *testing.T) {
 	}
 }
 
-// lasting is an agent that keeps its state, and whose tasks go on when it has ended.
+// lasting is an agent that keeps its state, and whose tasks continue after it has exited.
 type lasting struct {
 	*served
 	config, data, log string
@@ -437,8 +439,8 @@ func serveLasting(t *testing.T) *lasting {
 	return s
 }
 
-// start starts an agent and waits until it is ready. It is no process of the session of the
-// test, of which the intruders are.
+// start starts an agent and waits until it is ready. The agent is not in the session of the
+// test, to which the intruders belong.
 func (s *lasting) start() {
 	s.t.Helper()
 	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -475,7 +477,7 @@ func (s *lasting) end(how unix.Signal) {
 	}
 }
 
-// stopJobs stops what a schedule has left that has failed.
+// stopJobs stops the jobs that a failed schedule has left.
 func (s *lasting) stopJobs() {
 	jobs, _, err := s.Jobs().List(nil)
 	if err != nil {
@@ -493,19 +495,19 @@ func (s *lasting) stopJobs() {
 	})
 }
 
-// schedule is a random sequence of what happens to jobs, and one end of the agent.
+// schedule is a random sequence of operations on jobs, and one end of the agent.
 type schedule struct {
 	*lasting
 	rand *rand.Rand
 	seed uint64
 	url  string
-	how  unix.Signal // ends the agent
+	how  unix.Signal // signal that ends the agent
 
-	steps int // until the agent is ended
+	steps int // number of steps until the agent is ended
 }
 
-// accountJobs are the groups of a schedule. Tasks without a user of their own that run as
-// nobody are not among them: another process of nobody may do everything with them.
+// accountJobs are the groups of a schedule. They have no tasks without a user of their own
+// that run as nobody, because another process of nobody has full access to such tasks.
 var accountJobs = map[string]func(*schedule) *api.TaskGroup{
 	"as-root": func(s *schedule) *api.TaskGroup { return accountGroup(s.accountTask("main", "", "")) },
 	"as-user": func(s *schedule) *api.TaskGroup {
@@ -517,7 +519,7 @@ var accountJobs = map[string]func(*schedule) *api.TaskGroup{
 	"after-other": (*schedule).afterAnother,
 }
 
-// isolatedJobs are the groups of which each schedule has one.
+// isolatedJobs are groups of which each schedule has exactly one.
 var isolatedJobs = map[string]func(*schedule) *api.TaskGroup{
 	"in-chroot": func(s *schedule) *api.TaskGroup {
 		return accountGroup(isolated("chroot", s.accountTask("main", strconv.Itoa(firstUser), onlyOwnRoot)))
@@ -537,7 +539,7 @@ test -d /secrets
 if test -e /proc/self || test -e /etc/passwd; then exit 1; fi
 `
 
-// isolated has a task of a shell run by another driver.
+// isolated changes a shell task so that another driver runs it.
 func isolated(isolation string, t *api.Task) *api.Task {
 	t.Driver = "in_" + isolation
 	t.Config = map[string]any{"script": t.Config["args"].([]string)[1]}
@@ -554,7 +556,7 @@ func accountGroup(tasks ...*api.Task) *api.TaskGroup {
 	return g
 }
 
-// ownFiles is a script that fails unless a task has what is its own.
+// ownFiles is a script that fails unless the task has its own files.
 const ownFiles = `set -e
 test "$(cat $NOMAD_SECRETS_DIR/t)" = ` + planted + `
 test "$(cat $NOMAD_TASK_DIR/t)" = ` + planted + `
@@ -562,8 +564,8 @@ test "$(cat $NOMAD_TASK_DIR/artifact/a)" = ` + planted + `
 for d in $NOMAD_TASK_DIR $NOMAD_SECRETS_DIR $NOMAD_ALLOC_DIR/data $NOMAD_TASK_DIR/../tmp; do echo x > $d/by-$NOMAD_TASK_NAME; rm $d/by-$NOMAD_TASK_NAME; done
 `
 
-// accountTask is a task with templates and an artifact, that checks them, does what the
-// script says, and runs on.
+// accountTask returns a task with templates and an artifact, which checks them, runs the
+// script, and continues.
 func (s *schedule) accountTask(name, user, script string) *api.Task {
 	return shell(name, ownFiles+script+forever, func(t *api.Task) {
 		t.User = user
@@ -575,7 +577,7 @@ func (s *schedule) accountTask(name, user, script string) *api.Task {
 	})
 }
 
-// cannotRead is a script that fails where the task can read the files of others.
+// cannotRead returns a script that fails if the task can read the files of other users.
 func cannotRead(others ...string) (script string) {
 	for _, name := range others {
 		for _, file := range []string{"secrets/t", "local/t"} {
@@ -585,7 +587,7 @@ func cannotRead(others ...string) (script string) {
 	return script
 }
 
-// severalUsers are tasks of several users, who cannot read one another's files.
+// severalUsers returns tasks of several users, who cannot read one another's files.
 func (s *schedule) severalUsers() *api.TaskGroup {
 	const unlisted = "if ls $NOMAD_ALLOC_DIR/../%s; then exit 1; fi\n"
 	return accountGroup(s.accountTask("root", "", ""),
@@ -593,14 +595,14 @@ func (s *schedule) severalUsers() *api.TaskGroup {
 		s.accountTask("second", strconv.Itoa(secondUser), cannotRead("root", "first")+fmt.Sprintf(unlisted+unlisted, "root", "first")))
 }
 
-// eachIsolation are tasks of several users with one driver each.
+// eachIsolation returns tasks of several users with one driver each.
 func (s *schedule) eachIsolation() *api.TaskGroup {
 	return accountGroup(s.accountTask("none", strconv.Itoa(firstUser), cannotRead("chroot", "image")),
 		isolated("chroot", s.accountTask("chroot", strconv.Itoa(secondUser), onlyOwnRoot+cannotRead("none", "image"))),
 		isolated("image", s.accountTask("image", strconv.Itoa(laterUser), onlyOwnRoot+cannotRead("none", "chroot"))))
 }
 
-// dropsPrivileges is a task of root that goes on as another user.
+// dropsPrivileges returns a task that starts as root and continues as another user.
 func (s *schedule) dropsPrivileges() *api.TaskGroup {
 	as := fmt.Sprintf("setpriv --reuid=%d --regid=%d --clear-groups", laterUser, laterUser)
 	task := s.accountTask("main", "", as+` sh -c 'set -e; cat $NOMAD_SECRETS_DIR/t; echo x > $NOMAD_TASK_DIR/cache'
@@ -610,8 +612,8 @@ if `+as+` sh -c 'echo x > $NOMAD_TASK_DIR/t'; then exit 1; fi
 	return accountGroup(task)
 }
 
-// afterAnother is a task that starts when a task of another user has ended, and finds what
-// that has left for it.
+// afterAnother returns a task that starts when a task of another user has ended, and uses
+// the files that the other task has left.
 func (s *schedule) afterAnother() *api.TaskGroup {
 	first := shell("first", "echo "+planted+" > $NOMAD_ALLOC_DIR/data/left", func(t *api.Task) {
 		t.User = strconv.Itoa(secondUser)
@@ -627,8 +629,8 @@ func (s *schedule) some(count int, jobs map[string]func(*schedule) *api.TaskGrou
 	return names[:count]
 }
 
-// step is a moment between two things that a schedule does. At one of them the agent is
-// ended, and started again a little later.
+// step is called between two operations of a schedule. At one of the steps it ends the
+// agent, and starts it again a little later.
 func (s *schedule) step() {
 	s.t.Helper()
 	s.steps--

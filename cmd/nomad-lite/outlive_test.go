@@ -41,8 +41,8 @@ func (n *outageNode) installBuild(script string) (before []byte) {
 	return before
 }
 
-// An agent ends the plugin of the build before, and the next build does not start:
-// the tasks run on, over the end of that agent too, until a build recovers them.
+// An agent stops the plugin of the earlier build, and the next build does not start: the
+// tasks continue, also after the end of that agent, until a build recovers them.
 func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 	for name, broken := range map[string]string{
 		"it exits":                           "#!/bin/sh\nexit 3\n",
@@ -73,7 +73,7 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 				n.await("the plugin of the build before has ended, and the tasks run", func(v survivors) bool {
 					return !plugin.Alive() && v.running() == len(jobs)
 				})
-				time.Sleep(500 * time.Millisecond) // what an agent did wrong now it would do at once
+				time.Sleep(500 * time.Millisecond) // a wrong action of the agent would follow at once
 				v := n.await("the tasks run", func(survivors) bool { return true })
 				for _, job := range jobs {
 					if _, s := v.task(job); s == nil || s.State != model.TaskRunning || s.Failed || s.Restarts != 0 {
@@ -102,8 +102,8 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 	}
 }
 
-// ownedBy returns the processes that name an allocation in their environment or in
-// their command line.
+// ownedBy returns the processes that have the id of an allocation in their environment or
+// in their command line.
 func ownedBy(t *testing.T, id string) (found []int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
@@ -124,12 +124,12 @@ func ownedBy(t *testing.T, id string) (found []int) {
 	return found
 }
 
-// The children of a task, also those in sessions of their own, end with it, whether
-// the keeper that adopts orphans is still the one that was there when they started.
+// The children of a task, also in sessions of their own, end with the task, whether or not
+// the keeper that adopts orphans is still the keeper of their start.
 func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 	eachDriver(t, func(n *outageNode) {
 		script, count := "trap '' INT; sleep 1000 & setsid sleep 1000 & setsid sh -c 'sleep 1000 & (setsid sleep 1000 &); wait' & ", 6
-		if !n.withoutCgroups { // without them a process that hides its names is not found
+		if !n.withoutCgroups { // without cgroups, a process without the names in its environment is not found
 			script, count = script+"env -i setsid sh -c ': '$NOMAD_ALLOC_ID'; while :; do sleep 1; done' & ", count+1
 		}
 		jobs := []string{"stopped", "purged", "collected"}

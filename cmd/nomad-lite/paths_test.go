@@ -17,7 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 )
 
-// pathNode is a node whose data directory, or what leads to it, changes.
+// pathNode is a node whose data directory, or the path to it, changes.
 type pathNode struct {
 	*testing.T
 	dir, data, xdg string
@@ -26,7 +26,7 @@ type pathNode struct {
 	agent          *mortal
 }
 
-// start starts an agent on the path that the data directory has now.
+// start starts an agent on the current path of the data directory.
 func (n *pathNode) start() {
 	n.Helper()
 	n.agent = startMortalAs(n.T, n.uid, n.data, "XDG_RUNTIME_DIR="+n.xdg)
@@ -41,7 +41,7 @@ func startMortalAs(t *testing.T, uid int, data string, env ...string) *mortal {
 	return launchMortal(t, cmd)
 }
 
-// newRuntimeDir makes another directory for XDG_RUNTIME_DIR.
+// newRuntimeDir creates another directory for XDG_RUNTIME_DIR.
 func (n *pathNode) newRuntimeDir() {
 	n.Helper()
 	n.xdg = filepath.Join(n.dir, fmt.Sprint("xdg-", n.round))
@@ -59,8 +59,9 @@ func (n *pathNode) makeDir(path string) {
 }
 
 // remove removes the directories with the node's sockets: the one in the data directory,
-// and what the user's session and cleaners of temporary directories can remove. An agent
-// that runs makes them again at once, so that the removal may fail half way.
+// and the directories that the user's session and cleaners of temporary directories can
+// remove. A running agent creates them again at once, so that the removal can fail half
+// way.
 func (n *pathNode) remove() {
 	n.Helper()
 	links, _ := filepath.Glob("/run/nomad-lite/*")
@@ -71,18 +72,18 @@ func (n *pathNode) remove() {
 	}
 }
 
-// processes returns the processes of the node by kind, under whichever path of the data
-// directory they were started.
+// processes returns the processes of the node by kind, for every path of the data directory
+// under which they were started.
 func (n *pathNode) processes() map[string][]keeper.Process { return byKind(nodeProcesses(n.dir)) }
 
 // oneOfEach asserts that one keeper, one log collector and one plugin serve the node, and
-// that the keeper is the one that always was.
+// that the keeper is still the same process.
 func (n *pathNode) oneOfEach(what string, before map[string][]keeper.Process) {
 	n.Helper()
 	now := n.processes()
 	several := func(kind string) bool { return len(now[kind]) != 1 }
 	for limit := time.Now().Add(allowance); slices.ContainsFunc(helpers, several) && time.Now().Before(limit); {
-		time.Sleep(10 * time.Millisecond) // one that was replaced ends
+		time.Sleep(10 * time.Millisecond) // a replaced process needs time to exit
 		now = n.processes()
 	}
 	for kind, was := range before {
@@ -119,8 +120,8 @@ job %q {
 }
 `
 
-// check asserts that all tasks are owned, that nothing of their output is lost or
-// doubled, and that a plugin and a task can be started.
+// check asserts that all tasks are owned, that none of their output is lost or doubled, and
+// that a plugin and a task can be started.
 func (n *pathNode) check(what string, before map[string][]keeper.Process) {
 	n.Helper()
 	v := n.agent.await(what+": all tasks are owned", func(v survivors) bool { return v.Owned == pathTasks })
@@ -135,7 +136,7 @@ func (n *pathNode) check(what string, before map[string][]keeper.Process) {
 
 	plugins := n.processes()["plugin"]
 	for _, p := range plugins {
-		_ = p.Signal(syscall.SIGKILL) // or it has just been replaced
+		_ = p.Signal(syscall.SIGKILL) // the process can just have been replaced
 	}
 	n.round++
 	job := fmt.Sprint("once-", n.round)
@@ -155,9 +156,8 @@ func (n *pathNode) check(what string, before map[string][]keeper.Process) {
 
 const pathTasks = 3
 
-// TestDataDirectoryIsFoundByEveryPath changes how a data directory with running tasks is
-// reached, and removes the directories for sockets, while the agent runs and while it
-// does not.
+// TestDataDirectoryIsFoundByEveryPath changes the path to a data directory with running
+// tasks, and removes the directories for sockets, both with and without a running agent.
 func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to be other users")
@@ -165,7 +165,7 @@ func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		uid  int
-		data string // the name of the directory
+		data string // name of the data directory
 	}{
 		{"root", 0, "data"},
 		{"root with a long path", 0, strings.Repeat("data-", 30)},
@@ -199,7 +199,7 @@ func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 			link := filepath.Join(dir, "link")
 			for _, step := range []struct {
 				name  string
-				alive bool // the agent runs meanwhile
+				alive bool // the agent runs during the change
 				do    func() error
 			}{
 				{"sockets removed while the agent runs", true, func() error { n.remove(); return nil }},

@@ -54,7 +54,7 @@ its tasks are killed.
 
 Exit codes: 0 when nothing failed, else 1.`
 
-// pluginTestFile is looked for beside the plugin.
+// pluginTestFile is the name of the configuration file beside the plugin.
 const pluginTestFile = "plugin_test.hcl"
 
 func newPluginTestCommand(s *streams) *cobra.Command {
@@ -115,8 +115,8 @@ func testPlugin(ctx context.Context, s *streams, path string, args []string, tas
 }
 
 // interruptedTwice returns two contexts. The first interrupt ends first, so that the suite
-// ends after the case that runs, in good order; the second ends kill. stop releases
-// what this takes.
+// stops in order after the current case; the second ends kill. stop releases the signal
+// handler.
 func interruptedTwice(ctx context.Context, s *streams) (first, kill context.Context, stop func()) {
 	first, endFirst := context.WithCancelCause(ctx)
 	kill, endKill := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -148,7 +148,7 @@ func interruptedTwice(ctx context.Context, s *streams) (first, kill context.Cont
 	}
 }
 
-// readTasks fills in what the file says.
+// readTasks sets the fields of p from the file.
 func readTasks(s *streams, path string, p *sdktest.Plugin) error {
 	parser := hclparse.NewParser()
 	file, diags := parser.ParseHCLFile(path)
@@ -180,7 +180,7 @@ func readTasks(s *streams, path string, p *sdktest.Plugin) error {
 		case "shell":
 			_, diags = body(attribute, "exit 0")
 			p.Tasks.Shell = func(script string) map[string]any {
-				b, _ := body(attribute, script) // it has worked with another text
+				b, _ := body(attribute, script) // body has succeeded with another text
 				return b
 			}
 		default:
@@ -198,12 +198,12 @@ func readTasks(s *streams, path string, p *sdktest.Plugin) error {
 	return nil
 }
 
-// body is the value of an argument in the form of a config block. A script
-// stands for the variable of that name.
+// body returns the value of an argument in the form of a config block. script is the value
+// of the variable of that name.
 func body(attribute *hcl.Attribute, script string) (map[string]any, hcl.Diagnostics) {
 	var variables map[string]cty.Value
 	if script != "" {
-		// What the value becomes is a template once more, as in any config block.
+		// The value is interpolated once more, as in any config block.
 		variables = map[string]cty.Value{"script": cty.StringVal(hclspec.Verbatim(script))}
 	}
 	value, diags := attribute.Expr.Value(&hcl.EvalContext{Variables: variables})

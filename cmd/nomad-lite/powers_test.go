@@ -19,21 +19,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// powers are what a row of SECURITY.md says of a process.
+// powers are the limits that a row of SECURITY.md lists for a process.
 type powers struct {
 	capabilities uint64
-	all          bool // of root's capabilities
-	filtered     bool // system calls are
+	all          bool // the process has all capabilities of root
+	filtered     bool // system calls are filtered
 }
 
-// capabilityNames are those that a row can have.
+// capabilityNames are the capabilities in the table.
 var capabilityNames = map[string]uint64{
 	"CAP_CHOWN": 1 << unix.CAP_CHOWN, "CAP_DAC_OVERRIDE": 1 << unix.CAP_DAC_OVERRIDE, "CAP_FOWNER": 1 << unix.CAP_FOWNER, "CAP_FSETID": 1 << unix.CAP_FSETID,
 	"CAP_KILL": 1 << unix.CAP_KILL, "CAP_SETGID": 1 << unix.CAP_SETGID, "CAP_SETUID": 1 << unix.CAP_SETUID,
 	"CAP_SYS_ADMIN": 1 << unix.CAP_SYS_ADMIN, "CAP_SYS_PTRACE": 1 << unix.CAP_SYS_PTRACE,
 }
 
-// readPowers reads the table of SECURITY.md, by the arguments of the processes.
+// readPowers reads the table of SECURITY.md; its keys are the arguments of the processes.
 func readPowers(t *testing.T) map[string]powers {
 	t.Helper()
 	text, err := os.ReadFile("../../SECURITY.md")
@@ -55,8 +55,8 @@ func readPowers(t *testing.T) map[string]powers {
 	return rows
 }
 
-// check compares each thread of a process with a row. The capabilities of the test are all
-// that there are.
+// check compares each thread of a process with a row. "all" means the capabilities of the
+// test.
 func (p powers) check(pid int, bounded bool) error {
 	all, err := boundingSet("/proc/self/status")
 	if err != nil {
@@ -81,7 +81,7 @@ func (p powers) check(pid int, bounded bool) error {
 		if !p.all {
 			set := fmt.Sprintf("%016x", p.capabilities&all)
 			want = append(want, "CapInh:\t0000000000000000")
-			// The threads that render keep less.
+			// The threads that render have fewer capabilities.
 			for _, name := range []string{"CapPrm", "CapEff"} {
 				var has uint64
 				if _, rest, ok := bytes.Cut(status, []byte("\n"+name+":\t")); ok {
@@ -116,7 +116,7 @@ func boundingSet(status string) (set uint64, err error) {
 	return set, err
 }
 
-// processesWith returns the processes below the test that were started with arguments.
+// processesWith returns the descendants of the test that were started with arguments.
 func processesWith(args string) (found []int) {
 	parents := map[int]int{}
 	entries, _ := os.ReadDir("/proc")
@@ -127,7 +127,7 @@ func processesWith(args string) (found []int) {
 		}
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if err != nil {
-			continue // it has ended
+			continue // the process has exited
 		}
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		parents[pid], _ = strconv.Atoi(fields[1])
@@ -145,7 +145,7 @@ func processesWith(args string) (found []int) {
 	return found
 }
 
-// Each process of an agent has what SECURITY.md says, in each of its threads.
+// Each process of an agent has the limits that SECURITY.md lists, in each of its threads.
 func TestPowersOfProcesses(t *testing.T) {
 	if os.Geteuid() != 0 || runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
 		t.Skip("needs root, which has capabilities, and filters of system calls")

@@ -2,5 +2,6 @@
 
 package main
 
-// raceDetector says that the tests, and the agents that they start, run under it.
+// raceDetector reports whether the tests, and the agents that they start, run under the
+// race detector.
 const raceDetector = true

@@ -30,8 +30,8 @@ var (
 	killTasks = flag.Int("random-kills-tasks", 12, "number of tasks of TestRandomKills, half of them of each driver")
 )
 
-// execDriver serves raw_exec as a third-party driver: a file in the plugin directory
-// that calls itself external_exec.
+// execDriver serves raw_exec as a third-party driver: a file in the plugin directory with
+// the driver name external_exec.
 func execDriver() { sdk.Serve(&externalExec{}) }
 
 type externalExec struct{ rawexec.Driver }
@@ -67,9 +67,8 @@ plugin "exec-driver" {
 }
 `
 
-// randomKillsGroup is one group per driver. A task holds an exclusive lock, records
-// the start of each run and each end that it was asked for, and counts on its
-// standard output.
+// randomKillsGroup is one group per driver. A task holds an exclusive lock, records the
+// start of each run and each requested exit, and counts on its standard output.
 const randomKillsGroup = `
   group %[1]q {
     count = %[2]d
@@ -117,33 +116,33 @@ const randomKillsGroup = `
   }
 `
 
-// killAllowance is longer than the longest pause before a plugin is started again.
+// killAllowance is longer than the longest delay before a plugin is started again.
 const killAllowance = 2 * allowance
 
 // killRun is one run of TestRandomKills.
 type killRun struct {
 	*testing.T
 	random  *rand.Rand
-	dir     string // everything is below it
-	records string // what tasks record, one file per allocation
+	dir     string // directory of all files of the run
+	records string // records of the tasks, one file per allocation
 	config  string
 	log     *os.File
 	client  *api.Client
 	agent   *exec.Cmd
 
-	allocs  []string          // ids of the allocations, in the order of their names
-	drivers map[string]string // of the allocations
-	ends    map[string]int    // ends that the test has caused, by allocation
+	allocs  []string          // ids of the allocations, sorted by name
+	drivers map[string]string // driver by allocation
+	ends    map[string]int    // number of exits that the test has caused, by allocation
 	recent  map[string]bool   // allocations whose task was ended since the last check
 	broken  map[string][]int  // by allocation: runs whose plugin or agent did not survive the start
-	killed  map[string]int    // how often a kind of process was killed since the last check
-	keeper  time.Time         // when a keeper was killed last
-	history []string          // what was killed since the last check
+	killed  map[string]int    // number of kills since the last check, by kind of process
+	keeper  time.Time         // time at which a keeper was last killed
+	history []string          // kills since the last check
 }
 
-// TestRandomKills kills random pairs of the processes of a node while its tasks run
-// and end, and checks that no task, no exit status and no line of output is lost or
-// doubled, and that nothing is left at the end.
+// TestRandomKills kills random pairs of the processes of a node while its tasks run and
+// end, and checks that no task, no exit status and no line of output is lost or doubled,
+// and that the node leaves nothing behind.
 //
 //	go test -run TestRandomKills ./cmd/nomad-lite -random-kills 1h -random-kills-tasks 100 -timeout 90m
 func TestRandomKills(t *testing.T) {
@@ -212,7 +211,7 @@ func newKillRun(t *testing.T, random *rand.Rand) *killRun {
 		if t.Failed() {
 			r.keepLog()
 			for _, p := range nodeProcesses(r.data()) {
-				_ = p.Signal(syscall.SIGKILL) // the node does not end by itself any more
+				_ = p.Signal(syscall.SIGKILL) // the node no longer shuts down by itself
 			}
 		}
 		r.log.Close()
@@ -226,7 +225,7 @@ func newKillRun(t *testing.T, random *rand.Rand) *killRun {
 
 func (r *killRun) data() string { return filepath.Join(r.dir, "data") }
 
-// keepLog prints the end of the log and keeps the whole in the temporary directory.
+// keepLog prints the end of the log and keeps the whole log in the temporary directory.
 func (r *killRun) keepLog() {
 	text, err := os.ReadFile(r.log.Name())
 	if err != nil {
@@ -253,7 +252,7 @@ func (r *killRun) start() {
 	r.Cleanup(func() { _ = process.Kill() })
 }
 
-// end ends the agent with a signal and waits for it.
+// end sends a signal to the agent and waits until it exits.
 func (r *killRun) end(signal syscall.Signal) {
 	r.Helper()
 	if err := r.agent.Process.Signal(signal); err != nil {
@@ -261,7 +260,7 @@ func (r *killRun) end(signal syscall.Signal) {
 	}
 	err := r.agent.Wait()
 	if status := (*exec.ExitError)(nil); errors.As(err, &status) && status.Sys().(syscall.WaitStatus).Signal() == signal {
-		return // before it handles signals, or SIGKILL
+		return // the signal came before the agent handled signals, or was SIGKILL
 	}
 	if err != nil {
 		r.Errorf("agent, ended by %v: %v", signal, err)
@@ -317,11 +316,11 @@ func (r *killRun) await(what string, look func() error) {
 	r.Fatalf("%s: not within %v: %v", what, killAllowance, err)
 }
 
-// victimKinds are what may be killed, and "stop" is an orderly end of the agent.
+// victimKinds are the kinds of victims; "stop" is an orderly shutdown of the agent.
 var victimKinds = []string{"agent", "stop", "plugin", "exec-driver", "keeper", "log-collector", "task", "exit"}
 
-// pair kills two things shortly after each other, and starts the next agent when
-// the agent was one of them.
+// pair kills two victims shortly after each other, and starts the next agent when the agent
+// was one of them.
 func (r *killRun) pair() {
 	r.Helper()
 	first := victimKinds[r.random.IntN(len(victimKinds))]
@@ -329,7 +328,7 @@ func (r *killRun) pair() {
 	down := false
 	for _, kind := range []string{first, second} {
 		if kind == "agent" || kind == "stop" {
-			if down { // the second end comes while the next agent starts
+			if down { // the second kill comes while the next agent starts
 				r.start()
 				r.pause(150 * time.Millisecond)
 			}
@@ -370,7 +369,7 @@ func (r *killRun) awaitReaders() {
 // fifos counts the FIFOs of tasks that a process has open.
 func fifos(pid int) (count int) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
-	fds, _ := os.ReadDir(dir) // the process may have ended
+	fds, _ := os.ReadDir(dir) // the process can have exited
 	for _, fd := range fds {
 		if path, err := os.Readlink(filepath.Join(dir, fd.Name())); err == nil && strings.HasSuffix(path, ".fifo") {
 			count++
@@ -379,7 +378,7 @@ func fifos(pid int) (count int) {
 	return count
 }
 
-// strike kills one thing of a kind, if there is one.
+// strike kills one victim of a kind, if one exists.
 func (r *killRun) strike(kind string) {
 	r.Helper()
 	r.history = append(r.history, fmt.Sprint(time.Now().Format("15:04:05.000 "), kind))
@@ -393,7 +392,7 @@ func (r *killRun) strike(kind string) {
 		r.endTask(kind)
 	default:
 		for _, p := range byKind(nodeProcesses(r.data()))[kind] {
-			_ = p.Signal(syscall.SIGKILL) // it may have ended meanwhile
+			_ = p.Signal(syscall.SIGKILL) // the process can have exited
 			r.killed[kind]++
 			if kind == "keeper" {
 				r.keeper = time.Now()
@@ -402,8 +401,8 @@ func (r *killRun) strike(kind string) {
 	}
 }
 
-// endTask kills the process of a task, or asks it to exit with code 7. It takes one
-// whose latest run has recorded its start, and which was left alone since the last check.
+// endTask kills the process of a task, or makes it exit with code 7. It selects a task
+// whose latest run has recorded its start, and which was not ended since the last check.
 func (r *killRun) endTask(how string) {
 	r.Helper()
 	id := r.allocs[r.random.IntN(len(r.allocs))]
@@ -430,10 +429,10 @@ func (r *killRun) endTask(how string) {
 	r.ends[id]++
 }
 
-// taskRecord is what the task of one allocation has recorded.
+// taskRecord is the record of one allocation's task.
 type taskRecord struct {
-	pids   []int       // of its runs
-	last   map[int]int // by run: the number that it wrote before it exited by itself
+	pids   []int       // process ids of the runs
+	last   map[int]int // by run: the last number that the run wrote before it exited by itself
 	double bool
 }
 
@@ -459,14 +458,14 @@ func (r *killRun) record(id string) taskRecord {
 	return record
 }
 
-// check waits until all tasks run, and compares what the agent says with what the
-// tasks have recorded.
+// check waits until all tasks run, and compares the agent's report with the records of the
+// tasks.
 func (r *killRun) check() {
 	r.Helper()
 	r.await("the node is as it should be", func() error {
 		processes := byKind(nodeProcesses(r.data()))
-		// An end that comes while a plugin killed before this check is still away would be
-		// taken for one that the plugin has seen.
+		// If a task exits while a plugin is down that was killed before this check, the
+		// next check would expect its exit status.
 		for _, kind := range []string{"keeper", "log-collector", "plugin", "exec-driver"} {
 			if n := len(processes[kind]); n != 1 {
 				return fmt.Errorf("%d processes %s", n, kind)
@@ -513,14 +512,14 @@ func (r *killRun) checkAlloc(a *api.AllocationListStub, processes []keeper.Proce
 		return fmt.Errorf("%d runs, want %d", runs, wanted)
 	case a.ClientStatus != api.AllocClientStatusRunning || state == nil || state.State != model.TaskRunning:
 		return fmt.Errorf("status %s", a.ClientStatus)
-	case int(state.Restarts) < r.ends[a.ID]: // a start that finds no driver counts, too
+	case int(state.Restarts) < r.ends[a.ID]: // a start without a driver counts, too
 		return fmt.Errorf("%d restarts after %d ends", state.Restarts, r.ends[a.ID])
 	case len(processes) != 1 || processes[0].PID != record.pids[runs-1]:
 		return fmt.Errorf("processes %v, the last run is %v", processes, record.pids[runs-1])
 	}
 	ended := runs - 1
 	for slices.Contains(r.broken[a.ID], ended) {
-		ended-- // the agent has ended it
+		ended-- // the agent has ended this run
 	}
 	if ended > 0 {
 		if err := r.checkEnd(a.ID, record.last[ended] > 0, state); err != nil {
@@ -530,7 +529,7 @@ func (r *killRun) checkAlloc(a *api.AllocationListStub, processes []keeper.Proce
 	return r.checkOutput(a.ID, record)
 }
 
-// plugin is the kind of the process that serves the driver of an allocation.
+// plugin returns the kind of the process that serves the driver of an allocation.
 func (r *killRun) plugin(id string) string {
 	if r.drivers[id] == rawexec.Name {
 		return "plugin"
@@ -538,16 +537,16 @@ func (r *killRun) plugin(id string) string {
 	return "exec-driver"
 }
 
-// checkEnd checks that the last end of a task was reported with its exit status. That
-// may be lost if the plugin was killed since the last check, and the task was started
-// before a keeper was killed: the next keeper is not the parent of such a task.
+// checkEnd checks that the last exit of a task was reported with its exit status. The
+// status can be lost if the plugin was killed since the last check, and the task was
+// started before a keeper was killed: the next keeper is not the parent of such a task.
 func (r *killRun) checkEnd(id string, exited bool, state *api.TaskState) error {
 	want := "Exit Code: 137, Signal: 9"
 	if exited {
 		want = "Exit Code: 7"
 	}
 	starts := 0
-	var started time.Time // of the run that has ended, as far as events are left
+	var started time.Time // start of the run that has ended, if its event is left
 	restarted := false
 	for _, e := range slices.Backward(state.Events) {
 		switch {
@@ -576,8 +575,8 @@ func (r *killRun) checkEnd(id string, exited bool, state *api.TaskState) error {
 	return fmt.Errorf("no event %q: %v", api.TaskTerminated, types(state.Events))
 }
 
-// checkOutput checks that the output holds 1, 2, 3 … of each run, to the end of
-// those that exited by themselves.
+// checkOutput checks that the output holds 1, 2, 3 … of each run, and is complete for runs
+// that exited by themselves.
 func (r *killRun) checkOutput(id string, record taskRecord) error {
 	text, err := os.ReadFile(filepath.Join(r.data(), "alloc", id, "alloc", "logs", "count.stdout.0"))
 	if err != nil {
@@ -588,7 +587,7 @@ func (r *killRun) checkOutput(id string, record taskRecord) error {
 		var lineRun, i int
 		if _, err := fmt.Sscanf(line, "%d %d\n", &lineRun, &i); err != nil {
 			if !strings.HasSuffix(line, "\n") {
-				break // it is being written
+				break // the task is writing this line
 			}
 			r.Fatalf("output of %s: line %q", id, line)
 		}
@@ -608,7 +607,7 @@ func (r *killRun) checkOutput(id string, record taskRecord) error {
 	return nil
 }
 
-// finish stops the job and the agent, and checks that nothing is left.
+// finish stops the job and the agent, and checks that they leave nothing behind.
 func (r *killRun) finish() {
 	r.Helper()
 	r.await("the job is stopped", func() error {

@@ -36,8 +36,8 @@ job "churn" {
 }
 `
 
-// TestManyRuns has a task start again and again (I12): nothing of it may stay in
-// the processes of the node.
+// TestManyRuns makes a task start again and again (I12): the processes of the node must
+// keep nothing of the runs.
 func TestManyRuns(t *testing.T) {
 	t.Parallel()
 	runs := uint64(100)
@@ -58,7 +58,7 @@ func TestManyRuns(t *testing.T) {
 	n.await("it has run often", restarts(runs/5+runs))
 	after := n.open()
 	for _, kind := range slices.Sorted(maps.Keys(before)) {
-		// Some come and go with a run.
+		// Some descriptors come and go with a run.
 		if growth := after[kind] - before[kind]; growth > 16 {
 			t.Errorf("%s has %d more descriptors open after %d runs: %d, then %d", kind, growth, runs, before[kind], after[kind])
 		}

@@ -11,7 +11,7 @@ import (
 
 const repositoryPath = "github.com/nomad-lite/nomad-lite/"
 
-// rooms says which room may import which. A room may always import itself.
+// rooms maps each room to the rooms that it can import. A room can always import itself.
 var rooms = map[string][]string{
 	"hclspec":        {},
 	"plugins":        {"hclspec"},
@@ -21,14 +21,14 @@ var rooms = map[string][]string{
 	"cmd/nomad-lite": {"hclspec", "plugins", "sdk", "builtin", "runtime"},
 }
 
-// generated packages are seen only by the rooms that own the wire.
+// generated packages can be imported only by the rooms that own the wire format.
 var generated = map[string][]string{
 	"plugins/proto":  {"plugins"},
 	"hclspec/specpb": {"hclspec", "plugins"},
 }
 
-// leaves are packages without any of ours, that others than the table says may import too:
-// builtin plugins and the runtime have the same rules for them.
+// leaves are packages without imports of this module, which further rooms can import:
+// builtin plugins and the runtime share their rules.
 var leaves = map[string][]string{
 	"plugins/confine": {"builtin"},
 	"plugins/idrange": {"builtin"},

@@ -27,7 +27,7 @@ func TestLineBuffer(t *testing.T) {
 			for _, piece := range c.pieces {
 				data := []byte(piece)
 				b.add(data, show)
-				clear(data) // it belongs to somebody else again
+				clear(data) // the caller reuses the buffer
 			}
 			b.flush(show)
 			if !slices.Equal(got, c.want) {

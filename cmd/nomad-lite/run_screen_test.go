@@ -13,13 +13,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// fakeTerminal does what a terminal does with the text that a screen writes.
+// fakeTerminal interprets the text of a screen like a terminal.
 type fakeTerminal struct {
 	t             *testing.T
 	columns, rows int
-	lines         []string // the rows, those that have scrolled out included
-	broken        []bool   // whether a row goes on in the next one
-	y, x          int      // the cursor, counted from the first row
+	lines         []string // all rows, including rows that have scrolled out
+	broken        []bool   // whether a row continues in the next one
+	y, x          int      // cursor, counted from the first row
 	wrap          bool
 }
 
@@ -88,7 +88,7 @@ func (f *fakeTerminal) down(broken bool) {
 	}
 }
 
-// resize breaks and joins lines as most terminals do.
+// resize wraps and joins lines as most terminals do.
 func (f *fakeTerminal) resize(columns, rows int) {
 	var whole []string
 	joined := ""
@@ -111,7 +111,7 @@ func (f *fakeTerminal) resize(columns, rows int) {
 
 func (f *fakeTerminal) String() string { return strings.Join(f.lines, "\n") }
 
-// fakeView is a view on a fake terminal, of a job with these tasks.
+// fakeView returns a view on a fake terminal, of a job with these tasks.
 func fakeView(t *testing.T, terminal *fakeTerminal, tasks ...string) *view {
 	v := &view{
 		live: &screen{w: terminal, size: func() (int, int) { return terminal.columns, terminal.rows }},
@@ -294,7 +294,7 @@ the end
 	}
 }
 
-// Whatever happens to the size, no line of output is lost or doubled.
+// No line of output is lost or doubled when the size changes.
 func TestViewKeepsAllLines(t *testing.T) {
 	terminal := newFakeTerminal(t, 80, 24)
 	v := fakeView(t, terminal, "a", "b", "c")
@@ -317,7 +317,7 @@ func TestViewKeepsAllLines(t *testing.T) {
 	}
 }
 
-// blockedWriter is a terminal that holds its output (Ctrl-S).
+// blockedWriter is a terminal whose output is blocked (Ctrl-S).
 type blockedWriter struct{ release chan struct{} }
 
 func (w blockedWriter) Write(p []byte) (int, error) {

@@ -49,7 +49,7 @@ func TestVerdict(t *testing.T) {
 		stopped bool
 		status  string
 		states  map[string]*api.TaskState
-		want    string // "" for a good end
+		want    string // "" for success
 	}{
 		{"batch completes", api.JobTypeBatch, false, api.AllocClientStatusComplete, map[string]*api.TaskState{"main": done(false, ok)}, ""},
 		{"batch stopped while it runs", api.JobTypeBatch, true, api.AllocClientStatusComplete, map[string]*api.TaskState{"main": done(false, killing, bad)}, "stopped before it was complete"},

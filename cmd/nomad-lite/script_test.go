@@ -32,13 +32,13 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// roomyVariable names the configuration that all agents of tests begin with.
+// roomyVariable names the configuration that all agents of tests start with.
 const roomyVariable = "NOMAD_LITE_TEST_ROOMY"
 
 const roomyFile = "testdata/roomy.hcl"
 
-// roomy is nomad-lite, but its agents do not mind how full the disk of this machine
-// is: what has ended would be gone before a test could look at it.
+// roomy is nomad-lite with agents that ignore the disk usage of this machine, because they
+// would otherwise remove ended allocations before a test could check them.
 func roomy() {
 	config := os.Getenv(roomyVariable)
 	if config != "" && len(os.Args) > 1 && os.Args[1] == "agent" && !slices.Contains(os.Args, "-print-unit") {
@@ -47,7 +47,7 @@ func roomy() {
 	main()
 }
 
-// leakGate fails the package when a script has left something on the machine.
+// leakGate fails the package when a script has left files or processes on the machine.
 type leakGate struct{ tests testscript.TestingM }
 
 func (g leakGate) Run() int {
@@ -56,7 +56,7 @@ func (g leakGate) Run() int {
 	printFigures(os.Stdout)
 	_ = os.RemoveAll(productDir)
 	left := slices.DeleteFunc(traces(), func(trace string) bool { return slices.Contains(before, trace) })
-	// Those of others, such as tests of other packages, come and go.
+	// Traces of other processes, such as tests of other packages, come and go.
 	for deadline := time.Now().Add(allowance); ; time.Sleep(50 * time.Millisecond) {
 		now := traces()
 		left = slices.DeleteFunc(left, func(trace string) bool { return !slices.Contains(now, trace) || inUse(trace) })
@@ -71,8 +71,8 @@ func (g leakGate) Run() int {
 	return code
 }
 
-// inUse reports whether a trace belongs to a nomad-lite that runs: somebody's job
-// in another terminal. What a script leaves running, "alone" finds.
+// inUse reports whether a trace belongs to a running nomad-lite, such as a user's job in
+// another terminal. The command "alone" finds processes that a script leaves running.
 func inUse(trace string) bool {
 	if procs, _ := os.ReadFile(filepath.Join(trace, "cgroup.procs")); len(procs) > 0 {
 		return true
@@ -85,8 +85,7 @@ func inUse(trace string) bool {
 	return true
 }
 
-// traces are the places where a node leaves something outside of its data
-// directory.
+// traces returns the paths outside of its data directory at which a node leaves files.
 func traces() []string {
 	var all []string
 	for _, pattern := range []string{"/run/nomad-lite/*", "/tmp/nomad-lite-*-run/*", "/sys/fs/cgroup/*/nomad/*-*-*-*-*.*", "/sys/fs/cgroup/nomad.slice/*/*.scope"} {
@@ -102,8 +101,7 @@ func traces() []string {
 	return all
 }
 
-// ask METHOD PATH [BODY] talks to the agent of NOMAD_ADDR as any client would, and
-// prints the answer.
+// ask METHOD PATH [BODY] sends a request to the agent of NOMAD_ADDR, and prints the answer.
 func ask() {
 	client, err := api.NewClient(api.DefaultConfig())
 	if err == nil && len(os.Args) < 3 {
@@ -162,14 +160,14 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 		},
 		Condition: condition,
 		Setup: func(env *testscript.Env) error {
-			// A script that fails leaves an agent with tasks that would go on.
+			// A script that fails leaves an agent with tasks that would continue.
 			work := env.Getenv("WORK")
 			env.Defer(func() {
 				for pid := range processes(work) {
-					_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended meanwhile
+					_ = syscall.Kill(pid, syscall.SIGKILL) // the process can have exited
 				}
 			})
-			// What a script builds with Go comes from this checkout and the caches of the machine.
+			// Go builds of a script use this checkout and the caches of the machine.
 			for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOFLAGS", "GOPROXY", "GONOSUMDB", "GOTOOLCHAIN"} {
 				env.Setenv(name, goEnv(name))
 			}
@@ -178,15 +176,16 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 			env.Setenv("XDG_CACHE_HOME", filepath.Join(work, ".cache"))
 			env.Setenv(roomyVariable, filepath.Join(repository, "cmd/nomad-lite", roomyFile))
 			env.Values[terminal{}] = new(terminal)
-			// Else each process under the race detector sleeps for a second at its end.
+			// Without this, each process under the race detector sleeps for a second at its
+			// exit.
 			env.Setenv("GORACE", "atexit_sleep_ms=0")
 			return nil
 		},
 	}
 }
 
-// await FILE [REGEXP] waits until a file exists, or until a line of it matches:
-// a script that signals a process in the background waits for what the process
+// await FILE [REGEXP] waits until a file exists, or until a line of it matches. A script
+// that signals a process in the background first waits for the output that the process
 // writes when it is ready.
 func await(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 || len(args) > 2 {
@@ -207,16 +206,17 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// condition is what a script asks for in brackets, besides what all scripts can.
+// condition evaluates a condition in brackets, in addition to the conditions of testscript.
 func condition(name string) (bool, error) {
 	switch name {
 	case "python-grpc":
-		// In CI it was installed: a script that does not find it fails.
+		// CI has installed the module: a script that does not find it fails.
 		return os.Getenv("NOMAD_LITE_CI") != "" || exec.Command("/usr/bin/python3", "-c", "import grpc").Run() == nil, nil
 	case "root":
 		return os.Geteuid() == 0, nil
 	case "protects":
-		// Root needs the capability CAP_SYS_RESOURCE, which containers do not have.
+		// Root needs the capability CAP_SYS_RESOURCE for this, which containers do not
+		// have.
 		return exec.Command("/bin/sh", "-c", "echo -1 >/proc/self/oom_score_adj").Run() == nil, nil
 	}
 	return false, fmt.Errorf("unknown condition %q", name)
@@ -240,9 +240,9 @@ func soon(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// normal writes what the last program has printed to the file "normal", with the
-// same ids, times, addresses and names of hosts on all machines and all days. Columns
-// depend on them, so that one space is left of many.
+// normal writes the output of the last program to the file "normal", with the same ids,
+// times, addresses and names of hosts on all machines and all days. They change the width
+// of columns, so several spaces become one.
 func normal(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) > 0 {
 		ts.Fatalf("usage: normal")
@@ -315,9 +315,9 @@ func slay(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// alone proves that no process of this script runs any more, and that none of
-// its directories is left; "alone processes" leaves out the latter. "! alone"
-// proves that some process runs.
+// alone asserts that no process of this script runs any longer, and that none of its
+// directories is left; "alone processes" leaves out the latter. "! alone" asserts that a
+// process runs.
 func alone(ts *testscript.TestScript, neg bool, args []string) {
 	work := ts.Getenv("WORK")
 	if neg {
@@ -343,9 +343,9 @@ func alone(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// settled [DIR] waits until nothing is mounted any more below a directory of this
-// script, or below all, that is until what has ended is cleaned up: an agent that goes
-// earlier leaves it to the next one.
+// settled [DIR] waits until nothing is mounted below a directory of this script, or below
+// all, which means that the cleanup of ended allocations is complete: an agent that exits
+// earlier leaves the cleanup to the next agent.
 func awaitSettled(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) > 1 {
 		ts.Fatalf("usage: settled [dir]")
@@ -366,8 +366,8 @@ func awaitSettled(ts *testscript.TestScript, neg bool, args []string) {
 // workVariable marks the processes of a test: plugins inherit it, too.
 const workVariable = "NOMAD_LITE_PLUGIN_WORK"
 
-// processes are those that have the script's directory in their environment,
-// and their children.
+// processes returns the processes with the script's directory in their environment, and
+// their children.
 func processes(work string) map[int]string {
 	found := map[int]string{}
 	parents := map[int]int{}
@@ -379,9 +379,9 @@ func processes(work string) map[int]string {
 		stat, _ := os.ReadFile(filepath.Join(dir, "stat"))
 		environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
 		if len(command) == 0 || len(stat) == 0 {
-			continue // gone, or a zombie
+			continue // the process has exited, or is a zombie
 		}
-		// The name in parentheses may hold anything.
+		// The name in parentheses can contain any character.
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		parents[pid], _ = strconv.Atoi(fields[1])
 		commands[pid] = strings.ReplaceAll(strings.TrimRight(string(command), "\x00"), "\x00", " ")
@@ -400,9 +400,9 @@ func processes(work string) map[int]string {
 	return found
 }
 
-// TestDocs runs the commands of the documents, in their order: each block that
-// is marked sh is executed by a shell that stops at the first error, and each
-// block that is marked with a language and a name is a file.
+// TestDocs runs the commands of the documents, in their order: each block that is marked sh
+// is executed by a shell that stops at the first error, and each block that is marked with
+// a language and a name is a file.
 func TestDocs(t *testing.T) {
 	documents, err := filepath.Glob("../../docs/*.md")
 	if err != nil || len(documents) == 0 {
@@ -435,7 +435,7 @@ func docScript(document string) []byte {
 		language, name, _ := strings.Cut(mark, " ")
 		switch {
 		case i%2 == 0:
-			continue // between two blocks
+			continue // this text is between two blocks
 		case name != "":
 			fmt.Fprintf(&files, "-- %s --\n%s\n", name, text)
 		case language == "sh":

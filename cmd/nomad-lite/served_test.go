@@ -17,20 +17,20 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// served is an agent in a process of its own that keeps nothing, and a client of
-// it. Its tasks are commands of a shell.
+// served is an agent in a process of its own that keeps no state, and a client of it. Its
+// tasks are shell commands.
 type served struct {
 	*api.Client
 	t       testing.TB
-	http    *http.Client // reaches it like the other one
+	http    *http.Client // HTTP client with the same TLS configuration
 	address string
 	tls     bool
 	work    string
 	node    string
 }
 
-// eachWay runs a test with an agent that is reached over TCP as it is, and with one
-// that wants and shows certificates. Scripts reach theirs over the unix socket.
+// eachWay runs a test with an agent over plain TCP, and with an agent that requires and
+// presents certificates. Scripts use the unix socket.
 func eachWay(t *testing.T, test func(t *testing.T, s *served)) {
 	t.Parallel()
 	for name, secure := range map[string]bool{"in the clear": false, "over TLS": true} {
@@ -67,7 +67,8 @@ tls {
 }
 `
 
-// serve starts an agent, which ends with the test. Its configuration has more than others'.
+// serve starts an agent, which shuts down with the test. more is appended to its
+// configuration.
 func serve(t testing.TB, secure bool, more ...string) *served {
 	t.Helper()
 	dir := t.TempDir()
@@ -90,7 +91,7 @@ func serve(t testing.TB, secure bool, more ...string) *served {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.Env = append(os.Environ(), roomyVariable+"="+roomy, workVariable+"="+work) // by which its processes are found
+	cmd.Env = append(os.Environ(), roomyVariable+"="+roomy, workVariable+"="+work) // workVariable identifies its processes
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +116,7 @@ func serve(t testing.TB, secure bool, more ...string) *served {
 		}
 	}()
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGINT) // it may have ended
+		_ = cmd.Process.Signal(syscall.SIGINT) // the agent can have exited
 		<-logged
 		if err := cmd.Wait(); err != nil {
 			t.Error("the agent: ", err)
@@ -157,11 +158,11 @@ func shell(name, script string, edit ...func(*api.Task)) *api.Task {
 	return task
 }
 
-// forever is a script that runs until it is told to end.
+// forever is a script that runs until it receives SIGTERM or SIGINT.
 const forever = `trap 'exit 0' TERM INT; while :; do sleep 1000 & wait; done`
 
-// run registers a job with one group of these tasks and returns its allocation
-// when it has the status.
+// run registers a job with one group of these tasks and waits until its allocation has the
+// status, which it returns.
 func (s *served) run(id, kind, status string, tasks ...*api.Task) *api.Allocation {
 	s.t.Helper()
 	group := api.NewTaskGroup("g", 1)
@@ -187,7 +188,7 @@ func (s *served) register(id, kind string, group *api.TaskGroup) {
 	}
 }
 
-// allocOf returns the allocation of a job when it has the status.
+// allocOf waits until the allocation of a job has the status, and returns it.
 func (s *served) allocOf(id, status string) *api.Allocation {
 	s.t.Helper()
 	var found *api.Allocation
@@ -211,8 +212,8 @@ func (s *served) alloc(id string) *api.Allocation {
 	return alloc
 }
 
-// eventually waits until something is so. It says what it was when it has waited
-// too long.
+// eventually waits until is returns true. After a timeout the test fails with the last text
+// of is.
 func (s *served) eventually(what string, is func() (string, bool)) {
 	s.t.Helper()
 	last, ok := "", false
@@ -226,7 +227,7 @@ func (s *served) eventually(what string, is func() (string, bool)) {
 	}
 }
 
-// refusedWith tells whether the error of a client is this answer.
+// refusedWith reports whether the error of a client is this answer.
 func refusedWith(err error, code int, text string) bool {
 	return err != nil && strings.Contains(err.Error(), fmt.Sprintf("Unexpected response code: %d (%s)", code, text))
 }

@@ -18,13 +18,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// damage is what happens to a state file while no agent is there.
+// damage is a damage to a state file while no agent runs.
 type damage struct {
 	name string
 	do   func(path string) error
 }
 
-// damages returns them for a state of the usual size.
+// damages returns the damages for a state of the usual size.
 func damages() []damage {
 	const block, usual = 4096, 32 * 4096
 	all := []damage{
@@ -47,7 +47,7 @@ func damages() []damage {
 	return all
 }
 
-// flip turns some bits of a file over.
+// flip inverts some bits of a file.
 func flip(path string, seed uint64) error {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -60,9 +60,9 @@ func flip(path string, seed uint64) error {
 	return os.WriteFile(path, b, 0o600)
 }
 
-// TestDamagedState damages the state of a killed agent whose tasks run on. The
-// next agent lives on with what is left. Whatever that is, it says what is wrong,
-// the job runs when somebody asks for it again, and no task runs twice.
+// TestDamagedState damages the state of a killed agent whose tasks continue. The next agent
+// continues with the readable rest: it reports the damage, the job runs when it is
+// registered again, and no task runs twice.
 func TestDamagedState(t *testing.T) {
 	for _, d := range damages() {
 		t.Run(d.name, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestDamagedState(t *testing.T) {
 			if err := d.do(n.state()); err != nil {
 				t.Fatal(err)
 			}
-			n.past = map[string]*api.Allocation{} // it may all be forgotten
+			n.past = map[string]*api.Allocation{} // all allocations can be lost
 			n.start()
 			n.register(n.job("1s", "one"))
 			n.await("it runs again, once", n.lives(func(a *api.Allocation) bool { return n.alone(a.ID) }))
@@ -133,9 +133,8 @@ func TestStateDeletedWhileOpen(t *testing.T) {
 	n.end()
 }
 
-// TestFullDisk fills the disk of a node. Nothing new is accepted, what runs runs
-// on, an agent can be started, and what has happened meanwhile is made good when
-// there is room again.
+// TestFullDisk fills the disk of a node. New jobs are rejected, running tasks continue, an
+// agent can be started, and pending state writes are made when there is room again.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	n := newRootNode(t)

@@ -39,7 +39,7 @@ func TestLastLines(t *testing.T) {
 	}
 }
 
-// frames are what a stream of the Go client hands on, and how it ends.
+// frames returns a stream of the Go client with these texts, and with the error at its end.
 func frames(end error, texts ...string) (<-chan *api.StreamFrame, <-chan error) {
 	all, errs := make(chan *api.StreamFrame, len(texts)), make(chan error, 1)
 	for _, text := range texts {
@@ -78,8 +78,8 @@ func TestFrameReader(t *testing.T) {
 	}
 }
 
-// TestTailOfLiveStream follows a stream from its last two lines, until the task has
-// ended and what it wrote last has come.
+// TestTailOfLiveStream follows a stream from its last two lines, until the task has ended
+// and its last output has arrived.
 func TestTailOfLiveStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -104,15 +104,16 @@ func TestTailOfLiveStream(t *testing.T) {
 	})
 }
 
-// TestEndOfSlowStream shows that what has not come when a task has ended is asked for.
+// TestEndOfSlowStream checks that output that is missing when a task has ended is
+// requested.
 func TestEndOfSlowStream(t *testing.T) {
 	t.Parallel()
 	const output = "one\ntwo\nthree\n"
 	for name, c := range map[string]struct {
 		lines int
-		late  bool   // it is over before anybody reads
-		come  string // while it is followed
-		gone  bool   // after that
+		late  bool   // the task has ended before the first read
+		come  string // output that arrives while the stream is followed
+		gone  bool   // output that arrives later
 		want  string
 	}{
 		"all, of which a part has come": {lines: -1, come: "one\n", want: output},
@@ -163,7 +164,7 @@ func TestEndOfSlowStream(t *testing.T) {
 	}
 }
 
-// TestTailIsBounded shows that what comes without a pause is not held back for ever.
+// TestTailIsBounded checks that a tail does not hold back output without a pause for ever.
 func TestTailIsBounded(t *testing.T) {
 	t.Parallel()
 	var got strings.Builder

@@ -6,7 +6,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec/confined"
 )
 
-// The hidden command is what the API takes it for.
+// The hidden command must be the command that the API starts.
 func TestJobParser(t *testing.T) {
 	job, err := confined.New("nomad-lite", jobParser).Parse(t.Context(), `job "web" {}`, "")
 	if err != nil || *job.ID != "web" {

@@ -15,11 +15,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 )
 
-// surroundings are where an agent runs. The zero value is root with cgroups.
+// surroundings are the user and the cgroups of an agent. The zero value is root with
+// cgroups.
 type surroundings struct {
 	name      string
 	user      uint32 // 0 means root
-	noCgroups bool   // a user who is not root has none, either
+	noCgroups bool   // an unprivileged user has none, either
 }
 
 var allSurroundings = []surroundings{
@@ -28,7 +29,7 @@ var allSurroundings = []surroundings{
 	{name: "a user", user: 54321},
 }
 
-// command makes a command that runs in the surroundings. TestMain selects the program by
+// command returns a command that runs in the surroundings. TestMain selects the program by
 // its name.
 func (s surroundings) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe")
@@ -47,8 +48,8 @@ func (s surroundings) command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// withoutCgroups hides the cgroups in its mount namespace, and becomes the program of its
-// arguments. It is no shell script, because a shell that waits for mount ignores SIGINT.
+// withoutCgroups hides the cgroups in its mount namespace, and executes the program of its
+// arguments. It is not a shell script, because a shell that waits for mount ignores SIGINT.
 func withoutCgroups() {
 	err := errors.Join(
 		unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
@@ -61,7 +62,7 @@ func withoutCgroups() {
 	os.Exit(1)
 }
 
-// own makes a directory that exists belong to the user of the surroundings.
+// own makes the user of the surroundings the owner of an existing directory.
 func (s surroundings) own(dir string) error {
 	return errors.Join(os.Chmod(dir, 0o711), os.Chown(dir, int(s.user), int(s.user)))
 }
@@ -71,8 +72,8 @@ func (s surroundings) remove(dir string) error {
 	if s.user == 0 {
 		return allocdir.Sweep(dir)
 	}
-	_ = unix.Unmount(filepath.Join(dir, "data"), unix.MNT_DETACH) // if it is a disk
-	return os.RemoveAll(dir)                                      // Sweep trusts no other user
+	_ = unix.Unmount(filepath.Join(dir, "data"), unix.MNT_DETACH) // the directory can be a mounted disk
+	return os.RemoveAll(dir)                                      // Sweep rejects directories of other users
 }
 
 // disk is a file system in memory that can be made full, mounted on the directory of this
@@ -99,7 +100,7 @@ func (d disk) resize(size string) error {
 	return unix.Mount("tmpfs", string(d), "tmpfs", unix.MS_REMOUNT, "size="+size)
 }
 
-// link gives a program of this package a path that every user can reach.
+// link gives a program of this package a path that every user can execute.
 func link(program, path string) error {
 	from, err := exec.LookPath(program)
 	if err != nil {
@@ -112,7 +113,7 @@ func link(program, path string) error {
 	if err != nil {
 		return err
 	}
-	// A child that is started meanwhile must not inherit it while it is open for
+	// A child that is started meanwhile must not inherit the file while it is open for
 	// writing, or its execution fails with ETXTBSY.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

@@ -36,9 +36,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// mortalAgent is an agent that does what it is told on its standard input, until
-// it is killed. Its external plugins are in the directory of its second argument: those
-// named -driver are drivers, the others are hooks, of which those named -warn only warn.
+// mortalAgent is an agent that executes commands from its standard input, until it is
+// killed. Its external plugins are in the directory of its second argument: plugins named
+// -driver are drivers, the others are hooks, and the hooks named -warn have on_error warn.
 func mortalAgent() {
 	if err := serveMortal(os.Args[1], os.Args[2:]...); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -79,7 +79,7 @@ func serveMortal(dir string, programs ...string) error {
 		Plugins:     plugins,
 		Hooks:       rules,
 		TaskProcess: taskProcess,
-		GC:          noderunner.GC{MaxAllocs: 10_000, DiskUsage: 100, InodeUsage: 100}, // nothing is removed that a test looks at
+		GC:          noderunner.GC{MaxAllocs: 10_000, DiskUsage: 100, InodeUsage: 100}, // keeps everything that a test checks
 		Logger:      hclog.New(&hclog.LoggerOptions{Level: level, Output: os.Stderr}),
 	})
 	if err != nil {
@@ -137,19 +137,19 @@ func serveMortal(dir string, programs ...string) error {
 			break
 		}
 	}
-	end(nil) // the test is over, whatever became of it
+	end(nil) // the test is over; its result does not matter here
 	<-ended
 	return a.Close()
 }
 
-// survivors is what an agent says about its allocations.
+// survivors is an agent's report about its allocations.
 type survivors struct {
 	Owned   int   // tasks with a process
 	Commits int64 // writes of the state
 	Allocs  map[string]*api.Allocation
 }
 
-// running counts the tasks that are said to run.
+// running counts the tasks that are reported as running.
 func (v survivors) running() (n int) {
 	for _, alloc := range v.Allocs {
 		for _, s := range alloc.TaskStates {
@@ -177,7 +177,7 @@ func startMortal(t testing.TB, program string, args ...string) *mortal {
 	return launchMortal(t, cmd)
 }
 
-// launchMortal starts an agent that is asked over its standard input.
+// launchMortal starts an agent that takes commands on its standard input.
 func launchMortal(t testing.TB, cmd *exec.Cmd) *mortal {
 	t.Helper()
 	in, err := cmd.StdinPipe()
@@ -207,7 +207,7 @@ func (m *mortal) ask(what string, answer any) {
 	}
 }
 
-// submit has jobs run.
+// submit registers jobs.
 func (m *mortal) submit(dir string, jobs ...string) {
 	m.t.Helper()
 	file := filepath.Join(dir, "job.nomad.hcl")
@@ -219,7 +219,7 @@ func (m *mortal) submit(dir string, jobs ...string) {
 	}
 }
 
-// await asks for the states until they are as wanted.
+// await requests the states until ok accepts them.
 func (m *mortal) await(what string, ok func(survivors) bool) survivors {
 	m.t.Helper()
 	var v survivors
@@ -255,7 +255,7 @@ type nodeProcess struct {
 	kind string // "keeper", "log-collector", "plugin", "dying-hook", "shell-driver", or "ALLOC/TASK"
 }
 
-// nodeProcesses finds what belongs to a data directory.
+// nodeProcesses finds the processes that belong to a data directory.
 func nodeProcesses(data string) (found []nodeProcess) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -294,7 +294,7 @@ func nodeProcesses(data string) (found []nodeProcess) {
 	return found
 }
 
-// expectNobody asserts that the processes of a node that has ended have ended, too.
+// expectNobody asserts that the processes of a node have exited after the node's end.
 func expectNobody(t testing.TB, data string) {
 	t.Helper()
 	left := nodeProcesses(data)
@@ -419,7 +419,7 @@ job "stages" {
 }
 `
 
-// anotherBuild is this program with other content.
+// anotherBuild returns the path of this program with other content.
 func anotherBuild(t testing.TB) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/exe")
@@ -427,8 +427,8 @@ func anotherBuild(t testing.TB) string {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "another")
-	// A child that is started meanwhile must not inherit it while it is open for
-	// writing: nobody can execute it as long as the child does not execute either.
+	// A child that is started meanwhile must not inherit the file while it is open for
+	// writing: the file cannot be executed until the child has executed its own program.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(path, append(b, "another build"...), 0o755); err != nil {
@@ -437,18 +437,18 @@ func anotherBuild(t testing.TB) string {
 	return path
 }
 
-// death is what happens to a node besides the end of its agent.
+// death is a failure of a node, in addition to the end of its agent.
 type death struct {
 	name    string
-	victims []string // besides the agent
-	leave   bool     // the agent ends in good order
+	victims []string // victims besides the agent
+	leave   bool     // the agent shuts down in order
 	upgrade bool     // the next agent is another build
 }
 
 var helpers = []string{"keeper", "log-collector", "plugin"}
 
-// TestTasksOutliveEverybody has services go through one death after the other: things
-// happen while nobody is there, and it looks at what the next agent makes of them.
+// TestTasksOutliveEverybody runs services through one death after the other. Tasks change
+// while no agent runs, and the test checks the report of the next agent.
 func TestTasksOutliveEverybody(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
@@ -465,7 +465,7 @@ func TestTasksOutliveEverybody(t *testing.T) {
 			{name: "agent and plugin", victims: []string{"plugin"}},
 			{name: "agent, and the next one is another build", upgrade: true},
 		}},
-		// With it goes what only it could know: how a task ends whose plugin dies later.
+		// Only the keeper could record the exit of a task whose plugin dies later.
 		{"with the keeper", 3, []death{{name: "agent and keeper", victims: []string{"keeper"}}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -480,7 +480,7 @@ func outlive(t *testing.T, services int, deaths []death) {
 	data, program := filepath.Join(dir, "data"), "/proc/self/exe"
 	m := startMortal(t, program, data)
 	m.submit(dir, fmt.Sprintf(manyJob, services), stagesJob)
-	stay := services + 2 // with those of the job with stages
+	stay := services + 2 // with the tasks of the job with stages
 	killed := map[string]bool{}
 	for round, death := range deaths {
 		ends, flag := fmt.Sprint("ends-", round), filepath.Join(dir, fmt.Sprint("go-", round))
@@ -528,7 +528,7 @@ func outlive(t *testing.T, services int, deaths []death) {
 		t.Logf("%s: all tasks owned after %v", death.name, time.Since(begin))
 		now := byKind(nodeProcesses(data))
 		several := func(kind string) bool { return len(now[kind]) != 1 }
-		// A helper of the old build ends when the new one has taken over.
+		// A helper of the old build exits when the new helper has taken over.
 		for limit := time.Now().Add(allowance); slices.ContainsFunc(helpers, several) && time.Now().Before(limit); {
 			time.Sleep(10 * time.Millisecond)
 			now = byKind(nodeProcesses(data))
@@ -600,7 +600,8 @@ func outlive(t *testing.T, services int, deaths []death) {
 	m.end("stop")
 }
 
-// survivalDir is a directory for a node, with nothing left behind in the end.
+// survivalDir returns a directory for a node, and checks at the end that nothing is left
+// behind.
 func survivalDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "survive")
@@ -616,8 +617,8 @@ func survivalDir(t *testing.T) string {
 	return dir
 }
 
-// TestStartThatTheAgentDidNotSee takes the handle of a running task from the
-// state, as if the agent had been killed before it could store it.
+// TestStartThatTheAgentDidNotSee removes the handle of a running task from the state, as if
+// the agent had been killed before it could store the handle.
 func TestStartThatTheAgentDidNotSee(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
@@ -695,12 +696,12 @@ func types(events []*api.TaskEvent) (list []string) {
 	return list
 }
 
-// checkCounts makes sure that the output of tasks is 1, 2, 3 … and still grows.
+// checkCounts asserts that the output of tasks is 1, 2, 3 … and still grows.
 func checkCounts(t *testing.T, files []string) {
 	t.Helper()
 	read := func(file string) (lines int) {
 		text, err := os.ReadFile(file)
-		if err != nil && !errors.Is(err, os.ErrNotExist) { // the first output may be under way
+		if err != nil && !errors.Is(err, os.ErrNotExist) { // the first output can be pending
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(text)) {

@@ -12,12 +12,12 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// terminal is a pseudo terminal on which a script runs a program. What the program
-// shows is in the file "screen".
+// terminal is a pseudo terminal on which a script runs a program. The output of the program
+// is in the file "screen".
 type terminal struct {
 	master *os.File
 	cmd    *exec.Cmd
-	shown  chan struct{} // closed when all of it is in the file
+	shown  chan struct{} // closed when all output is in the file
 }
 
 func terminalOf(ts *testscript.TestScript) *terminal { return ts.Value(terminal{}).(*terminal) }
@@ -41,17 +41,17 @@ func startTerminal(ts *testscript.TestScript, neg bool, args []string) {
 	go func() {
 		defer close(t.shown)
 		defer screen.Close()
-		_, _ = io.Copy(screen, t.master) // ends with an error when the program has gone
+		_, _ = io.Copy(screen, t.master) // ends with an error when the program has exited
 	}()
 	cmd, master, shown := t.cmd, t.master, t.shown
-	ts.Defer(func() { // a script that has failed did not hang up
+	ts.Defer(func() { // a failed script did not call hangUp
 		_ = cmd.Process.Kill()
 		master.Close()
 		<-shown
 	})
 }
 
-// typeText TEXT types a text, in which \r and the like stand for keys.
+// typeText TEXT types a text, in which escapes such as \r stand for keys.
 func typeText(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: type text")
@@ -75,7 +75,7 @@ func escapeQuotes(text string) string {
 	return quoted
 }
 
-// resizeTerminal ROWS COLUMNS gives the terminal another size.
+// resizeTerminal ROWS COLUMNS resizes the terminal.
 func resizeTerminal(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: resize rows columns")
@@ -87,13 +87,13 @@ func resizeTerminal(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(pty.Setsize(terminalOf(ts).master, &pty.Winsize{Rows: uint16(rows), Cols: uint16(columns)}))
 }
 
-// hangUp CODE waits for the end of the program, with this exit code.
+// hangUp CODE waits until the program exits, with this exit code.
 func hangUp(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: hangup code")
 	}
 	t := terminalOf(ts)
-	defer time.AfterFunc(allowance, func() { _ = t.cmd.Process.Kill() }).Stop() // it may have ended
+	defer time.AfterFunc(allowance, func() { _ = t.cmd.Process.Kill() }).Stop() // the program can have exited
 	err := t.cmd.Wait()
 	<-t.shown
 	t.master.Close()

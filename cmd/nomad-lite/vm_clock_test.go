@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// vmClock asks a machine to set its clock while an agent runs.
+// vmClock makes a machine set its clock while an agent runs.
 const vmClock = "clock"
 
 const clockStep = "clock steps"
@@ -71,7 +71,8 @@ const clockFails = `job "fails" {
 }
 `
 
-// stepClock runs an agent in the machine, sets the clock, and waits for what must go on.
+// stepClock runs an agent in the machine, sets the clock, and waits for the events that
+// must continue.
 func stepClock() error {
 	dir, err := os.MkdirTemp("", "clock")
 	if err != nil {

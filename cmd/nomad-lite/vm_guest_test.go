@@ -17,17 +17,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// In the machine.
+// These are paths and users in the machine.
 const (
-	vmDirectory = "repository/cmd/nomad-lite" // where this package is
-	vmUser      = 1000                        // somebody without rights
+	vmDirectory = "repository/cmd/nomad-lite" // directory of this package
+	vmUser      = 1000                        // a user without privileges
 )
 
-// The cgroups in which the steps run, as in a session of a service manager.
+// These are the cgroups in which the steps run, as in a session of a service manager.
 const (
 	vmRoot      = "/session.slice/root.scope"
-	vmPlain     = "/session.slice/plain.scope"     // of the user, who may not make cgroups
-	vmDelegated = "/session.slice/delegated.scope" // of the user, who may
+	vmPlain     = "/session.slice/plain.scope"     // cgroup of the user without delegation
+	vmDelegated = "/session.slice/delegated.scope" // cgroup of the user with delegation
 )
 
 // vmStep is one program that runs in the machine, as a child of its first process.
@@ -37,13 +37,13 @@ type vmStep struct {
 	cgroup string
 }
 
-// vmCases are those of the contract that cgroups may have to do with.
+// vmCases selects the cases of the contract that can depend on cgroups.
 const vmCases = "-test.run=^TestContract$/(children|statistics|survives|keeps|exec)"
 
-// vmQuick leaves out what only computes: that takes minutes in an emulated machine.
+// vmQuick skips tests that only compute, which takes minutes in an emulated machine.
 const vmQuick = "-test.skip=^TestSimulation$"
 
-// The scripts look at the cgroups of the whole machine.
+// The scripts check the cgroups of the whole machine.
 const (
 	vmScripts  = "-test.run=^TestVMScripts$"
 	vmOneByOne = "-test.parallel=1"
@@ -55,12 +55,13 @@ var vmSteps = []vmStep{
 	{"raw_exec contract unprivileged", []string{"/tests/rawexec.test", vmCases}, vmPlain},
 	{"raw_exec contract in delegated cgroups", []string{"/tests/rawexec.test", vmCases}, vmDelegated},
 	{"keeper", []string{"/tests/keeper.test"}, vmRoot},
-	// Those that are left out move much data, which takes long in an emulated machine.
+	// The skipped tests move much data, which takes long in an emulated machine.
 	{"logs", []string{"/tests/logs.test", "-test.skip=^TestNothingIsLost"}, vmRoot},
 	{"agent", []string{"/tests/agent.test", vmQuick}, vmRoot},
 	{"cgroups", []string{"/tests/cgroup.test"}, vmRoot},
 	{"cgroups that are delegated", []string{"/tests/cgroup.test"}, vmDelegated},
-	// Containers, in which tests run else, may not protect a process.
+	// This test runs here because a container, the usual place of tests, may be unable to
+	// protect a process.
 	{"job parser of a protected agent", []string{"/tests/confined.test", "-test.run=^TestChildIsNotProtected$"}, vmRoot},
 	{"protected agent", []string{"/tests/nomad-lite.test", `-test.run=^TestScripts$/^oom$`}, vmRoot},
 	{"run", []string{"/tests/nomad-lite.test", `-test.run=^TestScripts$/^run_(batch|killed|survives|limits)$`}, vmRoot},
@@ -85,7 +86,7 @@ func vmInit(guest string) {
 	unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
 }
 
-// tellVM does one thing, and says how it went.
+// tellVM executes do, and writes the result to the console.
 func tellVM(name string, do func() error) {
 	fmt.Println(vmBegin + name)
 	began := time.Now()
@@ -151,7 +152,7 @@ func loopbackUp() error {
 	return unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, lo)
 }
 
-// run runs a step and fails it also for what it leaves behind.
+// run runs a step. A step that leaves something behind fails, too.
 func (s vmStep) run() error {
 	before := vmTraces()
 	cgroup, err := os.Open("/sys/fs/cgroup" + s.cgroup)
@@ -181,8 +182,8 @@ func (s vmStep) run() error {
 	return errors.Join(err, s.left(before))
 }
 
-// vmReap is what a first process is for: it waits for all orphans, until a child
-// has ended.
+// vmReap does the work of a first process: it waits for all orphans, until the child pid
+// has exited.
 func vmReap(pid int) unix.WaitStatus {
 	for {
 		var status unix.WaitStatus
@@ -192,8 +193,7 @@ func vmReap(pid int) unix.WaitStatus {
 	}
 }
 
-// left says what is in the machine that was not there before, and ends the
-// processes among it.
+// left returns new traces in the machine, and kills the processes among them.
 func (s vmStep) left(before []string) error {
 	var left []string
 	for deadline := time.Now().Add(allowance); ; time.Sleep(5 * time.Millisecond) {
@@ -211,7 +211,7 @@ func (s vmStep) left(before []string) error {
 	}
 }
 
-// cleanVM makes the machine fit for the next step.
+// cleanVM removes the traces before the next step.
 func cleanVM(left []string) {
 	unix.Kill(-1, unix.SIGKILL)
 	for {
@@ -219,7 +219,7 @@ func cleanVM(left []string) {
 			break
 		}
 	}
-	for _, trace := range slices.Backward(left) { // what is inside comes first
+	for _, trace := range slices.Backward(left) { // the content of a directory comes first
 		if strings.HasPrefix(trace, "/sys/fs/cgroup/") {
 			unix.Rmdir(trace)
 		} else if strings.HasPrefix(trace, "/") {
@@ -228,9 +228,9 @@ func cleanVM(left []string) {
 	}
 }
 
-// vmTraces is all that a program may leave behind in the machine.
+// vmTraces returns everything that a program can leave behind in the machine.
 func vmTraces() (all []string) {
-	// testscript leaves its directory, empty, when not all scripts of a test run.
+	// testscript leaves its empty directory when not all scripts of a test run.
 	empty, _ := filepath.Glob("/tmp/go-test-script*")
 	for _, dir := range empty {
 		unix.Rmdir(dir)
@@ -259,7 +259,7 @@ func vmTraces() (all []string) {
 	for _, pattern := range []string{"/tmp/*", "/tmp/nomad-lite-*/*", "/run/*", "/run/nomad-lite/*"} {
 		found, _ := filepath.Glob(pattern)
 		for _, path := range found {
-			// These directories stay, for the next one.
+			// These directories are permanent.
 			if base := filepath.Base(path); path == "/run/nomad-lite" || base == "lock" ||
 				strings.HasPrefix(base, "nomad-lite-"+strconv.Itoa(vmUser)) || strings.HasPrefix(base, "nomad-lite-0") {
 				continue

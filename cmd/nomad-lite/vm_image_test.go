@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// image writes an initramfs: a cpio archive of the kind "newc", the first file
-// system of a machine. After an error it writes nothing more.
+// image writes an initramfs: a cpio archive of the format "newc", the first file system of
+// a machine. After an error it writes nothing more.
 type image struct {
 	w    *bufio.Writer
 	inos int
@@ -26,7 +26,7 @@ func newImage(w io.Writer) *image {
 	return &image{w: bufio.NewWriterSize(w, 1<<20), seen: map[string]bool{}}
 }
 
-// entry writes one file, once.
+// entry writes one file, unless it is already in the archive.
 func (i *image) entry(name string, mode uint32, content []byte) {
 	name = strings.TrimPrefix(path.Clean(name), "/")
 	if i.err != nil || i.seen[name] {
@@ -34,8 +34,8 @@ func (i *image) entry(name string, mode uint32, content []byte) {
 	}
 	i.seen[name] = true
 	i.inos++
-	// Inode, mode, uid, gid, links, time, size, device, device of a node, length of
-	// the name, checksum.
+	// The fields are: inode, mode, uid, gid, links, time, size, device, device of a node,
+	// length of the name, checksum.
 	_, i.err = fmt.Fprintf(i.w, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00",
 		i.inos, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name)+1, 0, name)
 	i.pad(110 + len(name) + 1)
@@ -51,7 +51,7 @@ func (i *image) pad(n int) {
 	}
 }
 
-// mkdir makes a directory, and those above it.
+// mkdir writes a directory and its parents.
 func (i *image) mkdir(name string) {
 	if parent := path.Dir(path.Clean(name)); parent != "." && parent != "/" {
 		i.mkdir(parent)
@@ -66,7 +66,7 @@ func (i *image) file(name string, mode uint32, content []byte) {
 	i.entry(name, 0o100000|mode, content)
 }
 
-// tree writes a directory of this machine and all in it.
+// tree writes a directory of this machine with its content.
 func (i *image) tree(source, name string) {
 	err := filepath.WalkDir(source, func(file string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -81,7 +81,7 @@ func (i *image) tree(source, name string) {
 	i.err = errors.Join(i.err, err)
 }
 
-// program writes a program of this machine and the libraries that it needs.
+// program writes a program of this machine and its libraries.
 func (i *image) program(source, name string) {
 	content, err := os.ReadFile(source)
 	if err != nil {
@@ -92,14 +92,14 @@ func (i *image) program(source, name string) {
 	libraries, err := needed(source)
 	i.err = errors.Join(i.err, err)
 	for _, library := range libraries {
-		// /lib is a link there, as on most machines.
+		// /lib is a link in the machine, as on most machines.
 		if name := "usr" + strings.TrimPrefix(library, "/usr"); !i.seen[name] {
 			i.program(library, name)
 		}
 	}
 }
 
-// needed are the libraries and the loader that a program names.
+// needed returns the libraries and the loader of a program.
 func needed(program string) ([]string, error) {
 	f, err := elf.Open(program)
 	if err != nil {

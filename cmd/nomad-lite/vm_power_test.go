@@ -21,12 +21,12 @@ import (
 
 const (
 	powerStep    = "power loss"
-	powerStarted = "tasks of this boot: " // with their number, on the console
+	powerStarted = "tasks of this boot: " // printed to the console with their number
 	powerTasks   = 50
 )
 
-// vmPowerLoss has a node lose its power in the middle of 50 starts, and again in the
-// middle of starting them again. After the third boot all is as it should be.
+// vmPowerLoss cuts the power of a node in the middle of 50 starts, and again while they are
+// repeated. After the third boot the state must be consistent.
 func vmPowerLoss(t *testing.T, m vm) {
 	m.disk = filepath.Join(t.TempDir(), "disk")
 	if out, err := exec.Command("mke2fs", "-q", "-t", "ext4", m.disk, "512M").CombinedOutput(); err != nil {
@@ -48,8 +48,8 @@ func vmPowerLoss(t *testing.T, m vm) {
 	}
 }
 
-// In the machine, on the disk that stays: a file for each task, with a line for each
-// of its starts. A task holds a lock on its file for as long as it lives.
+// This directory is on the permanent disk of the machine: a file for each task, with a line
+// for each of its starts. A task holds a lock on its file for as long as it runs.
 const (
 	powerDisk    = "/disk"
 	powerData    = powerDisk + "/node"
@@ -57,7 +57,7 @@ const (
 	powerDoubled = powerDisk + "/doubled"
 )
 
-// powerBoot has the same files, of this boot.
+// powerBoot is the directory with the same files for the current boot.
 const powerBoot = "/run/tasks"
 
 const powerConfig = `
@@ -82,8 +82,8 @@ echo $NOMAD_ALLOC_ID >&9
 echo $NOMAD_ALLOC_ID >> ` + powerBoot + `/$NOMAD_ALLOC_INDEX
 exec sleep 100000`
 
-// beNode is a node with a job of 50 tasks. It says how many have started, and goes
-// on until all run.
+// beNode runs a node with a job of 50 tasks. It prints how many have started, and returns
+// when all run.
 func beNode() error {
 	for _, dir := range []string{powerDisk, powerBoot} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -153,7 +153,7 @@ func powerCommand(args ...string) (pid int, err error) {
 	})
 }
 
-// powerJob registers the job, once the agent is ready, unless it is known.
+// powerJob waits until the agent is ready, and registers the job unless it exists.
 func powerJob(client *api.Client) error {
 	ctx, cancel := context.WithTimeout(context.Background(), allowance)
 	defer cancel()
@@ -179,7 +179,7 @@ func powerJob(client *api.Client) error {
 	return err
 }
 
-// powerConsistent compares what the agent says with what runs.
+// powerConsistent compares the agent's report with the running tasks.
 func powerConsistent(client *api.Client) error {
 	var allocs []*api.AllocationListStub
 	for deadline := time.Now().Add(allowance); ; time.Sleep(20 * time.Millisecond) {
@@ -210,7 +210,7 @@ func powerConsistent(client *api.Client) error {
 	}
 	for _, a := range allocs {
 		index := strings.TrimSuffix(strings.TrimPrefix(a.Name, "power.g["), "]")
-		// A line for each start.
+		// The file has a line for each start.
 		if text, err := os.ReadFile(filepath.Join(powerBoot, index)); string(text) != a.ID+"\n" {
 			fault("%s: allocation %s, started %q, %v", a.Name, a.ID, text, err)
 		}

@@ -15,16 +15,16 @@ import (
 	"time"
 )
 
-// vmVariable asks for the test that boots a machine; CI sets it.
+// vmVariable enables the test that boots a machine; CI sets it.
 const vmVariable = "NOMAD_LITE_VM"
 
-// Its values in the machine: the kernel hands it to its first process.
+// These are its values in the machine, where the kernel passes it to the first process.
 const (
 	vmGuest = "guest" // run all steps
-	vmPower = "power" // be a node that may lose its power
+	vmPower = "power" // run a node that can lose its power
 )
 
-// vmPackages are those whose tests also run in the machine.
+// vmPackages are the packages whose tests also run in the machine.
 var vmPackages = []string{
 	"./cmd/nomad-lite",
 	"./sdk/process",
@@ -36,7 +36,7 @@ var vmPackages = []string{
 	"./runtime/logs",
 }
 
-// vmTools are the programs of this machine that tests in the other one use.
+// vmTools are the programs that tests in the machine use, copied from this machine.
 var vmTools = []string{
 	"sh", "cat", "chmod", "cut", "dirname", "env", "flock", "grep", "head", "id", "ls", "mkdir", "mv", "ps", "rm", "sed", "setsid", "sleep", "stat", "stty",
 	"tail", "tee", "timeout", "touch", "tr", "true", "wc",
@@ -44,8 +44,8 @@ var vmTools = []string{
 
 // TestVM runs nomad-lite in a machine of its own with nothing but cgroups version 2.
 //
-// The machine is emulated, so that this works where no other can be started. Its
-// file system is what the archive holds; its first process is this program.
+// The machine is emulated, so that the test works where no hardware virtualization exists.
+// Its file system is the content of the archive; its first process is this program.
 func TestVM(t *testing.T) {
 	if testing.Short() || os.Getenv(vmVariable) == "" {
 		t.Skipf("boots virtual machines, for minutes; %s=1 runs it", vmVariable)
@@ -62,8 +62,8 @@ func TestVM(t *testing.T) {
 	t.Run("clock", func(t *testing.T) { vmClockSteps(t, m) })
 }
 
-// vmTests runs the tests of what touches processes: as root, and as somebody who
-// may make cgroups or may not. Nothing may be left there after any step.
+// vmTests runs the tests that affect processes: as root, and as a user with and without
+// delegated cgroups. No step may leave anything behind.
 func vmTests(t *testing.T, m vm) {
 	reports, rest := m.boot(t, vmGuest, nil)
 	for _, step := range vmSteps {
@@ -84,14 +84,14 @@ func vmTests(t *testing.T, m vm) {
 	}
 }
 
-// vm is what machines are made of.
+// vm holds the parts of the machines.
 type vm struct {
 	kernel, image string
-	disk          string // a file; none if it is empty
+	disk          string // path of the disk's file; empty means no disk
 }
 
-// boot runs a machine until it ends, or until it has written a line of which cut
-// says that it is the last: the power is gone then.
+// boot runs a machine until it shuts down, or until cut returns true for a line of the
+// console, which cuts the power.
 func (m vm) boot(t *testing.T, guest string, cut func(line string) bool) (reports map[string]vmReport, rest string) {
 	t.Helper()
 	qemu, err := exec.LookPath("qemu-system-x86_64")
@@ -100,15 +100,15 @@ func (m vm) boot(t *testing.T, guest string, cut func(line string) bool) (report
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Minute)
 	defer cancel()
-	// A processor without AVX is quicker to emulate by a quarter.
-	// The machine "microvm" is ready sooner, but has no timer that a kernel could
-	// calibrate another one by: on a busy host it often hung.
+	// Emulating a processor without AVX is a quarter faster. The machine "microvm" boots
+	// faster, but has no timer by which a kernel could calibrate another one: on a busy
+	// host it often hung.
 	args := []string{"-M", "pc", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "2048",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
 		"-kernel", m.kernel, "-initrd", m.image,
 		"-append", "console=ttyS0 quiet panic=-1 reboot=t mitigations=off tsc=reliable " + vmVariable + "=" + guest}
 	if m.disk != "" {
-		// Of the disks that qemu knows, Debian's kernel for clouds has this one built in.
+		// Debian's cloud kernel has the driver of this type of disk built in.
 		args = append(args, "-drive", "if=none,id=disk,format=raw,file="+m.disk, "-device", "nvme,drive=disk,serial=disk")
 	}
 	cmd := exec.CommandContext(ctx, qemu, args...)
@@ -136,12 +136,12 @@ func (m vm) boot(t *testing.T, guest string, cut func(line string) bool) (report
 	return reports, rest
 }
 
-// vmReport is what a step has written, and how it ended.
+// vmReport is the output of a step, and its result.
 type vmReport struct {
 	output, verdict string
 }
 
-// The lines of the console that tell a step's beginning and end from its output.
+// These lines of the console mark the start and the end of a step's output.
 const (
 	vmBegin = "vm-begin "
 	vmEnd   = "vm-end "
@@ -177,7 +177,8 @@ func readVMReports(console io.Reader, seen func(line string)) (reports map[strin
 	}
 }
 
-// vmKernel finds a kernel that has what it takes built in: Debian's for clouds has.
+// vmKernel returns a kernel with the required drivers built in, such as Debian's cloud
+// kernel.
 func vmKernel(t *testing.T) string {
 	for _, pattern := range []string{"/boot/vmlinuz-*-cloud-amd64", "/boot/vmlinuz-*"} {
 		found, _ := filepath.Glob(pattern)
@@ -192,8 +193,8 @@ func vmKernel(t *testing.T) string {
 	return ""
 }
 
-// buildVMTests builds the test programs, without the race detector: the machine
-// is emulated.
+// buildVMTests builds the test programs, without the race detector, because the machine is
+// emulated.
 func buildVMTests(t *testing.T, dir string) (programs []string) {
 	args := append([]string{"test", "-c", "-ldflags=-s -w", "-o", dir + "/"}, vmPackages...)
 	cmd := exec.Command("go", args...)
