@@ -466,6 +466,25 @@ func (f *fullDisk) PutTask(alloc, task string, local taskrunner.LocalState, s *a
 	return f.ledger.PutTask(alloc, task, local, s, h)
 }
 
+// Until the exit status is stored, only the driver can report it to the next agent.
+func TestExitStatusIsStoredBeforeDestroy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &fullDisk{ledger: newLedger()}
+		h := start(t, parseJob(t, job("batch", `task "web" {
+			driver = "fake"
+			config { run_for = "5s" }
+		}`)), func(c *Config) { c.Store = store })
+		h.after(time.Second)
+		store.setFull(true)
+		h.after(20 * time.Second)
+		want(t, "on a full disk", h.world.noted("DestroyTask"), "[]")
+		store.setFull(false)
+		h.wait()
+		want(t, "with space", len(h.world.noted("DestroyTask")), "1")
+		want(t, "stored events", store.storedEvents("web"), "[Received Task Setup Started Terminated]")
+	})
+}
+
 // storedEvents returns the types of a task's stored events.
 func (l *ledger) storedEvents(task string) (types []string) {
 	l.mu.Lock()

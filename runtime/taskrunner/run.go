@@ -204,8 +204,9 @@ func (r *Runner) ended(killCtx, forceKillCtx context.Context, p *process) (resta
 	} else if result.lost {
 		r.local.Exit.Error = exitUnknown
 	}
+	var err error
 	failpoint.Wrap(failpoint.ExitObserved, func() {
-		r.record(Sync, func(s *api.TaskState) bool {
+		err = r.record(Sync, func(s *api.TaskState) bool {
 			if request := r.restartReq; request != nil {
 				r.local.Exit.Asked, r.local.Exit.Failure = true, request.Failure
 			}
@@ -217,6 +218,10 @@ func (r *Runner) ended(killCtx, forceKillCtx context.Context, p *process) (resta
 			return true
 		})
 	})
+	// Until the store takes the exit status, only the driver can tell it to the next agent.
+	if err != nil && !r.awaitStored(killCtx) && isShutdown(killCtx, forceKillCtx) {
+		return restart.Outcome{}, false
+	}
 	// killCtx may be done; the driver must destroy the task all the same.
 	if result.destroyed {
 		r.noteDestroyed()

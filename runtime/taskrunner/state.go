@@ -1,6 +1,7 @@
 package taskrunner
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -180,6 +181,20 @@ func (r *Runner) noteWrittenLocked(p pendingPut, err error) {
 		r.logger.Error("task not stored, trying again: until it is stored, another agent does not find it as it is", "error", err)
 		time.AfterFunc(storeAgainDelay, r.storeAgain)
 	}
+}
+
+// awaitStored blocks until the store has written what it refused, and returns true, or
+// until ctx is done, and returns false.
+func (r *Runner) awaitStored(ctx context.Context) bool {
+	for sleep(ctx, storeAgainDelay/10) {
+		r.writing.Lock()
+		stored := !r.refused
+		r.writing.Unlock()
+		if stored {
+			return true
+		}
+	}
+	return false
 }
 
 // storeAgainDelay is the time between two attempts to store a task.
