@@ -98,7 +98,7 @@ func (m vm) boot(t *testing.T, guest string, cut func(line string) bool) (report
 	if err != nil {
 		t.Fatal("there is no qemu-system-x86_64 (Debian: apt-get install qemu-system-x86)")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
 	// Emulating a processor without AVX is a quarter faster. The machine "microvm" boots
 	// faster, but has no timer by which a kernel could calibrate another one: on a busy
