@@ -134,7 +134,8 @@ func (l *launcher) spawn(ctx context.Context) error {
 		Provisional: true,
 	})
 	if errors.Is(err, keeper.ErrLost) {
-		return errors.Join(err, endLost(writers[0], p.cfg.SocketDir))
+		writers[0].Close() // so that only the plugin can have it
+		return errors.Join(err, endLost(p.pipes[0], p.cfg.SocketDir))
 	}
 	if err != nil {
 		return explainSpawn(err, p.cfg.Path, p.cfg.Exec)
@@ -175,43 +176,65 @@ func spawnWritten(ctx context.Context, k Keeper, command keeper.Command) (keeper
 }
 
 // endLost kills the plugin that a lost keeper may have started: the process whose stdout is
-// the given pipe. It searches five times in 50 ms, because a child that was being forked when
-// the keeper died gets the pipe a moment later. The socket of the plugin in dir is removed.
+// the pipe with the given read end. It returns when no process has the write end, or after a
+// second: a child that was being forked when the keeper died makes the pipe its stdout a
+// moment later. The socket of the plugin in dir is removed.
 func endLost(stdout *os.File, dir string) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(stdout.Fd()), &st); err != nil {
+	conn, err := stdout.SyscallConn()
+	if err != nil {
 		return err
 	}
-	pipe := fmt.Sprintf("pipe:[%d]", st.Ino)
-	killed := false
-	for range 5 {
-		links, err := filepath.Glob("/proc/[0-9]*/fd/1")
+	var st unix.Stat_t
+	var statErr error
+	if err := conn.Control(func(fd uintptr) { statErr = unix.Fstat(int(fd), &st) }); err != nil || statErr != nil {
+		return errors.Join(err, statErr)
+	}
+	killed, held := false, true
+	for deadline := time.Now().Add(time.Second); held && time.Now().Before(deadline); {
+		ended, err := killWithStdout(fmt.Sprintf("pipe:[%d]", st.Ino))
 		if err != nil {
 			return err
 		}
-		for _, link := range links {
-			pid, err := strconv.Atoi(strings.Split(link, "/")[2])
-			if err != nil {
-				return err
-			}
-			p, err := keeper.ProcessOf(pid) // before its stdout is read: the pid may be reused
-			if target, linkErr := os.Readlink(link); linkErr != nil || target != pipe {
-				continue // another process, perhaps of another user, or the process has ended
-			}
-			if err == nil {
-				err = p.Signal(unix.SIGKILL)
-				killed = p.EndsWithin(time.Second)
-			}
-			if err != nil && !errors.Is(err, os.ErrProcessDone) {
-				return fmt.Errorf("end what the keeper has started: process %d: %w", pid, err)
-			}
+		killed = killed || ended
+		err = conn.Control(func(fd uintptr) {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd)}}, 10) // without events: only the end of the pipe counts
+			held = n == 0 || err != nil
+		})
+		if err != nil {
+			return err
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	if killed {
 		return removeUnbound(dir)
 	}
 	return nil
+}
+
+// killWithStdout kills the processes whose stdout is a pipe, given as "pipe:[inode]", and
+// waits up to a second for the end of each. It reports whether there was one.
+func killWithStdout(pipe string) (killed bool, err error) {
+	links, err := filepath.Glob("/proc/[0-9]*/fd/1")
+	if err != nil {
+		return false, err
+	}
+	for _, link := range links {
+		pid, err := strconv.Atoi(strings.Split(link, "/")[2])
+		if err != nil {
+			return killed, err
+		}
+		p, err := keeper.ProcessOf(pid) // before its stdout is read: the pid may be reused
+		if target, linkErr := os.Readlink(link); linkErr != nil || target != pipe {
+			continue // another process, perhaps of another user, or the process has ended
+		}
+		if err == nil {
+			err = p.Signal(unix.SIGKILL)
+			killed = p.EndsWithin(time.Second) || killed
+		}
+		if err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return killed, fmt.Errorf("end what the keeper has started: process %d: %w", pid, err)
+		}
+	}
+	return killed, nil
 }
 
 // removeUnbound removes the sockets in a directory that no process has bound.
