@@ -171,13 +171,14 @@ func (r *Runner) noteWrittenLocked(p pendingPut, err error) {
 	switch {
 	case err == nil && p.serial > r.safe:
 		r.safe = p.serial // each put includes everything that earlier puts included
-		if r.refused {
-			r.refused = false
+		if r.refused != nil {
+			close(r.refused)
+			r.refused = nil
 			r.logger.Info("task stored")
 		}
-	case err == nil, p.serial <= r.safe, r.refused, isClosed(r.done):
+	case err == nil, p.serial <= r.safe, r.refused != nil, isClosed(r.done):
 	default:
-		r.refused = true
+		r.refused = make(chan struct{})
 		r.logger.Error("task not stored, trying again: until it is stored, another agent does not find it as it is", "error", err)
 		time.AfterFunc(storeAgainDelay, r.storeAgain)
 	}
@@ -186,15 +187,18 @@ func (r *Runner) noteWrittenLocked(p pendingPut, err error) {
 // awaitStored blocks until the store has written what it refused, and returns true, or
 // until ctx is done, and returns false.
 func (r *Runner) awaitStored(ctx context.Context) bool {
-	for sleep(ctx, storeAgainDelay/10) {
-		r.writing.Lock()
-		stored := !r.refused
-		r.writing.Unlock()
-		if stored {
-			return true
-		}
+	r.writing.Lock()
+	refused := r.refused
+	r.writing.Unlock()
+	if refused == nil {
+		return true
 	}
-	return false
+	select {
+	case <-refused:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // storeAgainDelay is the time between two attempts to store a task.
@@ -205,7 +209,7 @@ const storeAgainDelay = time.Second
 func (r *Runner) storeAgain() {
 	r.writing.Lock()
 	defer r.writing.Unlock()
-	if !r.refused || isClosed(r.done) {
+	if r.refused == nil || isClosed(r.done) {
 		return
 	}
 	snapshot, _ := r.changeState(func(*api.TaskState) bool { return false })

@@ -95,12 +95,12 @@ type Runner struct {
 
 	// writing keeps the records of the task state in order. Unlike mu it is held during
 	// the store's write, so that no earlier write overtakes a later one.
-	writing  sync.Mutex // taken before mu
-	stored   LocalState // last local state that was put, for writers outside Run
-	puts     int        // number of puts
-	localPut int        // number of the last put that included the local state
-	safe     int        // number of the last put that is known to be stored
-	refused  bool       // the store has refused a put after safe, see storeAgain
+	writing  sync.Mutex    // taken before mu
+	stored   LocalState    // last local state that was put, for writers outside Run
+	puts     int           // number of puts
+	localPut int           // number of the last put that included the local state
+	safe     int           // number of the last put that is known to be stored
+	refused  chan struct{} // not nil if the store has refused a put after safe, see storeAgain; closed when the task is stored
 
 	mu           sync.Mutex
 	task         Task
