@@ -126,7 +126,7 @@ type cgroup struct {
 
 	oomBefore uint64 // oomKills before the process started
 
-	setShares func() error // nil if the task gets no CPU shares, or has them already
+	setShares func() // nil if the task gets no CPU shares, or has them already
 }
 
 func (g *cgroup) dir() process.Cgroup { return process.Cgroup(g.path) }

@@ -90,13 +90,18 @@ func (g *cgroup) limit(p *Process, l limits, overridden map[string]string) {
 			dir, err = g.treeV1(s.controller)
 			write = func() error { return s.write(dir) }
 		}
-		if err == nil && s.controller == "cpu" {
-			g.setShares = write
-		} else if err == nil {
-			err = write()
+		enforce := func() {
+			if err == nil {
+				err = write()
+			}
+			if err != nil {
+				p.unlimited(s, err)
+			}
 		}
-		if err != nil {
-			p.unlimited(s, err)
+		if s.controller == "cpu" {
+			g.setShares = enforce
+		} else {
+			enforce()
 		}
 	}
 }
@@ -108,9 +113,7 @@ func (p *Process) share() {
 	if p.cgroup == nil || p.cgroup.setShares == nil {
 		return
 	}
-	if err := p.cgroup.setShares(); err != nil {
-		p.withoutShares(err)
-	}
+	p.cgroup.setShares()
 	p.cgroup.setShares = nil
 }
 
@@ -213,14 +216,10 @@ func (g *cgroup) enable(controller string) error {
 // without them, tasks share the CPU time equally.
 func (p *Process) unlimited(s setting, reason error) {
 	if s.controller == "cpu" {
-		p.withoutShares(reason)
+		p.logger.Debug("task without CPU shares", "error", reason)
 		return
 	}
 	p.unenforced = append(p.unenforced, fmt.Sprintf("%s limit not enforced here: %v", s.name, reason))
-}
-
-func (p *Process) withoutShares(reason error) {
-	p.logger.Debug("task without CPU shares", "error", reason)
 }
 
 // unlimitedAll records that no limit is enforced.
