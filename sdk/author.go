@@ -23,7 +23,7 @@ func authorConfigure(ctx context.Context, c Configurer, config *Config) (err err
 	return c.Configure(ctx, config)
 }
 
-func authorUseHost(u HostSetter, host Host, node Node) (err error) {
+func authorSetHost(u HostSetter, host Host, node Node) (err error) {
 	defer base.Recover(u, "SetHost", &err)
 	u.SetHost(host, node)
 	return nil

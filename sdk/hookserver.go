@@ -68,5 +68,5 @@ func (s *hookServer) Configure(_ context.Context, c hook.Config) error {
 		return err
 	}
 	s.host = host
-	return authorUseHost(user, host, c.Node)
+	return authorSetHost(user, host, c.Node)
 }
