@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gitProtocols are the allowed transports, none of which reads this machine.
+// gitProtocols are the allowed transports, so that a download cannot read files of this machine.
 var gitProtocols = []string{"https", "http", "ssh", "git"}
 
 // git clones a repository, and checks out the requested revision and its

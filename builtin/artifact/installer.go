@@ -385,7 +385,8 @@ func (p *installer) merge(from, to string) error {
 	return nil
 }
 
-// copy is move to another file system, such as that of the secrets directory.
+// copy does what move does when the target is on another file system, for example in the
+// secrets directory.
 func (p *installer) copy(from, to string, info fs.FileInfo) error {
 	var err error
 	switch {

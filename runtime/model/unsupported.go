@@ -49,7 +49,7 @@ type unsupportedParts struct {
 	drivers   []string
 }
 
-// unsupported adds the reason for a block that is not implemented yet.
+// unsupported adds the reason why a block of the job is refused.
 func unsupported(r *report, what, instead string) {
 	r.add("%s is not supported by this build of nomad-lite: %s", what, instead)
 }

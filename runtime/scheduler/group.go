@@ -40,7 +40,7 @@ type group struct {
 	rolling *api.UpdateStrategy // nil if all allocations may change at once
 	updates *api.DesiredUpdates
 
-	live     []*api.Allocation // running, or failed without a replacement for now
+	live     []*api.Allocation // running, or failed and not replaced
 	later    []*delayed        // failed, with a later replacement; also in live or canaries
 	canaries []*api.Allocation // canaries of the deployment that are not promoted
 	migrate  []*api.Allocation // a user or a drain has requested a replacement
