@@ -44,9 +44,9 @@ func TestMain(m *testing.M) {
 		os.Exit(breakOut())
 	}
 	if len(os.Args) == 2 && os.Args[1] == "gitburgle" {
-		err := unix.Fchdir(stageFD)
+		o, err := enterStage()
 		if err == nil {
-			err = gitBurgle()
+			err = gitBurgle(o)
 		}
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 		os.Exit(spy(os.Args[2], os.Args[3]))
 	}
 	if len(os.Args) == 3 && os.Args[1] == "burgle" {
-		if err := unix.Fchdir(stageFD); err != nil {
+		if _, err := enterStage(); err != nil {
 			panic(err)
 		}
 		os.Exit(burgle(os.Args[2]))
@@ -63,6 +63,16 @@ func TestMain(m *testing.M) {
 	// By default a program built with -race sleeps for a second before it exits.
 	os.Setenv("GORACE", "atexit_sleep_ms=0")
 	os.Exit(m.Run())
+}
+
+// enterStage waits for the request, as a download does: until it arrives, the
+// stage does not belong to the process.
+func enterStage() (request, error) {
+	var o request
+	if err := json.NewDecoder(os.Stdin).Decode(&o); err != nil {
+		return o, err
+	}
+	return o, unix.Fchdir(stageFD)
 }
 
 // host records events, and resolves references.

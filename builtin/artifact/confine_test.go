@@ -2,7 +2,6 @@ package artifact
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -223,7 +222,7 @@ func TestGitSeesNoProcesses(t *testing.T) {
 }
 
 // gitBurgle makes git read a file of /proc.
-func gitBurgle() error {
+func gitBurgle(o request) error {
 	root, err := os.OpenRoot(".")
 	if err != nil {
 		return err
@@ -232,9 +231,6 @@ func gitBurgle() error {
 	if err != nil {
 		return err
 	}
-	d := &downloader{stage: root, source: &source{kind: "git", url: u}}
-	if err := json.NewDecoder(os.Stdin).Decode(&d.request); err != nil {
-		return err
-	}
+	d := &downloader{request: o, stage: root, source: &source{kind: "git", url: u}}
 	return d.runGit(context.Background(), os.Environ(), []string{"-c", "alias.x=!cat /proc/1/status", "x"}, nil)
 }
