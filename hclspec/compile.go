@@ -23,6 +23,30 @@ type compiler struct {
 
 func newCompiler() *compiler { return &compiler{body: newLayout(false)} }
 
+// compiled is the result of compiling a Spec. It is immutable.
+type compiled struct {
+	spec  hcldec.Spec
+	body  *layout
+	diags hcl.Diagnostics
+}
+
+// compiled compiles the Spec of a whole block at the first call: the expressions of its
+// types and defaults take longer to parse than most config blocks.
+func (s *Spec) compiled() *compiled {
+	if s != nil {
+		if done := s.cache.Load(); done != nil {
+			return done
+		}
+	}
+	c := newCompiler()
+	spec := c.compile(s, "config", "")
+	done := &compiled{spec, c.body, c.diags}
+	if s != nil {
+		s.cache.Store(done)
+	}
+	return done
+}
+
 // fault reports an error in the part of the spec at path. hcldec would panic on most of
 // these parts.
 func (c *compiler) fault(path, summary, detail string, args ...any) hcldec.Spec {

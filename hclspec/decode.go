@@ -90,8 +90,7 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 			Detail:   fmt.Sprintf("A config block can hold %d values at most, and this one holds %d.", MaxValues, n),
 		}}
 	}
-	c := newCompiler()
-	spec := c.compile(s, "config", "")
+	c := s.compiled()
 	if c.diags.HasErrors() {
 		return cty.DynamicVal, c.diags
 	}
@@ -121,9 +120,9 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 	scope := &hcl.EvalContext{Functions: functions}
 	body := &typedBody{file.Body, c.body, run}
 	if refers {
-		scope.Variables = vars(body, spec)
+		scope.Variables = vars(body, c.spec)
 	}
-	value, diags = hcldec.Decode(body, spec, scope)
+	value, diags = hcldec.Decode(body, c.spec, scope)
 	for _, d := range diags {
 		// The user wrote an argument or a block, not a JSON object property.
 		if d.Summary == "Extraneous JSON object property" {

@@ -26,12 +26,11 @@ func (s *Spec) Fault() (err error) {
 			err = fmt.Errorf("it does not fit together: %v", r)
 		}
 	}()
-	c := newCompiler()
-	spec := c.compile(s, "config", "")
+	c := s.compiled()
 	if c.diags.HasErrors() {
 		return errors.New(strings.Join(Messages(c.diags), "; "))
 	}
-	hcldec.ImpliedType(spec)
+	hcldec.ImpliedType(c.spec)
 	return s.defaultFault("config")
 }
 

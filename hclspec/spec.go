@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 
 	"github.com/nomad-lite/nomad-lite/hclspec/specpb"
 )
@@ -27,6 +28,8 @@ type Spec struct {
 	fallback   *Spec
 	attributes map[string]*Spec
 	values     []*Spec
+
+	cache atomic.Pointer[compiled] // nil until the first Decode
 }
 
 type kind uint8
