@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc/stats"
+
+	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
 )
 
 // idle ends a plugin that has had no connection and no task for the time that a host
@@ -55,14 +57,11 @@ func (i *idle) closed() {
 	}
 }
 
-// quietPeriod is the time after the last call after which memory is released.
-const quietPeriod = time.Second
-
-// connections reports connections to idle, and calls to rest; first runs at the first
+// connections reports connections to idle, and calls to trim; first runs at the first
 // connection.
 type connections struct {
 	idle  *idle
-	rest  *time.Timer // fires when no call has ended for quietPeriod
+	trim  *memtrim.Trimmer
 	first func()
 }
 
@@ -83,7 +82,8 @@ func (c *connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.C
 
 // HandleRPC implements stats.Handler.
 func (c *connections) HandleRPC(_ context.Context, s stats.RPCStats) {
-	if _, ended := s.(*stats.End); ended {
-		c.rest.Reset(quietPeriod)
+	switch s.(type) {
+	case *stats.Begin, *stats.End:
+		c.trim.Busy()
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/footprint"
+	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
 )
 
 // idleTimeout is how long a plugin without tasks waits for a connection of a host.
@@ -105,8 +105,9 @@ func servePlugin(ctx context.Context, s service, logger hclog.Logger) {
 	quiet := newLogger("go-plugin")
 	quiet.SetLevel(hclog.Warn)
 	prints := sync.OnceFunc(func() { captureStdio(logger) })
-	rest := time.AfterFunc(quietPeriod, footprint.Release)
-	defer rest.Stop()
+	// A plugin process idles beside every task.
+	trim := memtrim.New(25, 100)
+	defer trim.Stop()
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,
 		Plugins: plugin.PluginSet{
@@ -115,7 +116,7 @@ func servePlugin(ctx context.Context, s service, logger hclog.Logger) {
 		},
 		Logger: quiet,
 		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
-			server := base.NewServer(append(opts, grpc.StatsHandler(&connections{idle: i, rest: rest, first: prints})))
+			server := base.NewServer(append(opts, grpc.StatsHandler(&connections{idle: i, trim: trim, first: prints})))
 			i.start(server.Stop)
 			context.AfterFunc(ctx, server.Stop)
 			return server

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"maps"
-	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -44,8 +43,6 @@ func servePlugin(name string) error {
 		names := slices.Sorted(maps.Keys(builtins))
 		return fmt.Errorf("plugin serve: there is no builtin plugin %q, only %s", name, strings.Join(names, ", "))
 	}
-	// A plugin process idles beside every task: its memory matters, its speed does not.
-	debug.SetGCPercent(25)
 	builtin.serve()
 	return nil
 }

@@ -143,7 +143,7 @@ func (c *serverConn) write(stop <-chan struct{}) {
 // handle executes one request and answers it. It owns fds.
 func (c *serverConn) handle(req *request, fds []int) {
 	k := c.server
-	k.tidy.Reset(time.Second)
+	k.trim.Busy()
 	var resp *response
 	switch {
 	case !c.may(req.Op):

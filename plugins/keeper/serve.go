@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"runtime/debug"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -17,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/footprint"
+	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
 )
 
 // envSetup is the variable in which a client passes the setup to the keeper that it starts.
@@ -77,7 +76,6 @@ func Serve(ctx context.Context) error {
 
 	// One thread at a time suffices, and each one costs memory.
 	runtime.GOMAXPROCS(1)
-	debug.SetGCPercent(25)
 	// The keeper was executed through a descriptor, whose number would be its name in ps.
 	_ = os.WriteFile("/proc/self/comm", []byte("nomad-lite"), 0)
 
@@ -203,7 +201,7 @@ type server struct {
 	managedProcs []Process // processes that an earlier keeper started, as reported by the agent
 	spawned      []Process // processes that this keeper started on request: plugins and the log collector
 	known        statuses
-	tidy         *time.Timer // returns memory to the kernel after a burst of requests
+	trim         *memtrim.Trimmer
 	waiters      map[Process][]waiter
 	watches      map[Process]*os.File // one pidfd for each process in waiters
 }
@@ -230,8 +228,8 @@ func (k *server) run(ctx context.Context) error {
 	signal.Notify(sigs, unix.SIGCHLD, unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
 	defer signal.Stop(sigs)
 
-	k.tidy = time.AfterFunc(time.Second, footprint.Release)
-	defer k.tidy.Stop()
+	k.trim = memtrim.New(25, 25)
+	defer k.trim.Stop()
 	timer := time.NewTimer(k.patience())
 	defer timer.Stop()
 	listener := k.place.listener

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
 )
 
 func frame(body string) []byte {
@@ -258,8 +260,8 @@ func FuzzRequests(f *testing.F) {
 			req.Spawn = nil // the fuzzer must not start programs
 		}
 		k := newServer(setup{Linger: time.Minute}, Process{})
-		k.tidy = time.NewTimer(time.Hour)
-		defer k.tidy.Stop()
+		k.trim = memtrim.New(25, 25)
+		defer k.trim.Stop()
 		c := &serverConn{server: k, agent: true, waits: map[uint64]Process{}, ready: make(chan struct{}, 1)}
 		var fds []int
 		for range files % 4 {

@@ -95,7 +95,7 @@ func (p *process) request(peer *peer, m *message, fds []int) {
 			}
 		}
 	case opStart:
-		p.tidy.Reset(time.Second)
+		p.trim.Busy()
 		if len(fds) != maxFDs {
 			reply.Error = fmt.Sprintf("%d descriptors came with a stream", len(fds))
 		} else {
@@ -106,7 +106,7 @@ func (p *process) request(peer *peer, m *message, fds []int) {
 		}
 		p.send(peer, reply)
 	case opStop:
-		p.tidy.Reset(time.Second)
+		p.trim.Busy()
 		e := p.streams[m.Key]
 		if e == nil {
 			p.send(peer, reply)

@@ -8,14 +8,13 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"runtime/debug"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/confine"
-	"github.com/nomad-lite/nomad-lite/plugins/footprint"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
 )
 
 const envSetup = "NOMAD_LITE_COLLECTOR_SETUP"
@@ -48,7 +47,6 @@ func Serve(ctx context.Context) error {
 	}
 	// The process reads untrusted output: a fault in that code must not have more privileges.
 	confine.DenyProcess(append(confine.Powers(), confine.Internet()...)...)
-	debug.SetGCPercent(25)
 	keeper.ProtectFromOOM()
 	_ = os.WriteFile("/proc/self/comm", []byte("nomad-lite"), 0) // the process name in ps
 
@@ -100,7 +98,7 @@ type process struct {
 	idle    time.Time       // when to check whether the process has work
 	msg     []byte
 	oob     []byte
-	tidy    *time.Timer // frees memory after a burst of starts or stops
+	trim    *memtrim.Trimmer
 }
 
 // entry is a stream and its state in the process.
@@ -135,7 +133,7 @@ func newProcess(conf setup, dir *keeper.Directory, listen int) (*process, error)
 		idle:    time.Now().Add(conf.Linger),
 		msg:     make([]byte, maxMessage),
 		oob:     make([]byte, unix.CmsgSpace(4*maxFDs)),
-		tidy:    time.AfterFunc(time.Second, footprint.Release),
+		trim:    memtrim.New(25, 25),
 	}
 	if p.tools, err = newTools(); err != nil {
 		return nil, err
@@ -473,7 +471,7 @@ func (p *process) close() {
 	for _, e := range p.streams {
 		e.close()
 	}
-	p.tidy.Stop()
+	p.trim.Stop()
 	p.tools.close()
 	unix.Close(p.poll)
 	unix.Close(p.wake)

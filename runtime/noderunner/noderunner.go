@@ -66,9 +66,6 @@ type Assignment struct {
 	Collect bool
 }
 
-// quiet is the time without changes after which OnIdle is called.
-const quiet = time.Second
-
 // Config configures a Runner.
 type Config struct {
 	Source Source
@@ -79,13 +76,11 @@ type Config struct {
 	// Node returns the facts about the node that tasks get when they start. It may
 	// be nil.
 	Node func() taskenv.Node
-	// OnStop is called when the Runner has begun to stop allocations, and OnIdle
-	// when there was no change for a second after a burst of changes. Both may be
+	// OnChange is called when allocations stop or report their state. It may be
 	// nil.
-	OnStop func()
-	OnIdle func()
-	GC     GC
-	Logger hclog.Logger
+	OnChange func()
+	GC       GC
+	Logger   hclog.Logger
 }
 
 // Runner runs the allocations of this node.
@@ -94,7 +89,6 @@ type Runner struct {
 	logger  hclog.Logger
 	begun   chan struct{} // closed when the entries of an earlier agent's allocations exist
 	collect chan struct{} // holds a tick when the limits of GC must be checked
-	tidy    *time.Timer   // calls OnIdle after a burst of changes
 
 	mu      sync.Mutex
 	entries map[string]*entry
@@ -120,11 +114,8 @@ type entry struct {
 
 // New returns a Runner without allocations.
 func New(c Config) *Runner {
-	if c.OnStop == nil {
-		c.OnStop = func() {}
-	}
-	if c.OnIdle == nil {
-		c.OnIdle = func() {}
+	if c.OnChange == nil {
+		c.OnChange = func() {}
 	}
 	if c.Alloc.Recovery == nil {
 		c.Alloc.Recovery = taskrunner.NewRecoveries()
@@ -134,7 +125,6 @@ func New(c Config) *Runner {
 		logger:  c.Logger.Named("noderunner"),
 		begun:   make(chan struct{}),
 		collect: make(chan struct{}, 1),
-		tidy:    time.AfterFunc(quiet, c.OnIdle),
 		entries: make(map[string]*entry),
 	}
 }
@@ -147,7 +137,6 @@ func (r *Runner) PreviouslyStarted() <-chan struct{} { return r.begun }
 // allocrunner.ErrShutdown, tasks are left running; otherwise they are stopped. Run
 // returns when all runners have returned. It must be called once.
 func (r *Runner) Run(ctx context.Context) {
-	defer r.tidy.Stop()
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { r.runCollection(ctx) })
@@ -155,8 +144,7 @@ func (r *Runner) Run(ctx context.Context) {
 	for !errors.Is(context.Cause(ctx), allocrunner.ErrShutdown) { // a shutdown would interrupt the restore
 		wanted, changed := r.config.Source.Allocs()
 		if r.reconcile(ctx, wanted, &running) {
-			r.tidy.Reset(quiet)
-			r.config.OnStop()
+			r.config.OnChange()
 		}
 		begin()
 		select {
@@ -255,7 +243,7 @@ func (r *Runner) start(ctx context.Context, e *entry, a Assignment, running *syn
 	config.Restored = a.Started || a.Alloc.ClientStatus != api.AllocClientStatusPending
 	config.Previous = r.over
 	config.Report = func(u allocrunner.Update) {
-		r.tidy.Reset(quiet)
+		r.config.OnChange()
 		r.config.Source.Report(u)
 	}
 	runner, err := allocrunner.New(config)

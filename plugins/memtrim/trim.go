@@ -1,4 +1,4 @@
-package footprint
+package memtrim
 
 import (
 	"bufio"

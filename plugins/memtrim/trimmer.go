@@ -1,0 +1,73 @@
+package memtrim
+
+import (
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+// idleDelay is the time without work after which a process is idle.
+const idleDelay = time.Second
+
+// Trimmer releases the memory of the process when it becomes idle, and sets the garbage
+// collection percentage (see debug.SetGCPercent): a low one saves memory while the
+// process is idle, but costs a process with a small heap a third of its CPU time while
+// it works.
+type Trimmer struct {
+	idlePercent, busyPercent int
+
+	mu       sync.Mutex
+	timer    *time.Timer
+	busy     bool
+	original int // percentage before New
+	stopped  bool
+}
+
+// New returns the Trimmer of a process that works now. A process has one Trimmer at a
+// time. The caller must call Stop.
+func New(idlePercent, busyPercent int) *Trimmer {
+	t := &Trimmer{idlePercent: idlePercent, busyPercent: busyPercent, busy: true}
+	t.original = debug.SetGCPercent(busyPercent)
+	t.timer = time.AfterFunc(idleDelay, t.idle)
+	return t
+}
+
+// Busy reports that the process works. It may be called concurrently, and does nothing
+// after Stop.
+func (t *Trimmer) Busy() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stopped {
+		return
+	}
+	t.timer.Reset(idleDelay)
+	if !t.busy {
+		t.busy = true
+		debug.SetGCPercent(t.busyPercent)
+	}
+}
+
+// Stop restores the garbage collection percentage from before New. It may be called
+// twice.
+func (t *Trimmer) Stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stopped {
+		return
+	}
+	t.stopped = true
+	t.timer.Stop()
+	debug.SetGCPercent(t.original)
+}
+
+func (t *Trimmer) idle() {
+	t.mu.Lock()
+	if t.stopped {
+		t.mu.Unlock()
+		return
+	}
+	t.busy = false
+	debug.SetGCPercent(t.idlePercent)
+	t.mu.Unlock()
+	Release()
+}

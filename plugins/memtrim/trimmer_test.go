@@ -1,0 +1,43 @@
+package memtrim
+
+import (
+	"runtime/debug"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func percent() int {
+	p := debug.SetGCPercent(100)
+	debug.SetGCPercent(p)
+	return p
+}
+
+func TestTrimmerSetsPercentage(t *testing.T) {
+	before := percent()
+	synctest.Test(t, func(t *testing.T) {
+		check := func(when string, want int) {
+			t.Helper()
+			if got := percent(); got != want {
+				t.Errorf("%s the percentage is %d, want %d", when, got, want)
+			}
+		}
+		trimmer := New(25, 300)
+		defer trimmer.Stop()
+		check("at first", 300)
+		time.Sleep(idleDelay - time.Millisecond)
+		trimmer.Busy()
+		time.Sleep(idleDelay - time.Millisecond)
+		check("while the process works", 300)
+		time.Sleep(2 * time.Millisecond)
+		synctest.Wait()
+		check("while the process is idle", 25)
+		trimmer.Busy()
+		check("when the process works again", 300)
+		trimmer.Stop()
+		check("after Stop", before)
+		time.Sleep(2 * idleDelay)
+		trimmer.Busy()
+		check("a second after Stop", before)
+	})
+}
