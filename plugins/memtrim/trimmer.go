@@ -23,25 +23,32 @@ type Trimmer struct {
 	stopped  bool
 }
 
-// New returns the Trimmer of a process that works now. A process has one Trimmer at a
-// time. The caller must call Stop.
+// New returns the Trimmer of a process that has just started, and sets the percentage
+// for an idle process. A process has one Trimmer at a time. The caller must call Stop.
 func New(idlePercent, busyPercent int) *Trimmer {
-	t := &Trimmer{idlePercent: idlePercent, busyPercent: busyPercent, busy: true}
-	t.original = debug.SetGCPercent(busyPercent)
+	t := &Trimmer{idlePercent: idlePercent, busyPercent: busyPercent}
+	t.original = debug.SetGCPercent(idlePercent)
 	t.timer = time.AfterFunc(idleDelay, t.idle)
 	return t
 }
 
 // Busy reports that the process works. It may be called concurrently, and does nothing
 // after Stop.
-func (t *Trimmer) Busy() {
+func (t *Trimmer) Busy() { t.postpone(true) }
+
+// Postpone reports work that makes many objects that stay: it postpones the release of
+// memory, and keeps the percentage low, because with a higher one such objects would be
+// scattered over more memory. It may be called like Busy.
+func (t *Trimmer) Postpone() { t.postpone(false) }
+
+func (t *Trimmer) postpone(busy bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.stopped {
 		return
 	}
 	t.timer.Reset(idleDelay)
-	if !t.busy {
+	if busy && !t.busy {
 		t.busy = true
 		debug.SetGCPercent(t.busyPercent)
 	}

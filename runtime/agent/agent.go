@@ -25,6 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
@@ -127,10 +128,10 @@ const (
 	// gcPercentIdle saves memory: a burst of starts leaves few objects, but
 	// scattered over all the memory that it used.
 	gcPercentIdle = 25
-	// gcPercentBusy saves CPU time. With gcPercentIdle, a third of the agent's CPU
-	// time in a loop of restarts was spent in garbage collection, and 40 percent
-	// while 100 tasks stop.
-	gcPercentBusy = 300
+	// gcPercentBusy saves CPU time while tasks restart and stop. With gcPercentIdle,
+	// a third of the agent's CPU time in a loop of restarts was spent in garbage
+	// collection, and 40 percent while 100 tasks stop.
+	gcPercentBusy = 100
 )
 
 // Open locks the data directory, reads the state, fingerprints the machine and
@@ -229,7 +230,7 @@ func (a *Agent) Registered() <-chan struct{} { return a.registered }
 func (a *Agent) Run(ctx context.Context) {
 	trim := memtrim.New(gcPercentIdle, gcPercentBusy) // not earlier: most of what Open reads stays in memory
 	defer trim.Stop()
-	nodes := noderunner.New(a.runnerConfig(trim.Busy))
+	nodes := noderunner.New(a.runnerConfig(trim))
 	a.mu.Lock()
 	a.nodes = nodes
 	a.mu.Unlock()
@@ -278,7 +279,7 @@ func (a *Agent) Run(ctx context.Context) {
 }
 
 // runnerConfig returns the configuration of the node runner.
-func (a *Agent) runnerConfig(onChange func()) noderunner.Config {
+func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 	limits := a.config.Limits
 	limits.NodeCPU = int64(a.host.CPUMHz)
 	return noderunner.Config{
@@ -299,10 +300,19 @@ func (a *Agent) runnerConfig(onChange func()) noderunner.Config {
 			EndTask:      a.endTask,
 			Logger:       a.logger,
 		},
-		Node:     a.Node,
-		OnChange: onChange,
-		GC:       a.config.GC,
-		Logger:   a.logger,
+		Node:   a.Node,
+		OnStop: trim.Busy,
+		OnReport: func(u allocrunner.Update) {
+			for _, task := range u.TaskStates {
+				if task.Restarts > 0 || task.State == model.TaskDead {
+					trim.Busy()
+					return
+				}
+			}
+			trim.Postpone() // allocations that start make objects that stay
+		},
+		GC:     a.config.GC,
+		Logger: a.logger,
 	}
 }
 

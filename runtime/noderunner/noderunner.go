@@ -76,9 +76,10 @@ type Config struct {
 	// Node returns the facts about the node that tasks get when they start. It may
 	// be nil.
 	Node func() taskenv.Node
-	// OnChange is called when allocations stop or report their state. It may be
-	// nil.
-	OnChange func()
+	// OnStop is called when the Runner has begun to stop allocations, and OnReport
+	// with each report of an allocation before the Source gets it. Both may be nil.
+	OnStop   func()
+	OnReport func(allocrunner.Update)
 	GC       GC
 	Logger   hclog.Logger
 }
@@ -114,8 +115,11 @@ type entry struct {
 
 // New returns a Runner without allocations.
 func New(c Config) *Runner {
-	if c.OnChange == nil {
-		c.OnChange = func() {}
+	if c.OnStop == nil {
+		c.OnStop = func() {}
+	}
+	if c.OnReport == nil {
+		c.OnReport = func(allocrunner.Update) {}
 	}
 	if c.Alloc.Recovery == nil {
 		c.Alloc.Recovery = taskrunner.NewRecoveries()
@@ -144,7 +148,7 @@ func (r *Runner) Run(ctx context.Context) {
 	for !errors.Is(context.Cause(ctx), allocrunner.ErrShutdown) { // a shutdown would interrupt the restore
 		wanted, changed := r.config.Source.Allocs()
 		if r.reconcile(ctx, wanted, &running) {
-			r.config.OnChange()
+			r.config.OnStop()
 		}
 		begin()
 		select {
@@ -243,7 +247,7 @@ func (r *Runner) start(ctx context.Context, e *entry, a Assignment, running *syn
 	config.Restored = a.Started || a.Alloc.ClientStatus != api.AllocClientStatusPending
 	config.Previous = r.over
 	config.Report = func(u allocrunner.Update) {
-		r.config.OnChange()
+		r.config.OnReport(u)
 		r.config.Source.Report(u)
 	}
 	runner, err := allocrunner.New(config)
