@@ -32,8 +32,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
 // mortalAgent is an agent that executes commands from its standard input, until it is
@@ -649,13 +649,13 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			state, err := s.Snapshot().TaskState(id, "loop")
+			status, err := s.Snapshot().TaskState(id, "loop")
 			if err != nil {
 				t.Fatal(err)
 			}
 			local.Handle = nil
-			state.State, state.Events = model.TaskPending, state.Events[:2]
-			if err := errors.Join(s.PutTask(id, "loop", local, state, taskrunner.Sync)(), s.Close()); err != nil {
+			status.State, status.Events = model.TaskPending, status.Events[:2]
+			if err := errors.Join(s.PutTask(id, "loop", local, status, state.Sync)(), s.Close()); err != nil {
 				t.Fatal(err)
 			}
 

@@ -28,6 +28,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
@@ -106,7 +107,7 @@ type Agent struct {
 
 	damageReported bool // the damage of the store is an event of the node; used by keepNode only
 
-	cachedPlugins []pluginInfo // see loadPluginCache; read-only after it
+	cachedPlugins []state.PluginInfo // see loadPluginCache; read-only after it
 
 	orphansCleared atomic.Bool               // clearOrphans has completed
 	remaining      atomic.Pointer[remaining] // set by Close

@@ -53,7 +53,7 @@ func (r *allocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 	changed, first := r.changed, !r.assigned
 	r.assigned = true
 	r.mu.Unlock()
-	s := state{r.store.Snapshot().Reader, r.nodeID}
+	s := stateView{r.store.Snapshot().Reader, r.nodeID}
 	var gone []*api.Allocation
 	if first { // the node has not seen allocations that were deleted since Open either
 		gone = leaving(s.r)

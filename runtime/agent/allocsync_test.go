@@ -19,8 +19,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
 // flaky is a scheduler.Store whose updates can fail as on a full disk.
@@ -249,16 +249,16 @@ func TestReportsOfEventsWait(t *testing.T) {
 func TestNoNewsIsNotWritten(t *testing.T) {
 	r, f := newRing(t, 1)
 	id := r.ids(t)[0]
-	state := &api.TaskState{}
+	status := &api.TaskState{}
 	now := time.Now()
-	model.AppendTaskEvent(state, model.EventReceived(), now)
-	model.SetTaskState(state, model.TaskRunning, now)
-	model.AppendTaskEvent(state, model.EventStarted(), now)
-	if err := r.store.PutTaskState(id, "t", state, taskrunner.Sync)(); err != nil {
+	model.AppendTaskEvent(status, model.EventReceived(), now)
+	model.SetTaskState(status, model.TaskRunning, now)
+	model.AppendTaskEvent(status, model.EventStarted(), now)
+	if err := r.store.PutTaskState(id, "t", status, state.Sync)(); err != nil {
 		t.Fatal(err)
 	}
 	u := update(id, api.AllocClientStatusRunning)
-	u.TaskStates["t"] = state
+	u.TaskStates["t"] = status
 	u.Health = &allocrunner.Health{Healthy: true, Time: now}
 	r.Report(u)
 	if err := r.write(t.Context()); err != nil {
@@ -327,7 +327,7 @@ func TestReportsDoNotWakeTheNode(t *testing.T) {
 func TestPurgedIsForgottenWhenItHasEnded(t *testing.T) {
 	r, _ := newRing(t, 1)
 	id := r.ids(t)[0]
-	if err := r.store.PutTaskState(id, "t", &api.TaskState{State: model.TaskRunning}, taskrunner.Sync)(); err != nil {
+	if err := r.store.PutTaskState(id, "t", &api.TaskState{State: model.TaskRunning}, state.Sync)(); err != nil {
 		t.Fatal(err)
 	}
 	r.Report(update(id, api.AllocClientStatusRunning))
@@ -371,7 +371,7 @@ func TestCollectAtEndIsStored(t *testing.T) {
 		}
 	}
 	_, err := r.store.Update(t.Context(), func(tx *store.Txn) error {
-		(&transaction{state: state{r: tx.Reader}, tx: tx}).DeleteAlloc(first)
+		(&transaction{stateView: stateView{r: tx.Reader}, tx: tx}).DeleteAlloc(first)
 		return nil
 	})
 	if err != nil {

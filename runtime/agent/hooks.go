@@ -18,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hookhost"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -33,24 +34,10 @@ func (a *Agent) nodeForHooks() hook.Node {
 // hookKeyKey is the record of the key for the hooks' capability tokens.
 const hookKeyKey = "hook_key"
 
-// hookKeySize is the size of a hook key in bytes.
-const hookKeySize = 32
-
-// hookKeyRecord is a hookhost.Key with a check for reading it from the state.
-type hookKeyRecord hookhost.Key
-
-// CheckRecord implements the check of [store.Reader.Meta].
-func (k *hookKeyRecord) CheckRecord() error {
-	if len(*k) != hookKeySize {
-		return fmt.Errorf("the key has %d bytes, want %d", len(*k), hookKeySize)
-	}
-	return nil
-}
-
 // hookKey returns the stored key. It creates a key on the first start, and when the
 // store has quarantined the stored one.
 func (a *Agent) hookKey() (hookhost.Key, error) {
-	var stored hookKeyRecord
+	var stored state.HookKey
 	known, err := a.store.Snapshot().Meta(hookKeyKey, &stored)
 	if err == nil && known {
 		return hookhost.Key(stored), nil
@@ -58,7 +45,7 @@ func (a *Agent) hookKey() (hookhost.Key, error) {
 	if err != nil {
 		a.logger.Warn("the key of the hooks' capability tokens is replaced; hooks use their old tokens in vain until the next call", "error", err)
 	}
-	key := make(hookhost.Key, hookKeySize)
+	key := make(hookhost.Key, state.HookKeySize)
 	rand.Read(key) // never fails
 	_, err = a.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.PutMeta(hookKeyKey, key)
@@ -172,10 +159,10 @@ type cleanupStore struct {
 }
 
 // Debts implements hookplugin.Debts.
-func (d cleanupStore) Debts() (list []hookplugin.PendingCleanup) {
+func (d cleanupStore) Debts() (list []state.PendingCleanup) {
 	snapshot := d.store.Snapshot()
 	for _, name := range snapshot.MetaKeys(pendingCleanupKey) {
-		var cleanup hookplugin.PendingCleanup
+		var cleanup state.PendingCleanup
 		known, err := snapshot.Meta(name, &cleanup)
 		if err != nil || !known {
 			continue // quarantined and reported by the store, or deleted meanwhile
@@ -196,7 +183,7 @@ func (d cleanupStore) Debts() (list []hookplugin.PendingCleanup) {
 }
 
 // PutDebt implements hookplugin.Debts.
-func (d cleanupStore) PutDebt(cleanup hookplugin.PendingCleanup) error {
+func (d cleanupStore) PutDebt(cleanup state.PendingCleanup) error {
 	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.PutMeta(pendingCleanupKey+cleanup.ID(), cleanup)
 		return nil
@@ -205,7 +192,7 @@ func (d cleanupStore) PutDebt(cleanup hookplugin.PendingCleanup) error {
 }
 
 // DeleteDebt implements hookplugin.Debts.
-func (d cleanupStore) DeleteDebt(cleanup hookplugin.PendingCleanup) error {
+func (d cleanupStore) DeleteDebt(cleanup state.PendingCleanup) error {
 	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.DeleteMeta(pendingCleanupKey + cleanup.ID())
 		return nil

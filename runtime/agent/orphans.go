@@ -18,8 +18,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
 // pluginKey is the prefix of the records of running plugins.
@@ -80,7 +80,7 @@ type taskRecords struct{ store *store.Store }
 var _ allocrunner.Records = taskRecords{}
 
 // TaskLocal implements allocrunner.Records.
-func (r taskRecords) TaskLocal(allocID, task string) (taskrunner.LocalState, bool, error) {
+func (r taskRecords) TaskLocal(allocID, task string) (state.LocalState, bool, error) {
 	return r.store.Snapshot().TaskLocal(allocID, task)
 }
 
@@ -126,25 +126,13 @@ func markForRemoval(tx *store.Txn, alloc *api.Allocation) {
 	tx.PutMeta(pendingRemovalKey+alloc.ID, &rest)
 }
 
-// pendingRemoval is a record of markForRemoval with a check for reading it from the
-// state.
-type pendingRemoval api.Allocation
-
-// CheckRecord implements the check of [store.Reader.Meta].
-func (r *pendingRemoval) CheckRecord() error {
-	if r.ID == "" || r.Job == nil {
-		return errors.New("the record of an allocation that is being removed lacks its id or its job")
-	}
-	return nil
-}
-
 // leaving returns the allocations that are deleted and still on the disk. An
 // unreadable record is quarantined by the store; findOrphans treats its allocation
 // as one to remove.
-func leaving(state store.Reader) (allocs []*api.Allocation) {
-	for _, fact := range state.MetaKeys(pendingRemovalKey) {
-		var r pendingRemoval
-		if known, err := state.Meta(fact, &r); err == nil && known {
+func leaving(snapshot store.Reader) (allocs []*api.Allocation) {
+	for _, fact := range snapshot.MetaKeys(pendingRemovalKey) {
+		var r state.PendingRemoval
+		if known, err := snapshot.Meta(fact, &r); err == nil && known {
 			allocs = append(allocs, (*api.Allocation)(&r))
 		}
 	}

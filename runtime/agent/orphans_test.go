@@ -13,6 +13,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/launch"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -71,7 +72,7 @@ func TestWhatAKilledAgentWasRemoving(t *testing.T) {
 	r := &allocSync{store: s, changed: make(chan struct{}), wake: make(chan struct{}, 1)}
 	// The agent may receive a request to delete the allocation before the node
 	// runner first lists the allocations.
-	put(func(tx *store.Txn) { (&transaction{state: state{r: tx.Reader}, tx: tx}).DeleteAlloc("here") })
+	put(func(tx *store.Txn) { (&transaction{stateView: stateView{r: tx.Reader}, tx: tx}).DeleteAlloc("here") })
 	if got := a.findOrphans(); !slices.Equal(got, []orphan{{id: "gone"}, {id: "here", known: true, leaving: true}}) {
 		t.Errorf("orphans %v, want the one that was being removed too", got)
 	}
@@ -234,7 +235,7 @@ func TestUnusableFactsAreQuarantined(t *testing.T) {
 		}},
 		{"hook key", hookKeyKey, map[string]string{"a": "b"}, func(t *testing.T, a *Agent) {
 			key, err := a.hookKey()
-			if err != nil || len(key) != hookKeySize {
+			if err != nil || len(key) != state.HookKeySize {
 				t.Errorf("key %v, %v", key, err)
 			}
 			if again, _ := a.hookKey(); !slices.Equal(key, again) {

@@ -10,20 +10,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// pluginInfo is a cached fact about a plugin that has been up.
-type pluginInfo struct {
-	Path    string // path of the plugin's executable
-	Program string // identity of the program that was up; another program makes the plugin unknown
-	Every   string // name of the hook if it takes part in every allocation, else empty
-}
-
 // pluginCache stores plugin facts for later agents.
 type pluginCache interface {
-	load() ([]pluginInfo, error)
-	save([]pluginInfo) error
+	load() ([]state.PluginInfo, error)
+	save([]state.PluginInfo) error
 }
 
 // pluginInfoKey is the record of an agent's plugin facts.
@@ -32,12 +26,12 @@ const pluginInfoKey = "plugins_known"
 // storeCache is a pluginCache in the state of an agent.
 type storeCache struct{ store *store.Store }
 
-func (m storeCache) load() (known []pluginInfo, err error) {
+func (m storeCache) load() (known []state.PluginInfo, err error) {
 	_, err = m.store.Snapshot().Meta(pluginInfoKey, &known)
 	return known, err
 }
 
-func (m storeCache) save(known []pluginInfo) error {
+func (m storeCache) save(known []state.PluginInfo) error {
 	_, err := m.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.PutMeta(pluginInfoKey, known)
 		return nil
@@ -49,7 +43,7 @@ func (m storeCache) save(known []pluginInfo) error {
 // may be missing. The last writer wins; later agents collect lost facts again.
 type fileCache string
 
-func (m fileCache) load() (known []pluginInfo, err error) {
+func (m fileCache) load() (known []state.PluginInfo, err error) {
 	text, err := os.ReadFile(string(m))
 	if errors.Is(err, fs.ErrNotExist) || m == "" {
 		return nil, nil
@@ -61,13 +55,13 @@ func (m fileCache) load() (known []pluginInfo, err error) {
 }
 
 // save merges the facts with those of other agents about plugins that still exist.
-func (m fileCache) save(known []pluginInfo) error {
+func (m fileCache) save(known []state.PluginInfo) error {
 	if m == "" {
 		return nil
 	}
 	others, _ := m.load() // if it fails, other agents collect their facts again
 	for _, other := range others {
-		if _, err := os.Stat(other.Path); err == nil && !slices.ContainsFunc(known, func(k pluginInfo) bool { return k.Path == other.Path }) {
+		if _, err := os.Stat(other.Path); err == nil && !slices.ContainsFunc(known, func(k state.PluginInfo) bool { return k.Path == other.Path }) {
 			known = append(known, other)
 		}
 	}
@@ -110,11 +104,11 @@ func (a *Agent) loadPluginCache() {
 }
 
 // cachedPlugin returns the cached fact about the plugin with this path.
-func (a *Agent) cachedPlugin(path string) (pluginInfo, bool) {
-	if i := slices.IndexFunc(a.cachedPlugins, func(k pluginInfo) bool { return k.Path == path }); i >= 0 {
+func (a *Agent) cachedPlugin(path string) (state.PluginInfo, bool) {
+	if i := slices.IndexFunc(a.cachedPlugins, func(k state.PluginInfo) bool { return k.Path == path }); i >= 0 {
 		return a.cachedPlugins[i], true
 	}
-	return pluginInfo{}, false
+	return state.PluginInfo{}, false
 }
 
 // expectedHooks returns the hooks that took part in every allocation under an
@@ -175,9 +169,9 @@ func (a *Agent) waitUnknownPlugins(ctx context.Context) {
 }
 
 // acquaintances returns the current plugin facts.
-func (a *Agent) acquaintances() (all []pluginInfo) {
+func (a *Agent) acquaintances() (all []state.PluginInfo) {
 	for _, p := range a.supervisor.Plugins() {
-		known := pluginInfo{Path: p.Path, Program: p.Program}
+		known := state.PluginInfo{Path: p.Path, Program: p.Program}
 		if p.Builtin || p.Path == "" {
 			continue
 		}
@@ -197,7 +191,7 @@ func (a *Agent) acquaintances() (all []pluginInfo) {
 // syncPluginCache stores the plugin facts for later agents whenever they change, until
 // ctx ends.
 func (a *Agent) syncPluginCache(ctx context.Context) {
-	var kept []pluginInfo // cached facts about the current plugins
+	var kept []state.PluginInfo // cached facts about the current plugins
 	for _, p := range a.supervisor.Plugins() {
 		if known, met := a.cachedPlugin(p.Path); met {
 			kept = append(kept, known)

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // Runs with different plugins share one file: each keeps the entries of unknown
@@ -23,9 +25,9 @@ func TestRunsShareAMemory(t *testing.T) {
 	if known, err := m.load(); err != nil || known != nil {
 		t.Fatalf("before anybody has been there: %v, %v", known, err)
 	}
-	for _, saved := range [][]pluginInfo{
-		{{others, "1", "gatekeeper"}, {gone, "1", ""}, {mine, "1", "old"}},
-		{{mine, "2", ""}},
+	for _, saved := range [][]state.PluginInfo{
+		{{Path: others, Program: "1", Every: "gatekeeper"}, {Path: gone, Program: "1"}, {Path: mine, Program: "1", Every: "old"}},
+		{{Path: mine, Program: "2"}},
 	} {
 		if err := m.save(saved); err != nil {
 			t.Fatal(err)
@@ -33,7 +35,7 @@ func TestRunsShareAMemory(t *testing.T) {
 		os.Remove(gone)
 	}
 	known, err := m.load()
-	if want := []pluginInfo{{mine, "2", ""}, {others, "1", "gatekeeper"}}; err != nil || !slices.Equal(known, want) {
+	if want := []state.PluginInfo{{Path: mine, Program: "2"}, {Path: others, Program: "1", Every: "gatekeeper"}}; err != nil || !slices.Equal(known, want) {
 		t.Errorf("known are %v, %v; want %v", known, err, want)
 	}
 	if entries, err := os.ReadDir(filepath.Dir(string(m))); err != nil || len(entries) != 1 {
@@ -45,7 +47,7 @@ func TestRunsShareAMemory(t *testing.T) {
 	if known, err := m.load(); err == nil || len(known) > 0 {
 		t.Errorf("of a damaged file: %v, %v", known, err)
 	}
-	if err := m.save([]pluginInfo{{mine, "3", ""}}); err != nil {
+	if err := m.save([]state.PluginInfo{{Path: mine, Program: "3"}}); err != nil {
 		t.Fatal(err)
 	}
 	if known, err := m.load(); err != nil || len(known) != 1 {

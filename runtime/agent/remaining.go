@@ -15,8 +15,8 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
 // remaining describes the processes that must continue without the agent, because
@@ -120,7 +120,7 @@ func (r *remaining) readState(s *store.Store, orphansCleared bool) {
 }
 
 // needTask adds the driver and the hooks of a task.
-func (r *remaining) needTask(alloc *api.Allocation, task string, local taskrunner.LocalState) {
+func (r *remaining) needTask(alloc *api.Allocation, task string, local state.LocalState) {
 	r.tasks = true
 	for name := range maps.Keys(local.AllocHooks) {
 		r.need(supervisor.PluginKey{Type: base.TypeHook, Name: name})

@@ -28,9 +28,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
 var (
@@ -65,7 +65,7 @@ type simulation struct {
 	luck   *rand.Rand // chooses refused changes, and ids
 	faults bool
 	past   map[string]*api.Allocation
-	hooks  map[string]taskrunner.HookState // as stored, by alloc and task
+	hooks  map[string]state.HookState // as stored, by alloc and task
 
 	kills []int64 // times at which agents and plugins ended
 
@@ -81,7 +81,7 @@ type simAgent struct {
 
 	mu     sync.Mutex // taken before simulation.mu
 	behind []func()
-	hooks  map[string]taskrunner.HookState // hook states as put by the tasks
+	hooks  map[string]state.HookState // hook states as put by the tasks
 }
 
 func simulate(t *testing.T, seed uint64) {
@@ -107,7 +107,7 @@ func simulate(t *testing.T, seed uint64) {
 			dir:   dir,
 			world: newWorld(),
 			past:  make(map[string]*api.Allocation),
-			hooks: make(map[string]taskrunner.HookState),
+			hooks: make(map[string]state.HookState),
 			node: &api.Node{
 				ID: "node", Name: "n", Datacenter: "dc1", NodePool: "default", Status: api.NodeStatusReady,
 				SchedulingEligibility: api.NodeSchedulingEligible, Attributes: map[string]string{"kernel.name": "linux"},
@@ -273,15 +273,15 @@ type mortalStore struct {
 	g *simAgent
 }
 
-func (m *mortalStore) PutTaskState(alloc, task string, s *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
-	return m.put(alloc, task, nil, h, func() error { return m.s.store.PutTaskState(alloc, task, s, taskrunner.Sync)() })
+func (m *mortalStore) PutTaskState(alloc, task string, s *api.TaskState, h state.Durability) state.WaitFunc {
+	return m.put(alloc, task, nil, h, func() error { return m.s.store.PutTaskState(alloc, task, s, state.Sync)() })
 }
 
-func (m *mortalStore) PutTask(alloc, task string, l taskrunner.LocalState, s *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
-	return m.put(alloc, task, &l, h, func() error { return m.s.store.PutTask(alloc, task, l, s, taskrunner.Sync)() })
+func (m *mortalStore) PutTask(alloc, task string, l state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
+	return m.put(alloc, task, &l, h, func() error { return m.s.store.PutTask(alloc, task, l, s, state.Sync)() })
 }
 
-func (m *mortalStore) put(alloc, task string, l *taskrunner.LocalState, h taskrunner.Durability, put func() error) taskrunner.WaitFunc {
+func (m *mortalStore) put(alloc, task string, l *state.LocalState, h state.Durability, put func() error) state.WaitFunc {
 	key, g := alloc+"/"+task, m.g
 	err := errDead
 	g.mu.Lock()
@@ -297,7 +297,7 @@ func (m *mortalStore) put(alloc, task string, l *taskrunner.LocalState, h taskru
 		}
 	})
 	g.mu.Unlock()
-	if h == taskrunner.Async {
+	if h == state.Async {
 		time.AfterFunc(50*time.Millisecond, func() { _ = g.flush() })
 		return func() error { return nil } // async writes cannot fail
 	}

@@ -36,13 +36,13 @@ func Records(s *store.Store, nodeID string, desired func()) scheduler.Store {
 }
 
 // View implements scheduler.Store.
-func (r *records) View() scheduler.State { return state{r.store.Snapshot().Reader, r.nodeID} }
+func (r *records) View() scheduler.State { return stateView{r.store.Snapshot().Reader, r.nodeID} }
 
 // Update implements scheduler.Store.
 func (r *records) Update(ctx context.Context, change func(scheduler.Tx) error) (uint64, error) {
 	acts := false
 	index, err := r.store.Update(ctx, func(tx *store.Txn) error {
-		t := &transaction{state: state{tx.Reader, r.nodeID}, tx: tx}
+		t := &transaction{stateView: stateView{tx.Reader, r.nodeID}, tx: tx}
 		err := change(t)
 		acts = t.acts
 		return err
@@ -53,15 +53,15 @@ func (r *records) Update(ctx context.Context, change func(scheduler.Tx) error) (
 	return index, err
 }
 
-// state is a consistent view of the store.
-type state struct {
+// stateView implements scheduler.State.
+type stateView struct {
 	r      store.Reader
 	nodeID string
 }
 
-func (s state) Node() *api.Node { return s.r.Node(nil, s.nodeID) }
+func (s stateView) Node() *api.Node { return s.r.Node(nil, s.nodeID) }
 
-func (s state) Namespaces() []string {
+func (s stateView) Namespaces() []string {
 	var names []string
 	for _, n := range s.r.Namespaces(nil, "") {
 		names = append(names, n.Name)
@@ -69,40 +69,40 @@ func (s state) Namespaces() []string {
 	return names
 }
 
-func (s state) Job(k scheduler.JobKey) *api.Job { return s.r.Job(nil, k.Namespace, k.ID) }
+func (s stateView) Job(k scheduler.JobKey) *api.Job { return s.r.Job(nil, k.Namespace, k.ID) }
 
-func (s state) Jobs() iter.Seq[*api.Job] {
+func (s stateView) Jobs() iter.Seq[*api.Job] {
 	return slices.Values(s.r.Jobs(nil, store.AnyNamespace, ""))
 }
 
-func (s state) Children(k scheduler.JobKey) []*api.Job {
+func (s stateView) Children(k scheduler.JobKey) []*api.Job {
 	return s.r.JobChildren(nil, k.Namespace, k.ID)
 }
 
-func (s state) JobVersions(k scheduler.JobKey) []*api.Job {
+func (s stateView) JobVersions(k scheduler.JobKey) []*api.Job {
 	return s.r.JobVersions(nil, k.Namespace, k.ID)
 }
 
-func (s state) Submission(k scheduler.JobKey, version uint64) *api.JobSubmission {
+func (s stateView) Submission(k scheduler.JobKey, version uint64) *api.JobSubmission {
 	return s.r.JobSubmission(nil, k.Namespace, k.ID, version)
 }
 
-func (s state) LastLaunch(k scheduler.JobKey) time.Time {
+func (s stateView) LastLaunch(k scheduler.JobKey) time.Time {
 	if launch := s.r.PeriodicLaunch(nil, k.Namespace, k.ID); launch != nil {
 		return launch.Launch
 	}
 	return time.Time{}
 }
 
-func (s state) Alloc(id string) *api.Allocation { return s.r.Allocation(nil, id) }
+func (s stateView) Alloc(id string) *api.Allocation { return s.r.Allocation(nil, id) }
 
-func (s state) Allocs() iter.Seq[*api.Allocation] { return slices.Values(s.r.Allocations(nil, "")) }
+func (s stateView) Allocs() iter.Seq[*api.Allocation] { return slices.Values(s.r.Allocations(nil, "")) }
 
-func (s state) AllocsOfJob(k scheduler.JobKey) []*api.Allocation {
+func (s stateView) AllocsOfJob(k scheduler.JobKey) []*api.Allocation {
 	return s.r.AllocationsByJob(nil, k.Namespace, k.ID)
 }
 
-func (s state) Ended(allocID string) bool { return Ended(s.r, allocID) }
+func (s stateView) Ended(allocID string) bool { return Ended(s.r, allocID) }
 
 // Ended reports whether an allocation has ended for good: its runner has finished,
 // and none of its tasks will start again.
@@ -110,29 +110,29 @@ func Ended(r store.Reader, allocID string) bool {
 	return r.HasFact(endedKey + allocID)
 }
 
-func (s state) AllocsIndex() uint64 { return s.r.TableIndex(nil, store.Allocations) }
+func (s stateView) AllocsIndex() uint64 { return s.r.TableIndex(nil, store.Allocations) }
 
-func (s state) Eval(id string) *api.Evaluation { return s.r.Evaluation(nil, id) }
+func (s stateView) Eval(id string) *api.Evaluation { return s.r.Evaluation(nil, id) }
 
-func (s state) Evals() iter.Seq[*api.Evaluation] { return slices.Values(s.r.Evaluations(nil, "")) }
+func (s stateView) Evals() iter.Seq[*api.Evaluation] { return slices.Values(s.r.Evaluations(nil, "")) }
 
-func (s state) EvalsOfJob(k scheduler.JobKey) []*api.Evaluation {
+func (s stateView) EvalsOfJob(k scheduler.JobKey) []*api.Evaluation {
 	return s.r.EvaluationsByJob(nil, k.Namespace, k.ID)
 }
 
-func (s state) Deployment(id string) *api.Deployment { return s.r.Deployment(nil, id) }
+func (s stateView) Deployment(id string) *api.Deployment { return s.r.Deployment(nil, id) }
 
-func (s state) Deployments() iter.Seq[*api.Deployment] {
+func (s stateView) Deployments() iter.Seq[*api.Deployment] {
 	return slices.Values(s.r.Deployments(nil, ""))
 }
 
-func (s state) DeploymentsOfJob(k scheduler.JobKey) []*api.Deployment {
+func (s stateView) DeploymentsOfJob(k scheduler.JobKey) []*api.Deployment {
 	return s.r.DeploymentsByJob(nil, k.Namespace, k.ID)
 }
 
 // transaction implements scheduler.Tx.
 type transaction struct {
-	state
+	stateView
 	tx   *store.Txn
 	acts bool // the change requires an action of the node
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/services"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
@@ -73,8 +74,8 @@ type Drivers interface {
 // Store keeps the records of tasks for the next agent. taskrunner.Store describes the
 // rules. The methods are called concurrently for different tasks.
 type Store interface {
-	PutTaskState(allocID, task string, state *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc
-	PutTask(allocID, task string, local taskrunner.LocalState, state *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc // stores both records or neither
+	PutTaskState(allocID, task string, state *api.TaskState, h state.Durability) state.WaitFunc
+	PutTask(allocID, task string, local state.LocalState, state *api.TaskState, h state.Durability) state.WaitFunc // stores both records or neither
 }
 
 // Runner runs one allocation. Run is called once; all other methods may be

@@ -20,8 +20,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
 func TestRS005_RestartDelayHasJitter(t *testing.T) {
@@ -746,7 +746,7 @@ func TestCgroupOfTheHost(t *testing.T) {
 // slowDisk lets other goroutines run during each write.
 type slowDisk struct{ *ledger }
 
-func (d slowDisk) PutTaskState(alloc, task string, s *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
+func (d slowDisk) PutTaskState(alloc, task string, s *api.TaskState, h state.Durability) state.WaitFunc {
 	d.ledger.PutTaskState(alloc, task, s, h)
 	return func() error {
 		for range 1000 {

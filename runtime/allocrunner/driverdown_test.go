@@ -11,8 +11,9 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
 )
 
 // outages is a world whose driver can be unavailable.
@@ -604,7 +605,7 @@ func TestRestoreReadsRecordsWithoutCapabilities(t *testing.T) {
 		a.after(time.Second)
 		a.die()
 		local := a.ledger.locals["web"]
-		a.ledger.locals["web"] = taskrunner.LocalState{Hooks: local.Hooks, StartID: local.StartID, Handle: local.Handle, Restart: restart.State{}}
+		a.ledger.locals["web"] = state.LocalState{Hooks: local.Hooks, StartID: local.StartID, Handle: local.Handle, Restart: restart.State{}}
 		o.set(true)
 		b := a.again(nil)
 		b.after(time.Minute)

@@ -21,7 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // script is a hook for all hook points of an allocation or of a task. It records the
@@ -283,17 +283,17 @@ func TestRS055_HookState(t *testing.T) {
 // first report that a task runs.
 type memory struct {
 	mu     sync.Mutex
-	local  map[string]taskrunner.LocalState
+	local  map[string]state.LocalState
 	states map[string]*api.TaskState
-	atRun  map[string]taskrunner.LocalState
+	atRun  map[string]state.LocalState
 	fail   error
 }
 
-func (m *memory) putLocal(task string, s taskrunner.LocalState) taskrunner.WaitFunc {
+func (m *memory) putLocal(task string, s state.LocalState) state.WaitFunc {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.local == nil {
-		m.local = make(map[string]taskrunner.LocalState)
+		m.local = make(map[string]state.LocalState)
 	}
 	err := m.fail
 	if err == nil {
@@ -302,12 +302,12 @@ func (m *memory) putLocal(task string, s taskrunner.LocalState) taskrunner.WaitF
 	return func() error { return err }
 }
 
-func (m *memory) PutTaskState(_, task string, s *api.TaskState, _ taskrunner.Durability) taskrunner.WaitFunc {
+func (m *memory) PutTaskState(_, task string, s *api.TaskState, _ state.Durability) state.WaitFunc {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.states == nil {
 		m.states = make(map[string]*api.TaskState)
-		m.atRun = make(map[string]taskrunner.LocalState)
+		m.atRun = make(map[string]state.LocalState)
 	}
 	if m.states[task] != nil && m.states[task].State != "running" && s.State == "running" {
 		m.atRun[task] = m.local[task]
@@ -316,7 +316,7 @@ func (m *memory) PutTaskState(_, task string, s *api.TaskState, _ taskrunner.Dur
 	return errForgotten
 }
 
-func (m *memory) PutTask(alloc, task string, local taskrunner.LocalState, s *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
+func (m *memory) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
 	if written := m.putLocal(task, local); written() != nil {
 		return written
 	}
@@ -363,7 +363,7 @@ type fullOnce struct {
 	full bool
 }
 
-func (f *fullOnce) PutTask(alloc, task string, local taskrunner.LocalState, s *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
+func (f *fullOnce) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
 	f.mu.Lock()
 	full := f.full
 	f.mu.Unlock()
@@ -413,7 +413,7 @@ func TestKillIsStoredWhenThereIsRoomAgain(t *testing.T) {
 			defer store.mu.Unlock()
 			store.full = full
 		}
-		stored := func() taskrunner.LocalState {
+		stored := func() state.LocalState {
 			store.mu.Lock()
 			defer store.mu.Unlock()
 			return store.locals["web"]
@@ -437,7 +437,7 @@ type fullDisk struct {
 }
 
 // refuses reports whether a put is refused. local is nil for a put without a local state.
-func (f *fullDisk) refuses(local *taskrunner.LocalState) bool {
+func (f *fullDisk) refuses(local *state.LocalState) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.untilStart && local != nil && local.StartID != "" {
@@ -452,14 +452,14 @@ func (f *fullDisk) setFull(full bool) {
 	f.full = full
 }
 
-func (f *fullDisk) PutTaskState(alloc, task string, s *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
+func (f *fullDisk) PutTaskState(alloc, task string, s *api.TaskState, h state.Durability) state.WaitFunc {
 	if f.refuses(nil) {
 		return func() error { return errors.New("disk full") }
 	}
 	return f.ledger.PutTaskState(alloc, task, s, h)
 }
 
-func (f *fullDisk) PutTask(alloc, task string, local taskrunner.LocalState, s *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
+func (f *fullDisk) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
 	if f.refuses(&local) {
 		return func() error { return errors.New("disk full") }
 	}

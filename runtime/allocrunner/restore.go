@@ -16,12 +16,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
 // Records reads the records of an earlier agent.
 type Records interface {
-	TaskLocal(allocID, task string) (taskrunner.LocalState, bool, error)
+	TaskLocal(allocID, task string) (state.LocalState, bool, error)
 	TaskState(allocID, task string) (*api.TaskState, error)
 
 	// AllocHooks returns the hooks that an earlier agent had attached to an allocation,
@@ -52,22 +53,22 @@ func (r *Runner) restoredTask(name string) *taskrunner.Restored {
 	local, found, err := r.config.Records.TaskLocal(r.id, name)
 	if err != nil {
 		r.logger.Error("record of task lost", "task", name, "error", err)
-		local, found = taskrunner.LocalState{}, false
+		local, found = state.LocalState{}, false
 	}
-	state, err := r.config.Records.TaskState(r.id, name)
+	task, err := r.config.Records.TaskState(r.id, name)
 	if err != nil {
 		r.logger.Error("record of task state lost", "task", name, "error", err)
-		state = nil
+		task = nil
 	}
-	if state == nil {
+	if task == nil {
 		// Use the last reported state: a task that had only been received has no
 		// record.
-		state = r.alloc.TaskStates[name]
+		task = r.alloc.TaskStates[name]
 	}
-	if !found && state == nil {
+	if !found && task == nil {
 		return nil
 	}
-	return &taskrunner.Restored{Local: local, State: state}
+	return &taskrunner.Restored{Local: local, State: task}
 }
 
 // restore is the part of New for an allocation that is not new.

@@ -23,8 +23,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // ledger is a Store and the Records of the next agent. When its agent dies, by a call
@@ -33,7 +33,7 @@ import (
 // write, or after a delay.
 type ledger struct {
 	mu     sync.Mutex
-	locals map[string]taskrunner.LocalState
+	locals map[string]state.LocalState
 	states map[string]*api.TaskState
 	broken map[string]bool // tasks whose local records cannot be read
 	writes int
@@ -47,18 +47,18 @@ type ledger struct {
 
 func newLedger() *ledger {
 	return &ledger{
-		locals: make(map[string]taskrunner.LocalState),
+		locals: make(map[string]state.LocalState),
 		states: make(map[string]*api.TaskState),
 		dead:   make(chan struct{}),
 		ended:  make(chan struct{}),
 	}
 }
 
-func (l *ledger) put(h taskrunner.Durability, f func()) taskrunner.WaitFunc {
+func (l *ledger) put(h state.Durability, f func()) state.WaitFunc {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.behind = append(l.behind, f)
-	if h == taskrunner.Async && !l.prompt {
+	if h == state.Async && !l.prompt {
 		time.AfterFunc(50*time.Millisecond, func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
@@ -97,19 +97,19 @@ func (l *ledger) writeLocked() {
 	}
 }
 
-func (l *ledger) PutTaskState(_, task string, s *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
+func (l *ledger) PutTaskState(_, task string, s *api.TaskState, h state.Durability) state.WaitFunc {
 	return l.put(h, func() { l.states[task] = s })
 }
 
-func (l *ledger) PutTask(_, task string, local taskrunner.LocalState, s *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
+func (l *ledger) PutTask(_, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
 	return l.put(h, func() { l.locals[task], l.states[task] = local, s })
 }
 
-func (l *ledger) TaskLocal(_, task string) (taskrunner.LocalState, bool, error) {
+func (l *ledger) TaskLocal(_, task string) (state.LocalState, bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.broken[task] {
-		return taskrunner.LocalState{}, true, errors.New("checksum is wrong")
+		return state.LocalState{}, true, errors.New("checksum is wrong")
 	}
 	s, ok := l.locals[task]
 	return s, ok, nil

@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
@@ -326,14 +327,14 @@ type taskStore struct {
 
 func errForgotten() error { return nil }
 
-func (s taskStore) PutState(state *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
+func (s taskStore) PutState(state *api.TaskState, h state.Durability) state.WaitFunc {
 	if s.store == nil {
 		return errForgotten
 	}
 	return s.store.PutTaskState(s.allocID, s.task, state, h)
 }
 
-func (s taskStore) Put(local taskrunner.LocalState, state *api.TaskState, h taskrunner.Durability) taskrunner.WaitFunc {
+func (s taskStore) Put(local state.LocalState, state *api.TaskState, h state.Durability) state.WaitFunc {
 	if s.store == nil {
 		return errForgotten
 	}

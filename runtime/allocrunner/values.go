@@ -11,10 +11,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/health"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/services"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
 )
 
 // The functions of this file convert API structs to the small types that the packages

@@ -2,8 +2,6 @@ package hookplugin
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -11,48 +9,11 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// PendingCleanup is a failed call of a cleanup hook point. It is retried once the plugin
-// is up, as long as the state has a record of the allocation, or until Until.
-type PendingCleanup struct {
-	Hook    string
-	AllocID string
-	Task    string // "" for the allocation
-	Moment  hook.Point
-
-	// The request of the hook point, under whose name the state keeps it; see call.
-	Postrun *hook.AllocPostrunRequest `json:",omitempty"`
-	Stop    *hook.TaskStopRequest     `json:",omitempty"`
-	Destroy *hook.AllocDestroyRequest `json:",omitempty"`
-
-	Until time.Time // Until limits the retries of a call that outlives the record of the allocation
-
-	// The attachment of the hook.
-	Job string          `json:",omitempty"`
-	Raw json.RawMessage `json:",omitempty"`
-}
-
-// ID identifies a pending cleanup: enqueuing the same call again replaces it.
-func (d *PendingCleanup) ID() string {
-	return d.AllocID + "/" + d.Task + "/" + d.Hook + "/" + d.Moment.String()
-}
-
-// CheckRecord returns an error if the record lacks its hook, its allocation or a request
-// that this build supports.
-func (d *PendingCleanup) CheckRecord() error {
-	switch {
-	case d.Hook == "" || d.AllocID == "":
-		return errors.New("the record of a pending cleanup lacks its hook or its allocation")
-	case d.Postrun == nil && d.Stop == nil && d.Destroy == nil:
-		return errors.New("the record of a pending cleanup has no request that this build knows")
-	}
-	return nil
-}
-
-// call returns the call of the hook point with its request.
-func (d *PendingCleanup) call() call {
+// cleanupCall returns the call of the hook point with its request.
+func cleanupCall(d *state.PendingCleanup) call {
 	switch {
 	case d.Postrun != nil:
 		return bind(Remote.Postrun, d.Postrun, &d.Postrun.RequestMeta, &d.Postrun.Alloc)
@@ -68,9 +29,9 @@ func (d *PendingCleanup) call() call {
 type CleanupStore interface {
 	// Debts returns the pending cleanups of allocations that have a record, and deletes
 	// the others. Unreadable records are left out.
-	Debts() []PendingCleanup
-	PutDebt(PendingCleanup) error
-	DeleteDebt(PendingCleanup) error
+	Debts() []state.PendingCleanup
+	PutDebt(state.PendingCleanup) error
+	DeleteDebt(state.PendingCleanup) error
 }
 
 // The minimum and maximum pause between two attempts of a pending cleanup.
@@ -84,7 +45,7 @@ const (
 const destroyTimeout = 24 * time.Hour
 
 // enqueue stores a failed call for a retry, and returns err with that outcome added.
-func (h *Hook) enqueue(d PendingCleanup, err error) error {
+func (h *Hook) enqueue(d state.PendingCleanup, err error) error {
 	d.Hook, d.AllocID, d.Task = h.name, h.context.AllocID, h.context.Task
 	d.Job, d.Raw = h.Attachment(), h.attachment.raw
 	if putErr := h.set.config.Debts.PutDebt(d); putErr != nil {
@@ -174,7 +135,7 @@ func (s *Set) retryLoop(ctx context.Context, hook string, fresh <-chan struct{})
 // left to be retried.
 func (s *Set) retryOnce(ctx context.Context, hook string) (left bool) {
 	debts := s.config.Debts.Debts()
-	slices.SortStableFunc(debts, func(a, b PendingCleanup) int { return a.Until.Compare(b.Until) }) // Destroy comes last for each allocation
+	slices.SortStableFunc(debts, func(a, b state.PendingCleanup) int { return a.Until.Compare(b.Until) }) // Destroy comes last for each allocation
 	for _, d := range debts {
 		if d.Hook != hook || ctx.Err() != nil {
 			continue
@@ -203,11 +164,11 @@ func pause(ctx context.Context, d time.Duration, fresh <-chan struct{}) bool {
 }
 
 // settle repeats the call of a pending cleanup.
-func (s *Set) settle(ctx context.Context, d PendingCleanup) error {
+func (s *Set) settle(ctx context.Context, d state.PendingCleanup) error {
 	h := s.hook(d.Hook, attachment{made: true, job: d.Job, raw: d.Raw}, Target{
 		AllocID: d.AllocID, Task: d.Task,
 		WholeAlloc: func() ([]byte, error) { return nil, nil }, // the request has it
 		Emit:       func(*api.TaskEvent) {},
 	})
-	return h.once(ctx, d.Moment, d.call())
+	return h.once(ctx, d.Moment, cleanupCall(&d))
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // Remote is a hook in a separate process. *hook.Client implements it.
@@ -120,8 +121,8 @@ func (h *Hook) call(ctx context.Context, m hook.Point, f call) error {
 }
 
 // callOrEnqueue is call for a cleanup hook point: a failed call is retried later.
-func (h *Hook) callOrEnqueue(ctx context.Context, d PendingCleanup) error {
-	err := h.twice(ctx, d.Moment, d.call())
+func (h *Hook) callOrEnqueue(ctx context.Context, d state.PendingCleanup) error {
+	err := h.twice(ctx, d.Moment, cleanupCall(&d))
 	if err != nil && ctx.Err() == nil {
 		return h.fail(d.Moment, h.enqueue(d, err))
 	}

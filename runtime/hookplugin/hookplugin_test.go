@@ -21,6 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // remote is a hook plugin without a process. It implements the hook points that the
@@ -59,16 +60,16 @@ func (r *remote) Stop(_ context.Context, req hook.TaskStopRequest) error {
 }
 
 // memory is a CleanupStore in memory.
-type memory map[string]PendingCleanup
+type memory map[string]state.PendingCleanup
 
-func (m memory) Debts() (list []PendingCleanup) {
+func (m memory) Debts() (list []state.PendingCleanup) {
 	for _, d := range m {
 		list = append(list, d)
 	}
 	return list
 }
-func (m memory) PutDebt(d PendingCleanup) error    { m[d.ID()] = d; return nil }
-func (m memory) DeleteDebt(d PendingCleanup) error { delete(m, d.ID()); return nil }
+func (m memory) PutDebt(d state.PendingCleanup) error    { m[d.ID()] = d; return nil }
+func (m memory) DeleteDebt(d state.PendingCleanup) error { delete(m, d.ID()); return nil }
 
 // stage is a plugin with a rule, called for one task or allocation.
 type stage struct {
@@ -425,7 +426,7 @@ func TestDebtIsKept(t *testing.T) {
 		if err != nil || string(record) != want {
 			t.Errorf("the record is\n%s (%v), want\n%s", record, err, want)
 		}
-		var kept PendingCleanup
+		var kept state.PendingCleanup
 		if err := json.Unmarshal([]byte(want), &kept); err != nil {
 			t.Fatal(err)
 		}
@@ -456,7 +457,7 @@ func TestDebtsOfOthersAreSettled(t *testing.T) {
 		debts := &guarded{memory: s.debts}
 		plugins.config.Debts = debts
 		for i := range 5 {
-			_ = debts.PutDebt(PendingCleanup{Hook: "stamp", AllocID: "a", Task: "t", Moment: hook.Point(i), Stop: &hook.TaskStopRequest{}})
+			_ = debts.PutDebt(state.PendingCleanup{Hook: "stamp", AllocID: "a", Task: "t", Moment: hook.Point(i), Stop: &hook.TaskStopRequest{}})
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -466,7 +467,7 @@ func TestDebtsOfOthersAreSettled(t *testing.T) {
 		}()
 		synctest.Wait()
 		p := plugins.hook("other", attachment{made: true}, s.context("t"))
-		if err := p.enqueue(PendingCleanup{Moment: hook.Stop, Stop: &hook.TaskStopRequest{}}, errors.New("away")); err == nil {
+		if err := p.enqueue(state.PendingCleanup{Moment: hook.Stop, Stop: &hook.TaskStopRequest{}}, errors.New("away")); err == nil {
 			t.Error("no error")
 		}
 		time.Sleep(3 * time.Second)
@@ -488,19 +489,19 @@ type guarded struct {
 	memory
 }
 
-func (g *guarded) Debts() []PendingCleanup {
+func (g *guarded) Debts() []state.PendingCleanup {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.memory.Debts()
 }
 
-func (g *guarded) PutDebt(d PendingCleanup) error {
+func (g *guarded) PutDebt(d state.PendingCleanup) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.memory.PutDebt(d)
 }
 
-func (g *guarded) DeleteDebt(d PendingCleanup) error {
+func (g *guarded) DeleteDebt(d state.PendingCleanup) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.memory.DeleteDebt(d)

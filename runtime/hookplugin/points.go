@@ -7,6 +7,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // bind returns the call of a hook point. grant and alloc point into request and are
@@ -45,12 +46,12 @@ func (h *Hook) PreKill(ctx context.Context, req hook.AllocPreKillRequest) error 
 
 // Postrun implements hook.AllocPostrun. A failed call becomes a pending cleanup.
 func (h *Hook) Postrun(ctx context.Context, req hook.AllocPostrunRequest) error {
-	return h.callOrEnqueue(ctx, PendingCleanup{Moment: hook.Postrun, Postrun: &req})
+	return h.callOrEnqueue(ctx, state.PendingCleanup{Moment: hook.Postrun, Postrun: &req})
 }
 
 // Destroy implements hook.AllocDestroy. A failed call becomes a pending cleanup.
 func (h *Hook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) error {
-	return h.callOrEnqueue(ctx, PendingCleanup{Moment: hook.Destroy, Destroy: &req, Until: time.Now().Add(destroyTimeout)})
+	return h.callOrEnqueue(ctx, state.PendingCleanup{Moment: hook.Destroy, Destroy: &req, Until: time.Now().Add(destroyTimeout)})
 }
 
 // ShutdownAlloc implements hook.AllocShutdown.
@@ -151,7 +152,7 @@ func (h *Hook) Exited(ctx context.Context, req hook.TaskExitedRequest) error {
 
 // Stop implements hook.TaskStop. A failed call becomes a pending cleanup.
 func (h *Hook) Stop(ctx context.Context, req hook.TaskStopRequest) error {
-	return h.callOrEnqueue(ctx, PendingCleanup{Moment: hook.Stop, Stop: &req})
+	return h.callOrEnqueue(ctx, state.PendingCleanup{Moment: hook.Stop, Stop: &req})
 }
 
 // Shutdown implements hook.TaskShutdown.

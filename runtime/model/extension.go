@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/restart"
 )
 
 // The meta keys of nomad-lite's extensions of the lifecycle of a task group.

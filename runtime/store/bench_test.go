@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // report adds the median and the 99th percentile of latencies to a benchmark.
@@ -86,7 +86,7 @@ func BenchmarkPutTaskState(b *testing.B) {
 				wg.Go(func() {
 					for i := w; i < b.N; i += writers {
 						start := time.Now()
-						if err := s.PutTaskState(fmt.Sprint(w), "web", benchState(i), taskrunner.Sync)(); err != nil {
+						if err := s.PutTaskState(fmt.Sprint(w), "web", benchState(i), state.Sync)(); err != nil {
 							b.Error(err)
 						}
 						took[w] = append(took[w], time.Since(start))

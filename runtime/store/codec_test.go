@@ -11,7 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // stored has one value of each type that is encoded.
@@ -148,7 +148,7 @@ func TestNoStoredTypeIsReadWrong(t *testing.T) {
 
 func TestTaskLocalLosesNothing(t *testing.T) {
 	for seed, choices := range [][]int{{0}, {1}, {2}, {3}, {0, 1, 2, 3}} {
-		var want taskrunner.LocalState
+		var want state.LocalState
 		filler{rand.New(rand.NewPCG(uint64(seed), 1)), choices}.fill(reflect.ValueOf(&want).Elem(), 0)
 		payload, err := encode(newTaskLocal(want))
 		if err != nil {

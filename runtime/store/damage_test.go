@@ -20,7 +20,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // sample makes a state file with a record of every kind, and returns its bytes and its
@@ -36,7 +36,7 @@ func sample(t testing.TB) ([]byte, map[recordKey]any) {
 			for n := range 4 {
 				id := fmt.Sprintf("%08d-0000-0000-0000-00000000000%d", i, n)
 				tx.PutAllocation(&api.Allocation{ID: id, Namespace: "default", JobID: *job.ID, Job: job, EvalID: "eval"})
-				tx.PutTaskLocal(id, "web", taskrunner.LocalState{StartID: "start", RunComplete: n == 0})
+				tx.PutTaskLocal(id, "web", state.LocalState{StartID: "start", RunComplete: n == 0})
 			}
 			tx.PutEvaluation(&api.Evaluation{ID: fmt.Sprintf("eval-%d", i), Namespace: "default", JobID: *job.ID})
 			tx.PutVariable(&api.Variable{Namespace: "default", Path: *job.ID, Items: api.VariableItems{"password": "hunter2"}})

@@ -11,7 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // ErrForgotten means that a runner writes to an allocation whose records were removed.
@@ -22,55 +22,55 @@ type allocState struct {
 	Checks map[string]*api.AllocCheckStatus
 }
 
-// taskLocal is the stored form of a taskrunner.LocalState. go-msgpack mixes up the values
+// taskLocal is the stored form of a state.LocalState. go-msgpack mixes up the values
 // of a map of structs when it decodes, so Hooks holds pointers.
 type taskLocal struct {
-	taskrunner.LocalState
-	Hooks map[string]*taskrunner.HookState // Hooks replaces LocalState.Hooks
+	state.LocalState
+	Hooks map[string]*state.HookState // Hooks replaces LocalState.Hooks
 }
 
-func newTaskLocal(state taskrunner.LocalState) taskLocal {
-	l := taskLocal{LocalState: state}
-	if state.Hooks != nil {
-		l.Hooks = make(map[string]*taskrunner.HookState, len(state.Hooks))
+func newTaskLocal(local state.LocalState) taskLocal {
+	l := taskLocal{LocalState: local}
+	if local.Hooks != nil {
+		l.Hooks = make(map[string]*state.HookState, len(local.Hooks))
 	}
-	for name, hook := range state.Hooks {
+	for name, hook := range local.Hooks {
 		l.Hooks[name] = &hook
 	}
 	return l
 }
 
-func (l taskLocal) state() taskrunner.LocalState {
-	state := l.LocalState
+func (l taskLocal) state() state.LocalState {
+	local := l.LocalState
 	if l.Hooks != nil {
-		state.Hooks = make(map[string]taskrunner.HookState, len(l.Hooks))
+		local.Hooks = make(map[string]state.HookState, len(l.Hooks))
 	}
 	for name, hook := range l.Hooks {
 		if hook != nil {
-			state.Hooks[name] = *hook
+			local.Hooks[name] = *hook
 		}
 	}
-	return state
+	return local
 }
 
 // groupDelay is how long a write may wait to share a commit with other writes.
 var groupDelay = [...]time.Duration{
-	taskrunner.Sync:    0,
-	taskrunner.Grouped: time.Millisecond,
-	taskrunner.Async:   50 * time.Millisecond,
+	state.Sync:    0,
+	state.Grouped: time.Millisecond,
+	state.Async:   50 * time.Millisecond,
 }
 
 // PutTaskState stores the state of a task with its events. An unchanged state is not
 // written again.
-func (s *Store) PutTaskState(allocID, task string, state *api.TaskState, haste taskrunner.Durability) taskrunner.WaitFunc {
-	return s.putLocals(allocID, task, haste, ofTask{taskStates, state})
+func (s *Store) PutTaskState(allocID, task string, status *api.TaskState, haste state.Durability) state.WaitFunc {
+	return s.putLocals(allocID, task, haste, ofTask{taskStates, status})
 }
 
-// PutTask stores the local state of a task, which the next agent needs to restore it (see
-// [taskrunner.Store]), and its task state in one commit: after a crash either both are
-// stored or neither. Unchanged records are not written again.
-func (s *Store) PutTask(allocID, task string, local taskrunner.LocalState, state *api.TaskState, haste taskrunner.Durability) taskrunner.WaitFunc {
-	return s.putLocals(allocID, task, haste, ofTask{taskLocals, local}, ofTask{taskStates, state})
+// PutTask stores the local state of a task, which the next agent needs to restore it, and
+// its task state in one commit: after a crash either both are stored or neither. Unchanged
+// records are not written again.
+func (s *Store) PutTask(allocID, task string, local state.LocalState, status *api.TaskState, haste state.Durability) state.WaitFunc {
+	return s.putLocals(allocID, task, haste, ofTask{taskLocals, local}, ofTask{taskStates, status})
 }
 
 // ofTask is one of the records of a task.
@@ -79,14 +79,14 @@ type ofTask struct {
 	value any
 }
 
-func (s *Store) putLocals(allocID, task string, haste taskrunner.Durability, records ...ofTask) taskrunner.WaitFunc {
+func (s *Store) putLocals(allocID, task string, haste state.Durability, records ...ofTask) state.WaitFunc {
 	key := allocID + "\x00" + task
-	failed := func(err error) taskrunner.WaitFunc { return func() error { return err } }
+	failed := func(err error) state.WaitFunc { return func() error { return err } }
 	encoded := make([]localRecord, len(records))
 	for i, r := range records {
 		var err error
 		e := &encoded[i]
-		if local, ok := r.value.(taskrunner.LocalState); ok {
+		if local, ok := r.value.(state.LocalState); ok {
 			e.payload, e.secret, err = encodeTaskLocal(local)
 		} else {
 			e.payload, err = encode(r.value)
@@ -180,7 +180,7 @@ func (r Reader) hasLocal(allocID string) bool {
 }
 
 // TaskLocal returns the local state that PutTask has stored, and false if there is none.
-func (r Reader) TaskLocal(allocID, task string) (taskrunner.LocalState, bool, error) {
+func (r Reader) TaskLocal(allocID, task string) (state.LocalState, bool, error) {
 	var l taskLocal
 	var secrets taskSecrets
 	ok, err := r.local(taskLocals, allocID+"\x00"+task, &l, &secrets)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/keyring"
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // The payload of a record with a secret part is
@@ -194,7 +194,7 @@ func joinHandle(h *driver.Handle, s *handleSecrets) {
 }
 
 // encodeTaskLocal returns the open and the secret part of the record of a task.
-func encodeTaskLocal(state taskrunner.LocalState) (open, secret []byte, err error) {
+func encodeTaskLocal(state state.LocalState) (open, secret []byte, err error) {
 	l := newTaskLocal(state)
 	secrets := l.split()
 	if open, err = encode(l); err != nil {

@@ -22,7 +22,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/keyring"
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // keyedConfig returns the config of a store with keys in a directory.
@@ -46,7 +46,7 @@ func openKeyed(t *testing.T, dir string) *Store {
 const planted = "hunter2"
 
 // secretTask is a state with a value in each field that can hold a secret.
-func secretTask() taskrunner.LocalState {
+func secretTask() state.LocalState {
 	handle := func() *driver.Handle {
 		return &driver.Handle{
 			Version: 1,
@@ -55,11 +55,11 @@ func secretTask() taskrunner.LocalState {
 			DriverState: []byte("NOMAD_ALLOC_ID=x TOKEN=" + planted + "-state"),
 		}
 	}
-	return taskrunner.LocalState{
+	return state.LocalState{
 		StartID: "x/web/1",
 		Handle:  handle(),
-		Destroy: &taskrunner.PendingDestroy{ID: "x/web/0", Handle: handle()},
-		Hooks: map[string]taskrunner.HookState{
+		Destroy: &state.PendingDestroy{ID: "x/web/0", Handle: handle()},
+		Hooks: map[string]state.HookState{
 			"template": {Done: true, Env: map[string]string{"TOKEN": planted + "-template"}},
 			"vault":    {Data: map[string]string{"lease": planted + "-lease"}},
 			"plain":    {Done: true},
@@ -151,7 +151,7 @@ func TestStateFileHoldsNoSecrets(t *testing.T) {
 func putTask(t *testing.T, s *Store) {
 	t.Helper()
 	local := secretTask()
-	if err := s.PutTask("x", "web", local, &api.TaskState{State: "running"}, taskrunner.Sync)(); err != nil {
+	if err := s.PutTask("x", "web", local, &api.TaskState{State: "running"}, state.Sync)(); err != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(local, secretTask()) {

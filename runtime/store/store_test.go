@@ -21,7 +21,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 func open(t testing.TB, path string) *Store {
@@ -158,7 +158,7 @@ func TestFaultsOfTheCaller(t *testing.T) {
 		},
 		`the key has 40000 bytes, at most 32768 are possible`: func(tx *Txn) { tx.PutEvaluation(&api.Evaluation{ID: strings.Repeat("x", 40_000)}) },
 		`store task_local "x/web": allocation has been forgotten`: func(tx *Txn) {
-			tx.PutTaskLocal("x", "web", taskrunner.LocalState{})
+			tx.PutTaskLocal("x", "web", state.LocalState{})
 		},
 		`store fact "f": map[string]struct { A int } has a map of structs; use pointers`: func(tx *Txn) { tx.PutMeta("f", map[string]struct{ A int }{}) },
 	} {
@@ -421,22 +421,22 @@ func TestAllocationsShareTheirJob(t *testing.T) {
 func TestRunnersRecords(t *testing.T) {
 	t.Parallel()
 	s := open(t, temp(t))
-	local := taskrunner.LocalState{
+	local := state.LocalState{
 		StartID: "x/web/1", Handle: &driver.Handle{Version: 1, DriverState: []byte{1, 2}, Config: &driver.TaskConfig{ID: "x/web/1"}},
-		Hooks:      map[string]taskrunner.HookState{"a": {Attachment: "{}", Done: true, Env: map[string]string{"A": "1"}}, "b": {Data: map[string]string{"k": "v"}}},
+		Hooks:      map[string]state.HookState{"a": {Attachment: "{}", Done: true, Env: map[string]string{"A": "1"}}, "b": {Data: map[string]string{"k": "v"}}},
 		AllocHooks: map[string]string{"c": `{"d": 1}`},
 	}
-	state := &api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Started", Time: 5}}}
-	if err := s.PutTask("x", "web", local, state, taskrunner.Sync)(); !errors.Is(err, ErrForgotten) {
+	status := &api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Started", Time: 5}}}
+	if err := s.PutTask("x", "web", local, status, state.Sync)(); !errors.Is(err, ErrForgotten) {
 		t.Errorf("record of an allocation that is not there: %v", err)
 	}
 	update(t, s, func(tx *Txn) {
 		tx.PutAllocation(&api.Allocation{ID: "x"})
-		tx.PutTaskLocal("x", "web", taskrunner.LocalState{StartID: "x/web/1"}) // this write shares the commit
+		tx.PutTaskLocal("x", "web", state.LocalState{StartID: "x/web/1"}) // this write shares the commit
 	})
 	commits := s.Commits()
 	for range 3 {
-		if err := s.PutTask("x", "web", local, state, taskrunner.Sync)(); err != nil {
+		if err := s.PutTask("x", "web", local, status, state.Sync)(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -456,7 +456,7 @@ func TestRunnersRecords(t *testing.T) {
 		if got, ok, err := snap.TaskLocal("x", "web"); !ok || err != nil || !reflect.DeepEqual(got, local) {
 			t.Errorf("local state %+v, %v, %v", got, ok, err)
 		}
-		if got, err := snap.TaskState("x", "web"); err != nil || !reflect.DeepEqual(got, state) {
+		if got, err := snap.TaskState("x", "web"); err != nil || !reflect.DeepEqual(got, status) {
 			t.Errorf("task state %+v, %v", got, err)
 		}
 		if checks, err := snap.CheckResults("x"); err != nil || checks["c"].Status != "success" {
@@ -476,7 +476,7 @@ func TestRunnersRecords(t *testing.T) {
 	}
 	// A purged allocation may still run its last tasks.
 	update(t, s, func(tx *Txn) { tx.DeleteAllocation("x") })
-	if err := s.PutTaskState("x", "web", &api.TaskState{State: "dead"}, taskrunner.Sync)(); err != nil {
+	if err := s.PutTaskState("x", "web", &api.TaskState{State: "dead"}, state.Sync)(); err != nil {
 		t.Error(err)
 	}
 	if got := s.Snapshot().LocalAllocations(); !slices.Equal(got, []string{"x"}) {
@@ -486,7 +486,7 @@ func TestRunnersRecords(t *testing.T) {
 		t.Errorf("tasks with records: %v", got)
 	}
 	update(t, s, func(tx *Txn) { tx.ForgetAllocation("x"); tx.DeleteMeta("boot") })
-	if err := s.PutTaskState("x", "web", state, taskrunner.Sync)(); !errors.Is(err, ErrForgotten) {
+	if err := s.PutTaskState("x", "web", status, state.Sync)(); !errors.Is(err, ErrForgotten) {
 		t.Errorf("a forgotten record came back: %v", err)
 	}
 	if got := s.Snapshot().LocalAllocations(); len(got) > 0 {
@@ -505,7 +505,7 @@ func TestTaskStatesOfAllocations(t *testing.T) {
 		update(t, s, func(tx *Txn) {
 			tx.PutAllocation(&api.Allocation{ID: status, Namespace: "default", JobID: "a", Job: testJob("a", 0)})
 		})
-		if err := s.PutTaskState(status, "web", stored, taskrunner.Sync)(); err != nil {
+		if err := s.PutTaskState(status, "web", stored, state.Sync)(); err != nil {
 			t.Fatal(err)
 		}
 		update(t, s, func(tx *Txn) {
@@ -547,29 +547,29 @@ func TestHaste(t *testing.T) {
 				t.Errorf("%s: %d commits after %v, want %d after %v", what, n, time.Since(begin), more, at)
 			}
 		}
-		put := func(state string, h taskrunner.Durability) taskrunner.WaitFunc {
-			return s.PutTaskState("x", "web", &api.TaskState{State: state}, h)
+		put := func(status string, h state.Durability) state.WaitFunc {
+			return s.PutTaskState("x", "web", &api.TaskState{State: status}, h)
 		}
-		if err := put("a", taskrunner.Sync)(); err != nil {
+		if err := put("a", state.Sync)(); err != nil {
 			t.Error(err)
 		}
 		check("at once", 1, 0, "a")
-		put("b", taskrunner.Async)
+		put("b", state.Async)
 		check("behind", 1, 0, "a")
-		put("c", taskrunner.Async)
+		put("c", state.Async)
 		update(t, s, func(tx *Txn) { tx.PutMeta("f", true) })
 		check("with another", 2, 0, "c")
-		put("d", taskrunner.Async)
+		put("d", state.Async)
 		time.Sleep(50 * time.Millisecond)
 		check("alone", 3, 50*time.Millisecond, "d")
-		put("e", taskrunner.Async)
-		written := put("f", taskrunner.Grouped)
+		put("e", state.Async)
+		written := put("f", state.Grouped)
 		check("shared, before", 3, 50*time.Millisecond, "d")
 		if err := written(); err != nil {
 			t.Error(err)
 		}
 		check("shared", 4, 51*time.Millisecond, "f")
-		put("g", taskrunner.Async)
+		put("g", state.Async)
 		s = reopen(t, s)
 		commits = s.Commits()
 		check("the last one", 0, 51*time.Millisecond, "g")
@@ -738,7 +738,7 @@ func TestFailedBatchEndsItsTransaction(t *testing.T) {
 }
 
 // PutTaskLocal stores the local state of a task as a part of a larger change.
-func (tx *Txn) PutTaskLocal(allocID, task string, state taskrunner.LocalState) {
+func (tx *Txn) PutTaskLocal(allocID, task string, state state.LocalState) {
 	open, secret, err := encodeTaskLocal(state)
 	if err != nil {
 		tx.fail(err)

@@ -9,19 +9,8 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
-
-// PendingDestroy is a start whose DestroyTask has not succeeded yet. While it is
-// recorded, processes of that start may still run: the task does not start again, and
-// its allocation does not end.
-type PendingDestroy struct {
-	ID     string
-	Handle *driver.Handle `json:",omitempty"` // nil if StartTask returned none
-	// Uncertain means that "task not found" proves nothing: the plugin process that
-	// should have started the task has exited, and the driver does not search for
-	// tasks.
-	Uncertain bool `json:",omitempty"`
-}
 
 // EndRequest identifies the task for EndTask.
 type EndRequest struct {
@@ -71,7 +60,7 @@ func (r *Runner) callEndTask(ctx context.Context, handle *driver.Handle, builtin
 
 // setPendingDestroy records a start that the driver must destroy. It is stored with the
 // next record of the task; until then the stored record contains the id of the start.
-func (r *Runner) setPendingDestroy(d PendingDestroy) {
+func (r *Runner) setPendingDestroy(d state.PendingDestroy) {
 	r.local.Destroy = &d
 	r.destroyReported = false
 }
@@ -115,7 +104,7 @@ func (r *Runner) destroyPending(ctx context.Context) error {
 // destroyWithoutDriver destroys a start after the driver's error err. It handles two
 // cases: a builtin driver, whose tasks are only processes, and a purged job whose
 // driver no plugin serves, for which nothing else can be done.
-func (r *Runner) destroyWithoutDriver(ctx context.Context, d *PendingDestroy, err error) error {
+func (r *Runner) destroyWithoutDriver(ctx context.Context, d *state.PendingDestroy, err error) error {
 	var unavailable *driver.UnavailableError
 	builtin, may := r.mayEndTask(err)
 	if !may || !builtin && (!errors.As(err, &unavailable) || unavailable.Plugin != "") {
@@ -140,7 +129,7 @@ func (r *Runner) reportUncertain(why string) {
 }
 
 // reportDestroy emits the event for a pending destroy, once.
-func (r *Runner) reportDestroy(d *PendingDestroy, err error) {
+func (r *Runner) reportDestroy(d *state.PendingDestroy, err error) {
 	r.logger.Warn("destroying the task is pending", "task_id", d.ID, "error", err)
 	if !r.destroyReported {
 		r.destroyReported = true
@@ -156,7 +145,7 @@ func (r *Runner) finishDestroy(ctx context.Context) {
 	for r.local.Destroy != nil && ctx.Err() == nil {
 		err := r.destroyPending(ctx)
 		if err == nil {
-			r.putLocal(Async)
+			r.putLocal(state.Async)
 			return
 		}
 		if ctx.Err() != nil {

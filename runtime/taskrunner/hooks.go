@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // eventError is an error that provides its own task event.
@@ -74,7 +75,7 @@ func (r *Runner) prestartHook(killCtx context.Context, h hook.Hook, at hook.Task
 		return err
 	})
 
-	after := HookState{
+	after := state.HookState{
 		Attachment: before.Attachment,
 		Done:       response.Done, Data: response.State,
 		Env: response.Env, Mounts: response.Mounts, Devices: response.Devices,
@@ -91,8 +92,8 @@ func (r *Runner) prestartHook(killCtx context.Context, h hook.Hook, at hook.Task
 		r.EmitEvent(model.EventHookFailed(h.Name(), fmt.Sprintf("prestart: the driver %q takes no mounts: the task will not see %s", task.Driver, after.Mounts[0].TaskPath)))
 	}
 	if !reflect.DeepEqual(before, after) {
-		r.local.setHook(h.Name(), after)
-		r.putLocal(Async) // stored with the id of the start at the latest
+		r.local.SetHook(h.Name(), after)
+		r.putLocal(state.Async) // stored with the id of the start at the latest
 		r.setHookEnv(h.Name(), after.Env)
 	}
 	return err
@@ -118,7 +119,7 @@ func (r *Runner) noteAttachments() {
 		}
 		if state := r.local.Hooks[h.Name()]; state.Attachment != at.Attachment() {
 			state.Attachment = at.Attachment()
-			r.local.setHook(h.Name(), state)
+			r.local.SetHook(h.Name(), state)
 		}
 	}
 }
@@ -233,7 +234,7 @@ func (r *Runner) exitedHooks(forceKillCtx context.Context) bool {
 	})()
 	exit := r.local.Exit
 	request := hook.TaskExitedRequest{
-		Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Exit: exit.result(), WillRestart: r.willRestart(exit.outcome()),
+		Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Exit: exit.Result(), WillRestart: r.willRestart(exit.Outcome()),
 	}
 	each(ctx, r, hook.Exited, func(ctx context.Context, h hook.TaskExited) error { return h.Exited(ctx, request) })
 	return ctx.Err() == nil

@@ -10,18 +10,19 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // Kill ends the task for good. It does not wait for the end; Done does. The first call
 // decides; its event is added unless the task has finished already or event is nil.
 // Kill may be called before Run.
 func (r *Runner) Kill(event *api.TaskEvent) {
-	r.changeBoth(Sync, func(s *api.TaskState) bool { return r.killLocked(s, event) })
+	r.changeBoth(state.Sync, func(s *api.TaskState) bool { return r.killLocked(s, event) })
 }
 
 // ForceKill kills the task without hooks, delay or timeout.
 func (r *Runner) ForceKill(event *api.TaskEvent) {
-	r.changeBoth(Sync, func(s *api.TaskState) bool {
+	r.changeBoth(state.Sync, func(s *api.TaskState) bool {
 		closeOnce(r.forceKilled)
 		return r.killLocked(s, event)
 	})
@@ -111,13 +112,13 @@ func (r *Runner) killedEvent() *api.TaskEvent {
 func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, failure bool) error {
 	var p *process
 	first := false
-	r.changeBoth(Sync, func(s *api.TaskState) bool {
+	r.changeBoth(state.Sync, func(s *api.TaskState) bool {
 		if !r.restartableLocked() {
 			return false
 		}
 		p, first = r.process, r.restartReq == nil
 		if first {
-			r.restartReq = &RestartRequest{Failure: failure, Reason: event.RestartReason}
+			r.restartReq = &state.RestartRequest{Failure: failure, Reason: event.RestartReason}
 			model.AppendTaskEvent(s, event, time.Now())
 		}
 		return first
@@ -172,11 +173,11 @@ func (r *Runner) ForceRestart(ctx context.Context, event *api.TaskEvent, failure
 // It returns false for any other task. It does not block.
 func (r *Runner) Rerun(event *api.TaskEvent) bool {
 	dead, first := false, false
-	r.changeBoth(Sync, func(s *api.TaskState) bool {
+	r.changeBoth(state.Sync, func(s *api.TaskState) bool {
 		dead = s.State == model.TaskDead && !s.Failed && !r.isKilled() && !isClosed(r.done)
 		first = dead && r.restartReq == nil
 		if first {
-			r.restartReq = &RestartRequest{Reason: event.RestartReason}
+			r.restartReq = &state.RestartRequest{Reason: event.RestartReason}
 			model.AppendTaskEvent(s, event, time.Now())
 		}
 		return first

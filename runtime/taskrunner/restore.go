@@ -10,13 +10,14 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // Restored is the stored state of a task that an earlier agent ran. The runner owns it
 // after New.
 type Restored struct {
-	Local LocalState
+	Local state.LocalState
 	State *api.TaskState // nil if there is no record
 }
 
@@ -96,7 +97,7 @@ func (r *Runner) PreviouslyStarted() bool {
 //	ended, or dead, and the id of its start      the start is destroyed
 //	any record, but the machine has rebooted     the task starts again
 func (r *Runner) Recover(ctx context.Context, past RecoverInfo) {
-	state := r.State().State
+	status := r.State().State
 	handle := r.local.Handle
 	if handle != nil && handle.Config == nil {
 		handle.Config = &driver.TaskConfig{ID: r.local.StartID, Name: r.name, AllocID: r.alloc.ID}
@@ -106,24 +107,24 @@ func (r *Runner) Recover(ctx context.Context, past RecoverInfo) {
 		return
 	case past.Rebooted:
 		r.local.Destroy = nil // drivers are not called: not all of them verify that a pid is still the same process
-	case state == model.TaskDead || r.local.Exit != nil:
+	case status == model.TaskDead || r.local.Exit != nil:
 		if r.local.StartID != "" {
-			r.setPendingDestroy(PendingDestroy{ID: r.local.StartID, Handle: handle, Uncertain: handle == nil && !past.Reliable})
+			r.setPendingDestroy(state.PendingDestroy{ID: r.local.StartID, Handle: handle, Uncertain: handle == nil && !past.Reliable})
 		}
 	case handle != nil:
 		err := r.recoverProcess(ctx, handle)
 		if err == nil {
 			return
 		}
-		r.setPendingDestroy(PendingDestroy{ID: handle.Config.ID, Handle: handle})
+		r.setPendingDestroy(state.PendingDestroy{ID: handle.Config.ID, Handle: handle})
 		r.recordLost(err)
 	case r.local.StartID != "":
-		r.setPendingDestroy(PendingDestroy{ID: r.local.StartID, Uncertain: !past.Reliable})
-		if state == model.TaskRunning {
+		r.setPendingDestroy(state.PendingDestroy{ID: r.local.StartID, Uncertain: !past.Reliable})
+		if status == model.TaskRunning {
 			r.recordLost(errRecordLost)
 		}
-	case state == model.TaskRunning:
-		r.setPendingDestroy(PendingDestroy{ID: r.alloc.ID + "/" + r.name + "/" + driver.WildcardStart, Uncertain: !past.Discoverable})
+	case status == model.TaskRunning:
+		r.setPendingDestroy(state.PendingDestroy{ID: r.alloc.ID + "/" + r.name + "/" + driver.WildcardStart, Uncertain: !past.Discoverable})
 		r.recordLost(errRecordLost)
 	}
 	if err := r.destroyPending(ctx); err != nil && r.local.Destroy.Handle == nil {
@@ -133,14 +134,14 @@ func (r *Runner) Recover(ctx context.Context, past RecoverInfo) {
 		later.Uncertain = !past.Discoverable
 		r.local.Destroy = &later
 	}
-	if ctx.Err() != nil || state == model.TaskDead || r.local.Exit != nil {
+	if ctx.Err() != nil || status == model.TaskDead || r.local.Exit != nil {
 		return
 	}
 	r.local.StartID, r.local.Handle, r.local.Network = "", nil, nil
 	r.clearRestartRequest()
-	if state == model.TaskRunning {
+	if status == model.TaskRunning {
 		r.logger.Warn("task has ended with the machine, starting it again")
-		r.transition(Sync, model.TaskPending, model.EventRestoreFailed("the machine was booted since; the task is started again"))
+		r.transition(state.Sync, model.TaskPending, model.EventRestoreFailed("the machine was booted since; the task is started again"))
 	}
 }
 
@@ -152,8 +153,8 @@ var errRecordLost = errors.New("its record was lost")
 func (r *Runner) recordLost(cause error) {
 	r.logger.Warn("task not recovered", "task_id", r.local.StartID, "error", cause)
 	r.noteExit(false)
-	r.local.Exit = &Exit{Lost: true, Error: unknownText(cause)}
-	r.record(Sync, func(s *api.TaskState) bool {
+	r.local.Exit = &state.Exit{Lost: true, Error: unknownText(cause)}
+	r.record(state.Sync, func(s *api.TaskState) bool {
 		if request := r.restartReq; request != nil {
 			r.local.Exit.Asked, r.local.Exit.Failure = true, request.Failure
 		}
@@ -196,17 +197,17 @@ func (r *Runner) recoverProcess(ctx context.Context, handle *driver.Handle) erro
 // between Recover and Run, for a task without a process.
 func (r *Runner) Reset() {
 	before := r.local.Hooks
-	r.local = LocalState{Capabilities: r.local.Capabilities}
+	r.local = state.LocalState{Capabilities: r.local.Capabilities}
 	r.clearRestartRequest() // the new start fulfils the request
 	select {
 	case <-r.rerunCh:
 	default:
 	}
-	for name, state := range before {
-		r.local.setHook(name, HookState{Attachment: state.Attachment, Data: state.Data})
+	for name, was := range before {
+		r.local.SetHook(name, state.HookState{Attachment: was.Attachment, Data: was.Data})
 		r.setHookEnv(name, nil)
 	}
-	r.record(Sync, func(s *api.TaskState) bool {
+	r.record(state.Sync, func(s *api.TaskState) bool {
 		if s.State == model.TaskPending {
 			return false
 		}
@@ -224,7 +225,7 @@ func (r *Runner) resume(forceKillCtx context.Context) (restart.Decision, bool) {
 		if !r.exitedHooks(forceKillCtx) {
 			return restart.Decision{}, false
 		}
-		return r.decide(exit.outcome()), true
+		return r.decide(exit.Outcome()), true
 	}
 	return restart.Decision{Action: restart.Restart, Delay: r.tracker.Remaining(time.Now())}, true
 }
@@ -239,7 +240,7 @@ func (r *Runner) takeOver(killCtx context.Context, p *process) {
 	if r.State().State != model.TaskRunning {
 		r.tracker.Started()
 		r.local.Restart = r.tracker.State()
-		r.transition(Grouped, model.TaskRunning, model.EventStarted())
+		r.transition(state.Grouped, model.TaskRunning, model.EventStarted())
 	}
 }
 

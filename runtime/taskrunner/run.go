@@ -13,7 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // Run blocks until the task will never run again, or until ctx is done, which means
@@ -37,7 +38,7 @@ func (r *Runner) Run(ctx context.Context) {
 			r.runLoop(killCtx, forceKillCtx)
 		}
 		if ctx.Err() == nil {
-			r.transition(Async, model.TaskDead, nil)
+			r.transition(state.Async, model.TaskDead, nil)
 			r.whileDestroying(killCtx, func() { again = r.isRevived(killCtx) })
 			again = again && r.decideRevival()
 		}
@@ -57,7 +58,7 @@ func (r *Runner) Run(ctx context.Context) {
 func (r *Runner) complete(ctx context.Context) {
 	if !r.local.RunComplete {
 		r.local.RunComplete = true
-		r.putLocal(Async)
+		r.putLocal(state.Async)
 	}
 	failpoint.Wrap(failpoint.StopHooks, func() { r.stopHooks(ctx) })
 }
@@ -195,7 +196,7 @@ func (r *Runner) ended(killCtx, forceKillCtx context.Context, p *process) (resta
 		result.lost = true // ForceKill has failed to end the process
 	}
 	r.noteExit(!result.lost && result.Err == nil)
-	r.local.Exit = &Exit{
+	r.local.Exit = &state.Exit{
 		Lost: result.lost, Success: !result.lost && result.Successful(),
 		Code: result.ExitCode, Signal: result.Signal, OOMKilled: result.OOMKilled,
 	}
@@ -206,7 +207,7 @@ func (r *Runner) ended(killCtx, forceKillCtx context.Context, p *process) (resta
 	}
 	var err error
 	failpoint.Wrap(failpoint.ExitObserved, func() {
-		err = r.record(Sync, func(s *api.TaskState) bool {
+		err = r.record(state.Sync, func(s *api.TaskState) bool {
 			if request := r.restartReq; request != nil {
 				r.local.Exit.Asked, r.local.Exit.Failure = true, request.Failure
 			}
@@ -226,21 +227,12 @@ func (r *Runner) ended(killCtx, forceKillCtx context.Context, p *process) (resta
 	if result.destroyed {
 		r.noteDestroyed()
 	} else {
-		r.setPendingDestroy(PendingDestroy{ID: p.id(), Handle: storedHandle(p.handle)})
+		r.setPendingDestroy(state.PendingDestroy{ID: p.id(), Handle: storedHandle(p.handle)})
 		failpoint.Wrap(failpoint.DestroyTask, func() { _ = r.destroyPending(context.WithoutCancel(killCtx)) }) // errors are reported as an event already
 	}
 	r.clearProcess()
 	told := r.exitedHooks(forceKillCtx)
-	return r.local.Exit.outcome(), told
-}
-
-// outcome returns the input of the restart policy.
-func (e *Exit) outcome() restart.Outcome {
-	return restart.Outcome{
-		Requested: e.Asked && !e.Failure,
-		Unhealthy: e.Asked && e.Failure,
-		Success:   e.Success,
-	}
+	return r.local.Exit.Outcome(), told
 }
 
 // willRestart predicts the result of decide, barring a kill or a request in between.
@@ -262,16 +254,16 @@ func (r *Runner) decide(outcome restart.Outcome) restart.Decision {
 
 	switch decision.Action {
 	case restart.Finish:
-		r.transition(Async, model.TaskDead, nil)
+		r.transition(state.Async, model.TaskDead, nil)
 	case restart.Kill:
-		r.transition(Async, model.TaskDead, r.killedEvent())
+		r.transition(state.Async, model.TaskDead, r.killedEvent())
 	case restart.GiveUp:
 		r.logger.Info("not restarting", "reason", decision.Reason)
-		r.transition(Async, model.TaskDead, model.EventNotRestarting(decision.Reason))
+		r.transition(state.Async, model.TaskDead, model.EventNotRestarting(decision.Reason))
 	case restart.Restart:
 		r.logger.Info("restarting", "reason", decision.Reason, "delay", decision.Delay)
 		failpoint.Wrap(failpoint.RestartDelay, func() {
-			r.transition(Async, model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
+			r.transition(state.Async, model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
 		})
 	}
 	return decision

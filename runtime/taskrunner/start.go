@@ -10,6 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // abandonedStart is the timeout for destroying a task whose start was abandoned.
@@ -31,7 +32,7 @@ func (r *Runner) start(killCtx, forceKillCtx context.Context) (*process, error) 
 	// stored because this agent died.
 	r.tracker.Started()
 	r.local.StartID, r.local.Restart = config.ID, r.tracker.State()
-	if err := r.putLocal(Sync); err != nil {
+	if err := r.putLocal(state.Sync); err != nil {
 		r.EmitEvent(model.EventDriverFailure(err.Error()))
 		return nil, driver.Recoverable(err)
 	}
@@ -56,7 +57,7 @@ func (r *Runner) start(killCtx, forceKillCtx context.Context) (*process, error) 
 	r.killNoted = r.isKilled() // includes a kill during the start
 	r.mu.Unlock()
 	r.logger.Info("task started", "task_id", config.ID)
-	failpoint.Wrap(failpoint.HandleStored, func() { r.transition(Grouped, model.TaskRunning, model.EventStarted()) })
+	failpoint.Wrap(failpoint.HandleStored, func() { r.transition(state.Grouped, model.TaskRunning, model.EventStarted()) })
 	return p, nil
 }
 
@@ -96,7 +97,7 @@ func (r *Runner) startTask(killCtx, forceKillCtx context.Context, config *driver
 	if err != nil && ctx.Err() != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(forceKillCtx), abandonedStart)
 		defer cancel()
-		r.setPendingDestroy(PendingDestroy{ID: config.ID})
+		r.setPendingDestroy(state.PendingDestroy{ID: config.ID})
 		if err := r.destroyPending(ctx); err != nil {
 			r.logger.Error("task may have leaked: its start was abandoned", "task_id", config.ID, "error", err)
 		}
@@ -146,7 +147,7 @@ func (r *Runner) callStartTask(ctx, killCtx context.Context, config *driver.Task
 			break
 		}
 		r.startDeaths++
-		r.setPendingDestroy(PendingDestroy{ID: config.ID})
+		r.setPendingDestroy(state.PendingDestroy{ID: config.ID})
 		r.logger.Warn("plugin died while it started the task", "task_id", config.ID)
 		if !first {
 			err = fmt.Errorf("failed to start task after driver exited unexpectedly: %w", err)

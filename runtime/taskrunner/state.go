@@ -9,6 +9,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // State returns a copy of the task's state.
@@ -27,7 +28,7 @@ func (r *Runner) Snapshot() (state *api.TaskState, killed bool) {
 
 // EmitEvent adds an event to the task. Events are for display only. The runner owns the
 // event afterwards.
-func (r *Runner) EmitEvent(event *api.TaskEvent) { r.emit(event, Async) }
+func (r *Runner) EmitEvent(event *api.TaskEvent) { r.emit(event, state.Async) }
 
 // maxReported is the maximum number of messages of EmitEventOnce per task.
 const maxReported = 16
@@ -36,7 +37,7 @@ const maxReported = 16
 // plugin process sends it again: the messages are stored with the task. After 16
 // messages further ones are ignored.
 func (r *Runner) EmitEventOnce(event *api.TaskEvent) {
-	r.changeBoth(Async, func(s *api.TaskState) bool {
+	r.changeBoth(state.Async, func(s *api.TaskState) bool {
 		if len(r.reported) >= maxReported || slices.Contains(r.reported, event.DisplayMessage) {
 			return false
 		}
@@ -46,7 +47,7 @@ func (r *Runner) EmitEventOnce(event *api.TaskEvent) {
 	})
 }
 
-func (r *Runner) emit(event *api.TaskEvent, h Durability) {
+func (r *Runner) emit(event *api.TaskEvent, h state.Durability) {
 	r.change(h, func(s *api.TaskState) bool {
 		model.AppendTaskEvent(s, event, time.Now())
 		return true
@@ -55,13 +56,13 @@ func (r *Runner) emit(event *api.TaskEvent, h Durability) {
 
 // transition sets the state of the task, adds the event unless it is nil, and stores
 // the local state with it.
-func (r *Runner) transition(h Durability, state string, event *api.TaskEvent) {
+func (r *Runner) transition(h state.Durability, status string, event *api.TaskEvent) {
 	r.record(h, func(s *api.TaskState) bool {
-		if s.State == state && event == nil {
+		if s.State == status && event == nil {
 			return false
 		}
 		now := time.Now()
-		model.SetTaskState(s, state, now)
+		model.SetTaskState(s, status, now)
 		if event != nil {
 			model.AppendTaskEvent(s, event, now)
 		}
@@ -71,7 +72,7 @@ func (r *Runner) transition(h Durability, state string, event *api.TaskEvent) {
 
 // rerun resets the finished state of the task for a requested rerun.
 func (r *Runner) rerun() {
-	r.change(Sync, func(s *api.TaskState) bool {
+	r.change(state.Sync, func(s *api.TaskState) bool {
 		model.ResetTask(s)
 		return true
 	})
@@ -87,14 +88,16 @@ func (r *Runner) clearRestartRequest() {
 
 // change calls f, which may change the state. Unless f returns false, change stores the
 // state and notifies the allocation.
-func (r *Runner) change(h Durability, f func(*api.TaskState) bool) { r.changeAndPut(h, false, f) }
+func (r *Runner) change(h state.Durability, f func(*api.TaskState) bool) { r.changeAndPut(h, false, f) }
 
 // changeBoth is change for an f that also sets fields of the runner that localLocked
 // adds to the local state: both are stored in one write. Unlike record it may be called
 // from any goroutine.
-func (r *Runner) changeBoth(h Durability, f func(*api.TaskState) bool) { r.changeAndPut(h, true, f) }
+func (r *Runner) changeBoth(h state.Durability, f func(*api.TaskState) bool) {
+	r.changeAndPut(h, true, f)
+}
 
-func (r *Runner) changeAndPut(h Durability, both bool, f func(*api.TaskState) bool) {
+func (r *Runner) changeAndPut(h state.Durability, both bool, f func(*api.TaskState) bool) {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	snapshot, changed := r.changeState(f)
@@ -109,7 +112,7 @@ func (r *Runner) changeAndPut(h Durability, both bool, f func(*api.TaskState) bo
 // record is change for the goroutine of Run: it stores the local state together with
 // the state, also when only the local state has changed. For a put that is not Async,
 // it returns the store's error.
-func (r *Runner) record(h Durability, f func(*api.TaskState) bool) error {
+func (r *Runner) record(h state.Durability, f func(*api.TaskState) bool) error {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	snapshot, changed := r.changeState(f)
@@ -123,28 +126,28 @@ func (r *Runner) record(h Durability, f func(*api.TaskState) bool) error {
 
 // putLocal is record for a change of only the local state. The state is stored with it,
 // because the local state may depend on events that the store has refused.
-func (r *Runner) putLocal(h Durability) error {
+func (r *Runner) putLocal(h state.Durability) error {
 	return r.record(h, func(*api.TaskState) bool { return false })
 }
 
 // pendingPut is a put that may not be stored yet.
 type pendingPut struct {
 	serial     int
-	durability Durability
-	written    WaitFunc
+	durability state.Durability
+	written    state.WaitFunc
 }
 
 // putLocked puts the state, and the local state with it if both is true. Before the
 // local state is known to be stored, both must be true, because the state alone could
 // contradict it. The caller holds writing, and calls awaitLocked.
-func (r *Runner) putLocked(state *api.TaskState, both bool, h Durability) pendingPut {
+func (r *Runner) putLocked(task *api.TaskState, both bool, h state.Durability) pendingPut {
 	r.puts++
 	p := pendingPut{serial: r.puts, durability: h}
 	if both {
 		r.localPut = r.puts
-		p.written = r.store.Put(r.localLocked(), state, h)
+		p.written = r.store.Put(r.localLocked(), task, h)
 	} else {
-		p.written = r.store.PutState(state, h)
+		p.written = r.store.PutState(task, h)
 	}
 	return p
 }
@@ -152,7 +155,7 @@ func (r *Runner) putLocked(state *api.TaskState, both bool, h Durability) pendin
 // awaitLocked waits for a put as long as its durability requires. storeAgain retries a
 // refused put, also for Async. The caller holds writing.
 func (r *Runner) awaitLocked(p pendingPut) error {
-	if p.durability == Async {
+	if p.durability == state.Async {
 		go func() {
 			err := p.written()
 			r.writing.Lock()
@@ -213,13 +216,13 @@ func (r *Runner) storeAgain() {
 		return
 	}
 	snapshot, _ := r.changeState(func(*api.TaskState) bool { return false })
-	if r.awaitLocked(r.putLocked(snapshot, true, Sync)) != nil {
+	if r.awaitLocked(r.putLocked(snapshot, true, state.Sync)) != nil {
 		time.AfterFunc(storeAgainDelay, r.storeAgain)
 	}
 }
 
 // localLocked returns the record of the local state. The caller holds writing.
-func (r *Runner) localLocked() LocalState {
+func (r *Runner) localLocked() state.LocalState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	local := r.stored

@@ -7,7 +7,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/restart"
 )
 
 // nullDevice is the output of a task whose output is not collected.

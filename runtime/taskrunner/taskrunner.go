@@ -15,8 +15,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
-	"github.com/nomad-lite/nomad-lite/runtime/taskrunner/restart"
 )
 
 // The causes with which the context of a running task is canceled.
@@ -88,26 +89,26 @@ type Runner struct {
 	// These fields belong to the goroutine of Run and, before Run, to the callers that
 	// prepare it.
 	tracker         *restart.Tracker
-	local           LocalState
+	local           state.LocalState
 	startDeaths     int  // plugin deaths during StartTask since the last successful start
 	destroyReported bool // the event for the pending destroy was emitted
 	unfinished      bool // a restart was requested under an earlier agent, see finishRestart
 
 	// writing keeps the records of the task state in order. Unlike mu it is held during
 	// the store's write, so that no earlier write overtakes a later one.
-	writing  sync.Mutex    // taken before mu
-	stored   LocalState    // last local state that was put, for writers outside Run
-	puts     int           // number of puts
-	localPut int           // number of the last put that included the local state
-	safe     int           // number of the last put that is known to be stored
-	refused  chan struct{} // not nil if the store has refused a put after safe, see storeAgain; closed when the task is stored
+	writing  sync.Mutex       // taken before mu
+	stored   state.LocalState // last local state that was put, for writers outside Run
+	puts     int              // number of puts
+	localPut int              // number of the last put that included the local state
+	safe     int              // number of the last put that is known to be stored
+	refused  chan struct{}    // not nil if the store has refused a put after safe, see storeAgain; closed when the task is stored
 
 	mu           sync.Mutex
 	task         Task
 	capabilities *driver.Capabilities // nil until known
 	state        *api.TaskState
-	process      *process        // nil unless the task runs
-	restartReq   *RestartRequest // requested restart of the process, or rerun of a dead task
+	process      *process              // nil unless the task runs
+	restartReq   *state.RestartRequest // requested restart of the process, or rerun of a dead task
 	output       Output
 	cgroup       string // cgroup that the host has created for the driver
 	killError    error

@@ -1,0 +1,46 @@
+package state
+
+import (
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// PendingCleanup is a failed call of a cleanup hook point. It is retried once the plugin
+// is up, as long as the state has a record of the allocation, or until Until.
+type PendingCleanup struct {
+	Hook    string
+	AllocID string
+	Task    string // "" for the allocation
+	Moment  hook.Point
+
+	// The request of the hook point. Exactly one of the three is set.
+	Postrun *hook.AllocPostrunRequest `json:",omitempty"`
+	Stop    *hook.TaskStopRequest     `json:",omitempty"`
+	Destroy *hook.AllocDestroyRequest `json:",omitempty"`
+
+	Until time.Time // Until limits the retries of a call that outlives the record of the allocation
+
+	// The attachment of the hook.
+	Job string          `json:",omitempty"`
+	Raw json.RawMessage `json:",omitempty"`
+}
+
+// ID identifies a pending cleanup: enqueuing the same call again replaces it.
+func (d *PendingCleanup) ID() string {
+	return d.AllocID + "/" + d.Task + "/" + d.Hook + "/" + d.Moment.String()
+}
+
+// CheckRecord returns an error if the record lacks its hook, its allocation or a request
+// that this build supports.
+func (d *PendingCleanup) CheckRecord() error {
+	switch {
+	case d.Hook == "" || d.AllocID == "":
+		return errors.New("the record of a pending cleanup lacks its hook or its allocation")
+	case d.Postrun == nil && d.Stop == nil && d.Destroy == nil:
+		return errors.New("the record of a pending cleanup has no request that this build knows")
+	}
+	return nil
+}

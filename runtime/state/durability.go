@@ -1,0 +1,17 @@
+package state
+
+// WaitFunc blocks until a record is on disk. It returns an error if the record cannot
+// be stored.
+type WaitFunc func() error
+
+// Durability is how soon a record must be on disk.
+type Durability int
+
+const (
+	Sync Durability = iota
+	// Grouped may take a millisecond longer, so that the write can be shared with a
+	// write that is expected as its consequence.
+	Grouped
+	// Async may take longer, unless another record is written. No caller waits for it.
+	Async
+)

@@ -1,0 +1,111 @@
+package state
+
+import (
+	"errors"
+	"maps"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/restart"
+)
+
+// LocalState is the runner's state that the next agent needs to continue the task.
+type LocalState struct {
+	Hooks       map[string]HookState // keyed by hook name
+	AllocHooks  map[string]string    `json:",omitempty"` // configurations of the hooks that the allocation has had, keyed by hook name
+	StartID     string               // set before StartTask is called; empty after the exit is handled
+	Handle      *driver.Handle       // nil unless the task runs or its exit is not handled yet
+	Network     *driver.NetworkOverride
+	Exit        *Exit // exit of the process of Handle, until the restart policy has decided
+	Restart     restart.State
+	RunComplete bool // the task will never run again
+
+	// Destroy is the start that the driver must still destroy; nil if there is none.
+	Destroy *PendingDestroy `json:",omitempty"`
+	// Capabilities are the driver's capabilities as last reported, used while the
+	// driver is unavailable. It is nil in the records of older agents.
+	Capabilities *driver.Capabilities `json:",omitempty"`
+
+	// RestartRequest is set from the request for a restart until the task has ended or
+	// runs again.
+	RestartRequest *RestartRequest `json:",omitempty"`
+
+	// Killed is set by a kill of an unfinished task, until the task starts again.
+	Killed bool `json:",omitempty"`
+
+	// Reported are the messages of the events that the task gets only once.
+	Reported []string `json:",omitempty"`
+}
+
+// RestartRequest is a restart that a caller requested. It belongs to one process or to
+// one finished run, so that it cannot restart a later one.
+type RestartRequest struct {
+	Failure bool   // the restart counts as a failure for the restart policy
+	Reason  string // reason of the restart, for the log
+}
+
+// Exit is the end of a process, for the restart policy.
+type Exit struct {
+	Lost    bool // exit status unknown
+	Success bool
+	Asked   bool // a restart was requested
+	Failure bool // the requested restart counts as a failure
+
+	// The fields below are passed to hooks.
+	Code, Signal int
+	OOMKilled    bool
+	Error        string // error of the driver, or why the exit status is unknown
+}
+
+// Result returns the exit as reported by the driver.
+func (e *Exit) Result() driver.ExitResult {
+	result := driver.ExitResult{ExitCode: e.Code, Signal: e.Signal, OOMKilled: e.OOMKilled}
+	if e.Error != "" {
+		result.Err = errors.New(e.Error)
+	}
+	return result
+}
+
+// Outcome returns the input of the restart policy.
+func (e *Exit) Outcome() restart.Outcome {
+	return restart.Outcome{
+		Requested: e.Asked && !e.Failure,
+		Unhealthy: e.Asked && e.Failure,
+		Success:   e.Success,
+	}
+}
+
+// HookState is one hook's response to Prestart.
+type HookState struct {
+	// Attachment is the configuration with which a plugin was attached to the task, as
+	// JSON. It is empty for a hook that needs no attachment.
+	Attachment string `json:",omitempty"`
+
+	Done    bool
+	Data    map[string]string
+	Env     map[string]string
+	Mounts  []driver.Mount
+	Devices []driver.Device
+}
+
+// PendingDestroy is a start whose DestroyTask has not succeeded yet. While it is
+// recorded, processes of that start may still run: the task does not start again, and
+// its allocation does not end.
+type PendingDestroy struct {
+	ID     string
+	Handle *driver.Handle `json:",omitempty"` // nil if StartTask returned none
+	// Uncertain means that "task not found" proves nothing: the plugin process that
+	// should have started the task has exited, and the driver does not search for
+	// tasks.
+	Uncertain bool `json:",omitempty"`
+}
+
+// SetHook sets the response of a hook. It replaces the map instead of changing it,
+// because a store may still hold it.
+func (s *LocalState) SetHook(name string, state HookState) {
+	hooks := maps.Clone(s.Hooks)
+	if hooks == nil {
+		hooks = make(map[string]HookState)
+	}
+	hooks[name] = state
+	s.Hooks = hooks
+}
