@@ -34,6 +34,88 @@ var leaves = map[string][]string{
 	"plugins/idrange": {"builtin"},
 }
 
+// layers is the order of the packages inside runtime. A package, with the packages below
+// it, can import packages of its own layer and of the layers before it.
+var layers = [][]string{
+	{"clock", "failpoint", "keyring", "lifecycle", "restart"},
+	{"model", "jobspec", "state"},
+	{"store"},
+	{
+		"events", "variables", "scheduler",
+		"allocdir", "logs", "cgroup", "taskenv", "taskfiles", "services", "health", "hoststats", "fingerprint",
+	},
+	{"hooks", "hookplugin"},
+	{"taskrunner"},
+	{"allocrunner"},
+	{"hookhost", "noderunner"},
+	{"httpapi"},
+	{"agent"},
+	{"agent/config"},
+}
+
+// layerExceptions are the imports against the order of layers, with their reasons.
+var layerExceptions = map[[2]string]string{
+	{"httpapi", "agent"}: "tests run the API on the scheduler's view of the store, which the agent defines",
+}
+
+// The packages that run allocations do not import the scheduler: they receive allocations,
+// and report states, through interfaces that they declare.
+var runnerPackages = []string{
+	"allocdir", "logs", "cgroup", "taskenv", "taskfiles", "services", "health", "hoststats", "fingerprint",
+	"hooks", "hookplugin", "taskrunner", "allocrunner", "hookhost", "noderunner",
+}
+
+// layer returns the layer of a package of runtime, whose path is relative to runtime, and
+// the name by which layers has it.
+func layer(pkg string) (at int, name string) {
+	at = -1
+	for i, names := range layers {
+		for _, n := range names {
+			if within(pkg, n) && len(n) > len(name) {
+				at, name = i, n
+			}
+		}
+	}
+	return at, name
+}
+
+func TestRuntimeLayers(t *testing.T) {
+	used := map[[2]string]bool{}
+	for _, line := range strings.Split(goList(t), "\n") {
+		importer, imports, _ := strings.Cut(line, " ")
+		importer, ours := strings.CutPrefix(importer, repositoryPath+"runtime/")
+		if !ours {
+			continue
+		}
+		at, from := layer(importer)
+		if at < 0 {
+			t.Errorf("package runtime/%s is in no layer", importer)
+			continue
+		}
+		for _, imported := range strings.Fields(imports) {
+			imported, ours := strings.CutPrefix(imported, repositoryPath+"runtime/")
+			if !ours {
+				continue
+			}
+			below, to := layer(imported)
+			exception := [2]string{from, to}
+			switch {
+			case below > at && layerExceptions[exception] == "":
+				t.Errorf("runtime/%s imports runtime/%s, which is in a later layer", importer, imported)
+			case below > at:
+				used[exception] = true
+			case to == "scheduler" && slices.Contains(runnerPackages, from):
+				t.Errorf("runtime/%s runs allocations and imports runtime/%s", importer, imported)
+			}
+		}
+	}
+	for exception := range layerExceptions {
+		if !used[exception] {
+			t.Errorf("exception %v is not needed", exception)
+		}
+	}
+}
+
 func TestRooms(t *testing.T) {
 	seen := map[string]bool{}
 	for _, line := range strings.Split(goList(t), "\n") {
