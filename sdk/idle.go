@@ -2,6 +2,7 @@ package sdk
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -78,12 +79,19 @@ func (c *connections) HandleConn(_ context.Context, s stats.ConnStats) {
 }
 
 func (c *connections) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-func (c *connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+
+// TagRPC implements stats.Handler. Tasks are destroyed before they restart and when they
+// stop; tasks that only start make objects that stay.
+func (c *connections) TagRPC(ctx context.Context, call *stats.RPCTagInfo) context.Context {
+	if strings.HasSuffix(call.FullMethodName, "/DestroyTask") {
+		c.trim.Busy()
+	}
+	return ctx
+}
 
 // HandleRPC implements stats.Handler.
 func (c *connections) HandleRPC(_ context.Context, s stats.RPCStats) {
-	switch s.(type) {
-	case *stats.Begin, *stats.End:
-		c.trim.Busy()
+	if _, ended := s.(*stats.End); ended {
+		c.trim.Postpone()
 	}
 }
