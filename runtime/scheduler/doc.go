@@ -1,11 +1,12 @@
 // Package scheduler decides what this node runs.
 //
-// Plan is a pure function. Its input is a job with its allocations and its
-// deployment, the free resources of the node and the time; its result is the set of
-// necessary changes. Judge is a pure function that decides the progress of a
-// deployment. Neither reads a clock, generates random numbers or has side effects.
+// Plan returns the necessary changes for a job, its allocations, its deployment, the free
+// resources of the node and the time. Judge decides the progress of a deployment. Both
+// write nothing to the store and read no clock, and Judge is a pure function. Plan adds
+// its placements to the usage of the node in its input, and takes ids, random numbers and
+// the answer whether a port is free from the Env in its input.
 //
-// Scheduler applies them to a store. Each API request and each report of the node
+// Scheduler applies the changes to a store. Each API request and each report of the node
 // is one change of the store, which includes all consequences: allocations,
 // evaluations, the deployment, the status of the job. Run acts only when a time is
 // reached (delayed evaluations, deadlines, periodic launches, old records) or when

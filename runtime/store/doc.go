@@ -15,6 +15,6 @@
 // unreadable record is moved to quarantine, a damaged file is set aside and a new one is
 // written with all readable records, and both are reported.
 //
-// The package handles only the keys, indexes and timestamps of its objects. Its callers,
-// the packages scheduler, noderunner, agent and httpapi, decide which changes are valid.
+// The package handles only the keys, indexes and timestamps of its objects. Its callers
+// decide which changes are valid.
 package store
