@@ -8,7 +8,8 @@
 // starts tasks, and a [Task], which is one running task. Everything else is optional
 // and detected by its methods: a task that accepts signals has the method of
 // [Signaler], a driver that can recover its tasks has the method of [Recoverer], and so
-// on.
+// on. Capabilities that Info must declare, such as Exec, are refused to the host
+// otherwise, even if a task has the method.
 //
 // A hook is called at hook points in the life of allocations and tasks. It is any value
 // with a method for at least one hook point ([TaskPrestart], [TaskExited],

@@ -30,7 +30,7 @@ var (
 )
 
 func (k *kettle) Info() sdk.Info {
-	return sdk.Info{Name: "kettle", ConfigSchema: kettleSchema, TaskSchema: potSchema}
+	return sdk.Info{Name: "kettle", ConfigSchema: kettleSchema, TaskSchema: potSchema, Capabilities: sdk.Capabilities{Exec: true}}
 }
 
 // The main function of a driver has one line.

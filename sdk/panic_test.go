@@ -47,7 +47,7 @@ func (d *panicker) check(method string) {
 
 func (d *panicker) Info() Info {
 	d.check("Info")
-	return Info{Name: "panicker", FingerprintInterval: time.Minute}
+	return Info{Name: "panicker", FingerprintInterval: time.Minute, Capabilities: Capabilities{SendSignals: true, Exec: true}}
 }
 
 func (d *panicker) Start(context.Context, *StartRequest) (*panickyTask, error) {

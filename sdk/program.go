@@ -77,6 +77,9 @@ func driverProgram(impl Plugin, info Info) (*pluginSpec, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := d.checkCapabilities(&info.Capabilities); err != nil {
+		return nil, err
+	}
 	reach := func(b base.Plugin, d driver.Driver, busy func() bool) service {
 		return service{b, driver.PluginName, &driver.GRPCPlugin{Impl: d}, busy}
 	}

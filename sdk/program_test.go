@@ -123,6 +123,9 @@ func TestWhatCannotBeServedIsSaid(t *testing.T) {
 		{saysHook{info: Info{Name: "x", DecidesHealth: true}}, "it could never say that an allocation is healthy"},
 		{saysHook{info: Info{Name: "x", AttachmentSchema: Attr("a", "string", true)}}, "AttachmentSchema in Info: it is no Object"},
 		{saysDriver{info: Info{Name: "x", EveryAlloc: true}}, "has what only hooks have"},
+		{saysDriver{info: Info{Name: "x", Capabilities: Capabilities{SendSignals: true}}}, "Info of sdk.saysDriver declares the capability SendSignals, and sdk.Task does not implement sdk.Signaler"},
+		{saysDriver{info: Info{Name: "x", Capabilities: Capabilities{Exec: true}}}, "Info of sdk.saysDriver declares the capability Exec, and sdk.Task does not implement sdk.Execer"},
+		{saysDriver{info: Info{Name: "x", Capabilities: Capabilities{MustCreateNetwork: true}}}, "Info of sdk.saysDriver declares the capability MustCreateNetwork, and sdk.saysDriver does not implement sdk.NetworkManager"},
 	} {
 		if p, err := programOf(test.impl); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%T: %+v, %v; want %s", test.impl, p, err, test.want)

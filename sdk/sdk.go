@@ -45,7 +45,8 @@ type Task interface {
 }
 
 // Signaler is a task that accepts signals. Stopping such a task sends the signal first,
-// and kills the task only after the kill timeout.
+// and kills the task only after the kill timeout. Signals at other times require
+// Capabilities.SendSignals.
 type Signaler interface {
 	// Signal sends a signal by name, such as "SIGHUP". An empty name means the driver's
 	// default stop signal. An unknown name is an error.
@@ -60,7 +61,8 @@ type Stopper interface {
 	Stop(ctx context.Context, timeout time.Duration, signal string) error
 }
 
-// Execer is a task in whose environment another command can run.
+// Execer is a task in whose environment another command can run. The driver must also
+// declare Capabilities.Exec.
 type Execer interface {
 	// Exec runs the command and returns when the command has exited and its output is
 	// written. The command is killed when ctx ends. An exit code other than 0 is a result
@@ -176,8 +178,10 @@ type Info struct {
 	// TaskSchema describes the `config` block of a task. nil means an empty one.
 	TaskSchema *Spec
 
-	// Capabilities are the capabilities that cannot be derived from methods. SendSignals,
-	// Exec and MustCreateNetwork are derived from the methods of T and of the driver.
+	// Capabilities are the features that the driver offers. A capability that is not
+	// declared is not offered, even if T has its method: T may embed a type with more
+	// methods than the driver wants to offer. SendSignals requires [Signaler], Exec
+	// requires [Execer], MustCreateNetwork requires [NetworkManager].
 	Capabilities Capabilities
 
 	// StateVersion is the version of the value that State returns; 0 means 1. Recover

@@ -106,11 +106,10 @@ func (s *server) Capabilities(context.Context) (*Capabilities, error) {
 	if err != nil {
 		return nil, err
 	}
-	caps := info.Capabilities
-	caps.SendSignals = s.driver.task.Implements(reflect.TypeFor[Signaler]())
-	caps.Exec = s.driver.task.Implements(reflect.TypeFor[Execer]())
-	_, caps.MustCreateNetwork = s.impl.(NetworkManager)
-	return &caps, nil
+	if err := s.driver.checkCapabilities(&info.Capabilities); err != nil {
+		return nil, err
+	}
+	return &info.Capabilities, nil
 }
 
 func (s *server) Fingerprint(ctx context.Context) (<-chan Fingerprint, error) {
@@ -636,8 +635,12 @@ func (s *server) SignalTask(ctx context.Context, id, signal string) error {
 	if err != nil {
 		return err
 	}
+	caps, err := s.Capabilities(ctx)
+	if err != nil {
+		return err
+	}
 	signaler, ok := t.author.(Signaler)
-	if !ok {
+	if !ok || !caps.SendSignals {
 		return errors.New("SignalTask is not supported by this driver")
 	}
 	if signal == "" {
@@ -678,9 +681,13 @@ func (s *server) exec(ctx context.Context, id string, exec Exec) (ExitResult, er
 	if err != nil {
 		return ExitResult{}, err
 	}
+	caps, err := s.Capabilities(ctx)
+	if err != nil {
+		return ExitResult{}, err
+	}
 	execer, ok := t.author.(Execer)
 	switch {
-	case !ok:
+	case !ok || !caps.Exec:
 		return ExitResult{}, errors.New("ExecTask is not supported by this driver")
 	case len(exec.Command) == 0:
 		return ExitResult{}, errors.New("no command given")

@@ -3,6 +3,7 @@ package sdk
 import (
 	"context"
 	"errors"
+	"io"
 	"reflect"
 	"slices"
 	"strings"
@@ -140,6 +141,7 @@ type fullDriver struct {
 	configs   []string
 	health    []Fingerprint
 	schema    *Spec
+	declines  bool // the driver declares no capability
 }
 
 type fullState struct {
@@ -147,7 +149,10 @@ type fullState struct {
 }
 
 func (d *fullDriver) Info() Info {
-	return Info{Name: "full", Version: "1.2.3", StateVersion: 2, FingerprintInterval: time.Minute, ConfigSchema: d.schema}
+	return Info{
+		Name: "full", Version: "1.2.3", StateVersion: 2, FingerprintInterval: time.Minute, ConfigSchema: d.schema,
+		Capabilities: Capabilities{SendSignals: !d.declines, Exec: !d.declines},
+	}
 }
 
 func (d *fullDriver) Start(_ context.Context, start *StartRequest) (*full, error) {
@@ -229,7 +234,7 @@ func begin(t *testing.T, s *server) *driver.Handle {
 	return handle
 }
 
-func TestCapabilitiesFollowFromMethods(t *testing.T) {
+func TestCapabilitiesAreDeclared(t *testing.T) {
 	least, err := serverOf(&napper{}).Capabilities(t.Context())
 	if err != nil || least.SendSignals || least.Exec || least.MustCreateNetwork {
 		t.Errorf("of the least driver: %+v, %v", least, err)
@@ -237,6 +242,29 @@ func TestCapabilitiesFollowFromMethods(t *testing.T) {
 	most, err := serverOf(&fullDriver{}).Capabilities(t.Context())
 	if err != nil || !most.SendSignals || !most.Exec {
 		t.Errorf("of a full driver: %+v, %v", most, err)
+	}
+}
+
+// A task that has the methods gets no command and no signal if its driver declines both,
+// except the signal of a stop.
+func TestDeclinedCapabilitiesAreRefused(t *testing.T) {
+	f := &full{nap: newNap()}
+	s := serverOf(&fullDriver{declines: true, make: func() *full { return f }})
+	if caps, err := s.Capabilities(t.Context()); err != nil || caps.SendSignals || caps.Exec {
+		t.Errorf("capabilities %+v, %v", caps, err)
+	}
+	begin(t, s)
+	if result, err := s.ExecTask(t.Context(), id, []string{"true"}, time.Minute); err == nil || err.Error() != "ExecTask is not supported by this driver" {
+		t.Errorf("ExecTask returns %+v, %v", result, err)
+	}
+	if result, err := s.ExecTaskStreaming(t.Context(), id, Exec{Command: []string{"true"}, Stdout: io.Discard, Stderr: io.Discard}); err == nil || err.Error() != "ExecTask is not supported by this driver" {
+		t.Errorf("ExecTaskStreaming returns %+v, %v", result, err)
+	}
+	if err := s.SignalTask(t.Context(), id, "SIGHUP"); err == nil || err.Error() != "SignalTask is not supported by this driver" || len(f.signals) > 0 {
+		t.Errorf("SignalTask returns %v, the task got %q", err, f.signals)
+	}
+	if err := s.StopTask(t.Context(), id, time.Minute, "SIGINT"); err != nil || !slices.Equal(f.signals, []string{"SIGINT"}) {
+		t.Errorf("StopTask returns %v, the task got %q", err, f.signals)
 	}
 }
 

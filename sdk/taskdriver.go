@@ -51,6 +51,25 @@ func started(f reflect.Type) reflect.Type {
 	return f.Out(0)
 }
 
+// checkCapabilities returns an error for a declared capability without its method.
+func (d *taskDriver) checkCapabilities(c *Capabilities) error {
+	for _, capability := range []struct {
+		name     string
+		declared bool
+		of       reflect.Type
+		methods  reflect.Type
+	}{
+		{"SendSignals", c.SendSignals, d.task, reflect.TypeFor[Signaler]()},
+		{"Exec", c.Exec, d.task, reflect.TypeFor[Execer]()},
+		{"MustCreateNetwork", c.MustCreateNetwork, reflect.TypeOf(d.impl), reflect.TypeFor[NetworkManager]()},
+	} {
+		if capability.declared && !capability.of.Implements(capability.methods) {
+			return fmt.Errorf("Info of %T declares the capability %s, and %v does not implement %v", d.impl, capability.name, capability.of, capability.methods)
+		}
+	}
+	return nil
+}
+
 // call makes a starter of the author's method. The starter converts a panic into an
 // error, and returns an error if the method returns neither a task nor an error.
 func (d *taskDriver) call(f reflect.Value, method string) starter {

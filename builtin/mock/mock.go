@@ -43,6 +43,8 @@ func (d *Driver) Info() sdk.Info {
 		ConfigSchema: configSchema,
 		TaskSchema:   taskSchema,
 		Capabilities: sdk.Capabilities{
+			SendSignals:          true,
+			Exec:                 true,
 			FSIsolation:          isolations[c.FSIsolation],
 			DisableLogCollection: c.DisableLogCollection,
 		},

@@ -80,6 +80,8 @@ func (d *Driver) Info() sdk.Info {
 		ConfigSchema: configSchema,
 		TaskSchema:   taskSchema,
 		Capabilities: sdk.Capabilities{
+			SendSignals:           true,
+			Exec:                  true,
 			FSIsolation:           sdk.FSIsolationNone,
 			NetworkIsolationModes: []sdk.NetworkMode{sdk.NetworkHost, sdk.NetworkGroup},
 			MountConfigs:          sdk.MountConfigsNone,

@@ -29,11 +29,15 @@ func shellDriver() { sdk.Serve(&shellPlugin{}) }
 type shellPlugin struct{}
 
 func (*shellPlugin) Info() sdk.Info {
-	return sdk.Info{Name: "shell", Version: "0.1.0", TaskSchema: sdk.Object(map[string]*sdk.Spec{
-		"command": sdk.Attr("command", "string", true),
-		"args":    sdk.Attr("args", "list(string)", false),
-		"crash":   sdk.Attr("crash", "bool", false),
-	})}
+	return sdk.Info{
+		Name: "shell", Version: "0.1.0",
+		TaskSchema: sdk.Object(map[string]*sdk.Spec{
+			"command": sdk.Attr("command", "string", true),
+			"args":    sdk.Attr("args", "list(string)", false),
+			"crash":   sdk.Attr("crash", "bool", false),
+		}),
+		Capabilities: sdk.Capabilities{SendSignals: true, Exec: true},
+	}
 }
 
 func (*shellPlugin) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {

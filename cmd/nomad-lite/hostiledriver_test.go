@@ -230,7 +230,11 @@ type badSDKDriver struct {
 }
 
 func (d *badSDKDriver) Info() sdk.Info {
-	return sdk.Info{Name: d.name, TaskSchema: sdk.Object(map[string]*sdk.Spec{"message": sdk.Attr("message", "string", false)})}
+	return sdk.Info{
+		Name:         d.name,
+		TaskSchema:   sdk.Object(map[string]*sdk.Spec{"message": sdk.Attr("message", "string", false)}),
+		Capabilities: sdk.Capabilities{SendSignals: true},
+	}
 }
 
 func (d *badSDKDriver) Start(_ context.Context, start *sdk.StartRequest) (*badSDKTask, error) {

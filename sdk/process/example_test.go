@@ -11,9 +11,11 @@ import (
 type pythonDriver struct{}
 
 func (pythonDriver) Info() sdk.Info {
-	return sdk.Info{Name: "python", TaskSchema: sdk.Object(map[string]*sdk.Spec{
-		"program": sdk.Attr("program", "string", true),
-	})}
+	return sdk.Info{
+		Name:         "python",
+		TaskSchema:   sdk.Object(map[string]*sdk.Spec{"program": sdk.Attr("program", "string", true)}),
+		Capabilities: sdk.Capabilities{SendSignals: true}, // without Exec: no commands from outside
+	}
 }
 
 func (pythonDriver) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {

@@ -34,7 +34,12 @@ var taskSchema = sdk.Object(map[string]*sdk.Spec{
 })
 
 func (*driver) Info() sdk.Info {
-	return sdk.Info{Name: "script", Version: "0.1.0", TaskSchema: taskSchema}
+	return sdk.Info{
+		Name:         "script",
+		Version:      "0.1.0",
+		TaskSchema:   taskSchema,
+		Capabilities: sdk.Capabilities{SendSignals: true, Exec: true},
+	}
 }
 
 func (*driver) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {

@@ -23,7 +23,12 @@ var taskSchema = sdk.Object(map[string]*sdk.Spec{
 })
 
 func (*sleeper) Info() sdk.Info {
-	return sdk.Info{Name: "sleeper", Version: "0.1.0", TaskSchema: taskSchema}
+	return sdk.Info{
+		Name:         "sleeper",
+		Version:      "0.1.0",
+		TaskSchema:   taskSchema,
+		Capabilities: sdk.Capabilities{SendSignals: true},
+	}
 }
 
 func (*sleeper) Start(_ context.Context, start *sdk.StartRequest) (*nap, error) {
