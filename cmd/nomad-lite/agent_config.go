@@ -197,7 +197,7 @@ func pluginCache() string {
 // self returns the configuration that the API shows. It lists fields explicitly, and none
 // of them holds a secret.
 func (r *runningAgent) self() map[string]any {
-	c, node := r.settings(), r.agent.Node()
+	c, node, b := r.settings(), r.agent.Node(), readBuild()
 	plugins := []map[string]any{}
 	for _, p := range r.agent.Plugins() {
 		plugins = append(plugins, map[string]any{"Name": p.Name})
@@ -228,6 +228,6 @@ func (r *runningAgent) self() map[string]any {
 			"PublishNodeMetrics":       !c.Telemetry.NoNode,
 		},
 		"UI":      map[string]any{"Enabled": false, "ShowCLIHints": false},
-		"Version": map[string]any{"Version": fingerprint.NomadVersion, "VersionPrerelease": "", "VersionMetadata": "lite." + buildVersion(), "Revision": ""},
+		"Version": map[string]any{"Version": fingerprint.NomadVersion, "VersionPrerelease": "", "VersionMetadata": b.metadata(), "Revision": b.Revision},
 	}
 }

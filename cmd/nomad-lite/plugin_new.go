@@ -65,6 +65,10 @@ func newPluginNewKindCommand(s *streams, kind, what string) *cobra.Command {
 	return cmd
 }
 
+// required matches the versions that a go.mod file can require. A build of a modified
+// checkout has another version.
+var required = regexp.MustCompile(`^v[^+]*$`)
+
 var pluginName = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
 
 func newPlugin(s *streams, kind, name, replace string) error {
@@ -132,7 +136,7 @@ func describeModule(name, replace string) (*newModule, error) {
 	m := &newModule{Name: name, Go: strings.TrimPrefix(runtime.Version(), "go"), Version: buildVersion(), Replace: replace}
 	if m.Replace == "" && version == "" {
 		m.Replace = checkout()
-		if m.Replace == "" && m.Version == "devel" {
+		if m.Replace == "" && !required.MatchString(m.Version) {
 			return nil, errors.New("this nomad-lite is no release, and the checkout that it was built from is not there; name one with -replace DIR")
 		}
 	}

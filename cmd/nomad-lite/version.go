@@ -1,8 +1,10 @@
 package main
 
 import (
-	"fmt"
+	"cmp"
+	"io"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -10,27 +12,84 @@ import (
 // version is set by release builds with -ldflags "-X main.version=…".
 var version = ""
 
+// devel is the version of a build of which the Go tool recorded neither a version nor a
+// revision.
+const devel = "devel"
+
 func newVersionCommand(s *streams) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of this binary",
 		Args:  noArguments,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintln(s.out, "nomad-lite", buildVersion())
-			return err
+			return readBuild().print(s.out)
 		},
 	}
 }
 
-// buildVersion returns the release version, else the version that the Go tool recorded for
-// the build.
-func buildVersion() string {
-	if version != "" {
-		return version
+// build is what the Go tool recorded about this binary.
+type build struct {
+	Version  string // release, module version, "devel+" and the revision, or devel
+	Revision string // commit; empty if it is not recorded
+	Time     string // time of the commit, RFC 3339
+	Modified bool   // the work tree differed from the commit
+}
+
+// buildVersion returns the version of this binary.
+func buildVersion() string { return readBuild().Version }
+
+func readBuild() build {
+	info, _ := debug.ReadBuildInfo()
+	return buildOf(version, info)
+}
+
+// buildOf returns the build of a release, or of a development build if release is empty.
+// info may be nil.
+func buildOf(release string, info *debug.BuildInfo) build {
+	if info == nil {
+		info = new(debug.BuildInfo)
 	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {
-		return "devel"
+	var b build
+	for _, setting := range info.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			b.Revision = setting.Value
+		case "vcs.time":
+			b.Time = setting.Value
+		case "vcs.modified":
+			b.Modified = setting.Value == "true"
+		}
 	}
-	return info.Main.Version
+	b.Version = cmp.Or(release, strings.TrimPrefix(info.Main.Version, "(devel)"))
+	if b.Version == "" {
+		b.Version = devel
+		if b.Revision != "" {
+			b.Version += "+" + b.Revision[:min(12, len(b.Revision))]
+		}
+		if b.Modified {
+			b.Version += ".dirty"
+		}
+	}
+	return b
+}
+
+// metadata returns the version as build metadata of a semantic version, which consists of
+// letters, digits, hyphens and dots.
+func (b build) metadata() string { return "lite." + strings.ReplaceAll(b.Version, "+", ".") }
+
+// print writes the lines of `nomad version`, as far as they are known.
+func (b build) print(w io.Writer) error {
+	text := "nomad-lite " + b.Version + "\n"
+	if b.Revision != "" {
+		text += "Revision " + b.Revision
+		if b.Modified {
+			text += " (modified)"
+		}
+		text += "\n"
+	}
+	if b.Time != "" {
+		text += "Date " + b.Time + "\n"
+	}
+	_, err := io.WriteString(w, text)
+	return err
 }
