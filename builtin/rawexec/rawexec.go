@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
@@ -153,7 +154,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 	if err := c.checkUser(start.User); err != nil {
 		return nil, err
 	}
-	t := &task{denied: append(c.DeniedEnvvars, tc.DeniedEnvvars...)}
+	t := &task{denied: slices.Concat(c.DeniedEnvvars, tc.DeniedEnvvars)}
 	scrub(start.Env, t.denied)
 	cgroups := map[string]string{}
 	for _, m := range tc.CgroupV1 {

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -206,12 +207,18 @@ func TestDeniedUsers(t *testing.T) {
 
 func TestDeniedVariables(t *testing.T) {
 	d := configured(map[string]any{"enabled": true, "denied_envvars": []any{"*_KEY"}})
+	d.config.DeniedEnvvars = slices.Grow(d.config.DeniedEnvvars, 8) // an append would write to the array that tasks share
 	s := newStart(t, map[string]any{"command": "/bin/sleep", "args": []any{"3600"}, "denied_envvars": []any{"TOK*"}})
 	first, err := d.Start(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer end(t, first)
+	second, err := d.Start(t.Context(), newStart(t, map[string]any{"command": "/bin/sleep", "args": []any{"3600"}, "denied_envvars": []any{"OTHER*"}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end(t, second)
 	env := func(task *task) string {
 		var out bytes.Buffer
 		if _, err := task.Exec(t.Context(), sdk.Exec{Command: []string{"/usr/bin/env"}, Stdout: &out}); err != nil {
