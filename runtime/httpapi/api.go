@@ -96,7 +96,7 @@ type API struct {
 	started   time.Time
 	telemetry atomic.Pointer[Telemetry]
 	bodies    budget
-	sessions  sync.WaitGroup // exec sessions over websockets
+	sessions  sessionGroup
 }
 
 // New returns an API that does not listen yet.
@@ -180,7 +180,7 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	if err := server.Shutdown(grace); err != nil {
 		server.Close()
 	}
-	a.sessions.Wait()
+	a.sessions.stop()
 	serving.Wait()
 	return errors.Join(errs...)
 }

@@ -263,6 +263,43 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
+// A handler that outlives the server starts no session.
+func TestNoSessionStartsAfterServe(t *testing.T) {
+	f := newFixture(t, nil)
+	asked, ended, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	f.routes = []route{{"GET", "/v1/late", func(a *API, r *request) (any, error) {
+		close(asked)
+		<-ended
+		_, err := a.session(r, func() (execCommand, error) {
+			t.Error("the session looks for its command")
+			return execCommand{}, errStopping
+		})
+		result <- err
+		return nil, err
+	}, about{}}}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- f.Serve(ctx, l) }()
+	go func() {
+		if conn, _, err := websocket.Dial(t.Context(), "http://"+l.Addr().String()+"/v1/late", nil); err == nil {
+			conn.CloseNow()
+		}
+	}()
+	<-asked
+	stop()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	close(ended)
+	if err := <-result; err == nil || err.Error() != errStopping.Error() {
+		t.Errorf("the session ends with %v, want %v", err, errStopping)
+	}
+}
+
 // Any frame of a client reaches the command or ends the session.
 func FuzzExecFrames(f *testing.F) {
 	for _, seed := range []string{

@@ -52,15 +52,46 @@ func wrongExec(format string, args ...any) error {
 	return &closing{websocket.StatusPolicyViolation, fmt.Sprintf(format, args...)}
 }
 
+// sessionGroup counts the exec sessions, because http.Server does not wait for upgraded
+// connections. A handler can outlive http.Server.Close, so a WaitGroup alone is not enough: its
+// Add must not race Wait.
+type sessionGroup struct {
+	mu      sync.Mutex
+	stopped bool
+	running sync.WaitGroup
+}
+
+// start counts a session that calls end. It reports false after stop.
+func (g *sessionGroup) start() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.stopped {
+		g.running.Add(1)
+	}
+	return !g.stopped
+}
+
+func (g *sessionGroup) end() { g.running.Done() }
+
+// stop rejects further sessions and blocks until the running ones have ended.
+func (g *sessionGroup) stop() {
+	g.mu.Lock()
+	g.stopped = true
+	g.mu.Unlock()
+	g.running.Wait()
+}
+
 // session runs a command for a client over a websocket. Errors of the request are sent in the
 // session, too, because clients show only that text.
 func (a *API) session(r *request, find func() (execCommand, error)) (any, error) {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return nil, &statusError{http.StatusInternalServerError, "websocket connection not found in context"}
 	}
+	if !a.sessions.start() {
+		return nil, &statusError{http.StatusServiceUnavailable, errStopping.Error()}
+	}
+	defer a.sessions.end()
 	r.answered = true
-	a.sessions.Add(1) // http.Server does not wait for upgraded connections
-	defer a.sessions.Done()
 	// The token and the origin of the request have been checked.
 	conn, err := websocket.Accept(r.w, r.Request, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {
