@@ -26,9 +26,9 @@ import (
 
 // The points of Nomad's API about allocations and the node, by their numbers in the
 // checklist that clients need.
-func TestChecklistAllocations(t *testing.T) { eachWay(t, checklistAllocations) }
+func TestAllocationRequests(t *testing.T) { eachWay(t, allocationRequests) }
 
-func checklistAllocations(t *testing.T, s *served) {
+func allocationRequests(t *testing.T, s *served) {
 	main := s.run("main", api.JobTypeService, "running",
 		shell("web", "mkdir -p local/sub; echo page >local/page.html; echo secret >secrets/token; echo hello; echo complaint >&2; "+forever),
 		shell("init", "exit 0", func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }),
@@ -48,15 +48,15 @@ func checklistAllocations(t *testing.T, s *served) {
 		name string
 		test func(*testing.T, *served, *api.Allocation)
 	}{
-		{"18 status of allocations in each state", checklist18},
-		{"19 prefixes", checklist19},
-		{"20 logs", checklist20},
-		{"21 logs without the node's address", checklist21},
-		{"22 files", checklist22},
-		{"23 exec", checklist23},
-		{"24 exec ends with its client", checklist24},
-		{"26 signal and restart", checklist26},
-		{"28 the node and its figures", checklist28},
+		{"status of allocations in each state", testAllocStates},
+		{"prefixes", testAllocPrefixes},
+		{"logs", testLogs},
+		{"logs without the node's address", testLogsThroughProxy},
+		{"files", testFiles},
+		{"exec", testExec},
+		{"exec ends with its client", testExecEndsWithClient},
+		{"signal and restart", testSignalAndRestart},
+		{"the node and its figures", testNodeStats},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -68,15 +68,16 @@ func checklistAllocations(t *testing.T, s *served) {
 }
 
 // Tests that change the whole node use an agent of their own.
-func TestChecklistNode(t *testing.T) { eachWay(t, checklistNode) }
+func TestNodeRequests(t *testing.T) { eachWay(t, nodeRequests) }
 
-func checklistNode(t *testing.T, s *served) {
-	t.Run("25 a stopped allocation is replaced", func(t *testing.T) { checklist25(t, s) })
-	t.Run("27 garbage of allocations", func(t *testing.T) { checklist27(t, s) })
-	t.Run("29 drain", func(t *testing.T) { checklist29(t, s) })
+func nodeRequests(t *testing.T, s *served) {
+	t.Run("a stopped allocation is replaced", func(t *testing.T) { testStoppedAllocIsReplaced(t, s) })
+	t.Run("garbage of allocations", func(t *testing.T) { testAllocGarbage(t, s) })
+	t.Run("drain", func(t *testing.T) { testDrain(t, s) })
 }
 
-func checklist18(t *testing.T, s *served, running *api.Allocation) {
+// checklist 18
+func testAllocStates(t *testing.T, s *served, running *api.Allocation) {
 	never := func(g *api.TaskGroup) *api.TaskGroup {
 		g.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
 		g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
@@ -145,7 +146,8 @@ func checklist18(t *testing.T, s *served, running *api.Allocation) {
 	}
 }
 
-func checklist19(t *testing.T, s *served, alloc *api.Allocation) {
+// checklist 19
+func testAllocPrefixes(t *testing.T, s *served, alloc *api.Allocation) {
 	for _, prefix := range []string{alloc.ID[:2], alloc.ID[:8], alloc.ID[:7], strings.ReplaceAll(alloc.ID, "-", "")[:12], alloc.ID} {
 		found, meta, err := s.Allocations().PrefixList(prefix)
 		if err != nil || meta.LastIndex == 0 || !slices.ContainsFunc(found, func(a *api.AllocationListStub) bool { return a.ID == alloc.ID && a.JobType == "service" }) {
@@ -174,7 +176,8 @@ func (s *served) logged(alloc *api.Allocation, task, stream, origin string, offs
 	}
 }
 
-func checklist20(t *testing.T, s *served, main *api.Allocation) {
+// checklist 20
+func testLogs(t *testing.T, s *served, main *api.Allocation) {
 	for stream, want := range map[string]string{"stdout": "hello\n", "stderr": "complaint\n"} {
 		if text, err := s.logged(main, "web", stream, "start", 0); err != nil || text != want {
 			t.Errorf("%s: %q, %v", stream, text, err)
@@ -294,9 +297,10 @@ func (s *served) get(path string) answer {
 	return answer{r.StatusCode, r.Header, string(body)}
 }
 
-// checklist21 sends requests through a proxy that reports another address of the node, over
+// testLogsThroughProxy sends requests through a proxy that reports another address of the node, over
 // TCP and over a unix socket.
-func checklist21(t *testing.T, s *served, alloc *api.Allocation) {
+// (checklist 21)
+func testLogsThroughProxy(t *testing.T, s *served, alloc *api.Allocation) {
 	target, err := url.Parse(s.address)
 	if err != nil {
 		t.Fatal(err)
@@ -354,7 +358,8 @@ func checklist21(t *testing.T, s *served, alloc *api.Allocation) {
 	}
 }
 
-func checklist22(t *testing.T, s *served, alloc *api.Allocation) {
+// checklist 22
+func testFiles(t *testing.T, s *served, alloc *api.Allocation) {
 	s.eventually("the page is there", func() (string, bool) {
 		_, _, err := s.AllocFS().Stat(alloc, "web/local/page.html", nil)
 		return fmt.Sprint(err), err == nil
@@ -468,7 +473,8 @@ func (s *served) execute(alloc *api.Allocation, script string) string {
 	return strings.TrimSpace(out.String())
 }
 
-func checklist23(t *testing.T, s *served, alloc *api.Allocation) {
+// checklist 23
+func testExec(t *testing.T, s *served, alloc *api.Allocation) {
 	run := func(task string, in string, command ...string) (int, string, string, error) {
 		var out, complaints bytes.Buffer
 		code, err := s.Allocations().Exec(t.Context(), alloc, task, false, command, strings.NewReader(in), &out, &complaints, nil, nil)
@@ -566,8 +572,9 @@ func (s *terminalText) text() string {
 	return s.bytes.String()
 }
 
-// checklist24 runs a command that reads its input, and a command that does not.
-func checklist24(t *testing.T, s *served, alloc *api.Allocation) {
+// testExecEndsWithClient runs a command that reads its input, and a command that does not.
+// (checklist 24)
+func testExecEndsWithClient(t *testing.T, s *served, alloc *api.Allocation) {
 	for _, c := range []struct{ name, script string }{
 		{"one that reads", "echo $$; cat >/dev/null"},
 		{"one that does not read", "echo $$; exec sleep 1000"},
@@ -598,7 +605,8 @@ type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
-func checklist25(t *testing.T, s *served) {
+// checklist 25
+func testStoppedAllocIsReplaced(t *testing.T, s *served) {
 	alloc := s.run("replaced", api.JobTypeService, "running", shell("t", forever))
 	stopped, err := s.Allocations().Stop(alloc, nil)
 	if err != nil || stopped.EvalID == "" || stopped.LastIndex == 0 {
@@ -623,7 +631,8 @@ func checklist25(t *testing.T, s *served) {
 }
 
 // RS-037 to RS-042 and RS-044, through the API.
-func checklist26(t *testing.T, s *served, main *api.Allocation) {
+// (checklist 26)
+func testSignalAndRestart(t *testing.T, s *served, main *api.Allocation) {
 	never := func(t *api.Task) { t.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")} }
 	alloc := s.run("signalled", api.JobTypeBatch, "running",
 		shell("t", `trap 'echo usr1' USR1; trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done`),
@@ -700,7 +709,8 @@ func checklist26(t *testing.T, s *served, main *api.Allocation) {
 	}
 }
 
-func checklist27(t *testing.T, s *served) {
+// checklist 27
+func testAllocGarbage(t *testing.T, s *served) {
 	done := s.run("done", api.JobTypeBatch, "complete", shell("t", "echo text"))
 	if text, err := s.logged(done, "t", "stdout", "start", 0); err != nil || text != "text\n" {
 		t.Errorf("logs of what has ended: %q, %v", text, err)
@@ -729,7 +739,8 @@ func checklist27(t *testing.T, s *served) {
 	})
 }
 
-func checklist28(t *testing.T, s *served, _ *api.Allocation) {
+// checklist 28
+func testNodeStats(t *testing.T, s *served, _ *api.Allocation) {
 	node, meta, err := s.Nodes().Info(s.node, nil)
 	if err != nil || meta.LastIndex == 0 {
 		t.Fatal(err)
@@ -811,7 +822,8 @@ func checklist28(t *testing.T, s *served, _ *api.Allocation) {
 	}
 }
 
-func checklist29(t *testing.T, s *served) {
+// checklist 29
+func testDrain(t *testing.T, s *served) {
 	service := s.run("service", api.JobTypeService, "running", shell("t", forever))
 	batch := s.run("batch", api.JobTypeBatch, "running", shell("t", forever))
 	out, err := s.Nodes().UpdateDrainOpts(s.node, &api.DrainOptions{DrainSpec: &api.DrainSpec{Deadline: 2 * time.Second}, Meta: map[string]string{"message": "test"}}, nil)

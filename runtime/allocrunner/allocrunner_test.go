@@ -24,7 +24,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-func TestRS005_RestartDelayHasJitter(t *testing.T) {
+// RS-005.
+func TestRestartDelayHasJitter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		task := `task %q {
 			driver = "fake"
@@ -129,8 +130,8 @@ func TestTaskConfig(t *testing.T) {
 	})
 }
 
-// The rules are tested in taskenv; this tests the path from the job to the driver.
-func TestRS073_RS074_RS075_Environment(t *testing.T) {
+// RS-073, RS-074, RS-075: the rules are tested in taskenv; this tests the path from the job to the driver.
+func TestEnvironmentReachesDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, parseJob(t, job("service", `task "web" {
 			driver = "fake"
@@ -176,7 +177,8 @@ func TestIsolationDecidesAboutDirectories(t *testing.T) {
 	})
 }
 
-func TestRS076_TaskDirectoryIsThere(t *testing.T) {
+// RS-076.
+func TestTaskDirectoryExistsAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, parseJob(t, job("service", sleeper)), nil)
 		h.after(time.Second)
@@ -204,7 +206,8 @@ func TestRS076_TaskDirectoryIsThere(t *testing.T) {
 	})
 }
 
-func TestRS078_Logs(t *testing.T) {
+// RS-078.
+func TestLogSettingsReachCollector(t *testing.T) {
 	logs := func(h *harness) string {
 		c := h.world.config("web")
 		return filepath.Base(c.StdoutPath) + " " + filepath.Base(c.StderrPath)
@@ -260,7 +263,8 @@ func TestRS078_Logs(t *testing.T) {
 	})
 }
 
-func TestRS096_DispatchPayload(t *testing.T) {
+// RS-096.
+func TestDispatchPayloadIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, parseJob(t, job("batch", `task "web" {
 			driver = "fake"
@@ -274,7 +278,8 @@ func TestRS096_DispatchPayload(t *testing.T) {
 	})
 }
 
-func TestRS051_DeniedUser(t *testing.T) {
+// RS-051.
+func TestDeniedUserFailsTask(t *testing.T) {
 	for _, c := range []struct{ name, user, driver, want string }{
 		{"root is denied to a checked driver", "root", "fake", "failed"},
 		{"others are not", "nobody", "fake", "complete"},

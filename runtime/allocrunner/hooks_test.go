@@ -155,7 +155,8 @@ func want(t *testing.T, what string, got, want any) {
 	}
 }
 
-func TestRS052_RS053_PrerunFails(t *testing.T) {
+// RS-052, RS-053.
+func TestFailedPrerunFailsAlloc(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := allocScript{&script{name: "first"}}
 		bad := allocScript{&script{name: "bad", errs: map[string]error{"prerun": errors.New("no network")}}}
@@ -232,7 +233,8 @@ func TestPrerunHasADeadline(t *testing.T) {
 	})
 }
 
-func TestRS054_DoneHookIsNotCalledAgain(t *testing.T) {
+// RS-054.
+func TestDoneHookIsNotCalledAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		done := taskScript{&script{name: "done", give: func(int) (hook.TaskPrestartResponse, error) {
 			return hook.TaskPrestartResponse{Env: map[string]string{"X": "1"}, Done: true}, nil
@@ -252,7 +254,8 @@ func TestRS054_DoneHookIsNotCalledAgain(t *testing.T) {
 	})
 }
 
-func TestRS055_HookState(t *testing.T) {
+// RS-055.
+func TestHookStateIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := taskScript{&script{name: "counter", give: func(n int) (hook.TaskPrestartResponse, error) {
 			r := hook.TaskPrestartResponse{State: map[string]string{"n": fmt.Sprint(n)}}
@@ -544,7 +547,8 @@ func TestRefusedEventIsStoredWithTheLocalRecord(t *testing.T) {
 	})
 }
 
-func TestRS056_HookEnvMerges(t *testing.T) {
+// RS-056.
+func TestHookEnvMerges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := taskScript{&script{name: "a", give: func(int) (hook.TaskPrestartResponse, error) {
 			return hook.TaskPrestartResponse{Env: map[string]string{"X": "1", "A": "a"}}, nil
@@ -606,7 +610,8 @@ func TestHookEnvIsInTheOrderOfTheHooks(t *testing.T) {
 	})
 }
 
-func TestRS060_HookMountsMerge(t *testing.T) {
+// RS-060.
+func TestHookMountsMerge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		give := func(r hook.TaskPrestartResponse) func(int) (hook.TaskPrestartResponse, error) {
 			return func(int) (hook.TaskPrestartResponse, error) { return r, nil }
@@ -648,7 +653,8 @@ func TestRS060_HookMountsMerge(t *testing.T) {
 	})
 }
 
-func TestRS057_HookErrorsAreEvents(t *testing.T) {
+// RS-057.
+func TestHookErrorsAreEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bad := taskScript{&script{name: "bad", errs: map[string]error{
 			"poststart": errors.New("p"), "prekilling": errors.New("k"), "exited": errors.New("e"), "stop": errors.New("s"), "update": errors.New("u"),
@@ -678,7 +684,8 @@ func TestRS057_HookErrorsAreEvents(t *testing.T) {
 	})
 }
 
-func TestRS058_StoppedBeforeItBegan(t *testing.T) {
+// RS-058.
+func TestStopBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := allocScript{&script{name: "alloc"}}
 		task := taskScript{&script{name: "task"}}
@@ -694,7 +701,8 @@ func TestRS058_StoppedBeforeItBegan(t *testing.T) {
 	})
 }
 
-func TestRS059_UpdatesAreInOrder(t *testing.T) {
+// RS-059.
+func TestUpdatesAreOrdered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := allocScript{&script{name: "alloc"}}
 		h := start(t, parseJob(t, job("service", sleeper)), withHooks([]hook.Hook{alloc}, nil))
@@ -720,7 +728,8 @@ func TestRS059_UpdatesAreInOrder(t *testing.T) {
 	})
 }
 
-func TestRS061_KillDuringPrestart(t *testing.T) {
+// RS-061.
+func TestKillDuringPrestart(t *testing.T) {
 	for name, kill := range map[string]func(*harness){
 		"stop": func(h *harness) { h.Stop() },
 		"kill": func(h *harness) { h.Kill() },

@@ -306,7 +306,8 @@ func sticky() string {
 		ephemeral_disk { sticky = true }`
 }
 
-func TestRS062_RunningTasksAreTakenOver(t *testing.T) {
+// RS-062.
+func TestRestoreRecoversRunningTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []string
 		a := restarted(t, parseJob(t, jobOf("service", prestartTask, sidecarTask, sleeper)), 5*time.Second, func(a *agent) {
@@ -322,7 +323,8 @@ func TestRS062_RunningTasksAreTakenOver(t *testing.T) {
 	})
 }
 
-func TestRS063_OrderlyStopLeavesTasksRunning(t *testing.T) {
+// RS-063.
+func TestShutdownLeavesTasksRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), nil)
 		a.after(time.Second)
@@ -342,7 +344,8 @@ func TestRS063_OrderlyStopLeavesTasksRunning(t *testing.T) {
 	})
 }
 
-func TestRS064_TaskKilledWhileNobodyWasThere(t *testing.T) {
+// RS-064.
+func TestRestoreReportsTaskThatWasKilledMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := restarted(t, parseJob(t, jobOf("service", sleeper)), 5*time.Second, func(a *agent) {
 			a.exit("web", driver.ExitResult{ExitCode: 137, Signal: 9})
@@ -354,7 +357,8 @@ func TestRS064_TaskKilledWhileNobodyWasThere(t *testing.T) {
 	})
 }
 
-func TestRS065_EndsAreFollowedUp(t *testing.T) {
+// RS-065.
+func TestRestoreHandlesTasksThatExitedMeanwhile(t *testing.T) {
 	t.Run("main of a batch job", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			a := restarted(t, parseJob(t, jobOf("batch", `
@@ -417,7 +421,8 @@ func TestUnknownEndAtRestorePassesThroughTheRestartPolicy(t *testing.T) {
 	}
 }
 
-func TestRS067_WhatIsOverIsNotRunAgain(t *testing.T) {
+// RS-067.
+func TestRestoreDoesNotRerunCompletedTasks(t *testing.T) {
 	t.Run("complete allocation", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			text := jobOf("batch", `task "web" {
@@ -498,7 +503,8 @@ func TestRequestsDuringRestore(t *testing.T) {
 	}
 }
 
-func TestRS068_StopThatNobodyHasActedUpon(t *testing.T) {
+// RS-068.
+func TestRestoreExecutesPendingStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		task, alloc := &script{name: "task"}, &script{name: "alloc"}
 		a := restarted(t, parseJob(t, jobOf("service", sleeper, poststopTask)), 5*time.Second, nil, func(c *Config) {
@@ -521,7 +527,8 @@ func TestRS068_StopThatNobodyHasActedUpon(t *testing.T) {
 	})
 }
 
-func TestRS069_DelaysAndCountsGoOn(t *testing.T) {
+// RS-069.
+func TestRestoreKeepsRestartDelaysAndCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := restarted(t, parseJob(t, jobOf("service", `
 			restart {
@@ -550,7 +557,8 @@ func TestRS069_DelaysAndCountsGoOn(t *testing.T) {
 	})
 }
 
-func TestRS070_DirectoryIsGone(t *testing.T) {
+// RS-070.
+func TestRestoreWithoutAllocDirectory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := restarted(t, parseJob(t, jobOf("service", sleeper, sidecarTask, poststopTask)), 5*time.Second, func(a *agent) {
 			if err := a.Dir().Destroy(); err != nil {
@@ -571,7 +579,8 @@ func TestRS070_DirectoryIsGone(t *testing.T) {
 	})
 }
 
-func TestRS071_WithoutARecordItIsNew(t *testing.T) {
+// RS-071.
+func TestAllocWithoutRecordIsNew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
 			c.Restored, c.Records = true, newLedger()
@@ -581,7 +590,8 @@ func TestRS071_WithoutARecordItIsNew(t *testing.T) {
 	})
 }
 
-func TestRS072_Reboot(t *testing.T) {
+// RS-072.
+func TestRestoreAfterReboot(t *testing.T) {
 	reboot := func(t *testing.T, text string, meanwhile func(*agent)) *agent {
 		return restarted(t, parseJob(t, text), 5*time.Second, func(a *agent) {
 			a.world.mu.Lock()
@@ -718,7 +728,8 @@ func (f *noting) note(whose string, c hookplugin.Target) {
 	}
 }
 
-func TestRS077_StickyDisk(t *testing.T) {
+// RS-077.
+func TestStickyDiskIsMigrated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobOf("service", sticky(), sleeper)), nil)
 		a.after(time.Second)
@@ -757,7 +768,8 @@ func TestRS077_StickyDisk(t *testing.T) {
 	})
 }
 
-func TestRS088_NewKillTimeoutCounts(t *testing.T) {
+// RS-088.
+func TestUpdatedKillTimeoutApplies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		text := jobOf("service", `
 			task "web" {
@@ -1142,7 +1154,8 @@ func TestEveryMomentOfDeath(t *testing.T) {
 	}
 }
 
-func TestRS069_NoSecondReceivedEvent(t *testing.T) {
+// RS-069.
+func TestRestoreSendsNoSecondReceivedEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		received := &api.TaskState{State: model.TaskPending}
 		model.AppendTaskEvent(received, model.EventReceived(), time.Now())

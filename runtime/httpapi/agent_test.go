@@ -59,7 +59,8 @@ func (f *fixture) putAlloc(t testing.TB, job string) string {
 	return id
 }
 
-func TestChecklist01(t *testing.T) {
+// checklist 1
+func TestLeaderAndRootPage(t *testing.T) {
 	f := newFixture(t, nil)
 	f.answers(t, []call{
 		{"the leader is an address in quotes", "GET", "/v1/status/leader", "", 200, `"10.1.2.3:4647"`},
@@ -75,7 +76,8 @@ func TestChecklist01(t *testing.T) {
 	}
 }
 
-func TestChecklist02(t *testing.T) {
+// checklist 2
+func TestRepliesFromTheStateHaveAnIndex(t *testing.T) {
 	f := newFixture(t, nil)
 	f.putNode(t)
 	f.putJob(t, "web")
@@ -92,7 +94,8 @@ func TestChecklist02(t *testing.T) {
 	}
 }
 
-func TestChecklist03(t *testing.T) {
+// checklist 3
+func TestBlockingQueryReturnsAfterItsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
 		index := f.putJob(t, "web")
@@ -112,7 +115,8 @@ func TestChecklist03(t *testing.T) {
 	})
 }
 
-func TestChecklist04(t *testing.T) {
+// checklist 4
+func TestMissingOrPartialBodyIsRejected(t *testing.T) {
 	f := newFixture(t, nil)
 	for _, path := range []string{"/v1/jobs", "/v1/job/x/revert", "/v1/job/x/stable"} {
 		f.answers(t, []call{
@@ -122,7 +126,8 @@ func TestChecklist04(t *testing.T) {
 	}
 }
 
-func TestChecklist37(t *testing.T) {
+// checklist 37
+func TestRegionNamespaceAndToken(t *testing.T) {
 	f := newFixture(t, nil)
 	f.putNode(t)
 	f.putJob(t, "web")
@@ -147,7 +152,8 @@ func TestChecklist37(t *testing.T) {
 	}
 }
 
-func TestChecklist41(t *testing.T) {
+// checklist 41
+func TestPrettyAndCompressedReplies(t *testing.T) {
 	f := newFixture(t, nil)
 	f.putNode(t)
 	f.putJob(t, "web")

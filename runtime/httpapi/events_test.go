@@ -122,7 +122,8 @@ func (w *watcher) want(t *testing.T, what string) (events []api.Event) {
 	return batch.Events
 }
 
-func TestChecklist34EventStream(t *testing.T) {
+// checklist 34
+func TestEventStream(t *testing.T) {
 	f := newFixture(t, nil)
 	address := f.listen(t)
 	open := func(query string) *watcher {
@@ -334,7 +335,8 @@ func TestStuckEventClientIsCutOff(t *testing.T) {
 
 // `monitor -log-level DEBUG` shows new log lines, and the monitor ends when its client
 // disconnects.
-func TestChecklist35Monitor(t *testing.T) {
+// (checklist 35)
+func TestMonitorStreamsNewLogLines(t *testing.T) {
 	log := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "agent", Output: io.Discard, Level: hclog.Info})
 	f := newFixture(t, func(c *Config) { c.Log, c.Logger = log, log })
 	client, err := api.NewClient(&api.Config{Address: "http://" + f.listen(t)})

@@ -16,7 +16,8 @@ import (
 )
 
 // A job whose id has slashes.
-func TestChecklist05(t *testing.T) {
+// (checklist 5)
+func TestJobIDWithSlashes(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
 	b.register(t, newJob("a/b", "service", "app"))
@@ -32,7 +33,8 @@ func TestChecklist05(t *testing.T) {
 }
 
 // A batch job is complete at once. A job that cannot be placed has the reason.
-func TestChecklist06(t *testing.T) {
+// (checklist 6)
+func TestRegisterReturnsEvaluation(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, map[string]schedtest.Life{"quick": {Run: time.Millisecond}})
 	_, eval, _ := b.register(t, newJob("quick", "batch", "quick"))
@@ -59,7 +61,8 @@ func TestChecklist06(t *testing.T) {
 }
 
 // `job run` of a service job returns when its deployment is successful.
-func TestChecklist07(t *testing.T) {
+// (checklist 7)
+func TestDeploymentOfRegisteredJobSucceeds(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, map[string]schedtest.Life{"bad": {Sick: true}})
 	if _, _, d := b.register(t, newJob("good", "service", "app", count(2))); d.Status != "successful" || d.TaskGroups["app"].HealthyAllocs != 2 {
@@ -87,7 +90,8 @@ func placements(p *api.JobPlanResponse) (n uint64) {
 }
 
 // A plan reports whether a registration would change anything.
-func TestChecklist08(t *testing.T) {
+// (checklist 8)
+func TestPlanReportsChanges(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
 	plan := func(job *api.Job) *api.JobPlanResponse {
@@ -154,7 +158,8 @@ func TestChecklist08(t *testing.T) {
 }
 
 // A plan changes nothing.
-func TestChecklist09(t *testing.T) {
+// (checklist 9)
+func TestPlanChangesNothing(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
 	b.register(t, newJob("web", "service", "app"))
@@ -171,7 +176,8 @@ func TestChecklist09(t *testing.T) {
 }
 
 // A registration can require the modify index of the job.
-func TestChecklist10(t *testing.T) {
+// (checklist 10)
+func TestRegisterChecksModifyIndex(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
 	job := func() *api.Job { return newJob("web", "service", "app") }
@@ -194,7 +200,8 @@ func TestChecklist10(t *testing.T) {
 }
 
 // A registration of an unchanged job creates an evaluation and no version.
-func TestChecklist11(t *testing.T) {
+// (checklist 11)
+func TestUnchangedJobGetsNoVersion(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
 	first, _, _ := b.register(t, newJob("web", "service", "app"))
@@ -212,7 +219,8 @@ func TestChecklist11(t *testing.T) {
 }
 
 // The source of a job is returned byte for byte, and a stopped job can be started.
-func TestChecklist12(t *testing.T) {
+// (checklist 12)
+func TestJobSubmissionIsReturnedUnchanged(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
 	submission := &api.JobSubmission{
@@ -264,7 +272,8 @@ func TestChecklist12(t *testing.T) {
 }
 
 // The versions of a job have one diff fewer than versions.
-func TestChecklist13(t *testing.T) {
+// (checklist 13)
+func TestJobVersionDiffs(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
 	for _, v := range []string{"1", "2", "3"} {
@@ -338,7 +347,8 @@ func TestVersionTags(t *testing.T) {
 }
 
 // The deployment of a job without deployments is null.
-func TestChecklist14(t *testing.T) {
+// (checklist 14)
+func TestLatestDeploymentIsNullWithoutDeployments(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
 	b.register(t, newJob("work", "batch", "app"))
@@ -356,7 +366,8 @@ func parameterized(j *api.Job) {
 }
 
 // A dispatch is rejected without its metadata, and creates a child with it.
-func TestChecklist15(t *testing.T) {
+// (checklist 15)
+func TestDispatchRequiresMeta(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
 	if written, _, _ := b.register(t, newJob("param", "batch", "app", parameterized)); written.EvalID != "" {
@@ -406,7 +417,8 @@ func TestChecklist15(t *testing.T) {
 }
 
 // A periodic job is launched on request.
-func TestChecklist16(t *testing.T) {
+// (checklist 16)
+func TestForcePeriodicLaunch(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
 	b.register(t, newJob("cron", "batch", "app", func(j *api.Job) { j.Periodic = &api.PeriodicConfig{Specs: []string{"0 0 1 1 *"}} }))
@@ -427,7 +439,8 @@ func TestChecklist16(t *testing.T) {
 }
 
 // A stopped allocation has the id of its replacement.
-func TestChecklist17(t *testing.T) {
+// (checklist 17)
+func TestStoppedAllocNamesItsReplacement(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
 	b.register(t, newJob("web", "service", "app"))
@@ -458,7 +471,8 @@ func TestChecklist17(t *testing.T) {
 }
 
 // Evaluations and deployments are found by the prefix of their ids.
-func TestChecklist30(t *testing.T) {
+// (checklist 30)
+func TestPrefixFindsEvaluationsAndDeployments(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
 	_, eval, deployment := b.register(t, newJob("web", "service", "app"))
@@ -489,7 +503,8 @@ func TestChecklist30(t *testing.T) {
 
 // Requests of the Terraform provider: create, empty plan, update, deletion by another client,
 // destroy.
-func TestChecklist40(t *testing.T) {
+// (checklist 40)
+func TestTerraformJobRequests(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)
 	source := "job \"web\" {} # as it is in the configuration\n"

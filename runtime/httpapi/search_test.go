@@ -48,7 +48,8 @@ func withEverything(t *testing.T) *fixture {
 }
 
 // `status X` uses the only context that has an exact or a single match.
-func TestChecklist36PrefixSearch(t *testing.T) {
+// (checklist 36)
+func TestPrefixSearch(t *testing.T) {
 	f := withEverything(t)
 	for _, c := range []struct {
 		prefix, context, namespace string
@@ -137,8 +138,9 @@ func TestSearchIsCutShort(t *testing.T) {
 	}
 }
 
-// Section 10, point 42: an empty list is [], not null.
-func TestChecklist42EmptyState(t *testing.T) {
+// An empty list is [], not null.
+// (checklist 42)
+func TestEmptyListsAreNotNull(t *testing.T) {
 	f := newFixture(t, nil)
 	lists := 0
 	for _, rt := range routes {

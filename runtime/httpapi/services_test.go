@@ -77,7 +77,8 @@ func withServices(t *testing.T) *fixture {
 }
 
 // `service list`, `service info`, `service delete`.
-func TestChecklist33Services(t *testing.T) {
+// (checklist 33)
+func TestServiceCommands(t *testing.T) {
 	f := withServices(t)
 	list := func(namespace, services string) string {
 		return `{"Namespace":"` + namespace + `","Services":[` + services + `]}`

@@ -10,7 +10,8 @@ import (
 )
 
 // `var put` twice, `-force`, `get`, `list`, `purge`.
-func TestChecklist31Variables(t *testing.T) {
+// (checklist 31)
+func TestVariableCommands(t *testing.T) {
 	f := newFixture(t, nil)
 	put := `{"Namespace":"default","Path":"ignored","Items":{"user":"me","password":"s3cret"}}`
 	f.answers(t, []call{
@@ -66,7 +67,8 @@ func TestVariableHeaders(t *testing.T) {
 
 // The namespace of the body has precedence, and need not exist: Terraform sets it only in the
 // body.
-func TestChecklist32NamespaceOfTheBody(t *testing.T) {
+// (checklist 32)
+func TestNamespaceOfBodyHasPrecedence(t *testing.T) {
 	f := newFixture(t, nil)
 	f.answers(t, []call{
 		{"in the body only", "PUT", "/v1/var/p", `{"Namespace":"prod","Items":{"k":"1"}}`, 200, `…"Namespace":"prod"`},
@@ -83,9 +85,10 @@ func TestChecklist32NamespaceOfTheBody(t *testing.T) {
 	}
 }
 
-// Section 8.2: Terraform creates, reads, changes and destroys a variable without an index, and
+// Terraform creates, reads, changes and destroys a variable without an index, and
 // detects that another client has removed it.
-func TestChecklist40VariablesOfTerraform(t *testing.T) {
+// (checklist 40)
+func TestTerraformVariableRequests(t *testing.T) {
 	f := newFixture(t, nil)
 	f.answers(t, []call{
 		{"create", "PUT", "/v1/var/tf", `{"Namespace":"default","Path":"tf","Items":{"k":"1"}}`, 200, `…"k":"1"`},

@@ -127,7 +127,8 @@ func TestTaskStateRules(t *testing.T) {
 	}
 }
 
-func TestRS007_EventRing(t *testing.T) {
+// RS-007.
+func TestNewestEventsAreKept(t *testing.T) {
 	s := &api.TaskState{}
 	for i := range 25 {
 		AppendTaskEvent(s, EventDriver(fmt.Sprint(i), nil, time.Time{}), time.Now())

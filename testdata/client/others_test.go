@@ -10,11 +10,12 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Programs of others are here as the requests that they make. The numbers are
-// those of the conformance checklist.
+// Third-party programs are tested by the requests that they send. The numbers are
+// the points of the API's checklist.
 var programs = map[string]trial{
 	// It asks for all namespaces, of what it knows by id too.
-	"Checklist39Wander": func(t *testing.T, e *env) {
+	// (checklist 39)
+	"Wander": func(t *testing.T, e *env) {
 		anywhere := &api.QueryOptions{Namespace: "*"}
 		job := e.newJob(t, api.JobTypeService, forever)
 		job.Meta = map[string]string{"k": "v"}
@@ -79,7 +80,8 @@ var programs = map[string]trial{
 		refuses(t, 404, "job not found", err)
 	},
 	// The provider compares what it reads with what it has written, byte for byte.
-	"Checklist40Terraform": func(t *testing.T, e *env) {
+	// (checklist 40)
+	"Terraform": func(t *testing.T, e *env) {
 		job := e.newJob(t, api.JobTypeBatch, "true")
 		id, in := *job.ID, &api.WriteOptions{Namespace: "default"}
 		text := "# kept as it is\n" + source
@@ -116,8 +118,8 @@ var programs = map[string]trial{
 		must(t, err)
 		equal(t, "index of a job that has gone", plan.JobModifyIndex, 0)
 	},
-	// Its scaling call sends parameters that are empty.
-	"Checklist40DataSources": func(t *testing.T, e *env) {
+	// Its scaling call sends parameters that are empty. (checklist 40)
+	"TerraformDataSources": func(t *testing.T, e *env) {
 		for _, path := range []string{
 			"/v1/allocations?filter=ClientStatus+%3D%3D+%22running%22", "/v1/deployments", "/v1/nodes", "/v1/node/" + e.node, "/v1/namespaces", "/v1/namespace/default",
 			"/v1/node/pools", "/v1/node/pool/default", "/v1/regions", "/v1/operator/scheduler/configuration", "/v1/scaling/policies?job=&type=",
