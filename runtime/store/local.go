@@ -63,14 +63,14 @@ var groupDelay = [...]time.Duration{
 // PutTaskState stores the state of a task with its events. An unchanged state is not
 // written again.
 func (s *Store) PutTaskState(allocID, task string, status *api.TaskState, haste state.Durability) state.WaitFunc {
-	return s.putLocals(allocID, task, haste, ofTask{taskStates, status})
+	return s.putLocals(allocID, task, haste, ofTask{taskStates, newTaskState(status)})
 }
 
 // PutTask stores the local state of a task, which the next agent needs to restore it, and
 // its task state in one commit: after a crash either both are stored or neither. Unchanged
 // records are not written again.
 func (s *Store) PutTask(allocID, task string, local state.LocalState, status *api.TaskState, haste state.Durability) state.WaitFunc {
-	return s.putLocals(allocID, task, haste, ofTask{taskLocals, local}, ofTask{taskStates, status})
+	return s.putLocals(allocID, task, haste, ofTask{taskLocals, local}, ofTask{taskStates, newTaskState(status)})
 }
 
 // ofTask is one of the records of a task.

@@ -1,0 +1,67 @@
+package store
+
+import (
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// taskState is the stored form of an api.TaskState, and taskEvent of an api.TaskEvent:
+// empty fields are omitted. Most fields of an event are deprecated and always empty, and
+// with all their names the events were the largest part of each write about a task. Both
+// types are decoded as the types of the API.
+type taskState struct {
+	State       string
+	Failed      bool   `store:",omitempty"`
+	Restarts    uint64 `store:",omitempty"`
+	LastRestart time.Time
+	StartedAt   time.Time
+	FinishedAt  time.Time
+	Events      []*taskEvent
+}
+
+// taskEvent has exactly the fields of api.TaskEvent, so that it can be converted.
+type taskEvent struct {
+	Type             string
+	Time             int64
+	DisplayMessage   string            `store:",omitempty"`
+	Details          map[string]string // an empty map differs from nil
+	Message          string            `store:",omitempty"`
+	FailsTask        bool              `store:",omitempty"`
+	RestartReason    string            `store:",omitempty"`
+	SetupError       string            `store:",omitempty"`
+	DriverError      string            `store:",omitempty"`
+	DriverMessage    string            `store:",omitempty"`
+	ExitCode         int               `store:",omitempty"`
+	Signal           int               `store:",omitempty"`
+	KillReason       string            `store:",omitempty"`
+	KillTimeout      time.Duration     `store:",omitempty"`
+	KillError        string            `store:",omitempty"`
+	StartDelay       int64             `store:",omitempty"`
+	DownloadError    string            `store:",omitempty"`
+	ValidationError  string            `store:",omitempty"`
+	DiskLimit        int64             `store:",omitempty"`
+	DiskSize         int64             `store:",omitempty"`
+	FailedSibling    string            `store:",omitempty"`
+	VaultError       string            `store:",omitempty"`
+	TaskSignalReason string            `store:",omitempty"`
+	TaskSignal       string            `store:",omitempty"`
+	GenericSource    string            `store:",omitempty"`
+}
+
+func newTaskState(s *api.TaskState) *taskState {
+	if s == nil {
+		return nil
+	}
+	stored := &taskState{
+		State: s.State, Failed: s.Failed, Restarts: s.Restarts,
+		LastRestart: s.LastRestart, StartedAt: s.StartedAt, FinishedAt: s.FinishedAt,
+	}
+	if s.Events != nil {
+		stored.Events = make([]*taskEvent, len(s.Events))
+	}
+	for i, e := range s.Events {
+		stored.Events[i] = (*taskEvent)(e)
+	}
+	return stored
+}

@@ -1,0 +1,72 @@
+package store
+
+import (
+	"bytes"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// fill sets every field of a struct to a value that is not zero.
+func fill(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem())
+	case reflect.Struct:
+		if v.Type() == reflect.TypeFor[time.Time]() {
+			v.Set(reflect.ValueOf(time.Unix(1700000000, 5).UTC()))
+			return
+		}
+		for i := range v.NumField() {
+			fill(v.Field(i))
+		}
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		for i := range 2 {
+			fill(v.Index(i))
+		}
+	case reflect.Map:
+		v.Set(reflect.ValueOf(map[string]string{"k": "v"}))
+	case reflect.String:
+		v.SetString("text")
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Uint64:
+		v.SetUint(7)
+	default:
+		v.SetInt(7)
+	}
+}
+
+func TestTaskStateKeepsEachField(t *testing.T) {
+	full := new(api.TaskState)
+	fill(reflect.ValueOf(full).Elem())
+	for name, state := range map[string]*api.TaskState{"empty": {}, "without events": {State: "running", Events: []*api.TaskEvent{}}, "without details": {Events: []*api.TaskEvent{{Details: map[string]string{}}}}, "full": full} {
+		t.Run(name, func(t *testing.T) {
+			payload, err := encode(newTaskState(state))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := new(api.TaskState)
+			if err := decode(payload, got); err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(got, state) {
+				t.Errorf("got %+v, want %+v", got, state)
+			}
+		})
+	}
+}
+
+func TestTaskStateOmitsEmptyFields(t *testing.T) {
+	payload, err := encode(newTaskState(&api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Started", Time: 1}}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(payload, []byte("VaultError")) {
+		t.Errorf("the %d bytes of a state with one event have names of empty fields", len(payload))
+	}
+}
