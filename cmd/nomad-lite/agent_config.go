@@ -19,7 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/builtin/template"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
@@ -176,12 +176,12 @@ func agentConfig(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger
 
 // taskProcess returns the main process of a task of a builtin driver, from the state of
 // the driver in the task's handle.
-func taskProcess(driver string, state []byte) (keeper.Process, bool) {
+func taskProcess(driver string, state []byte) (process.ID, bool) {
 	if driver != rawexec.Name {
-		return keeper.Process{}, false
+		return process.ID{}, false
 	}
 	s, err := rawexec.ProcessOf(state)
-	return keeper.Process{PID: s.PID, StartTime: s.StartTime}, err == nil && s.PID > 1
+	return process.ID{PID: s.PID, StartTime: s.StartTime}, err == nil && s.PID > 1
 }
 
 // pluginCache returns the file that keeps plugin descriptions between runs. Without the

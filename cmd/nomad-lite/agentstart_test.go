@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -30,9 +31,9 @@ type steadyNode struct {
 	dir, data, plugins, config string
 
 	starts int
-	log    string                      // log file of the last agent
-	before map[string][]keeper.Process // all processes except the agent
-	allocs map[string]*api.Allocation  // allocations as reported by the first agent
+	log    string                     // log file of the last agent
+	before map[string][]process.ID    // all processes except the agent
+	allocs map[string]*api.Allocation // allocations as reported by the first agent
 }
 
 const steadyConfig = `
@@ -168,7 +169,7 @@ func (n *steadyNode) start(more ...string) *exec.Cmd {
 func (n *steadyNode) ready(agent *exec.Cmd) *api.Client {
 	n.Helper()
 	for deadline := time.Now().Add(allowance); !strings.Contains(n.said(), "agent is ready"); time.Sleep(5 * time.Millisecond) {
-		if p, err := keeper.ProcessOf(agent.Process.Pid); err != nil || !p.Alive() || time.Now().After(deadline) {
+		if p, err := process.Lookup(agent.Process.Pid); err != nil || !p.Alive() || time.Now().After(deadline) {
 			n.Fatalf("the agent does not become ready: %v", err)
 		}
 	}
@@ -205,9 +206,9 @@ func (n *steadyNode) ended(agent *exec.Cmd) error {
 
 // processes returns the keeper, the log collector, the plugins and the tasks of the node,
 // by kind. It leaves out the agent and the parser of job files.
-func (n *steadyNode) processes() map[string][]keeper.Process {
+func (n *steadyNode) processes() map[string][]process.ID {
 	all := byKind(nodeProcesses(n.data))
-	maps.DeleteFunc(all, func(kind string, _ []keeper.Process) bool { return kind == "agent" || kind == jobParser })
+	maps.DeleteFunc(all, func(kind string, _ []process.ID) bool { return kind == "agent" || kind == jobParser })
 	return all
 }
 
@@ -223,8 +224,8 @@ func (n *steadyNode) unchanged(after string) {
 // tasksUnchanged asserts that the tasks are still the same processes.
 func (n *steadyNode) tasksUnchanged(after string) {
 	n.Helper()
-	tasks := func(all map[string][]keeper.Process) map[string][]keeper.Process {
-		maps.DeleteFunc(all, func(kind string, _ []keeper.Process) bool { return !isTask(kind) })
+	tasks := func(all map[string][]process.ID) map[string][]process.ID {
+		maps.DeleteFunc(all, func(kind string, _ []process.ID) bool { return !isTask(kind) })
 		return all
 	}
 	if now, before := tasks(n.processes()), tasks(maps.Clone(n.before)); !maps.EqualFunc(now, before, slices.Equal) {
@@ -488,7 +489,7 @@ func (n *steadyNode) awaitSaid(text string) {
 // exited.
 func (n *steadyNode) failsToStart(agent *exec.Cmd) bool {
 	n.Helper()
-	p, err := keeper.ProcessOf(agent.Process.Pid)
+	p, err := process.Lookup(agent.Process.Pid)
 	for deadline := time.Now().Add(allowance); err == nil && p.Alive() && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if strings.Contains(n.said(), "agent is ready") {
 			return false

@@ -14,7 +14,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	osprocess "github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -122,16 +122,16 @@ func (n *outageNode) pluginKind() string {
 }
 
 // plugin waits for a plugin process of the driver other than before.
-func (n *outageNode) plugin(before keeper.Process) keeper.Process {
+func (n *outageNode) plugin(before osprocess.ID) osprocess.ID {
 	n.Helper()
-	var found []keeper.Process
+	var found []osprocess.ID
 	for deadline := time.Now().Add(allowance); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
 		if found = byKind(nodeProcesses(n.data))[n.pluginKind()]; len(found) == 1 && found[0] != before {
 			return found[0]
 		}
 	}
 	n.Fatalf("plugin processes: %v", found)
-	return keeper.Process{}
+	return osprocess.ID{}
 }
 
 // breakDriver makes the driver unavailable: a builtin one for the back-off of five seconds
@@ -142,7 +142,7 @@ func (n *outageNode) breakDriver() {
 		if err := os.WriteFile(n.dir+"/broken", nil, 0o644); err != nil {
 			n.Fatal(err)
 		}
-		_ = n.plugin(keeper.Process{}).Signal(syscall.SIGKILL)
+		_ = n.plugin(osprocess.ID{}).Signal(syscall.SIGKILL)
 		return
 	}
 	n.killTwice()
@@ -158,7 +158,7 @@ func (n *outageNode) repairDriver() {
 // killTwice kills the plugin, and the next plugin process as soon as it exists.
 func (n *outageNode) killTwice() {
 	n.Helper()
-	first := n.plugin(keeper.Process{})
+	first := n.plugin(osprocess.ID{})
 	_ = first.Signal(syscall.SIGKILL)
 	_ = n.plugin(first).Signal(syscall.SIGKILL)
 }
@@ -203,12 +203,12 @@ func says(text string) func(*api.TaskState) bool {
 }
 
 // taskProcesses returns the processes of an allocation's task.
-func (n *outageNode) taskProcesses(id string) []keeper.Process {
+func (n *outageNode) taskProcesses(id string) []osprocess.ID {
 	return byKind(nodeProcesses(n.data))[id+"/task"]
 }
 
 // expect asserts that a task still has the same single process.
-func (n *outageNode) expect(id string, was []keeper.Process) {
+func (n *outageNode) expect(id string, was []osprocess.ID) {
 	n.Helper()
 	if now := n.taskProcesses(id); len(was) != 1 || !slices.Equal(now, was) {
 		n.Errorf("processes %v, before %v", now, was)
@@ -396,7 +396,7 @@ func TestAgentThatStopsDuringAnOutageLeavesItsTasks(t *testing.T) {
 			n.repairDriver()
 			n.awaitTask("it is recovered", "service", says("driver available again"))
 		} else {
-			n.plugin(keeper.Process{})
+			n.plugin(osprocess.ID{})
 		}
 		n.await("it is owned", func(v survivors) bool { return v.Owned == 1 })
 		n.expect(id, was)

@@ -20,6 +20,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
@@ -124,7 +125,7 @@ type node struct {
 
 	past      map[string]*api.Allocation // allocations as last seen
 	runsAtEnd map[string]int             // number of runs of allocations that were seen to be terminal
-	bystander []keeper.Process
+	bystander []process.ID
 }
 
 func newNode(t *testing.T, f fault) *node {
@@ -343,8 +344,8 @@ func (n *node) strike(agent *os.Process) {
 }
 
 // strikeAll kills all existing processes of the victims, and returns them.
-func (n *node) strikeAll() map[keeper.Process]bool {
-	killed := map[keeper.Process]bool{}
+func (n *node) strikeAll() map[process.ID]bool {
+	killed := map[process.ID]bool{}
 	processes := nodeProcesses(n.data)
 	slices.SortStableFunc(processes, func(p, q nodeProcess) int {
 		switch {
@@ -358,7 +359,7 @@ func (n *node) strikeAll() map[keeper.Process]bool {
 	for _, p := range processes {
 		if n.fault.victim.kills(n.fault.role(p.kind)) {
 			_ = p.Signal(syscall.SIGKILL)
-			killed[p.Process] = true
+			killed[p.ID] = true
 		}
 	}
 	return killed
@@ -367,11 +368,11 @@ func (n *node) strikeAll() map[keeper.Process]bool {
 // strikeNext waits for a process of a kind that is not in killed, and kills it. A failpoint
 // blocks one goroutine of the agent; other goroutines can have started the process since
 // the first kill.
-func (n *node) strikeNext(kind string, killed map[keeper.Process]bool) {
+func (n *node) strikeNext(kind string, killed map[process.ID]bool) {
 	for deadline := time.Now().Add(allowance); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		found := false
 		for _, p := range nodeProcesses(n.data) {
-			if n.fault.role(p.kind) == kind && !killed[p.Process] {
+			if n.fault.role(p.kind) == kind && !killed[p.ID] {
 				found = true
 				_ = p.Signal(syscall.SIGKILL)
 			}
@@ -483,7 +484,7 @@ func (n *node) only(job string) string {
 	return ids[0]
 }
 
-func (n *node) processes() map[string][]keeper.Process { return byKind(nodeProcesses(n.data)) }
+func (n *node) processes() map[string][]process.ID { return byKind(nodeProcesses(n.data)) }
 
 func (n *node) ended(id string) bool {
 	return n.past[id].ClientStatus == api.AllocClientStatusComplete && len(n.processes()[id+"/life"]) == 0
@@ -572,7 +573,7 @@ func (n *node) diaryOf(id string) (d diary) {
 }
 
 // running reports whether the last run is the only process.
-func (d diary) running(processes []keeper.Process) bool {
+func (d diary) running(processes []process.ID) bool {
 	return len(processes) == 1 && len(d.runs) > 0 && processes[0].PID == d.runs[len(d.runs)-1]
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
@@ -52,7 +52,7 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 			t.Parallel()
 			n := newOutageNode(t, "shell", false)
 			jobs := []string{"one", "two"}
-			ids, was := map[string]string{}, map[string][]keeper.Process{}
+			ids, was := map[string]string{}, map[string][]process.ID{}
 			for i, job := range jobs {
 				n.submit(n.dir, n.job(job, "batch", fmt.Sprintf("while [ ! -e %s/done ]; do sleep 0.05; done; exit %d", n.dir, i+7), ""))
 				ids[job] = n.awaitTask(job+" runs", job, isState(model.TaskRunning))
@@ -65,7 +65,7 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 					n.expect(ids[job], was[job])
 				}
 			}
-			plugin := n.plugin(keeper.Process{})
+			plugin := n.plugin(process.ID{})
 			n.end("leave")
 			good := n.installBuild(broken)
 			for range 2 { // the second of these agents finds no plugin process

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 )
 
@@ -74,11 +75,11 @@ func (n *pathNode) remove() {
 
 // processes returns the processes of the node by kind, for every path of the data directory
 // under which they were started.
-func (n *pathNode) processes() map[string][]keeper.Process { return byKind(nodeProcesses(n.dir)) }
+func (n *pathNode) processes() map[string][]process.ID { return byKind(nodeProcesses(n.dir)) }
 
 // oneOfEach asserts that one keeper, one log collector and one plugin serve the node, and
 // that the keeper is still the same process.
-func (n *pathNode) oneOfEach(what string, before map[string][]keeper.Process) {
+func (n *pathNode) oneOfEach(what string, before map[string][]process.ID) {
 	n.Helper()
 	now := n.processes()
 	several := func(kind string) bool { return len(now[kind]) != 1 }
@@ -122,7 +123,7 @@ job %q {
 
 // check asserts that all tasks are owned, that none of their output is lost or doubled, and
 // that a plugin and a task can be started.
-func (n *pathNode) check(what string, before map[string][]keeper.Process) {
+func (n *pathNode) check(what string, before map[string][]process.ID) {
 	n.Helper()
 	v := n.agent.await(what+": all tasks are owned", func(v survivors) bool { return v.Owned == pathTasks })
 	n.oneOfEach(what, before)
@@ -192,7 +193,7 @@ func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 			n.start()
 			n.agent.submit(dir, fmt.Sprintf(manyJob, pathTasks))
 			n.agent.await("all tasks run", func(v survivors) bool { return v.Owned == pathTasks })
-			first := map[string][]keeper.Process{}
+			first := map[string][]process.ID{}
 			for kind, processes := range n.processes() {
 				first[kind] = processes
 			}

@@ -19,7 +19,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -415,7 +415,7 @@ func (r *killRun) endTask(how string) {
 			r.Fatal(err)
 		}
 	} else {
-		p, err := keeper.ProcessOf(record.pids[len(record.pids)-1])
+		p, err := process.Lookup(record.pids[len(record.pids)-1])
 		if err == nil {
 			err = p.Signal(syscall.SIGKILL)
 		}
@@ -488,7 +488,7 @@ func (r *killRun) check() {
 	r.recent, r.killed, r.history = map[string]bool{}, map[string]int{}, nil
 }
 
-func (r *killRun) checkAlloc(a *api.AllocationListStub, processes []keeper.Process) error {
+func (r *killRun) checkAlloc(a *api.AllocationListStub, processes []process.ID) error {
 	record, state := r.record(a.ID), a.TaskStates["count"]
 	runs := len(record.pids)
 	wanted := 1 + r.ends[a.ID] + len(r.broken[a.ID])

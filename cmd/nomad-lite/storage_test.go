@@ -14,7 +14,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
@@ -230,7 +230,7 @@ func (n *node) end() {
 }
 
 // tasks returns the processes of the job.
-func (n *node) tasks() (all []keeper.Process) {
+func (n *node) tasks() (all []process.ID) {
 	for kind, processes := range n.processes() {
 		if isTask(kind) {
 			all = append(all, processes...)

@@ -23,7 +23,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
@@ -251,7 +251,7 @@ func (m *mortal) end(how string) {
 
 // nodeProcess is one process of a node.
 type nodeProcess struct {
-	keeper.Process
+	process.ID
 	kind string // "keeper", "log-collector", "plugin", "dying-hook", "shell-driver", or "ALLOC/TASK"
 }
 
@@ -268,7 +268,7 @@ func nodeProcesses(data string) (found []nodeProcess) {
 			continue
 		}
 		args, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
-		p, err := keeper.ProcessOf(pid)
+		p, err := process.Lookup(pid)
 		if err != nil || !p.Alive() {
 			continue
 		}
@@ -307,10 +307,10 @@ func expectNobody(t testing.TB, data string) {
 	}
 }
 
-func byKind(processes []nodeProcess) map[string][]keeper.Process {
-	all := map[string][]keeper.Process{}
+func byKind(processes []nodeProcess) map[string][]process.ID {
+	all := map[string][]process.ID{}
 	for _, p := range processes {
-		all[p.kind] = append(all[p.kind], p.Process)
+		all[p.kind] = append(all[p.kind], p.ID)
 	}
 	return all
 }

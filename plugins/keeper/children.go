@@ -5,77 +5,38 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // hasChildren reports whether this process has children, zombies included.
 func hasChildren() bool {
-	var info unix.Siginfo
-	err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	_, _, err := process.Waitid(unix.P_ALL, 0, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT)
 	return !errors.Is(err, unix.ECHILD)
-}
-
-// children lists the children of this process.
-func children() []int {
-	return childrenOf(os.Getpid())
-}
-
-// childrenOf lists the children of the process parent.
-func childrenOf(parent int) []int {
-	var pids []int
-	dir := "/proc/" + strconv.Itoa(parent) + "/task"
-	tasks, _ := os.ReadDir(dir)
-	for _, t := range tasks {
-		b, err := os.ReadFile(dir + "/" + t.Name() + "/children")
-		if errors.Is(err, os.ErrNotExist) {
-			return scanChildren(parent) // a kernel without CONFIG_PROC_CHILDREN, or a thread that ended just now
-		}
-		for _, field := range strings.Fields(string(b)) {
-			if pid, err := strconv.Atoi(field); err == nil {
-				pids = append(pids, pid)
-			}
-		}
-	}
-	return pids
-}
-
-func scanChildren(parent int) []int {
-	var pids []int
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		if st, err := readStat(pid); err == nil && st.ppid == parent {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
 }
 
 // parents returns the keeper and the processes that it has started on request, as far as
 // another process, which the keeper has not started on request, runs below them. That other
 // process can be a task. Processes that have ended are not counted.
-func (k *server) parents() []Process {
+func (k *server) parents() []process.ID {
 	k.forkMu.Lock() // a child that is being started is not recorded yet
 	defer k.forkMu.Unlock()
 	k.mu.Lock()
-	own := append([]Process{k.self}, k.spawned...)
+	own := append([]process.ID{k.self}, k.spawned...)
 	own = append(own, k.managedProcs...)
 	k.mu.Unlock()
 	started := make(map[int]bool, len(own))
 	for _, p := range own {
 		started[p.PID] = p.Alive()
 	}
-	var parents []Process
+	var parents []process.ID
 	for _, p := range own {
 		if !started[p.PID] {
 			continue
 		}
-		if slices.ContainsFunc(childrenOf(p.PID), func(pid int) bool { return !started[pid] && runs(pid) }) {
+		if slices.ContainsFunc(process.Children(p.PID), func(pid int) bool { return !started[pid] && runs(pid) }) {
 			parents = append(parents, p)
 		}
 	}
@@ -85,11 +46,11 @@ func (k *server) parents() []Process {
 // runs reports whether a process has not ended. A process of another user that /proc does not
 // show counts as running.
 func runs(pid int) bool {
-	st, err := readStat(pid)
+	st, err := process.ReadStat(pid)
 	if err != nil {
 		return !errors.Is(unix.Kill(pid, 0), unix.ESRCH)
 	}
-	return st.state != 'Z' && st.state != 'X'
+	return !st.Ended()
 }
 
 // killDescendants kills every process below this one and reaps it. The children of a killed
@@ -98,7 +59,7 @@ func runs(pid int) bool {
 func killDescendants() {
 	for {
 		killed := 0
-		for _, pid := range children() {
+		for _, pid := range process.Children(os.Getpid()) {
 			if unix.Kill(pid, unix.SIGKILL) == nil {
 				killed++
 				unfreezeCgroup(strconv.Itoa(pid))
@@ -114,7 +75,7 @@ func killDescendants() {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
 			return // ECHILD
-		case pid == 0 && len(children()) > 0:
+		case pid == 0 && len(process.Children(os.Getpid())) > 0:
 			return // only children of other users are left
 		}
 	}
@@ -122,12 +83,12 @@ func killDescendants() {
 
 // killTree kills a process that is not a child of this one, and its descendants. It stops each
 // process before it lists the children, so that the process cannot fork meanwhile.
-func killTree(p Process) {
+func killTree(p process.ID) {
 	if p.Signal(unix.SIGSTOP) != nil {
 		return
 	}
-	for _, pid := range childrenOf(p.PID) {
-		if child, err := ProcessOf(pid); err == nil {
+	for _, pid := range process.Children(p.PID) {
+		if child, err := process.Lookup(pid); err == nil {
 			killTree(child)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/calls"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // Config is the location of a keeper and how to start it.
@@ -54,10 +55,10 @@ type Client struct {
 
 	mu        sync.Mutex
 	held      map[string]fdCopy
-	spawned   map[Process]bool // spawned are the processes that the next keeper must adopt
-	child     *os.Process      // child is the keeper that this process has started last and must reap
-	childProc Process          // childProc identifies child
-	keeper    Process          // keeper is the process of the last connection
+	spawned   map[process.ID]bool // spawned are the processes that the next keeper must adopt
+	child     *os.Process         // child is the keeper that this process has started last and must reap
+	childProc process.ID          // childProc identifies child
+	keeper    process.ID          // keeper is the process of the last connection
 	ephemeral bool
 }
 
@@ -108,7 +109,7 @@ func open(ctx context.Context, c *Client) (*Client, error) {
 	c.stop = stop
 	c.line = calls.NewReconnector[*clientConn](life.Done(), ErrClosed)
 	c.held = map[string]fdCopy{}
-	c.spawned = map[Process]bool{}
+	c.spawned = map[process.ID]bool{}
 	l, err := c.connect(ctx)
 	if err != nil {
 		stop()
@@ -140,7 +141,7 @@ func (c *Client) RestoreSocket() error {
 }
 
 // Process returns the keeper of the last connection.
-func (c *Client) Process() Process {
+func (c *Client) Process() process.ID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.keeper
@@ -190,7 +191,7 @@ func (c *Client) drop() {
 // Spawn starts a child of the keeper in a session of its own. It returns once the program is
 // executed. An error of the kernel (no such file, permission) is wrapped as a syscall.Errno.
 // Spawn is never repeated: see ErrLost.
-func (c *Client) Spawn(ctx context.Context, cmd Command) (Process, error) {
+func (c *Client) Spawn(ctx context.Context, cmd Command) (process.ID, error) {
 	params := &spawnParams{Name: cmd.Name, Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, Provisional: cmd.Provisional}
 	if params.Env == nil {
 		params.Env = []string{}
@@ -199,7 +200,7 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (Process, error) {
 	if exe == nil && cmd.Path == selfExe {
 		f, err := os.Open(selfExe) // opened here: in the keeper the path names the keeper's executable
 		if err != nil {
-			return Process{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
+			return process.ID{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
 		}
 		defer f.Close()
 		exe = f
@@ -215,7 +216,7 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (Process, error) {
 		}
 		fd, err := duplicate(f.file)
 		if err != nil {
-			return Process{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
+			return process.ID{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
 		}
 		fds = append(fds, fd)
 		*f.has = true
@@ -223,7 +224,7 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (Process, error) {
 
 	l, err := c.line.Wait(ctx)
 	if err != nil {
-		return Process{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
+		return process.ID{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
 	}
 	// Not cancelled with ctx: the caller would not learn of a child that was started.
 	resp, _, err := l.call(context.WithoutCancel(ctx), &request{Op: opSpawn, Spawn: params}, fds...)
@@ -231,10 +232,10 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (Process, error) {
 		err = ErrLost
 	}
 	if err != nil {
-		return Process{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
+		return process.ID{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
 	}
 	if err := resp.err(); err != nil {
-		return Process{}, err
+		return process.ID{}, err
 	}
 	c.mu.Lock()
 	c.spawned[resp.Process] = true
@@ -245,7 +246,7 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (Process, error) {
 // Confirm makes the keeper keep a provisional child when this client disconnects. The caller
 // has made sure that the next client finds the child. A child that has ended, or is not
 // provisional, is no error. A keeper of a build without provisional children rejects the call.
-func (c *Client) Confirm(ctx context.Context, p Process) error {
+func (c *Client) Confirm(ctx context.Context, p process.ID) error {
 	if _, err := c.repeat(ctx, &request{Op: opConfirm, Process: p}); err != nil {
 		return fmt.Errorf("confirm process %d: %w", p.PID, err)
 	}
@@ -255,7 +256,7 @@ func (c *Client) Confirm(ctx context.Context, p Process) error {
 // Adopt adds a process that a lost keeper started for another agent to the processes of this
 // client's keeper: an ephemeral keeper kills it with the others. A process that was added
 // before, or has ended, is no error.
-func (c *Client) Adopt(ctx context.Context, p Process) error {
+func (c *Client) Adopt(ctx context.Context, p process.ID) error {
 	c.mu.Lock()
 	known := c.spawned[p]
 	c.spawned[p] = true
@@ -270,10 +271,10 @@ func (c *Client) Adopt(ctx context.Context, p Process) error {
 }
 
 // managedProcs returns the spawned and adopted processes that are still alive.
-func (c *Client) managedProcs() []Process {
+func (c *Client) managedProcs() []process.ID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var alive []Process
+	var alive []process.ID
 	for p := range c.spawned {
 		if p.Alive() {
 			alive = append(alive, p)
@@ -288,21 +289,21 @@ func (c *Client) managedProcs() []Process {
 // the keeper, for orphans that the keeper has adopted, and for other processes as far as the
 // kernel reports their status. The error is ErrUnknown if the exit status is unknown. Any
 // number of callers may wait for the same process, also after it has ended.
-func (c *Client) Wait(ctx context.Context, p Process) (Status, error) {
+func (c *Client) Wait(ctx context.Context, p process.ID) (process.ExitStatus, error) {
 	for {
 		l, err := c.awaitKeeper(ctx, p)
 		if err != nil {
-			return Status{}, err
+			return process.ExitStatus{}, err
 		}
 		resp, _, err := l.call(ctx, &request{Op: opWait, Process: p})
 		if errors.Is(err, errDown) {
 			continue // the next keeper watches the process, or replies that its exit status is unknown
 		}
 		if err != nil {
-			return Status{}, err
+			return process.ExitStatus{}, err
 		}
 		if err := resp.err(); err != nil {
-			return Status{}, err
+			return process.ExitStatus{}, err
 		}
 		c.mu.Lock()
 		delete(c.spawned, p)
@@ -313,7 +314,7 @@ func (c *Client) Wait(ctx context.Context, p Process) (Status, error) {
 
 // awaitKeeper returns the connection. A client that cannot start a keeper returns ErrUnknown
 // once the process has ended and no keeper was reachable for five seconds.
-func (c *Client) awaitKeeper(ctx context.Context, p Process) (*clientConn, error) {
+func (c *Client) awaitKeeper(ctx context.Context, p process.ID) (*clientConn, error) {
 	if c.agent {
 		return c.line.Wait(ctx)
 	}
@@ -423,7 +424,7 @@ func (c *Client) ListFDs(ctx context.Context) ([]string, error) {
 // Parents returns the keeper and the processes that keepers have started on request, as far as
 // other processes run below them. Those other processes can be tasks. An empty list without an
 // error means that no task runs below the keeper.
-func (c *Client) Parents(ctx context.Context) ([]Process, error) {
+func (c *Client) Parents(ctx context.Context) ([]process.ID, error) {
 	resp, err := c.repeat(ctx, &request{Op: opParents})
 	if err != nil {
 		return nil, fmt.Errorf("list processes below the keeper: %w", err)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/calls"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // errDown means that the connection ended before the response arrived.
@@ -20,7 +21,7 @@ var errDown = errors.New("connection to the keeper is down")
 type clientConn struct {
 	*calls.PendingCalls[result]
 	wire      *wire
-	keeper    Process
+	keeper    process.ID
 	ephemeral bool
 	wg        sync.WaitGroup
 }

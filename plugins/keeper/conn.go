@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // accept serves connections until the listener is closed.
@@ -25,11 +27,11 @@ func (k *server) accept(listener *net.UnixListener) {
 			time.Sleep(50 * time.Millisecond)
 			continue
 		}
-		if SameUser(conn) != nil {
+		if process.SameUser(conn) != nil {
 			conn.Close()
 			continue
 		}
-		c := &serverConn{server: k, wire: &wire{conn: conn}, waits: map[uint64]Process{}, provisional: map[Process]bool{}, ready: make(chan struct{}, 1)}
+		c := &serverConn{server: k, wire: &wire{conn: conn}, waits: map[uint64]process.ID{}, provisional: map[process.ID]bool{}, ready: make(chan struct{}, 1)}
 		k.mu.Lock()
 		k.conns[c] = true
 		k.mu.Unlock()
@@ -43,12 +45,12 @@ type serverConn struct {
 	wire   *wire
 	ready  chan struct{} // capacity 1; signals that queue is not empty
 
-	provisional map[Process]bool // children that are killed when the connection ends; used only by serve
+	provisional map[process.ID]bool // children that are killed when the connection ends; used only by serve
 
 	// guarded by server.mu
 	agent bool
 	gone  bool
-	waits map[uint64]Process
+	waits map[uint64]process.ID
 	queue []answer
 }
 

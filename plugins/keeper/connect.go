@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // use publishes a connection to all callers.
@@ -100,18 +102,18 @@ func (c *Client) join(ctx context.Context) (*clientConn, error) {
 			return nil, err
 		}
 		logger.Warn("the socket of the keeper is missing, the keeper listens again", "pid", p.PID)
-		if conn, err = c.dialAgain(ctx, p); Exhausted(err) || ctx.Err() != nil {
+		if conn, err = c.dialAgain(ctx, p); process.Exhausted(err) || ctx.Err() != nil {
 			return nil, errors.Join(err, ctx.Err())
 		} else if err != nil {
 			logger.Warn("keeper cannot be reached, killing it", "pid", p.PID, "error", err)
-			return nil, Kill(p)
+			return nil, p.KillAndWait()
 		}
 	}
 	l, err := newClientConn(ctx, conn, true)
 	if err == nil {
 		return c.upgrade(ctx, l, c.dial)
 	}
-	if ctx.Err() != nil || Exhausted(err) {
+	if ctx.Err() != nil || process.Exhausted(err) {
 		return nil, err
 	}
 	p, running, lockErr := c.dir.LockedBy(processName)
@@ -120,7 +122,7 @@ func (c *Client) join(ctx context.Context) (*clientConn, error) {
 	}
 	if running {
 		logger.Warn("keeper does not answer, killing it", "pid", p.PID, "error", err)
-		return nil, Kill(p)
+		return nil, p.KillAndWait()
 	}
 	logger.Debug("keeper does not answer", "error", err)
 	return nil, nil
@@ -132,7 +134,7 @@ func unreachable(err error) bool {
 }
 
 // dialAgain makes a keeper listen again, and connects to it.
-func (c *Client) dialAgain(ctx context.Context, p Process) (*net.UnixConn, error) {
+func (c *Client) dialAgain(ctx context.Context, p process.ID) (*net.UnixConn, error) {
 	if err := c.dir.MakeSocketDir(); err != nil {
 		return nil, err
 	}
@@ -162,7 +164,7 @@ func (c *Client) joinFormer(ctx context.Context) (*clientConn, error) {
 	for _, former := range c.cfg.Former {
 		socket := &socketPath{path: filepath.Join(former, socketName)}
 		conn, err := socket.dial()
-		if Exhausted(err) {
+		if process.Exhausted(err) {
 			return nil, fmt.Errorf("keeper in %s: %w", former, err) // a keeper may run there
 		}
 		if err != nil {
@@ -242,7 +244,7 @@ func (c *Client) upgrade(ctx context.Context, l *clientConn, dial func() (*net.U
 	switch {
 	case err == nil:
 		return l, nil
-	case Exhausted(err) || ctx.Err() != nil:
+	case process.Exhausted(err) || ctx.Err() != nil:
 		return nil, err // a later connect finds the keeper
 	default:
 		return nil, nil // the keeper did not survive the replacement
@@ -289,7 +291,7 @@ func (c *Client) takeCopies(ctx context.Context, l *clientConn) (there []string,
 		if err != nil {
 			return nil, err
 		}
-		if err := taken.err(); Exhausted(err) {
+		if err := taken.err(); process.Exhausted(err) {
 			return nil, fmt.Errorf("take %q: %w", key, err)
 		} else if err != nil || len(fds) != 1 {
 			closeAll(fds)
@@ -390,7 +392,7 @@ func (c *Client) start(ctx context.Context) (*clientConn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start keeper: %w", err)
 	}
-	p, err := ProcessOf(child.Pid)
+	p, err := process.Lookup(child.Pid)
 	c.mu.Lock()
 	c.child, c.childProc = child, p
 	c.mu.Unlock()
@@ -433,7 +435,7 @@ func (c *Client) listen() (*os.File, error) {
 
 // reapChild reaps a keeper that this process has started, if it ends within patience. A keeper
 // that does not is left to init, or to the exit of this process.
-func reapChild(child *os.Process, p Process, patience time.Duration) {
+func reapChild(child *os.Process, p process.ID, patience time.Duration) {
 	switch {
 	case child == nil:
 	case p.EndsWithin(patience):

@@ -8,9 +8,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // socketsName is the directory for sockets in a data directory.
@@ -135,7 +136,7 @@ func (d *Directory) Dial(network, name string) (*net.UnixConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := SameUser(conn); err != nil {
+	if err := process.SameUser(conn); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("socket %s: %w", filepath.Join(SocketDir(d.path), name), err)
 	}
@@ -227,7 +228,7 @@ func (d *Directory) openLock(name string, flags int) (*os.File, error) {
 }
 
 // WriteProcess writes a process into a file that this process has locked.
-func WriteProcess(f *os.File, p Process) error {
+func WriteProcess(f *os.File, p process.ID) error {
 	b, err := json.Marshal(p)
 	if err != nil {
 		return err
@@ -240,34 +241,23 @@ func WriteProcess(f *os.File, p Process) error {
 
 // LockedBy returns the process that holds the lock of a file and has recorded itself in it.
 // The result is false if no process holds the lock, or the recorded process is not alive. An
-// error is always one for which [Exhausted] is true; then it is unknown whether a process
+// error is always one for which [process.Exhausted] is true; then it is unknown whether a process
 // holds the lock.
-func (d *Directory) LockedBy(name string) (Process, bool, error) {
+func (d *Directory) LockedBy(name string) (process.ID, bool, error) {
 	f, err := d.openLock(name, 0)
-	if Exhausted(err) {
-		return Process{}, false, &fs.PathError{Op: "open", Path: filepath.Join(d.path, name), Err: err}
+	if process.Exhausted(err) {
+		return process.ID{}, false, &fs.PathError{Op: "open", Path: filepath.Join(d.path, name), Err: err}
 	}
 	if err != nil {
-		return Process{}, false, nil
+		return process.ID{}, false, nil
 	}
 	defer f.Close()
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
-		return Process{}, false, nil
+		return process.ID{}, false, nil
 	}
-	var p Process
+	var p process.ID
 	if err := json.NewDecoder(f).Decode(&p); err != nil || !p.Alive() {
-		return Process{}, false, nil
+		return process.ID{}, false, nil
 	}
 	return p, true, nil
-}
-
-// Kill kills a process and blocks until it has ended, at most ten seconds.
-func Kill(p Process) error {
-	if err := p.Signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("kill process %d: %w", p.PID, err)
-	}
-	if !p.EndsWithin(10 * time.Second) {
-		return fmt.Errorf("process %d does not end although it was killed", p.PID)
-	}
-	return nil
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // The path of a data directory, its sockets and the environment may change while no agent
@@ -172,7 +174,7 @@ func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
 
 // formerKeeper starts a keeper as earlier versions did: it listens in a directory for sockets,
 // and has neither the lock nor a descriptor of a data directory.
-func formerKeeper(t *testing.T, dir string) Process {
+func formerKeeper(t *testing.T, dir string) process.ID {
 	t.Helper()
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(dir, socketName)})
 	if err != nil {
@@ -201,7 +203,7 @@ func formerKeeper(t *testing.T, dir string) Process {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	p, err := ProcessOf(cmd.Process.Pid)
+	p, err := process.Lookup(cmd.Process.Pid)
 	if err := errors.Join(err, cmd.Process.Release()); err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +320,7 @@ func TestLockedBy(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	self, err := ProcessOf(os.Getpid())
+	self, err := process.Lookup(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -332,7 +334,7 @@ func TestLockedBy(t *testing.T) {
 	if p, ok, _ := d.LockedBy("l"); ok {
 		t.Errorf("without a record: %v", p)
 	}
-	for _, p := range []Process{{PID: 4194303, StartTime: 1 << 60}, self} {
+	for _, p := range []process.ID{{PID: 4194303, StartTime: 1 << 60}, self} {
 		if err := WriteProcess(lock, p); err != nil {
 			t.Fatal(err)
 		}

@@ -5,25 +5,13 @@ import (
 	"os"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 )
 
-func TestExhausted(t *testing.T) {
-	for err, want := range map[error]bool{
-		errDescriptors: true,
-		&os.PathError{Op: "open", Path: "f", Err: unix.EMFILE}:            true,
-		fmt.Errorf("dial: %w", os.NewSyscallError("socket", unix.ENFILE)): true,
-		os.NewSyscallError("sendmsg", unix.ENOBUFS):                       true,
-		os.NewSyscallError("mmap", unix.ENOMEM):                           true,
-		os.NewSyscallError("connect", unix.ECONNREFUSED):                  false,
-		&os.PathError{Op: "open", Path: "f", Err: unix.ENOENT}:            false,
-		fmt.Errorf("process %d: %w", 1, os.ErrProcessDone):                false,
-	} {
-		if got := Exhausted(err); got != want {
-			t.Errorf("%v: %v, want %v", err, got, want)
-		}
+func TestDescriptorsErrorIsExhausted(t *testing.T) {
+	if !process.Exhausted(fmt.Errorf("receive: %w", errDescriptors)) {
+		t.Errorf("%v is not an error of the descriptors", errDescriptors)
 	}
 }
 
@@ -55,7 +43,7 @@ func TestKeeperIsKeptByAnAgentWithoutDescriptors(t *testing.T) {
 						t.Errorf("%d descriptors: connected to %v, want %v", free, l.keeper, keeper)
 					}
 					l.close()
-				case Exhausted(err):
+				case process.Exhausted(err):
 					failed++
 				default:
 					t.Errorf("%d descriptors: %v, want an error of the descriptors", free, err)
@@ -73,26 +61,5 @@ func TestKeeperIsKeptByAnAgentWithoutDescriptors(t *testing.T) {
 				f.Close()
 			}
 		})
-	}
-}
-
-// BootID caches the boot id after the first success, and does not cache a failure.
-func TestBootIDWithoutDescriptors(t *testing.T) {
-	boot.Store(nil)
-	restore := processtest.LimitDescriptors(t, 0)
-	id, err := BootID()
-	restore()
-	if id != "" || !Exhausted(err) {
-		t.Errorf("%q, %v, want an error of the descriptors", id, err)
-	}
-	id, err = BootID()
-	if id == "" || err != nil {
-		t.Errorf("with descriptors: %q, %v", id, err)
-	}
-	restore = processtest.LimitDescriptors(t, 0)
-	again, err := BootID()
-	restore()
-	if again != id || err != nil {
-		t.Errorf("the second time: %q, %v, want %q", again, err, id)
 	}
 }

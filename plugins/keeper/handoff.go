@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // execHandoff is what a keeper passes to the program that it executes in its own place: the
@@ -26,8 +28,8 @@ type execHandoff struct {
 // from another build and are ignored.
 type handoffState struct {
 	Held         []storedFDRecord `json:"held,omitempty"`
-	ManagedProcs []Process        `json:"wards,omitempty"`
-	Spawned      []Process        `json:"spawned,omitempty"`
+	ManagedProcs []process.ID     `json:"wards,omitempty"`
+	Spawned      []process.ID     `json:"spawned,omitempty"`
 	Leaders      []statusRecord   `json:"leaders,omitempty"` // in the order in which they ended
 	Others       []statusRecord   `json:"others,omitempty"`
 }
@@ -39,8 +41,8 @@ type storedFDRecord struct {
 }
 
 type statusRecord struct {
-	Process Process `json:"process"`
-	Status  Status  `json:"status"`
+	Process process.ID         `json:"process"`
+	Status  process.ExitStatus `json:"status"`
 }
 
 // drainGrace is how long a keeper leaves the plugins' stderr to the agent after an exec,

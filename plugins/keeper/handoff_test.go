@@ -16,11 +16,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // left contains the processes that an agent of another build has left running.
 type left struct {
-	Keeper, Task, Ended Process
+	Keeper, Task, Ended process.ID
 }
 
 // oldAgentMain leaves a running task, the status of an ended task, a pipe and a drained pipe
@@ -204,45 +206,5 @@ func TestKeeperThatCannotBeReplacedGoesOn(t *testing.T) {
 	}
 	if status, err := c.Wait(t.Context(), p); err != nil || status.ExitCode != 3 {
 		t.Errorf("afterwards: %v, %v", status, err)
-	}
-}
-
-func TestRuns(t *testing.T) {
-	t.Parallel()
-	self, err := ProcessOf(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	own, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	changed := slices.Clone(own)
-	changed[len(changed)-1]++
-	dir := t.TempDir()
-	for _, test := range []struct {
-		name    string
-		content []byte
-		want    bool
-	}{
-		{"a copy", own, true},
-		{"another content of the same size", changed, false},
-		{"another size", own[:len(own)-1], false},
-	} {
-		path := filepath.Join(dir, test.name)
-		if err := os.WriteFile(path, test.content, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		f, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, err := self.SameExecutable(f); got != test.want || err != nil {
-			t.Errorf("%s: %v, %v", test.name, got, err)
-		}
-		if _, err := (Process{PID: self.PID, StartTime: 1}).SameExecutable(f); err != os.ErrProcessDone {
-			t.Errorf("a process that is gone: %v", err)
-		}
-		f.Close()
 	}
 }

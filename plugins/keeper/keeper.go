@@ -2,10 +2,7 @@ package keeper
 
 import (
 	"errors"
-	"fmt"
 	"os"
-
-	"golang.org/x/sys/unix"
 )
 
 // EnvSocket names the environment variable by which a plugin finds the keeper.
@@ -52,28 +49,4 @@ type Command struct {
 	// Provisional makes the keeper kill the child, but not the child's descendants, if this
 	// client disconnects before Confirm: no other client could find the child.
 	Provisional bool
-}
-
-// Status is how a process ended: it exited with ExitCode, or was killed by Signal.
-type Status struct {
-	ExitCode int
-	Signal   int
-}
-
-// String returns the status as text.
-func (s Status) String() string {
-	if s.Signal != 0 {
-		return fmt.Sprintf("killed by signal %d (%s)", s.Signal, unix.SignalName(unix.Signal(s.Signal)))
-	}
-	return fmt.Sprintf("exit code %d", s.ExitCode)
-}
-
-// statusOf converts a wait status word, which is also field 52 of /proc/<pid>/stat and the
-// exit code in a pidfd's info.
-func statusOf(word int) Status {
-	w := unix.WaitStatus(word)
-	if w.Signaled() {
-		return Status{Signal: int(w.Signal())}
-	}
-	return Status{ExitCode: w.ExitStatus()}
 }

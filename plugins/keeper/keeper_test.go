@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // TestMain also runs the programs that the tests start: the keeper itself, an agent that is
@@ -54,7 +56,7 @@ func TestMain(m *testing.M) {
 	}
 	before := openFiles()
 	code := m.Run()
-	if left := children(); len(left) > 0 {
+	if left := process.Children(os.Getpid()); len(left) > 0 {
 		fmt.Fprintln(os.Stderr, "processes left behind:", describe(left))
 		code = 1
 	}
@@ -84,8 +86,8 @@ func describe(pids []int) string {
 	var b strings.Builder
 	for _, pid := range pids {
 		line, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
-		st, _ := readStat(pid)
-		fmt.Fprintf(&b, "%d %c %s; ", pid, st.state, bytes.ReplaceAll(line, []byte{0}, []byte{' '}))
+		st, _ := process.ReadStat(pid)
+		fmt.Fprintf(&b, "%d %c %s; ", pid, st.State, bytes.ReplaceAll(line, []byte{0}, []byte{' '}))
 	}
 	return b.String()
 }
@@ -171,11 +173,11 @@ func TestSpawnAndWait(t *testing.T) {
 	tests := []struct {
 		name   string
 		script string
-		want   Status
+		want   process.ExitStatus
 	}{
-		{"an exit code is remembered", "exit 7", Status{ExitCode: 7}},
-		{"success is remembered", "exit 0", Status{}},
-		{"a signal is remembered", "kill -TERM $$", Status{Signal: 15}},
+		{"an exit code is remembered", "exit 7", process.ExitStatus{ExitCode: 7}},
+		{"success is remembered", "exit 0", process.ExitStatus{}},
+		{"a signal is remembered", "kill -TERM $$", process.ExitStatus{Signal: 15}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -233,7 +235,7 @@ func TestSpawnThroughHandleAndOwnProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st, err := c.Wait(t.Context(), p); err != nil || st != (Status{}) {
+	if st, err := c.Wait(t.Context(), p); err != nil || st != (process.ExitStatus{}) {
 		t.Errorf("Wait = %v, %v", st, err)
 	}
 
@@ -244,7 +246,7 @@ func TestSpawnThroughHandleAndOwnProgram(t *testing.T) {
 	}
 	w.Close()
 	b, _ := io.ReadAll(r)
-	if st, err := c.Wait(t.Context(), p); err != nil || st != (Status{}) || !bytes.Contains(b, []byte("PASS")) {
+	if st, err := c.Wait(t.Context(), p); err != nil || st != (process.ExitStatus{}) || !bytes.Contains(b, []byte("PASS")) {
 		t.Errorf("Wait = %v, %v; output %q", st, err, b)
 	}
 }
@@ -295,7 +297,7 @@ func TestOrphanStatusIsRemembered(t *testing.T) {
 			if _, err := fmt.Fscan(outR, &pid); err != nil {
 				t.Fatal(err)
 			}
-			task, err := ProcessOf(pid)
+			task, err := process.Lookup(pid)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -332,7 +334,7 @@ func TestOrphanStatusIsRemembered(t *testing.T) {
 				}
 				kill()
 			}
-			if got, err := plugin.Wait(t.Context(), task); err != nil || got != (Status{ExitCode: 9}) {
+			if got, err := plugin.Wait(t.Context(), task); err != nil || got != (process.ExitStatus{ExitCode: 9}) {
 				t.Errorf("Wait = %v, %v; want exit code 9", got, err)
 			}
 		})
@@ -342,17 +344,17 @@ func TestOrphanStatusIsRemembered(t *testing.T) {
 func TestWaitAnswersUnknown(t *testing.T) {
 	t.Parallel()
 	c := start(t, Config{Ephemeral: true})
-	self, err := ProcessOf(os.Getpid())
+	self, err := process.Lookup(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
 	tests := []struct {
 		name string
-		p    Process
+		p    process.ID
 	}{
-		{"for a pid that is not in use", Process{PID: 1 << 22, StartTime: 5}},
-		{"for a pid that another process has now", Process{PID: self.PID, StartTime: self.StartTime + 1}},
-		{"for nonsense", Process{PID: -1}},
+		{"for a pid that is not in use", process.ID{PID: 1 << 22, StartTime: 5}},
+		{"for a pid that another process has now", process.ID{PID: self.PID, StartTime: self.StartTime + 1}},
+		{"for nonsense", process.ID{PID: -1}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -528,7 +530,7 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 	}
 	inR.Close()
 	type answer struct {
-		status Status
+		status process.ExitStatus
 		err    error
 	}
 	waited := make(chan answer, 1)
@@ -577,7 +579,7 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 	_, _ = unix.Wait4(running.PID, nil, unix.WNOHANG, nil)
 	go func() { _, _ = unix.Wait4(running.PID, nil, 0, nil) }() // reaps the orphan, as init would
 	a := <-waited
-	if !errors.Is(a.err, ErrUnknown) && a != (answer{status: Status{ExitCode: 5}}) {
+	if !errors.Is(a.err, ErrUnknown) && a != (answer{status: process.ExitStatus{ExitCode: 5}}) {
 		t.Errorf("Wait = %v; want the truth or ErrUnknown", a)
 	}
 	t.Logf("the status of a child of a dead keeper: %v, %v", a.status, a.err)
@@ -601,7 +603,7 @@ func TestKeeperOutlivesAgent(t *testing.T) {
 		t.Errorf("Wait = %v, %v", st, err)
 	}
 	for _, pid := range descendants(keeper.PID) {
-		if p, err := ProcessOf(pid); err == nil && p.Signal(unix.SIGKILL) == nil {
+		if p, err := process.Lookup(pid); err == nil && p.Signal(unix.SIGKILL) == nil {
 			_, _ = c.Wait(t.Context(), p)
 		}
 	}
@@ -632,7 +634,7 @@ func TestEphemeralKeeperEndsWhatAnotherOneStarted(t *testing.T) {
 	for _, pid := range append(below, p.PID) {
 		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // reaps the orphan, as init would
-			if _, err := ProcessOf(pid); err != nil {
+			if _, err := process.Lookup(pid); err != nil {
 				break
 			}
 			if time.Now().After(end) {
@@ -707,7 +709,7 @@ func TestKeeperThatShallEndWithItsAgent(t *testing.T) {
 
 // killedAgent starts an agent with a keeper and a task, and kills the agent. The task has a
 // child in another session.
-func killedAgent(t *testing.T, dir, mode string) (task, keeper Process) {
+func killedAgent(t *testing.T, dir, mode string) (task, keeper process.ID) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", "agent", dir, mode)
 	cmd.Stderr = os.Stderr
@@ -720,9 +722,9 @@ func killedAgent(t *testing.T, dir, mode string) (task, keeper Process) {
 	}
 	_, scanErr := fmt.Fscan(out, &task.PID, &keeper.PID)
 	if scanErr == nil {
-		task, err = ProcessOf(task.PID)
+		task, err = process.Lookup(task.PID)
 		if err == nil {
-			keeper, err = ProcessOf(keeper.PID)
+			keeper, err = process.Lookup(keeper.PID)
 		}
 	}
 	_ = cmd.Process.Kill()
@@ -742,7 +744,7 @@ func descendants(pid int) []int {
 		if err != nil {
 			continue
 		}
-		if st, err := readStat(child); err == nil && st.ppid == pid {
+		if st, err := process.ReadStat(child); err == nil && st.PPID == pid {
 			all = append(append(all, child), descendants(child)...)
 		}
 	}
@@ -786,7 +788,7 @@ func TestManyStartersGetOneKeeper(t *testing.T) {
 			ch <- started{c, err}
 		}()
 	}
-	seen := map[Process]bool{}
+	seen := map[process.ID]bool{}
 	var clients []*Client
 	for range n {
 		s := <-ch
@@ -848,7 +850,7 @@ func TestServeByHand(t *testing.T) {
 
 // spawnWithTask starts a process that starts another in a session of its own, as a plugin does
 // with a task.
-func spawnWithTask(t *testing.T, c *Client, provisional bool) (plugin, task Process) {
+func spawnWithTask(t *testing.T, c *Client, provisional bool) (plugin, task process.ID) {
 	t.Helper()
 	r, w := pipe(t)
 	cmd := sh("setsid sleep 1000 >&- 2>&- & echo $!; wait")
@@ -861,7 +863,7 @@ func spawnWithTask(t *testing.T, c *Client, provisional bool) (plugin, task Proc
 	if _, err := fmt.Fscan(r, &pid); err != nil {
 		t.Fatal(err)
 	}
-	if task, err = ProcessOf(pid); err != nil {
+	if task, err = process.Lookup(pid); err != nil {
 		t.Fatal(err)
 	}
 	return plugin, task
@@ -877,8 +879,8 @@ func TestProvisionalChildEndsWithItsClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []Process
-	spawn := func(c *Client, provisional bool) Process {
+	var all []process.ID
+	spawn := func(c *Client, provisional bool) process.ID {
 		t.Helper()
 		plugin, task := spawnWithTask(t, c, provisional)
 		all = append(all, plugin, task)
@@ -916,7 +918,7 @@ func TestProvisionalChildEndsWithItsClient(t *testing.T) {
 func TestParentsOfTasks(t *testing.T) {
 	t.Parallel()
 	c := start(t, Config{Ephemeral: true})
-	expect := func(want ...Process) {
+	expect := func(want ...process.ID) {
 		t.Helper()
 		if got, err := c.Parents(t.Context()); err != nil || !slices.Equal(got, want) {
 			t.Errorf("parents %v, %v; want %v", got, err, want)
@@ -930,7 +932,7 @@ func TestParentsOfTasks(t *testing.T) {
 	expect()
 	plugin, task := spawnWithTask(t, c, false)
 	expect(plugin)
-	for _, p := range []Process{plugin, alone} {
+	for _, p := range []process.ID{plugin, alone} {
 		if err := p.Signal(unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}

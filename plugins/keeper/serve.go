@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // envSetup is the variable in which a client passes the setup to the keeper that it starts.
@@ -34,7 +35,7 @@ const (
 const (
 	socketName  = "keeper.sock"
 	lockName    = "keeper.lock" // held while a client starts a keeper, and while a keeper shuts down
-	processName = "keeper.pid"  // contains the keeper's Process; the keeper holds the lock as long as it lives
+	processName = "keeper.pid"  // contains the keeper's process.ID; the keeper holds the lock as long as it lives
 	logName     = "keeper.log"  // stderr of the keeper: empty unless it crashed
 )
 
@@ -79,7 +80,7 @@ func Serve(ctx context.Context) error {
 	// The keeper was executed through a descriptor, whose number would be its name in ps.
 	_ = os.WriteFile("/proc/self/comm", []byte("nomad-lite"), 0)
 
-	self, err := ProcessOf(os.Getpid())
+	self, err := process.Lookup(os.Getpid())
 	if err != nil {
 		return err
 	}
@@ -101,7 +102,7 @@ type place struct {
 }
 
 // record writes self into the lock file, where [Directory.LockedBy] finds it.
-func (p *place) record(self Process) error {
+func (p *place) record(self process.ID) error {
 	if p.lock == nil {
 		return nil
 	}
@@ -178,7 +179,7 @@ func closeInherited() error {
 // server is the state of a keeper.
 type server struct {
 	setup    setup
-	self     Process
+	self     process.ID
 	oomScore string        // for children; empty means the keeper's own score
 	wake     chan struct{} // capacity 1; signals a change after which the keeper may be done
 	wg       sync.WaitGroup
@@ -198,15 +199,15 @@ type server struct {
 	agentGoneAt  time.Time // time at which agents became 0
 	joined       bool      // an agent has connected to this keeper
 	held         map[string]*storedFD
-	managedProcs []Process // processes that an earlier keeper started, as reported by the agent
-	spawned      []Process // processes that this keeper started on request: plugins and the log collector
+	managedProcs []process.ID // processes that an earlier keeper started, as reported by the agent
+	spawned      []process.ID // processes that this keeper started on request: plugins and the log collector
 	known        statuses
 	trim         *memtrim.Trimmer
-	waiters      map[Process][]waiter
-	watches      map[Process]*os.File // one pidfd for each process in waiters
+	waiters      map[process.ID][]waiter
+	watches      map[process.ID]*process.Pidfd // one pidfd for each process in waiters
 }
 
-func newServer(s setup, self Process) *server {
+func newServer(s setup, self process.ID) *server {
 	k := &server{
 		setup:       s,
 		self:        self,
@@ -214,8 +215,8 @@ func newServer(s setup, self Process) *server {
 		conns:       map[*serverConn]bool{},
 		agentGoneAt: time.Now(),
 		held:        map[string]*storedFD{},
-		waiters:     map[Process][]waiter{},
-		watches:     map[Process]*os.File{},
+		waiters:     map[process.ID][]waiter{},
+		watches:     map[process.ID]*process.Pidfd{},
 	}
 	k.ephemeral.Store(s.Ephemeral)
 	return k

@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // spawn starts a child with the descriptors that came with the request. It leaves them open.
@@ -15,22 +17,22 @@ func (k *server) spawn(p *spawnParams, fds []int) *response {
 	if p == nil {
 		return &response{Error: "spawn: no command"}
 	}
-	process, err := k.startChild(p, fds)
+	child, err := k.startChild(p, fds)
 	var errno syscall.Errno
 	switch {
 	case errors.As(err, &errno):
 		return &response{Errno: int(errno), Error: fmt.Sprintf("spawn %q", p.Name)}
 	case err != nil:
-		return &response{Process: process, Error: fmt.Sprintf("spawn %q: %v", p.Name, err)}
+		return &response{Process: child, Error: fmt.Sprintf("spawn %q: %v", p.Name, err)}
 	}
-	return &response{Process: process}
+	return &response{Process: child}
 }
 
 // startChild returns a syscall.Errno only if the program could not be executed.
-func (k *server) startChild(p *spawnParams, fds []int) (Process, error) {
+func (k *server) startChild(p *spawnParams, fds []int) (process.ID, error) {
 	exec, stdio, err := p.assign(fds)
 	if err != nil {
-		return Process{}, err
+		return process.ID{}, err
 	}
 	path := p.Path
 	if exec >= 0 {
@@ -44,7 +46,7 @@ func (k *server) startChild(p *spawnParams, fds []int) (Process, error) {
 	for _, fd := range stdio {
 		if fd < 0 && null < 0 {
 			if null, err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
-				return Process{}, fmt.Errorf("open /dev/null: %v", err)
+				return process.ID{}, fmt.Errorf("open /dev/null: %v", err)
 			}
 			defer unix.Close(null)
 		}
@@ -63,24 +65,24 @@ func (k *server) startChild(p *spawnParams, fds []int) (Process, error) {
 	k.forkMu.Lock()
 	defer k.forkMu.Unlock()
 	if k.closing {
-		return Process{}, errors.New("the keeper is ending")
+		return process.ID{}, errors.New("the keeper is ending")
 	}
 	setOOMScore(k.oomScore)
 	pid, err := syscall.ForkExec(path, argv, attr)
 	protect(k.oomScore)
 	if err != nil {
-		return Process{}, err
+		return process.ID{}, err
 	}
-	process, err := ProcessOf(pid)
+	child, err := process.Lookup(pid)
 	if err != nil {
 		// forkMu is held, so the child cannot have been reaped: /proc itself does not work.
 		_ = unix.Kill(pid, unix.SIGKILL)
-		return process, fmt.Errorf("read start time of pid %d: %v", pid, err)
+		return child, fmt.Errorf("read start time of pid %d: %v", pid, err)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.spawned = append(k.spawned, process)
-	return process, nil
+	k.spawned = append(k.spawned, child)
+	return child, nil
 }
 
 // assign maps the received descriptors to exec and stdio; -1 means that there is none.

@@ -1,5 +1,7 @@
 package keeper
 
+import "github.com/nomad-lite/nomad-lite/plugins/process"
+
 // How many exit statuses are kept. Drivers ask for session leaders, because each task has its
 // own session. Session leaders have a ring of their own, so that a task with thousands of
 // orphans cannot evict them. Each ring evicts its oldest entry.
@@ -13,7 +15,7 @@ type statuses struct {
 	leaders, others ring
 }
 
-func (s *statuses) add(p Process, status Status, leader bool) {
+func (s *statuses) add(p process.ID, status process.ExitStatus, leader bool) {
 	if leader {
 		s.leaders.add(p, status, leadersKept)
 	} else {
@@ -21,7 +23,7 @@ func (s *statuses) add(p Process, status Status, leader bool) {
 	}
 }
 
-func (s *statuses) get(p Process) (Status, bool) {
+func (s *statuses) get(p process.ID) (process.ExitStatus, bool) {
 	if status, ok := s.leaders.get(p); ok {
 		return status, true
 	}
@@ -30,14 +32,14 @@ func (s *statuses) get(p Process) (Status, bool) {
 
 // ring stores the newest entries, with an index.
 type ring struct {
-	entries []Process
+	entries []process.ID
 	next    int // index of the oldest entry once the ring is full
-	byProc  map[Process]Status
+	byProc  map[process.ID]process.ExitStatus
 }
 
-func (r *ring) add(p Process, status Status, limit int) {
+func (r *ring) add(p process.ID, status process.ExitStatus, limit int) {
 	if r.byProc == nil {
-		r.byProc = map[Process]Status{}
+		r.byProc = map[process.ID]process.ExitStatus{}
 	}
 	if _, ok := r.byProc[p]; ok {
 		return
@@ -52,7 +54,7 @@ func (r *ring) add(p Process, status Status, limit int) {
 	r.next = (r.next + 1) % limit
 }
 
-func (r *ring) get(p Process) (Status, bool) {
+func (r *ring) get(p process.ID) (process.ExitStatus, bool) {
 	status, ok := r.byProc[p]
 	return status, ok
 }

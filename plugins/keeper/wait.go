@@ -1,13 +1,15 @@
 package keeper
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // waiter is a wait request without a response.
@@ -18,33 +20,32 @@ type waiter struct {
 
 // waitLocked returns the response to a wait request, or nil if it has registered the request:
 // then the response is sent later.
-func (k *server) waitLocked(c *serverConn, id uint64, p Process) *response {
+func (k *server) waitLocked(c *serverConn, id uint64, p process.ID) *response {
 	if len(c.waits) >= maxWaiting {
 		return &response{Error: fmt.Sprintf("more than %d waits on one connection", maxWaiting)}
 	}
 	if status, ok := k.known.get(p); ok {
 		return &response{Status: status}
 	}
-	fd, err := p.open()
+	fd, err := p.Open()
 	if errors.Is(err, os.ErrProcessDone) {
 		return &response{Code: codeUnknown}
 	}
 	if err != nil {
 		// Without a pidfd, only the end of a child is certain to be noticed.
-		if st, err := readStat(p.PID); err != nil || st.start != p.StartTime || st.ppid != os.Getpid() {
+		if st, err := process.ReadStat(p.PID); err != nil || st.StartTime != p.StartTime || st.PPID != os.Getpid() {
 			return &response{Code: codeUnknown}
 		}
 	}
 	k.waiters[p] = append(k.waiters[p], waiter{c, id})
 	c.waits[id] = p
 	switch {
-	case fd < 0:
+	case fd == nil:
 	case k.watches[p] == nil:
-		f := os.NewFile(uintptr(fd), "pidfd")
-		k.watches[p] = f
-		k.wg.Go(func() { k.watch(p, f) })
+		k.watches[p] = fd
+		k.wg.Go(func() { k.watch(p, fd) })
 	default:
-		unix.Close(fd)
+		fd.Close()
 	}
 	return nil
 }
@@ -58,11 +59,11 @@ func (k *server) reap() {
 			k.forkMu.Unlock()
 			return
 		}
-		st, statErr := readStat(pid)
+		st, statErr := process.ReadStat(pid)
 		var word unix.WaitStatus
 		_, err = unix.Wait4(pid, &word, 0, nil)
 		if err == nil && statErr == nil {
-			k.ended(Process{PID: pid, StartTime: st.start}, statusOf(int(word)), st.session == pid)
+			k.ended(process.ID{PID: pid, StartTime: st.StartTime}, process.ExitStatusOf(int(word)), st.Session == pid)
 		}
 		k.forkMu.Unlock()
 	}
@@ -71,26 +72,21 @@ func (k *server) reap() {
 // nextZombie returns the pid of a child that has ended, 0 if there is none. It does not reap
 // the child.
 func nextZombie() (int, error) {
-	var info unix.Siginfo
-	for {
-		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
-		if !errors.Is(err, unix.EINTR) {
-			return siginfoPID(&info), err
-		}
-	}
+	pid, _, err := process.Waitid(unix.P_ALL, 0, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT)
+	return pid, err
 }
 
 // ended records the status of p and answers the waiters of p.
-func (k *server) ended(p Process, status Status, leader bool) {
+func (k *server) ended(p process.ID, status process.ExitStatus, leader bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.spawned = slices.DeleteFunc(k.spawned, func(s Process) bool { return s == p })
+	k.spawned = slices.DeleteFunc(k.spawned, func(s process.ID) bool { return s == p })
 	k.known.add(p, status, leader)
 	k.answerWaitsLocked(p, response{Status: status})
 }
 
 // answerWaitsLocked sends the same response to all waiters of p.
-func (k *server) answerWaitsLocked(p Process, resp response) {
+func (k *server) answerWaitsLocked(p process.ID, resp response) {
 	for _, w := range k.waiters[p] {
 		own := resp // copied: each waiter's response has its own id and stays queued
 		own.ID = w.id
@@ -101,10 +97,10 @@ func (k *server) answerWaitsLocked(p Process, resp response) {
 }
 
 // forgetWaitsLocked removes the waiters of p and closes its pidfd.
-func (k *server) forgetWaitsLocked(p Process) {
+func (k *server) forgetWaitsLocked(p process.ID) {
 	delete(k.waiters, p)
-	if f := k.watches[p]; f != nil {
-		f.Close()
+	if fd := k.watches[p]; fd != nil {
+		fd.Close()
 		delete(k.watches, p)
 	}
 }
@@ -112,17 +108,8 @@ func (k *server) forgetWaitsLocked(p Process) {
 // watch waits for the end of a process that may not be a child of the keeper: the child of a
 // living driver, or a process that an earlier keeper has started. It returns early when the
 // last waiter is removed.
-func (k *server) watch(p Process, f *os.File) {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return
-	}
-	err = raw.Read(func(fd uintptr) bool {
-		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(poll, 0)
-		return n > 0 || err != nil && !errors.Is(err, unix.EINTR)
-	})
-	if err != nil {
+func (k *server) watch(p process.ID, fd *process.Pidfd) {
+	if err := fd.Wait(context.Background()); err != nil {
 		return // forgetWaitsLocked has closed the pidfd
 	}
 
@@ -133,12 +120,11 @@ func (k *server) watch(p Process, f *os.File) {
 	if len(k.waiters[p]) == 0 {
 		return
 	}
-	if st, err := readStat(p.PID); err == nil && st.start == p.StartTime && st.ppid == os.Getpid() {
+	if st, err := process.ReadStat(p.PID); err == nil && st.StartTime == p.StartTime && st.PPID == os.Getpid() {
 		return // reap sends the response
 	}
-	var status Status
-	ok := false
-	if err := raw.Control(func(fd uintptr) { status, ok = exited(p, int(fd)) }); err != nil || !ok {
+	status, ok := p.ExitStatus(fd)
+	if !ok {
 		k.answerWaitsLocked(p, response{Code: codeUnknown})
 		return
 	}
@@ -147,16 +133,10 @@ func (k *server) watch(p Process, f *os.File) {
 }
 
 // unwaitLocked removes one waiter.
-func (k *server) unwaitLocked(c *serverConn, id uint64, p Process) {
+func (k *server) unwaitLocked(c *serverConn, id uint64, p process.ID) {
 	delete(c.waits, id)
 	k.waiters[p] = slices.DeleteFunc(k.waiters[p], func(w waiter) bool { return w == waiter{c, id} })
 	if len(k.waiters[p]) == 0 {
 		k.forgetWaitsLocked(p)
 	}
-}
-
-// siginfoPID returns si_pid, which follows three 32-bit numbers, aligned like a pointer.
-func siginfoPID(info *unix.Siginfo) int {
-	const offset = (12 + unsafe.Sizeof(uintptr(0)) - 1) &^ (unsafe.Sizeof(uintptr(0)) - 1)
-	return int(*(*int32)(unsafe.Add(unsafe.Pointer(info), offset)))
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // A frame is four bytes of length, big-endian, followed by one JSON message. Descriptors are
@@ -51,10 +53,10 @@ type request struct {
 	Op           op           `json:"op"`
 	Agent        bool         `json:"agent,omitempty"` // hello: the client is an agent
 	Spawn        *spawnParams `json:"spawn,omitempty"`
-	Process      Process      `json:"process,omitzero"` // wait, confirm: the process
+	Process      process.ID   `json:"process,omitzero"` // wait, confirm: the process
 	ListFDs      []string     `json:"keys,omitempty"`   // hold, take, drop: one key per descriptor
 	Drain        []bool       `json:"drain,omitempty"`  // hold: whether the keeper drains each descriptor
-	ManagedProcs []Process    `json:"wards,omitempty"`  // adopt: the processes
+	ManagedProcs []process.ID `json:"wards,omitempty"`  // adopt: the processes
 	Args         []string     `json:"args,omitempty"`   // replace: argv
 	Dir          string       `json:"dir,omitempty"`    // move: the path of the directory
 }
@@ -78,17 +80,17 @@ type spawnParams struct {
 // response is a message from the keeper. The descriptors of a take follow in the order of its
 // keys.
 type response struct {
-	ID      uint64   `json:"id"`
-	Error   string   `json:"error,omitempty"`
-	Code    string   `json:"code,omitempty"`   // identifies errors that a caller branches on
-	Errno   int      `json:"errno,omitempty"`  // spawn: the error of the kernel
-	Process Process  `json:"process,omitzero"` // spawn: the child; hello: the keeper
-	Status  Status   `json:"status,omitzero"`
-	ListFDs []string `json:"keys,omitempty"`
-	Drain   []bool   `json:"drain,omitempty"`
+	ID      uint64             `json:"id"`
+	Error   string             `json:"error,omitempty"`
+	Code    string             `json:"code,omitempty"`   // identifies errors that a caller branches on
+	Errno   int                `json:"errno,omitempty"`  // spawn: the error of the kernel
+	Process process.ID         `json:"process,omitzero"` // spawn: the child; hello: the keeper
+	Status  process.ExitStatus `json:"status,omitzero"`
+	ListFDs []string           `json:"keys,omitempty"`
+	Drain   []bool             `json:"drain,omitempty"`
 
-	Parents   []Process `json:"parents,omitempty"`
-	Ephemeral bool      `json:"ephemeral,omitempty"` // hello: the keeper is ephemeral
+	Parents   []process.ID `json:"parents,omitempty"`
+	Ephemeral bool         `json:"ephemeral,omitempty"` // hello: the keeper is ephemeral
 }
 
 const (
@@ -155,7 +157,12 @@ func (w *wire) send(msg any, fds ...int) error {
 
 // errDescriptors means that a frame arrived without its descriptors, because this process has
 // reached its limit. The message itself is decoded.
-var errDescriptors = errors.New("no free file descriptors (ulimit -n)")
+var errDescriptors error = descriptorsError{}
+
+type descriptorsError struct{}
+
+func (descriptorsError) Error() string { return "no free file descriptors (ulimit -n)" }
+func (descriptorsError) Unwrap() error { return unix.EMFILE }
 
 // receive reads one frame into msg. The caller owns the returned descriptors; on an error
 // there are none.
@@ -302,7 +309,7 @@ func dialIn(home *os.File, path string) (*net.UnixConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := SameUser(conn); err != nil {
+	if err := process.SameUser(conn); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("keeper socket %s: %w", path, err)
 	}
@@ -314,27 +321,4 @@ func (s *socketPath) close() {
 		s.home.Close()
 		s.home = nil
 	}
-}
-
-// SameUser returns an error unless the process at the other end of a unix socket has the same
-// user as this process, or had it when it connected.
-func SameUser(conn *net.UnixConn) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var cred *unix.Ucred
-	var inner error
-	if err := raw.Control(func(fd uintptr) {
-		cred, inner = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return err
-	}
-	if inner != nil {
-		return fmt.Errorf("peer credentials: %w", inner)
-	}
-	if int(cred.Uid) != os.Geteuid() {
-		return fmt.Errorf("peer is user %d, not %d", cred.Uid, os.Geteuid())
-	}
-	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 func frame(body string) []byte {
@@ -187,44 +188,27 @@ func mustJSON(v any) []byte {
 func TestStatuses(t *testing.T) {
 	t.Parallel()
 	var s statuses
-	s.add(Process{PID: 1}, Status{ExitCode: 1}, true)
+	s.add(process.ID{PID: 1}, process.ExitStatus{ExitCode: 1}, true)
 	for i := range 10 * othersKept { // orphans of one task
-		s.add(Process{PID: 100 + i}, Status{}, false)
+		s.add(process.ID{PID: 100 + i}, process.ExitStatus{}, false)
 	}
-	if st, ok := s.get(Process{PID: 1}); !ok || st.ExitCode != 1 {
+	if st, ok := s.get(process.ID{PID: 1}); !ok || st.ExitCode != 1 {
 		t.Error("orphans push out the status of a session leader")
 	}
-	if _, ok := s.get(Process{PID: 100}); ok {
+	if _, ok := s.get(process.ID{PID: 100}); ok {
 		t.Error("orphans are remembered without a limit")
 	}
-	if _, ok := s.get(Process{PID: 100 + 10*othersKept - 1}); !ok {
+	if _, ok := s.get(process.ID{PID: 100 + 10*othersKept - 1}); !ok {
 		t.Error("the last orphan is forgotten")
 	}
 	for i := range leadersKept {
-		s.add(Process{PID: 100_000 + i}, Status{}, true)
+		s.add(process.ID{PID: 100_000 + i}, process.ExitStatus{}, true)
 	}
-	if _, ok := s.get(Process{PID: 1}); ok {
+	if _, ok := s.get(process.ID{PID: 1}); ok {
 		t.Error("leaders are remembered without a limit")
 	}
 	if n := len(s.leaders.byProc) + len(s.others.byProc); n != leadersKept+othersKept {
 		t.Errorf("%d statuses are kept, want %d", n, leadersKept+othersKept)
-	}
-}
-
-func TestParseStat(t *testing.T) {
-	t.Parallel()
-	const rest = " Z 12 34 56 0 -1 4228100 103 0 0 0 0 0 0 0 20 0 1 0 7890 0 0 18446744073709551615 0 0 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 2304"
-	want := stat{state: 'Z', ppid: 12, session: 56, start: 7890, exit: 2304}
-	for _, name := range []string{"sleep", "a b", ") R 1 1 1", "((", ""} {
-		got, err := parseStat([]byte("99 (" + name + ")" + rest + "\n"))
-		if err != nil || got != want {
-			t.Errorf("program named %q: %+v, %v", name, got, err)
-		}
-	}
-	for _, text := range []string{"", "99", "99 (x)", "99 (x) Z 1 2", "99 (x)" + strings.Replace(rest, "7890", "x", 1)} {
-		if got, err := parseStat([]byte(text)); err == nil {
-			t.Errorf("%q is read as %+v", text, got)
-		}
 	}
 }
 
@@ -246,7 +230,7 @@ func FuzzReadFrame(f *testing.F) {
 // FuzzRequests sends requests to a server in this process.
 func FuzzRequests(f *testing.F) {
 	for _, req := range []request{
-		{Op: opHello, Agent: true}, {Op: opWait, Process: Process{PID: 1, StartTime: 2}}, {Op: opCancel, ID: 3},
+		{Op: opHello, Agent: true}, {Op: opWait, Process: process.ID{PID: 1, StartTime: 2}}, {Op: opCancel, ID: 3},
 		{Op: opHold, ListFDs: []string{"a"}, Drain: []bool{true}}, {Op: opTake, ListFDs: []string{"a"}}, {Op: opDrop, ListFDs: []string{"a"}}, {Op: opKeys}, {Op: opSpawn},
 	} {
 		f.Add(mustJSON(req), 1)
@@ -259,10 +243,10 @@ func FuzzRequests(f *testing.F) {
 		if req.Op == opSpawn {
 			req.Spawn = nil // the fuzzer must not start programs
 		}
-		k := newServer(setup{Linger: time.Minute}, Process{})
+		k := newServer(setup{Linger: time.Minute}, process.ID{})
 		k.trim = memtrim.New(25, 25)
 		defer k.trim.Stop()
-		c := &serverConn{server: k, agent: true, waits: map[uint64]Process{}, ready: make(chan struct{}, 1)}
+		c := &serverConn{server: k, agent: true, waits: map[uint64]process.ID{}, ready: make(chan struct{}, 1)}
 		var fds []int
 		for range files % 4 {
 			fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 )
 
@@ -15,7 +15,7 @@ func TestReattachWithoutDescriptorsKeepsThePlugin(t *testing.T) {
 	first := mustStart(t, cfg)
 	rec := first.Record()
 	first.Detach()
-	process := keeper.Process{PID: rec.Pid, StartTime: rec.StartTime}
+	id := process.ID{PID: rec.Pid, StartTime: rec.StartTime}
 	failed, reattached := 0, 0
 	for free := range 12 {
 		restore := processtest.LimitDescriptors(t, free)
@@ -30,7 +30,7 @@ func TestReattachWithoutDescriptorsKeepsThePlugin(t *testing.T) {
 		default:
 			t.Errorf("%d descriptors: %v, want %v", free, err, ErrExhausted)
 		}
-		if !process.Alive() {
+		if !id.Alive() {
 			t.Fatalf("%d descriptors: the plugin was ended, %v", free, err)
 		}
 	}

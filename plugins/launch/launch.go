@@ -28,14 +28,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // Keeper starts the process, so that it is not a child of the agent, and stores the
 // descriptors that must outlive the agent. *keeper.Client implements it.
 type Keeper interface {
-	Spawn(context.Context, keeper.Command) (keeper.Process, error)
-	Confirm(context.Context, keeper.Process) error
-	Wait(context.Context, keeper.Process) (keeper.Status, error)
+	Spawn(context.Context, keeper.Command) (process.ID, error)
+	Confirm(context.Context, process.ID) error
+	Wait(context.Context, process.ID) (process.ExitStatus, error)
 	StoreDrainedFD(ctx context.Context, key string, f *os.File) error
 	GetFD(key string) (*os.File, error)
 	RemoveFD(ctx context.Context, key string) error
@@ -103,7 +104,7 @@ type Plugin struct {
 	logger       hclog.Logger
 	client       *plugin.Client
 	conn         *grpc.ClientConn
-	proc         *process
+	proc         *handle
 	addr         handshake
 	peerVerified atomic.Bool // set if addr is a unix socket and the plugin itself listens on it
 	info         base.Info
@@ -183,7 +184,7 @@ func (p *Plugin) start(ctx context.Context) error {
 	if len(p.cfg.SocketDir) > MaxSocketDir {
 		return fmt.Errorf("socket directory %s: longer than %d characters, a unix socket in it cannot be named", p.cfg.SocketDir, MaxSocketDir)
 	}
-	if _, err := keeper.BootID(); err != nil {
+	if _, err := process.BootID(); err != nil {
 		return err // without the boot id the next agent could not reattach the plugin
 	}
 	began := time.Now()
@@ -271,7 +272,7 @@ func (p *Plugin) PID() int { return p.proc.PID }
 // Confirm makes the keeper keep the process when the agent dies. Until then the keeper kills
 // it with the agent, because no later agent could find it. The caller must have stored Record.
 func (p *Plugin) Confirm(ctx context.Context) error {
-	return p.cfg.Keeper.Confirm(ctx, p.proc.Process)
+	return p.cfg.Keeper.Confirm(ctx, p.proc.ID)
 }
 
 // Driver returns the plugin's driver; nil if the plugin is not a driver.
@@ -304,7 +305,7 @@ func (p *Plugin) CheckHealth(ctx context.Context) error {
 		conn, dialErr := p.open(ctx)
 		if dialErr == nil {
 			conn.Close()
-		} else if keeper.Exhausted(dialErr) {
+		} else if process.Exhausted(dialErr) {
 			return nil // the state of the socket is unknown: this process is out of descriptors
 		}
 		return fmt.Errorf("%s: does not answer on its socket any more: %w", p.cfg.subject(), err)
@@ -465,7 +466,7 @@ func (p *Plugin) exitError() error {
 	ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
 	defer cancel()
 	what := ""
-	status, err := p.cfg.Keeper.Wait(ctx, p.proc.Process)
+	status, err := p.cfg.Keeper.Wait(ctx, p.proc.ID)
 	switch {
 	case err != nil:
 		what = "exited with unknown status"

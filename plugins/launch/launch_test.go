@@ -24,7 +24,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // logs collects the output of a logger.
@@ -640,11 +640,11 @@ func TestZombieHasEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = cmd.Wait() }()
-	kp, err := keeper.ProcessOf(cmd.Process.Pid)
+	kp, err := process.Lookup(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := openProcess(kp)
+	p, err := openHandle(kp)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -654,12 +654,12 @@ func TestZombieHasEnded(t *testing.T) {
 		t.Error("the end was not seen")
 	}
 	<-p.done
-	if again, err := openProcess(kp); err != nil {
+	if again, err := openHandle(kp); err != nil {
 		t.Errorf("a zombie cannot be opened: %v", err)
 	} else {
 		again.close()
 	}
-	if _, err := openProcess(keeper.Process{PID: kp.PID, StartTime: kp.StartTime + 1}); !errors.Is(err, errProcessGone) {
+	if _, err := openHandle(process.ID{PID: kp.PID, StartTime: kp.StartTime + 1}); !errors.Is(err, os.ErrProcessDone) {
 		t.Errorf("another start time: %v", err)
 	}
 }
@@ -707,11 +707,11 @@ func TestReattachStranger(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = stranger.Process.Kill(); _ = stranger.Wait() }()
-	real, err := keeper.ProcessOf(stranger.Process.Pid)
+	real, err := process.Lookup(stranger.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	boot, err := keeper.BootID()
+	boot, err := process.BootID()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -741,7 +741,7 @@ func TestReattachStranger(t *testing.T) {
 func TestUnansweredCallNamesTheSocket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlugin(Config{Name: "x"})
-		p.proc = &process{done: make(chan struct{})}
+		p.proc = &handle{done: make(chan struct{})}
 		p.addr = handshake{network: "unix", addr: "/run/x.sock"}
 		err := p.explainCall(t.Context(), "PluginInfo", driver.ErrPluginDown)
 		if want := "PluginInfo: the process runs, and nothing answers gRPC on its socket /run/x.sock"; err.Error() != want {

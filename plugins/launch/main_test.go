@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 func TestMain(m *testing.M) {
@@ -82,18 +83,18 @@ func leftovers() string {
 // direct is a Keeper that starts its children from the test process.
 type direct struct {
 	mu    sync.Mutex
-	kids  map[keeper.Process]*kid
+	kids  map[process.ID]*kid
 	held  map[string]*os.File
 	total int
 }
 
 type kid struct {
 	done   chan struct{}
-	status keeper.Status
+	status process.ExitStatus
 }
 
 func newDirect(t testing.TB) *direct {
-	d := &direct{kids: map[keeper.Process]*kid{}, held: map[string]*os.File{}}
+	d := &direct{kids: map[process.ID]*kid{}, held: map[string]*os.File{}}
 	t.Cleanup(func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -104,9 +105,9 @@ func newDirect(t testing.TB) *direct {
 	return d
 }
 
-func (d *direct) Confirm(context.Context, keeper.Process) error { return nil }
+func (d *direct) Confirm(context.Context, process.ID) error { return nil }
 
-func (d *direct) Spawn(_ context.Context, c keeper.Command) (keeper.Process, error) {
+func (d *direct) Spawn(_ context.Context, c keeper.Command) (process.ID, error) {
 	path := c.Path
 	if c.Exec != nil {
 		path = "/proc/self/fd/" + strconv.Itoa(int(c.Exec.Fd()))
@@ -120,11 +121,11 @@ func (d *direct) Spawn(_ context.Context, c keeper.Command) (keeper.Process, err
 		cmd.Stderr = c.Stderr
 	}
 	if err := cmd.Start(); err != nil {
-		return keeper.Process{}, err
+		return process.ID{}, err
 	}
-	p, err := keeper.ProcessOf(cmd.Process.Pid)
+	p, err := process.Lookup(cmd.Process.Pid)
 	if err != nil {
-		return keeper.Process{}, err
+		return process.ID{}, err
 	}
 	k := &kid{done: make(chan struct{})}
 	d.mu.Lock()
@@ -144,18 +145,18 @@ func (d *direct) Spawn(_ context.Context, c keeper.Command) (keeper.Process, err
 	return p, nil
 }
 
-func (d *direct) Wait(ctx context.Context, p keeper.Process) (keeper.Status, error) {
+func (d *direct) Wait(ctx context.Context, p process.ID) (process.ExitStatus, error) {
 	d.mu.Lock()
 	k := d.kids[p]
 	d.mu.Unlock()
 	if k == nil {
-		return keeper.Status{}, keeper.ErrUnknown
+		return process.ExitStatus{}, keeper.ErrUnknown
 	}
 	select {
 	case <-k.done:
 		return k.status, nil
 	case <-ctx.Done():
-		return keeper.Status{}, ctx.Err()
+		return process.ExitStatus{}, ctx.Err()
 	}
 }
 
@@ -206,10 +207,10 @@ type lost struct {
 	*direct
 	socketDir string // the keeper dies when the plugin has a socket there; empty means at once
 	once      sync.Once
-	first     keeper.Process
+	first     process.ID
 }
 
-func (l *lost) Spawn(ctx context.Context, c keeper.Command) (keeper.Process, error) {
+func (l *lost) Spawn(ctx context.Context, c keeper.Command) (process.ID, error) {
 	err := errors.New("")
 	l.once.Do(func() {
 		if l.first, err = l.direct.Spawn(ctx, c); err == nil {
@@ -223,7 +224,7 @@ func (l *lost) Spawn(ctx context.Context, c keeper.Command) (keeper.Process, err
 		}
 	})
 	if errors.Is(err, keeper.ErrLost) {
-		return keeper.Process{}, err
+		return process.ID{}, err
 	}
 	return l.direct.Spawn(ctx, c)
 }

@@ -11,7 +11,7 @@ import (
 	plugin "github.com/hashicorp/go-plugin"
 	"github.com/hashicorp/go-plugin/runner"
 
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // ReattachConfig is the data with which another agent reattaches a running plugin.
@@ -21,15 +21,15 @@ type ReattachConfig struct {
 	Addr      string
 	Pid       int
 	StartTime uint64
-	BootID    string // see keeper.BootID
+	BootID    string // see process.BootID
 	Streams   string // prefix of the keys under which the keeper holds the plugin's streams
 }
 
 // ThisBoot reports whether the record was made since the last boot. If not, its pid belongs to
 // an unrelated process. The error can be ErrExhausted.
 func (r ReattachConfig) ThisBoot() (bool, error) {
-	id, err := keeper.BootID()
-	if keeper.Exhausted(err) {
+	id, err := process.BootID()
+	if process.Exhausted(err) {
 		err = fmt.Errorf("%w: %w", ErrExhausted, err)
 	}
 	return err == nil && r.BootID == id, err
@@ -44,10 +44,10 @@ var ErrProcessChanged = errors.New("the recorded plugin process is gone")
 var ErrExhausted = errors.New("out of descriptors or memory")
 
 // Runs reports whether the process of the record executes the file, as
-// [keeper.Process.SameExecutable] does. The error can be ErrExhausted.
+// [process.ID.SameExecutable] does. The error can be ErrExhausted.
 func (r ReattachConfig) Runs(file *os.File) (bool, error) {
-	same, err := keeper.Process{PID: r.Pid, StartTime: r.StartTime}.SameExecutable(file)
-	if keeper.Exhausted(err) {
+	same, err := process.ID{PID: r.Pid, StartTime: r.StartTime}.SameExecutable(file)
+	if process.Exhausted(err) {
 		err = fmt.Errorf("%w: %w", ErrExhausted, err)
 	}
 	return same, err
@@ -55,7 +55,7 @@ func (r ReattachConfig) Runs(file *os.File) (bool, error) {
 
 // Record returns the data with which another agent reattaches the plugin.
 func (p *Plugin) Record() ReattachConfig {
-	boot, _ := keeper.BootID() // Start and Reattach have cached the boot id
+	boot, _ := process.BootID() // Start and Reattach have cached the boot id
 	return ReattachConfig{
 		Protocol:  string(plugin.ProtocolGRPC),
 		Network:   p.addr.network,
@@ -77,7 +77,7 @@ func Reattach(ctx context.Context, cfg Config, rec ReattachConfig) (*Plugin, err
 	p := newPlugin(cfg)
 	if err := p.reattach(ctx, rec); err != nil {
 		switch {
-		case keeper.Exhausted(err):
+		case process.Exhausted(err):
 			err = fmt.Errorf("%w: %w", ErrExhausted, err)
 			fallthrough
 		case p.proc == nil:
@@ -102,8 +102,8 @@ func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 	if err != nil {
 		return fmt.Errorf("%w: %v", ErrProcessChanged, err)
 	}
-	proc, err := openProcess(keeper.Process{PID: rec.Pid, StartTime: rec.StartTime})
-	if errors.Is(err, errProcessGone) {
+	proc, err := openHandle(process.ID{PID: rec.Pid, StartTime: rec.StartTime})
+	if errors.Is(err, os.ErrProcessDone) {
 		return ErrProcessChanged
 	}
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
-	proc "github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 var (
@@ -140,18 +140,18 @@ func (l *launcher) spawn(ctx context.Context) error {
 	if err != nil {
 		return explainSpawn(err, p.cfg.Path, p.cfg.Exec)
 	}
-	p.proc, err = openProcess(kp)
+	p.proc, err = openHandle(kp)
 	if err == nil {
 		// Agent and keeper may be protected from the OOM killer. A plugin would pass the
 		// protection on to downloads, commands and tasks, before their code can reset it.
-		if resetErr := proc.ResetOOMScore(kp.PID); resetErr != nil {
+		if resetErr := process.ResetOOMScore(kp.PID); resetErr != nil {
 			p.logger.Warn("plugin is protected from the lack of memory as the agent is", "error", resetErr)
 		}
 	}
 	switch {
-	case errors.Is(err, errProcessGone):
+	case errors.Is(err, os.ErrProcessDone):
 		// The process has died already, and the keeper has reaped it.
-		p.proc, err = goneProcess(kp), nil
+		p.proc, err = endedHandle(kp), nil
 	case err != nil:
 		_ = kp.Signal(unix.SIGKILL) // an error means that the process has ended
 	}
@@ -161,16 +161,16 @@ func (l *launcher) spawn(ctx context.Context) error {
 // spawnWritten starts a program. While the file is open for writing, it retries for a quarter
 // of a second: the file may have just been installed, and a child that the installer has
 // forked holds the file open until the child calls exec.
-func spawnWritten(ctx context.Context, k Keeper, command keeper.Command) (keeper.Process, error) {
+func spawnWritten(ctx context.Context, k Keeper, command keeper.Command) (process.ID, error) {
 	for delay := time.Millisecond; ; delay *= 2 {
-		process, err := k.Spawn(ctx, command)
+		id, err := k.Spawn(ctx, command)
 		if !errors.Is(err, unix.ETXTBSY) || delay > 128*time.Millisecond {
-			return process, err
+			return id, err
 		}
 		select {
 		case <-time.After(delay):
 		case <-ctx.Done():
-			return keeper.Process{}, err
+			return process.ID{}, err
 		}
 	}
 }
@@ -222,7 +222,7 @@ func killWithStdout(pipe string) (killed bool, err error) {
 		if err != nil {
 			return killed, err
 		}
-		p, err := keeper.ProcessOf(pid) // before its stdout is read: the pid may be reused
+		p, err := process.Lookup(pid) // before its stdout is read: the pid may be reused
 		if target, linkErr := os.Readlink(link); linkErr != nil || target != pipe {
 			continue // another process, perhaps of another user, or the process has ended
 		}
@@ -385,19 +385,9 @@ func explainDial(h handshake, err error) error {
 // The session is checked, not the pid, because a script may have started the program that
 // listens.
 func checkPeer(conn *net.UnixConn, pid int) error {
-	raw, err := conn.SyscallConn()
+	cred, err := process.Peer(conn)
 	if err != nil {
 		return err
-	}
-	var cred *unix.Ucred
-	var credErr error
-	if err := raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); err != nil {
-		return err
-	}
-	if credErr != nil {
-		return fmt.Errorf("peer credentials: %w", credErr)
 	}
 	if cred.Pid == 0 { // in another pid namespace
 		if uid := int(cred.Uid); uid != os.Geteuid() {

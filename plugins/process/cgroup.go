@@ -119,7 +119,7 @@ func isDir(path string) (bool, error) {
 
 // unlessGone returns err, the error of reading a kernel file. It returns nil if err
 // means that the process or the cgroup of the file does not exist. No other error is
-// evidence of that: see [keeper.Exhausted].
+// evidence of that: see [Exhausted].
 func unlessGone(err error) error {
 	for _, gone := range []error{fs.ErrNotExist, os.ErrProcessDone, unix.ESRCH, unix.ENODEV, unix.ENOTDIR} {
 		if errors.Is(err, gone) {
@@ -208,16 +208,16 @@ func (g Cgroup) Kill(ctx context.Context) error {
 func (g Cgroup) killEach() {
 	g.freeze("FROZEN")
 	defer g.freeze("THAWED")
-	fds := map[int]int{}
+	fds := map[int]*Pidfd{}
 	pids, _ := g.PIDs() // Kill reports the error
 	for _, pid := range pids {
-		fd, err := unix.PidfdOpen(pid, 0)
-		if err != nil && !errors.Is(err, unix.ESRCH) {
-			fd = -1 // the kernel has no pidfds
-		} else if err != nil {
-			continue
+		fd, err := OpenPidfd(pid)
+		if err == nil {
+			defer fd.Close()
 		}
-		fds[pid] = fd
+		if !errors.Is(err, os.ErrProcessDone) {
+			fds[pid] = fd // nil if the kernel has no pidfds
+		}
 	}
 	// A pid that was opened before and is still in the cgroup is the same process, so its
 	// pidfd cannot refer to a process of another task with a reused pid.
@@ -225,15 +225,10 @@ func (g Cgroup) killEach() {
 	for _, pid := range pids {
 		fd, open := fds[pid]
 		switch {
-		case open && fd >= 0:
-			unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+		case fd != nil:
+			fd.Signal(unix.SIGKILL)
 		case open:
 			unix.Kill(pid, unix.SIGKILL)
-		}
-	}
-	for _, fd := range fds {
-		if fd >= 0 {
-			unix.Close(fd)
 		}
 	}
 }

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
 // FindLeftovers returns the processes that belong to a task: the processes in a cgroup
@@ -21,19 +19,19 @@ import (
 // task's name in their environment. It omits zombies and the calling process. A process
 // that has left the cgroup and has changed its environment cannot be found. With an
 // error processes can be missing, because this process could not read the kernel's
-// data: see [keeper.Exhausted].
-func FindLeftovers(allocID, task string) ([]keeper.Process, error) {
+// data: see [Exhausted].
+func FindLeftovers(allocID, task string) ([]ID, error) {
 	groups, err := Cgroups(allocID, task)
 	errs := []error{err}
-	var found []keeper.Process
+	var found []ID
 	for _, g := range groups {
 		// The start times are read before the cgroup is listed again, so that no start time
 		// belongs to a process with a reused pid.
-		processes := map[int]keeper.Process{}
+		processes := map[int]ID{}
 		pids, err := g.PIDs()
 		errs = append(errs, err)
 		for _, pid := range pids {
-			p, err := keeper.ProcessOf(pid)
+			p, err := Lookup(pid)
 			errs = append(errs, unlessGone(err))
 			if err == nil {
 				processes[pid] = p
@@ -65,7 +63,7 @@ func FindLeftovers(allocID, task string) ([]keeper.Process, error) {
 //
 // The caller must ensure that no driver starts the task at the same time. EndLeftovers
 // may be called for a task without processes.
-func EndLeftovers(ctx context.Context, allocID, task string) (ended []keeper.Process, err error) {
+func EndLeftovers(ctx context.Context, allocID, task string) (ended []ID, err error) {
 	ended, err = FindLeftovers(allocID, task)
 	errs := []error{err}
 	groups, err := Cgroups(allocID, task)
@@ -111,12 +109,12 @@ func KillMarked(ctx context.Context, allocID, task string) error {
 // Marked returns the processes whose environment names a task, in any cgroup, except
 // the calling process. It omits processes whose environment the kernel does not show to
 // this user. With an error processes can be missing.
-func Marked(allocID, task string) ([]keeper.Process, error) {
+func Marked(allocID, task string) ([]ID, error) {
 	if allocID == "" || task == "" {
 		return nil, nil
 	}
-	var marked []keeper.Process
-	err := eachMarked(func(p keeper.Process, mark Mark) {
+	var marked []ID
+	err := eachMarked(func(p ID, mark Mark) {
 		if mark == (Mark{allocID, task}) {
 			marked = append(marked, p)
 		}
@@ -133,13 +131,13 @@ type Mark struct {
 // environment. With an error tasks can be missing.
 func AllMarks() (map[Mark]bool, error) {
 	marks := map[Mark]bool{}
-	err := eachMarked(func(_ keeper.Process, mark Mark) { marks[mark] = true })
+	err := eachMarked(func(_ ID, mark Mark) { marks[mark] = true })
 	return marks, err
 }
 
 // eachMarked calls f with the processes that were started for any task. With an error f
 // was not called for some processes.
-func eachMarked(f func(keeper.Process, Mark)) error {
+func eachMarked(f func(ID, Mark)) error {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
 		return fmt.Errorf("find processes: %w", err)
@@ -150,7 +148,7 @@ func eachMarked(f func(keeper.Process, Mark)) error {
 			continue
 		}
 		// The start time is read first: a later process with the same pid has another one.
-		p, err := keeper.ProcessOf(pid)
+		p, err := Lookup(pid)
 		var env []byte
 		if err == nil {
 			env, err = os.ReadFile("/proc/" + name.Name() + "/environ") // empty for a zombie

@@ -14,12 +14,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 )
 
 // sleeper starts a process that ends when the test ends, at the latest.
-func sleeper(t *testing.T, env ...string) (keeper.Process, <-chan error) {
+func sleeper(t *testing.T, env ...string) (ID, <-chan error) {
 	t.Helper()
 	cmd := exec.Command("sleep", "3600")
 	cmd.Env = append([]string{"PATH=/usr/bin:/bin"}, env...)
@@ -35,7 +34,7 @@ func sleeper(t *testing.T, env ...string) (keeper.Process, <-chan error) {
 		cmd.Process.Kill()
 		<-exited
 	})
-	p, err := keeper.ProcessOf(cmd.Process.Pid)
+	p, err := Lookup(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +67,7 @@ func makeCgroup(t *testing.T, tree, allocID, task string) Cgroup {
 	return Cgroup(dir)
 }
 
-func enter(t *testing.T, g Cgroup, p keeper.Process) {
+func enter(t *testing.T, g Cgroup, p ID) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(string(g), "cgroup.procs"), []byte(strconv.Itoa(p.PID)), 0); err != nil {
 		t.Fatal(err)
@@ -88,11 +87,11 @@ func TestEndLeftoversByCgroup(t *testing.T) {
 			enter(t, otherGroup, kept)
 			sibling, _ := sleeper(t, environment(id, "db")...)
 
-			if got, err := FindLeftovers(id, "web"); err != nil || !slices.Equal(got, []keeper.Process{left}) {
+			if got, err := FindLeftovers(id, "web"); err != nil || !slices.Equal(got, []ID{left}) {
 				t.Errorf("found %v, %v, want %v", got, err, left)
 			}
 			ended, err := EndLeftovers(t.Context(), id, "web")
-			if err != nil || !slices.Equal(ended, []keeper.Process{left}) {
+			if err != nil || !slices.Equal(ended, []ID{left}) {
 				t.Errorf("ended %v, %v, want %v", ended, err, left)
 			}
 			<-exited
@@ -111,7 +110,7 @@ func TestEndLeftoversByCgroup(t *testing.T) {
 
 // awaitMark waits until the environment of a process is readable. It is empty for a
 // short time after execve.
-func awaitMark(t *testing.T, p keeper.Process, allocID, task string) {
+func awaitMark(t *testing.T, p ID, allocID, task string) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		found, err := FindLeftovers(allocID, task)
@@ -130,7 +129,7 @@ func awaitMark(t *testing.T, p keeper.Process, allocID, task string) {
 func TestEndLeftoversByEnvironment(t *testing.T) {
 	id := newAllocID()
 	left, exited := sleeper(t, environment(id, "web")...)
-	var kept []keeper.Process
+	var kept []ID
 	for _, env := range [][]string{
 		nil,
 		environment(id, "we"),
@@ -146,7 +145,7 @@ func TestEndLeftoversByEnvironment(t *testing.T) {
 		t.Errorf("the marks of all processes lack the task: %v", err)
 	}
 	ended, err := EndLeftovers(t.Context(), id, "web")
-	if err != nil || !slices.Equal(ended, []keeper.Process{left}) {
+	if err != nil || !slices.Equal(ended, []ID{left}) {
 		t.Errorf("ended %v, %v, want %v", ended, err, left)
 	}
 	<-exited
@@ -175,7 +174,7 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 	for _, by := range []string{"cgroup", "environment"} {
 		t.Run(by, func(t *testing.T) {
 			id := newAllocID()
-			var left keeper.Process
+			var left ID
 			var exited <-chan error
 			if by == "cgroup" {
 				group := makeCgroup(t, "freezer", id, "web")
@@ -186,7 +185,7 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 					pids, err := group.PIDs()
 					killErr := group.Kill(t.Context())
 					restore()
-					if !keeper.Exhausted(err) || !keeper.Exhausted(killErr) {
+					if !Exhausted(err) || !Exhausted(killErr) {
 						t.Errorf("PIDs: %v, %v, Kill: %v, want errors of the descriptors", pids, err, killErr)
 					}
 				})
@@ -205,7 +204,7 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 			for call, err := range map[string]error{
 				"FindLeftovers": findErr, "EndLeftovers": endErr, "KillMarked": killErr, "CgroupParents": parentsErr, "AllMarks": marksErr,
 			} {
-				if !keeper.Exhausted(err) {
+				if !Exhausted(err) {
 					t.Errorf("%s: %v, want an error of the descriptors", call, err)
 				}
 			}
@@ -215,7 +214,7 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 
 			// The repeated call has free descriptors.
 			ended, err := EndLeftovers(t.Context(), id, "web")
-			if err != nil || !slices.Equal(ended, []keeper.Process{left}) {
+			if err != nil || !slices.Equal(ended, []ID{left}) {
 				t.Errorf("repeated: ended %v, %v, want %v", ended, err, left)
 			}
 			<-exited

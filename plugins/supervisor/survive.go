@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/launch"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // Record is the data with which another supervisor reattaches a running plugin.
@@ -209,8 +209,8 @@ func (s *Supervisor) endRecorded(key string, rec Record) {
 }
 
 // process returns the process of the plugin. It is valid only if the record is of this boot.
-func (r Record) process() keeper.Process {
-	return keeper.Process{PID: r.Pid, StartTime: r.StartTime}
+func (r Record) process() process.ID {
+	return process.ID{PID: r.Pid, StartTime: r.StartTime}
 }
 
 // leave stops or detaches a plugin when ctx has ended: when the supervisor stops, a plugin

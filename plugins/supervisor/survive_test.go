@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // ledger is a Records in memory.
@@ -160,7 +161,7 @@ func TestPluginWithTasksOutlivesTheSupervisor(t *testing.T) {
 		if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		p := keeper.Process{PID: first, StartTime: n.ledger.records["builtin one"].StartTime}
+		p := process.ID{PID: first, StartTime: n.ledger.records["builtin one"].StartTime}
 		if status, err := n.keeper.Wait(t.Context(), p); err != nil || status.Signal != 9 {
 			t.Errorf("status %v, %v", status, err)
 		}
@@ -190,7 +191,7 @@ func TestPluginThatWouldBeAnotherOneIsReplaced(t *testing.T) {
 	cc := catalog.Config{Builtins: builtins("one")}
 	first := 0
 	n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
-	reattached := keeper.Process{PID: first, StartTime: n.ledger.records["builtin one"].StartTime}
+	reattached := process.ID{PID: first, StartTime: n.ledger.records["builtin one"].StartTime}
 
 	// Another configuration; TestTasksOutliveEverybody covers another file.
 	infoChanged := n.ledger.records["builtin one"]
@@ -227,7 +228,7 @@ func TestPluginThatIsNotWantedAnyMoreIsEnded(t *testing.T) {
 	other.BootID = "another"
 	_ = n.ledger.PutPlugin("builtin one", other)
 	n.run(catalog.Config{Builtins: builtins("two")}, false, func(s *Supervisor) { n.pid(s, "two") })
-	p := keeper.Process{PID: rec.Pid, StartTime: rec.StartTime}
+	p := process.ID{PID: rec.Pid, StartTime: rec.StartTime}
 	if !p.Alive() {
 		t.Fatal("a process of another boot was killed")
 	}

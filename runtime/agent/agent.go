@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
@@ -67,7 +68,7 @@ type Config struct {
 	HookLimits map[string]map[string]any
 	// TaskProcess returns the main process of a task of a builtin driver, from the state
 	// of the driver in the task's handle. It may be nil.
-	TaskProcess func(driver string, state []byte) (keeper.Process, bool)
+	TaskProcess func(driver string, state []byte) (process.ID, bool)
 	// Memory is the path of the file in which an agent with Forget caches facts
 	// about plugins for later agents. With an empty path nothing is cached.
 	Memory  string

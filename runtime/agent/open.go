@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
@@ -164,7 +165,7 @@ const bootKey = "boot_id"
 
 // detectReboot sets rebooted if the machine was booted since the last agent.
 func (a *Agent) detectReboot() error {
-	now, err := keeper.BootID()
+	now, err := process.BootID()
 	if err != nil {
 		a.logger.Warn("a reboot cannot be told from a restart of the agent", "error", err)
 		return nil

@@ -348,7 +348,7 @@ func (s *simulation) step(ctx context.Context) {
 	default:
 		// Kill a task's process.
 		if processes := s.world.living(); len(processes) > 0 {
-			slices.SortFunc(processes, func(a, b *process) int { return len(a.id) - len(b.id) })
+			slices.SortFunc(processes, func(a, b *taskProcess) int { return len(a.id) - len(b.id) })
 			processes[s.rand.IntN(len(processes))].exit(driver.ExitResult{ExitCode: 137, Signal: 9})
 		}
 	}

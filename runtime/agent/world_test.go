@@ -19,13 +19,13 @@ import (
 type world struct {
 	mu        sync.Mutex
 	plugin    *worldPlugin
-	processes map[string]*process // by start id, until destroyed
+	processes map[string]*taskProcess // by start id, until destroyed
 	faults    []string
 }
 
-// process is one start of a task. The environment of the task controls it: "start",
+// taskProcess is one start of a task. The environment of the task controls it: "start",
 // "run" and "stop" are durations in seconds, and "code" is its exit code.
-type process struct {
+type taskProcess struct {
 	id, alloc, task string
 	stop            time.Duration
 	mu              sync.Mutex
@@ -33,7 +33,7 @@ type process struct {
 	result          driver.ExitResult
 }
 
-func (p *process) alive() bool {
+func (p *taskProcess) alive() bool {
 	select {
 	case <-p.exited:
 		return false
@@ -42,7 +42,7 @@ func (p *process) alive() bool {
 	}
 }
 
-func (p *process) exit(r driver.ExitResult) {
+func (p *taskProcess) exit(r driver.ExitResult) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.alive() {
@@ -51,7 +51,7 @@ func (p *process) exit(r driver.ExitResult) {
 	}
 }
 
-func newWorld() *world { return &world{processes: make(map[string]*process)} }
+func newWorld() *world { return &world{processes: make(map[string]*taskProcess)} }
 
 func (w *world) fault(format string, args ...any) {
 	w.mu.Lock()
@@ -66,7 +66,7 @@ func (w *world) faultLocked(format string, args ...any) {
 }
 
 // living returns the processes that have not exited.
-func (w *world) living() (list []*process) {
+func (w *world) living() (list []*taskProcess) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, p := range w.processes {
@@ -93,7 +93,7 @@ func (w *world) begin(c *driver.TaskConfig) {
 		n, _ := strconv.ParseFloat(c.Env[name], 64)
 		return time.Duration(n * float64(time.Second))
 	}
-	p := &process{id: c.ID, alloc: c.AllocID, task: c.Name, stop: seconds("stop"), exited: make(chan struct{})}
+	p := &taskProcess{id: c.ID, alloc: c.AllocID, task: c.Name, stop: seconds("stop"), exited: make(chan struct{})}
 	w.mu.Lock()
 	for _, other := range w.processes {
 		if other.alive() && other.alloc == p.alloc && other.task == p.task {
@@ -229,7 +229,7 @@ func (d *simDriver) StartTask(ctx context.Context, c *driver.TaskConfig) (*drive
 	return &driver.Handle{Version: 1, Config: c, State: driver.TaskRunning}, nil, nil
 }
 
-func (d *simDriver) find(id string) (*process, error) {
+func (d *simDriver) find(id string) (*taskProcess, error) {
 	if err := d.err(); err != nil {
 		return nil, err
 	}

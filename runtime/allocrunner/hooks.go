@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -78,7 +78,7 @@ type unavailable interface{ Trouble() }
 // because the agent is out of file descriptors.
 func (r *Runner) tolerates(err error) bool {
 	var t unavailable
-	if !r.started || !errors.As(err, &t) && !keeper.Exhausted(err) {
+	if !r.started || !errors.As(err, &t) && !process.Exhausted(err) {
 		return false
 	}
 	_, err = r.running("")

@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -155,7 +155,7 @@ func (r *Runner) checkDir(grace context.Context) error {
 		return nil
 	}
 	err := r.openDir()
-	for delay := checkDirRetry; r.config.Rebooted && keeper.Exhausted(err) && grace.Err() == nil; delay = min(2*delay, maxCheckDirRetry) {
+	for delay := checkDirRetry; r.config.Rebooted && process.Exhausted(err) && grace.Err() == nil; delay = min(2*delay, maxCheckDirRetry) {
 		r.logger.Warn("alloc waits, its directory cannot be checked", "error", err)
 		select {
 		case <-time.After(delay):
@@ -163,7 +163,7 @@ func (r *Runner) checkDir(grace context.Context) error {
 		case <-grace.Done():
 		}
 	}
-	if keeper.Exhausted(err) {
+	if process.Exhausted(err) {
 		r.logger.Warn("directory of the alloc cannot be checked, its tasks stay as they are", "error", err)
 		for _, t := range r.tasks {
 			if t.State().State != model.TaskDead {

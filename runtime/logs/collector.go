@@ -15,6 +15,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/calls"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // ErrClosed means that the Collector was closed.
@@ -56,11 +57,11 @@ func descriptorLimit() int {
 
 // fdStore is the part of the keeper that a Collector uses; *keeper.Client is one.
 type fdStore interface {
-	Spawn(context.Context, keeper.Command) (keeper.Process, error)
+	Spawn(context.Context, keeper.Command) (process.ID, error)
 	StoreFD(ctx context.Context, key string, f *os.File) error
 	GetFD(key string) (*os.File, error)
 	RemoveFD(ctx context.Context, key string) error
-	Adopt(context.Context, keeper.Process) error
+	Adopt(context.Context, process.ID) error
 	Ephemeral() bool
 }
 
@@ -103,7 +104,7 @@ type Collector struct {
 	line *calls.Reconnector[*link]
 
 	mu           sync.Mutex // locked before the mutex of line
-	process      keeper.Process
+	process      process.ID
 	tasks        map[taskKey]*taskState
 	streams      map[key]*streamState
 	started      chan struct{} // closed and replaced when a stream is added
@@ -200,7 +201,7 @@ func (c *Collector) Close() error {
 }
 
 // Process returns the collector process of the latest connection.
-func (c *Collector) Process() keeper.Process {
+func (c *Collector) Process() process.ID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.process

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 func TestOutputOfSeveralRuns(t *testing.T) {
@@ -580,7 +581,7 @@ func TestIdleCollectorEnds(t *testing.T) {
 		t.Fatal("the collector ended although a task can write")
 	}
 	out.Close()
-	if st, err := s.keeper.Wait(t.Context(), p); err != nil || st != (keeper.Status{}) {
+	if st, err := s.keeper.Wait(t.Context(), p); err != nil || st != (process.ExitStatus{}) {
 		t.Errorf("the collector ended with %v, %v", st, err)
 	}
 	if _, err := os.Stat(filepath.Join(keeper.SocketDir(s.run), socketName)); !errors.Is(err, os.ErrNotExist) {
@@ -944,7 +945,7 @@ func TestProcessEndsWithoutTasks(t *testing.T) {
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
 	s := newSetting(t, Config{quiet: 20 * time.Millisecond})
 	var want string
-	var last keeper.Process
+	var last process.ID
 	for round := range 3 {
 		if p := s.collector.Process(); p != last {
 			t.Fatalf("round %d: process %v without a task", round, p)

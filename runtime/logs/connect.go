@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // publish replaces the connection; nil means that there is none.
@@ -197,7 +198,7 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*link, error) 
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	if keeper.Exhausted(err) {
+	if process.Exhausted(err) {
 		return nil, err // the process may be alive
 	}
 	// One process serves the streams of a data directory. Output that the process has not moved is
@@ -231,7 +232,7 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*link, error) 
 func (c *Collector) quitFormer(ctx context.Context) error {
 	for _, dir := range c.conf.Former {
 		conn, err := dialPrevious(filepath.Join(dir, socketName))
-		if keeper.Exhausted(err) {
+		if process.Exhausted(err) {
 			return fmt.Errorf("log collector in %s: %w", dir, err) // the process may be alive
 		}
 		if err != nil {
@@ -274,12 +275,12 @@ const exitTimeout = 2 * time.Second
 
 // end waits until a process that serves no client has exited: a process that quits closes its
 // socket before it exits. A process that does not exit is killed; cause is the reason.
-func (c *Collector) end(p keeper.Process, cause error) error {
+func (c *Collector) end(p process.ID, cause error) error {
 	if p.EndsWithin(exitTimeout) {
 		return nil
 	}
 	c.conf.Logger.Warn("log collector cannot be reached, killing it", "pid", p.PID, "error", cause)
-	return keeper.Kill(p)
+	return p.KillAndWait()
 }
 
 func (c *Collector) crashes() keeper.CrashLog {

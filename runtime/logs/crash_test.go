@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 const flood = 100 << 20
@@ -118,7 +119,7 @@ func killWhileWriting(t *testing.T, path string, strike func()) {
 }
 
 // replaced kills a process and waits for its replacement.
-func (s *setting) replaced(now func() keeper.Process, old keeper.Process) {
+func (s *setting) replaced(now func() process.ID, old process.ID) {
 	s.t.Helper()
 	kill(s.t, old)
 	for end := time.Now().Add(time.Minute); now() == old; time.Sleep(time.Millisecond) {
@@ -128,7 +129,7 @@ func (s *setting) replaced(now func() keeper.Process, old keeper.Process) {
 	}
 }
 
-func kill(t *testing.T, p keeper.Process) {
+func kill(t *testing.T, p process.ID) {
 	t.Helper()
 	if err := p.Signal(unix.SIGKILL); err != nil {
 		t.Fatalf("kill %d: %v", p.PID, err)
@@ -137,7 +138,7 @@ func kill(t *testing.T, p keeper.Process) {
 
 // agent is an agent in its own process.
 type agent struct {
-	process, keeper, collector keeper.Process
+	process, keeper, collector process.ID
 }
 
 func startAgent(t *testing.T, s *setting) agent {
@@ -163,12 +164,12 @@ func startAgentOf(t *testing.T, s *setting, program string) agent {
 	if _, err := fmt.Fscan(out, &pids[0], &pids[1]); err != nil {
 		t.Fatal(err)
 	}
-	for i, to := range []*keeper.Process{&a.keeper, &a.collector} {
-		if *to, err = keeper.ProcessOf(pids[i]); err != nil {
+	for i, to := range []*process.ID{&a.keeper, &a.collector} {
+		if *to, err = process.Lookup(pids[i]); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if a.process, err = keeper.ProcessOf(cmd.Process.Pid); err != nil {
+	if a.process, err = process.Lookup(cmd.Process.Pid); err != nil {
 		t.Fatal(err)
 	}
 	return a

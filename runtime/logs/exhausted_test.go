@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 )
 
@@ -30,7 +31,7 @@ func TestCollectorIsKeptByAnAgentWithoutDescriptors(t *testing.T) {
 				t.Errorf("%d descriptors: connected to %v, want %v", free, l.process, p)
 			}
 			l.close()
-		case keeper.Exhausted(err):
+		case process.Exhausted(err):
 			failed++
 		default:
 			t.Errorf("%d descriptors: %v, want an error of the descriptors", free, err)
@@ -52,7 +53,7 @@ func TestCollectorIsKeptByAnAgentWithoutDescriptors(t *testing.T) {
 	restore := processtest.LimitDescriptors(t, 0)
 	_, err := s.collector.connectAndHandOver(t.Context(), true)
 	restore()
-	if !keeper.Exhausted(err) || !p.Alive() {
+	if !process.Exhausted(err) || !p.Alive() {
 		t.Errorf("without a socket and a descriptor: %v, the collector runs: %v", err, p.Alive())
 	}
 }

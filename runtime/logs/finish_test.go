@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // Output that a task wrote while no collector ran is collected by an agent that never started the
@@ -95,7 +95,7 @@ func TestCollectorQuits(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if status, err := s.keeper.Wait(ctx, old); err != nil || status != (keeper.Status{}) {
+	if status, err := s.keeper.Wait(ctx, old); err != nil || status != (process.ExitStatus{}) {
 		t.Errorf("it ended with %v, %v", status, err)
 	}
 	s.write(f, "two\n")
@@ -134,7 +134,7 @@ func TestCollectorOfAnotherBuildQuits(t *testing.T) {
 	if s.collector.Process() == before.collector {
 		t.Errorf("process %v of another build is still the collector", before.collector)
 	}
-	if status, err := s.keeper.Wait(t.Context(), before.collector); err != nil || status != (keeper.Status{}) {
+	if status, err := s.keeper.Wait(t.Context(), before.collector); err != nil || status != (process.ExitStatus{}) {
 		t.Errorf("the collector of another build ended with %v, %v", status, err)
 	}
 	f.Close()

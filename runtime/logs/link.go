@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/calls"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // errDown means that the connection closed before the reply came.
@@ -22,7 +22,7 @@ var errDown = errors.New("connection to the log collector is down")
 type link struct {
 	*calls.PendingCalls[*message]
 	conn    *net.UnixConn
-	process keeper.Process
+	process process.ID
 	event   func(*message)
 	wg      sync.WaitGroup
 }
@@ -45,7 +45,7 @@ func dialPrevious(path string) (*net.UnixConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := keeper.SameUser(conn); err != nil {
+	if err := process.SameUser(conn); err != nil {
 		conn.Close()
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // TestMain also runs the programs that the tests start: keeper, collector, a task that writes
@@ -208,7 +209,7 @@ func endKeeper(t *testing.T, k *keeper.Client) {
 	waitGone(t, k.Process())
 }
 
-func waitGone(t *testing.T, p keeper.Process) {
+func waitGone(t *testing.T, p process.ID) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); p.Alive(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {

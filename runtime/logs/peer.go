@@ -4,11 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // waiter is a request whose reply is sent later.
@@ -29,14 +30,13 @@ type peer struct {
 const maxQueue = 4096
 
 // accept accepts the pending connections.
-func (p *process) accept() {
+func (p *server) accept() {
 	for {
 		fd, _, err := unix.Accept4(p.listen, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 		if err != nil {
 			return
 		}
-		cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-		if err != nil || int(cred.Uid) != os.Geteuid() || p.watch(fd, unix.EPOLLIN) != nil {
+		if process.SameUserFD(fd) != nil || p.watch(fd, unix.EPOLLIN) != nil {
 			unix.Close(fd)
 			continue
 		}
@@ -47,7 +47,7 @@ func (p *process) accept() {
 const errDescriptors = "the log collector has no free file descriptors (ulimit -n)"
 
 // receive handles the messages of an agent.
-func (p *process) receive(peer *peer) {
+func (p *server) receive(peer *peer) {
 	for !peer.closed {
 		n, oobn, flags, _, err := unix.Recvmsg(peer.fd, p.msg, p.oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
 		if errors.Is(err, unix.EINTR) {
@@ -82,7 +82,7 @@ func (p *process) receive(peer *peer) {
 }
 
 // request handles a request of an agent. It owns fds.
-func (p *process) request(peer *peer, m *message, fds []int) {
+func (p *server) request(peer *peer, m *message, fds []int) {
 	reply := &message{Op: opReply, ID: m.ID}
 	switch m.Op {
 	case opHello:
@@ -139,7 +139,7 @@ func (e *entry) stop(w waiter, deadline time.Time) {
 
 // arm sends opOutput to an agent once, as soon as a stream has more output than the position in m,
 // which may be now.
-func (p *process) arm(peer *peer, m *message) {
+func (p *server) arm(peer *peer, m *message) {
 	e := p.streams[m.Key]
 	if e != nil {
 		e.syncSize()
@@ -154,7 +154,7 @@ func (p *process) arm(peer *peer, m *message) {
 }
 
 // send sends or queues a message. It never blocks.
-func (p *process) send(peer *peer, m *message) {
+func (p *server) send(peer *peer, m *message) {
 	if peer.closed {
 		return
 	}
@@ -172,14 +172,14 @@ func (p *process) send(peer *peer, m *message) {
 	}
 }
 
-func (p *process) broadcast(m *message) {
+func (p *server) broadcast(m *message) {
 	for _, peer := range p.peers {
 		p.send(peer, m)
 	}
 }
 
 // flush sends the queued messages until the socket would block.
-func (p *process) flush(peer *peer) {
+func (p *server) flush(peer *peer) {
 	waited := len(peer.queue)
 	for len(peer.queue) > 0 {
 		err := unix.Sendto(peer.fd, peer.queue[0], unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
@@ -211,7 +211,7 @@ func (p *process) flush(peer *peer) {
 }
 
 // disconnect removes an agent. Its streams continue.
-func (p *process) disconnect(gone *peer) {
+func (p *server) disconnect(gone *peer) {
 	if gone.closed {
 		return
 	}

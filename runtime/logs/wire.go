@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // The agent and the collector communicate over a unix socket that keeps message boundaries
@@ -44,10 +44,10 @@ type message struct {
 	Index  int64 `json:"index,omitempty"` // arm, output, replies: number of the newest file
 	Offset int64 `json:"offset,omitempty"`
 
-	Error   string         `json:"error,omitempty"`
-	Bytes   int64          `json:"bytes,omitempty"` // loss
-	Over    bool           `json:"over,omitempty"`  // loss
-	Process keeper.Process `json:"process,omitzero"`
+	Error   string     `json:"error,omitempty"`
+	Bytes   int64      `json:"bytes,omitempty"` // loss
+	Over    bool       `json:"over,omitempty"`  // loss
+	Process process.ID `json:"process,omitzero"`
 }
 
 func decode(b []byte) (*message, error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -110,7 +111,7 @@ func (p *Process) Exec(ctx context.Context, e sdk.Exec) (sdk.ExitResult, error) 
 	if err != nil {
 		return sdk.ExitResult{}, fmt.Errorf("wait for %q: %w", path, err)
 	}
-	return resultOf(decode(int(cmd.ProcessState.Sys().(syscall.WaitStatus))), nil), nil
+	return resultOf(process.ExitStatusOf(int(cmd.ProcessState.Sys().(syscall.WaitStatus))), nil), nil
 }
 
 func awaitExit(cmd *exec.Cmd) error {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -150,11 +151,11 @@ func TestCPUShares(t *testing.T) {
 	}
 	before := map[int64]uint64{}
 	ticks := func(shares int64) uint64 {
-		st, err := readStat(tasks[shares].PID())
+		st, err := process.ReadStat(tasks[shares].PID())
 		if err != nil {
 			t.Fatal(err)
 		}
-		return st.user + st.system
+		return st.UserTime + st.SystemTime
 	}
 	for _, p := range tasks {
 		content(t, p.start, "looping")

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -186,8 +187,8 @@ func until(t *testing.T, what string, ok func() bool) {
 }
 
 func gone(pid int) bool {
-	st, err := readStat(pid)
-	return err != nil || st.state == 'Z' || st.state == 'X'
+	st, err := process.ReadStat(pid)
+	return err != nil || st.Ended()
 }
 
 // forgetOwners resets the owners, as in a plugin process that has started no

@@ -15,7 +15,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -55,7 +54,7 @@ type Command struct {
 // sdk.Task, sdk.Signaler, sdk.Execer, sdk.StatsProvider, sdk.StateProvider,
 // sdk.AttributesProvider and sdk.Destroyer.
 type Process struct {
-	id     keeper.Process
+	id     process.ID
 	start  *sdk.StartRequest
 	dir    string
 	cred   *syscall.Credential
@@ -71,7 +70,7 @@ type Process struct {
 	userErr error
 
 	// fd is nil on kernels without pidfds.
-	fd *pidfd
+	fd *process.Pidfd
 
 	// releaseMu is locked while the process is reaped: afterwards its number may
 	// belong to another process. A goroutine that sends a signal holds it for
@@ -131,7 +130,7 @@ func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, e
 	if c.PidsLimit < 0 {
 		return nil, fmt.Errorf("pids limit is %d; it cannot be negative", c.PidsLimit)
 	}
-	if _, err := keeper.BootID(); err != nil {
+	if _, err := process.BootID(); err != nil {
 		return nil, sdk.Recoverable(err) // without the id the process could not be recovered
 	}
 	path, err := lookPath(start, c.Path)
@@ -199,9 +198,11 @@ func (p *Process) spawn(path string, c Command, files *output, place placement) 
 		if err != nil {
 			return p.execError(path, err)
 		}
-		p.fd, err = newPidfd(fd)
+		if fd >= 0 {
+			p.fd, err = process.NewPidfd(fd)
+		}
 		if err == nil {
-			p.id, err = keeper.ProcessOf(pid)
+			p.id, err = process.Lookup(pid)
 		}
 		if err != nil {
 			// The process is an unreaped child, so the number is still its own.
@@ -257,7 +258,7 @@ func (p *Process) State() any { return p.Snapshot() }
 
 // Snapshot is State with a concrete type, for drivers with a state of their own.
 func (p *Process) Snapshot() State {
-	boot, _ := keeper.BootID() // Start and Recover have read it successfully
+	boot, _ := process.BootID() // Start and Recover have read it successfully
 	s := State{PID: p.id.PID, StartTime: p.id.StartTime, BootID: boot, Dir: p.dir}
 	if p.cgroup != nil {
 		s.Cgroup, s.OOMKills = p.cgroup.path, p.cgroup.oomBefore
@@ -279,7 +280,7 @@ func (p *Process) Wait(ctx context.Context) (sdk.ExitResult, error) {
 	if p.ended {
 		return p.result, nil
 	}
-	var status keeper.Status
+	var status process.ExitStatus
 	var err error
 	if p.child {
 		status, err = p.waitChild(ctx)
@@ -301,14 +302,14 @@ var errOOM = errors.New("OOM Killed")
 // child counts: the process may have failed because of it. If the process has
 // succeeded, the kill is reported as an event and not as its exit message, which
 // would make the task fail.
-func (p *Process) end(status keeper.Status, err error) {
+func (p *Process) end(status process.ExitStatus, err error) {
 	p.ended = true
 	p.result = resultOf(status, err)
 	if p.cgroup == nil || !p.cgroup.oomKilled() {
 		return
 	}
 	p.result.OOMKilled = true
-	if p.result.Err == nil && status == (keeper.Status{}) {
+	if p.result.Err == nil && status == (process.ExitStatus{}) {
 		p.start.Event(errOOM.Error()+": a process that the task had started exceeded the memory limit", nil)
 	} else if p.result.Err == nil {
 		p.result.Err = errOOM
@@ -328,7 +329,7 @@ func (p *Process) Signal(_ context.Context, name string) error {
 	case p.released:
 		return nil
 	case p.fd != nil:
-		err = p.fd.signal(sig, 0)
+		err = p.fd.Signal(sig)
 	default:
 		err = p.id.Signal(sig)
 	}
@@ -371,13 +372,13 @@ func (p *Process) Kill(ctx context.Context) error {
 func (p *Process) killGroup() error {
 	err := unix.ENOSYS
 	if p.fd != nil {
-		if err := p.fd.signal(unix.SIGKILL, unix.PIDFD_SIGNAL_PROCESS_GROUP); err == nil || errors.Is(err, os.ErrProcessDone) {
+		if err := p.fd.SignalGroup(unix.SIGKILL); err == nil || errors.Is(err, os.ErrProcessDone) {
 			return nil
 		}
 	}
 	// An older kernel. An unreaped child keeps its number. For an orphan, the
 	// only possible check is that its number does not belong to another process.
-	if now, statErr := keeper.ProcessOf(p.id.PID); p.child || errors.Is(statErr, os.ErrProcessDone) || statErr == nil && now == p.id {
+	if now, statErr := process.Lookup(p.id.PID); p.child || errors.Is(statErr, os.ErrProcessDone) || statErr == nil && now == p.id {
 		if killErr := unix.Kill(-p.id.PID, unix.SIGKILL); killErr != nil && killErr != unix.ESRCH {
 			err = killErr.(syscall.Errno)
 			return fmt.Errorf("kill process group %d: %w", p.id.PID, err)
@@ -407,7 +408,7 @@ func (p *Process) Destroy(ctx context.Context) error {
 			errs = append(errs, p.reap())
 		}
 		if p.fd != nil {
-			p.fd.close()
+			p.fd.Close()
 		}
 	}
 	if p.cgroup != nil && p.owns() {

@@ -19,7 +19,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 	"github.com/nomad-lite/nomad-lite/sdk"
@@ -91,14 +90,14 @@ func TestDestroyWithoutDescriptorsIsRepeated(t *testing.T) {
 			if r, err := p.Wait(t.Context()); err != nil || r.ExitCode != 0 {
 				t.Fatalf("%+v, %v", r, err)
 			}
-			child, err := keeper.ProcessOf(number(t, content(t, s, "own")))
+			child, err := process.Lookup(number(t, content(t, s, "own")))
 			if err != nil {
 				t.Fatal(err)
 			}
 			restore := processtest.LimitDescriptors(t, 0)
 			destroyErr := p.Destroy(t.Context())
 			restore()
-			if !keeper.Exhausted(destroyErr) || !child.Alive() {
+			if !process.Exhausted(destroyErr) || !child.Alive() {
 				t.Errorf("without descriptors: %v, the child of the task runs: %v", destroyErr, child.Alive())
 			}
 			for range 2 {
@@ -109,7 +108,7 @@ func TestDestroyWithoutDescriptorsIsRepeated(t *testing.T) {
 					t.Error("the child of the task runs")
 				}
 			}
-			if earlier, err := keeper.ProcessOf(p.PID()); err == nil && earlier == p.id {
+			if earlier, err := process.Lookup(p.PID()); err == nil && earlier == p.id {
 				t.Error("the process was not reaped")
 			}
 		})
@@ -585,7 +584,7 @@ func TestWaitIsRepeatableAndCancellable(t *testing.T) {
 			t.Errorf("exit result %+v, want %+v", got, seven)
 		}
 	}
-	if st, err := readStat(p.PID()); err != nil || st.state != 'Z' {
+	if st, err := process.ReadStat(p.PID()); err != nil || st.State != 'Z' {
 		t.Errorf("before it is destroyed the process must be a zombie, which keeps the status: %+v, %v", st, err)
 	}
 	if err := p.Signal(t.Context(), "SIGHUP"); err != nil {
@@ -597,7 +596,7 @@ func TestOldKernel(t *testing.T) {
 	// The test simulates a kernel without pidfds.
 	s := newStart(t)
 	p := start(t, s, shell(exitsWhenTold))
-	p.fd.close()
+	p.fd.Close()
 	p.fd = nil
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -760,7 +759,7 @@ func TestCommandAsAUserWhoHasGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer second.fd.close()
+	defer second.fd.Close()
 	var out bytes.Buffer
 	if _, err := second.Exec(t.Context(), sdk.Exec{Command: []string{"/usr/bin/id", "-u"}, Stdout: &out}); err == nil {
 		t.Errorf("the command has run as user %s", out.String())

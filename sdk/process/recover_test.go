@@ -6,11 +6,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -93,7 +93,7 @@ func TestExitStatusThatNobodyKnows(t *testing.T) {
 	tell(t, s)
 	until(t, "the task has ended", func() bool { return gone(state.PID) })
 	until(t, "somebody has reaped it", func() bool {
-		_, err := readStat(state.PID)
+		_, err := process.ReadStat(state.PID)
 		return err != nil
 	})
 	if _, err := Recover(t.Context(), s, state); !errors.Is(err, errUnknown) {
@@ -109,7 +109,7 @@ func TestRecoverThatIsCancelledDoesNotDecide(t *testing.T) {
 	if err := ended.Start(); err != nil {
 		t.Fatal(err)
 	}
-	id, err := keeper.ProcessOf(ended.Process.Pid)
+	id, err := process.Lookup(ended.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func TestRecoverTouchesNoStranger(t *testing.T) {
 	}
 	defer stranger.Wait()
 	defer stranger.Process.Kill()
-	id, err := keeper.ProcessOf(stranger.Process.Pid)
+	id, err := process.Lookup(stranger.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,31 +204,16 @@ func TestRecoverOwnChild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer second.fd.close()
+	defer second.fd.Close()
 	tell(t, s)
 	if got := wait(t, second); got != seven {
 		t.Errorf("exit result %+v, want %+v", got, seven)
 	}
 }
 
-func TestParseStat(t *testing.T) {
-	line := "42 (a) b (c)) S 1 42 42 0 -1 4194560 100 0 0 0 11 12 0 0 20 0 1 0 12345 1000000 77 " +
-		strings.Repeat("0 ", 27) + "1792"
-	got, err := parseStat([]byte(line))
-	want := stat{state: 'S', user: 11, system: 12, start: 12345, rss: 77, exit: 1792}
-	if err != nil || got != want {
-		t.Errorf("got %+v, %v, want %+v", got, err, want)
-	}
-	for _, bad := range []string{"", "42 (a", "42 (a) S", "42 (a) S x x"} {
-		if _, err := parseStat([]byte(bad)); err == nil {
-			t.Errorf("%q is read", bad)
-		}
-	}
-}
-
 func bootID(t *testing.T) string {
 	t.Helper()
-	id, err := keeper.BootID()
+	id, err := process.BootID()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -52,15 +53,15 @@ func (p *Process) Stats(context.Context) (sdk.TaskStats, error) {
 	var whole sdk.MemoryUsage
 	var sum cpuTime
 	for _, pid := range pids {
-		st, err := readStat(pid)
-		if err != nil || pid == p.id.PID && st.start != p.id.StartTime {
+		st, err := process.ReadStat(pid)
+		if err != nil || pid == p.id.PID && st.StartTime != p.id.StartTime {
 			continue
 		}
-		t := cpuTime{user: ticks(st.user), system: ticks(st.system)}
+		t := cpuTime{user: ticks(st.UserTime), system: ticks(st.SystemTime)}
 		used[pid] = t
 		sum.user += t.user
 		sum.system += t.system
-		m := sdk.MemoryUsage{RSS: st.rss * uint64(os.Getpagesize()), Measured: memoryFields}
+		m := sdk.MemoryUsage{RSS: st.RSS * uint64(os.Getpagesize()), Measured: memoryFields}
 		memory[pid] = m
 		whole.RSS += m.RSS
 	}

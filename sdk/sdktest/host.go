@@ -27,6 +27,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	proc "github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // caseTimeout limits how long the suite waits for an event that should occur at
@@ -537,15 +538,15 @@ func killMarked(entry string) {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		fd, err := unix.PidfdOpen(pid, 0) // opened before the environment is read, so that both refer to the same process
+		fd, err := proc.OpenPidfd(pid) // opened before the environment is read, so that both refer to the same process
 		if err != nil {
 			continue
 		}
 		env, err := os.ReadFile(path)
 		if err == nil && slices.Contains(strings.Split(string(env), "\x00"), entry) {
-			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // fails if the process has ended
+			_ = fd.Signal(unix.SIGKILL) // fails if the process has ended
 		}
-		unix.Close(fd)
+		fd.Close()
 	}
 }
 
@@ -631,12 +632,8 @@ func untilWithin(t tb, limit time.Duration, what string, ok func() bool) {
 
 // alive reports whether a process is running.
 func alive(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	_, rest, ok := bytes.Cut(stat, []byte(") "))
-	return ok && len(rest) > 0 && rest[0] != 'Z' && rest[0] != 'X'
+	stat, err := proc.ReadStat(pid)
+	return err == nil && !stat.Ended()
 }
 
 // newID returns an id in the form of a UUID.

@@ -184,7 +184,7 @@ func FuzzRequests(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := newProcess(setup{Linger: time.Minute}, nil, listen)
+		p, err := newServer(setup{Linger: time.Minute}, nil, listen)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package keeper
+package process
 
 import (
 	"os"
@@ -8,8 +8,8 @@ import (
 
 var boot atomic.Pointer[string] // nil before the first success of BootID
 
-// BootID returns the kernel's identifier of the current boot. A [Process] that was recorded
-// with another identifier no longer exists. An error is possible only before the first success
+// BootID returns the kernel's identifier of the current boot. An [ID] that was recorded
+// with another identifier names no process. An error is possible only before the first success
 // and does not mean that the machine was restarted: see [Exhausted].
 func BootID() (string, error) {
 	if id := boot.Load(); id != nil {

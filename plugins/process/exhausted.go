@@ -1,4 +1,4 @@
-package keeper
+package process
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 // descriptors or memory. Such an error is no evidence about the object of the operation: the
 // file may exist, the process may run, the socket may have a listener.
 func Exhausted(err error) bool {
-	for _, cause := range []error{errDescriptors, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS} {
+	for _, cause := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS} {
 		if errors.Is(err, cause) {
 			return true
 		}

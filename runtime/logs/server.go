@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/confine"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 const envSetup = "NOMAD_LITE_COLLECTOR_SETUP"
@@ -23,7 +24,7 @@ const envSetup = "NOMAD_LITE_COLLECTOR_SETUP"
 const (
 	socketName  = "collector.sock"
 	lockName    = "collector.lock" // locked while a client starts a process, or a process exits
-	processName = "collector.pid"  // locked by the process until it exits; has its keeper.Process
+	processName = "collector.pid"  // locked by the process until it exits; has its process.ID
 	logName     = "collector.log"  // stderr of the process: empty unless the process crashed
 )
 
@@ -63,7 +64,7 @@ func Serve(ctx context.Context) error {
 	}
 	defer lock.Close()
 
-	p, err := newProcess(conf, dir, stdin)
+	p, err := newServer(conf, dir, stdin)
 	if err != nil {
 		return err
 	}
@@ -79,11 +80,11 @@ func Serve(ctx context.Context) error {
 	return p.run(ctx)
 }
 
-// process is the collector: one thread, one loop, and no state that a restart must preserve.
-type process struct {
+// server is the collector: one thread, one loop, and no state that a restart must preserve.
+type server struct {
 	conf    setup
 	dir     *keeper.Directory
-	self    keeper.Process
+	self    process.ID
 	poll    int
 	wake    int // an eventfd for signals
 	listen  int
@@ -114,13 +115,13 @@ type entry struct {
 // stdin is the descriptor of the listening socket.
 const stdin = 0
 
-// newProcess returns a process that listens on a socket, which it owns.
-func newProcess(conf setup, dir *keeper.Directory, listen int) (*process, error) {
-	self, err := keeper.ProcessOf(os.Getpid())
+// newServer returns a process that listens on a socket, which it owns.
+func newServer(conf setup, dir *keeper.Directory, listen int) (*server, error) {
+	self, err := process.Lookup(os.Getpid())
 	if err != nil {
 		return nil, err
 	}
-	p := &process{
+	p := &server{
 		conf:    conf,
 		dir:     dir,
 		self:    self,
@@ -154,12 +155,12 @@ func newProcess(conf setup, dir *keeper.Directory, listen int) (*process, error)
 	return p, nil
 }
 
-func (p *process) watch(fd int, events uint32) error {
+func (p *server) watch(fd int, events uint32) error {
 	return unix.EpollCtl(p.poll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 }
 
 // run is the event loop.
-func (p *process) run(ctx context.Context) error {
+func (p *server) run(ctx context.Context) error {
 	defer p.close()
 	// The process ignores the signals of a terminal; it handles SIGTERM when no agent is
 	// connected.
@@ -223,7 +224,7 @@ func closed(ch <-chan struct{}) bool {
 }
 
 // timeout returns how long the loop may sleep, in milliseconds.
-func (p *process) timeout() int {
+func (p *server) timeout() int {
 	if len(p.ready) > 0 {
 		return 0
 	}
@@ -249,7 +250,7 @@ func (p *process) timeout() int {
 }
 
 // handle records one epoll event.
-func (p *process) handle(ev unix.EpollEvent) {
+func (p *server) handle(ev unix.EpollEvent) {
 	if e := p.fifos[ev.Fd]; e != nil {
 		p.ready[e] = true
 		return
@@ -275,7 +276,7 @@ func (p *process) handle(ev unix.EpollEvent) {
 
 // turn moves output of one stream, notifies its followers, and ends the stream when it has no
 // writer or its deadline has passed.
-func (p *process) turn(e *entry, now time.Time) {
+func (p *server) turn(e *entry, now time.Time) {
 	index, size, dropping := e.index, e.size, e.fail.dropping
 	more := e.pump(p.tools, now)
 	if !more {
@@ -309,7 +310,7 @@ func (p *process) turn(e *entry, now time.Time) {
 }
 
 // tell sends opOutput to the armed followers of a stream.
-func (p *process) tell(e *entry) {
+func (p *server) tell(e *entry) {
 	armed := e.armed
 	e.armed = nil // reset before sending, which may disconnect a peer
 	for _, peer := range armed {
@@ -327,7 +328,7 @@ func (e *entry) loss() *message {
 
 // end moves the current content of the FIFO and closes the stream. A task that still writes after
 // that gets SIGPIPE, as documented for output after a stop.
-func (p *process) end(e *entry, now time.Time) {
+func (p *server) end(e *entry, now time.Time) {
 	if e.fail.err != nil {
 		e.fail.retry = now // one last try; the remaining output is lost if it fails
 		e.fail.dropping = true
@@ -343,7 +344,7 @@ func (p *process) end(e *entry, now time.Time) {
 }
 
 // remove deletes a stream and replies to the clients that wait for its end.
-func (p *process) remove(e *entry, problem string) {
+func (p *server) remove(e *entry, problem string) {
 	p.tell(e)
 	p.answerStops(e, message{Error: problem})
 	// Closing the FIFO does not remove it from epoll, because the keeper has the same open file.
@@ -356,7 +357,7 @@ func (p *process) remove(e *entry, problem string) {
 }
 
 // answerStops replies to the clients that wait for the end of a stream.
-func (p *process) answerStops(e *entry, m message) {
+func (p *server) answerStops(e *entry, m message) {
 	m.Op, m.Index, m.Offset = opReply, e.index, e.size
 	for _, w := range e.stopping {
 		m.ID = w.id
@@ -367,7 +368,7 @@ func (p *process) answerStops(e *entry, m message) {
 
 // start adds a stream. It owns both descriptors. A client that reconnected, or that has other
 // limits, may hand over the same FIFO again.
-func (p *process) start(m *message, fifo, dir int) error {
+func (p *server) start(m *message, fifo, dir int) error {
 	if old := p.streams[m.Key]; old != nil {
 		if sameOpen(old.fifo, fifo) {
 			unix.Close(fifo)
@@ -420,7 +421,7 @@ func sameOpen(a, b int) bool {
 }
 
 // finished reports whether the process has no work left.
-func (p *process) finished(now time.Time, terminated bool) bool {
+func (p *server) finished(now time.Time, terminated bool) bool {
 	if len(p.peers) > 0 {
 		return false
 	}
@@ -441,7 +442,7 @@ func (p *process) finished(now time.Time, terminated bool) bool {
 
 // leave removes the socket, so that no client connects to a collector that exits. It returns false
 // when a connection is pending; the process serves it.
-func (p *process) leave(terminated bool) bool {
+func (p *server) leave(terminated bool) bool {
 	f, err := p.dir.Lock(lockName, unix.LOCK_EX|unix.LOCK_NB)
 	p.accept() // clients that connected before the lock was held
 	if len(p.peers) > 0 && !terminated {
@@ -464,7 +465,7 @@ func (p *process) leave(terminated bool) bool {
 	return true
 }
 
-func (p *process) close() {
+func (p *server) close() {
 	for _, peer := range p.peers {
 		unix.Close(peer.fd)
 	}

@@ -1,0 +1,83 @@
+package launch
+
+import (
+	"context"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+)
+
+// handle refers to a process that is not a child of this one, even if the kernel reuses the
+// pid.
+type handle struct {
+	process.ID
+	pidfd *process.Pidfd // nil if the process had ended before it could be opened
+	done  chan struct{}  // closed by watch
+}
+
+// openHandle opens a process, if it still exists; a zombie counts. The error is
+// os.ErrProcessDone if the process is gone.
+func openHandle(id process.ID) (*handle, error) {
+	pidfd, err := id.Open()
+	if err != nil {
+		return nil, err
+	}
+	return &handle{ID: id, pidfd: pidfd, done: make(chan struct{})}, nil
+}
+
+// endedHandle represents a process that ended before it could be opened.
+func endedHandle(id process.ID) *handle {
+	return &handle{ID: id, done: make(chan struct{})}
+}
+
+// watch blocks until the process has ended, closes done and returns true, or
+// returns false after close.
+func (h *handle) watch() bool {
+	if h.pidfd != nil && h.pidfd.Wait(context.Background()) != nil {
+		return false
+	}
+	close(h.done)
+	return true
+}
+
+func (h *handle) kill() {
+	if h.pidfd != nil {
+		_ = h.pidfd.Signal(unix.SIGKILL) // an error means that the process has ended
+	}
+}
+
+// killSession kills the process and the processes in its session. It is only for a failed
+// launch, when no task can be running.
+func (h *handle) killSession() {
+	h.kill()
+	all, err := os.ReadDir("/proc")
+	if err != nil {
+		return
+	}
+	// The kernel does not reuse a session id while the session has a member, so all members
+	// belong to the plugin, even if the session leader has ended.
+	for _, entry := range all {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil || pid == h.PID || !inSession(pid, h.PID) {
+			continue
+		}
+		member, err := process.Lookup(pid)
+		if err == nil && member.StartTime >= h.StartTime && inSession(pid, h.PID) {
+			_ = member.Signal(unix.SIGKILL) // an error means that the process has ended
+		}
+	}
+}
+
+func inSession(pid, session int) bool {
+	sid, err := unix.Getsid(pid)
+	return err == nil && sid == session
+}
+
+func (h *handle) close() {
+	if h.pidfd != nil {
+		h.pidfd.Close()
+	}
+}

@@ -1,0 +1,139 @@
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ID identifies one process uniquely until the next boot: the kernel reuses pids, but not a
+// pid with the same start time.
+type ID struct {
+	PID       int    `json:"pid"`
+	StartTime uint64 `json:"start"` // field 22 of /proc/<pid>/stat
+}
+
+// Lookup returns the process that has this pid now, which may be a zombie. The error is
+// os.ErrProcessDone if there is none.
+func Lookup(pid int) (ID, error) {
+	st, err := ReadStat(pid)
+	if err != nil {
+		return ID{}, err
+	}
+	return ID{PID: pid, StartTime: st.StartTime}, nil
+}
+
+// Alive reports whether the process exists and is not a zombie. A process whose state cannot
+// be read counts as alive: see [Exhausted].
+func (p ID) Alive() bool {
+	st, err := ReadStat(p.PID)
+	if err != nil {
+		return !errors.Is(err, os.ErrProcessDone)
+	}
+	return st.StartTime == p.StartTime && !st.Ended()
+}
+
+// SameExecutable reports whether the process executes this file, or a file with the same
+// content. It compares open files, so the paths may have been removed or replaced. The error
+// is os.ErrProcessDone if the process is gone.
+func (p ID) SameExecutable(file *os.File) (bool, error) {
+	running, err := os.Open("/proc/" + strconv.Itoa(p.PID) + "/exe")
+	if err != nil {
+		if !p.Alive() {
+			return false, os.ErrProcessDone
+		}
+		return false, fmt.Errorf("program of process %d: %w", p.PID, err)
+	}
+	defer running.Close()
+	if !p.Alive() { // checked after the open, so that the file was this process's
+		return false, os.ErrProcessDone
+	}
+	a, err := running.Stat()
+	if err != nil {
+		return false, err
+	}
+	b, err := file.Stat()
+	if err != nil {
+		return false, err
+	}
+	if os.SameFile(a, b) {
+		return true, nil
+	}
+	if a.Size() != b.Size() {
+		return false, nil
+	}
+	return sameContent(running, file)
+}
+
+func sameContent(a, b *os.File) (bool, error) {
+	const block = 256 << 10
+	bufA, bufB := make([]byte, block), make([]byte, block)
+	for offset := int64(0); ; offset += block {
+		n, errA := a.ReadAt(bufA, offset)
+		m, errB := b.ReadAt(bufB, offset)
+		if n != m || !bytes.Equal(bufA[:n], bufB[:m]) {
+			return false, nil
+		}
+		if errA == io.EOF && errB == io.EOF {
+			return true, nil
+		}
+		if err := errors.Join(errA, errB); err != nil {
+			return false, err
+		}
+	}
+}
+
+// Signal sends a signal to this process, and to no other process that reuses its pid. The
+// error is os.ErrProcessDone if the process is gone.
+func (p ID) Signal(sig unix.Signal) error {
+	f, err := p.Open()
+	if err == nil {
+		defer f.Close()
+		return f.Signal(sig)
+	}
+	if errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	// No pidfd (an old kernel, a seccomp filter): compare the start time before the kill,
+	// which leaves a short race.
+	if err := p.check(); err != nil {
+		return err
+	}
+	if err := unix.Kill(p.PID, sig); !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	return os.ErrProcessDone
+}
+
+// KillAndWait kills a process and blocks until it has ended, at most ten seconds.
+func (p ID) KillAndWait() error {
+	if err := p.Signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill process %d: %w", p.PID, err)
+	}
+	if !p.EndsWithin(10 * time.Second) {
+		return fmt.Errorf("process %d does not end although it was killed", p.PID)
+	}
+	return nil
+}
+
+// EndsWithin blocks until the process has ended, or until the timeout has passed. It reports
+// whether the process has ended; a zombie has ended.
+func (p ID) EndsWithin(timeout time.Duration) bool {
+	f, err := p.Open()
+	if err != nil {
+		return !p.Alive()
+	}
+	defer f.Close()
+	over := false
+	_ = f.control(func(fd int) error { // the descriptor is open
+		over = ended(fd, timeout)
+		return nil
+	})
+	return over
+}

@@ -1,0 +1,45 @@
+package process
+
+import (
+	"fmt"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Peer returns the credentials of the process at the other end of a unix socket, from the time
+// at which it connected or began to listen. The pid is 0 if that process is in a pid namespace
+// that this process cannot see.
+func Peer(conn *net.UnixConn) (cred *unix.Ucred, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	if controlErr := raw.Control(func(fd uintptr) { cred, err = peer(int(fd)) }); controlErr != nil {
+		return nil, controlErr
+	}
+	return cred, err
+}
+
+func peer(fd int) (*unix.Ucred, error) {
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return nil, fmt.Errorf("peer credentials: %w", err)
+	}
+	return cred, nil
+}
+
+// SameUser returns an error unless the process at the other end of a unix socket has the same
+// user as this process, or had it when it connected.
+func SameUser(conn *net.UnixConn) error { return sameUser(Peer(conn)) }
+
+// SameUserFD is SameUser for the descriptor of a socket.
+func SameUserFD(fd int) error { return sameUser(peer(fd)) }
+
+func sameUser(cred *unix.Ucred, err error) error {
+	if err == nil && int(cred.Uid) != os.Geteuid() {
+		err = fmt.Errorf("peer is user %d, not %d", cred.Uid, os.Geteuid())
+	}
+	return err
+}

@@ -1,0 +1,115 @@
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Stat holds fields of /proc/<pid>/stat.
+type Stat struct {
+	State      byte // 'Z' means zombie
+	PPID       int
+	Session    int
+	UserTime   uint64 // CPU time in clock ticks
+	SystemTime uint64 // CPU time in clock ticks
+	StartTime  uint64
+	RSS        uint64 // pages
+	exit       int    // wait status; valid only for a zombie, and only if exitReadable
+}
+
+// Ended reports whether the process has ended: it is a zombie, or is being removed.
+func (s Stat) Ended() bool { return s.State == 'Z' || s.State == 'X' }
+
+// ReadStat reads the fields of the process that has this pid now. The error is
+// os.ErrProcessDone if there is none.
+func ReadStat(pid int) (Stat, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			return Stat{}, os.ErrProcessDone
+		}
+		return Stat{}, err
+	}
+	return parseStat(b)
+}
+
+// parseStat parses the line of /proc/<pid>/stat. The program name is in parentheses and may
+// contain parentheses, so the last closing parenthesis ends it.
+func parseStat(b []byte) (Stat, error) {
+	i := bytes.LastIndexByte(b, ')')
+	if i < 0 {
+		return Stat{}, errors.New("read process status: no name")
+	}
+	const first, state, ppid, session, user, system, start, rss, exit = 3, 3, 4, 6, 14, 15, 22, 24, 52
+	fields := bytes.Fields(b[i+1:])
+	if len(fields) <= rss-first || len(fields[0]) != 1 {
+		return Stat{}, errors.New("read process status: too few fields")
+	}
+	var errs []error
+	signed := func(field int) int {
+		n, err := strconv.Atoi(string(fields[field-first]))
+		errs = append(errs, err)
+		return n
+	}
+	unsigned := func(field int) uint64 {
+		n, err := strconv.ParseUint(string(fields[field-first]), 10, 64)
+		errs = append(errs, err)
+		return n
+	}
+	st := Stat{
+		State:      fields[state-first][0],
+		PPID:       signed(ppid),
+		Session:    signed(session),
+		UserTime:   unsigned(user),
+		SystemTime: unsigned(system),
+		StartTime:  unsigned(start),
+		RSS:        unsigned(rss),
+	}
+	if len(fields) > exit-first {
+		st.exit = signed(exit)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return Stat{}, fmt.Errorf("read process status: %w", err)
+	}
+	return st, nil
+}
+
+// Children lists the children of a process, zombies included.
+func Children(pid int) []int {
+	var pids []int
+	dir := "/proc/" + strconv.Itoa(pid) + "/task"
+	tasks, _ := os.ReadDir(dir)
+	for _, t := range tasks {
+		b, err := os.ReadFile(dir + "/" + t.Name() + "/children")
+		if errors.Is(err, os.ErrNotExist) {
+			return scanChildren(pid) // a kernel without CONFIG_PROC_CHILDREN, or a thread that ended just now
+		}
+		for _, field := range strings.Fields(string(b)) {
+			if child, err := strconv.Atoi(field); err == nil {
+				pids = append(pids, child)
+			}
+		}
+	}
+	return pids
+}
+
+func scanChildren(parent int) []int {
+	var pids []int
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if st, err := ReadStat(pid); err == nil && st.PPID == parent {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
