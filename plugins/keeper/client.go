@@ -12,8 +12,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/calls"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/plugins/rpcmux"
 )
 
 // Config is the location of a keeper and how to start it.
@@ -51,7 +51,7 @@ type Client struct {
 	found *socketPath // found is set if agent is not set
 	stop  context.CancelFunc
 	wg    sync.WaitGroup
-	line  *calls.Reconnector[*clientConn]
+	conns *rpcmux.Reconnector[*clientConn]
 
 	mu        sync.Mutex
 	held      map[string]fdCopy
@@ -107,7 +107,7 @@ func Attach(ctx context.Context, socket string) (*Client, error) {
 func open(ctx context.Context, c *Client) (*Client, error) {
 	life, stop := context.WithCancel(context.Background())
 	c.stop = stop
-	c.line = calls.NewReconnector[*clientConn](life.Done(), ErrClosed)
+	c.conns = rpcmux.NewReconnector[*clientConn](life.Done(), ErrClosed)
 	c.held = map[string]fdCopy{}
 	c.spawned = map[process.ID]bool{}
 	l, err := c.connect(ctx)
@@ -222,7 +222,7 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (process.ID, error) {
 		*f.has = true
 	}
 
-	l, err := c.line.Wait(ctx)
+	l, err := c.conns.Wait(ctx)
 	if err != nil {
 		return process.ID{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
 	}
@@ -316,11 +316,11 @@ func (c *Client) Wait(ctx context.Context, p process.ID) (process.ExitStatus, er
 // once the process has ended and no keeper was reachable for five seconds.
 func (c *Client) awaitKeeper(ctx context.Context, p process.ID) (*clientConn, error) {
 	if c.agent {
-		return c.line.Wait(ctx)
+		return c.conns.Wait(ctx)
 	}
 	for {
 		limited, cancel := context.WithTimeout(ctx, 5*time.Second)
-		l, err := c.line.Wait(limited)
+		l, err := c.conns.Wait(limited)
 		cancel()
 		if err == nil || ctx.Err() != nil || errors.Is(err, ErrClosed) {
 			return l, err
@@ -448,7 +448,7 @@ func (c *Client) SetEphemeral(ctx context.Context) error {
 // must be idempotent, and its response carries no descriptors.
 func (c *Client) repeat(ctx context.Context, req *request, fds ...int) (*response, error) {
 	for {
-		l, err := c.line.Wait(ctx)
+		l, err := c.conns.Wait(ctx)
 		if err != nil {
 			return nil, err
 		}

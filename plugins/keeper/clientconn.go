@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/calls"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/plugins/rpcmux"
 )
 
 // errDown means that the connection ended before the response arrived.
@@ -19,7 +19,7 @@ var errDown = errors.New("connection to the keeper is down")
 
 // clientConn is one connection of a client.
 type clientConn struct {
-	*calls.PendingCalls[result]
+	*rpcmux.PendingCalls[result]
 	wire      *wire
 	keeper    process.ID
 	ephemeral bool
@@ -34,7 +34,7 @@ type result struct {
 // newClientConn sends the hello request on a connection, which it owns from now on.
 func newClientConn(ctx context.Context, conn *net.UnixConn, agent bool) (*clientConn, error) {
 	unwanted := func(r result) { closeAll(r.fds) }
-	l := &clientConn{PendingCalls: calls.New(errDown, unwanted), wire: &wire{conn: conn}}
+	l := &clientConn{PendingCalls: rpcmux.New(errDown, unwanted), wire: &wire{conn: conn}}
 	l.wg.Go(l.read)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -23,7 +23,7 @@ func (c *Client) use(l *clientConn) {
 	c.mu.Lock()
 	c.keeper, c.ephemeral = l.keeper, l.ephemeral
 	c.mu.Unlock()
-	c.line.Set(l, nil)
+	c.conns.Set(l, nil)
 }
 
 // maintain replaces the connection whenever it ends, until ctx ends.
@@ -33,12 +33,12 @@ func (c *Client) maintain(ctx context.Context, l *clientConn) {
 		case <-l.Done():
 		case <-ctx.Done():
 		}
-		c.line.Set(nil, nil)
+		c.conns.Set(nil, nil)
 		l.close()
 		if c.agent && ctx.Err() == nil {
 			c.cfg.Logger.Warn("keeper is gone", "pid", l.keeper.PID, "dir", c.cfg.Dir)
 		}
-		if l, ok = c.line.ConnectWithBackoff(ctx, c.connect, c.noKeeper); ok {
+		if l, ok = c.conns.ConnectWithBackoff(ctx, c.connect, c.noKeeper); ok {
 			c.use(l)
 		}
 	}

@@ -178,7 +178,7 @@ func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
 func TestKeeperThatCannotBeReplacedGoesOn(t *testing.T) {
 	t.Parallel()
 	c := start(t, Config{Ephemeral: true})
-	l, err := c.line.Wait(t.Context())
+	l, err := c.conns.Wait(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

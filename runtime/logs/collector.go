@@ -13,9 +13,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/calls"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/plugins/rpcmux"
 )
 
 // ErrClosed means that the Collector was closed.
@@ -96,14 +96,14 @@ type Config struct {
 // Collector is the agent's side: it makes the FIFOs, keeps a collector process running that reads
 // them, and notifies followers of new output. All methods may be called concurrently.
 type Collector struct {
-	conf Config
-	dir  *keeper.Directory
-	life <-chan struct{} // closed by Close
-	stop context.CancelFunc
-	wg   sync.WaitGroup
-	line *calls.Reconnector[*link]
+	conf  Config
+	dir   *keeper.Directory
+	life  <-chan struct{} // closed by Close
+	stop  context.CancelFunc
+	wg    sync.WaitGroup
+	conns *rpcmux.Reconnector[*link]
 
-	mu           sync.Mutex // locked before the mutex of line
+	mu           sync.Mutex // locked before the mutex of conns
 	process      process.ID
 	tasks        map[taskKey]*taskState
 	streams      map[key]*streamState
@@ -171,7 +171,7 @@ func New(conf Config) (*Collector, error) {
 		dir:          dir,
 		life:         life.Done(),
 		stop:         stop,
-		line:         calls.NewReconnector[*link](life.Done(), ErrClosed),
+		conns:        rpcmux.NewReconnector[*link](life.Done(), ErrClosed),
 		tasks:        map[taskKey]*taskState{},
 		streams:      map[key]*streamState{},
 		started:      make(chan struct{}),
@@ -279,7 +279,7 @@ func (c *Collector) startStream(ctx context.Context, t *taskState, alloc, dir in
 	}
 	c.mu.Unlock()
 	for {
-		l, err := c.line.Wait(ctx)
+		l, err := c.conns.Wait(ctx)
 		if err != nil {
 			return err
 		}
@@ -543,7 +543,7 @@ const releaseTimeout = 10 * time.Second
 
 func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadline time.Time, ended bool) error {
 	for {
-		l, err := c.line.Wait(ctx)
+		l, err := c.conns.Wait(ctx)
 		if err != nil {
 			return err
 		}

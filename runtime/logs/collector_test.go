@@ -998,7 +998,7 @@ func TestNextAgentMeetsTheProcess(t *testing.T) {
 	for s.collector.Process() != p {
 		time.Sleep(time.Millisecond)
 	}
-	for s.collector.line.Now() != nil {
+	for s.collector.conns.Now() != nil {
 		time.Sleep(time.Millisecond) // until the quiet time has passed
 	}
 	s.write(f, "before the next agent knows of me\n")

@@ -22,7 +22,7 @@ func (c *Collector) publish(l *link) {
 	if l != nil {
 		c.process = l.process
 	}
-	c.line.Set(l, nil)
+	c.conns.Set(l, nil)
 	for _, st := range c.streams {
 		st.wake() // followers arm again at the new process
 	}
@@ -35,7 +35,7 @@ func (c *Collector) maintain(ctx context.Context) {
 	l, err := c.connectAndHandOver(ctx, false) // the error is returned to the next task that needs a process
 	for met := err == nil; met || c.needed(ctx); met = false {
 		if !met {
-			if l, met = c.line.ConnectWithBackoff(ctx, c.connect, func(err error) { c.conf.Logger.Error("no log collector", "error", err) }); !met {
+			if l, met = c.conns.ConnectWithBackoff(ctx, c.connect, func(err error) { c.conf.Logger.Error("no log collector", "error", err) }); !met {
 				return
 			}
 		}
@@ -102,7 +102,7 @@ func (c *Collector) releaseProcess() bool {
 	if len(c.tasks) > 0 {
 		return false
 	}
-	c.line.Set(nil, nil)
+	c.conns.Set(nil, nil)
 	return true
 }
 

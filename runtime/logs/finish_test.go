@@ -86,7 +86,7 @@ func TestCollectorQuits(t *testing.T) {
 	s.write(f, "one\n")
 	s.await(Stdout, "one\n")
 	old := s.collector.Process()
-	l, err := s.collector.line.Wait(t.Context())
+	l, err := s.collector.conns.Wait(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

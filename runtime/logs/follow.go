@@ -81,7 +81,7 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 			return nil
 		}
 		c.mu.Lock()
-		l := c.line.Now()
+		l := c.conns.Now()
 		ended := st != nil && st.ended
 		c.mu.Unlock()
 		if ended {

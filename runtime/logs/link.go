@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/plugins/calls"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/plugins/rpcmux"
 )
 
 // errDown means that the connection closed before the reply came.
@@ -20,7 +20,7 @@ var errDown = errors.New("connection to the log collector is down")
 
 // link is one connection to a collector process.
 type link struct {
-	*calls.PendingCalls[*message]
+	*rpcmux.PendingCalls[*message]
 	conn    *net.UnixConn
 	process process.ID
 	event   func(*message)
@@ -54,7 +54,7 @@ func dialPrevious(path string) (*net.UnixConn, error) {
 
 // newLink exchanges the hello messages on a connection, which it owns from now on.
 func (c *Collector) newLink(ctx context.Context, conn *net.UnixConn) (*link, error) {
-	l := &link{PendingCalls: calls.New[*message](errDown, nil), conn: conn, event: c.event}
+	l := &link{PendingCalls: rpcmux.New[*message](errDown, nil), conn: conn, event: c.event}
 	l.wg.Go(l.read)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -1,4 +1,4 @@
-package calls
+package rpcmux
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestLine(t *testing.T) {
+func TestWaitReturnsTheNextConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stop := make(chan struct{})
 		l := NewReconnector[*PendingCalls[int]](stop, errors.New("closed"))
@@ -52,7 +52,7 @@ func TestLine(t *testing.T) {
 	})
 }
 
-func TestReach(t *testing.T) {
+func TestConnectWithBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

@@ -1,9 +1,0 @@
-// Package calls is the common part of the clients of nomad-lite's helper processes.
-// Many requests may be in flight at once over one connection, and responses come in any
-// order: see [PendingCalls]. The process may exit and be started again: see
-// [Reconnector].
-//
-// The package sends and receives nothing, and does not connect by itself. The owner of
-// the connection does: plugins/keeper for the keeper, runtime/logs for the log
-// collector.
-package calls
