@@ -189,7 +189,7 @@ func (*bouncer) Info() sdk.Info {
 	return sdk.Info{
 		Name:             "bouncer",
 		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{"guests": sdk.Attr("guests", "list(string)", true)}),
-		Timeouts:         map[sdk.Point]time.Duration{sdk.MomentPrestart: 5 * time.Second},
+		Timeouts:         map[sdk.Point]time.Duration{sdk.PointPrestart: 5 * time.Second},
 	}
 }
 

@@ -63,8 +63,8 @@ type (
 
 // Types in the fields of requests.
 type (
-	// Grant is the part that all requests have.
-	Grant = hook.RequestMeta
+	// RequestMeta holds the fields that all requests have.
+	RequestMeta = hook.RequestMeta
 	// Alloc describes the allocation of a request.
 	Alloc = hook.Alloc
 	// AllocTask describes the task of a request.
@@ -105,7 +105,7 @@ const (
 
 // Errors of a Host that a hook may check for.
 var (
-	ErrDenied   = hook.ErrPermissionDenied // the allocation or the task has ended, or the capability does not permit the call
+	ErrDenied   = hook.ErrPermissionDenied // the allocation or the task has ended, or the token does not permit the call
 	ErrNoTask   = hook.ErrTaskNotRunning   // the task does not run
 	ErrHostGone = hook.ErrHostUnavailable  // the agent exited during the call: the result is unknown
 )
@@ -115,18 +115,18 @@ type Point = hook.Point
 
 // Hook points, for Info.Timeouts.
 const (
-	MomentPrerun         = hook.Prerun
-	MomentUpdateAlloc    = hook.UpdateAlloc
-	MomentPreTaskRestart = hook.PreTaskRestart
-	MomentPreKill        = hook.PreKill
-	MomentPostrun        = hook.Postrun
-	MomentDestroy        = hook.Destroy
-	MomentShutdownAlloc  = hook.ShutdownAlloc
-	MomentPrestart       = hook.Prestart
-	MomentPoststart      = hook.Poststart
-	MomentUpdate         = hook.Update
-	MomentPreKilling     = hook.PreKilling
-	MomentExited         = hook.Exited
-	MomentStop           = hook.Stop
-	MomentShutdown       = hook.Shutdown
+	PointPrerun         = hook.Prerun
+	PointUpdateAlloc    = hook.UpdateAlloc
+	PointPreTaskRestart = hook.PreTaskRestart
+	PointPreKill        = hook.PreKill
+	PointPostrun        = hook.Postrun
+	PointDestroy        = hook.Destroy
+	PointShutdownAlloc  = hook.ShutdownAlloc
+	PointPrestart       = hook.Prestart
+	PointPoststart      = hook.Poststart
+	PointUpdate         = hook.Update
+	PointPreKilling     = hook.PreKilling
+	PointExited         = hook.Exited
+	PointStop           = hook.Stop
+	PointShutdown       = hook.Shutdown
 )

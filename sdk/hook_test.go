@@ -66,7 +66,7 @@ func (v *valet) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.
 }
 
 func (v *valet) Stop(ctx context.Context, req sdk.TaskStopRequest) error {
-	return v.host.Kill(ctx, req.ScopeOf("other"), "the party is over")
+	return v.host.Kill(ctx, req.TaskScope("other"), "the party is over")
 }
 
 // guest is the agent's side: it records the calls of the hook.
@@ -84,11 +84,11 @@ func (g *guest) note(words ...string) error {
 }
 
 func (g *guest) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
-	return g.note(s.Capability, s.Task, event.Message)
+	return g.note(s.Token, s.Task, event.Message)
 }
 
 func (g *guest) Kill(_ context.Context, s hook.Scope, reason string) error {
-	return g.note(s.Capability, s.Task, reason)
+	return g.note(s.Token, s.Task, reason)
 }
 
 func listen(t *testing.T, g *guest) (socket string, stop func()) {
@@ -140,7 +140,7 @@ func TestHook(t *testing.T) {
 		t.Errorf("it says that it is %+v, %v", info, err)
 	}
 	d, err := h.Describe(t.Context())
-	if err != nil || len(d.Moments) != 2 || d.Moments[0].Moment != hook.Prestart || d.Moments[1].Moment != hook.Stop || d.Schema == nil || d.EveryAlloc || d.WholeAlloc {
+	if err != nil || len(d.Subscriptions) != 2 || d.Subscriptions[0].Point != hook.Prestart || d.Subscriptions[1].Point != hook.Stop || d.Schema == nil || d.AllAllocs || d.IncludeAllocJSON {
 		t.Errorf("it describes itself as %+v, %v", d, err)
 	}
 	if err := h.Configure(t.Context(), hook.Config{}); err == nil || !strings.Contains(err.Error(), "no socket") {
@@ -154,7 +154,7 @@ func TestHook(t *testing.T) {
 		t.Fatal(err)
 	}
 	request := hook.TaskPrestartRequest{PreviousState: map[string]string{"calls": "I"}}
-	request.Capability, request.Attachment = "key", []byte(`{"drink":"tea","cubes":3}`)
+	request.Token, request.Attachment = "key", []byte(`{"drink":"tea","cubes":3}`)
 	answer, err := h.Prestart(t.Context(), request)
 	if err != nil || answer.State["calls"] != "II" || answer.Env["DRINK"] != "tea" {
 		t.Errorf("prestart: %+v, %v", answer, err)
@@ -175,7 +175,7 @@ func TestHook(t *testing.T) {
 	if err := h.Configure(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Stop(t.Context(), hook.TaskStopRequest{RequestMeta: hook.RequestMeta{Capability: "other key"}}); err != nil {
+	if err := h.Stop(t.Context(), hook.TaskStopRequest{RequestMeta: hook.RequestMeta{Token: "other key"}}); err != nil {
 		t.Error(err)
 	}
 	if got, want := strings.Join(append(g.heard, later.heard...), "\n"), "key  tea on rome\nother key other the party is over"; got != want {
@@ -198,7 +198,7 @@ func TestDebugOfAHook(t *testing.T) {
 	until(t, "it says that it waits", func() bool { return strings.Contains(says.String(), "waiting for a host") })
 
 	_, h, _ := launchHook(t, env)
-	if d, err := h.Describe(t.Context()); err != nil || len(d.Moments) != 2 {
+	if d, err := h.Describe(t.Context()); err != nil || len(d.Subscriptions) != 2 {
 		t.Errorf("through the process of the host it describes itself as %+v, %v", d, err)
 	}
 	g := &guest{}

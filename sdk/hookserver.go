@@ -27,20 +27,20 @@ var (
 // newHookServer requires a value with at least one hook point.
 func newHookServer(impl Plugin) (*hookServer, error) {
 	s := &hookServer{basePlugin: newBasePlugin(impl, base.TypeHook, hook.APIVersion)}
-	s.description = &hook.Description{EveryAlloc: s.info.EveryAlloc, Schema: s.info.AttachmentSchema, WholeAlloc: s.info.WholeAlloc, DecidesHealth: s.info.DecidesHealth}
-	for _, m := range hook.PointsOf(impl) {
-		s.description.Moments = append(s.description.Moments, hook.Subscription{Moment: m, Timeout: s.info.Timeouts[m]})
+	s.description = &hook.Description{AllAllocs: s.info.AllAllocs, Schema: s.info.AttachmentSchema, IncludeAllocJSON: s.info.IncludeAllocJSON, ReportsHealth: s.info.ReportsHealth}
+	for _, point := range hook.PointsOf(impl) {
+		s.description.Subscriptions = append(s.description.Subscriptions, hook.Subscription{Point: point, Timeout: s.info.Timeouts[point]})
 	}
-	for m, timeout := range s.info.Timeouts {
-		if _, ok := s.description.Participation(m); !ok {
-			return nil, fmt.Errorf("Info has a timeout for %v, and %T takes no part in that", m, impl)
+	for point, timeout := range s.info.Timeouts {
+		if _, ok := s.description.Subscription(point); !ok {
+			return nil, fmt.Errorf("Info has a timeout for %v, and %T takes no part in that", point, impl)
 		}
 		if timeout <= 0 {
-			return nil, fmt.Errorf("the timeout for %v in Info is %v; leave it out to have the host's", m, timeout)
+			return nil, fmt.Errorf("the timeout for %v in Info is %v; leave it out to have the host's", point, timeout)
 		}
 	}
-	if _, ok := impl.(HostSetter); !ok && s.info.DecidesHealth {
-		return nil, fmt.Errorf("Info says DecidesHealth, and %T has no SetHost(sdk.Host, sdk.Node): it could never say that an allocation is healthy", impl)
+	if _, ok := impl.(HostSetter); !ok && s.info.ReportsHealth {
+		return nil, fmt.Errorf("Info says ReportsHealth, and %T has no SetHost(sdk.Host, sdk.Node): it could never say that an allocation is healthy", impl)
 	}
 	return s, nil
 }

@@ -24,8 +24,8 @@ var (
 )
 
 func pointInterfaces() (interfaces []reflect.Type) {
-	for m := range hook.AllPoints() {
-		interfaces = append(interfaces, m.Interface())
+	for point := range hook.AllPoints() {
+		interfaces = append(interfaces, point.Interface())
 	}
 	return interfaces
 }

@@ -66,11 +66,11 @@ func programOf(impl Plugin) (*pluginSpec, error) {
 	if isHook {
 		return hookProgram(impl, info)
 	}
-	return nil, fmt.Errorf("%T takes part in nothing: a hook has a method for at least one moment, such as Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error), and a driver has Start(context.Context, *sdk.StartRequest) (T, error)", impl)
+	return nil, fmt.Errorf("%T takes part in nothing: a hook has a method for at least one hook point, such as Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error), and a driver has Start(context.Context, *sdk.StartRequest) (T, error)", impl)
 }
 
 func driverProgram(impl Plugin, info Info) (*pluginSpec, error) {
-	if info.AttachmentSchema != nil || info.EveryAlloc || info.WholeAlloc || info.DecidesHealth || info.Timeouts != nil {
+	if info.AttachmentSchema != nil || info.AllAllocs || info.IncludeAllocJSON || info.ReportsHealth || info.Timeouts != nil {
 		return nil, fmt.Errorf("Info of %T, which is a driver, has what only hooks have", impl)
 	}
 	d, err := newTaskDriver(impl)

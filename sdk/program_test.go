@@ -103,15 +103,15 @@ func TestWhatCannotBeServedIsSaid(t *testing.T) {
 		impl Plugin
 		want string
 	}{
-		{named{}, "sdk.named takes part in nothing: a hook has a method for at least one moment, such as Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error), and a driver has Start(context.Context, *sdk.StartRequest) (T, error)"},
+		{named{}, "sdk.named takes part in nothing: a hook has a method for at least one hook point, such as Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error), and a driver has Start(context.Context, *sdk.StartRequest) (T, error)"},
 		{almost{}, "the method Prestart of sdk.almost is func(context.Context, sdk.TaskPrestartRequest) error; it must be func(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error)"},
 		{onlyAlmost{}, "the method Exited of sdk.onlyAlmost is func(sdk.TaskExitedRequest) error; it must be func(context.Context, sdk.TaskExitedRequest) error"},
 		{rudeGuest{}, "the method SetHost of sdk.rudeGuest is func(sdk.Host); it must be func(sdk.Host, sdk.Node)"},
 		{both{}, "a plugin is one of the two"},
 		{noStart{}, "the method Start of sdk.noStart is func(context.Context) error; a driver's is func(context.Context, *sdk.StartRequest) (T, error), where T has the methods of sdk.Task"},
 		{oddRecover{}, "the method Recover of sdk.oddRecover is func(context.Context) error, and Start is func(context.Context, *sdk.StartRequest) (sdk.Task, error); they must be the same"},
-		{patient{timeouts: map[Point]time.Duration{MomentExited: time.Second}}, "Info has a timeout for exited, and sdk.patient takes no part in that"},
-		{patient{timeouts: map[Point]time.Duration{MomentStop: -1}}, "the timeout for stop in Info is -1ns"},
+		{patient{timeouts: map[Point]time.Duration{PointExited: time.Second}}, "Info has a timeout for exited, and sdk.patient takes no part in that"},
+		{patient{timeouts: map[Point]time.Duration{PointStop: -1}}, "the timeout for stop in Info is -1ns"},
 		{anonymous{}, "Info has no Name"},
 		{misnamed{}, "the method PreStart of sdk.misnamed would never be called: it must have the name Prestart"},
 		{pointed{}, "sdk.pointed has no method Exited, and *sdk.pointed has: serve a pointer"},
@@ -120,9 +120,9 @@ func TestWhatCannotBeServedIsSaid(t *testing.T) {
 		{napDriver[countedRest]{}, "the method Stats of sdk.countedRest is func(context.Context) (sdk.Usage, error); it must be func(context.Context) (sdk.TaskStats, error)"},
 		{saysHook{info: Info{Name: "x", TaskSchema: Object(nil)}}, "Info of sdk.saysHook has a TaskSchema, which is for drivers; how a job attaches a hook is said by AttachmentSchema"},
 		{saysHook{info: Info{Name: "x", ConfigSchema: Object(nil)}}, "nothing takes the configuration: add Configure(context.Context, *sdk.Config) error"},
-		{saysHook{info: Info{Name: "x", DecidesHealth: true}}, "it could never say that an allocation is healthy"},
+		{saysHook{info: Info{Name: "x", ReportsHealth: true}}, "it could never say that an allocation is healthy"},
 		{saysHook{info: Info{Name: "x", AttachmentSchema: Attr("a", "string", true)}}, "AttachmentSchema in Info: it is no Object"},
-		{saysDriver{info: Info{Name: "x", EveryAlloc: true}}, "has what only hooks have"},
+		{saysDriver{info: Info{Name: "x", AllAllocs: true}}, "has what only hooks have"},
 		{saysDriver{info: Info{Name: "x", Capabilities: Capabilities{SendSignals: true}}}, "Info of sdk.saysDriver declares the capability SendSignals, and sdk.Task does not implement sdk.Signaler"},
 		{saysDriver{info: Info{Name: "x", Capabilities: Capabilities{Exec: true}}}, "Info of sdk.saysDriver declares the capability Exec, and sdk.Task does not implement sdk.Execer"},
 		{saysDriver{info: Info{Name: "x", Capabilities: Capabilities{MustCreateNetwork: true}}}, "Info of sdk.saysDriver declares the capability MustCreateNetwork, and sdk.saysDriver does not implement sdk.NetworkManager"},
@@ -139,7 +139,7 @@ func TestWhatAValueIsFollowsFromItsMethods(t *testing.T) {
 		want string
 	}{
 		{stopsOnly{}, "hook"},
-		{patient{timeouts: map[Point]time.Duration{MomentStop: time.Hour}}, "hook"},
+		{patient{timeouts: map[Point]time.Duration{PointStop: time.Hour}}, "hook"},
 		{&napper{}, "task driver"},
 		{&fullDriver{}, "task driver"},
 	} {
@@ -150,12 +150,12 @@ func TestWhatAValueIsFollowsFromItsMethods(t *testing.T) {
 }
 
 func TestTimeoutsAreDescribed(t *testing.T) {
-	s, err := newHookServer(patient{timeouts: map[Point]time.Duration{MomentStop: time.Hour}})
+	s, err := newHookServer(patient{timeouts: map[Point]time.Duration{PointStop: time.Hour}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	d, err := s.Describe(t.Context())
-	if want := (hook.Subscription{Moment: hook.Stop, Timeout: time.Hour}); err != nil || len(d.Moments) != 1 || d.Moments[0] != want {
-		t.Errorf("it takes part in %+v, %v; want %+v", d.Moments, err, want)
+	if want := (hook.Subscription{Point: hook.Stop, Timeout: time.Hour}); err != nil || len(d.Subscriptions) != 1 || d.Subscriptions[0] != want {
+		t.Errorf("it takes part in %+v, %v; want %+v", d.Subscriptions, err, want)
 	}
 }

@@ -197,15 +197,15 @@ type Info struct {
 	// the hook. nil means that the attachment has no configuration.
 	AttachmentSchema *Spec
 
-	// EveryAlloc requests calls for all allocations. Without it the hook is only called
+	// AllAllocs requests calls for all allocations. Without it the hook is only called
 	// for the allocations and tasks that it is attached to.
-	EveryAlloc bool
+	AllAllocs bool
 
-	// WholeAlloc requests Alloc.JSON.
-	WholeAlloc bool
-	// DecidesHealth means that an allocation is healthy for its deployment only after the
+	// IncludeAllocJSON requests Alloc.JSON.
+	IncludeAllocJSON bool
+	// ReportsHealth means that an allocation is healthy for its deployment only after the
 	// hook has reported it, with Host.SetHealth.
-	DecidesHealth bool
+	ReportsHealth bool
 
 	// Timeouts limit the duration of calls for hook points for which the host's default
 	// (one minute for Prerun and Prestart, else ten seconds) is unsuitable.

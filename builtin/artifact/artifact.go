@@ -49,7 +49,7 @@ func (h *Hook) Info() sdk.Info {
 			"limits":    sdk.Attr("limits", "any", false),
 		}),
 		// Each download has its own timeout.
-		Timeouts: map[sdk.Point]time.Duration{sdk.MomentPrestart: 7 * 24 * time.Hour},
+		Timeouts: map[sdk.Point]time.Duration{sdk.PointPrestart: 7 * 24 * time.Hour},
 	}
 }
 

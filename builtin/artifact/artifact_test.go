@@ -172,7 +172,7 @@ func (w *world) prestart(state map[string]string, artifacts ...map[string]any) (
 		w.t.Fatal(err)
 	}
 	return w.hook.Prestart(w.t.Context(), sdk.TaskPrestartRequest{
-		RequestMeta: sdk.Grant{Capability: "c", Attachment: at}, Alloc: sdk.Alloc{ID: "a1"},
+		RequestMeta: sdk.RequestMeta{Token: "c", Attachment: at}, Alloc: sdk.Alloc{ID: "a1"},
 		Task: sdk.AllocTask{Name: "main", User: w.user}, Dir: w.dir, PreviousState: state,
 	})
 }
@@ -853,7 +853,7 @@ func TestKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = w.hook.Prestart(ctx, sdk.TaskPrestartRequest{RequestMeta: sdk.Grant{Attachment: at}, Task: sdk.AllocTask{Name: "main"}, Dir: w.dir})
+	_, err = w.hook.Prestart(ctx, sdk.TaskPrestartRequest{RequestMeta: sdk.RequestMeta{Attachment: at}, Task: sdk.AllocTask{Name: "main"}, Dir: w.dir})
 	if !errors.Is(err, killed) {
 		t.Errorf("got %v, want the cause of the kill", err)
 	}
@@ -1069,7 +1069,7 @@ func TestTaskThatRunsAlready(t *testing.T) {
 	w := newWorld(t)
 	at, _ := json.Marshal(map[string]any{"artifacts": []any{http1(w, "/none")}})
 	answer, err := w.hook.Prestart(t.Context(), sdk.TaskPrestartRequest{
-		RequestMeta: sdk.Grant{Attachment: at}, Dir: w.dir, Running: true, PreviousState: map[string]string{"k": "v"},
+		RequestMeta: sdk.RequestMeta{Attachment: at}, Dir: w.dir, Running: true, PreviousState: map[string]string{"k": "v"},
 	})
 	if err != nil || answer.Done || answer.State["k"] != "v" || len(w.requests) > 0 {
 		t.Errorf("got %+v, %v and requests %v, want nothing to happen", answer, err, w.requests)

@@ -45,8 +45,8 @@ var attachmentSchema = func() *sdk.Spec {
 		})
 	}
 	blocks := map[string]*sdk.Spec{}
-	for m := sdk.MomentPrerun; m <= sdk.MomentShutdown; m++ {
-		blocks[m.String()] = sdk.Block(m.String(), action(), false)
+	for point := sdk.PointPrerun; point <= sdk.PointShutdown; point++ {
+		blocks[point.String()] = sdk.Block(point.String(), action(), false)
 	}
 	return sdk.Object(blocks)
 }()

@@ -81,16 +81,16 @@ func (h *Hook) SetHost(host sdk.Host, _ sdk.Node) { h.host = host }
 // do runs the action of the attachment for the hook point. It returns an error
 // if the action fails, and otherwise emits an event. Before a start the restart
 // policy can retry failures, except configuration errors.
-func (h *Hook) do(ctx context.Context, grant sdk.Grant, o payload) error {
+func (h *Hook) do(ctx context.Context, meta sdk.RequestMeta, o payload) error {
 	var actions map[string]*action
-	if err := grant.Config(&actions); err != nil {
+	if err := meta.Config(&actions); err != nil {
 		return err
 	}
-	a := actions[o.Moment]
+	a := actions[o.HookPoint]
 	if a == nil {
 		return nil
 	}
-	a, err := a.interpolate(ctx, h.host, grant.Scope())
+	a, err := a.interpolate(ctx, h.host, meta.Scope())
 	if err != nil {
 		return sdk.Recoverable(err)
 	}
@@ -103,7 +103,7 @@ func (h *Hook) do(ctx context.Context, grant sdk.Grant, o payload) error {
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no end within %v", timeout))
 		defer cancel()
 	}
-	done, output, err := h.act(ctx, a, grant, o)
+	done, output, err := h.act(ctx, a, meta, o)
 	switch {
 	case errors.As(err, new(permanentError)):
 		return fmt.Errorf("%s: %w", done, err)
@@ -114,7 +114,7 @@ func (h *Hook) do(ctx context.Context, grant sdk.Grant, o payload) error {
 	case err != nil:
 		return sdk.Recoverable(fmt.Errorf("%s: %w", done, err))
 	}
-	h.tell(ctx, grant, o, done, output)
+	h.tell(ctx, meta, o, done, output)
 	return nil
 }
 
@@ -124,25 +124,25 @@ type permanentError string
 func (m permanentError) Error() string { return string(m) }
 
 // act runs the action, and returns its name and its output.
-func (h *Hook) act(ctx context.Context, a *action, grant sdk.Grant, o payload) (done, output string, err error) {
+func (h *Hook) act(ctx context.Context, a *action, meta sdk.RequestMeta, o payload) (done, output string, err error) {
 	switch {
 	case !a.oneThing():
-		return o.Moment, "", permanentError("say one of command, exec and url")
+		return o.HookPoint, "", permanentError("say one of command, exec and url")
 	case len(a.Command) > 0 && !h.commands.Load():
 		return "command", "", permanentError(`commands on the host are not allowed here; whoever runs the agent can allow them: plugin "script" { config { commands = true } }`)
 	case len(a.Command) > 0:
 		output, err = run(ctx, a.Command, o)
 		return a.Command[0], output, err
 	case len(a.Exec) > 0:
-		output, err = h.exec(ctx, grant, a.Exec)
+		output, err = h.exec(ctx, meta, a.Exec)
 		return a.Exec[0], output, err
 	}
 	output, err = call(ctx, a, o)
 	return a.method() + " " + a.shown, output, err
 }
 
-func (h *Hook) exec(ctx context.Context, grant sdk.Grant, command []string) (output string, err error) {
-	result, err := h.host.Exec(ctx, grant.Scope(), command, 0)
+func (h *Hook) exec(ctx context.Context, meta sdk.RequestMeta, command []string) (output string, err error) {
+	result, err := h.host.Exec(ctx, meta.Scope(), command, 0)
 	if err != nil {
 		return "", err
 	}
@@ -160,55 +160,55 @@ func (h *Hook) exec(ctx context.Context, grant sdk.Grant, command []string) (out
 const eventTimeout = time.Second
 
 // tell emits an event. Errors are only logged.
-func (h *Hook) tell(ctx context.Context, grant sdk.Grant, o payload, done, output string) {
+func (h *Hook) tell(ctx context.Context, meta sdk.RequestMeta, o payload, done, output string) {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
-	message := o.Moment + ": " + done
+	message := o.HookPoint + ": " + done
 	if output != "" {
 		message += ": " + output
 	}
-	err := h.host.EmitEvent(ctx, grant.Scope(), sdk.Event{
+	err := h.host.EmitEvent(ctx, meta.Scope(), sdk.Event{
 		Message: message,
-		Details: map[string]string{"hook": Name, "moment": o.Moment},
+		Details: map[string]string{"hook": Name, "hook_point": o.HookPoint},
 	})
 	if err != nil {
-		hclog.L().Debug("event not told", "alloc_id", o.AllocID, "task", o.Task, "moment", o.Moment, "error", err)
+		hclog.L().Debug("event not told", "alloc_id", o.AllocID, "task", o.Task, "hook_point", o.HookPoint, "error", err)
 	}
 }
 
 // Prerun implements sdk.AllocPrerun.
 func (h *Hook) Prerun(ctx context.Context, req sdk.AllocPrerunRequest) error {
-	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.MomentPrerun, req.Alloc))
+	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointPrerun, req.Alloc))
 }
 
 // UpdateAlloc implements sdk.AllocUpdate.
 func (h *Hook) UpdateAlloc(ctx context.Context, req sdk.AllocUpdateRequest) error {
-	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.MomentUpdateAlloc, req.Alloc))
+	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointUpdateAlloc, req.Alloc))
 }
 
 // PreTaskRestart implements sdk.AllocPreTaskRestart.
 func (h *Hook) PreTaskRestart(ctx context.Context, req sdk.AllocPreTaskRestartRequest) error {
-	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.MomentPreTaskRestart, req.Alloc))
+	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointPreTaskRestart, req.Alloc))
 }
 
 // PreKill implements sdk.AllocPreKill.
 func (h *Hook) PreKill(ctx context.Context, req sdk.AllocPreKillRequest) error {
-	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.MomentPreKill, req.Alloc))
+	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointPreKill, req.Alloc))
 }
 
 // Postrun implements sdk.AllocPostrun.
 func (h *Hook) Postrun(ctx context.Context, req sdk.AllocPostrunRequest) error {
-	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.MomentPostrun, req.Alloc))
+	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointPostrun, req.Alloc))
 }
 
 // Destroy implements sdk.AllocDestroy.
 func (h *Hook) Destroy(ctx context.Context, req sdk.AllocDestroyRequest) error {
-	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.MomentDestroy, req.Alloc))
+	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointDestroy, req.Alloc))
 }
 
 // ShutdownAlloc implements sdk.AllocShutdown.
 func (h *Hook) ShutdownAlloc(ctx context.Context, req sdk.AllocShutdownRequest) error {
-	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.MomentShutdownAlloc, req.Alloc))
+	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointShutdownAlloc, req.Alloc))
 }
 
 // Prestart implements sdk.TaskPrestart.
@@ -216,29 +216,29 @@ func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.T
 	if req.Running {
 		return sdk.TaskPrestartResponse{}, nil // done before the start of the task
 	}
-	return sdk.TaskPrestartResponse{}, h.do(ctx, req.RequestMeta, ofTask(sdk.MomentPrestart, req.Alloc, req.Task))
+	return sdk.TaskPrestartResponse{}, h.do(ctx, req.RequestMeta, ofTask(sdk.PointPrestart, req.Alloc, req.Task))
 }
 
 // Poststart implements sdk.TaskPoststart.
 func (h *Hook) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) error {
-	o := ofTask(sdk.MomentPoststart, req.Alloc, req.Task)
+	o := ofTask(sdk.PointPoststart, req.Alloc, req.Task)
 	o.Repeated = req.Repeated
 	return h.do(ctx, req.RequestMeta, o)
 }
 
 // Update implements sdk.TaskUpdate.
 func (h *Hook) Update(ctx context.Context, req sdk.TaskUpdateRequest) error {
-	return h.do(ctx, req.RequestMeta, ofTask(sdk.MomentUpdate, req.Alloc, req.Task))
+	return h.do(ctx, req.RequestMeta, ofTask(sdk.PointUpdate, req.Alloc, req.Task))
 }
 
 // PreKilling implements sdk.TaskPreKilling.
 func (h *Hook) PreKilling(ctx context.Context, req sdk.TaskPreKillingRequest) error {
-	return h.do(ctx, req.RequestMeta, ofTask(sdk.MomentPreKilling, req.Alloc, req.Task))
+	return h.do(ctx, req.RequestMeta, ofTask(sdk.PointPreKilling, req.Alloc, req.Task))
 }
 
 // Exited implements sdk.TaskExited.
 func (h *Hook) Exited(ctx context.Context, req sdk.TaskExitedRequest) error {
-	o := ofTask(sdk.MomentExited, req.Alloc, req.Task)
+	o := ofTask(sdk.PointExited, req.Alloc, req.Task)
 	o.Exit = &exit{Code: req.Exit.ExitCode, Signal: req.Exit.Signal, OOMKilled: req.Exit.OOMKilled, WillRestart: req.WillRestart}
 	if req.Exit.Err != nil {
 		o.Exit.Error = req.Exit.Err.Error()
@@ -248,17 +248,17 @@ func (h *Hook) Exited(ctx context.Context, req sdk.TaskExitedRequest) error {
 
 // Stop implements sdk.TaskStop.
 func (h *Hook) Stop(ctx context.Context, req sdk.TaskStopRequest) error {
-	return h.do(ctx, req.RequestMeta, ofTask(sdk.MomentStop, req.Alloc, req.Task))
+	return h.do(ctx, req.RequestMeta, ofTask(sdk.PointStop, req.Alloc, req.Task))
 }
 
 // Shutdown implements sdk.TaskShutdown.
 func (h *Hook) Shutdown(ctx context.Context, req sdk.TaskShutdownRequest) error {
-	return h.do(ctx, req.RequestMeta, ofTask(sdk.MomentShutdown, req.Alloc, req.Task))
+	return h.do(ctx, req.RequestMeta, ofTask(sdk.PointShutdown, req.Alloc, req.Task))
 }
 
 // payload is the JSON input of commands and HTTP requests.
 type payload struct {
-	Moment    string `json:"moment"`
+	HookPoint string `json:"hook_point"`
 	AllocID   string `json:"alloc_id"`
 	AllocName string `json:"alloc_name"`
 	Namespace string `json:"namespace"`
@@ -280,15 +280,15 @@ type exit struct {
 	WillRestart bool   `json:"will_restart"`
 }
 
-func ofAlloc(m sdk.Point, a sdk.Alloc) payload {
+func ofAlloc(point sdk.Point, a sdk.Alloc) payload {
 	return payload{
-		Moment: m.String(), AllocID: a.ID, AllocName: a.Name, Namespace: a.Namespace, JobID: a.JobID, JobName: a.JobName,
+		HookPoint: point.String(), AllocID: a.ID, AllocName: a.Name, Namespace: a.Namespace, JobID: a.JobID, JobName: a.JobName,
 		Group: a.TaskGroup, NodeID: a.NodeID, NodeName: a.NodeName,
 	}
 }
 
-func ofTask(m sdk.Point, a sdk.Alloc, t sdk.AllocTask) payload {
-	o := ofAlloc(m, a)
+func ofTask(point sdk.Point, a sdk.Alloc, t sdk.AllocTask) payload {
+	o := ofAlloc(point, a)
 	o.Task = t.Name
 	return o
 }
@@ -297,7 +297,7 @@ func ofTask(m sdk.Point, a sdk.Alloc, t sdk.AllocTask) payload {
 // read JSON. It uses Nomad's variable names if Nomad has them.
 func (o payload) environ() []string {
 	env := []string{
-		"HOOK_MOMENT=" + o.Moment,
+		"HOOK_POINT=" + o.HookPoint,
 		"NOMAD_ALLOC_ID=" + o.AllocID,
 		"NOMAD_ALLOC_NAME=" + o.AllocName,
 		"NOMAD_NAMESPACE=" + o.Namespace,

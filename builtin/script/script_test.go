@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 func TestContract(t *testing.T) {
 	every := map[string]any{}
-	for m := sdk.MomentPrerun; m <= sdk.MomentShutdown; m++ {
+	for m := sdk.PointPrerun; m <= sdk.PointShutdown; m++ {
 		every[m.String()] = map[string]any{"command": []any{"true"}}
 	}
 	every["poststart"] = map[string]any{"exec": []any{"true"}}
@@ -61,7 +61,7 @@ func (*host) Exec(ctx context.Context, s sdk.Scope, command []string, _ time.Dur
 		return nil, sdk.ErrNoTask
 	}
 	code, _ := strconv.Atoi(command[len(command)-1])
-	return &sdk.ExecResult{Stdout: []byte(s.Capability + " runs " + strings.Join(command, " ") + "\n"), Exit: sdk.ExitResult{ExitCode: code}}, nil
+	return &sdk.ExecResult{Stdout: []byte(s.Token + " runs " + strings.Join(command, " ") + "\n"), Exit: sdk.ExitResult{ExitCode: code}}, nil
 }
 
 func (h *host) EmitEvent(ctx context.Context, s sdk.Scope, event sdk.Event) error {
@@ -91,7 +91,7 @@ func exitedFor(ctx context.Context, t *testing.T, attachment map[string]any) (ev
 	h.commands.Store(true)
 	h.SetHost(host, sdk.Node{})
 	err = h.Exited(ctx, sdk.TaskExitedRequest{
-		RequestMeta: sdk.Grant{Capability: "key", Attachment: text},
+		RequestMeta: sdk.RequestMeta{Token: "key", Attachment: text},
 		Alloc:       sdk.Alloc{ID: "1234", Name: "job.group[0]", Namespace: "default", JobID: "job", JobName: "Job", TaskGroup: "group", NodeName: "here"},
 		Task:        sdk.AllocTask{Name: "web"},
 		Exit:        sdk.ExitResult{ExitCode: 3, Signal: 9}, WillRestart: true,
@@ -119,7 +119,7 @@ func TestActions(t *testing.T) {
 		fmt.Fprintf(w, "%s %s %q %s", r.Method, r.Header.Get("X-Key"), r.Header.Get("Content-Type"), body)
 	}))
 	defer server.Close()
-	about := `{"moment":"exited","alloc_id":"1234","alloc_name":"job.group[0]","namespace":"default","job_id":"job","job_name":"Job","group":"group","node_id":"","node_name":"here","task":"web","exit":{"code":3,"signal":9,"oom_killed":false,"will_restart":true}}`
+	about := `{"hook_point":"exited","alloc_id":"1234","alloc_name":"job.group[0]","namespace":"default","job_id":"job","job_name":"Job","group":"group","node_id":"","node_name":"here","task":"web","exit":{"code":3,"signal":9,"oom_killed":false,"will_restart":true}}`
 	with := func(m map[string]any, key string, value any) map[string]any { m[key] = value; return m }
 	for _, test := range []struct {
 		name   string
@@ -130,7 +130,7 @@ func TestActions(t *testing.T) {
 		{"a command's output is an event", sh("echo hello $1; echo all >&2", "${who}"), "exited: /bin/sh: hello world\nall", ""},
 		{"a command without output is one too", sh("true"), "exited: /bin/sh", ""},
 		{"a command reads what has happened", sh("cat"), "exited: /bin/sh: " + about, ""},
-		{"or has it in its environment", sh(`echo $HOOK_MOMENT $NOMAD_ALLOC_ID $NOMAD_TASK_NAME $HOOK_EXIT_CODE $HOOK_EXIT_SIGNAL $HOOK_OOM_KILLED $HOOK_WILL_RESTART $SECRET`), "exited: /bin/sh: exited 1234 web 3 9 false true", ""},
+		{"or has it in its environment", sh(`echo $HOOK_POINT $NOMAD_ALLOC_ID $NOMAD_TASK_NAME $HOOK_EXIT_CODE $HOOK_EXIT_SIGNAL $HOOK_OOM_KILLED $HOOK_WILL_RESTART $SECRET`), "exited: /bin/sh: exited 1234 web 3 9 false true", ""},
 		{"a command that fails", sh("echo broken; exit 4"), "", "/bin/sh: exit code 4: broken"},
 		{"a command that is killed", sh("kill -TERM $$"), "", "/bin/sh: signal: terminated"},
 		{"a command that is not there", map[string]any{"command": []any{"/no/such/thing"}}, "", "/no/such/thing: fork/exec /no/such/thing: no such file or directory"},
@@ -175,7 +175,7 @@ func TestCommandsOnTheHostMustBeAllowed(t *testing.T) {
 	h := &Hook{}
 	h.SetHost(&host{}, sdk.Node{})
 	ran := filepath.Join(t.TempDir(), "ran")
-	err := h.Prerun(t.Context(), sdk.AllocPrerunRequest{RequestMeta: sdk.Grant{Attachment: fmt.Appendf(nil, `{"prerun":{"command":["touch",%q]}}`, ran)}})
+	err := h.Prerun(t.Context(), sdk.AllocPrerunRequest{RequestMeta: sdk.RequestMeta{Attachment: fmt.Appendf(nil, `{"prerun":{"command":["touch",%q]}}`, ran)}})
 	if err == nil || !strings.Contains(err.Error(), `plugin "script" { config { commands = true } }`) {
 		t.Errorf("prerun: %v", err)
 	}
@@ -184,12 +184,12 @@ func TestCommandsOnTheHostMustBeAllowed(t *testing.T) {
 	}
 }
 
-func TestOtherMomentsAreNotItsBusiness(t *testing.T) {
+func TestOtherPointsAreNotItsBusiness(t *testing.T) {
 	host := &host{}
 	h := &Hook{}
 	h.SetHost(host, sdk.Node{})
-	grant := sdk.Grant{Attachment: []byte(`{"exited":{"exec":["true"]},"stop":null}`)}
-	if err := h.Stop(t.Context(), sdk.TaskStopRequest{RequestMeta: grant}); err != nil {
+	meta := sdk.RequestMeta{Attachment: []byte(`{"exited":{"exec":["true"]},"stop":null}`)}
+	if err := h.Stop(t.Context(), sdk.TaskStopRequest{RequestMeta: meta}); err != nil {
 		t.Error(err)
 	}
 	if err := h.Stop(t.Context(), sdk.TaskStopRequest{}); err != nil {
@@ -204,9 +204,9 @@ func TestPrestartIsNotRepeatedForWhatRuns(t *testing.T) {
 	host := &host{}
 	h := &Hook{}
 	h.SetHost(host, sdk.Node{})
-	grant := sdk.Grant{Attachment: []byte(`{"prestart":{"exec":["true"]}}`)}
+	meta := sdk.RequestMeta{Attachment: []byte(`{"prestart":{"exec":["true"]}}`)}
 	for _, running := range []bool{false, true} {
-		if _, err := h.Prestart(t.Context(), sdk.TaskPrestartRequest{RequestMeta: grant, Running: running}); err != nil {
+		if _, err := h.Prestart(t.Context(), sdk.TaskPrestartRequest{RequestMeta: meta, Running: running}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -275,7 +275,7 @@ func TestCommandSeesRepeatedPoststart(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, repeated := range []bool{false, true} {
-		if err := h.Poststart(t.Context(), sdk.TaskPoststartRequest{RequestMeta: sdk.Grant{Attachment: text}, Repeated: repeated}); err != nil {
+		if err := h.Poststart(t.Context(), sdk.TaskPoststartRequest{RequestMeta: sdk.RequestMeta{Attachment: text}, Repeated: repeated}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -59,7 +59,7 @@ func (n *node) put(path string, kv ...string) {
 func (n *node) note(s sdk.Scope, format string, args ...any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.notes = append(n.notes, s.Capability+": "+fmt.Sprintf(format, args...))
+	n.notes = append(n.notes, s.Token+": "+fmt.Sprintf(format, args...))
 }
 
 // taken returns the notes since the last call, sorted by task.
@@ -210,7 +210,7 @@ func (f *fixture) request(task string, blocks []block, more ...map[string]any) s
 		}
 	}
 	return sdk.TaskPrestartRequest{
-		RequestMeta: sdk.Grant{Capability: task, Attachment: attachment},
+		RequestMeta: sdk.RequestMeta{Token: task, Attachment: attachment},
 		Alloc:       sdk.Alloc{ID: "alloc", Namespace: "default"},
 		Task:        sdk.AllocTask{Name: task},
 		Dir:         d,

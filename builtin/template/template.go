@@ -34,7 +34,7 @@ var (
 // Info describes the hook. Prestart has no timeout, because it waits for data.
 func (*Hook) Info() sdk.Info {
 	const year = 365 * 24 * time.Hour
-	return sdk.Info{Name: Name, Timeouts: map[sdk.Point]time.Duration{sdk.MomentPrestart: 10 * year}}
+	return sdk.Info{Name: Name, Timeouts: map[sdk.Point]time.Duration{sdk.PointPrestart: 10 * year}}
 }
 
 // SetHost is called once, before the first hook point.

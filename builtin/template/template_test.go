@@ -535,7 +535,7 @@ func TestScopeIsRenewed(t *testing.T) {
 			time.Sleep(time.Minute)
 			f.expect("web: signal SIGHUP Template re-rendered")
 			f.reply["signal"] = nil
-			req.Capability, req.Running = capability, true
+			req.Token, req.Running = capability, true
 			f.run(req)
 			synctest.Wait()
 			f.expect(capability + ": signal SIGHUP Template re-rendered")

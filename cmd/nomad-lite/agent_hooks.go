@@ -20,8 +20,8 @@ type hookStatus struct {
 	Version     string
 	Health      string
 	Description string   // reason for the status
-	Moments     []string // nil until the plugin has reported them
-	EveryAlloc  bool
+	HookPoints  []string // nil until the plugin has reported them
+	AllAllocs   bool
 	Rule        *hookRule `json:",omitempty"`
 	Allocs      []string  // ids of running allocations that the hook takes part in
 }
@@ -56,9 +56,9 @@ func (r *runningAgent) hooks() []hookStatus {
 		if p.Takes == nil {
 			h.Description = row.Note
 		} else {
-			h.EveryAlloc = p.Takes.EveryAlloc
-			for _, m := range p.Takes.Moments {
-				h.Moments = append(h.Moments, m.Moment.String())
+			h.AllAllocs = p.Takes.AllAllocs
+			for _, m := range p.Takes.Subscriptions {
+				h.HookPoints = append(h.HookPoints, m.Point.String())
 			}
 		}
 		if p.Err != nil {
@@ -118,9 +118,9 @@ func agentHooks(c *api.Client, name string) []hookStatus {
 
 // hookTable returns a table with one line per hook.
 func hookTable(list []hookStatus) *table {
-	t := newTable("Hook", "Version", "Health", "Allocs", "Message", "Moments")
+	t := newTable("Hook", "Version", "Health", "Allocs", "Message", "Hook points")
 	for _, h := range list {
-		t.row(h.Name, h.Version, statusCell(h.Health), len(h.Allocs), h.Description, strings.Join(h.Moments, ", "))
+		t.row(h.Name, h.Version, statusCell(h.Health), len(h.Allocs), h.Description, strings.Join(h.HookPoints, ", "))
 	}
 	return t
 }
@@ -133,12 +133,12 @@ func (p *page) hookDetails(h hookStatus, verbose bool) {
 		called = "of tasks with " + h.Name + " blocks"
 	case h.Rule != nil && h.Rule.Matches:
 		called = "where the hook block matches, or a job attaches it"
-	case h.EveryAlloc:
+	case h.AllAllocs:
 		called = "of every allocation"
 	}
 	rows := pairs{
 		{"Hook", h.Name}, {"Version", h.Version}, {"Health", statusCell(h.Health)}, {"Message", h.Description},
-		{"Moments", strings.Join(h.Moments, ", ")}, {"Called", called},
+		{"Hook points", strings.Join(h.HookPoints, ", ")}, {"Called", called},
 	}
 	if r := h.Rule; r != nil {
 		rows = append(rows, pairs{{"Hook Block", r.Place}, {"Order", r.Order}, {"On Error", r.OnError}, {"Timeout", r.Timeout}}...)

@@ -39,7 +39,7 @@ func (dying) Info() sdk.Info {
 		ledger = sdk.Default(sdk.Attr("ledger", "string", false), sdk.Literal(`"ledger.JOB"`))
 	}
 	return sdk.Info{
-		Name: name, Version: "1.0.0", EveryAlloc: every,
+		Name: name, Version: "1.0.0", AllAllocs: every,
 		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
 			"ledger": ledger,
 			"name":   sdk.Attr("name", "string", false),      // prefix of each line
@@ -65,21 +65,21 @@ type dyingOrders struct {
 }
 
 // obey executes the orders of the attachment for a hook point.
-func (dying) obey(g sdk.Grant, alloc sdk.Alloc, moment, text string) (o dyingOrders, err error) {
+func (dying) obey(g sdk.RequestMeta, alloc sdk.Alloc, point, text string) (o dyingOrders, err error) {
 	if err := g.Config(&o); err != nil {
 		return o, err
 	}
 	o.Ledger = strings.ReplaceAll(o.Ledger, "JOB", alloc.JobID)
 	before, _ := os.ReadFile(o.Ledger)
-	line := moment + text
-	dies := slices.Contains(o.Die, moment) && strings.Count(string(before), moment+" dies\n") < o.Often
+	line := point + text
+	dies := slices.Contains(o.Die, point) && strings.Count(string(before), point+" dies\n") < o.Often
 	_, missing := os.Stat(o.Until)
-	refuses := slices.Contains(o.Refuse, moment) && missing != nil
+	refuses := slices.Contains(o.Refuse, point) && missing != nil
 	switch {
 	case dies:
-		line = moment + " dies"
+		line = point + " dies"
 	case refuses:
-		line = moment + " refused"
+		line = point + " refused"
 	}
 	f, err := os.OpenFile(o.Ledger, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -92,7 +92,7 @@ func (dying) obey(g sdk.Grant, alloc sdk.Alloc, moment, text string) (o dyingOrd
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		time.Sleep(time.Minute) // the answer must not overtake the signal
 	case refuses:
-		return o, fmt.Errorf("no %s here", moment)
+		return o, fmt.Errorf("no %s here", point)
 	}
 	return o, nil
 }
@@ -181,7 +181,7 @@ func (d dying) Exited(_ context.Context, req sdk.TaskExitedRequest) error {
 }
 
 func (d dying) Stop(_ context.Context, req sdk.TaskStopRequest) error {
-	_, err := d.obey(req.RequestMeta, req.Alloc, "stop", " "+req.ExistingState["visits"])
+	_, err := d.obey(req.RequestMeta, req.Alloc, "stop", " "+req.PreviousState["visits"])
 	return err
 }
 

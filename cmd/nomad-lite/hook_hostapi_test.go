@@ -21,7 +21,7 @@ type asking struct {
 }
 
 func (*asking) Info() sdk.Info {
-	return sdk.Info{Name: "asking", Version: "1.0.0", DecidesHealth: true}
+	return sdk.Info{Name: "asking", Version: "1.0.0", ReportsHealth: true}
 }
 
 func (a *asking) SetHost(host sdk.Host, _ sdk.Node) { a.host = host }
@@ -102,7 +102,7 @@ func (a *asking) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) er
 	_, err := a.host.Exec(ctx, other, []string{"true"}, time.Second)
 	note("other: denied=%v", errors.Is(err, sdk.ErrDenied))
 	forged := s
-	forged.Capability = strings.ToUpper(s.Capability)
+	forged.Token = strings.ToUpper(s.Token)
 	_, err = a.host.State(ctx, forged)
 	note("capability: denied=%v", errors.Is(err, sdk.ErrDenied))
 	if list, _, err := a.host.Services(ctx, s, "web", 0); err != nil || len(list) > 1 {

@@ -108,25 +108,25 @@ func (s *strange) SetConfig(context.Context, *base.Config) error { return nil }
 func (s *strange) Configure(context.Context, hook.Config) error { return nil }
 
 func (s *strange) Describe(context.Context) (*hook.Description, error) {
-	d := &hook.Description{Moments: []hook.Subscription{{Moment: hook.Prerun}, {Moment: hook.Poststart}}}
+	d := &hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Prerun}, {Point: hook.Poststart}}}
 	switch s.mode {
 	case "newer":
-		d.Moments = append(d.Moments, hook.Subscription{Moment: 99}, hook.Subscription{Moment: hook.Stop})
+		d.Subscriptions = append(d.Subscriptions, hook.Subscription{Point: 99}, hook.Subscription{Point: hook.Stop})
 	case "older":
-		d.Moments = append(d.Moments, hook.Subscription{Moment: hook.Stop})
+		d.Subscriptions = append(d.Subscriptions, hook.Subscription{Point: hook.Stop})
 	case "exits":
 		os.Exit(3)
 	case "hangs":
 		<-make(chan struct{})
-	case "no-moments":
-		d.Moments = nil
+	case "no-points":
+		d.Subscriptions = nil
 	case "future":
-		d.Moments = []hook.Subscription{{Moment: 99}}
+		d.Subscriptions = []hook.Subscription{{Point: 99}}
 	case "large":
 		d.Schema = hclspec.Object(map[string]*hclspec.Spec{strings.Repeat("x", 5<<20): hclspec.Attr("x", "string", false)})
 	case "changes":
 		if s.launches > 1 { // later launches no longer take part in Prerun, and require a larger schema
-			d.Moments = slices.Delete(d.Moments, 0, 1)
+			d.Subscriptions = slices.Delete(d.Subscriptions, 0, 1)
 			d.Schema = hclspec.Object(map[string]*hclspec.Spec{"key": hclspec.Attr("key", "string", true)})
 		}
 	}
@@ -148,10 +148,10 @@ func (s *strange) Poststart(context.Context, hook.TaskPoststartRequest) error {
 func (s *strange) Stop(context.Context, hook.TaskStopRequest) error { return s.mark("stop") }
 
 // mark notes a call at a hook point.
-func (s *strange) mark(moment string) error {
-	f, err := os.OpenFile(s.name+".moments", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+func (s *strange) mark(point string) error {
+	f, err := os.OpenFile(s.name+".points", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err == nil {
-		_, err = fmt.Fprintln(f, moment)
+		_, err = fmt.Fprintln(f, point)
 		err = errors.Join(err, f.Close())
 	}
 	return err

@@ -101,9 +101,9 @@ func (n *node) ledger(hook string) string { return filepath.Join(n.dir, "ledger.
 func (n *node) calls(name string, m hook.Point) (deaths, others int) {
 	ledger, _ := os.ReadFile(n.ledger(name)) // a hook without calls has no ledger
 	for line := range strings.Lines(string(ledger)) {
-		moment, what, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		point, what, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		switch {
-		case moment != m.String():
+		case point != m.String():
 		case what == "dies":
 			deaths++
 		default:
@@ -170,7 +170,7 @@ func TestHookDeaths(t *testing.T) {
 	}
 	// after waits until the given hook points have come in all lives and ok accepts their
 	// allocations.
-	after := func(what string, ok func(*api.Allocation) bool, moments ...hook.Point) {
+	after := func(what string, ok func(*api.Allocation) bool, points ...hook.Point) {
 		t.Helper()
 		n.await(what, func(s sight) bool {
 			done := true
@@ -178,7 +178,7 @@ func TestHookDeaths(t *testing.T) {
 				a := s.of(v.job, func(*api.Allocation) bool { return true })
 				hear(a, v.heard)
 				done = done && (a == nil && ok == nil || a != nil && ok != nil && ok(a))
-				for _, m := range moments {
+				for _, m := range points {
 					done = done && (!slices.Contains(v.at, m) || v.suffered(n, m))
 				}
 			}

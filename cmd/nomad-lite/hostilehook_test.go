@@ -87,11 +87,11 @@ func (h *hostile) Describe(context.Context) (*hook.Description, error) {
 		"mode": sdk.Attr("mode", "string", true),
 	})}
 	for m := range hook.AllPoints() {
-		p := hook.Subscription{Moment: m, Timeout: allowance}
+		p := hook.Subscription{Point: m, Timeout: allowance}
 		if h.name == tardy(m) || h.name == tardy(m)+"-warn" {
 			p.Timeout = hostileTimeout
 		}
-		d.Moments = append(d.Moments, p)
+		d.Subscriptions = append(d.Subscriptions, p)
 	}
 	return d, nil
 }
@@ -112,7 +112,7 @@ func (h *hostile) Configure(_ context.Context, c hook.Config) (err error) {
 // intercept answers calls in place of the methods.
 func (h *hostile) intercept(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	asked, ok := request.(interface {
-		GetCapability() string
+		GetToken() string
 		GetAttachment() []byte
 	})
 	if !ok {
@@ -126,7 +126,7 @@ func (h *hostile) intercept(ctx context.Context, request any, call *grpc.UnarySe
 		if strings.HasPrefix(orders.Mode, "lie ") {
 			return handler(ctx, request)
 		}
-		if answer, err := h.misbehave(ctx, orders.Mode, hook.Scope{Capability: asked.GetCapability()}); answer != nil || err != nil {
+		if answer, err := h.misbehave(ctx, orders.Mode, hook.Scope{Token: asked.GetToken()}); answer != nil || err != nil {
 			return answer, err
 		}
 	}
@@ -146,9 +146,9 @@ func failureAnswer(message string) (any, error) {
 }
 
 // rpcOf returns the gRPC method of a hook point.
-func rpcOf(moment string) string {
+func rpcOf(point string) string {
 	var name strings.Builder
-	for word := range strings.SplitSeq(moment, "_") {
+	for word := range strings.SplitSeq(point, "_") {
 		name.WriteString(strings.ToUpper(word[:1]) + word[1:])
 	}
 	return name.String()
@@ -191,10 +191,10 @@ func (h *hostile) misbehave(ctx context.Context, mode string, s hook.Scope) (any
 			}
 		}
 	case "steal":
-		forged := []byte(s.Capability)
+		forged := []byte(s.Token)
 		forged[len(forged)/2] ^= 1
 		for what, scope := range map[string]hook.Scope{
-			"none": {}, "a forged one": {Capability: string(forged)}, "that of another task": {Capability: s.Capability, Task: "other"},
+			"none": {}, "a forged one": {Token: string(forged)}, "that of another task": {Token: s.Token, Task: "other"},
 		} {
 			if err := h.host.Kill(ctx, scope, "stolen"); !errors.Is(err, hook.ErrPermissionDenied) && !errors.Is(err, hook.ErrTaskNotRunning) {
 				return nil, fmt.Errorf("kill with %s: %v", what, err)

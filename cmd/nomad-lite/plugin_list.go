@@ -159,7 +159,7 @@ func pluginRowOf(p supervisor.Plugin, info supervisor.Info) *pluginRow {
 	case p.Idle:
 		row.Hook, row.Health, row.Note = p.Name, "ready", "starts when a job needs it"
 	case p.Takes != nil:
-		row.Health, row.Note = "healthy", momentsOf(p.Takes)
+		row.Health, row.Note = "healthy", hookPointsOf(p.Takes)
 	case p.Serves.Name == "":
 		row.Health, row.Note = healthStarting, "has not answered yet"
 	case !info.Detected:
@@ -172,14 +172,14 @@ func pluginRowOf(p supervisor.Plugin, info supervisor.Info) *pluginRow {
 	return row
 }
 
-// momentsOf returns the hook points at which a hook is called.
-func momentsOf(d *hook.Description) string {
+// hookPointsOf returns the hook points at which a hook is called.
+func hookPointsOf(d *hook.Description) string {
 	var names []string
-	for _, p := range d.Moments {
-		names = append(names, p.Moment.String())
+	for _, p := range d.Subscriptions {
+		names = append(names, p.Point.String())
 	}
 	text := strings.Join(names, ", ")
-	if d.EveryAlloc {
+	if d.AllAllocs {
 		text += "; of every allocation"
 	}
 	return text

@@ -26,7 +26,7 @@ import (
 const pluginTestHelp = `Prove a task driver or a hook against the contract that hosts rely on.
 
 The plugin is started as hosts start it. A driver is made to run, stop, recover
-and lose tasks; a hook is led through the moments of many lives. Both are killed
+and lose tasks; a hook is called at its hook points for many tasks. Both are killed
 in the middle of it. Each case prints PASS, FAIL or SKIP.
 
 What a plugin can be made to do is said in a file, by default plugin_test.hcl

@@ -50,10 +50,10 @@ func (c *Client) Describe(ctx context.Context) (*Description, error) {
 	if err != nil {
 		return nil, c.conn.Err(ctx, err)
 	}
-	d := &Description{EveryAlloc: p.GetEveryAlloc(), WholeAlloc: p.GetWholeAlloc(), DecidesHealth: p.GetDecidesHealth()}
-	for _, part := range p.GetMoments() {
-		if m := Point(part.GetMoment()); m.known() {
-			d.Moments = append(d.Moments, Subscription{Moment: m, Timeout: max(part.GetTimeout().AsDuration(), 0)})
+	d := &Description{AllAllocs: p.GetAllAllocs(), IncludeAllocJSON: p.GetIncludeAllocJson(), ReportsHealth: p.GetReportsHealth()}
+	for _, part := range p.GetSubscriptions() {
+		if point := Point(part.GetPoint()); point.known() {
+			d.Subscriptions = append(d.Subscriptions, Subscription{Point: point, Timeout: max(part.GetTimeout().AsDuration(), 0)})
 		}
 	}
 	if p.GetAttachmentSchema() != nil {

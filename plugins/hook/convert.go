@@ -21,12 +21,12 @@ func nodeFromProto(p *hookpb.Node) Node {
 	}
 }
 
-// grant returns the fields that every request has.
-func grant(r interface {
-	GetCapability() string
+// requestMeta returns the fields that every request has.
+func requestMeta(r interface {
+	GetToken() string
 	GetAttachment() []byte
 }) RequestMeta {
-	return RequestMeta{Capability: r.GetCapability(), Attachment: r.GetAttachment()}
+	return RequestMeta{Token: r.GetToken(), Attachment: r.GetAttachment()}
 }
 
 func allocProto(a Alloc) *hookpb.Alloc {
@@ -118,17 +118,17 @@ func networkFromProto(p *hookpb.Network) *driver.NetworkOverride {
 	return n
 }
 
-func allocRequest(g RequestMeta, a Alloc, env map[string]string) *hookpb.AllocRequest {
-	return &hookpb.AllocRequest{Alloc: allocProto(a), Capability: g.Capability, Attachment: g.Attachment, Env: env}
+func allocRequest(m RequestMeta, a Alloc, env map[string]string) *hookpb.AllocRequest {
+	return &hookpb.AllocRequest{Alloc: allocProto(a), Token: m.Token, Attachment: m.Attachment, Env: env}
 }
 
-func taskRequest(g RequestMeta, a Alloc, t Task, env map[string]string) *hookpb.TaskRequest {
-	return &hookpb.TaskRequest{Alloc: allocProto(a), Capability: g.Capability, Attachment: g.Attachment, Task: taskProto(t), Env: env}
+func taskRequest(m RequestMeta, a Alloc, t Task, env map[string]string) *hookpb.TaskRequest {
+	return &hookpb.TaskRequest{Alloc: allocProto(a), Token: m.Token, Attachment: m.Attachment, Task: taskProto(t), Env: env}
 }
 
 func prestartProto(r TaskPrestartRequest) *hookpb.PrestartRequest {
 	return &hookpb.PrestartRequest{
-		Alloc: allocProto(r.Alloc), Capability: r.Capability, Attachment: r.Attachment, Task: taskProto(r.Task), Dir: dirProto(r.Dir),
+		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Task: taskProto(r.Task), Dir: dirProto(r.Dir),
 		Env: r.Env, Resources: resourcesProto(r.Resources), PreviousState: r.PreviousState, Running: r.Running,
 	}
 }
@@ -162,14 +162,14 @@ func prestartAnswerProto(r TaskPrestartResponse) *hookpb.PrestartResponse {
 
 func poststartProto(r TaskPoststartRequest) *hookpb.PoststartRequest {
 	return &hookpb.PoststartRequest{
-		Alloc: allocProto(r.Alloc), Capability: r.Capability, Attachment: r.Attachment, Task: taskProto(r.Task), Dir: dirProto(r.Dir),
+		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Task: taskProto(r.Task), Dir: dirProto(r.Dir),
 		Env: r.Env, Network: networkProto(r.Network), Repeated: r.Repeated,
 	}
 }
 
 func exitedProto(r TaskExitedRequest) *hookpb.ExitedRequest {
 	p := &hookpb.ExitedRequest{
-		Alloc: allocProto(r.Alloc), Capability: r.Capability, Attachment: r.Attachment, Task: taskProto(r.Task),
+		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Task: taskProto(r.Task),
 		ExitCode: int32(r.Exit.ExitCode), Signal: int32(r.Exit.Signal), OomKilled: r.Exit.OOMKilled, WillRestart: r.WillRestart,
 	}
 	if r.Exit.Err != nil {
@@ -180,7 +180,7 @@ func exitedProto(r TaskExitedRequest) *hookpb.ExitedRequest {
 
 func stopProto(r TaskStopRequest) *hookpb.StopRequest {
 	return &hookpb.StopRequest{
-		Alloc: allocProto(r.Alloc), Capability: r.Capability, Attachment: r.Attachment, Task: taskProto(r.Task), Dir: dirProto(r.Dir),
-		ExistingState: r.ExistingState,
+		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Task: taskProto(r.Task), Dir: dirProto(r.Dir),
+		PreviousState: r.PreviousState,
 	}
 }

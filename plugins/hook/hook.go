@@ -29,36 +29,36 @@ type Alloc struct {
 	NodeName  string
 	Meta      map[string]string // meta of job and group, merged
 	// JSON is the whole allocation with its job, as the HTTP API shows it. It is empty
-	// unless the hook requests it (Description.WholeAlloc).
+	// unless the hook requests it (Description.IncludeAllocJSON).
 	JSON []byte
 }
 
 // RequestMeta is the additional part of each request to a hook in its own process. It
 // is empty for a hook in the agent.
 type RequestMeta struct {
-	// Capability authorizes calls of the Host: it is valid for the allocation or the task
+	// Token is the capability token for calls of the Host: it is valid for the allocation or the task
 	// of the request, and expires with it.
-	Capability string
+	Token string
 	// Attachment is the configuration of the hook's attachment, as JSON in the shape of
 	// Description.Schema; nil if there is none.
 	Attachment []byte
 }
 
 // Scope returns the Scope of the allocation or task of the request.
-func (g RequestMeta) Scope() Scope { return Scope{Capability: g.Capability} }
+func (m RequestMeta) Scope() Scope { return Scope{Token: m.Token} }
 
-// ScopeOf returns the Scope of one task, with the capability of its allocation.
-func (g RequestMeta) ScopeOf(task string) Scope { return Scope{Capability: g.Capability, Task: task} }
+// TaskScope returns the Scope of one task, with the token of its allocation.
+func (m RequestMeta) TaskScope(task string) Scope { return Scope{Token: m.Token, Task: task} }
 
 // Config decodes the attachment into dst, a pointer to a struct whose fields are
 // matched by the tag `codec`. Without an attachment dst is unchanged. A key of the
 // attachment without a field, or with a value of another type, is an error that names
 // the key.
-func (g RequestMeta) Config(dst any) error {
-	if len(g.Attachment) == 0 {
+func (m RequestMeta) Config(dst any) error {
+	if len(m.Attachment) == 0 {
 		return nil
 	}
-	if err := hclspec.UnmarshalJSON(g.Attachment, dst); err != nil {
+	if err := hclspec.UnmarshalJSON(m.Attachment, dst); err != nil {
 		return fmt.Errorf("decode the configuration of the attachment: %w", err)
 	}
 	return nil

@@ -11,9 +11,9 @@ import (
 )
 
 var (
-	// ErrPermissionDenied means that the capability is no longer valid, or does not permit
+	// ErrPermissionDenied means that the capability token is no longer valid, or does not permit
 	// the call.
-	ErrPermissionDenied = errors.New("the capability is not good for this")
+	ErrPermissionDenied = errors.New("the capability token does not permit this")
 
 	// ErrTaskNotRunning means that the allocation has no such task, or that the task does
 	// not run.
@@ -26,13 +26,13 @@ var (
 
 // Scope is the allocation or the task that a call of a Host is about.
 type Scope struct {
-	Capability string // capability of the request from which the hook has it
-	// Task is the name of the task. Empty means the task of the capability; with the
-	// capability of an allocation it means all tasks, for calls that can act on several.
+	Token string // capability token of the request from which the hook has it
+	// Task is the name of the task. Empty means the task of the token; with the
+	// token of an allocation it means all tasks, for calls that can act on several.
 	Task string
 }
 
-// Host is the interface that a hook can call at any time while its capability is valid,
+// Host is the interface that a hook can call at any time while its token is valid,
 // also outside of a hook point. Calls block until the host responds or ctx ends: while
 // no agent runs, calls wait for the next one, and idempotent calls are repeated there.
 // All methods may be called concurrently. The errors are ErrPermissionDenied,

@@ -104,8 +104,8 @@ func TestHostCarriesAllFields(t *testing.T) {
 	b := &fakeHost{}
 	host := dial(t, b)
 	ctx := t.Context()
-	of := hook.Scope{Capability: "key", Task: "web"}
-	whole := hook.Scope{Capability: "key"}
+	of := hook.Scope{Token: "key", Task: "web"}
+	whole := hook.Scope{Token: "key"}
 	event := hook.Event{Type: "Template", Message: "hello", Details: map[string]string{"a": "b"}}
 	for _, test := range []struct {
 		name  string
@@ -293,7 +293,7 @@ func (s sampler) Stats(context.Context, hook.Scope, time.Duration) (<-chan hook.
 	return s.samples, nil
 }
 
-func TestMomentsInOrder(t *testing.T) {
+func TestHookPointsInOrder(t *testing.T) {
 	all := hook.PointsOf(&every{})
 	if !slices.IsSorted(all) || all[0] != hook.Prerun || all[len(all)-1] != hook.Shutdown {
 		t.Errorf("%v", all)

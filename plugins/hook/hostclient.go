@@ -105,7 +105,7 @@ func retryUnavailable[Q, A any](ctx context.Context, call func(context.Context, 
 
 // Exec implements Host.
 func (c *HostClient) Exec(ctx context.Context, s Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
-	request := &hookpb.ExecRequest{Capability: s.Capability, Task: s.Task, Command: command}
+	request := &hookpb.ExecRequest{Token: s.Token, Task: s.Task, Command: command}
 	if timeout > 0 {
 		request.Timeout = durationpb.New(timeout)
 	}
@@ -121,7 +121,7 @@ func (c *HostClient) Exec(ctx context.Context, s Scope, command []string, timeou
 
 // Stats implements Host.
 func (c *HostClient) Stats(ctx context.Context, s Scope, interval time.Duration) (<-chan Usage, error) {
-	request := &hookpb.StatsRequest{Capability: s.Capability, Task: s.Task}
+	request := &hookpb.StatsRequest{Token: s.Token, Task: s.Task}
 	if interval > 0 {
 		request.Interval = durationpb.New(interval)
 	}
@@ -160,7 +160,7 @@ func (c *HostClient) sample(ctx context.Context, request *hookpb.StatsRequest) (
 
 // State implements Host.
 func (c *HostClient) State(ctx context.Context, s Scope) (*AllocState, error) {
-	p, err := retryUnavailable(ctx, c.pb.State, &hookpb.StateRequest{Capability: s.Capability})
+	p, err := retryUnavailable(ctx, c.pb.State, &hookpb.StateRequest{Token: s.Token})
 	if err != nil {
 		return nil, err
 	}
@@ -176,13 +176,13 @@ func (c *HostClient) State(ctx context.Context, s Scope) (*AllocState, error) {
 
 // Interpolate implements Host.
 func (c *HostClient) Interpolate(ctx context.Context, s Scope, text string) (string, error) {
-	p, err := retryUnavailable(ctx, c.pb.Interpolate, &hookpb.InterpolateRequest{Capability: s.Capability, Task: s.Task, Text: text})
+	p, err := retryUnavailable(ctx, c.pb.Interpolate, &hookpb.InterpolateRequest{Token: s.Token, Task: s.Task, Text: text})
 	return p.GetText(), err
 }
 
 // EmitEvent implements Host.
 func (c *HostClient) EmitEvent(ctx context.Context, s Scope, event Event) error {
-	request := &hookpb.EmitEventRequest{Capability: s.Capability, Task: s.Task, Type: event.Type, Message: sanitizeUTF8(event.Message)}
+	request := &hookpb.EmitEventRequest{Token: s.Token, Task: s.Task, Type: event.Type, Message: sanitizeUTF8(event.Message)}
 	for key, detail := range event.Details {
 		if request.Details == nil {
 			request.Details = make(map[string]string, len(event.Details))
@@ -195,31 +195,31 @@ func (c *HostClient) EmitEvent(ctx context.Context, s Scope, event Event) error 
 
 // Restart implements Host.
 func (c *HostClient) Restart(ctx context.Context, s Scope, reason string, failure bool) error {
-	_, err := c.pb.Restart(ctx, &hookpb.RestartRequest{Capability: s.Capability, Task: s.Task, Reason: sanitizeUTF8(reason), Failure: failure})
+	_, err := c.pb.Restart(ctx, &hookpb.RestartRequest{Token: s.Token, Task: s.Task, Reason: sanitizeUTF8(reason), Failure: failure})
 	return hostError(ctx, err)
 }
 
 // Signal implements Host.
 func (c *HostClient) Signal(ctx context.Context, s Scope, signal, reason string) error {
-	_, err := c.pb.Signal(ctx, &hookpb.SignalRequest{Capability: s.Capability, Task: s.Task, Signal: signal, Reason: sanitizeUTF8(reason)})
+	_, err := c.pb.Signal(ctx, &hookpb.SignalRequest{Token: s.Token, Task: s.Task, Signal: signal, Reason: sanitizeUTF8(reason)})
 	return hostError(ctx, err)
 }
 
 // Kill implements Host.
 func (c *HostClient) Kill(ctx context.Context, s Scope, reason string) error {
-	_, err := c.pb.Kill(ctx, &hookpb.KillRequest{Capability: s.Capability, Task: s.Task, Reason: sanitizeUTF8(reason)})
+	_, err := c.pb.Kill(ctx, &hookpb.KillRequest{Token: s.Token, Task: s.Task, Reason: sanitizeUTF8(reason)})
 	return hostError(ctx, err)
 }
 
 // SetHealth implements Host.
 func (c *HostClient) SetHealth(ctx context.Context, s Scope, healthy bool, reason string) error {
-	_, err := retryUnavailable(ctx, c.pb.SetHealth, &hookpb.SetHealthRequest{Capability: s.Capability, Healthy: healthy, Reason: sanitizeUTF8(reason)})
+	_, err := retryUnavailable(ctx, c.pb.SetHealth, &hookpb.SetHealthRequest{Token: s.Token, Healthy: healthy, Reason: sanitizeUTF8(reason)})
 	return err
 }
 
 // Variable implements Host.
 func (c *HostClient) Variable(ctx context.Context, s Scope, path string, after uint64) (map[string]string, uint64, error) {
-	p, err := retryUnavailable(ctx, c.pb.Variable, &hookpb.VariableRequest{Capability: s.Capability, Path: path, After: after})
+	p, err := retryUnavailable(ctx, c.pb.Variable, &hookpb.VariableRequest{Token: s.Token, Path: path, After: after})
 	if err != nil || !p.GetFound() {
 		return nil, p.GetIndex(), err
 	}
@@ -232,13 +232,13 @@ func (c *HostClient) Variable(ctx context.Context, s Scope, path string, after u
 
 // Variables implements Host.
 func (c *HostClient) Variables(ctx context.Context, s Scope, prefix string, after uint64) ([]string, uint64, error) {
-	p, err := retryUnavailable(ctx, c.pb.Variables, &hookpb.VariablesRequest{Capability: s.Capability, Prefix: prefix, After: after})
+	p, err := retryUnavailable(ctx, c.pb.Variables, &hookpb.VariablesRequest{Token: s.Token, Prefix: prefix, After: after})
 	return p.GetPaths(), p.GetIndex(), err
 }
 
 // Services implements Host.
 func (c *HostClient) Services(ctx context.Context, s Scope, name string, after uint64) ([]Service, uint64, error) {
-	p, err := retryUnavailable(ctx, c.pb.Services, &hookpb.ServicesRequest{Capability: s.Capability, Name: name, After: after})
+	p, err := retryUnavailable(ctx, c.pb.Services, &hookpb.ServicesRequest{Token: s.Token, Name: name, After: after})
 	if err != nil {
 		return nil, 0, err
 	}

@@ -41,10 +41,10 @@ func hostStatus(err error) error {
 
 // scope returns the fields that every request about a task has.
 func scope(r interface {
-	GetCapability() string
+	GetToken() string
 	GetTask() string
 }) Scope {
-	return Scope{Capability: r.GetCapability(), Task: r.GetTask()}
+	return Scope{Token: r.GetToken(), Task: r.GetTask()}
 }
 
 func (s *hostServer) Exec(ctx context.Context, r *hookpb.ExecRequest) (*hookpb.ExecResponse, error) {
@@ -84,7 +84,7 @@ func (s *hostServer) Stats(r *hookpb.StatsRequest, stream grpc.ServerStreamingSe
 }
 
 func (s *hostServer) State(ctx context.Context, r *hookpb.StateRequest) (*hookpb.AllocState, error) {
-	state, err := s.impl.State(ctx, Scope{Capability: r.GetCapability()})
+	state, err := s.impl.State(ctx, Scope{Token: r.GetToken()})
 	if err != nil {
 		return nil, hostStatus(err)
 	}
@@ -131,11 +131,11 @@ func (s *hostServer) Kill(ctx context.Context, r *hookpb.KillRequest) (*hookpb.D
 }
 
 func (s *hostServer) SetHealth(ctx context.Context, r *hookpb.SetHealthRequest) (*hookpb.Done, error) {
-	return done(s.impl.SetHealth(ctx, Scope{Capability: r.GetCapability()}, r.GetHealthy(), r.GetReason()))
+	return done(s.impl.SetHealth(ctx, Scope{Token: r.GetToken()}, r.GetHealthy(), r.GetReason()))
 }
 
 func (s *hostServer) Variable(ctx context.Context, r *hookpb.VariableRequest) (*hookpb.VariableResponse, error) {
-	items, index, err := s.impl.Variable(ctx, Scope{Capability: r.GetCapability()}, r.GetPath(), r.GetAfter())
+	items, index, err := s.impl.Variable(ctx, Scope{Token: r.GetToken()}, r.GetPath(), r.GetAfter())
 	if err != nil {
 		return nil, hostStatus(err)
 	}
@@ -143,7 +143,7 @@ func (s *hostServer) Variable(ctx context.Context, r *hookpb.VariableRequest) (*
 }
 
 func (s *hostServer) Variables(ctx context.Context, r *hookpb.VariablesRequest) (*hookpb.VariablesResponse, error) {
-	paths, index, err := s.impl.Variables(ctx, Scope{Capability: r.GetCapability()}, r.GetPrefix(), r.GetAfter())
+	paths, index, err := s.impl.Variables(ctx, Scope{Token: r.GetToken()}, r.GetPrefix(), r.GetAfter())
 	if err != nil {
 		return nil, hostStatus(err)
 	}
@@ -151,7 +151,7 @@ func (s *hostServer) Variables(ctx context.Context, r *hookpb.VariablesRequest) 
 }
 
 func (s *hostServer) Services(ctx context.Context, r *hookpb.ServicesRequest) (*hookpb.ServicesResponse, error) {
-	instances, index, err := s.impl.Services(ctx, Scope{Capability: r.GetCapability()}, r.GetName(), r.GetAfter())
+	instances, index, err := s.impl.Services(ctx, Scope{Token: r.GetToken()}, r.GetName(), r.GetAfter())
 	if err != nil {
 		return nil, hostStatus(err)
 	}

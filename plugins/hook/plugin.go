@@ -34,32 +34,32 @@ type Plugin interface {
 
 // Description holds the hook points and options of a hook.
 type Description struct {
-	Moments []Subscription
-	// EveryAlloc requests calls for all allocations. Without it the hook is only called
+	Subscriptions []Subscription
+	// AllAllocs requests calls for all allocations. Without it the hook is only called
 	// for the allocations and tasks that it is attached to.
-	EveryAlloc bool
+	AllAllocs bool
 	// Schema is the schema of the JSON of an attachment; nil means that it must be empty.
 	Schema *hclspec.Spec
-	// WholeAlloc requests Alloc.JSON.
-	WholeAlloc bool
-	// DecidesHealth means that an allocation is healthy for its deployment only after the
+	// IncludeAllocJSON requests Alloc.JSON.
+	IncludeAllocJSON bool
+	// ReportsHealth means that an allocation is healthy for its deployment only after the
 	// hook has reported it, with Host.SetHealth.
-	DecidesHealth bool
+	ReportsHealth bool
 }
 
 // Subscription is one hook point of a Description.
 type Subscription struct {
-	Moment  Point
+	Point   Point
 	Timeout time.Duration // limit for one call; 0 means the host's default
 }
 
-// Participation returns the subscription to a hook point, and whether there is one.
-func (d *Description) Participation(m Point) (Subscription, bool) {
-	i := slices.IndexFunc(d.Moments, func(p Subscription) bool { return p.Moment == m })
+// Subscription returns the subscription to a hook point, and whether there is one.
+func (d *Description) Subscription(p Point) (Subscription, bool) {
+	i := slices.IndexFunc(d.Subscriptions, func(s Subscription) bool { return s.Point == p })
 	if i < 0 {
 		return Subscription{}, false
 	}
-	return d.Moments[i], true
+	return d.Subscriptions[i], true
 }
 
 // Config is the argument of Configure.

@@ -48,30 +48,30 @@ var points = [...]row{
 
 type row struct {
 	name  string
-	taken reflect.Type
+	iface reflect.Type
 }
 
 // known reports whether this version has the hook point.
-func (m Point) known() bool { return m > 0 && int(m) < len(points) }
+func (p Point) known() bool { return p > 0 && int(p) < len(points) }
 
 // Interface returns the interface that a hook implements to be called at a known hook
 // point. It has one method.
-func (m Point) Interface() reflect.Type { return points[m].taken }
+func (p Point) Interface() reflect.Type { return points[p].iface }
 
-func (m Point) String() string {
-	if !m.known() {
+func (p Point) String() string {
+	if !p.known() {
 		return "unknown"
 	}
-	return points[m].name
+	return points[p].name
 }
 
 // IsTask reports whether the hook point belongs to a task, and not to an allocation.
-func (m Point) IsTask() bool { return m >= Prestart }
+func (p Point) IsTask() bool { return p >= Prestart }
 
 // AllPoints yields the hook points of this version, in order.
 func AllPoints() iter.Seq[Point] {
 	return func(yield func(Point) bool) {
-		for m := Point(1); m.known() && yield(m); m++ {
+		for p := Point(1); p.known() && yield(p); p++ {
 		}
 	}
 }
@@ -79,9 +79,9 @@ func AllPoints() iter.Seq[Point] {
 // PointsOf returns the hook points whose interfaces h implements.
 func PointsOf(h any) []Point {
 	var list []Point
-	for m := range AllPoints() {
-		if reflect.TypeOf(h).Implements(m.Interface()) {
-			list = append(list, m)
+	for p := range AllPoints() {
+		if reflect.TypeOf(h).Implements(p.Interface()) {
+			list = append(list, p)
 		}
 	}
 	return list

@@ -33,13 +33,13 @@ func (s *server) Describe(ctx context.Context, _ *hookpb.DescribeRequest) (*hook
 	if err != nil {
 		return nil, err
 	}
-	p := &hookpb.Description{EveryAlloc: d.EveryAlloc, WholeAlloc: d.WholeAlloc, DecidesHealth: d.DecidesHealth}
-	for _, part := range d.Moments {
-		row := &hookpb.Participation{Moment: hookpb.Moment(part.Moment)}
+	p := &hookpb.Description{AllAllocs: d.AllAllocs, IncludeAllocJson: d.IncludeAllocJSON, ReportsHealth: d.ReportsHealth}
+	for _, part := range d.Subscriptions {
+		row := &hookpb.Subscription{Point: hookpb.Point(part.Point)}
 		if part.Timeout > 0 {
 			row.Timeout = durationpb.New(part.Timeout)
 		}
-		p.Moments = append(p.Moments, row)
+		p.Subscriptions = append(p.Subscriptions, row)
 	}
 	if d.Schema != nil {
 		p.AttachmentSchema = d.Schema.Proto()
@@ -64,12 +64,12 @@ func failure(ctx context.Context, err error) (*hookpb.Failure, error) {
 }
 
 // answer calls the hook at a hook point, if the hook implements I.
-func answer[I, Q any](ctx context.Context, s *server, m Point, call func(I, context.Context, Q) error, request Q) (*hookpb.Response, error) {
+func answer[I, Q any](ctx context.Context, s *server, point Point, call func(I, context.Context, Q) error, request Q) (*hookpb.Response, error) {
 	h, ok := s.hook.(I)
 	if !ok {
-		return nil, unimplemented(m)
+		return nil, unimplemented(point)
 	}
-	f, err := failure(ctx, recovered(s.hook, m, func() error { return call(h, ctx, request) }))
+	f, err := failure(ctx, recovered(s.hook, point, func() error { return call(h, ctx, request) }))
 	if err != nil {
 		return nil, err
 	}
@@ -78,41 +78,41 @@ func answer[I, Q any](ctx context.Context, s *server, m Point, call func(I, cont
 
 // recovered calls a method of the author. A panic becomes an error that names the
 // method.
-func recovered(hook any, m Point, call func() error) (err error) {
-	defer base.Recover(hook, m.Interface().Method(0).Name, &err)
+func recovered(hook any, point Point, call func() error) (err error) {
+	defer base.Recover(hook, point.Interface().Method(0).Name, &err)
 	return call()
 }
 
-func unimplemented(m Point) error {
-	return status.Error(codes.Unimplemented, fmt.Sprintf("this hook takes no part in %s", m))
+func unimplemented(point Point) error {
+	return status.Error(codes.Unimplemented, fmt.Sprintf("this hook takes no part in %s", point))
 }
 
 func (s *server) Prerun(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, Prerun, AllocPrerun.Prerun, AllocPrerunRequest{RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc()), Env: r.GetEnv()})
+	return answer(ctx, s, Prerun, AllocPrerun.Prerun, AllocPrerunRequest{RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc()), Env: r.GetEnv()})
 }
 
 func (s *server) UpdateAlloc(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, UpdateAlloc, AllocUpdate.UpdateAlloc, AllocUpdateRequest{RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc()), Env: r.GetEnv()})
+	return answer(ctx, s, UpdateAlloc, AllocUpdate.UpdateAlloc, AllocUpdateRequest{RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc()), Env: r.GetEnv()})
 }
 
 func (s *server) PreTaskRestart(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, PreTaskRestart, AllocPreTaskRestart.PreTaskRestart, AllocPreTaskRestartRequest{RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc())})
+	return answer(ctx, s, PreTaskRestart, AllocPreTaskRestart.PreTaskRestart, AllocPreTaskRestartRequest{RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc())})
 }
 
 func (s *server) PreKill(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, PreKill, AllocPreKill.PreKill, AllocPreKillRequest{RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc())})
+	return answer(ctx, s, PreKill, AllocPreKill.PreKill, AllocPreKillRequest{RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc())})
 }
 
 func (s *server) Postrun(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, Postrun, AllocPostrun.Postrun, AllocPostrunRequest{RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc())})
+	return answer(ctx, s, Postrun, AllocPostrun.Postrun, AllocPostrunRequest{RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc())})
 }
 
 func (s *server) Destroy(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, Destroy, AllocDestroy.Destroy, AllocDestroyRequest{RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc())})
+	return answer(ctx, s, Destroy, AllocDestroy.Destroy, AllocDestroyRequest{RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc())})
 }
 
 func (s *server) ShutdownAlloc(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, ShutdownAlloc, AllocShutdown.ShutdownAlloc, AllocShutdownRequest{RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc())})
+	return answer(ctx, s, ShutdownAlloc, AllocShutdown.ShutdownAlloc, AllocShutdownRequest{RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc())})
 }
 
 func (s *server) Prestart(ctx context.Context, r *hookpb.PrestartRequest) (*hookpb.PrestartResponse, error) {
@@ -121,7 +121,7 @@ func (s *server) Prestart(ctx context.Context, r *hookpb.PrestartRequest) (*hook
 		return nil, unimplemented(Prestart)
 	}
 	request := TaskPrestartRequest{
-		RequestMeta:   grant(r),
+		RequestMeta:   requestMeta(r),
 		Alloc:         allocFromProto(r.GetAlloc()),
 		Task:          taskFromProto(r.GetTask()),
 		Dir:           dirFromProto(r.GetDir()),
@@ -146,7 +146,7 @@ func (s *server) Prestart(ctx context.Context, r *hookpb.PrestartRequest) (*hook
 
 func (s *server) Poststart(ctx context.Context, r *hookpb.PoststartRequest) (*hookpb.Response, error) {
 	return answer(ctx, s, Poststart, TaskPoststart.Poststart, TaskPoststartRequest{
-		RequestMeta: grant(r),
+		RequestMeta: requestMeta(r),
 		Alloc:       allocFromProto(r.GetAlloc()),
 		Task:        taskFromProto(r.GetTask()),
 		Dir:         dirFromProto(r.GetDir()),
@@ -159,13 +159,13 @@ func (s *server) Poststart(ctx context.Context, r *hookpb.PoststartRequest) (*ho
 
 func (s *server) Update(ctx context.Context, r *hookpb.TaskRequest) (*hookpb.Response, error) {
 	return answer(ctx, s, Update, TaskUpdate.Update, TaskUpdateRequest{
-		RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()), Env: r.GetEnv(),
+		RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()), Env: r.GetEnv(),
 	})
 }
 
 func (s *server) PreKilling(ctx context.Context, r *hookpb.TaskRequest) (*hookpb.Response, error) {
 	return answer(ctx, s, PreKilling, TaskPreKilling.PreKilling, TaskPreKillingRequest{
-		RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()),
+		RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()),
 	})
 }
 
@@ -175,22 +175,22 @@ func (s *server) Exited(ctx context.Context, r *hookpb.ExitedRequest) (*hookpb.R
 		exit.Err = errors.New(r.GetError())
 	}
 	return answer(ctx, s, Exited, TaskExited.Exited, TaskExitedRequest{
-		RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()), Exit: exit, WillRestart: r.GetWillRestart(),
+		RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()), Exit: exit, WillRestart: r.GetWillRestart(),
 	})
 }
 
 func (s *server) Stop(ctx context.Context, r *hookpb.StopRequest) (*hookpb.Response, error) {
 	return answer(ctx, s, Stop, TaskStop.Stop, TaskStopRequest{
-		RequestMeta:   grant(r),
+		RequestMeta:   requestMeta(r),
 		Alloc:         allocFromProto(r.GetAlloc()),
 		Task:          taskFromProto(r.GetTask()),
 		Dir:           dirFromProto(r.GetDir()),
-		ExistingState: r.GetExistingState(),
+		PreviousState: r.GetPreviousState(),
 	})
 }
 
 func (s *server) Shutdown(ctx context.Context, r *hookpb.TaskRequest) (*hookpb.Response, error) {
 	return answer(ctx, s, Shutdown, TaskShutdown.Shutdown, TaskShutdownRequest{
-		RequestMeta: grant(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()),
+		RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()),
 	})
 }

@@ -122,7 +122,7 @@ type TaskStopRequest struct {
 	Alloc         Alloc
 	Task          Task
 	Dir           TaskDir
-	ExistingState map[string]string // read-only
+	PreviousState map[string]string `json:"ExistingState"` // read-only; state records store it under the key ExistingState
 }
 
 // TaskShutdown runs when the agent shuts down and leaves the task running. An error is

@@ -77,9 +77,9 @@ func dialWith(t *testing.T, serverOptions []grpc.ServerOption, register func(*gr
 
 func TestPluginOfTheNextVersion(t *testing.T) {
 	e := &every{answer: filled[hook.TaskPrestartResponse]()}
-	l := &lateHook{description: hook.Description{Moments: []hook.Subscription{{Moment: hook.Stop}, {Moment: 99}}}}
+	l := &lateHook{description: hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Stop}, {Point: 99}}}}
 	client := hook.NewClient(dialWith(t, []grpc.ServerOption{grpc.UnaryInterceptor(newer)}, func(s *grpc.Server) { hook.RegisterServer(s, l, e) }), nil)
-	if d, err := client.Describe(t.Context()); err != nil || len(d.Moments) != 1 || d.Moments[0].Moment != hook.Stop {
+	if d, err := client.Describe(t.Context()); err != nil || len(d.Subscriptions) != 1 || d.Subscriptions[0].Point != hook.Stop {
 		t.Errorf("%+v, %v", d, err)
 	}
 	for m := range hook.AllPoints() {
@@ -146,7 +146,7 @@ func TestAgentOfAnotherVersion(t *testing.T) {
 	// A hook of the next version sends fields that this agent does not have.
 	b := &fakeHost{}
 	conn := dialWith(t, nil, func(s *grpc.Server) { hook.RegisterHost(s, b) }, grpc.WithUnaryInterceptor(asksNewer))
-	if _, err := hookpb.NewHostClient(conn).Kill(t.Context(), &hookpb.KillRequest{Capability: "key", Reason: "why"}); err != nil || fmt.Sprint(b.got) != "[{key } kill why]" {
+	if _, err := hookpb.NewHostClient(conn).Kill(t.Context(), &hookpb.KillRequest{Token: "key", Reason: "why"}); err != nil || fmt.Sprint(b.got) != "[{key } kill why]" {
 		t.Errorf("kill: %v, asked %v", err, b.got)
 	}
 }

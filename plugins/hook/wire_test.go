@@ -174,7 +174,7 @@ var methods = map[hook.Point]string{
 	hook.Update: "Update", hook.PreKilling: "PreKilling", hook.Exited: "Exited", hook.Stop: "Stop", hook.Shutdown: "Shutdown",
 }
 
-func TestMomentsCarryAllFields(t *testing.T) {
+func TestHookPointsCarryAllFields(t *testing.T) {
 	e := &every{answer: filled[hook.TaskPrestartResponse]()}
 	client := connect(t, e, e)
 	for _, m := range hook.PointsOf(e) {
@@ -201,7 +201,7 @@ func TestMomentsCarryAllFields(t *testing.T) {
 		}
 	}
 	if n := len(hook.PointsOf(e)); n != len(methods) {
-		t.Errorf("%d moments", n)
+		t.Errorf("%d hook points", n)
 	}
 }
 
@@ -231,12 +231,12 @@ func (*lateHook) Stop(ctx context.Context, _ hook.TaskStopRequest) error {
 
 func TestDescribe(t *testing.T) {
 	want := hook.Description{
-		Moments:    []hook.Subscription{{Moment: hook.Stop, Timeout: 3 * time.Second}, {Moment: hook.Prerun}},
-		EveryAlloc: true, WholeAlloc: true,
+		Subscriptions: []hook.Subscription{{Point: hook.Stop, Timeout: 3 * time.Second}, {Point: hook.Prerun}},
+		AllAllocs:     true, IncludeAllocJSON: true,
 		Schema: hclspec.Object(map[string]*hclspec.Spec{"who": hclspec.Attr("who", "string", true)}),
 	}
 	l := &lateHook{description: want}
-	l.description.Moments = append(slices.Clone(want.Moments), hook.Subscription{Moment: 1000})
+	l.description.Subscriptions = append(slices.Clone(want.Subscriptions), hook.Subscription{Point: 1000})
 	got, err := connect(t, l, l).Describe(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -244,10 +244,10 @@ func TestDescribe(t *testing.T) {
 	if !reflect.DeepEqual(got, &want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if p, ok := got.Participation(hook.Stop); !ok || p.Timeout != 3*time.Second {
+	if p, ok := got.Subscription(hook.Stop); !ok || p.Timeout != 3*time.Second {
 		t.Errorf("participation %+v", p)
 	}
-	if _, ok := got.Participation(hook.Update); ok {
+	if _, ok := got.Subscription(hook.Update); ok {
 		t.Error("takes part in update")
 	}
 }
@@ -259,7 +259,7 @@ func TestHookThatIsNotThere(t *testing.T) {
 		t.Errorf("prerun: %v", err)
 	}
 	if got := hook.PointsOf(l); !slices.Equal(got, []hook.Point{hook.Stop}) {
-		t.Errorf("moments %v", got)
+		t.Errorf("hook points %v", got)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -268,16 +268,16 @@ func TestHookThatIsNotThere(t *testing.T) {
 	}
 }
 
-func TestMomentNames(t *testing.T) {
+func TestHookPointNames(t *testing.T) {
 	named := map[string]hook.Point{"unknown": 0}
 	for m := range methods {
 		if other, taken := named[m.String()]; taken {
-			t.Errorf("moments %d and %d are both called %s", other, m, m)
+			t.Errorf("hook points %d and %d are both called %s", other, m, m)
 		}
 		named[m.String()] = m
 	}
 	if got := hook.Point(1000).String(); got != "unknown" {
-		t.Errorf("a moment of a newer protocol is called %s", got)
+		t.Errorf("a hook point of a newer protocol is called %s", got)
 	}
 }
 

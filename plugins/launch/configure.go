@@ -161,8 +161,8 @@ func (p *Plugin) initHook(ctx context.Context) error {
 	if err != nil {
 		return p.explainCall(call, "Describe", err)
 	}
-	if len(takes.Moments) == 0 {
-		return errors.New("the hook takes part in no moment that this host knows")
+	if len(takes.Subscriptions) == 0 {
+		return errors.New("the hook subscribes to no hook point that this host knows")
 	}
 	call, cancel = p.callContext(ctx)
 	defer cancel()

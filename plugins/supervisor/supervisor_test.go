@@ -677,7 +677,7 @@ func newFakeHook(name string) *fakePlugin {
 	f := newFake(name, "1.0.0")
 	f.info.Type, f.info.APIVersions = base.TypeHook, []string{hook.APIVersion}
 	f.hook = new(hook.Client)
-	f.takes = &hook.Description{Moments: []hook.Subscription{{Moment: hook.Prestart}}}
+	f.takes = &hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Prestart}}}
 	return f
 }
 
@@ -756,7 +756,7 @@ func TestHooks(t *testing.T) {
 		mustDriver(t, s, "stamp")
 		for _, name := range []string{"artifact", "stamp"} {
 			client, takes, err := s.Hook(t.Context(), name, time.Time{})
-			if err != nil || client != last.hook && name == "artifact" || takes == nil || len(takes.Moments) != 1 {
+			if err != nil || client != last.hook && name == "artifact" || takes == nil || len(takes.Subscriptions) != 1 {
 				t.Errorf("hook %s: %v %v", name, takes, err)
 			}
 		}

@@ -15,7 +15,7 @@ func (a *Agent) CheckHooks(ctx context.Context) (trouble []error) {
 	for _, rule := range a.hooks.Rules() {
 		meanwhile := "until then allocations fail that it might apply to"
 		if rule.Warn {
-			meanwhile = "until then each of its moments is only an event"
+			meanwhile = "until then each of its hook points is only an event"
 		}
 		_, takes, err := a.supervisor.Hook(ctx, rule.Name, time.Time{})
 		switch {

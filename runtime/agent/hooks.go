@@ -81,13 +81,13 @@ func (a *Agent) makeHooks() error {
 			}
 			return known
 		},
-		Expected:   a.expectedHooks,
-		Unknown:    a.unknownPlugins,
-		Rules:      a.config.Hooks,
-		Limits:     a.config.HookLimits,
-		Capability: key.Capability,
-		Debts:      cleanupStore{a.store, a.logger},
-		Logger:     a.logger,
+		Expected: a.expectedHooks,
+		Unknown:  a.unknownPlugins,
+		Rules:    a.config.Hooks,
+		Limits:   a.config.HookLimits,
+		Token:    key.Token,
+		Debts:    cleanupStore{a.store, a.logger},
+		Logger:   a.logger,
 	})
 	listener, err := a.sockets.listenForHooks()
 	if err != nil {
@@ -172,7 +172,7 @@ func (d cleanupStore) Debts() (list []state.PendingCleanup) {
 			continue
 		}
 		if !cleanup.Until.IsZero() {
-			d.logger.Warn("hook has not cleaned up, and is not told again", "hook", cleanup.Hook, "alloc_id", cleanup.AllocID, "moment", cleanup.Moment)
+			d.logger.Warn("hook has not cleaned up, and is not told again", "hook", cleanup.Hook, "alloc_id", cleanup.AllocID, "hook_point", cleanup.Point)
 		}
 		_, _ = d.store.Update(context.Background(), func(tx *store.Txn) error { // if it fails, the next call repeats it
 			tx.DeleteMeta(name)

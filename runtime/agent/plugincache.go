@@ -176,7 +176,7 @@ func (a *Agent) acquaintances() (all []state.PluginInfo) {
 			continue
 		}
 		switch before, met := a.cachedPlugin(p.Path); {
-		case p.Takes != nil && p.Takes.EveryAlloc && p.Superseded == "":
+		case p.Takes != nil && p.Takes.AllAllocs && p.Superseded == "":
 			known.Every = p.Serves.Name
 		case p.Serves.Name == "" && !met:
 			continue

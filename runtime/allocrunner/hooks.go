@@ -141,15 +141,15 @@ func (r *Runner) Destroy(ctx context.Context) error {
 
 // each calls the hooks of a hook point one after the other. Errors are logged unless
 // ctx is done.
-func each[H any](ctx context.Context, r *Runner, moment hook.Point, call func(context.Context, H) error) {
+func each[H any](ctx context.Context, r *Runner, point hook.Point, call func(context.Context, H) error) {
 	for _, h := range r.attached() {
 		at, ok := h.(H)
 		if !ok {
 			continue
 		}
-		err := hooks.Call(ctx, r.logger, h, moment, r.limits.HookDeadline, func(ctx context.Context) error { return call(ctx, at) })
+		err := hooks.Call(ctx, r.logger, h, point, r.limits.HookDeadline, func(ctx context.Context) error { return call(ctx, at) })
 		if err != nil && ctx.Err() == nil {
-			r.logger.Error("hook failed", "hook", h.Name(), "moment", moment, "error", err)
+			r.logger.Error("hook failed", "hook", h.Name(), "hook_point", point, "error", err)
 		}
 	}
 }

@@ -44,7 +44,7 @@ type script struct {
 
 func (s *script) Name() string { return s.name }
 
-func (s *script) moment(ctx context.Context, name string) error {
+func (s *script) record(ctx context.Context, name string) error {
 	s.mu.Lock()
 	s.seen = append(s.seen, name)
 	err, hang, busy := s.errs[name], s.hang[name], s.busy[name]
@@ -62,7 +62,7 @@ func (s *script) moment(ctx context.Context, name string) error {
 	return err
 }
 
-func (s *script) moments() []string {
+func (s *script) calls() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.seen)
@@ -72,25 +72,25 @@ func (s *script) moments() []string {
 type allocScript struct{ *script }
 
 func (s allocScript) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) error {
-	return s.moment(ctx, "prerun")
+	return s.record(ctx, "prerun")
 }
 func (s allocScript) UpdateAlloc(ctx context.Context, r hook.AllocUpdateRequest) error {
-	return s.moment(ctx, "update "+r.Env["NOMAD_META_version"])
+	return s.record(ctx, "update "+r.Env["NOMAD_META_version"])
 }
 func (s allocScript) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) error {
-	return s.moment(ctx, "pretaskrestart")
+	return s.record(ctx, "pretaskrestart")
 }
 func (s allocScript) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) error {
-	return s.moment(ctx, "prekill")
+	return s.record(ctx, "prekill")
 }
 func (s allocScript) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) error {
-	return s.moment(ctx, "postrun")
+	return s.record(ctx, "postrun")
 }
 func (s allocScript) Destroy(ctx context.Context, _ hook.AllocDestroyRequest) error {
-	return s.moment(ctx, "destroy")
+	return s.record(ctx, "destroy")
 }
 func (s allocScript) ShutdownAlloc(ctx context.Context, _ hook.AllocShutdownRequest) error {
-	return s.moment(ctx, "shutdown")
+	return s.record(ctx, "shutdown")
 }
 
 // taskScript is a script for the hook points of a task.
@@ -102,34 +102,34 @@ func (s taskScript) Prestart(ctx context.Context, r hook.TaskPrestartRequest) (h
 	n, give := s.n, s.give
 	s.n++
 	s.mu.Unlock()
-	if err := s.moment(ctx, "prestart"); err != nil || give == nil {
+	if err := s.record(ctx, "prestart"); err != nil || give == nil {
 		return hook.TaskPrestartResponse{}, err
 	}
 	return give(n)
 }
 func (s taskScript) Poststart(ctx context.Context, _ hook.TaskPoststartRequest) error {
-	return s.moment(ctx, "poststart")
+	return s.record(ctx, "poststart")
 }
 func (s taskScript) Update(ctx context.Context, _ hook.TaskUpdateRequest) error {
-	return s.moment(ctx, "update")
+	return s.record(ctx, "update")
 }
 func (s taskScript) PreKilling(ctx context.Context, _ hook.TaskPreKillingRequest) error {
-	return s.moment(ctx, "prekilling")
+	return s.record(ctx, "prekilling")
 }
 func (s taskScript) Exited(ctx context.Context, _ hook.TaskExitedRequest) error {
-	return s.moment(ctx, "exited")
+	return s.record(ctx, "exited")
 }
 func (s taskScript) Stop(ctx context.Context, r hook.TaskStopRequest) error {
 	s.mu.Lock()
 	s.stop = r
 	s.mu.Unlock()
 	if ctx.Err() != nil {
-		return s.moment(ctx, "stop too late")
+		return s.record(ctx, "stop too late")
 	}
-	return s.moment(ctx, "stop")
+	return s.record(ctx, "stop")
 }
 func (s taskScript) Shutdown(ctx context.Context, _ hook.TaskShutdownRequest) error {
-	return s.moment(ctx, "shutdown")
+	return s.record(ctx, "shutdown")
 }
 
 func withHooks(alloc, task []hook.Hook) func(*Config) {
@@ -178,20 +178,20 @@ func TestFailedPrerunFailsAlloc(t *testing.T) {
 			want(t, name, []any{s.State, s.Failed, s.StartedAt.IsZero(), len(s.Events), e.Type, e.DisplayMessage, e.FailsTask},
 				[]any{"dead", true, true, 2, "Setup Failure", `failed to setup alloc: pre-run hook "bad" failed: no network`, true})
 		}
-		want(t, "hook before", first.moments(), "[prerun prekill postrun]")
-		want(t, "hook that failed", bad.moments(), "[prerun prekill postrun]")
-		want(t, "hook after", last.moments(), "[prekill postrun]")
-		want(t, "task hook", task.moments(), "[stop stop]")
+		want(t, "hook before", first.calls(), "[prerun prekill postrun]")
+		want(t, "hook that failed", bad.calls(), "[prerun prekill postrun]")
+		want(t, "hook after", last.calls(), "[prekill postrun]")
+		want(t, "task hook", task.calls(), "[stop stop]")
 		want(t, "starts", h.world.noted("StartTask"), "[]")
 	})
 }
 
 func TestPrerunIsCutShort(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		end    func(*harness)
-		moment string
-		state  string
+		name  string
+		end   func(*harness)
+		point string
+		state string
 	}{
 		{"by a stop", func(h *harness) { h.Stop() }, "postrun", "dead [Received Killing]"},
 		{"by a kill", func(h *harness) { h.Kill() }, "postrun", "dead [Received Killing]"},
@@ -210,8 +210,8 @@ func TestPrerunIsCutShort(t *testing.T) {
 				c.end(h)
 				h.wait()
 				want(t, "took", time.Since(h.begin), "5s")
-				moments := slow.moments()
-				want(t, "last moment", moments[len(moments)-1], c.moment)
+				calls := slow.calls()
+				want(t, "last call", calls[len(calls)-1], c.point)
 				for _, name := range []string{"web", "cleanup"} {
 					s := h.state(name)
 					want(t, name, fmt.Sprint(s.State, " ", h.events(name)), c.state)
@@ -248,8 +248,8 @@ func TestDoneHookIsNotCalledAgain(t *testing.T) {
 		h.after(time.Second)
 		h.Stop()
 		h.wait()
-		want(t, "done hook", done.moments(), "[prestart poststart prekilling exited poststart prekilling exited stop]")
-		want(t, "other hook", again.moments(), "[prestart poststart prekilling exited prestart poststart prekilling exited stop]")
+		want(t, "done hook", done.calls(), "[prestart poststart prekilling exited poststart prekilling exited stop]")
+		want(t, "other hook", again.calls(), "[prestart poststart prekilling exited prestart poststart prekilling exited stop]")
 		want(t, "X", h.world.config("web").Env["X"], "1")
 	})
 }
@@ -278,7 +278,7 @@ func TestHookStateIsStored(t *testing.T) {
 		want(t, "previous state after an error", s.last.PreviousState, "map[n:1]")
 		h.Stop()
 		h.wait()
-		want(t, "existing state", s.stop.ExistingState, "map[n:2]")
+		want(t, "existing state", s.stop.PreviousState, "map[n:2]")
 	})
 }
 
@@ -678,8 +678,8 @@ func TestHookErrorsAreEvents(t *testing.T) {
 			}
 		}
 		want(t, "texts", texts, "[bad: p bad: u bad: k bad: e bad: s]")
-		want(t, "good hook", good.moments(), "[prestart poststart update prekilling exited stop]")
-		want(t, "good alloc hook", goodAlloc.moments(), "[prerun update  prekill postrun]")
+		want(t, "good hook", good.calls(), "[prestart poststart update prekilling exited stop]")
+		want(t, "good alloc hook", goodAlloc.calls(), "[prerun update  prekill postrun]")
 		want(t, "failed", h.state("web").Failed, false)
 	})
 }
@@ -694,8 +694,8 @@ func TestStopBeforeStart(t *testing.T) {
 			c.Alloc.DesiredStatus = api.AllocDesiredStatusStop
 		})
 		h.wait()
-		want(t, "alloc hook", alloc.moments(), "[prekill postrun]")
-		want(t, "task hook", task.moments(), "[stop]")
+		want(t, "alloc hook", alloc.calls(), "[prekill postrun]")
+		want(t, "task hook", task.calls(), "[stop]")
 		want(t, "status", h.last().ClientStatus, "complete")
 		want(t, "starts", h.world.noted("StartTask"), "[]")
 	})
@@ -718,13 +718,13 @@ func TestUpdatesAreOrdered(t *testing.T) {
 		}
 		h.Update(versions[1]) // an older version that arrives late
 		h.after(time.Second)
-		moments := alloc.moments()
-		if !slices.IsSorted(moments[1:]) || moments[len(moments)-1] != "update 3" || len(moments) > 4 {
-			t.Errorf("updates: %v", moments)
+		calls := alloc.calls()
+		if !slices.IsSorted(calls[1:]) || calls[len(calls)-1] != "update 3" || len(calls) > 4 {
+			t.Errorf("updates: %v", calls)
 		}
 		h.Update(version(1)) // an older version is ignored after a newer version
 		h.after(time.Second)
-		want(t, "after an old version", alloc.moments(), moments)
+		want(t, "after an old version", alloc.calls(), calls)
 	})
 }
 
@@ -745,7 +745,7 @@ func TestKillDuringPrestart(t *testing.T) {
 				s := h.state("web")
 				want(t, "web", []any{s.State, s.Failed, h.events("web")}, "[dead false [Received Task Setup Killing]]")
 				want(t, "status", h.last().ClientStatus, "complete")
-				want(t, "hook", slow.moments(), "[prestart stop]")
+				want(t, "hook", slow.calls(), "[prestart stop]")
 			})
 		})
 	}
@@ -769,7 +769,7 @@ func TestPrestartErrors(t *testing.T) {
 				h.wait()
 				want(t, "events", h.events("web"), c.want)
 				want(t, "message", h.state("web").Events[2].DisplayMessage, "bad: bad")
-				want(t, "the hook after", after.moments(), "[stop]")
+				want(t, "the hook after", after.calls(), "[stop]")
 				want(t, "failed", h.state("web").Failed, true)
 			})
 		})
@@ -832,8 +832,8 @@ func TestShutdownLeavesTheTaskAlone(t *testing.T) {
 		want(t, "took", time.Since(h.begin), "1s")
 		want(t, "processes", len(h.world.alive()), 1)
 		want(t, "state", h.state("web").State, "running")
-		want(t, "alloc hook", alloc.moments(), "[prerun shutdown]")
-		want(t, "task hook", task.moments(), "[prestart poststart shutdown]")
+		want(t, "alloc hook", alloc.calls(), "[prerun shutdown]")
+		want(t, "task hook", task.calls(), "[prestart poststart shutdown]")
 		want(t, "stops", h.world.noted("StopTask"), "[]")
 	})
 }
@@ -850,7 +850,7 @@ func TestShutdownWhileATaskIsSaidToHaveEnded(t *testing.T) {
 		a.wait()
 		want(t, "took", time.Since(a.begin), "2s")
 		want(t, "state", a.state("web").State, "running")
-		want(t, "the hook after", after.moments(), "[prestart poststart shutdown]")
+		want(t, "the hook after", after.calls(), "[prestart poststart shutdown]")
 		a.die()
 
 		slow.mu.Lock()
@@ -861,8 +861,8 @@ func TestShutdownWhileATaskIsSaidToHaveEnded(t *testing.T) {
 		want(t, "took", time.Since(a.begin), "2s")
 		want(t, "status", a.last().ClientStatus, "complete")
 		want(t, "events", a.events("web"), "[Received Task Setup Started Terminated]")
-		want(t, "the hook", slow.moments(), "[prestart poststart exited shutdown exited stop]")
-		want(t, "the hook after", after.moments(), "[prestart poststart shutdown exited stop]")
+		want(t, "the hook", slow.calls(), "[prestart poststart exited shutdown exited stop]")
+		want(t, "the hook after", after.calls(), "[prestart poststart shutdown exited stop]")
 	})
 }
 
@@ -877,14 +877,14 @@ func TestUpdatesOfATask(t *testing.T) {
 			h.Update(place(j))
 			h.after(time.Second)
 		}
-		want(t, "while the first one hangs", slow.moments(), "[prestart poststart update]")
+		want(t, "while the first one hangs", slow.calls(), "[prestart poststart update]")
 		if err := h.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
 		}
 		h.after(time.Second)
-		want(t, "after a restart meanwhile", slow.moments(), "[prestart poststart update prekilling exited prestart poststart]")
+		want(t, "after a restart meanwhile", slow.calls(), "[prestart poststart update prekilling exited prestart poststart]")
 		h.after(10 * time.Second)
-		want(t, "after its deadline, of all that came since", slow.moments(), "[prestart poststart update prekilling exited prestart poststart update]")
+		want(t, "after its deadline, of all that came since", slow.calls(), "[prestart poststart update prekilling exited prestart poststart update]")
 		h.Stop()
 		h.wait()
 	})
@@ -897,7 +897,7 @@ func TestStopWhileAHookHangs(t *testing.T) {
 	update := func(h *harness, j *api.Job) { h.Update(place(j)) }
 	restart := func(h *harness, _ *api.Job) { go func() { _ = h.RestartAll(context.Background()) }() } // the error does not matter
 	for _, c := range []struct {
-		moment string
+		point  string
 		ofTask bool
 		begin  func(*harness, *api.Job) // triggers the hook point; nil if it is reached without a trigger
 		// The duration of a stop, and of a shutdown of the agent one second after the
@@ -917,9 +917,9 @@ func TestStopWhileAHookHangs(t *testing.T) {
 		{"postrun", false, nil, "10s", "10s"},
 	} {
 		for _, shutdown := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, shutdown %v", c.moment, shutdown), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, shutdown %v", c.point, shutdown), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					slow := &script{name: "slow", hang: map[string]bool{c.moment: true}}
+					slow := &script{name: "slow", hang: map[string]bool{c.point: true}}
 					hooks := withHooks([]hook.Hook{allocScript{slow}}, nil)
 					if c.ofTask {
 						hooks = withHooks(nil, []hook.Hook{taskScript{slow}})
@@ -946,8 +946,8 @@ func TestStopWhileAHookHangs(t *testing.T) {
 					}
 					h.wait()
 					want(t, "it takes", time.Since(begin), takes)
-					if !slices.Contains(slow.moments(), c.moment) {
-						t.Errorf("the moment has not come: %v", slow.moments())
+					if !slices.Contains(slow.calls(), c.point) {
+						t.Errorf("the hook point was not reached: %v", slow.calls())
 					}
 					if !shutdown {
 						want(t, "processes left", h.world.alive(), "[]")
@@ -986,7 +986,7 @@ func TestPreTaskRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		want(t, "took", time.Since(h.begin), "9s") // the delay of the group twice, not for one task
-		want(t, "alloc hook", alloc.moments(), "[prerun pretaskrestart pretaskrestart]")
+		want(t, "alloc hook", alloc.calls(), "[prerun pretaskrestart pretaskrestart]")
 	})
 }
 
@@ -1034,7 +1034,7 @@ func TestHooksAreAwaited(t *testing.T) {
 			t.Helper()
 			a.after(30 * time.Second)
 			want(t, when, a.state("web").State, "pending")
-			want(t, "hooks", append(ofAlloc.moments(), ofTask.moments()...), "[]")
+			want(t, "hooks", append(ofAlloc.calls(), ofTask.calls()...), "[]")
 			want(t, "what it waits for", a.state("web").Events[len(a.state("web").Events)-1].Message, "waiting for late to start")
 			a.Stats(t.Context(), "")
 		}
@@ -1045,7 +1045,7 @@ func TestHooksAreAwaited(t *testing.T) {
 		close(late.known)
 		a.after(time.Second)
 		want(t, "then", a.state("web").State, "running")
-		want(t, "hooks of the allocation", ofAlloc.moments(), "[prerun]")
+		want(t, "hooks of the allocation", ofAlloc.calls(), "[prerun]")
 		want(t, "it is needed", a.Needs(supervisor.PluginKey{Type: base.TypeHook, Name: "late"}), "true")
 
 		a.die()
@@ -1069,7 +1069,7 @@ func TestStopWhileHooksAreAwaited(t *testing.T) {
 		h.wait()
 		want(t, "the stop takes", time.Since(begin), "0s")
 		want(t, "task", h.state("web").State, "dead")
-		want(t, "hooks", ofAlloc.moments(), "[]")
+		want(t, "hooks", ofAlloc.calls(), "[]")
 	})
 }
 
@@ -1090,7 +1090,7 @@ func TestDestroyWhileHooksAreAwaited(t *testing.T) {
 		if err := again.Destroy(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		want(t, "hooks", ofAlloc.moments(), "[destroy]")
+		want(t, "hooks", ofAlloc.calls(), "[destroy]")
 	})
 }
 
@@ -1104,7 +1104,7 @@ func TestRunWaitsForRequestedRestarts(t *testing.T) {
 			t.Fatal(err)
 		}
 		h.after(time.Second)
-		want(t, "calls", slow.moments(), "[prestart poststart prekilling]")
+		want(t, "calls", slow.calls(), "[prestart poststart prekilling]")
 		h.cancel(ErrShutdown)
 		h.wait()
 		slow.mu.Lock()

@@ -126,7 +126,7 @@ func (r *Runner) KillWithReason(task, reason string) error {
 // healthReporter is a hook that may decide about the health of the allocation.
 type healthReporter interface {
 	Name() string
-	DecidesHealth() bool
+	ReportsHealth() bool
 }
 
 // healthReports are the hooks' reports about the health of one version of the
@@ -160,7 +160,7 @@ func (r *Runner) hookHealth() (list []health.Hook) {
 		maps.Copy(said, r.healthReports.said)
 	}
 	for _, d := range r.deciders {
-		if _, spoken := said[d.Name()]; !spoken && d.DecidesHealth() {
+		if _, spoken := said[d.Name()]; !spoken && d.ReportsHealth() {
 			said[d.Name()] = health.Hook{Name: d.Name()}
 		}
 	}

@@ -515,10 +515,10 @@ func TestRestoreExecutesPendingStop(t *testing.T) {
 		want(t, "events", a.events("web"), "[Received Task Setup Started Terminated]")
 		want(t, "poststop", a.state("after").State, "dead")
 		want(t, "poststop starts", a.starts("after"), "1")
-		if strings.Contains(strings.Join(alloc.moments(), " "), "prerun") {
-			t.Errorf("alloc hooks: %v", alloc.moments())
+		if strings.Contains(strings.Join(alloc.calls(), " "), "prerun") {
+			t.Errorf("alloc hooks: %v", alloc.calls())
 		}
-		if calls := strings.Join(task.moments(), " "); !strings.Contains(calls, "stop") {
+		if calls := strings.Join(task.calls(), " "); !strings.Contains(calls, "stop") {
 			t.Errorf("task hooks: %v", calls)
 		}
 		_, stopped := a.logs.snapshot()
@@ -864,12 +864,12 @@ func TestRestore(t *testing.T) {
 			a.after(time.Second)
 			a.die()
 			a.vanish("web")
-			before := len(env.moments())
+			before := len(env.calls())
 			b := a.again(nil)
 			b.after(time.Minute)
 			want(t, "starts", b.starts("web"), "2")
 			want(t, "env", b.world.config("web").Env["FROM_HOOK"], "1")
-			for _, call := range env.moments()[before:] {
+			for _, call := range env.calls()[before:] {
 				if strings.Contains(call, "prestart") {
 					t.Errorf("called again: %v", call)
 				}
@@ -938,7 +938,7 @@ func TestRestore(t *testing.T) {
 			want(t, "starts", a.starts("web"), "1")
 			want(t, "state", a.state("web").State, "running")
 			want(t, "events", a.events("web"), "[Received Task Setup Started Task hook failed]")
-			want(t, "next hook", next.moments(), "[prerun]")
+			want(t, "next hook", next.calls(), "[prerun]")
 
 			first := startAgent(t, parseJob(t, jobOf("service", sleeper)), withHooks)
 			first.wait()

@@ -146,7 +146,7 @@ func (r *Runner) restrictDir() {
 func (r *Runner) hookContext(task string, emit func(*api.TaskEvent), before map[string]string) hookplugin.Target {
 	return hookplugin.Target{
 		AllocID: r.id, Task: task, Emit: emit, Before: before,
-		WholeAlloc: func() ([]byte, error) { return json.Marshal(r.Alloc()) },
+		AllocJSON: func() ([]byte, error) { return json.Marshal(r.Alloc()) },
 	}
 }
 

@@ -154,17 +154,17 @@ func (h *harness) checkEnd(alloc allocScript, stops taskScript) {
 			t.Errorf("%s: %d Killing events", name, killing)
 		}
 	}
-	count := func(moments []string, what string) (n int) {
-		for _, m := range moments {
+	count := func(calls []string, what string) (n int) {
+		for _, m := range calls {
 			if m == what {
 				n++
 			}
 		}
 		return n
 	}
-	moments := alloc.moments()
-	want(t, "prerun, prekill, postrun", []int{count(moments, "prerun"), count(moments, "prekill"), count(moments, "postrun")}, "[1 1 1]")
-	want(t, "stop hooks", []int{count(stops.moments(), "stop"), count(stops.moments(), "stop too late")}, []int{len(h.tasks), 0})
+	calls := alloc.calls()
+	want(t, "prerun, prekill, postrun", []int{count(calls, "prerun"), count(calls, "prekill"), count(calls, "postrun")}, "[1 1 1]")
+	want(t, "stop hooks", []int{count(stops.calls(), "stop"), count(stops.calls(), "stop too late")}, []int{len(h.tasks), 0})
 	if t.Failed() {
 		t.Log(h.transcript())
 	}

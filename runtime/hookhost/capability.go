@@ -22,8 +22,8 @@ type claims struct {
 // separator separates the names in a token. No name contains it.
 const separator = "\x00"
 
-// Capability returns the capability token of a hook for an allocation or a task.
-func (k Key) Capability(allocID, task, hook string) string {
+// Token returns the capability token of a hook for an allocation or a task.
+func (k Key) Token(allocID, task, hook string) string {
 	names := allocID + separator + task + separator + hook
 	return base64.RawURLEncoding.EncodeToString(append(k.sign(names), names...))
 }

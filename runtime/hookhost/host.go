@@ -73,7 +73,7 @@ type caller struct {
 
 // authorize verifies the token of a call. The token of a task is valid for this task alone.
 func (h *Host) authorize(ctx context.Context, s hook.Scope) (caller, error) {
-	bearer, err := h.config.Key.Bearer(s.Capability)
+	bearer, err := h.config.Key.Bearer(s.Token)
 	if err != nil {
 		return caller{}, err
 	}
@@ -145,7 +145,7 @@ func (h *Host) authorizeWrite(ctx context.Context, s hook.Scope) (caller, error)
 func (h *Host) authorizeTask(ctx context.Context, s hook.Scope) (caller, error) {
 	c, err := h.authorize(ctx, s)
 	if err == nil && c.task == "" {
-		return c, fmt.Errorf("%w: name one, for the capability is that of an allocation", hook.ErrTaskNotRunning)
+		return c, fmt.Errorf("%w: name one, because the token is for an allocation", hook.ErrTaskNotRunning)
 	}
 	if err != nil {
 		return c, err

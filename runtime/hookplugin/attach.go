@@ -19,10 +19,10 @@ import (
 
 // Target is the allocation, or the task of an allocation, that a Hook is attached to.
 type Target struct {
-	AllocID    string
-	Task       string // "" for the allocation
-	WholeAlloc func() ([]byte, error)
-	Emit       func(*api.TaskEvent) // Emit emits an event on the task, or on all tasks
+	AllocID   string
+	Task      string // "" for the allocation
+	AllocJSON func() ([]byte, error)
+	Emit      func(*api.TaskEvent) // Emit emits an event on the task, or on all tasks
 	// Before holds the hooks that an earlier agent had attached, with their
 	// attachments as JSON.
 	Before map[string]string
@@ -43,10 +43,10 @@ type Config struct {
 	Rules   []Rule // see SetRules
 	// Limits are the operator's limits for builtin hooks, by name.
 	Limits map[string]map[string]any
-	// Capability returns the capability token that a hook presents to the host service.
-	Capability func(allocID, task, hook string) string
-	Debts      CleanupStore
-	Logger     hclog.Logger
+	// Token returns the capability token that a hook presents to the host service.
+	Token  func(allocID, task, hook string) string
+	Debts  CleanupStore
+	Logger hclog.Logger
 }
 
 // Set holds the hook plugins of a node. It makes their hooks for allocations and tasks,
@@ -196,7 +196,7 @@ func (s *Set) attach(a *api.Allocation, drivers []string, meta map[string]string
 		match := h.rule.Match
 		text, made := meta[model.HookPrefix+name]
 		made = made || match != nil && match.matches(a, drivers, meta)
-		if !made && (match != nil || takes != nil && !takes.EveryAlloc) {
+		if !made && (match != nil || takes != nil && !takes.AllAllocs) {
 			continue
 		}
 		h.attachment = attachment{made: made, job: text}
@@ -229,7 +229,7 @@ func (s *Set) candidates(known map[string]*hook.Description, meta map[string]str
 	}
 	every := s.config.Expected()
 	for name, takes := range known {
-		if takes.EveryAlloc {
+		if takes.AllAllocs {
 			every = append(every, name)
 		}
 	}

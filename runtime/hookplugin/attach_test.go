@@ -62,10 +62,10 @@ func TestPlaceOfAttachment(t *testing.T) {
 	const refused = ": comes for the allocation, and never for one of its tasks: put it into the meta of the group or the job"
 	both := []hook.Point{hook.Prerun, hook.Postrun, hook.Exited}
 	for _, c := range []struct {
-		name    string
-		moments []hook.Point
-		config  string
-		want    string // want is a prefix of the error
+		name   string
+		points []hook.Point
+		config string
+		want   string // want is a prefix of the error
 	}{
 		{"mine", []hook.Point{hook.Prerun, hook.Postrun}, "", "prerun, postrun"},
 		{"mine", []hook.Point{hook.Exited}, "", ""},
@@ -74,9 +74,9 @@ func TestPlaceOfAttachment(t *testing.T) {
 		{"script", both, `{"exited": {}, "postrun": null}`, ""},
 		{"script", both, "", ""},
 	} {
-		err := CheckPlace(c.name, c.config, takes(c.moments...))
+		err := CheckPlace(c.name, c.config, takes(c.points...))
 		if want := c.want + refused; c.want == "" && err != nil || c.want != "" && (err == nil || err.Error() != want) {
-			t.Errorf("%s at %v with %s: %v, want %q", c.name, c.moments, c.config, err, c.want)
+			t.Errorf("%s at %v with %s: %v, want %q", c.name, c.points, c.config, err, c.want)
 		}
 	}
 }
@@ -85,7 +85,7 @@ func TestPlaceOfAttachment(t *testing.T) {
 // must not miss the allocations that start before it is up.
 func TestExpectedHookIsAttached(t *testing.T) {
 	every := takes(hook.Prerun)
-	every.EveryAlloc = true
+	every.AllAllocs = true
 	s := &stage{takes: every, expected: []string{"stamp"}, called: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return nil }}
 	alloc := &api.Allocation{ID: "a", JobID: "web", TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t"}}}}}}
 	for what, c := range map[string]struct {
@@ -121,7 +121,7 @@ func TestExpectedHookIsAttached(t *testing.T) {
 func TestFormerHookSeesTheEnd(t *testing.T) {
 	alloc := &api.Allocation{ID: "a", JobID: "web", TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t"}}}}}}
 	all := takes(slices.Collect(hook.AllPoints())...)
-	all.DecidesHealth = true
+	all.ReportsHealth = true
 	all.Schema = hclspec.Object(map[string]*hclspec.Spec{"pool": hclspec.Attr("pool", "string", true)})
 	var called []string
 	s := &stage{takes: all, called: func(_ int, m hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
@@ -148,7 +148,7 @@ func TestFormerHookSeesTheEnd(t *testing.T) {
 	}
 	for _, o := range next.TaskHooks(alloc, &api.Task{Name: "t"}, of) {
 		p := o.Hook.(*Hook)
-		if p.DecidesHealth() {
+		if p.ReportsHealth() {
 			t.Errorf("%s decides about the health of what it has nothing to do with any more", p.Name())
 		}
 		state := map[string]string{"old": "x"}
@@ -172,7 +172,7 @@ func TestFormerHookSeesTheEnd(t *testing.T) {
 // The nearest key counts, as a whole: the group's key for the allocation, the task's key
 // for a task.
 func TestNearestAttachmentCounts(t *testing.T) {
-	s := &stage{takes: everyMoment}
+	s := &stage{takes: allPoints}
 	keys := func(text string) map[string]string {
 		if text == "" {
 			return nil

@@ -70,11 +70,11 @@ const script = "script"
 func CheckPlace(name, text string, takes *hook.Description) error {
 	var never []string
 	forTasks := false
-	for _, p := range takes.Moments {
-		if p.Moment.IsTask() {
+	for _, p := range takes.Subscriptions {
+		if p.Point.IsTask() {
 			forTasks = true
 		} else {
-			never = append(never, p.Moment.String())
+			never = append(never, p.Point.String())
 		}
 	}
 	if forTasks {
@@ -82,7 +82,7 @@ func CheckPlace(name, text string, takes *hook.Description) error {
 		if name != script || err != nil {
 			return err
 		}
-		never = slices.DeleteFunc(never, func(moment string) bool { return config[moment] == nil })
+		never = slices.DeleteFunc(never, func(point string) bool { return config[point] == nil })
 	}
 	if len(never) == 0 {
 		return nil

@@ -99,7 +99,7 @@ func (s *Set) Drain(ctx context.Context) {
 	}
 	settling.Wait()
 	for _, d := range s.config.Debts.Debts() {
-		s.logger.Warn("hook has not cleaned up, and is not told again", "hook", d.Hook, "alloc_id", d.AllocID, "task", d.Task, "moment", d.Moment)
+		s.logger.Warn("hook has not cleaned up, and is not told again", "hook", d.Hook, "alloc_id", d.AllocID, "task", d.Task, "hook_point", d.Point)
 	}
 }
 
@@ -142,7 +142,7 @@ func (s *Set) retryOnce(ctx context.Context, hook string) (left bool) {
 		}
 		if err := s.settle(ctx, d); err != nil {
 			left = true
-			s.logger.Debug("hook still owes a moment", "hook", d.Hook, "alloc_id", d.AllocID, "task", d.Task, "moment", d.Moment, "error", err)
+			s.logger.Debug("cleanup of a hook is still pending", "hook", d.Hook, "alloc_id", d.AllocID, "task", d.Task, "hook_point", d.Point, "error", err)
 			continue
 		}
 		if err := s.config.Debts.DeleteDebt(d); err != nil {
@@ -167,8 +167,8 @@ func pause(ctx context.Context, d time.Duration, fresh <-chan struct{}) bool {
 func (s *Set) settle(ctx context.Context, d state.PendingCleanup) error {
 	h := s.hook(d.Hook, attachment{made: true, job: d.Job, raw: d.Raw}, Target{
 		AllocID: d.AllocID, Task: d.Task,
-		WholeAlloc: func() ([]byte, error) { return nil, nil }, // the request has it
-		Emit:       func(*api.TaskEvent) {},
+		AllocJSON: func() ([]byte, error) { return nil, nil }, // the request has it
+		Emit:      func(*api.TaskEvent) {},
 	})
-	return h.once(ctx, d.Moment, cleanupCall(&d))
+	return h.once(ctx, d.Point, cleanupCall(&d))
 }

@@ -53,9 +53,9 @@ type Find func(ctx context.Context, name string, until time.Time) (Remote, *hook
 // The timeouts of one call. The hook's description and the operator's rule override
 // the first two.
 const (
-	startTimeout  = time.Minute // Prerun and Prestart
-	momentTimeout = 10 * time.Second
-	mostTimeout   = time.Hour // mostTimeout limits the timeout that a hook may request for other hook points
+	startTimeout = time.Minute // Prerun and Prestart
+	callTimeout  = 10 * time.Second
+	mostTimeout  = time.Hour // mostTimeout limits the timeout that a hook may request for other hook points
 )
 
 // launchTimeout limits how long a call waits for the restart of a plugin that has died.
@@ -83,11 +83,11 @@ type Hook struct {
 // Name implements hook.Hook.
 func (h *Hook) Name() string { return h.name }
 
-// DecidesHealth reports whether the allocation is healthy only when the plugin reports
+// ReportsHealth reports whether the allocation is healthy only when the plugin reports
 // it healthy. It is false until the plugin has been launched.
-func (h *Hook) DecidesHealth() bool {
+func (h *Hook) ReportsHealth() bool {
 	takes := h.takes.Load()
-	return takes != nil && takes.DecidesHealth && h.applies(takes) && !h.detached
+	return takes != nil && takes.ReportsHealth && h.applies(takes) && !h.detached
 }
 
 // Attachment returns the merged configuration of the attachment as JSON. It is empty
@@ -112,35 +112,35 @@ func (*Hook) NoDeadline() {}
 
 // call makes a call, and repeats it if the plugin dies during it. The error names the
 // hook point and decides how the allocation or the task continues.
-func (h *Hook) call(ctx context.Context, m hook.Point, f call) error {
-	err := h.twice(ctx, m, f)
+func (h *Hook) call(ctx context.Context, point hook.Point, f call) error {
+	err := h.twice(ctx, point, f)
 	if err != nil && ctx.Err() == nil {
-		return h.fail(m, err)
+		return h.fail(point, err)
 	}
 	return err
 }
 
 // callOrEnqueue is call for a cleanup hook point: a failed call is retried later.
 func (h *Hook) callOrEnqueue(ctx context.Context, d state.PendingCleanup) error {
-	err := h.twice(ctx, d.Moment, cleanupCall(&d))
+	err := h.twice(ctx, d.Point, cleanupCall(&d))
 	if err != nil && ctx.Err() == nil {
-		return h.fail(d.Moment, h.enqueue(d, err))
+		return h.fail(d.Point, h.enqueue(d, err))
 	}
 	return err
 }
 
-func (h *Hook) twice(ctx context.Context, m hook.Point, f call) error {
-	if takes := h.takes.Load(); takes != nil && !h.takesPart(takes, m) || h.detached && !cleanupPoints[m] {
+func (h *Hook) twice(ctx context.Context, point hook.Point, f call) error {
+	if takes := h.takes.Load(); takes != nil && !h.takesPart(takes, point) || h.detached && !cleanupPoints[point] {
 		return nil
 	}
-	err := h.once(ctx, m, f)
+	err := h.once(ctx, point, f)
 	if h.detached && errors.Is(err, supervisor.ErrNoHook) {
-		h.logger.Warn("hook is not there any more, and cannot see the end of what it has begun", "hook", h.name, "moment", m, "error", err)
+		h.logger.Warn("hook is not there any more, and cannot see the end of what it has begun", "hook", h.name, "hook_point", point, "error", err)
 		return nil
 	}
 	if errors.Is(err, hook.ErrPluginDown) && ctx.Err() == nil {
-		h.logger.Warn("hook plugin died, the call is repeated", "hook", h.name, "moment", m)
-		err = h.repeat(ctx, m, f)
+		h.logger.Warn("hook plugin died, the call is repeated", "hook", h.name, "hook_point", point)
+		err = h.repeat(ctx, point, f)
 	}
 	return err
 }
@@ -157,15 +157,15 @@ type asked struct {
 // call calls the plugin once.
 type call func(context.Context, Remote, asked) error
 
-func (h *Hook) once(ctx context.Context, m hook.Point, f call) error {
+func (h *Hook) once(ctx context.Context, point hook.Point, f call) error {
 	// Prerun and Prestart wait for a plugin that currently fails to start.
-	timeout, patience := momentTimeout, launchTimeout
-	if m == hook.Prerun || m == hook.Prestart {
+	timeout, patience := callTimeout, launchTimeout
+	if point == hook.Prerun || point == hook.Prestart {
 		timeout, patience = startTimeout, startTimeout
 	}
 	found, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	remote, takes, err := h.find(found, m, time.Now().Add(patience))
+	remote, takes, err := h.find(found, point, time.Now().Add(patience))
 	if err != nil {
 		if found.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("the plugin did not start within %s: %w", timeout, err)
@@ -173,15 +173,15 @@ func (h *Hook) once(ctx context.Context, m hook.Point, f call) error {
 		return &unavailableError{err}
 	}
 	h.takes.Store(takes)
-	if !h.takesPart(takes, m) {
+	if !h.takesPart(takes, point) {
 		return nil
 	}
 	a, err := h.ask(takes)
 	if err != nil {
 		return err
 	}
-	part, _ := takes.Participation(m)
-	if m != hook.Prerun && m != hook.Prestart { // Prerun and Prestart have no maximum: a kill ends them
+	part, _ := takes.Subscription(point)
+	if point != hook.Prerun && point != hook.Prestart { // Prerun and Prestart have no maximum: a kill ends them
 		part.Timeout = min(part.Timeout, mostTimeout)
 	}
 	timeout = cmp.Or(h.rule.Timeout, part.Timeout, timeout)
@@ -203,8 +203,8 @@ func (h *Hook) once(ctx context.Context, m hook.Point, f call) error {
 const eventDelay = 2 * time.Second
 
 // find returns the plugin. A Prerun or Prestart that waits for it emits an event.
-func (h *Hook) find(ctx context.Context, m hook.Point, until time.Time) (Remote, *hook.Description, error) {
-	if m == hook.Prerun || m == hook.Prestart {
+func (h *Hook) find(ctx context.Context, point hook.Point, until time.Time) (Remote, *hook.Description, error) {
+	if point == hook.Prerun || point == hook.Prestart {
 		told := make(chan struct{})
 		tell := time.AfterFunc(eventDelay, func() {
 			defer close(told)
@@ -247,38 +247,38 @@ func (e *unavailableError) Unwrap() error { return e.error }
 // Trouble marks the error for runners as an unavailable plugin.
 func (*unavailableError) Trouble() {}
 
-func (h *Hook) takesPart(d *hook.Description, m hook.Point) bool {
-	_, takes := d.Participation(m)
+func (h *Hook) takesPart(d *hook.Description, point hook.Point) bool {
+	_, takes := d.Subscription(point)
 	return takes && h.applies(d)
 }
 
 func (h *Hook) applies(d *hook.Description) bool {
-	return h.attachment.made || d.EveryAlloc && h.rule.Match == nil
+	return h.attachment.made || d.AllAllocs && h.rule.Match == nil
 }
 
 // fail applies the rule's on_error to err.
-func (h *Hook) fail(m hook.Point, err error) error {
-	if m == hook.Destroy { // no task is left that could have an event
-		h.logger.Warn("hook failed", "hook", h.name, "moment", m, "error", err)
+func (h *Hook) fail(point hook.Point, err error) error {
+	if point == hook.Destroy { // no task is left that could have an event
+		h.logger.Warn("hook failed", "hook", h.name, "hook_point", point, "error", err)
 		return nil
 	}
-	h.logger.Info("hook failed", "hook", h.name, "moment", m, "error", err) // users see the event
+	h.logger.Info("hook failed", "hook", h.name, "hook_point", point, "error", err) // users see the event
 	var trouble *unavailableError
 	is := errors.As(err, &trouble)
 	cause := err
-	err = fmt.Errorf("%s: %w", m, err)
+	err = fmt.Errorf("%s: %w", point, err)
 	switch {
 	case h.rule.Warn:
 		h.context.Emit(model.EventHookFailed(h.name, err.Error()+" (on_error is warn)"))
 		return nil
-	case m == hook.Prestart && h.failed != nil:
+	case point == hook.Prestart && h.failed != nil:
 		if is {
 			cause = driver.Recoverable(cause)
 		}
 		return &eventError{cause, h.failed(cause)}
-	case m == hook.Prestart && is:
+	case point == hook.Prestart && is:
 		return driver.Recoverable(err)
-	case !m.IsTask() && m != hook.Prerun:
+	case !point.IsTask() && point != hook.Prerun:
 		h.context.Emit(model.EventHookFailed(h.name, err.Error()))
 	}
 	return err
@@ -299,11 +299,11 @@ func (h *Hook) ask(d *hook.Description) (a asked, err error) {
 	if a.Attachment, err = h.attachment.decode(d.Schema, h.rule.Config); err != nil {
 		return a, err
 	}
-	if d.WholeAlloc {
-		if a.whole, err = h.context.WholeAlloc(); err != nil {
+	if d.IncludeAllocJSON {
+		if a.whole, err = h.context.AllocJSON(); err != nil {
 			return a, err
 		}
 	}
-	a.Capability = h.set.config.Capability(h.context.AllocID, h.context.Task, h.name)
+	a.Token = h.set.config.Token(h.context.AllocID, h.context.Task, h.name)
 	return a, nil
 }

@@ -93,32 +93,32 @@ func (s *stage) plugins(rules ...Rule) *Set {
 				return s.called(int(s.n.Add(1)), m, g, a)
 			}}, s.takes, nil
 		},
-		Known:      func() map[string]*hook.Description { return map[string]*hook.Description{"stamp": s.takes} },
-		Expected:   func() []string { return s.expected },
-		Rules:      rules,
-		Capability: func(alloc, task, hook string) string { return alloc + "/" + task + "/" + hook },
-		Debts:      s.debts,
-		Logger:     hclog.NewNullLogger(),
+		Known:    func() map[string]*hook.Description { return map[string]*hook.Description{"stamp": s.takes} },
+		Expected: func() []string { return s.expected },
+		Rules:    rules,
+		Token:    func(alloc, task, hook string) string { return alloc + "/" + task + "/" + hook },
+		Debts:    s.debts,
+		Logger:   hclog.NewNullLogger(),
 	})
 }
 
 func (s *stage) context(task string) Target {
 	return Target{
 		AllocID: "a", Task: task,
-		WholeAlloc: func() ([]byte, error) { return []byte("whole"), nil },
-		Emit:       func(e *api.TaskEvent) { s.events = append(s.events, e.Message) },
+		AllocJSON: func() ([]byte, error) { return []byte("whole"), nil },
+		Emit:      func(e *api.TaskEvent) { s.events = append(s.events, e.Message) },
 	}
 }
 
-func takes(moments ...hook.Point) *hook.Description {
+func takes(points ...hook.Point) *hook.Description {
 	d := &hook.Description{}
-	for _, m := range moments {
-		d.Moments = append(d.Moments, hook.Subscription{Moment: m})
+	for _, m := range points {
+		d.Subscriptions = append(d.Subscriptions, hook.Subscription{Point: m})
 	}
 	return d
 }
 
-var everyMoment = takes(hook.Prerun, hook.Postrun, hook.Prestart, hook.Poststart, hook.Stop)
+var allPoints = takes(hook.Prerun, hook.Postrun, hook.Prestart, hook.Poststart, hook.Stop)
 
 func attached(s *stage, task string, rules ...Rule) *Hook {
 	p := s.plugins(rules...)
@@ -133,9 +133,9 @@ func TestPluginIsCalledAgainOnce(t *testing.T) {
 	}{
 		{0, 1, ""}, {1, 2, ""}, {2, 2, "prerun: plugin is shut down: it died at this call, twice; the agent's log has its last words"},
 	} {
-		s := &stage{takes: everyMoment, called: func(n int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
-			if g.Capability != "a//stamp" {
-				t.Errorf("capability %q", g.Capability)
+		s := &stage{takes: allPoints, called: func(n int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
+			if g.Token != "a//stamp" {
+				t.Errorf("capability %q", g.Token)
 			}
 			if n <= c.deaths {
 				return hook.ErrPluginDown
@@ -168,12 +168,12 @@ func killForAll(t *testing.T, kills, takes time.Duration, want int64) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		died := make(chan struct{}) // died is replaced with each death of the plugin
-		s := &stage{takes: everyMoment, called: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
+		s := &stage{takes: allPoints, called: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
 			mu.Lock()
 			death := died
 			mu.Unlock()
 			wait := takes
-			if g.Capability == "poison//stamp" {
+			if g.Token == "poison//stamp" {
 				wait = kills
 			}
 			select {
@@ -181,7 +181,7 @@ func killForAll(t *testing.T, kills, takes time.Duration, want int64) {
 			case <-death:
 				return hook.ErrPluginDown
 			}
-			if g.Capability == "poison//stamp" {
+			if g.Token == "poison//stamp" {
 				mu.Lock()
 				close(died)
 				died = make(chan struct{})
@@ -212,7 +212,7 @@ func killForAll(t *testing.T, kills, takes time.Duration, want int64) {
 // A slow repeated call does not delay the others for long.
 func TestRepeatedCallsWaitForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &stage{takes: everyMoment, called: func(n int, _ hook.Point, _ hook.RequestMeta, _ hook.Alloc) error {
+		s := &stage{takes: allPoints, called: func(n int, _ hook.Point, _ hook.RequestMeta, _ hook.Alloc) error {
 			if n <= 2 {
 				time.Sleep(time.Second)
 				return hook.ErrPluginDown
@@ -256,7 +256,7 @@ func TestWhatAFailureMeans(t *testing.T) {
 		{"the runner tells of a task", Rule{}, refusal, stop, "stop: no; it is tried again until it succeeds", false, ""},
 		{"of an allocation the plugin does", Rule{}, refusal, postrun, "postrun: no; it is tried again until it succeeds", false, "stamp: postrun: no; it is tried again until it succeeds"},
 	} {
-		s := &stage{takes: everyMoment, called: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return c.fails }}
+		s := &stage{takes: allPoints, called: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return c.fails }}
 		c.rule.Name = "stamp"
 		err := c.call(t.Context(), attached(s, "t", c.rule))
 		text := ""
@@ -301,7 +301,7 @@ func TestDestroyIsOwed(t *testing.T) {
 			t.Errorf("the removal fails: %v", err)
 		}
 		d := s.debts["a//stamp/destroy"]
-		if d.Destroy == nil || d.Destroy.Alloc.ID != "a" || d.Destroy.Capability != "" || time.Until(d.Until) != 24*time.Hour {
+		if d.Destroy == nil || d.Destroy.Alloc.ID != "a" || d.Destroy.Token != "" || time.Until(d.Until) != 24*time.Hour {
 			t.Fatalf("debts %+v", s.debts)
 		}
 		if err := errors.Join(p.Stop(t.Context(), hook.TaskStopRequest{}), p.Postrun(t.Context(), hook.AllocPostrunRequest{})); err == nil {
@@ -335,13 +335,13 @@ func TestSettleGivesUp(t *testing.T) {
 func TestDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own := takes(hook.Poststart)
-		own.Moments[0].Timeout = 3 * time.Second
+		own.Subscriptions[0].Timeout = 3 * time.Second
 		for _, c := range []struct {
 			takes *hook.Description
 			rule  Rule
 			want  time.Duration
 		}{
-			{everyMoment, Rule{}, 10 * time.Second},
+			{allPoints, Rule{}, 10 * time.Second},
 			{own, Rule{}, 3 * time.Second},
 			{own, Rule{Name: "stamp", Timeout: time.Minute}, time.Minute},
 		} {
@@ -365,18 +365,18 @@ func TestDebtsAreSettled(t *testing.T) {
 		var broken atomic.Bool
 		broken.Store(true)
 		var states []string
-		s := &stage{takes: everyMoment, called: func(_ int, m hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
+		s := &stage{takes: allPoints, called: func(_ int, m hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
 			if broken.Load() {
 				return errors.New("the database is away")
 			}
-			states = append(states, fmt.Sprint(m, " ", g.Capability))
+			states = append(states, fmt.Sprint(m, " ", g.Token))
 			return nil
 		}}
 		p := attached(s, "t")
-		if err := p.Stop(t.Context(), hook.TaskStopRequest{ExistingState: map[string]string{"x": "y"}}); err == nil {
+		if err := p.Stop(t.Context(), hook.TaskStopRequest{PreviousState: map[string]string{"x": "y"}}); err == nil {
 			t.Fatal("no error")
 		}
-		if d := s.debts["a/t/stamp/stop"]; d.Stop == nil || d.Stop.ExistingState["x"] != "y" || d.Stop.Capability != "" {
+		if d := s.debts["a/t/stamp/stop"]; d.Stop == nil || d.Stop.PreviousState["x"] != "y" || d.Stop.Token != "" {
 			t.Fatalf("debts %+v", s.debts)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -406,10 +406,10 @@ func TestDebtsAreSettled(t *testing.T) {
 func TestDebtIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := takes(hook.Postrun)
-		d.WholeAlloc = true
+		d.IncludeAllocJSON = true
 		var told []string
 		s := &stage{takes: d, called: func(n int, _ hook.Point, g hook.RequestMeta, a hook.Alloc) error {
-			told = append(told, g.Capability+" "+string(a.JSON))
+			told = append(told, g.Token+" "+string(a.JSON))
 			if n == 1 {
 				return errors.New("busy")
 			}
@@ -420,7 +420,7 @@ func TestDebtIsKept(t *testing.T) {
 			t.Error("no error")
 		}
 		const want = `{"Hook":"stamp","AllocID":"a","Task":"","Moment":5,` +
-			`"Postrun":{"Capability":"","Attachment":null,"Alloc":{"ID":"a","Name":"","Namespace":"","JobID":"","JobName":"","JobType":"","TaskGroup":"","NodeID":"","NodeName":"","Meta":null,"JSON":"d2hvbGU="}},` +
+			`"Postrun":{"Token":"","Attachment":null,"Alloc":{"ID":"a","Name":"","Namespace":"","JobID":"","JobName":"","JobType":"","TaskGroup":"","NodeID":"","NodeName":"","Meta":null,"JSON":"d2hvbGU="}},` +
 			`"Until":"0001-01-01T00:00:00Z","Job":"{}"}`
 		record, err := json.Marshal(s.debts["a//stamp/postrun"])
 		if err != nil || string(record) != want {
@@ -442,8 +442,8 @@ func TestDebtIsKept(t *testing.T) {
 // ones included.
 func TestDebtsOfOthersAreSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &stage{takes: everyMoment, called: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
-			if g.Capability == "a/t/stamp" {
+		s := &stage{takes: allPoints, called: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
+			if g.Token == "a/t/stamp" {
 				time.Sleep(time.Hour)
 			}
 			return nil
@@ -452,12 +452,12 @@ func TestDebtsOfOthersAreSettled(t *testing.T) {
 		plugins.config.Find = func(_ context.Context, name string, _ time.Time) (Remote, *hook.Description, error) {
 			return &remote{called: func(m hook.Point, g hook.RequestMeta, a hook.Alloc) error {
 				return s.called(0, m, g, a)
-			}}, everyMoment, nil
+			}}, allPoints, nil
 		}
 		debts := &guarded{memory: s.debts}
 		plugins.config.Debts = debts
 		for i := range 5 {
-			_ = debts.PutDebt(state.PendingCleanup{Hook: "stamp", AllocID: "a", Task: "t", Moment: hook.Point(i), Stop: &hook.TaskStopRequest{}})
+			_ = debts.PutDebt(state.PendingCleanup{Hook: "stamp", AllocID: "a", Task: "t", Point: hook.Point(i), Stop: &hook.TaskStopRequest{}})
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -467,7 +467,7 @@ func TestDebtsOfOthersAreSettled(t *testing.T) {
 		}()
 		synctest.Wait()
 		p := plugins.hook("other", attachment{made: true}, s.context("t"))
-		if err := p.enqueue(state.PendingCleanup{Moment: hook.Stop, Stop: &hook.TaskStopRequest{}}, errors.New("away")); err == nil {
+		if err := p.enqueue(state.PendingCleanup{Point: hook.Stop, Stop: &hook.TaskStopRequest{}}, errors.New("away")); err == nil {
 			t.Error("no error")
 		}
 		time.Sleep(3 * time.Second)
@@ -529,7 +529,7 @@ func TestWhoIsAttached(t *testing.T) {
 	}
 	on := map[string]string{"lite_hook_stamp": ""}
 	every := takes(hook.Prerun)
-	every.EveryAlloc = true
+	every.AllAllocs = true
 	for _, c := range []struct {
 		what        string
 		takes       *hook.Description
@@ -537,21 +537,21 @@ func TestWhoIsAttached(t *testing.T) {
 		rules       []Rule
 		ofAlloc, of string // ofAlloc are the hooks of the allocation, of the hooks of its task t
 	}{
-		{"nobody", everyMoment, alloc(nil, nil, nil), nil, "", ""},
-		{"the job attaches", everyMoment, alloc(on, nil, nil), nil, "stamp@300", "stamp@300"},
-		{"the group", everyMoment, alloc(nil, on, nil), nil, "stamp@300", "stamp@300"},
-		{"the task", everyMoment, alloc(nil, nil, on), nil, "", "stamp@300"},
+		{"nobody", allPoints, alloc(nil, nil, nil), nil, "", ""},
+		{"the job attaches", allPoints, alloc(on, nil, nil), nil, "stamp@300", "stamp@300"},
+		{"the group", allPoints, alloc(nil, on, nil), nil, "stamp@300", "stamp@300"},
+		{"the task", allPoints, alloc(nil, nil, on), nil, "", "stamp@300"},
 		{"the plugin wants all", every, alloc(nil, nil, nil), nil, "stamp@300", "stamp@300"},
-		{"a rule without match leaves it at that", everyMoment, alloc(nil, nil, nil), []Rule{{Name: "stamp"}}, "", ""},
-		{"an empty match attaches to all", everyMoment, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{}, Order: 650}}, "stamp@650", "stamp@650"},
-		{"a match by driver", everyMoment, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "web-*", Driver: "docker"}}}, "stamp@300", ""},
+		{"a rule without match leaves it at that", allPoints, alloc(nil, nil, nil), []Rule{{Name: "stamp"}}, "", ""},
+		{"an empty match attaches to all", allPoints, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{}, Order: 650}}, "stamp@650", "stamp@650"},
+		{"a match by driver", allPoints, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "web-*", Driver: "docker"}}}, "stamp@300", ""},
 		{"one that does not match takes from who wants all", every, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "db"}}}, "", ""},
-		{"but not from jobs", everyMoment, alloc(on, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "db"}}}, "stamp@300", "stamp@300"},
-		{"a match by meta", everyMoment, alloc(map[string]string{"team": "red"}, nil, nil), []Rule{{Name: "stamp", Match: &Match{Meta: map[string]string{"team": "r*"}}}}, "stamp@300", "stamp@300"},
-		{"a match by a name with a slash", everyMoment, alloc(map[string]string{"team": "red/left"}, nil, nil), []Rule{{Name: "stamp", Match: &Match{Meta: map[string]string{"team": "r*"}}}}, "stamp@300", "stamp@300"},
-		{"a match of the job that has made the job", everyMoment, child(alloc(nil, nil, nil)), []Rule{{Name: "stamp", Match: &Match{Job: "cron"}}}, "stamp@300", "stamp@300"},
-		{"and of the job itself", everyMoment, child(alloc(nil, nil, nil)), []Rule{{Name: "stamp", Match: &Match{Job: "cron/periodic-[0-9]*"}}}, "stamp@300", "stamp@300"},
-		{"rules go first, in their order", everyMoment, alloc(on, nil, nil), []Rule{{Name: "z", Match: &Match{}}, {Name: "b", Match: &Match{}}}, "z@300 b@300 stamp@300", "z@300 b@300 stamp@300"},
+		{"but not from jobs", allPoints, alloc(on, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "db"}}}, "stamp@300", "stamp@300"},
+		{"a match by meta", allPoints, alloc(map[string]string{"team": "red"}, nil, nil), []Rule{{Name: "stamp", Match: &Match{Meta: map[string]string{"team": "r*"}}}}, "stamp@300", "stamp@300"},
+		{"a match by a name with a slash", allPoints, alloc(map[string]string{"team": "red/left"}, nil, nil), []Rule{{Name: "stamp", Match: &Match{Meta: map[string]string{"team": "r*"}}}}, "stamp@300", "stamp@300"},
+		{"a match of the job that has made the job", allPoints, child(alloc(nil, nil, nil)), []Rule{{Name: "stamp", Match: &Match{Job: "cron"}}}, "stamp@300", "stamp@300"},
+		{"and of the job itself", allPoints, child(alloc(nil, nil, nil)), []Rule{{Name: "stamp", Match: &Match{Job: "cron/periodic-[0-9]*"}}}, "stamp@300", "stamp@300"},
+		{"rules go first, in their order", allPoints, alloc(on, nil, nil), []Rule{{Name: "z", Match: &Match{}}, {Name: "b", Match: &Match{}}}, "z@300 b@300 stamp@300", "z@300 b@300 stamp@300"},
 	} {
 		p := (&stage{takes: c.takes}).plugins(c.rules...)
 		ofAlloc, of := names(p.AllocHooks(c.alloc, Target{})), names(p.TaskHooks(c.alloc, c.alloc.GetTaskGroup().Tasks[0], Target{}))
@@ -601,12 +601,12 @@ func TestAttachment(t *testing.T) {
 	}
 }
 
-func TestWholeAllocOnRequest(t *testing.T) {
-	whole := *everyMoment
-	whole.WholeAlloc = true
-	for _, d := range []*hook.Description{everyMoment, &whole} {
+func TestAllocJSONOnRequest(t *testing.T) {
+	whole := *allPoints
+	whole.IncludeAllocJSON = true
+	for _, d := range []*hook.Description{allPoints, &whole} {
 		s := &stage{takes: d, called: func(_ int, _ hook.Point, _ hook.RequestMeta, a hook.Alloc) error {
-			if got := string(a.JSON); (got == "whole") != d.WholeAlloc {
+			if got := string(a.JSON); (got == "whole") != d.IncludeAllocJSON {
 				t.Errorf("got %q", got)
 			}
 			return nil
@@ -616,12 +616,12 @@ func TestWholeAllocOnRequest(t *testing.T) {
 		}
 	}
 	if s := (&stage{takes: takes(hook.Stop)}); prerun(t.Context(), attached(s, "")) != nil || s.n.Load() != 0 {
-		t.Error("called for a moment that it takes no part in")
+		t.Error("called for a hook point that it takes no part in")
 	}
 }
 
 func TestPluginsOfBlocks(t *testing.T) {
-	s := &stage{takes: everyMoment}
+	s := &stage{takes: allPoints}
 	group := "g"
 	task := &api.Task{Name: "t", Artifacts: []*api.TaskArtifact{{}}, Templates: []*api.Template{{}}}
 	a := &api.Allocation{ID: "a", TaskGroup: group, Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{task}}}}}
@@ -659,7 +659,7 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &stage{takes: everyMoment}
+				s := &stage{takes: allPoints}
 				plugins := s.plugins()
 				w := &processRemote{done: make(chan struct{})}
 				var broken time.Time // broken is the time until which launches fail
@@ -713,7 +713,7 @@ func TestPoststartThatEndsItsProcess(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &stage{takes: everyMoment}
+				s := &stage{takes: allPoints}
 				plugins := s.plugins()
 				var processes []*processRemote
 				plugins.config.Find = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
@@ -749,7 +749,7 @@ func TestPoststartThatEndsItsProcess(t *testing.T) {
 
 // PluginExited is nil for a hook that takes no part in Poststart.
 func TestHookWithoutPoststartIsNotFollowed(t *testing.T) {
-	s := &stage{takes: &hook.Description{Moments: []hook.Subscription{{Moment: hook.Stop}}}}
+	s := &stage{takes: &hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Stop}}}}
 	plugins := s.plugins()
 	plugins.config.Find = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
 		return &processRemote{done: make(chan struct{})}, s.takes, nil
@@ -787,7 +787,7 @@ func TestWaitForPluginIsTold(t *testing.T) {
 		{3 * time.Second, stop, nil},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &stage{takes: everyMoment, called: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error {
+			s := &stage{takes: allPoints, called: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error {
 				time.Sleep(10 * time.Second) // the duration of the hook's own work emits no event
 				return nil
 			}}

@@ -117,7 +117,7 @@ func TestHookThatDoesNotKnowRepeated(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			old := newOldHook(t)
 			processes := []*hook.Client{old.start(t, 0, test.dies), old.start(t, 1, false)}
-			s := &stage{takes: everyMoment}
+			s := &stage{takes: allPoints}
 			plugins := s.plugins()
 			plugins.config.Find = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
 				if test.dies && !isClosed(processes[0].Done()) {

@@ -10,17 +10,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// bind returns the call of a hook point. grant and alloc point into request and are
-// filled in before the call. The grant is set for each call and cleared after it: the
-// request of a pending cleanup is stored on disk, and the grant must not be.
-func bind[Q any](moment func(Remote, context.Context, Q) error, request *Q, grant *hook.RequestMeta, alloc *hook.Alloc) call {
+// bind returns the call of a hook point. meta and alloc point into request and are
+// filled in before the call. meta is set for each call and cleared after it: the request
+// of a pending cleanup is stored on disk, and its capability token must not be.
+func bind[Q any](method func(Remote, context.Context, Q) error, request *Q, meta *hook.RequestMeta, alloc *hook.Alloc) call {
 	return func(ctx context.Context, r Remote, a asked) error {
-		*grant = a.RequestMeta
-		defer func() { *grant = hook.RequestMeta{} }()
+		*meta = a.RequestMeta
+		defer func() { *meta = hook.RequestMeta{} }()
 		if a.whole != nil { // else a pending cleanup has it from the first call
 			alloc.JSON = a.whole
 		}
-		return moment(r, ctx, *request)
+		return method(r, ctx, *request)
 	}
 }
 
@@ -46,12 +46,12 @@ func (h *Hook) PreKill(ctx context.Context, req hook.AllocPreKillRequest) error 
 
 // Postrun implements hook.AllocPostrun. A failed call becomes a pending cleanup.
 func (h *Hook) Postrun(ctx context.Context, req hook.AllocPostrunRequest) error {
-	return h.callOrEnqueue(ctx, state.PendingCleanup{Moment: hook.Postrun, Postrun: &req})
+	return h.callOrEnqueue(ctx, state.PendingCleanup{Point: hook.Postrun, Postrun: &req})
 }
 
 // Destroy implements hook.AllocDestroy. A failed call becomes a pending cleanup.
 func (h *Hook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) error {
-	return h.callOrEnqueue(ctx, state.PendingCleanup{Moment: hook.Destroy, Destroy: &req, Until: time.Now().Add(destroyTimeout)})
+	return h.callOrEnqueue(ctx, state.PendingCleanup{Point: hook.Destroy, Destroy: &req, Until: time.Now().Add(destroyTimeout)})
 }
 
 // ShutdownAlloc implements hook.AllocShutdown.
@@ -152,7 +152,7 @@ func (h *Hook) Exited(ctx context.Context, req hook.TaskExitedRequest) error {
 
 // Stop implements hook.TaskStop. A failed call becomes a pending cleanup.
 func (h *Hook) Stop(ctx context.Context, req hook.TaskStopRequest) error {
-	return h.callOrEnqueue(ctx, state.PendingCleanup{Moment: hook.Stop, Stop: &req})
+	return h.callOrEnqueue(ctx, state.PendingCleanup{Point: hook.Stop, Stop: &req})
 }
 
 // Shutdown implements hook.TaskShutdown.

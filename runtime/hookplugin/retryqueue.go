@@ -57,12 +57,12 @@ func (r *retryQueue) end(c *repeated) (alone bool) {
 // them may have killed it. The calls are repeated one after the other, so that this call
 // does not fail the others a second time. A call that kills the plugin only after
 // retryWindow leaves the cause unknown again, and each call is made a last time.
-func (h *Hook) repeat(ctx context.Context, m hook.Point, f call) error {
+func (h *Hook) repeat(ctx context.Context, point hook.Point, f call) error {
 	died := "twice"
-	alone, err := h.serialized(ctx, m, retryWindow, f)
+	alone, err := h.serialized(ctx, point, retryWindow, f)
 	if errors.Is(err, hook.ErrPluginDown) && !alone && ctx.Err() == nil {
 		died = "three times"
-		_, err = h.serialized(ctx, m, lastProbation, f)
+		_, err = h.serialized(ctx, point, lastProbation, f)
 	}
 	if errors.Is(err, hook.ErrPluginDown) {
 		return &unavailableError{fmt.Errorf("%w: it died at this call, %s; the agent's log has its last words", hook.ErrPluginDown, died)}
@@ -72,7 +72,7 @@ func (h *Hook) repeat(ctx context.Context, m hook.Point, f call) error {
 
 // serialized waits for the call's turn and makes the call. The turn ends with the call,
 // or after retryWindow. alone reports whether no other repeated call ran meanwhile.
-func (h *Hook) serialized(ctx context.Context, m hook.Point, retryWindow time.Duration, f call) (alone bool, err error) {
+func (h *Hook) serialized(ctx context.Context, point hook.Point, retryWindow time.Duration, f call) (alone bool, err error) {
 	r := h.set.repeatsOf(h.name)
 	select {
 	case r.turn <- struct{}{}:
@@ -82,7 +82,7 @@ func (h *Hook) serialized(ctx context.Context, m hook.Point, retryWindow time.Du
 	endTurn := sync.OnceFunc(func() { <-r.turn })
 	defer endTurn()
 	c := r.begin()
-	err = h.once(ctx, m, func(ctx context.Context, remote Remote, a asked) error {
+	err = h.once(ctx, point, func(ctx context.Context, remote Remote, a asked) error {
 		defer time.AfterFunc(retryWindow, endTurn).Stop()
 		return f(ctx, remote, a)
 	})

@@ -120,7 +120,7 @@ func (r *Rule) Check(d *hook.Description) error {
 	if CheckName(r.Name) != nil {
 		return nil // these hooks have no configuration
 	}
-	if r.Match != nil || d.EveryAlloc { // no job adds to the attachment
+	if r.Match != nil || d.AllAllocs { // no job adds to the attachment
 		_, err := attachment{}.decode(d.Schema, r.Config)
 		return err
 	}

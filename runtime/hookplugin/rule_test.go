@@ -53,7 +53,7 @@ func TestConfigOfARule(t *testing.T) {
 		"a part, and jobs say the rest":   {Rule{Config: map[string]any{"size": 1}}, hook.Description{Schema: schema}, ""},
 		"nothing, and jobs say all":       {Rule{}, hook.Description{Schema: schema}, ""},
 		"a part, and nobody says more":    {Rule{Config: map[string]any{"size": 1}, Match: &Match{}}, hook.Description{Schema: schema}, `"pool" is required`},
-		"nothing, of each allocation":     {Rule{}, hook.Description{Schema: schema, EveryAlloc: true}, `"pool" is required`},
+		"nothing, of each allocation":     {Rule{}, hook.Description{Schema: schema, AllAllocs: true}, `"pool" is required`},
 		"a part with a wrong type":        {Rule{Config: map[string]any{"size": "x"}}, hook.Description{Schema: schema}, "a number is required"},
 		"a part with a wrong name":        {Rule{Config: map[string]any{"siez": 1}}, hook.Description{Schema: schema}, "siez"},
 		"something for who takes nothing": {Rule{Config: whole}, hook.Description{}, "takes no configuration"},

@@ -16,7 +16,7 @@ var _ NoDeadline = (*AwaitPrevious)(nil)
 
 // Call calls a hook, within a deadline unless the hook is a NoDeadline. It blocks until
 // the hook returns, and returns the hook's error.
-func Call(ctx context.Context, logger hclog.Logger, h hook.Hook, m hook.Point, deadline time.Duration, call func(context.Context) error) error {
+func Call(ctx context.Context, logger hclog.Logger, h hook.Hook, point hook.Point, deadline time.Duration, call func(context.Context) error) error {
 	if _, ok := h.(NoDeadline); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, deadline)
@@ -24,6 +24,6 @@ func Call(ctx context.Context, logger hclog.Logger, h hook.Hook, m hook.Point, d
 	}
 	begin := time.Now()
 	err := call(ctx)
-	logger.Trace("hook called", "hook", h.Name(), "moment", m, "duration", time.Since(begin), "error", err)
+	logger.Trace("hook called", "hook", h.Name(), "hook_point", point, "duration", time.Since(begin), "error", err)
 	return err
 }

@@ -73,7 +73,7 @@ func TestHealth(t *testing.T) {
 		at int
 		do func(*testing.T, *Health, *patientOne) error
 	}
-	moment := func(at int, f func(*testing.T, *Health) error) step {
+	point := func(at int, f func(*testing.T, *Health) error) step {
 		return step{at, func(t *testing.T, h *Health, _ *patientOne) error { return f(t, h) }}
 	}
 	change := func(at int, f func(*patientOne)) step {
@@ -89,18 +89,18 @@ func TestHealth(t *testing.T) {
 		steps []step
 		want  []string
 	}{
-		{"a task that starts is healthy after its time", []step{moment(0, prerun), change(5, (*patientOne).started), moment(90, postrun)}, []string{"+15s " + healthy}},
-		{"nothing starts", []step{moment(0, prerun), moment(90, postrun)}, []string{fmt.Sprintf("+1m0s %d", health.Unhealthy)}},
-		{"an update begins anew", []step{moment(0, prerun), moment(50, update), moment(200, postrun)}, []string{fmt.Sprintf("+1m50s %d", health.Unhealthy)}},
-		{"after an update comes no other beginning", []step{moment(0, update), moment(50, prerun), moment(90, postrun)}, []string{fmt.Sprintf("+1m0s %d", health.Unhealthy)}},
-		{"each version has its verdict", []step{moment(0, prerun), change(0, (*patientOne).started), moment(20, update), moment(90, postrun)}, []string{"+10s " + healthy, "+20s " + healthy}},
-		{"what can be said at the end is said", []step{moment(0, prerun), change(5, (*patientOne).started), change(7, func(p *patientOne) { p.snapshot.Stopping = true }), moment(8, postrun), moment(9, postrun), moment(9, update)}, []string{fmt.Sprintf("+8s %d", health.Stopped)}},
-		{"a shutdown leaves it open", []step{moment(0, prerun), change(5, (*patientOne).started), moment(8, shutdown), moment(90, update)}, nil},
-		{"nobody wants to know", []step{change(0, func(p *patientOne) { p.wanted = false }), moment(0, prerun), moment(90, postrun)}, nil},
-		{"it was never watched", []step{moment(0, postrun)}, nil},
+		{"a task that starts is healthy after its time", []step{point(0, prerun), change(5, (*patientOne).started), point(90, postrun)}, []string{"+15s " + healthy}},
+		{"nothing starts", []step{point(0, prerun), point(90, postrun)}, []string{fmt.Sprintf("+1m0s %d", health.Unhealthy)}},
+		{"an update begins anew", []step{point(0, prerun), point(50, update), point(200, postrun)}, []string{fmt.Sprintf("+1m50s %d", health.Unhealthy)}},
+		{"after an update comes no other beginning", []step{point(0, update), point(50, prerun), point(90, postrun)}, []string{fmt.Sprintf("+1m0s %d", health.Unhealthy)}},
+		{"each version has its verdict", []step{point(0, prerun), change(0, (*patientOne).started), point(20, update), point(90, postrun)}, []string{"+10s " + healthy, "+20s " + healthy}},
+		{"what can be said at the end is said", []step{point(0, prerun), change(5, (*patientOne).started), change(7, func(p *patientOne) { p.snapshot.Stopping = true }), point(8, postrun), point(9, postrun), point(9, update)}, []string{fmt.Sprintf("+8s %d", health.Stopped)}},
+		{"a shutdown leaves it open", []step{point(0, prerun), change(5, (*patientOne).started), point(8, shutdown), point(90, update)}, nil},
+		{"nobody wants to know", []step{change(0, func(p *patientOne) { p.wanted = false }), point(0, prerun), point(90, postrun)}, nil},
+		{"it was never watched", []step{point(0, postrun)}, nil},
 		{"news of the checks", []step{
-			change(0, func(p *patientOne) { p.snapshot.Missing = true }), moment(0, prerun), change(5, (*patientOne).started),
-			change(30, func(p *patientOne) { p.snapshot.Missing = false; close(p.checks); p.checks = make(chan struct{}) }), moment(90, postrun),
+			change(0, func(p *patientOne) { p.snapshot.Missing = true }), point(0, prerun), change(5, (*patientOne).started),
+			change(30, func(p *patientOne) { p.snapshot.Missing = false; close(p.checks); p.checks = make(chan struct{}) }), point(90, postrun),
 		}, []string{"+30s " + healthy}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 type PendingCleanup struct {
 	Hook    string
 	AllocID string
-	Task    string // "" for the allocation
-	Moment  hook.Point
+	Task    string     // "" for the allocation
+	Point   hook.Point `json:"Moment"` // Moment is the key in records of earlier agents
 
 	// The request of the hook point. Exactly one of the three is set.
 	Postrun *hook.AllocPostrunRequest `json:",omitempty"`
@@ -30,7 +30,7 @@ type PendingCleanup struct {
 
 // ID identifies a pending cleanup: enqueuing the same call again replaces it.
 func (d *PendingCleanup) ID() string {
-	return d.AllocID + "/" + d.Task + "/" + d.Hook + "/" + d.Moment.String()
+	return d.AllocID + "/" + d.Task + "/" + d.Hook + "/" + d.Point.String()
 }
 
 // CheckRecord returns an error if the record lacks its hook, its allocation or a request

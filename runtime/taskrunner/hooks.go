@@ -248,7 +248,7 @@ func (r *Runner) stopHooks(ctx context.Context) {
 					Alloc:         r.alloc.Alloc,
 					Task:          r.Task().ForHooks(),
 					Dir:           r.dir,
-					ExistingState: maps.Clone(r.local.Hooks[h.Name()].Data),
+					PreviousState: maps.Clone(r.local.Hooks[h.Name()].Data),
 				})
 			})
 		}
@@ -273,17 +273,17 @@ func (r *Runner) runUpdateHooks(killCtx context.Context) {
 }
 
 // each calls the hooks of a hook point one after the other, until ctx is done.
-func each[H any](ctx context.Context, r *Runner, moment hook.Point, call func(context.Context, H) error) {
+func each[H any](ctx context.Context, r *Runner, point hook.Point, call func(context.Context, H) error) {
 	for _, h := range r.hooks {
 		if at, ok := h.(H); ok && ctx.Err() == nil {
-			r.reportHook(ctx, moment, h, func(ctx context.Context) error { return call(ctx, at) })
+			r.reportHook(ctx, point, h, func(ctx context.Context) error { return call(ctx, at) })
 		}
 	}
 }
 
 // reportHook emits an event for the error of a hook, unless ctx is done.
-func (r *Runner) reportHook(ctx context.Context, moment hook.Point, h hook.Hook, call func(context.Context) error) {
-	err := hooks.Call(ctx, r.logger, h, moment, r.deadlines.Others, call)
+func (r *Runner) reportHook(ctx context.Context, point hook.Point, h hook.Hook, call func(context.Context) error) {
+	err := hooks.Call(ctx, r.logger, h, point, r.deadlines.Others, call)
 	if err != nil && ctx.Err() == nil {
 		r.EmitEvent(model.EventHookFailed(h.Name(), err.Error()))
 	}

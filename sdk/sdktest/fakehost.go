@@ -60,12 +60,12 @@ func (b *fakeHost) listen(dir string) (socket string, stop func(), err error) {
 func (b *fakeHost) check(s hook.Scope) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	good, known := b.known[s.Capability]
+	good, known := b.known[s.Token]
 	if !known {
 		if b.unknownTokens == nil {
 			b.unknownTokens = map[string]int{}
 		}
-		b.unknownTokens[s.Capability]++
+		b.unknownTokens[s.Token]++
 	}
 	switch {
 	case !good:

@@ -77,23 +77,23 @@ func (n *naiveHook) Describe(context.Context) (*hook.Description, error) {
 		"must": hclspec.Attr("must", "bool", n.fault == "wants more"),
 	})}
 	for _, m := range []hook.Point{hook.Prestart, hook.Poststart, hook.Stop, hook.Destroy} {
-		d.Moments = append(d.Moments, hook.Subscription{Moment: m})
+		d.Subscriptions = append(d.Subscriptions, hook.Subscription{Point: m})
 	}
 	switch n.fault {
 	case "wants what is not":
 		d.Schema = hclspec.Object(map[string]*hclspec.Spec{"must": hclspec.Attr("must", "boole", true)})
 	case "takes part in nothing":
-		d.Moments = nil
-	case "names a moment twice":
-		d.Moments = append(d.Moments, d.Moments[0])
+		d.Subscriptions = nil
+	case "names a hook point twice":
+		d.Subscriptions = append(d.Subscriptions, d.Subscriptions[0])
 	case "names what it has not":
-		d.Moments = append(d.Moments, hook.Subscription{Moment: hook.Exited})
+		d.Subscriptions = append(d.Subscriptions, hook.Subscription{Point: hook.Exited})
 	case "is slow":
-		d.Moments[0].Timeout = 50 * time.Millisecond
+		d.Subscriptions[0].Timeout = 50 * time.Millisecond
 	case "changes its mind":
-		d.EveryAlloc = n.calls.Add(1) > 1
+		d.AllAllocs = n.calls.Add(1) > 1
 	case "stays with its host", "waits for its host to agree":
-		d.Moments[1].Timeout = 300 * time.Millisecond
+		d.Subscriptions[1].Timeout = 300 * time.Millisecond
 	}
 	return d, nil
 }
@@ -159,7 +159,7 @@ func (n *naiveHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest
 			return errors.New("it runs already")
 		}
 	case "makes up capabilities":
-		scope.Capability = "sesame"
+		scope.Token = "sesame"
 	case "waits for its host to agree":
 		for n.host().EmitEvent(ctx, scope, hook.Event{Message: "please"}) != nil && ctx.Err() == nil {
 			time.Sleep(time.Millisecond)
@@ -183,7 +183,7 @@ func (n *naiveHook) Stop(_ context.Context, req hook.TaskStopRequest) error {
 	switch {
 	case n.fault == "cleans up what it knows" && !n.seen[req.Alloc.ID]:
 		return errors.New("never heard of it")
-	case n.fault == "does not tell its state" && n.seen[req.Alloc.ID] && req.ExistingState == nil:
+	case n.fault == "does not tell its state" && n.seen[req.Alloc.ID] && req.PreviousState == nil:
 		return errors.New("the state is lost")
 	}
 	return nil
@@ -220,7 +220,7 @@ func TestEachHookCaseCanFail(t *testing.T) {
 		{"speaks another version", namesItself(base.TypeHook, hook.APIVersion), "v7"},
 		{"is configured once", takesConfigurationTwice, "configured already"},
 		{"takes part in nothing", describesItself, "takes part in nothing"},
-		{"names a moment twice", describesItself, "names prestart twice"},
+		{"names a hook point twice", describesItself, "names prestart twice"},
 		{"changes its mind", describesItself, "asked again"},
 		{"wants more", fitsAttachment, `The argument "must" is required, but no definition was found.
 Which one it takes is said in Plugin.Attachment, or in plugin_test.hcl: attachment = { … }`},

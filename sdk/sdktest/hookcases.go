@@ -18,14 +18,14 @@ func hookCases() []testCase {
 		{"says in words what it is when a person starts it", saysWhatItIs},
 		{"names itself as a hook of a known protocol version", namesItself(base.TypeHook, hook.APIVersion)},
 		{"takes its configuration twice, from a host that only checks it", takesConfigurationTwice},
-		{"describes the moments that it takes part in", describesItself},
+		{"describes the hook points that it takes part in", describesItself},
 		{"has a schema that fits its attachment", fitsAttachment},
 		{"takes part in the life of a task", livesOnce},
-		{"takes each moment again", livesEverythingTwice},
+		{"takes each hook point again", livesEverythingTwice},
 		{"takes poststart again for a running task", repeatsPoststart},
 		{"cleans up what it has never seen", cleansUpUnseen},
 		{"a call that is given up harms nothing", survivesCancelledCall},
-		{"goes on in another process, at each moment", survivesEachDeath},
+		{"goes on in another process, at each hook point", survivesEachDeath},
 		{"goes on with another agent", changesHost},
 		{"takes part in many lives at once", livesMany},
 		{"answers when its host refuses everything", survivesRefusal},
@@ -38,17 +38,17 @@ func describesItself(t tb, h *host) {
 	if err != nil {
 		t.Fatalf("Describe: %v", err)
 	}
-	if len(d.Moments) == 0 {
+	if len(d.Subscriptions) == 0 {
 		t.Errorf("it takes part in nothing")
 	}
 	seen := map[hook.Point]bool{}
-	for _, p := range d.Moments {
-		if seen[p.Moment] {
-			t.Errorf("it names %v twice", p.Moment)
+	for _, p := range d.Subscriptions {
+		if seen[p.Point] {
+			t.Errorf("it names %v twice", p.Point)
 		}
-		seen[p.Moment] = true
+		seen[p.Point] = true
 	}
-	if again, err := h.use(t).hook.Describe(t.Context()); err != nil || !reflect.DeepEqual(again.Moments, d.Moments) || again.EveryAlloc != d.EveryAlloc || again.WholeAlloc != d.WholeAlloc {
+	if again, err := h.use(t).hook.Describe(t.Context()); err != nil || !reflect.DeepEqual(again.Subscriptions, d.Subscriptions) || again.AllAllocs != d.AllAllocs || again.IncludeAllocJSON != d.IncludeAllocJSON {
 		t.Errorf("asked again, it describes itself as %+v, %v; it was %+v", again, err, d)
 	}
 }
@@ -93,7 +93,7 @@ func repeatsPoststart(t tb, h *host) {
 	}
 	l.repeated = true
 	l.pass(t, hook.Poststart) // by another agent
-	if _, ok := l.d.Participation(hook.Poststart); ok {
+	if _, ok := l.d.Subscription(hook.Poststart); ok {
 		h.use(t)
 		h.crash(t)
 	}
@@ -120,7 +120,7 @@ var givenUpAfter = []time.Duration{200 * time.Microsecond, 2 * time.Millisecond}
 func survivesCancelledCall(t tb, h *host) {
 	l := h.lead(t)
 	for _, m := range lifecycle {
-		if _, ok := l.d.Participation(m); !ok {
+		if _, ok := l.d.Subscription(m); !ok {
 			continue
 		}
 		exits := l.exits
@@ -137,7 +137,7 @@ func survivesCancelledCall(t tb, h *host) {
 func survivesEachDeath(t tb, h *host) {
 	l := h.lead(t)
 	for _, m := range lifecycle {
-		if _, ok := l.d.Participation(m); !ok {
+		if _, ok := l.d.Subscription(m); !ok {
 			continue
 		}
 		h.use(t)
@@ -198,9 +198,9 @@ func livesMany(t tb, h *host) {
 
 func survivesRefusal(t tb, h *host) {
 	l := h.lead(t)
-	h.butler.dismiss(l.grant.Capability)
+	h.butler.dismiss(l.meta.Token)
 	for _, m := range lifecycle {
-		part, ok := l.d.Participation(m)
+		part, ok := l.d.Subscription(m)
 		if !ok {
 			continue
 		}

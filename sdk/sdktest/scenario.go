@@ -34,7 +34,7 @@ var lifecycle = []hook.Point{
 type allocScenario struct {
 	h     *host
 	d     *hook.Description
-	grant hook.RequestMeta
+	meta  hook.RequestMeta
 	alloc hook.Alloc
 	task  hook.Task
 	dir   hook.TaskDir
@@ -59,9 +59,9 @@ func (h *host) lead(t tb) *allocScenario {
 	if err != nil {
 		t.Skipf("there is no attachment that fits its schema")
 	}
-	l := &allocScenario{h: h, d: d, grant: hook.RequestMeta{Capability: newID(), Attachment: attachment}}
-	h.butler.admit(l.grant.Capability)
-	t.Cleanup(func() { h.butler.dismiss(l.grant.Capability) })
+	l := &allocScenario{h: h, d: d, meta: hook.RequestMeta{Token: newID(), Attachment: attachment}}
+	h.butler.admit(l.meta.Token)
+	t.Cleanup(func() { h.butler.dismiss(l.meta.Token) })
 
 	id := newID()
 	dir := filepath.Join(t.TempDir(), id)
@@ -85,7 +85,7 @@ func (h *host) lead(t tb) *allocScenario {
 		"NOMAD_ALLOC_ID": id, "NOMAD_TASK_NAME": taskOfLife, "NOMAD_ALLOC_DIR": l.dir.SharedAllocDir,
 		"NOMAD_TASK_DIR": l.dir.LocalDir, "NOMAD_SECRETS_DIR": l.dir.SecretsDir, "ODD": "two\nlines and $signs",
 	}
-	if d.WholeAlloc {
+	if d.IncludeAllocJSON {
 		l.alloc.JSON, err = json.Marshal(map[string]any{
 			"ID": id, "Name": l.alloc.Name, "Namespace": l.alloc.Namespace, "NodeID": l.alloc.NodeID, "JobID": "suite", "TaskGroup": "group",
 			"Job": map[string]any{"ID": "suite", "Name": "suite", "Type": "service", "TaskGroups": []any{
@@ -122,7 +122,7 @@ func timeoutFor(p hook.Subscription) time.Duration {
 	switch {
 	case p.Timeout > 0:
 		return p.Timeout
-	case p.Moment == hook.Prerun, p.Moment == hook.Prestart:
+	case p.Point == hook.Prerun, p.Point == hook.Prestart:
 		return time.Minute
 	}
 	return 10 * time.Second
@@ -132,7 +132,7 @@ func timeoutFor(p hook.Subscription) time.Duration {
 // hook fails the case.
 func (l *allocScenario) pass(t tb, m hook.Point) {
 	t.Helper()
-	part, ok := l.d.Participation(m)
+	part, ok := l.d.Subscription(m)
 	if !ok {
 		return
 	}
@@ -154,7 +154,7 @@ func (l *allocScenario) pass(t tb, m hook.Point) {
 func (l *allocScenario) call(ctx context.Context, t tb, m hook.Point) error {
 	t.Helper()
 	c := l.h.use(t).hook
-	g, a, task := l.grant, l.alloc, l.task
+	g, a, task := l.meta, l.alloc, l.task
 	switch m {
 	case hook.Prerun:
 		return c.Prerun(ctx, hook.AllocPrerunRequest{RequestMeta: g, Alloc: a, Env: l.env})
@@ -183,11 +183,11 @@ func (l *allocScenario) call(ctx context.Context, t tb, m hook.Point) error {
 		exit := driver.ExitResult{ExitCode: 137, Signal: 9}
 		return c.Exited(ctx, hook.TaskExitedRequest{RequestMeta: g, Alloc: a, Task: task, Exit: exit, WillRestart: l.exits == 1})
 	case hook.Stop:
-		return c.Stop(ctx, hook.TaskStopRequest{RequestMeta: g, Alloc: a, Task: task, Dir: l.dir, ExistingState: maps.Clone(l.state)})
+		return c.Stop(ctx, hook.TaskStopRequest{RequestMeta: g, Alloc: a, Task: task, Dir: l.dir, PreviousState: maps.Clone(l.state)})
 	case hook.Shutdown:
 		return c.Shutdown(ctx, hook.TaskShutdownRequest{RequestMeta: g, Alloc: a, Task: task})
 	}
-	return fmt.Errorf("the suite does not know the moment %v", m)
+	return fmt.Errorf("the suite does not know the hook point %v", m)
 }
 
 // prestart passes the previous state to the hook, and stores the new one.
@@ -196,7 +196,7 @@ func (l *allocScenario) prestart(ctx context.Context, c *hook.Client) error {
 		return nil
 	}
 	answer, err := c.Prestart(ctx, hook.TaskPrestartRequest{
-		RequestMeta: l.grant, Alloc: l.alloc, Task: l.task, Dir: l.dir, Env: maps.Clone(l.env),
+		RequestMeta: l.meta, Alloc: l.alloc, Task: l.task, Dir: l.dir, Env: maps.Clone(l.env),
 		Resources:     driver.Resources{CPUShares: 100, MemoryMB: 64, Ports: []driver.PortMapping{{Label: "http", Value: 20000, To: 80, HostIP: "127.0.0.1"}}},
 		PreviousState: maps.Clone(l.state), Running: l.running,
 	})

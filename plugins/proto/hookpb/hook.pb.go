@@ -6,11 +6,11 @@
 // A lifecycle hook takes part in the life of allocations and tasks from a
 // process of its own. It is a go-plugin process with the handshake of task
 // drivers (protocol version 2, magic cookie NOMAD_PLUGIN_MAGIC_COOKIE) and two
-// services: hashicorp.nomad.plugins.base.proto.BasePlugin, in which it says that
-// it is a plugin of type HOOK with API version "v1", and Hook.
+// services: Hook, and hashicorp.nomad.plugins.base.proto.BasePlugin, in which the
+// plugin has the type HOOK and the API version "v1".
 //
-// Fields are only added. A plugin leaves out what it does not know; a host
-// never calls a moment that Describe does not name.
+// Fields are only added. A plugin ignores fields that it does not have; a host
+// never calls a hook point that Describe does not return.
 
 package hookpb
 
@@ -31,30 +31,30 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-type Moment int32
+type Point int32
 
 const (
-	Moment_MOMENT_UNSPECIFIED Moment = 0
-	Moment_PRERUN             Moment = 1
-	Moment_UPDATE_ALLOC       Moment = 2
-	Moment_PRE_TASK_RESTART   Moment = 3
-	Moment_PRE_KILL           Moment = 4
-	Moment_POSTRUN            Moment = 5
-	Moment_DESTROY            Moment = 6
-	Moment_SHUTDOWN_ALLOC     Moment = 7
-	Moment_PRESTART           Moment = 8
-	Moment_POSTSTART          Moment = 9
-	Moment_UPDATE             Moment = 10
-	Moment_PRE_KILLING        Moment = 11
-	Moment_EXITED             Moment = 12
-	Moment_STOP               Moment = 13
-	Moment_SHUTDOWN           Moment = 14
+	Point_POINT_UNSPECIFIED Point = 0
+	Point_PRERUN            Point = 1
+	Point_UPDATE_ALLOC      Point = 2
+	Point_PRE_TASK_RESTART  Point = 3
+	Point_PRE_KILL          Point = 4
+	Point_POSTRUN           Point = 5
+	Point_DESTROY           Point = 6
+	Point_SHUTDOWN_ALLOC    Point = 7
+	Point_PRESTART          Point = 8
+	Point_POSTSTART         Point = 9
+	Point_UPDATE            Point = 10
+	Point_PRE_KILLING       Point = 11
+	Point_EXITED            Point = 12
+	Point_STOP              Point = 13
+	Point_SHUTDOWN          Point = 14
 )
 
-// Enum value maps for Moment.
+// Enum value maps for Point.
 var (
-	Moment_name = map[int32]string{
-		0:  "MOMENT_UNSPECIFIED",
+	Point_name = map[int32]string{
+		0:  "POINT_UNSPECIFIED",
 		1:  "PRERUN",
 		2:  "UPDATE_ALLOC",
 		3:  "PRE_TASK_RESTART",
@@ -70,49 +70,49 @@ var (
 		13: "STOP",
 		14: "SHUTDOWN",
 	}
-	Moment_value = map[string]int32{
-		"MOMENT_UNSPECIFIED": 0,
-		"PRERUN":             1,
-		"UPDATE_ALLOC":       2,
-		"PRE_TASK_RESTART":   3,
-		"PRE_KILL":           4,
-		"POSTRUN":            5,
-		"DESTROY":            6,
-		"SHUTDOWN_ALLOC":     7,
-		"PRESTART":           8,
-		"POSTSTART":          9,
-		"UPDATE":             10,
-		"PRE_KILLING":        11,
-		"EXITED":             12,
-		"STOP":               13,
-		"SHUTDOWN":           14,
+	Point_value = map[string]int32{
+		"POINT_UNSPECIFIED": 0,
+		"PRERUN":            1,
+		"UPDATE_ALLOC":      2,
+		"PRE_TASK_RESTART":  3,
+		"PRE_KILL":          4,
+		"POSTRUN":           5,
+		"DESTROY":           6,
+		"SHUTDOWN_ALLOC":    7,
+		"PRESTART":          8,
+		"POSTSTART":         9,
+		"UPDATE":            10,
+		"PRE_KILLING":       11,
+		"EXITED":            12,
+		"STOP":              13,
+		"SHUTDOWN":          14,
 	}
 )
 
-func (x Moment) Enum() *Moment {
-	p := new(Moment)
+func (x Point) Enum() *Point {
+	p := new(Point)
 	*p = x
 	return p
 }
 
-func (x Moment) String() string {
+func (x Point) String() string {
 	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
 }
 
-func (Moment) Descriptor() protoreflect.EnumDescriptor {
+func (Point) Descriptor() protoreflect.EnumDescriptor {
 	return file_plugins_proto_hookpb_hook_proto_enumTypes[0].Descriptor()
 }
 
-func (Moment) Type() protoreflect.EnumType {
+func (Point) Type() protoreflect.EnumType {
 	return &file_plugins_proto_hookpb_hook_proto_enumTypes[0]
 }
 
-func (x Moment) Number() protoreflect.EnumNumber {
+func (x Point) Number() protoreflect.EnumNumber {
 	return protoreflect.EnumNumber(x)
 }
 
-// Deprecated: Use Moment.Descriptor instead.
-func (Moment) EnumDescriptor() ([]byte, []int) {
+// Deprecated: Use Point.Descriptor instead.
+func (Point) EnumDescriptor() ([]byte, []int) {
 	return file_plugins_proto_hookpb_hook_proto_rawDescGZIP(), []int{0}
 }
 
@@ -153,18 +153,19 @@ func (*DescribeRequest) Descriptor() ([]byte, []int) {
 }
 
 type Description struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Moments []*Participation       `protobuf:"bytes,1,rep,name=moments,proto3" json:"moments,omitempty"`
-	// Without this the plugin is called only for what it is attached to, by the
-	// agent's configuration or by the job.
-	EveryAlloc bool `protobuf:"varint,2,opt,name=every_alloc,json=everyAlloc,proto3" json:"every_alloc,omitempty"`
-	// What may stand in the JSON of an attachment; absent means nothing.
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Subscriptions []*Subscription        `protobuf:"bytes,1,rep,name=subscriptions,proto3" json:"subscriptions,omitempty"`
+	// all_allocs requests calls for all allocations. Without it the plugin is called
+	// only for the allocations and tasks to which the agent's configuration or the
+	// job attaches it.
+	AllAllocs bool `protobuf:"varint,2,opt,name=all_allocs,json=allAllocs,proto3" json:"all_allocs,omitempty"`
+	// The schema of the JSON of an attachment; absent means that it is empty.
 	AttachmentSchema *specpb.Spec `protobuf:"bytes,3,opt,name=attachment_schema,json=attachmentSchema,proto3" json:"attachment_schema,omitempty"`
-	// Ask for Alloc.json.
-	WholeAlloc bool `protobuf:"varint,4,opt,name=whole_alloc,json=wholeAlloc,proto3" json:"whole_alloc,omitempty"`
-	// The allocation is healthy for its deployment only when the plugin has said
-	// so, with Host.SetHealth.
-	DecidesHealth bool `protobuf:"varint,5,opt,name=decides_health,json=decidesHealth,proto3" json:"decides_health,omitempty"`
+	// include_alloc_json requests Alloc.json.
+	IncludeAllocJson bool `protobuf:"varint,4,opt,name=include_alloc_json,json=includeAllocJson,proto3" json:"include_alloc_json,omitempty"`
+	// The allocation is healthy for its deployment only after the plugin has called
+	// Host.SetHealth.
+	ReportsHealth bool `protobuf:"varint,5,opt,name=reports_health,json=reportsHealth,proto3" json:"reports_health,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -199,16 +200,16 @@ func (*Description) Descriptor() ([]byte, []int) {
 	return file_plugins_proto_hookpb_hook_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *Description) GetMoments() []*Participation {
+func (x *Description) GetSubscriptions() []*Subscription {
 	if x != nil {
-		return x.Moments
+		return x.Subscriptions
 	}
 	return nil
 }
 
-func (x *Description) GetEveryAlloc() bool {
+func (x *Description) GetAllAllocs() bool {
 	if x != nil {
-		return x.EveryAlloc
+		return x.AllAllocs
 	}
 	return false
 }
@@ -220,43 +221,43 @@ func (x *Description) GetAttachmentSchema() *specpb.Spec {
 	return nil
 }
 
-func (x *Description) GetWholeAlloc() bool {
+func (x *Description) GetIncludeAllocJson() bool {
 	if x != nil {
-		return x.WholeAlloc
+		return x.IncludeAllocJson
 	}
 	return false
 }
 
-func (x *Description) GetDecidesHealth() bool {
+func (x *Description) GetReportsHealth() bool {
 	if x != nil {
-		return x.DecidesHealth
+		return x.ReportsHealth
 	}
 	return false
 }
 
-type Participation struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Moment Moment                 `protobuf:"varint,1,opt,name=moment,proto3,enum=nomadlite.plugins.hook.v1.Moment" json:"moment,omitempty"`
-	// How long a call may take; absent means the host's default.
+type Subscription struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Point Point                  `protobuf:"varint,1,opt,name=point,proto3,enum=nomadlite.plugins.hook.v1.Point" json:"point,omitempty"`
+	// The limit for one call; absent means the host's default.
 	Timeout       *durationpb.Duration `protobuf:"bytes,2,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Participation) Reset() {
-	*x = Participation{}
+func (x *Subscription) Reset() {
+	*x = Subscription{}
 	mi := &file_plugins_proto_hookpb_hook_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Participation) String() string {
+func (x *Subscription) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Participation) ProtoMessage() {}
+func (*Subscription) ProtoMessage() {}
 
-func (x *Participation) ProtoReflect() protoreflect.Message {
+func (x *Subscription) ProtoReflect() protoreflect.Message {
 	mi := &file_plugins_proto_hookpb_hook_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -268,19 +269,19 @@ func (x *Participation) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Participation.ProtoReflect.Descriptor instead.
-func (*Participation) Descriptor() ([]byte, []int) {
+// Deprecated: Use Subscription.ProtoReflect.Descriptor instead.
+func (*Subscription) Descriptor() ([]byte, []int) {
 	return file_plugins_proto_hookpb_hook_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *Participation) GetMoment() Moment {
+func (x *Subscription) GetPoint() Point {
 	if x != nil {
-		return x.Moment
+		return x.Point
 	}
-	return Moment_MOMENT_UNSPECIFIED
+	return Point_POINT_UNSPECIFIED
 }
 
-func (x *Participation) GetTimeout() *durationpb.Duration {
+func (x *Subscription) GetTimeout() *durationpb.Duration {
 	if x != nil {
 		return x.Timeout
 	}
@@ -289,8 +290,8 @@ func (x *Participation) GetTimeout() *durationpb.Duration {
 
 type ConfigureRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The path of the unix socket with the service Host. It stays the same, also
-	// when nobody listens there for a while.
+	// The path of the unix socket of the service Host. The path does not change
+	// while no agent runs.
 	HostSocket    string `protobuf:"bytes,1,opt,name=host_socket,json=hostSocket,proto3" json:"host_socket,omitempty"`
 	Node          *Node  `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -474,7 +475,7 @@ type Alloc struct {
 	NodeName  string                 `protobuf:"bytes,9,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
 	Meta      map[string]string      `protobuf:"bytes,10,rep,name=meta,proto3" json:"meta,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of job and group, merged
 	// The whole allocation with its job, as the HTTP API shows it; empty unless
-	// Description.whole_alloc.
+	// Description.include_alloc_json.
 	Json          []byte `protobuf:"bytes,11,opt,name=json,proto3" json:"json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1152,12 +1153,12 @@ func (x *Network) GetAutoAdvertise() bool {
 	return false
 }
 
-// Failure says what went wrong. A status of gRPC that is no OK is one too, and
-// not recoverable.
+// Failure is an error of the hook. A gRPC status other than OK is a failure too,
+// and is not recoverable.
 type Failure struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Message string                 `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
-	// The restart policy may try again; of Prestart only.
+	// The restart policy decides about a retry; for Prestart only.
 	Recoverable   bool `protobuf:"varint,2,opt,name=recoverable,proto3" json:"recoverable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1254,12 +1255,12 @@ func (x *Response) GetFailure() *Failure {
 type AllocRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Alloc *Alloc                 `protobuf:"bytes,1,opt,name=alloc,proto3" json:"alloc,omitempty"`
-	// What the host knows the caller by, in calls of the service Host.
-	Capability string `protobuf:"bytes,2,opt,name=capability,proto3" json:"capability,omitempty"`
+	// The capability token that authorizes calls of the service Host.
+	Token string `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	// The configuration of the attachment as JSON, with defaults; empty if there
 	// is none.
 	Attachment    []byte            `protobuf:"bytes,3,opt,name=attachment,proto3" json:"attachment,omitempty"`
-	Env           map[string]string `protobuf:"bytes,4,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // Prerun and UpdateAlloc
+	Env           map[string]string `protobuf:"bytes,4,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // for Prerun and UpdateAlloc
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1301,9 +1302,9 @@ func (x *AllocRequest) GetAlloc() *Alloc {
 	return nil
 }
 
-func (x *AllocRequest) GetCapability() string {
+func (x *AllocRequest) GetToken() string {
 	if x != nil {
-		return x.Capability
+		return x.Token
 	}
 	return ""
 }
@@ -1325,10 +1326,10 @@ func (x *AllocRequest) GetEnv() map[string]string {
 type TaskRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Alloc         *Alloc                 `protobuf:"bytes,1,opt,name=alloc,proto3" json:"alloc,omitempty"`
-	Capability    string                 `protobuf:"bytes,2,opt,name=capability,proto3" json:"capability,omitempty"`
+	Token         string                 `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	Attachment    []byte                 `protobuf:"bytes,3,opt,name=attachment,proto3" json:"attachment,omitempty"`
 	Task          *Task                  `protobuf:"bytes,4,opt,name=task,proto3" json:"task,omitempty"`
-	Env           map[string]string      `protobuf:"bytes,5,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // Update only
+	Env           map[string]string      `protobuf:"bytes,5,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // for Update only
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1370,9 +1371,9 @@ func (x *TaskRequest) GetAlloc() *Alloc {
 	return nil
 }
 
-func (x *TaskRequest) GetCapability() string {
+func (x *TaskRequest) GetToken() string {
 	if x != nil {
-		return x.Capability
+		return x.Token
 	}
 	return ""
 }
@@ -1401,14 +1402,14 @@ func (x *TaskRequest) GetEnv() map[string]string {
 type PrestartRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Alloc         *Alloc                 `protobuf:"bytes,1,opt,name=alloc,proto3" json:"alloc,omitempty"`
-	Capability    string                 `protobuf:"bytes,2,opt,name=capability,proto3" json:"capability,omitempty"`
+	Token         string                 `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	Attachment    []byte                 `protobuf:"bytes,3,opt,name=attachment,proto3" json:"attachment,omitempty"`
 	Task          *Task                  `protobuf:"bytes,4,opt,name=task,proto3" json:"task,omitempty"`
 	Dir           *TaskDir               `protobuf:"bytes,5,opt,name=dir,proto3" json:"dir,omitempty"`
-	Env           map[string]string      `protobuf:"bytes,6,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // with what earlier hooks have set
+	Env           map[string]string      `protobuf:"bytes,6,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // includes the variables of earlier hooks
 	Resources     *Resources             `protobuf:"bytes,7,opt,name=resources,proto3" json:"resources,omitempty"`
-	PreviousState map[string]string      `protobuf:"bytes,8,rep,name=previous_state,json=previousState,proto3" json:"previous_state,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // state of the last answer
-	// The task runs already: another agent has taken it over.
+	PreviousState map[string]string      `protobuf:"bytes,8,rep,name=previous_state,json=previousState,proto3" json:"previous_state,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // state of the last response
+	// The task already runs: another agent has recovered it.
 	Running       bool `protobuf:"varint,9,opt,name=running,proto3" json:"running,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1451,9 +1452,9 @@ func (x *PrestartRequest) GetAlloc() *Alloc {
 	return nil
 }
 
-func (x *PrestartRequest) GetCapability() string {
+func (x *PrestartRequest) GetToken() string {
 	if x != nil {
-		return x.Capability
+		return x.Token
 	}
 	return ""
 }
@@ -1507,8 +1508,8 @@ func (x *PrestartRequest) GetRunning() bool {
 	return false
 }
 
-// PrestartResponse replaces whatever was answered before. Env, mounts and
-// devices of a failed answer do not count; its state does.
+// PrestartResponse replaces the previous response. Env, mounts and devices of a
+// response with a failure are ignored; its state is stored.
 type PrestartResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Failure       *Failure               `protobuf:"bytes,1,opt,name=failure,proto3" json:"failure,omitempty"`
@@ -1596,7 +1597,7 @@ func (x *PrestartResponse) GetDone() bool {
 type PoststartRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Alloc         *Alloc                 `protobuf:"bytes,1,opt,name=alloc,proto3" json:"alloc,omitempty"`
-	Capability    string                 `protobuf:"bytes,2,opt,name=capability,proto3" json:"capability,omitempty"`
+	Token         string                 `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	Attachment    []byte                 `protobuf:"bytes,3,opt,name=attachment,proto3" json:"attachment,omitempty"`
 	Task          *Task                  `protobuf:"bytes,4,opt,name=task,proto3" json:"task,omitempty"`
 	Dir           *TaskDir               `protobuf:"bytes,5,opt,name=dir,proto3" json:"dir,omitempty"`
@@ -1644,9 +1645,9 @@ func (x *PoststartRequest) GetAlloc() *Alloc {
 	return nil
 }
 
-func (x *PoststartRequest) GetCapability() string {
+func (x *PoststartRequest) GetToken() string {
 	if x != nil {
-		return x.Capability
+		return x.Token
 	}
 	return ""
 }
@@ -1696,13 +1697,13 @@ func (x *PoststartRequest) GetRepeated() bool {
 type ExitedRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Alloc         *Alloc                 `protobuf:"bytes,1,opt,name=alloc,proto3" json:"alloc,omitempty"`
-	Capability    string                 `protobuf:"bytes,2,opt,name=capability,proto3" json:"capability,omitempty"`
+	Token         string                 `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	Attachment    []byte                 `protobuf:"bytes,3,opt,name=attachment,proto3" json:"attachment,omitempty"`
 	Task          *Task                  `protobuf:"bytes,4,opt,name=task,proto3" json:"task,omitempty"`
 	ExitCode      int32                  `protobuf:"varint,5,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
 	Signal        int32                  `protobuf:"varint,6,opt,name=signal,proto3" json:"signal,omitempty"`
 	OomKilled     bool                   `protobuf:"varint,7,opt,name=oom_killed,json=oomKilled,proto3" json:"oom_killed,omitempty"`
-	Error         string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"` // of the driver: the status is not known then
+	Error         string                 `protobuf:"bytes,8,opt,name=error,proto3" json:"error,omitempty"` // error of the driver; the exit status is unknown then
 	WillRestart   bool                   `protobuf:"varint,9,opt,name=will_restart,json=willRestart,proto3" json:"will_restart,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1745,9 +1746,9 @@ func (x *ExitedRequest) GetAlloc() *Alloc {
 	return nil
 }
 
-func (x *ExitedRequest) GetCapability() string {
+func (x *ExitedRequest) GetToken() string {
 	if x != nil {
-		return x.Capability
+		return x.Token
 	}
 	return ""
 }
@@ -1804,11 +1805,11 @@ func (x *ExitedRequest) GetWillRestart() bool {
 type StopRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Alloc         *Alloc                 `protobuf:"bytes,1,opt,name=alloc,proto3" json:"alloc,omitempty"`
-	Capability    string                 `protobuf:"bytes,2,opt,name=capability,proto3" json:"capability,omitempty"`
+	Token         string                 `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	Attachment    []byte                 `protobuf:"bytes,3,opt,name=attachment,proto3" json:"attachment,omitempty"`
 	Task          *Task                  `protobuf:"bytes,4,opt,name=task,proto3" json:"task,omitempty"`
 	Dir           *TaskDir               `protobuf:"bytes,5,opt,name=dir,proto3" json:"dir,omitempty"`
-	ExistingState map[string]string      `protobuf:"bytes,6,rep,name=existing_state,json=existingState,proto3" json:"existing_state,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	PreviousState map[string]string      `protobuf:"bytes,6,rep,name=previous_state,json=previousState,proto3" json:"previous_state,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1850,9 +1851,9 @@ func (x *StopRequest) GetAlloc() *Alloc {
 	return nil
 }
 
-func (x *StopRequest) GetCapability() string {
+func (x *StopRequest) GetToken() string {
 	if x != nil {
-		return x.Capability
+		return x.Token
 	}
 	return ""
 }
@@ -1878,9 +1879,9 @@ func (x *StopRequest) GetDir() *TaskDir {
 	return nil
 }
 
-func (x *StopRequest) GetExistingState() map[string]string {
+func (x *StopRequest) GetPreviousState() map[string]string {
 	if x != nil {
-		return x.ExistingState
+		return x.PreviousState
 	}
 	return nil
 }
@@ -1890,17 +1891,16 @@ var File_plugins_proto_hookpb_hook_proto protoreflect.FileDescriptor
 const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"\n" +
 	"\x1fplugins/proto/hookpb/hook.proto\x12\x19nomadlite.plugins.hook.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1dhclspec/specpb/hcl_spec.proto\"\x11\n" +
-	"\x0fDescribeRequest\"\x95\x02\n" +
-	"\vDescription\x12B\n" +
-	"\amoments\x18\x01 \x03(\v2(.nomadlite.plugins.hook.v1.ParticipationR\amoments\x12\x1f\n" +
-	"\vevery_alloc\x18\x02 \x01(\bR\n" +
-	"everyAlloc\x12Y\n" +
-	"\x11attachment_schema\x18\x03 \x01(\v2,.hashicorp.nomad.plugins.shared.hclspec.SpecR\x10attachmentSchema\x12\x1f\n" +
-	"\vwhole_alloc\x18\x04 \x01(\bR\n" +
-	"wholeAlloc\x12%\n" +
-	"\x0edecides_health\x18\x05 \x01(\bR\rdecidesHealth\"\x7f\n" +
-	"\rParticipation\x129\n" +
-	"\x06moment\x18\x01 \x01(\x0e2!.nomadlite.plugins.hook.v1.MomentR\x06moment\x123\n" +
+	"\x0fDescribeRequest\"\xab\x02\n" +
+	"\vDescription\x12M\n" +
+	"\rsubscriptions\x18\x01 \x03(\v2'.nomadlite.plugins.hook.v1.SubscriptionR\rsubscriptions\x12\x1d\n" +
+	"\n" +
+	"all_allocs\x18\x02 \x01(\bR\tallAllocs\x12Y\n" +
+	"\x11attachment_schema\x18\x03 \x01(\v2,.hashicorp.nomad.plugins.shared.hclspec.SpecR\x10attachmentSchema\x12,\n" +
+	"\x12include_alloc_json\x18\x04 \x01(\bR\x10includeAllocJson\x12%\n" +
+	"\x0ereports_health\x18\x05 \x01(\bR\rreportsHealth\"{\n" +
+	"\fSubscription\x126\n" +
+	"\x05point\x18\x01 \x01(\x0e2 .nomadlite.plugins.hook.v1.PointR\x05point\x123\n" +
 	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"h\n" +
 	"\x10ConfigureRequest\x12\x1f\n" +
 	"\vhost_socket\x18\x01 \x01(\tR\n" +
@@ -1994,24 +1994,20 @@ const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"\amessage\x18\x01 \x01(\tR\amessage\x12 \n" +
 	"\vrecoverable\x18\x02 \x01(\bR\vrecoverable\"H\n" +
 	"\bResponse\x12<\n" +
-	"\afailure\x18\x01 \x01(\v2\".nomadlite.plugins.hook.v1.FailureR\afailure\"\x82\x02\n" +
+	"\afailure\x18\x01 \x01(\v2\".nomadlite.plugins.hook.v1.FailureR\afailure\"\xf8\x01\n" +
 	"\fAllocRequest\x126\n" +
-	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x1e\n" +
-	"\n" +
-	"capability\x18\x02 \x01(\tR\n" +
-	"capability\x12\x1e\n" +
+	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1e\n" +
 	"\n" +
 	"attachment\x18\x03 \x01(\fR\n" +
 	"attachment\x12B\n" +
 	"\x03env\x18\x04 \x03(\v20.nomadlite.plugins.hook.v1.AllocRequest.EnvEntryR\x03env\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb5\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xab\x02\n" +
 	"\vTaskRequest\x126\n" +
-	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x1e\n" +
-	"\n" +
-	"capability\x18\x02 \x01(\tR\n" +
-	"capability\x12\x1e\n" +
+	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1e\n" +
 	"\n" +
 	"attachment\x18\x03 \x01(\fR\n" +
 	"attachment\x123\n" +
@@ -2019,12 +2015,10 @@ const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"\x03env\x18\x05 \x03(\v2/.nomadlite.plugins.hook.v1.TaskRequest.EnvEntryR\x03env\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf9\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xef\x04\n" +
 	"\x0fPrestartRequest\x126\n" +
-	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x1e\n" +
-	"\n" +
-	"capability\x18\x02 \x01(\tR\n" +
-	"capability\x12\x1e\n" +
+	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1e\n" +
 	"\n" +
 	"attachment\x18\x03 \x01(\fR\n" +
 	"attachment\x123\n" +
@@ -2053,12 +2047,10 @@ const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"\n" +
 	"StateEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xcf\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc5\x03\n" +
 	"\x10PoststartRequest\x126\n" +
-	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x1e\n" +
-	"\n" +
-	"capability\x18\x02 \x01(\tR\n" +
-	"capability\x12\x1e\n" +
+	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1e\n" +
 	"\n" +
 	"attachment\x18\x03 \x01(\fR\n" +
 	"attachment\x123\n" +
@@ -2069,12 +2061,10 @@ const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"\brepeated\x18\b \x01(\bR\brepeated\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc9\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xbf\x02\n" +
 	"\rExitedRequest\x126\n" +
-	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x1e\n" +
-	"\n" +
-	"capability\x18\x02 \x01(\tR\n" +
-	"capability\x12\x1e\n" +
+	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1e\n" +
 	"\n" +
 	"attachment\x18\x03 \x01(\fR\n" +
 	"attachment\x123\n" +
@@ -2084,23 +2074,21 @@ const file_plugins_proto_hookpb_hook_proto_rawDesc = "" +
 	"\n" +
 	"oom_killed\x18\a \x01(\bR\toomKilled\x12\x14\n" +
 	"\x05error\x18\b \x01(\tR\x05error\x12!\n" +
-	"\fwill_restart\x18\t \x01(\bR\vwillRestart\"\x94\x03\n" +
+	"\fwill_restart\x18\t \x01(\bR\vwillRestart\"\x8a\x03\n" +
 	"\vStopRequest\x126\n" +
-	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x1e\n" +
-	"\n" +
-	"capability\x18\x02 \x01(\tR\n" +
-	"capability\x12\x1e\n" +
+	"\x05alloc\x18\x01 \x01(\v2 .nomadlite.plugins.hook.v1.AllocR\x05alloc\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\tR\x05token\x12\x1e\n" +
 	"\n" +
 	"attachment\x18\x03 \x01(\fR\n" +
 	"attachment\x123\n" +
 	"\x04task\x18\x04 \x01(\v2\x1f.nomadlite.plugins.hook.v1.TaskR\x04task\x124\n" +
 	"\x03dir\x18\x05 \x01(\v2\".nomadlite.plugins.hook.v1.TaskDirR\x03dir\x12`\n" +
-	"\x0eexisting_state\x18\x06 \x03(\v29.nomadlite.plugins.hook.v1.StopRequest.ExistingStateEntryR\rexistingState\x1a@\n" +
-	"\x12ExistingStateEntry\x12\x10\n" +
+	"\x0eprevious_state\x18\x06 \x03(\v29.nomadlite.plugins.hook.v1.StopRequest.PreviousStateEntryR\rpreviousState\x1a@\n" +
+	"\x12PreviousStateEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xee\x01\n" +
-	"\x06Moment\x12\x16\n" +
-	"\x12MOMENT_UNSPECIFIED\x10\x00\x12\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xec\x01\n" +
+	"\x05Point\x12\x15\n" +
+	"\x11POINT_UNSPECIFIED\x10\x00\x12\n" +
 	"\n" +
 	"\x06PRERUN\x10\x01\x12\x10\n" +
 	"\fUPDATE_ALLOC\x10\x02\x12\x14\n" +
@@ -2153,10 +2141,10 @@ func file_plugins_proto_hookpb_hook_proto_rawDescGZIP() []byte {
 var file_plugins_proto_hookpb_hook_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_plugins_proto_hookpb_hook_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_plugins_proto_hookpb_hook_proto_goTypes = []any{
-	(Moment)(0),                 // 0: nomadlite.plugins.hook.v1.Moment
+	(Point)(0),                  // 0: nomadlite.plugins.hook.v1.Point
 	(*DescribeRequest)(nil),     // 1: nomadlite.plugins.hook.v1.DescribeRequest
 	(*Description)(nil),         // 2: nomadlite.plugins.hook.v1.Description
-	(*Participation)(nil),       // 3: nomadlite.plugins.hook.v1.Participation
+	(*Subscription)(nil),        // 3: nomadlite.plugins.hook.v1.Subscription
 	(*ConfigureRequest)(nil),    // 4: nomadlite.plugins.hook.v1.ConfigureRequest
 	(*ConfigureResponse)(nil),   // 5: nomadlite.plugins.hook.v1.ConfigureResponse
 	(*Node)(nil),                // 6: nomadlite.plugins.hook.v1.Node
@@ -2187,15 +2175,15 @@ var file_plugins_proto_hookpb_hook_proto_goTypes = []any{
 	nil,                         // 31: nomadlite.plugins.hook.v1.PrestartResponse.EnvEntry
 	nil,                         // 32: nomadlite.plugins.hook.v1.PrestartResponse.StateEntry
 	nil,                         // 33: nomadlite.plugins.hook.v1.PoststartRequest.EnvEntry
-	nil,                         // 34: nomadlite.plugins.hook.v1.StopRequest.ExistingStateEntry
+	nil,                         // 34: nomadlite.plugins.hook.v1.StopRequest.PreviousStateEntry
 	(*specpb.Spec)(nil),         // 35: hashicorp.nomad.plugins.shared.hclspec.Spec
 	(*durationpb.Duration)(nil), // 36: google.protobuf.Duration
 }
 var file_plugins_proto_hookpb_hook_proto_depIdxs = []int32{
-	3,  // 0: nomadlite.plugins.hook.v1.Description.moments:type_name -> nomadlite.plugins.hook.v1.Participation
+	3,  // 0: nomadlite.plugins.hook.v1.Description.subscriptions:type_name -> nomadlite.plugins.hook.v1.Subscription
 	35, // 1: nomadlite.plugins.hook.v1.Description.attachment_schema:type_name -> hashicorp.nomad.plugins.shared.hclspec.Spec
-	0,  // 2: nomadlite.plugins.hook.v1.Participation.moment:type_name -> nomadlite.plugins.hook.v1.Moment
-	36, // 3: nomadlite.plugins.hook.v1.Participation.timeout:type_name -> google.protobuf.Duration
+	0,  // 2: nomadlite.plugins.hook.v1.Subscription.point:type_name -> nomadlite.plugins.hook.v1.Point
+	36, // 3: nomadlite.plugins.hook.v1.Subscription.timeout:type_name -> google.protobuf.Duration
 	6,  // 4: nomadlite.plugins.hook.v1.ConfigureRequest.node:type_name -> nomadlite.plugins.hook.v1.Node
 	24, // 5: nomadlite.plugins.hook.v1.Alloc.meta:type_name -> nomadlite.plugins.hook.v1.Alloc.MetaEntry
 	25, // 6: nomadlite.plugins.hook.v1.Task.meta:type_name -> nomadlite.plugins.hook.v1.Task.MetaEntry
@@ -2228,7 +2216,7 @@ var file_plugins_proto_hookpb_hook_proto_depIdxs = []int32{
 	7,  // 33: nomadlite.plugins.hook.v1.StopRequest.alloc:type_name -> nomadlite.plugins.hook.v1.Alloc
 	8,  // 34: nomadlite.plugins.hook.v1.StopRequest.task:type_name -> nomadlite.plugins.hook.v1.Task
 	9,  // 35: nomadlite.plugins.hook.v1.StopRequest.dir:type_name -> nomadlite.plugins.hook.v1.TaskDir
-	34, // 36: nomadlite.plugins.hook.v1.StopRequest.existing_state:type_name -> nomadlite.plugins.hook.v1.StopRequest.ExistingStateEntry
+	34, // 36: nomadlite.plugins.hook.v1.StopRequest.previous_state:type_name -> nomadlite.plugins.hook.v1.StopRequest.PreviousStateEntry
 	1,  // 37: nomadlite.plugins.hook.v1.Hook.Describe:input_type -> nomadlite.plugins.hook.v1.DescribeRequest
 	4,  // 38: nomadlite.plugins.hook.v1.Hook.Configure:input_type -> nomadlite.plugins.hook.v1.ConfigureRequest
 	17, // 39: nomadlite.plugins.hook.v1.Hook.Prerun:input_type -> nomadlite.plugins.hook.v1.AllocRequest

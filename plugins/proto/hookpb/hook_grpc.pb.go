@@ -6,11 +6,11 @@
 // A lifecycle hook takes part in the life of allocations and tasks from a
 // process of its own. It is a go-plugin process with the handshake of task
 // drivers (protocol version 2, magic cookie NOMAD_PLUGIN_MAGIC_COOKIE) and two
-// services: hashicorp.nomad.plugins.base.proto.BasePlugin, in which it says that
-// it is a plugin of type HOOK with API version "v1", and Hook.
+// services: Hook, and hashicorp.nomad.plugins.base.proto.BasePlugin, in which the
+// plugin has the type HOOK and the API version "v1".
 //
-// Fields are only added. A plugin leaves out what it does not know; a host
-// never calls a moment that Describe does not name.
+// Fields are only added. A plugin ignores fields that it does not have; a host
+// never calls a hook point that Describe does not return.
 
 package hookpb
 
@@ -49,41 +49,41 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type HookClient interface {
-	// Describe says which moments the plugin takes part in. It is asked once per
+	// Describe returns the hook points of the plugin. It is called once per
 	// process, before Configure.
 	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*Description, error)
-	// Configure tells where the host is. It comes again when another agent has
-	// taken the plugin over.
+	// Configure passes the address of the host. It is called again when another
+	// agent has reattached the plugin.
 	Configure(ctx context.Context, in *ConfigureRequest, opts ...grpc.CallOption) (*ConfigureResponse, error)
 	// Prerun: once, before any task of the allocation. A failure fails the
 	// allocation.
 	Prerun(ctx context.Context, in *AllocRequest, opts ...grpc.CallOption) (*Response, error)
-	// UpdateAlloc: a new version of the allocation has come.
+	// UpdateAlloc: the allocation has a new version.
 	UpdateAlloc(ctx context.Context, in *AllocRequest, opts ...grpc.CallOption) (*Response, error)
 	// PreTaskRestart: before tasks of the whole allocation are restarted.
 	PreTaskRestart(ctx context.Context, in *AllocRequest, opts ...grpc.CallOption) (*Response, error)
-	// PreKill: before the first task is killed, or when all have ended. It may
-	// come without Prerun, and more than once.
+	// PreKill: before the first task is killed, or when all tasks have exited. It
+	// may be called without Prerun, and more than once.
 	PreKill(ctx context.Context, in *AllocRequest, opts ...grpc.CallOption) (*Response, error)
-	// Postrun: all tasks have ended for good. It is repeated until it succeeds.
+	// Postrun: no task will run again. The call is repeated until it succeeds.
 	Postrun(ctx context.Context, in *AllocRequest, opts ...grpc.CallOption) (*Response, error)
-	// Destroy: the allocation is removed. It is repeated until it succeeds.
+	// Destroy: the allocation is removed. The call is repeated until it succeeds.
 	Destroy(ctx context.Context, in *AllocRequest, opts ...grpc.CallOption) (*Response, error)
-	// ShutdownAlloc: the agent goes, the tasks stay.
+	// ShutdownAlloc: the agent shuts down, the tasks continue.
 	ShutdownAlloc(ctx context.Context, in *AllocRequest, opts ...grpc.CallOption) (*Response, error)
-	// Prestart: before every start of the task, until it answers done.
+	// Prestart: before every start of the task, until a response has done set.
 	Prestart(ctx context.Context, in *PrestartRequest, opts ...grpc.CallOption) (*PrestartResponse, error)
-	// Poststart: the task has started, or was taken over by another agent.
+	// Poststart: the task has started, or another agent has recovered it.
 	Poststart(ctx context.Context, in *PoststartRequest, opts ...grpc.CallOption) (*Response, error)
-	// Update: a new version of the allocation has come.
+	// Update: the allocation has a new version.
 	Update(ctx context.Context, in *TaskRequest, opts ...grpc.CallOption) (*Response, error)
-	// PreKilling: before the driver is asked to stop the task.
+	// PreKilling: before the driver stops the task.
 	PreKilling(ctx context.Context, in *TaskRequest, opts ...grpc.CallOption) (*Response, error)
-	// Exited: the process of the task has ended.
+	// Exited: the process of the task has exited.
 	Exited(ctx context.Context, in *ExitedRequest, opts ...grpc.CallOption) (*Response, error)
-	// Stop: the task will never start again. It is repeated until it succeeds.
+	// Stop: the task will never start again. The call is repeated until it succeeds.
 	Stop(ctx context.Context, in *StopRequest, opts ...grpc.CallOption) (*Response, error)
-	// Shutdown: the agent goes, the task stays.
+	// Shutdown: the agent shuts down, the task continues.
 	Shutdown(ctx context.Context, in *TaskRequest, opts ...grpc.CallOption) (*Response, error)
 }
 
@@ -259,41 +259,41 @@ func (c *hookClient) Shutdown(ctx context.Context, in *TaskRequest, opts ...grpc
 // All implementations must embed UnimplementedHookServer
 // for forward compatibility.
 type HookServer interface {
-	// Describe says which moments the plugin takes part in. It is asked once per
+	// Describe returns the hook points of the plugin. It is called once per
 	// process, before Configure.
 	Describe(context.Context, *DescribeRequest) (*Description, error)
-	// Configure tells where the host is. It comes again when another agent has
-	// taken the plugin over.
+	// Configure passes the address of the host. It is called again when another
+	// agent has reattached the plugin.
 	Configure(context.Context, *ConfigureRequest) (*ConfigureResponse, error)
 	// Prerun: once, before any task of the allocation. A failure fails the
 	// allocation.
 	Prerun(context.Context, *AllocRequest) (*Response, error)
-	// UpdateAlloc: a new version of the allocation has come.
+	// UpdateAlloc: the allocation has a new version.
 	UpdateAlloc(context.Context, *AllocRequest) (*Response, error)
 	// PreTaskRestart: before tasks of the whole allocation are restarted.
 	PreTaskRestart(context.Context, *AllocRequest) (*Response, error)
-	// PreKill: before the first task is killed, or when all have ended. It may
-	// come without Prerun, and more than once.
+	// PreKill: before the first task is killed, or when all tasks have exited. It
+	// may be called without Prerun, and more than once.
 	PreKill(context.Context, *AllocRequest) (*Response, error)
-	// Postrun: all tasks have ended for good. It is repeated until it succeeds.
+	// Postrun: no task will run again. The call is repeated until it succeeds.
 	Postrun(context.Context, *AllocRequest) (*Response, error)
-	// Destroy: the allocation is removed. It is repeated until it succeeds.
+	// Destroy: the allocation is removed. The call is repeated until it succeeds.
 	Destroy(context.Context, *AllocRequest) (*Response, error)
-	// ShutdownAlloc: the agent goes, the tasks stay.
+	// ShutdownAlloc: the agent shuts down, the tasks continue.
 	ShutdownAlloc(context.Context, *AllocRequest) (*Response, error)
-	// Prestart: before every start of the task, until it answers done.
+	// Prestart: before every start of the task, until a response has done set.
 	Prestart(context.Context, *PrestartRequest) (*PrestartResponse, error)
-	// Poststart: the task has started, or was taken over by another agent.
+	// Poststart: the task has started, or another agent has recovered it.
 	Poststart(context.Context, *PoststartRequest) (*Response, error)
-	// Update: a new version of the allocation has come.
+	// Update: the allocation has a new version.
 	Update(context.Context, *TaskRequest) (*Response, error)
-	// PreKilling: before the driver is asked to stop the task.
+	// PreKilling: before the driver stops the task.
 	PreKilling(context.Context, *TaskRequest) (*Response, error)
-	// Exited: the process of the task has ended.
+	// Exited: the process of the task has exited.
 	Exited(context.Context, *ExitedRequest) (*Response, error)
-	// Stop: the task will never start again. It is repeated until it succeeds.
+	// Stop: the task will never start again. The call is repeated until it succeeds.
 	Stop(context.Context, *StopRequest) (*Response, error)
-	// Shutdown: the agent goes, the task stays.
+	// Shutdown: the agent shuts down, the task continues.
 	Shutdown(context.Context, *TaskRequest) (*Response, error)
 	mustEmbedUnimplementedHookServer()
 }

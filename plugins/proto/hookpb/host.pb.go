@@ -3,13 +3,13 @@
 // 	protoc-gen-go v1.36.12
 // source: plugins/proto/hookpb/host.proto
 
-// What a hook can ask its host for, on the unix socket that Configure names. The
-// agent serves it again after each restart; a call that finds nobody there is
-// made again later.
+// Host is the service that a hook can call, on the unix socket that Configure
+// names. The agent serves it again after each restart; a hook repeats a call that
+// finds no listener.
 //
-// Each request carries the capability of a moment. It ends with the allocation
-// or the task that it was given for: PERMISSION_DENIED. One that was given for a
-// task is good for that task only, and for the state of its allocation.
+// Each request carries the capability token of a hook's request. The token expires
+// with its allocation or task; calls then return PERMISSION_DENIED. The token of a
+// task is valid for that task only, and for the state of its allocation.
 
 package hookpb
 
@@ -68,10 +68,10 @@ func (*Done) Descriptor() ([]byte, []int) {
 
 type ExecRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Capability    string                 `protobuf:"bytes,1,opt,name=capability,proto3" json:"capability,omitempty"`
-	Task          string                 `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"` // empty: the task of the capability
+	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	Task          string                 `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"` // empty: the task of the token
 	Command       []string               `protobuf:"bytes,3,rep,name=command,proto3" json:"command,omitempty"`
-	Timeout       *durationpb.Duration   `protobuf:"bytes,4,opt,name=timeout,proto3" json:"timeout,omitempty"` // absent: none but that of the call
+	Timeout       *durationpb.Duration   `protobuf:"bytes,4,opt,name=timeout,proto3" json:"timeout,omitempty"` // absent: only the deadline of the call
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -106,9 +106,9 @@ func (*ExecRequest) Descriptor() ([]byte, []int) {
 	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *ExecRequest) GetCapability() string {
+func (x *ExecRequest) GetToken() string {
 	if x != nil {
-		return x.Capability
+		return x.Token
 	}
 	return ""
 }
@@ -204,7 +204,7 @@ func (x *ExecResponse) GetSignal() int32 {
 
 type StatsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Capability    string                 `protobuf:"bytes,1,opt,name=capability,proto3" json:"capability,omitempty"`
+	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	Task          string                 `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
 	Interval      *durationpb.Duration   `protobuf:"bytes,3,opt,name=interval,proto3" json:"interval,omitempty"` // absent: one second
 	unknownFields protoimpl.UnknownFields
@@ -241,9 +241,9 @@ func (*StatsRequest) Descriptor() ([]byte, []int) {
 	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *StatsRequest) GetCapability() string {
+func (x *StatsRequest) GetToken() string {
 	if x != nil {
-		return x.Capability
+		return x.Token
 	}
 	return ""
 }
@@ -340,7 +340,7 @@ func (x *StatsSample) GetMemoryUsage() uint64 {
 
 type StateRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Capability    string                 `protobuf:"bytes,1,opt,name=capability,proto3" json:"capability,omitempty"`
+	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -375,9 +375,9 @@ func (*StateRequest) Descriptor() ([]byte, []int) {
 	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{5}
 }
 
-func (x *StateRequest) GetCapability() string {
+func (x *StateRequest) GetToken() string {
 	if x != nil {
-		return x.Capability
+		return x.Token
 	}
 	return ""
 }
@@ -538,7 +538,7 @@ type TaskEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	Time          *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
-	Message       string                 `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"` // as people read it
+	Message       string                 `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"` // text for users
 	Details       map[string]string      `protobuf:"bytes,4,rep,name=details,proto3" json:"details,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -604,7 +604,7 @@ func (x *TaskEvent) GetDetails() map[string]string {
 
 type InterpolateRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Capability    string                 `protobuf:"bytes,1,opt,name=capability,proto3" json:"capability,omitempty"`
+	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	Task          string                 `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
 	Text          string                 `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -641,9 +641,9 @@ func (*InterpolateRequest) Descriptor() ([]byte, []int) {
 	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{9}
 }
 
-func (x *InterpolateRequest) GetCapability() string {
+func (x *InterpolateRequest) GetToken() string {
 	if x != nil {
-		return x.Capability
+		return x.Token
 	}
 	return ""
 }
@@ -708,11 +708,11 @@ func (x *InterpolateResponse) GetText() string {
 
 type EmitEventRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Capability    string                 `protobuf:"bytes,1,opt,name=capability,proto3" json:"capability,omitempty"`
+	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	Task          string                 `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
 	Message       string                 `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	Details       map[string]string      `protobuf:"bytes,4,rep,name=details,proto3" json:"details,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Type          string                 `protobuf:"bytes,5,opt,name=type,proto3" json:"type,omitempty"` // "Task hook failed", or empty for "Task hook message"; hosts refuse their own
+	Type          string                 `protobuf:"bytes,5,opt,name=type,proto3" json:"type,omitempty"` // empty means "Task hook message"; the host rejects the types of its own events
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -747,9 +747,9 @@ func (*EmitEventRequest) Descriptor() ([]byte, []int) {
 	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{11}
 }
 
-func (x *EmitEventRequest) GetCapability() string {
+func (x *EmitEventRequest) GetToken() string {
 	if x != nil {
-		return x.Capability
+		return x.Token
 	}
 	return ""
 }
@@ -784,7 +784,7 @@ func (x *EmitEventRequest) GetType() string {
 
 type RestartRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Capability    string                 `protobuf:"bytes,1,opt,name=capability,proto3" json:"capability,omitempty"`
+	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	Task          string                 `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	Failure       bool                   `protobuf:"varint,4,opt,name=failure,proto3" json:"failure,omitempty"` // the restart policy counts it
@@ -822,9 +822,9 @@ func (*RestartRequest) Descriptor() ([]byte, []int) {
 	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{12}
 }
 
-func (x *RestartRequest) GetCapability() string {
+func (x *RestartRequest) GetToken() string {
 	if x != nil {
-		return x.Capability
+		return x.Token
 	}
 	return ""
 }
@@ -852,7 +852,7 @@ func (x *RestartRequest) GetFailure() bool {
 
 type SignalRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Capability    string                 `protobuf:"bytes,1,opt,name=capability,proto3" json:"capability,omitempty"`
+	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	Task          string                 `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
 	Signal        string                 `protobuf:"bytes,3,opt,name=signal,proto3" json:"signal,omitempty"` // SIGHUP
 	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -890,9 +890,9 @@ func (*SignalRequest) Descriptor() ([]byte, []int) {
 	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{13}
 }
 
-func (x *SignalRequest) GetCapability() string {
+func (x *SignalRequest) GetToken() string {
 	if x != nil {
-		return x.Capability
+		return x.Token
 	}
 	return ""
 }
@@ -920,7 +920,7 @@ func (x *SignalRequest) GetReason() string {
 
 type KillRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Capability    string                 `protobuf:"bytes,1,opt,name=capability,proto3" json:"capability,omitempty"`
+	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	Task          string                 `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -957,9 +957,9 @@ func (*KillRequest) Descriptor() ([]byte, []int) {
 	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{14}
 }
 
-func (x *KillRequest) GetCapability() string {
+func (x *KillRequest) GetToken() string {
 	if x != nil {
-		return x.Capability
+		return x.Token
 	}
 	return ""
 }
@@ -980,7 +980,7 @@ func (x *KillRequest) GetReason() string {
 
 type SetHealthRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Capability    string                 `protobuf:"bytes,1,opt,name=capability,proto3" json:"capability,omitempty"`
+	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	Healthy       bool                   `protobuf:"varint,2,opt,name=healthy,proto3" json:"healthy,omitempty"`
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1017,9 +1017,9 @@ func (*SetHealthRequest) Descriptor() ([]byte, []int) {
 	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{15}
 }
 
-func (x *SetHealthRequest) GetCapability() string {
+func (x *SetHealthRequest) GetToken() string {
 	if x != nil {
-		return x.Capability
+		return x.Token
 	}
 	return ""
 }
@@ -1040,7 +1040,7 @@ func (x *SetHealthRequest) GetReason() string {
 
 type VariableRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Capability    string                 `protobuf:"bytes,1,opt,name=capability,proto3" json:"capability,omitempty"`
+	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
 	After         uint64                 `protobuf:"varint,3,opt,name=after,proto3" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1077,9 +1077,9 @@ func (*VariableRequest) Descriptor() ([]byte, []int) {
 	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{16}
 }
 
-func (x *VariableRequest) GetCapability() string {
+func (x *VariableRequest) GetToken() string {
 	if x != nil {
-		return x.Capability
+		return x.Token
 	}
 	return ""
 }
@@ -1160,7 +1160,7 @@ func (x *VariableResponse) GetIndex() uint64 {
 
 type VariablesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Capability    string                 `protobuf:"bytes,1,opt,name=capability,proto3" json:"capability,omitempty"`
+	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	Prefix        string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	After         uint64                 `protobuf:"varint,3,opt,name=after,proto3" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1197,9 +1197,9 @@ func (*VariablesRequest) Descriptor() ([]byte, []int) {
 	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{18}
 }
 
-func (x *VariablesRequest) GetCapability() string {
+func (x *VariablesRequest) GetToken() string {
 	if x != nil {
-		return x.Capability
+		return x.Token
 	}
 	return ""
 }
@@ -1272,7 +1272,7 @@ func (x *VariablesResponse) GetIndex() uint64 {
 
 type ServicesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Capability    string                 `protobuf:"bytes,1,opt,name=capability,proto3" json:"capability,omitempty"`
+	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	After         uint64                 `protobuf:"varint,3,opt,name=after,proto3" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1309,9 +1309,9 @@ func (*ServicesRequest) Descriptor() ([]byte, []int) {
 	return file_plugins_proto_hookpb_host_proto_rawDescGZIP(), []int{20}
 }
 
-func (x *ServicesRequest) GetCapability() string {
+func (x *ServicesRequest) GetToken() string {
 	if x != nil {
-		return x.Capability
+		return x.Token
 	}
 	return ""
 }
@@ -1495,11 +1495,9 @@ var File_plugins_proto_hookpb_host_proto protoreflect.FileDescriptor
 const file_plugins_proto_hookpb_host_proto_rawDesc = "" +
 	"\n" +
 	"\x1fplugins/proto/hookpb/host.proto\x12\x19nomadlite.plugins.hook.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x06\n" +
-	"\x04Done\"\x90\x01\n" +
-	"\vExecRequest\x12\x1e\n" +
-	"\n" +
-	"capability\x18\x01 \x01(\tR\n" +
-	"capability\x12\x12\n" +
+	"\x04Done\"\x86\x01\n" +
+	"\vExecRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12\x12\n" +
 	"\x04task\x18\x02 \x01(\tR\x04task\x12\x18\n" +
 	"\acommand\x18\x03 \x03(\tR\acommand\x123\n" +
 	"\atimeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"s\n" +
@@ -1507,11 +1505,9 @@ const file_plugins_proto_hookpb_host_proto_rawDesc = "" +
 	"\x06stdout\x18\x01 \x01(\fR\x06stdout\x12\x16\n" +
 	"\x06stderr\x18\x02 \x01(\fR\x06stderr\x12\x1b\n" +
 	"\texit_code\x18\x03 \x01(\x05R\bexitCode\x12\x16\n" +
-	"\x06signal\x18\x04 \x01(\x05R\x06signal\"y\n" +
-	"\fStatsRequest\x12\x1e\n" +
-	"\n" +
-	"capability\x18\x01 \x01(\tR\n" +
-	"capability\x12\x12\n" +
+	"\x06signal\x18\x04 \x01(\x05R\x06signal\"o\n" +
+	"\fStatsRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12\x12\n" +
 	"\x04task\x18\x02 \x01(\tR\x04task\x125\n" +
 	"\binterval\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\binterval\"\xb9\x01\n" +
 	"\vStatsSample\x12.\n" +
@@ -1521,11 +1517,9 @@ const file_plugins_proto_hookpb_host_proto_rawDesc = "" +
 	"\acpu_mhz\x18\x03 \x01(\x01R\x06cpuMhz\x12\x1d\n" +
 	"\n" +
 	"memory_rss\x18\x04 \x01(\x04R\tmemoryRss\x12!\n" +
-	"\fmemory_usage\x18\x05 \x01(\x04R\vmemoryUsage\".\n" +
-	"\fStateRequest\x12\x1e\n" +
-	"\n" +
-	"capability\x18\x01 \x01(\tR\n" +
-	"capability\"\xaf\x02\n" +
+	"\fmemory_usage\x18\x05 \x01(\x04R\vmemoryUsage\"$\n" +
+	"\fStateRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\"\xaf\x02\n" +
 	"\n" +
 	"AllocState\x12#\n" +
 	"\rclient_status\x18\x01 \x01(\tR\fclientStatus\x12-\n" +
@@ -1552,56 +1546,42 @@ const file_plugins_proto_hookpb_host_proto_rawDesc = "" +
 	"\adetails\x18\x04 \x03(\v21.nomadlite.plugins.hook.v1.TaskEvent.DetailsEntryR\adetails\x1a:\n" +
 	"\fDetailsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +
-	"\x12InterpolateRequest\x12\x1e\n" +
-	"\n" +
-	"capability\x18\x01 \x01(\tR\n" +
-	"capability\x12\x12\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"R\n" +
+	"\x12InterpolateRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12\x12\n" +
 	"\x04task\x18\x02 \x01(\tR\x04task\x12\x12\n" +
 	"\x04text\x18\x03 \x01(\tR\x04text\")\n" +
 	"\x13InterpolateResponse\x12\x12\n" +
-	"\x04text\x18\x01 \x01(\tR\x04text\"\x84\x02\n" +
-	"\x10EmitEventRequest\x12\x1e\n" +
-	"\n" +
-	"capability\x18\x01 \x01(\tR\n" +
-	"capability\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\"\xfa\x01\n" +
+	"\x10EmitEventRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12\x12\n" +
 	"\x04task\x18\x02 \x01(\tR\x04task\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12R\n" +
 	"\adetails\x18\x04 \x03(\v28.nomadlite.plugins.hook.v1.EmitEventRequest.DetailsEntryR\adetails\x12\x12\n" +
 	"\x04type\x18\x05 \x01(\tR\x04type\x1a:\n" +
 	"\fDetailsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"v\n" +
-	"\x0eRestartRequest\x12\x1e\n" +
-	"\n" +
-	"capability\x18\x01 \x01(\tR\n" +
-	"capability\x12\x12\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"l\n" +
+	"\x0eRestartRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12\x12\n" +
 	"\x04task\x18\x02 \x01(\tR\x04task\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
-	"\afailure\x18\x04 \x01(\bR\afailure\"s\n" +
-	"\rSignalRequest\x12\x1e\n" +
-	"\n" +
-	"capability\x18\x01 \x01(\tR\n" +
-	"capability\x12\x12\n" +
+	"\afailure\x18\x04 \x01(\bR\afailure\"i\n" +
+	"\rSignalRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12\x12\n" +
 	"\x04task\x18\x02 \x01(\tR\x04task\x12\x16\n" +
 	"\x06signal\x18\x03 \x01(\tR\x06signal\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"Y\n" +
-	"\vKillRequest\x12\x1e\n" +
-	"\n" +
-	"capability\x18\x01 \x01(\tR\n" +
-	"capability\x12\x12\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"O\n" +
+	"\vKillRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12\x12\n" +
 	"\x04task\x18\x02 \x01(\tR\x04task\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"d\n" +
-	"\x10SetHealthRequest\x12\x1e\n" +
-	"\n" +
-	"capability\x18\x01 \x01(\tR\n" +
-	"capability\x12\x18\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"Z\n" +
+	"\x10SetHealthRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12\x18\n" +
 	"\ahealthy\x18\x02 \x01(\bR\ahealthy\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"[\n" +
-	"\x0fVariableRequest\x12\x1e\n" +
-	"\n" +
-	"capability\x18\x01 \x01(\tR\n" +
-	"capability\x12\x12\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"Q\n" +
+	"\x0fVariableRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x14\n" +
 	"\x05after\x18\x03 \x01(\x04R\x05after\"\xc6\x01\n" +
 	"\x10VariableResponse\x12\x14\n" +
@@ -1611,20 +1591,16 @@ const file_plugins_proto_hookpb_host_proto_rawDesc = "" +
 	"\n" +
 	"ItemsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"`\n" +
-	"\x10VariablesRequest\x12\x1e\n" +
-	"\n" +
-	"capability\x18\x01 \x01(\tR\n" +
-	"capability\x12\x16\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"V\n" +
+	"\x10VariablesRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12\x16\n" +
 	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x14\n" +
 	"\x05after\x18\x03 \x01(\x04R\x05after\"?\n" +
 	"\x11VariablesResponse\x12\x14\n" +
 	"\x05paths\x18\x01 \x03(\tR\x05paths\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\"[\n" +
-	"\x0fServicesRequest\x12\x1e\n" +
-	"\n" +
-	"capability\x18\x01 \x01(\tR\n" +
-	"capability\x12\x12\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"Q\n" +
+	"\x0fServicesRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
 	"\x05after\x18\x03 \x01(\x04R\x05after\"r\n" +
 	"\x10ServicesResponse\x12H\n" +

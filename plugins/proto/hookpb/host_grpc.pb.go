@@ -3,13 +3,13 @@
 // - protoc-gen-go-grpc v1.6.2
 // source: plugins/proto/hookpb/host.proto
 
-// What a hook can ask its host for, on the unix socket that Configure names. The
-// agent serves it again after each restart; a call that finds nobody there is
-// made again later.
+// Host is the service that a hook can call, on the unix socket that Configure
+// names. The agent serves it again after each restart; a hook repeats a call that
+// finds no listener.
 //
-// Each request carries the capability of a moment. It ends with the allocation
-// or the task that it was given for: PERMISSION_DENIED. One that was given for a
-// task is good for that task only, and for the state of its allocation.
+// Each request carries the capability token of a hook's request. The token expires
+// with its allocation or task; calls then return PERMISSION_DENIED. The token of a
+// task is valid for that task only, and for the state of its allocation.
 
 package hookpb
 
@@ -44,31 +44,33 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type HostClient interface {
-	// Exec runs a command in a task and waits for its end.
+	// Exec runs a command in a task and returns when the command has exited.
 	Exec(ctx context.Context, in *ExecRequest, opts ...grpc.CallOption) (*ExecResponse, error)
-	// Stats samples what a task uses until the call is ended, or the process of the
-	// task has ended. UNAVAILABLE is the end of the agent: ask the next one.
+	// Stats samples the resource usage of a task until the call is cancelled or the
+	// process of the task exits. UNAVAILABLE means that the agent shuts down: the
+	// call can be repeated at the next agent.
 	Stats(ctx context.Context, in *StatsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StatsSample], error)
-	// State tells how the allocation and its tasks are.
+	// State returns the state of the allocation and its tasks.
 	State(ctx context.Context, in *StateRequest, opts ...grpc.CallOption) (*AllocState, error)
-	// Interpolate fills in the references of a text: ${env["X"]}, ${meta.x}, …
+	// Interpolate resolves the references in a text: ${env["X"]}, ${meta.x}, …
 	Interpolate(ctx context.Context, in *InterpolateRequest, opts ...grpc.CallOption) (*InterpolateResponse, error)
 	// EmitEvent adds an event to a task.
 	EmitEvent(ctx context.Context, in *EmitEventRequest, opts ...grpc.CallOption) (*Done, error)
-	// Restart, Signal and Kill act on a task, or with the capability of an
-	// allocation and no task on all that run. A task that is killed has failed.
+	// Restart, Signal and Kill act on a task, or on all running tasks if the token
+	// is for an allocation and no task is named. A killed task counts as failed.
 	Restart(ctx context.Context, in *RestartRequest, opts ...grpc.CallOption) (*Done, error)
 	Signal(ctx context.Context, in *SignalRequest, opts ...grpc.CallOption) (*Done, error)
 	Kill(ctx context.Context, in *KillRequest, opts ...grpc.CallOption) (*Done, error)
-	// SetHealth says how the allocation is for its deployment. Once a hook has
-	// said unhealthy, it is; healthy waits for the others that decide.
+	// SetHealth reports the health of the allocation for its deployment. One report
+	// of unhealthy makes the allocation unhealthy; it is healthy when all hooks with
+	// reports_health have reported it healthy.
 	SetHealth(ctx context.Context, in *SetHealthRequest, opts ...grpc.CallOption) (*Done, error)
-	// Variable and Variables read what the allocation may read. With after they
-	// wait until the index is higher, or the call is ended.
+	// Variable and Variables read variables that the allocation can read. With after
+	// they block until the index is higher or the call is cancelled.
 	Variable(ctx context.Context, in *VariableRequest, opts ...grpc.CallOption) (*VariableResponse, error)
 	Variables(ctx context.Context, in *VariablesRequest, opts ...grpc.CallOption) (*VariablesResponse, error)
-	// Services lists the instances of a service in the namespace of the job, or
-	// without a name those of all services.
+	// Services lists the instances of a service in the namespace of the job, or of
+	// all services if the name is empty.
 	Services(ctx context.Context, in *ServicesRequest, opts ...grpc.CallOption) (*ServicesResponse, error)
 }
 
@@ -213,31 +215,33 @@ func (c *hostClient) Services(ctx context.Context, in *ServicesRequest, opts ...
 // All implementations must embed UnimplementedHostServer
 // for forward compatibility.
 type HostServer interface {
-	// Exec runs a command in a task and waits for its end.
+	// Exec runs a command in a task and returns when the command has exited.
 	Exec(context.Context, *ExecRequest) (*ExecResponse, error)
-	// Stats samples what a task uses until the call is ended, or the process of the
-	// task has ended. UNAVAILABLE is the end of the agent: ask the next one.
+	// Stats samples the resource usage of a task until the call is cancelled or the
+	// process of the task exits. UNAVAILABLE means that the agent shuts down: the
+	// call can be repeated at the next agent.
 	Stats(*StatsRequest, grpc.ServerStreamingServer[StatsSample]) error
-	// State tells how the allocation and its tasks are.
+	// State returns the state of the allocation and its tasks.
 	State(context.Context, *StateRequest) (*AllocState, error)
-	// Interpolate fills in the references of a text: ${env["X"]}, ${meta.x}, …
+	// Interpolate resolves the references in a text: ${env["X"]}, ${meta.x}, …
 	Interpolate(context.Context, *InterpolateRequest) (*InterpolateResponse, error)
 	// EmitEvent adds an event to a task.
 	EmitEvent(context.Context, *EmitEventRequest) (*Done, error)
-	// Restart, Signal and Kill act on a task, or with the capability of an
-	// allocation and no task on all that run. A task that is killed has failed.
+	// Restart, Signal and Kill act on a task, or on all running tasks if the token
+	// is for an allocation and no task is named. A killed task counts as failed.
 	Restart(context.Context, *RestartRequest) (*Done, error)
 	Signal(context.Context, *SignalRequest) (*Done, error)
 	Kill(context.Context, *KillRequest) (*Done, error)
-	// SetHealth says how the allocation is for its deployment. Once a hook has
-	// said unhealthy, it is; healthy waits for the others that decide.
+	// SetHealth reports the health of the allocation for its deployment. One report
+	// of unhealthy makes the allocation unhealthy; it is healthy when all hooks with
+	// reports_health have reported it healthy.
 	SetHealth(context.Context, *SetHealthRequest) (*Done, error)
-	// Variable and Variables read what the allocation may read. With after they
-	// wait until the index is higher, or the call is ended.
+	// Variable and Variables read variables that the allocation can read. With after
+	// they block until the index is higher or the call is cancelled.
 	Variable(context.Context, *VariableRequest) (*VariableResponse, error)
 	Variables(context.Context, *VariablesRequest) (*VariablesResponse, error)
-	// Services lists the instances of a service in the namespace of the job, or
-	// without a name those of all services.
+	// Services lists the instances of a service in the namespace of the job, or of
+	// all services if the name is empty.
 	Services(context.Context, *ServicesRequest) (*ServicesResponse, error)
 	mustEmbedUnimplementedHostServer()
 }

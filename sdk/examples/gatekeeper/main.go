@@ -48,7 +48,7 @@ func (*gatekeeper) Info() sdk.Info {
 			"memory_max": sdk.Attr("memory_max", "number", false),
 			"owner":      sdk.Attr("owner", "bool", false),
 		}),
-		EveryAlloc: true,
+		AllAllocs: true,
 	}
 }
 

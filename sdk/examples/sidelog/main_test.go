@@ -39,7 +39,7 @@ func (h *host) Exec(_ context.Context, _ sdk.Scope, command []string, _ time.Dur
 func (h *host) EmitEvent(_ context.Context, s sdk.Scope, event sdk.Event) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.said = append(h.said, s.Capability+": "+event.Message)
+	h.said = append(h.said, s.Token+": "+event.Message)
 	return nil
 }
 
@@ -64,20 +64,20 @@ func TestTaskIsLookedAfter(t *testing.T) {
 	s := &sidelog{}
 	s.SetHost(h, sdk.Node{})
 	dir := t.TempDir()
-	grant := sdk.Grant{Capability: "key", Attachment: []byte(`{"command":["ls","-l"],"interval":"1m"}`)}
+	meta := sdk.RequestMeta{Token: "key", Attachment: []byte(`{"command":["ls","-l"],"interval":"1m"}`)}
 	task := sdk.AllocTask{Name: "web"}
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for range 2 { // the second Poststart is from an agent that has restored the task
-		if err := s.Poststart(t.Context(), sdk.TaskPoststartRequest{RequestMeta: grant, Task: task, Dir: sdk.TaskDir{LogDir: dir}}); err != nil {
+		if err := s.Poststart(t.Context(), sdk.TaskPoststartRequest{RequestMeta: meta, Task: task, Dir: sdk.TaskDir{LogDir: dir}}); err != nil {
 			t.Fatal(err)
 		}
 		h.samples <- sdk.TaskUsage{Time: at, CPUPercent: 12.34, MemoryUsage: 3 << 20}
 	}
 	h.samples <- sdk.TaskUsage{Time: at, MemoryUsage: 2 << 20}
-	if err := s.Exited(t.Context(), sdk.TaskExitedRequest{RequestMeta: grant, Task: task}); err != nil {
+	if err := s.Exited(t.Context(), sdk.TaskExitedRequest{RequestMeta: meta, Task: task}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Stop(t.Context(), sdk.TaskStopRequest{RequestMeta: grant, Task: task}); err != nil || len(s.watches) > 0 {
+	if err := s.Stop(t.Context(), sdk.TaskStopRequest{RequestMeta: meta, Task: task}); err != nil || len(s.watches) > 0 {
 		t.Errorf("in the end %d tasks are watched, %v", len(s.watches), err)
 	}
 
@@ -93,7 +93,7 @@ func TestTaskIsLookedAfter(t *testing.T) {
 
 func TestOddIntervalIsRefused(t *testing.T) {
 	for _, text := range []string{"", "soon", "0s", "-1s"} {
-		err := (&sidelog{}).Poststart(t.Context(), sdk.TaskPoststartRequest{RequestMeta: sdk.Grant{Attachment: []byte(`{"interval":"` + text + `"}`)}})
+		err := (&sidelog{}).Poststart(t.Context(), sdk.TaskPoststartRequest{RequestMeta: sdk.RequestMeta{Attachment: []byte(`{"interval":"` + text + `"}`)}})
 		if err == nil || !strings.Contains(err.Error(), "interval: ") {
 			t.Errorf("%q: %v", text, err)
 		}

@@ -55,9 +55,9 @@ func (stamp) Info() sdk.Info {
 
 // write appends a line to the ledger, in a single write call, so that the lines
 // of several tasks do not mix.
-func write(grant sdk.Grant, format string, values ...any) error {
+func write(meta sdk.RequestMeta, format string, values ...any) error {
 	var a attachment
-	if err := grant.Config(&a); err != nil {
+	if err := meta.Config(&a); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(a.Ledger, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
@@ -105,7 +105,7 @@ func (stamp) Exited(_ context.Context, req sdk.TaskExitedRequest) error {
 }
 
 func (stamp) Stop(_ context.Context, req sdk.TaskStopRequest) error {
-	return write(req.RequestMeta, "stop %s visits=%s", req.Task.Name, req.ExistingState["visits"])
+	return write(req.RequestMeta, "stop %s visits=%s", req.Task.Name, req.PreviousState["visits"])
 }
 
 func (stamp) Shutdown(_ context.Context, req sdk.TaskShutdownRequest) error {

@@ -22,17 +22,17 @@ func TestContract(t *testing.T) {
 
 func TestVisitsAreCounted(t *testing.T) {
 	ledger := filepath.Join(t.TempDir(), "ledger")
-	grant := sdk.Grant{Attachment: fmt.Appendf(nil, `{"ledger":%q,"done":true}`, ledger)}
+	meta := sdk.RequestMeta{Attachment: fmt.Appendf(nil, `{"ledger":%q,"done":true}`, ledger)}
 	task := sdk.AllocTask{Name: "web"}
 	var state map[string]string
 	for range 2 {
-		answer, err := stamp{}.Prestart(t.Context(), sdk.TaskPrestartRequest{RequestMeta: grant, Task: task, PreviousState: state, Running: state != nil})
+		answer, err := stamp{}.Prestart(t.Context(), sdk.TaskPrestartRequest{RequestMeta: meta, Task: task, PreviousState: state, Running: state != nil})
 		if err != nil || !answer.Done {
 			t.Fatalf("%+v, %v", answer, err)
 		}
 		state = answer.State
 	}
-	if err := (stamp{}).Stop(t.Context(), sdk.TaskStopRequest{RequestMeta: grant, Task: task, ExistingState: state}); err != nil {
+	if err := (stamp{}).Stop(t.Context(), sdk.TaskStopRequest{RequestMeta: meta, Task: task, PreviousState: state}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := os.ReadFile(ledger)

@@ -100,7 +100,7 @@ class HookServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Describe(self, request, context):
-        """Describe says which moments the plugin takes part in. It is asked once per
+        """Describe returns the hook points of the plugin. It is called once per
         process, before Configure.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -108,8 +108,8 @@ class HookServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Configure(self, request, context):
-        """Configure tells where the host is. It comes again when another agent has
-        taken the plugin over.
+        """Configure passes the address of the host. It is called again when another
+        agent has reattached the plugin.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -124,7 +124,7 @@ class HookServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def UpdateAlloc(self, request, context):
-        """UpdateAlloc: a new version of the allocation has come.
+        """UpdateAlloc: the allocation has a new version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,78 +138,78 @@ class HookServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PreKill(self, request, context):
-        """PreKill: before the first task is killed, or when all have ended. It may
-        come without Prerun, and more than once.
+        """PreKill: before the first task is killed, or when all tasks have exited. It
+        may be called without Prerun, and more than once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Postrun(self, request, context):
-        """Postrun: all tasks have ended for good. It is repeated until it succeeds.
+        """Postrun: no task will run again. The call is repeated until it succeeds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Destroy(self, request, context):
-        """Destroy: the allocation is removed. It is repeated until it succeeds.
+        """Destroy: the allocation is removed. The call is repeated until it succeeds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ShutdownAlloc(self, request, context):
-        """ShutdownAlloc: the agent goes, the tasks stay.
+        """ShutdownAlloc: the agent shuts down, the tasks continue.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Prestart(self, request, context):
-        """Prestart: before every start of the task, until it answers done.
+        """Prestart: before every start of the task, until a response has done set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Poststart(self, request, context):
-        """Poststart: the task has started, or was taken over by another agent.
+        """Poststart: the task has started, or another agent has recovered it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Update(self, request, context):
-        """Update: a new version of the allocation has come.
+        """Update: the allocation has a new version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PreKilling(self, request, context):
-        """PreKilling: before the driver is asked to stop the task.
+        """PreKilling: before the driver stops the task.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Exited(self, request, context):
-        """Exited: the process of the task has ended.
+        """Exited: the process of the task has exited.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Stop(self, request, context):
-        """Stop: the task will never start again. It is repeated until it succeeds.
+        """Stop: the task will never start again. The call is repeated until it succeeds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Shutdown(self, request, context):
-        """Shutdown: the agent goes, the task stays.
+        """Shutdown: the agent shuts down, the task continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

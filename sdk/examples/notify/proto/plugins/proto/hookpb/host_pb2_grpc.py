@@ -80,29 +80,30 @@ class HostServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Exec(self, request, context):
-        """Exec runs a command in a task and waits for its end.
+        """Exec runs a command in a task and returns when the command has exited.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Stats(self, request, context):
-        """Stats samples what a task uses until the call is ended, or the process of the
-        task has ended. UNAVAILABLE is the end of the agent: ask the next one.
+        """Stats samples the resource usage of a task until the call is cancelled or the
+        process of the task exits. UNAVAILABLE means that the agent shuts down: the
+        call can be repeated at the next agent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def State(self, request, context):
-        """State tells how the allocation and its tasks are.
+        """State returns the state of the allocation and its tasks.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Interpolate(self, request, context):
-        """Interpolate fills in the references of a text: ${env["X"]}, ${meta.x}, …
+        """Interpolate resolves the references in a text: ${env["X"]}, ${meta.x}, …
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -116,8 +117,8 @@ class HostServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Restart(self, request, context):
-        """Restart, Signal and Kill act on a task, or with the capability of an
-        allocation and no task on all that run. A task that is killed has failed.
+        """Restart, Signal and Kill act on a task, or on all running tasks if the token
+        is for an allocation and no task is named. A killed task counts as failed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -136,16 +137,17 @@ class HostServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetHealth(self, request, context):
-        """SetHealth says how the allocation is for its deployment. Once a hook has
-        said unhealthy, it is; healthy waits for the others that decide.
+        """SetHealth reports the health of the allocation for its deployment. One report
+        of unhealthy makes the allocation unhealthy; it is healthy when all hooks with
+        reports_health have reported it healthy.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Variable(self, request, context):
-        """Variable and Variables read what the allocation may read. With after they
-        wait until the index is higher, or the call is ended.
+        """Variable and Variables read variables that the allocation can read. With after
+        they block until the index is higher or the call is cancelled.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -158,8 +160,8 @@ class HostServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Services(self, request, context):
-        """Services lists the instances of a service in the namespace of the job, or
-        without a name those of all services.
+        """Services lists the instances of a service in the namespace of the job, or of
+        all services if the name is empty.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
