@@ -131,7 +131,7 @@ func spyOn(t *testing.T, outer, word string) func() string {
 
 // A task of the user nobody has no access to a download of another job, while it
 // runs and after its checksum was compared (R10).
-func TestTaskOfNobodyObtainsNothing(t *testing.T) {
+func TestTaskAsNobodyObtainsNothing(t *testing.T) {
 	for _, c := range []struct {
 		name, file string
 		options    func(sum string) map[string]string

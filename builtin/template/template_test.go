@@ -358,7 +358,7 @@ func TestSignals(t *testing.T) {
 
 // After the death of the process and of the agent, data that have changed in the
 // meantime count as a change; unchanged data do not.
-func TestTakenOver(t *testing.T) {
+func TestRecoveredTemplates(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change bool

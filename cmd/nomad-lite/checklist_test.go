@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,33 +11,31 @@ import (
 	"testing"
 )
 
-// checklistPoints is the number of points in the checklist of the API.
-const checklistPoints = 42
-
 // TestEachPointOfTheChecklistHasATest searches for the numbers of points in the comments of
 // tests and scripts. With -v it prints where each is.
 func TestEachPointOfTheChecklistHasATest(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(`checklist (?:\d+,?\s*(?:#\s*)?)+`)
-	eachHasATest(t, "point %d of the checklist", checklistPoints, named)
+	eachHasATest(t, `(?m)^\| (\d+) \|`, named)
 }
-
-// behaviours is the number of behaviours in the catalogue of the semantics.
-const behaviours = 97
 
 // TestEachBehaviourOfTheCatalogueHasATest searches for their numbers after RS, in comments of
 // tests and in the names of the files that tests read.
 func TestEachBehaviourOfTheCatalogueHasATest(t *testing.T) {
 	t.Parallel()
-	eachHasATest(t, "behaviour RS-%03d", behaviours, regexp.MustCompile(`RS-?\d{3}`))
+	eachHasATest(t, `(?m)^\| RS-(\d{3}) \|`, regexp.MustCompile(`RS-?\d{3}`))
 }
 
-// eachHasATest fails for each number from 1 to n that has no test.
-func eachHasATest(t *testing.T, what string, n int, named *regexp.Regexp) {
+// eachHasATest fails for each row of docs/rules.md that has no test.
+func eachHasATest(t *testing.T, row string, named *regexp.Regexp) {
 	t.Helper()
+	rules, err := os.ReadFile("../../docs/rules.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	number := regexp.MustCompile(`\d+`)
 	tests := make(map[int][]string)
-	err := filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
+	err = filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
 		inTestdata := slices.Contains(strings.Split(path, "/"), "testdata") && filepath.Ext(path) == ".txt"
 		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") && filepath.Ext(path) != ".txtar" && !inTestdata {
 			return err
@@ -63,11 +60,18 @@ func eachHasATest(t *testing.T, what string, n int, named *regexp.Regexp) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := 1; i <= n; i++ {
-		name := fmt.Sprintf(what, i)
-		t.Logf("%s: %s", name, strings.Join(tests[i], ", "))
-		if len(tests[i]) == 0 {
-			t.Errorf("no test is named after %s", name)
+	rows := regexp.MustCompile(row).FindAllSubmatch(rules, -1)
+	if len(rows) == 0 {
+		t.Fatal("docs/rules.md has no such row")
+	}
+	for _, row := range rows {
+		n, err := strconv.Atoi(string(row[1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s %s", row[0], strings.Join(tests[n], ", "))
+		if len(tests[n]) == 0 {
+			t.Errorf("no test names the rule %s", row[0])
 		}
 	}
 }

@@ -3,6 +3,5 @@
 // This package wires the rooms together and is the command line: one file per
 // command, each turning flags into a struct and calling into runtime, plugins
 // or sdk. It holds no logic that another program could want. The hidden
-// commands are the helper processes of design section 4: the same binary,
-// started again.
+// commands are the helper processes: the same binary, started again.
 package main

@@ -404,7 +404,7 @@ func TestAgentThatStopsDuringAnOutageLeavesItsTasks(t *testing.T) {
 	})
 }
 
-func TestExitDuringAnOutageOfTheDriverIsKnown(t *testing.T) {
+func TestExitStatusSurvivesDriverOutage(t *testing.T) {
 	eachDriver(t, func(n *outageNode) {
 		n.submit(n.dir, n.job("work", "batch", fmt.Sprintf("while [ ! -e %s/done ]; do sleep 0.02; done", n.dir), ""))
 		id := n.awaitTask("it runs", "work", isState(model.TaskRunning))

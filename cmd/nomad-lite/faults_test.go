@@ -236,8 +236,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestEveryMomentIsReached checks that the failpoints of all rows exist.
-func TestEveryMomentIsReached(t *testing.T) {
+// TestEachFailpointIsReached checks that the failpoints of all rows exist.
+func TestEachFailpointIsReached(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
 	}

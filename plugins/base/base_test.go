@@ -292,7 +292,7 @@ func FuzzTopology(f *testing.F) {
 	})
 }
 
-func TestWordsKeepsWhatWrapsTheError(t *testing.T) {
+func TestErrorMessageKeepsWrappingText(t *testing.T) {
 	remote := status.Error(codes.Unknown, "no such image")
 	for _, c := range []struct {
 		err  error

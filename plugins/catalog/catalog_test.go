@@ -49,7 +49,7 @@ func list(c *Catalog) []string {
 	return out
 }
 
-func TestWhoMayBeStarted(t *testing.T) {
+func TestStartableFiles(t *testing.T) {
 	files := []string{"hello", "nomad-driver-podman", "other", "raw_exec", "tool.exe", ".hidden", "with space", "README.md"}
 	builtins := []Builtin{{Name: "mock"}, {Name: "raw_exec"}}
 	block := func(names ...string) (out []Block) {

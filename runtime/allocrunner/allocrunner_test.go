@@ -303,7 +303,7 @@ func TestDeniedUserFailsTask(t *testing.T) {
 	}
 }
 
-func TestStatsAreTakenWhileSomebodyAsks(t *testing.T) {
+func TestStatsAreSampledOnDemand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
 		h := start(t, parseJob(t, job("batch", `
@@ -762,7 +762,7 @@ func (d slowDisk) PutTaskState(alloc, task string, s *api.TaskState, h state.Dur
 }
 
 // A task must not start a graceful stop while the kill is being stored.
-func TestKillNeverAsks(t *testing.T) {
+func TestNoGracefulStopWhileKillIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, parseJob(t, jobOf("service", `
 			task "web" {

@@ -389,9 +389,9 @@ func disturb(t *testing.T, job *api.Job, random *rand.Rand) {
 	a.judgeEnd()
 }
 
-// TestEveryMomentOfDeathInAGraph kills the agent in place of each write of a group that
+// TestDeathAtEachStepInAGraph kills the agent in place of each write of a group that
 // uses all extensions. The next agent completes or stops the group.
-func TestEveryMomentOfDeathInAGraph(t *testing.T) {
+func TestDeathAtEachStepInAGraph(t *testing.T) {
 	job := parseJob(t, `job "j" {
 		type = "batch"
 		group "g" {

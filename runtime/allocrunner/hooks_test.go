@@ -332,7 +332,7 @@ func (m *memory) hookData(task, hook string) map[string]string {
 	return m.local[task].Hooks[hook].Data
 }
 
-func TestHandleIsStoredBeforeTheTaskIsSaidToRun(t *testing.T) {
+func TestHandleIsStoredBeforeTaskIsReportedRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &memory{}
 		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) { c.Store = store })
@@ -378,7 +378,7 @@ func (f *fullOnce) PutTask(alloc, task string, local state.LocalState, s *api.Ta
 
 // A refused record of a task is stored when there is space again. Until then no part of
 // it is stored.
-func TestRecordIsStoredWhenThereIsRoomAgain(t *testing.T) {
+func TestRecordIsStoredAfterFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fullOnce{ledger: newLedger(), full: true}
 		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) { c.Store = store })
@@ -402,7 +402,7 @@ func TestRecordIsStoredWhenThereIsRoomAgain(t *testing.T) {
 
 // A refused kill is stored when there is space again: the next agent must not let the
 // task continue.
-func TestKillIsStoredWhenThereIsRoomAgain(t *testing.T) {
+func TestKillIsStoredAfterFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fullOnce{ledger: newLedger()}
 		h := start(t, parseJob(t, job("service", `task "web" {
@@ -502,7 +502,7 @@ func (l *ledger) storedEvents(task string) (types []string) {
 
 // No goroutine waits for the write of an event. A refused event is stored when there is
 // space again, also if nothing else happens to the task.
-func TestRefusedEventIsStoredWhenThereIsRoomAgain(t *testing.T) {
+func TestEventIsStoredAfterFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fullDisk{ledger: newLedger()}
 		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) { c.Store = store })
@@ -840,7 +840,7 @@ func TestShutdownLeavesTheTaskAlone(t *testing.T) {
 
 // A hook that hangs at the end of a task does not delay the shutdown of the agent: the
 // next agent calls it again, and then applies the restart policy.
-func TestShutdownWhileATaskIsSaidToHaveEnded(t *testing.T) {
+func TestShutdownWhileExitIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := taskScript{&script{name: "slow", hang: map[string]bool{"exited": true}}}
 		after := taskScript{&script{name: "after"}}

@@ -799,7 +799,7 @@ func TestUpdatedKillTimeoutApplies(t *testing.T) {
 	})
 }
 
-// Each of these cases restates a restore test of the reference.
+// Each case is a restore of an allocation in one state.
 func TestRestore(t *testing.T) {
 	t.Run("batch that has completed waits for its allocation", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -1064,11 +1064,11 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 	}
 }
 
-// TestEveryMomentOfDeath kills the agent at each of its writes, with and without the
+// TestDeathAtEachStep kills the agent at each of its writes, with and without the
 // plugin, and lets the next agent finish the job. In every case, no task runs twice at
 // the same time, no completed work is repeated, and each process gets one Terminated
 // event.
-func TestEveryMomentOfDeath(t *testing.T) {
+func TestDeathAtEachStep(t *testing.T) {
 	text := jobOf("batch", prestartTask, `
 		restart {
 			attempts = 1
@@ -1183,7 +1183,7 @@ func TestDelayIsNotKeptPastAStart(t *testing.T) {
 	}
 }
 
-func TestInheritGoesOnWhereItWas(t *testing.T) {
+func TestInheritContinuesAtOffset(t *testing.T) {
 	root := t.TempDir()
 	dirs := make([]*allocdir.Dir, 2)
 	for i, id := range []string{"old", "new"} {

@@ -236,7 +236,7 @@ func TestRepeatedCallsWaitForAWhile(t *testing.T) {
 	})
 }
 
-func TestWhatAFailureMeans(t *testing.T) {
+func TestFailuresOfARequest(t *testing.T) {
 	refusal, again := errors.New("no"), driver.Recoverable(errors.New("not yet"))
 	for _, c := range []struct {
 		what        string
@@ -360,7 +360,7 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-func TestDebtsAreSettled(t *testing.T) {
+func TestPendingCleanupIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var broken atomic.Bool
 		broken.Store(true)
@@ -403,7 +403,7 @@ func TestDebtsAreSettled(t *testing.T) {
 
 // The state may be read by an agent of another version. A pending cleanup has the whole
 // allocation, because no other record of it is left.
-func TestDebtIsKept(t *testing.T) {
+func TestPendingCleanupIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := takes(hook.Postrun)
 		d.IncludeAllocJSON = true
@@ -440,7 +440,7 @@ func TestDebtIsKept(t *testing.T) {
 
 // The pending cleanups of a hook that hangs do not delay the cleanups of another hook, new
 // ones included.
-func TestDebtsOfOthersAreSettled(t *testing.T) {
+func TestHangingHookDoesNotDelayOtherCleanup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stage{takes: allPoints, called: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
 			if g.Token == "a/t/stamp" {
@@ -516,7 +516,7 @@ func names(list []hooks.Entry) string {
 	return strings.Join(text, " ")
 }
 
-func TestWhoIsAttached(t *testing.T) {
+func TestAttachedHooks(t *testing.T) {
 	group := "g"
 	alloc := func(job, groupMeta, taskMeta map[string]string) *api.Allocation {
 		return &api.Allocation{ID: "a", JobID: "web-1", TaskGroup: group, Job: &api.Job{Meta: job, TaskGroups: []*api.TaskGroup{{
@@ -770,7 +770,7 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 // An allocation that waits for a plugin emits one event with the reason.
-func TestWaitForPluginIsTold(t *testing.T) {
+func TestWaitForPluginIsAnEvent(t *testing.T) {
 	prestart := func(ctx context.Context, p *Hook) error {
 		_, err := p.Prestart(ctx, hook.TaskPrestartRequest{})
 		return err

@@ -106,7 +106,7 @@ func (h *oldHook) start(t *testing.T, process int, dies bool) *hook.Client {
 
 // A hook that was built before the field "repeated" gets Poststart again after its
 // process or the agent was restarted, and cannot see that it is a repetition.
-func TestHookThatDoesNotKnowRepeated(t *testing.T) {
+func TestHookWithoutRepeatedField(t *testing.T) {
 	for name, test := range map[string]struct {
 		dies bool // dies ends the process in the call, which the host then repeats to the next process
 		sent hook.TaskPoststartRequest

@@ -48,7 +48,7 @@ func (u *unknown) set(name string, up bool) {
 
 // A starting allocation waits for each plugin that may take part in every allocation, and
 // for no plugin that has failed.
-func TestPendingWaitsForWhatNobodyKnows(t *testing.T) {
+func TestPendingWaitsForUnknownPlugins(t *testing.T) {
 	const slow, broken = "plugin slow, which may be a hook of every allocation,", "plugin broken, which may be a hook of every allocation,"
 	for what, c := range map[string]struct {
 		plugins     []string

@@ -107,7 +107,7 @@ func latest(t *testing.T, h *Stats, want uint64) {
 	synctest.Wait()
 }
 
-func TestStatsAreTakenWhileSomebodyAsks(t *testing.T) {
+func TestStatsAreSampledOnDemand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &sampler{begin: time.Now()}
 		h := NewStats(s.source, time.Second, hclog.NewNullLogger())
@@ -153,7 +153,7 @@ func TestStatsAreTakenWhileSomebodyAsks(t *testing.T) {
 	})
 }
 
-func TestStatsAskersShareAStream(t *testing.T) {
+func TestStatsRequestsShareAStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &sampler{begin: time.Now()}
 		h := NewStats(s.source, time.Second, hclog.NewNullLogger())
@@ -192,7 +192,7 @@ func TestStatsDoNotWaitForAMuteDriver(t *testing.T) {
 	})
 }
 
-func TestStatsAsksAgain(t *testing.T) {
+func TestStatsRetries(t *testing.T) {
 	final := &driver.Error{Err: errors.New("stats not implemented for driver")}
 	for _, c := range []struct {
 		name   string
@@ -249,7 +249,7 @@ func TestStatsAsksAgain(t *testing.T) {
 	}
 }
 
-func TestStatsAskTheNextProcessAgain(t *testing.T) {
+func TestStatsContinueWithNextProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
 		h := NewStats(func(context.Context, time.Duration) (<-chan *driver.TaskStats, error) {

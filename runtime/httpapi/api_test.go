@@ -289,7 +289,7 @@ func TestBlockingQuery(t *testing.T) {
 	}
 }
 
-func TestServeEndsWhatWaits(t *testing.T) {
+func TestServeEndsBlockingRequests(t *testing.T) {
 	f := newFixture(t, nil)
 	asked := make(chan struct{})
 	f.routes = []route{{"GET", "/v1/job/{id...}", func(a *API, r *request) (any, error) {

@@ -180,7 +180,7 @@ func TestEventStream(t *testing.T) {
 	})
 }
 
-// Traefik watches services with these requests, section 8.3.
+// Traefik watches services with these requests.
 func TestWatchOfTraefik(t *testing.T) {
 	f := newFixture(t, nil)
 	client, err := api.NewClient(&api.Config{Address: "http://" + f.listen(t)})

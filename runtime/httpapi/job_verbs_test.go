@@ -22,7 +22,7 @@ func answers(t *testing.T, err error, code int, want string) {
 	}
 }
 
-// Errors of section 1.8 for jobs, evaluations and deployments.
+// Errors for jobs, evaluations and deployments.
 func TestJobRefusals(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)

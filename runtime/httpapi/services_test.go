@@ -153,7 +153,7 @@ func TestChooseServices(t *testing.T) {
 	}
 }
 
-// Requests of Traefik, section 8.3, and of Prometheus, section 8.4.
+// Requests of Traefik and of Prometheus.
 func TestDiscoveryOfOthers(t *testing.T) {
 	f := withServices(t)
 	for _, c := range []struct{ client, list, service string }{

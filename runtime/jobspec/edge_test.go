@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// jobWith returns the skeleton J(x) of the reference: a job with one task.
+// jobWith returns a job with one task.
 func jobWith(x string) string {
 	return "job \"j\" {\ngroup \"g\" {\ntask \"t\" {\ndriver = \"d\"\n" + x + "\n}\n}\n}\n"
 }
@@ -143,60 +143,58 @@ func runEdges(t *testing.T, edges []edge) {
 	}
 }
 
-// TestNumberedEdgeCases has the rows of section 10 of the reference about parsing. Package model
-// tests the rows about validation; rows about a running job, plan and the HTTP API are tested in
-// their packages.
-func TestNumberedEdgeCases(t *testing.T) {
+// TestParsingEdgeCases has parsing alone: package model tests validation.
+func TestParsingEdgeCases(t *testing.T) {
 	runEdges(t, []edge{
-		{name: "JS-01 HCL JSON that begins with a line end is native", text: "\n{\"job\":{\"j\":{}}}",
+		{name: "HCL JSON that begins with a line end is native", text: "\n{\"job\":{\"j\":{}}}",
 			errors: []string{"in.hcl:2,1-2: Argument or block definition required; An argument or block definition is required here."}},
-		{name: "JS-02 references survive in HCL JSON", text: `{"job":{"j":{"group":{"g":{"task":{"t":{"driver":"d","config":{"args":["-c","${attr.kernel.name}"]}}}}}}}}`,
+		{name: "references survive in HCL JSON", text: `{"job":{"j":{"group":{"g":{"task":{"t":{"driver":"d","config":{"args":["-c","${attr.kernel.name}"]}}}}}}}}`,
 			at: config + ".args", want: `["-c","${attr.kernel.name}"]`},
-		{name: "JS-03 an object in HCL JSON stays an object", text: `{"job":{"j":{"group":{"g":{"task":{"t":{"config":{"m":{"a":1}}}}}}}}}`,
+		{name: "an object in HCL JSON stays an object", text: `{"job":{"j":{"group":{"g":{"task":{"t":{"config":{"m":{"a":1}}}}}}}}}`,
 			at: config, want: `{"m":{"a":1}}`},
-		{name: "JS-03 an object literal in native syntax is a list", text: configOf("m = { a = 1 }"), at: config, want: `{"m":[{"a":1}]}`},
-		{name: "JS-04 labels in config nest", text: configOf("lab \"two\" \"three\" { a = 2 }"), at: config, want: `{"lab":[{"two":[{"three":[{"a":2}]}]}]}`},
-		{name: "JS-05 a null in config is dropped at the top", text: configOf("a = null\nb = [null]"), at: config, want: `{"b":[null]}`},
-		{name: "JS-06 a block in config wins over an attribute", text: configOf("a = 1\na { b = 1 }"), at: config, want: `{"a":[{"b":1}]}`},
-		{name: "JS-07 a dynamic block in config is data", text: configOf("dynamic \"port\" {\nfor_each = [1,2]\ncontent { x = port.value }\n}"),
+		{name: "an object literal in native syntax is a list", text: configOf("m = { a = 1 }"), at: config, want: `{"m":[{"a":1}]}`},
+		{name: "labels in config nest", text: configOf("lab \"two\" \"three\" { a = 2 }"), at: config, want: `{"lab":[{"two":[{"three":[{"a":2}]}]}]}`},
+		{name: "a null in config is dropped at the top", text: configOf("a = null\nb = [null]"), at: config, want: `{"b":[null]}`},
+		{name: "a block in config wins over an attribute", text: configOf("a = 1\na { b = 1 }"), at: config, want: `{"a":[{"b":1}]}`},
+		{name: "a dynamic block in config is data", text: configOf("dynamic \"port\" {\nfor_each = [1,2]\ncontent { x = port.value }\n}"),
 			at: config, want: `{"dynamic":[{"port":[{"content":[{"x":"${port.value}"}],"for_each":[1,2]}]}]}`},
-		{name: "JS-08 functions act on the text of a reference", text: configOf(`a = "${upper(attr.kernel.name)}"`), at: config, want: `{"a":"${ATTR.KERNEL.NAME}"}`},
-		{name: "JS-09 an escaped reference looks like a surviving one", text: configOf("a = \"$${attr.foo}\"\nb = \"${attr.foo}\""), at: config, want: `{"a":"${attr.foo}","b":"${attr.foo}"}`},
-		{name: "JS-10 arithmetic on a reference", text: configOf(`a = "${NOMAD_PORT_http + 1}"`),
+		{name: "functions act on the text of a reference", text: configOf(`a = "${upper(attr.kernel.name)}"`), at: config, want: `{"a":"${ATTR.KERNEL.NAME}"}`},
+		{name: "an escaped reference looks like a surviving one", text: configOf("a = \"$${attr.foo}\"\nb = \"${attr.foo}\""), at: config, want: `{"a":"${attr.foo}","b":"${attr.foo}"}`},
+		{name: "arithmetic on a reference", text: configOf(`a = "${NOMAD_PORT_http + 1}"`),
 			errors: []string{"Invalid operand; Unsuitable value for left operand: a number is required., and 1 other diagnostic(s)"}},
-		{name: "JS-11 a bare number is nanoseconds", text: jobWith("kill_timeout = 10"), at: task + ".KillTimeout", want: `10`},
-		{name: "JS-12 days are no duration", text: jobWith(`kill_timeout = "1d"`),
+		{name: "a bare number is nanoseconds", text: jobWith("kill_timeout = 10"), at: task + ".KillTimeout", want: `10`},
+		{name: "days are no duration", text: jobWith(`kill_timeout = "1d"`),
 			errors: []string{`Unsuitable value type; Unsuitable duration value: time: unknown unit "d" in duration "1d"`}},
-		{name: "JS-13 any is no type", text: "variable \"x\" {\n type = any\n}\njob \"j\" {}\n",
+		{name: "any is no type", text: "variable \"x\" {\n type = any\n}\njob \"j\" {}\n",
 			errors: []string{`Invalid type specification; The keyword "any" cannot be used in this type specification: an exact type is required.`}},
-		{name: "JS-14 an unset variable", text: "variable \"x\" {}\njob \"j\" {}\n",
+		{name: "an unset variable", text: "variable \"x\" {}\njob \"j\" {}\n",
 			errors: []string{`in.hcl:1,1-13: Unset variable "x"; A used variable must be set or have a default value; see https://developer.hashicorp.com/nomad/docs/reference/hcl2/variables  for details.`}},
-		{name: "JS-15 text for a bool is an expression", text: "variable \"x\" {\n type = bool\n}\njob \"j\" {}\n", vars: []string{"x=yes"},
+		{name: "text for a bool is an expression", text: "variable \"x\" {\n type = bool\n}\njob \"j\" {}\n", vars: []string{"x=yes"},
 			errors: []string{"<value for var.x from arguments>:1,1-4: Variables not allowed; Variables may not be used here."}},
-		{name: "JS-16 the command line wins", text: "variable \"x\" {}\njob \"j\" {\nmeta {\n a = var.x\n}\n}\n", environ: []string{"NOMAD_VAR_x=e"}, files: []string{`x = "f"`}, vars: []string{"x=c"}, at: "Meta.a", want: `"c"`},
-		{name: "JS-16 a variable file wins over the environment", text: "variable \"x\" {}\njob \"j\" {\nmeta {\n a = var.x\n}\n}\n", environ: []string{"NOMAD_VAR_x=e"}, files: []string{`x = "f"`}, at: "Meta.a", want: `"f"`},
-		{name: "JS-16 a later variable file wins", text: "variable \"x\" {}\njob \"j\" {\nmeta {\n a = var.x\n}\n}\n", files: []string{`x = "f"`, `x = "g"`}, at: "Meta.a", want: `"g"`},
-		{name: "JS-17 -var without an equals sign is dropped", text: "variable \"x\" {\n default = 1\n}\njob \"j\" {\nmeta {\n a = var.x\n}\n}\n", vars: []string{"x"}, at: "Meta.a", want: `"1"`},
-		{name: "JS-18 a later local wins", text: "locals {\n b = 1\n}\nlocals {\n b = 2\n}\njob \"j\" {\nmeta {\n a = local.b\n}\n}\n", at: "Meta.a", want: `"2"`, warnings: []string{"Duplicate local"}},
+		{name: "the command line wins", text: "variable \"x\" {}\njob \"j\" {\nmeta {\n a = var.x\n}\n}\n", environ: []string{"NOMAD_VAR_x=e"}, files: []string{`x = "f"`}, vars: []string{"x=c"}, at: "Meta.a", want: `"c"`},
+		{name: "a variable file wins over the environment", text: "variable \"x\" {}\njob \"j\" {\nmeta {\n a = var.x\n}\n}\n", environ: []string{"NOMAD_VAR_x=e"}, files: []string{`x = "f"`}, at: "Meta.a", want: `"f"`},
+		{name: "a later variable file wins", text: "variable \"x\" {}\njob \"j\" {\nmeta {\n a = var.x\n}\n}\n", files: []string{`x = "f"`, `x = "g"`}, at: "Meta.a", want: `"g"`},
+		{name: "-var without an equals sign is dropped", text: "variable \"x\" {\n default = 1\n}\njob \"j\" {\nmeta {\n a = var.x\n}\n}\n", vars: []string{"x"}, at: "Meta.a", want: `"1"`},
+		{name: "a later local wins", text: "locals {\n b = 1\n}\nlocals {\n b = 2\n}\njob \"j\" {\nmeta {\n a = local.b\n}\n}\n", at: "Meta.a", want: `"2"`, warnings: []string{"Duplicate local"}},
 		{name: "the weight of an affinity is at most 100", text: "job \"j\" {\naffinity {\nattribute = \"x\"\nvalue = \"y\"\nweight = 300\n}\n}\n",
 			errors: []string{"in.hcl:5,10-13: Weight out of range; The weight of an affinity must be between -100 and 100, not 300."}},
 		{name: "the weight of an affinity is at least -100", text: "job \"j\" {\naffinity {\nweight = -101\n}\n}\n", errors: []string{"not -101."}},
 		{name: "set_contains_any is the operator of a constraint", text: "job \"j\" {\nconstraint {\nattribute = \"${attr.x}\"\nset_contains_any = \"a\"\n}\n}\n",
 			at: "Constraints.0", want: `{"LTarget":"${attr.x}","RTarget":"a","Operand":"set_contains_any"}`},
-		{name: "JS-21 reserved_ports is lost beside a port", text: "job \"j\" {\ngroup \"g\" {\nnetwork {\nport \"a\" {}\nreserved_ports \"q\" { static = 1 }\n}\n}\n}\n",
+		{name: "reserved_ports is lost beside a port", text: "job \"j\" {\ngroup \"g\" {\nnetwork {\nport \"a\" {}\nreserved_ports \"q\" { static = 1 }\n}\n}\n}\n",
 			at: "TaskGroups.0.Networks.0.ReservedPorts", want: `null`, warnings: []string{"reserved_ports"}},
-		{name: "JS-21 the port stays", text: "job \"j\" {\ngroup \"g\" {\nnetwork {\nport \"a\" {}\nreserved_ports \"q\" { static = 1 }\n}\n}\n}\n",
+		{name: "the port stays", text: "job \"j\" {\ngroup \"g\" {\nnetwork {\nport \"a\" {}\nreserved_ports \"q\" { static = 1 }\n}\n}\n}\n",
 			at: "TaskGroups.0.Networks.0.DynamicPorts.0.Label", want: `"a"`},
-		{name: "JS-22 a task in the job comes before the groups", text: "job \"j\" {\ngroup \"g\" {}\ntask \"solo\" {}\n}\n", at: "TaskGroups.0.Name", want: `"solo"`},
-		{name: "JS-22 and its group holds it", text: "job \"j\" {\ngroup \"g\" {}\ntask \"solo\" {}\n}\n", at: "TaskGroups.0.Tasks.0.Name", want: `"solo"`},
-		{name: "JS-38 a file is looked up in the working directory", text: configOf(`a = file("only-in-sub.txt")`), errors: []string{"no file exists at only-in-sub.txt"}},
-		{name: "JS-39 without strictness an undeclared variable is skipped", text: "job \"j\" {}\n", files: []string{"zz = 1"}, lax: true, at: "ID", want: `"j"`},
-		{name: "JS-40 two arguments in one line", text: jobWith(`env { A = "x" B = "y" }`),
+		{name: "a task in the job comes before the groups", text: "job \"j\" {\ngroup \"g\" {}\ntask \"solo\" {}\n}\n", at: "TaskGroups.0.Name", want: `"solo"`},
+		{name: "and its group holds it", text: "job \"j\" {\ngroup \"g\" {}\ntask \"solo\" {}\n}\n", at: "TaskGroups.0.Tasks.0.Name", want: `"solo"`},
+		{name: "a file is looked up in the working directory", text: configOf(`a = file("only-in-sub.txt")`), errors: []string{"no file exists at only-in-sub.txt"}},
+		{name: "without strictness an undeclared variable is skipped", text: "job \"j\" {}\n", files: []string{"zz = 1"}, lax: true, at: "ID", want: `"j"`},
+		{name: "two arguments in one line", text: jobWith(`env { A = "x" B = "y" }`),
 			errors: []string{"Invalid single-argument block definition; A single-line block definition must end with a closing brace immediately after its single argument definition."}},
 	})
 }
 
-// TestForms is section 1.1 to 1.3.
+// TestForms has the forms of a job file: one job, in native syntax or JSON.
 func TestForms(t *testing.T) {
 	runEdges(t, []edge{
 		{name: "1.1 spaces before the brace are skipped", text: `   {"job":{"j":{}}}`, at: "ID", want: `"j"`},
@@ -226,7 +224,7 @@ func TestForms(t *testing.T) {
 	})
 }
 
-// TestVariables is section 1.4.
+// TestVariables has the types, sources and errors of input variables.
 func TestVariables(t *testing.T) {
 	with := func(decl string) string {
 		return "variable \"x\" {\n" + decl + "\n}\njob \"j\" {\n meta {\n a = jsonencode(var.x)\n}\n}\n"
@@ -317,7 +315,7 @@ func dynamicGroup(name, meta string) string {
 		`,"Services":null,"ShutdownDelay":null,"MaxRunDuration":null,"StopAfterClientDisconnect":null,"MaxClientDisconnect":null,"Scaling":null,"Consul":null,"PreventRescheduleOnLost":null}`
 }
 
-// TestReferencesSurvive is the table of section 1.9.
+// TestReferencesSurvive has the references that the agent resolves and the parser keeps.
 func TestReferencesSurvive(t *testing.T) {
 	value := func(name, written, want string) edge {
 		return edge{name: "1.9 " + name, text: configOf("v = " + written), at: config + ".v", want: want}
@@ -351,7 +349,7 @@ func TestReferencesSurvive(t *testing.T) {
 	})
 }
 
-// TestMorePointsOfTheDialect is section 1.9.1.
+// TestMorePointsOfTheDialect has deviations of the dialect from HCL.
 func TestMorePointsOfTheDialect(t *testing.T) {
 	value := func(name, written, want string) edge {
 		return edge{name: "1.9.1 " + name, text: "variable \"m\" {\n type = map(map(string))\n default = {\n b = {\n k = \"2\"\n}\n a = {\n k = \"1\"\n}\n}\n}\nlocals {\n o = {\n a = 1\n}\n k = \"x\"\n}\n" + configOf("v = "+written), at: config + ".v", want: want}
@@ -398,7 +396,7 @@ func TestMorePointsOfTheDialect(t *testing.T) {
 	}
 }
 
-// TestBlockForms is section 1.10 and the head of section 2.
+// TestBlockForms has blocks and attributes that have more than one form.
 func TestBlockForms(t *testing.T) {
 	runEdges(t, []edge{
 		{name: "1.10 attribute form", text: jobWith(`env = { "a.b" = 1, c = true, d = 1.50, e = 1e3 }`), at: env, want: `{"a.b":"1","c":"true","d":"1.5","e":"1000"}`},
@@ -436,7 +434,7 @@ func TestBlockForms(t *testing.T) {
 	})
 }
 
-// TestNormalisation is section 1.11.
+// TestNormalisation has the values that the parser changes.
 func TestNormalisation(t *testing.T) {
 	network := func(ports string) string { return "job \"j\" {\n group \"g\" {\n network {\n" + ports + "\n}\n}\n}\n" }
 	const net = "TaskGroups.0.Networks.0"
@@ -476,7 +474,7 @@ func TestNormalisation(t *testing.T) {
 	})
 }
 
-// TestScalars is section 4.
+// TestScalars has the conversions of scalar values.
 func TestScalars(t *testing.T) {
 	runEdges(t, []edge{
 		{name: "a duration of parts", text: jobWith(`kill_timeout = "1h2m3.5s"`), at: task + ".KillTimeout", want: `3723500000000`},
@@ -497,7 +495,7 @@ func TestScalars(t *testing.T) {
 	})
 }
 
-// TestSchemaless is section 8.1.
+// TestSchemaless has bodies without a schema, such as config.
 func TestSchemaless(t *testing.T) {
 	value := func(written, want string) edge {
 		return edge{name: "8.1 " + strings.ReplaceAll(written, "\n", " "), text: configOf(written), at: config, want: want}
@@ -557,7 +555,7 @@ in.hcl:1,1-1: Missing job block; A job block is required`},
 	}
 }
 
-// TestDiagnosticText is section 1.12.
+// TestDiagnosticText has the texts of diagnostics.
 func TestDiagnosticText(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"errors of a body are lines", "job \"j\" {\n aaaa = 1\n bbbb = 2\n}\n", "in.hcl:2,2-6: Unsupported argument; An argument named \"aaaa\" is not expected here.\nin.hcl:3,2-6: Unsupported argument; An argument named \"bbbb\" is not expected here."},

@@ -12,8 +12,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// data reads a native body without a schema, such as config { }. Its rules are section 8.1 of the
-// job specification reference: a block is a list of maps, and so is an object written directly as
+// data reads a native body without a schema, such as config { }. A block is a list of maps, and so is an object written directly as
 // the value of an attribute. If an attribute and a block have the same name, the block wins.
 func (b *nativeBody) data(ctx *hcl.EvalContext) (map[string]any, hcl.Diagnostics) {
 	return nativeData(b.syntax, ctx, true)

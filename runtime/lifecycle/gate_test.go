@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 )
 
-func TestGateLetsPassWhoWaitsAndWhoComesLater(t *testing.T) {
+func TestOpenGateLetsAllPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g Gate
 		var passed atomic.Int32

@@ -283,7 +283,7 @@ func TestForeignFilesAreNotWrittenTo(t *testing.T) {
 	}
 }
 
-func TestNamesThatATaskHasTaken(t *testing.T) {
+func TestNamesThatATaskUses(t *testing.T) {
 	t.Parallel()
 	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 1000, MaxFileSize: 10})
 	feed(t, s, w, tl, "000000000\n")

@@ -27,7 +27,7 @@ func TestValidateConstraint(t *testing.T) {
 		{"distinct_property of text", constraint("${attr.x}", "distinct_property", "x"), one(`Failed to convert RTarget "x" to uint64: strconv.ParseUint: parsing "x": invalid syntax`)},
 		{"distinct_property by default", constraint("${meta.rack}", "distinct_property", ""), nil},
 		{"an unknown operator", constraint("${attr.x}", "~", "y"), one(`Unknown constraint type "~"`)},
-		{"JS-20 an operator that is left out", constraint("${attr.x}", "=", ""), one(`Operator "=" requires an RTarget`)},
+		{"an operator that is left out", constraint("${attr.x}", "=", ""), one(`Operator "=" requires an RTarget`)},
 
 		{"a literal", constraint("x", "=", "y"), nil},
 		{"no attribute", constraint("", "=", "y"), one("no attribute provided but is required by operator")},
@@ -54,7 +54,7 @@ func TestValidateAffinity(t *testing.T) {
 	}
 	runFaults(t, []faultCase{
 		{"by default", affinity(api.Affinity{LTarget: "${attr.x}", RTarget: "y"}), nil},
-		{"JS-19 what Nomad makes of the weight 300", affinity(api.Affinity{LTarget: "x", RTarget: "y", Weight: new(int8(44))}), nil},
+		{"what Nomad makes of the weight 300", affinity(api.Affinity{LTarget: "x", RTarget: "y", Weight: new(int8(44))}), nil},
 		{"no weight", affinity(api.Affinity{LTarget: "x", RTarget: "y", Weight: new(int8(0))}), one("Affinity weight cannot be zero")},
 		{"too much weight", affinity(api.Affinity{LTarget: "x", RTarget: "y", Weight: new(int8(101))}), one("Affinity weight must be within the range [-100,100]")},
 		{"no attribute", affinity(api.Affinity{RTarget: "y"}), one("No LTarget provided but is required")},

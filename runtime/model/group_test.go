@@ -25,7 +25,7 @@ func TestValidateGroup(t *testing.T) {
 		}, nil},
 		{"a task without name", func(f *fixture) { f.task.Name = "" }, []string{"Task 1 missing name", "Missing task name"}},
 		{"two tasks of one name", func(f *fixture) { f.group.Tasks = append(f.group.Tasks, &api.Task{Name: "t", Driver: "d"}) }, one("Task 2 redefines 't' from task 1")},
-		{"JS-23, RS-022 only a prestart task", func(f *fixture) { f.task.Lifecycle = &api.TaskLifecycle{Hook: "prestart"} }, one("Task group g must have at least one main task")},
+		{"RS-022 only a prestart task", func(f *fixture) { f.task.Lifecycle = &api.TaskLifecycle{Hook: "prestart"} }, one("Task group g must have at least one main task")},
 		{"two leaders", func(f *fixture) {
 			f.task.Leader = true
 			f.group.Tasks = append(f.group.Tasks, &api.Task{Name: "u", Driver: "d", Leader: true})
@@ -77,7 +77,7 @@ func TestValidateRestart(t *testing.T) {
 			one("Nomad can't restart the TaskGroup 10 times in an interval of 1m0s with a delay of 15s")},
 		{"attempts that overflow", restart(api.RestartPolicy{Attempts: new(1 << 40), Interval: new(time.Minute), Delay: new(time.Hour)}),
 			one("Nomad can't restart the TaskGroup 1099511627776 times in an interval of 1m0s with a delay of 1h0m0s")},
-		{"JS-25 a task may have any policy", func(f *fixture) {
+		{"a task may have any policy", func(f *fixture) {
 			f.task.RestartPolicy = &api.RestartPolicy{Mode: new("x"), Interval: new(time.Second)}
 		}, nil},
 	})
@@ -94,7 +94,7 @@ func TestValidateReschedule(t *testing.T) {
 	}
 	const forever = 1<<63 - 1
 	runFaults(t, []faultCase{
-		{"JS-24 attempts beside the default of unlimited", policy(api.ReschedulePolicy{Attempts: new(3), Interval: new(time.Hour)}),
+		{"attempts beside the default of unlimited", policy(api.ReschedulePolicy{Attempts: new(3), Interval: new(time.Hour)}),
 			[]string{"Reschedule Policy with Attempts = 3, Interval = 1h0m0s, and Unlimited = true is ambiguous", "If Attempts >0, Unlimited cannot also be set to true"}},
 		{"attempts without interval", limited("constant", 1, 0, 5*time.Second, 0),
 			[]string{"Interval must be a non zero value if Attempts > 0", "Interval cannot be less than 15s (got 0s)"}},
@@ -143,7 +143,7 @@ func TestValidateUpdate(t *testing.T) {
 		{"auto_promote without canary", update(api.UpdateStrategy{AutoPromote: new(true)}), one("Auto Promote requires a Canary count greater than zero")},
 		{"no stagger", update(api.UpdateStrategy{Stagger: new(time.Duration(0))}), one("Stagger must be greater than zero: 0s")},
 		{"canary in a system job", func(f *fixture) { f.jobType("system"); f.group.Update = &api.UpdateStrategy{Canary: new(1)} }, nil},
-		{"JS-28 in a batch job", func(f *fixture) { f.jobType("batch"); f.job.Update = &api.UpdateStrategy{MaxParallel: new(0)} }, one(`Job type "batch" does not allow update block`)},
+		{"in a batch job", func(f *fixture) { f.jobType("batch"); f.job.Update = &api.UpdateStrategy{MaxParallel: new(0)} }, one(`Job type "batch" does not allow update block`)},
 		{"in the group of a sysbatch job", func(f *fixture) { f.jobType("sysbatch"); f.group.Update = &api.UpdateStrategy{} }, one(`Job type "sysbatch" does not allow update block`)},
 	})
 }
@@ -209,7 +209,7 @@ func TestValidateVolume(t *testing.T) {
 	runFaults(t, []faultCase{
 		{"a host volume and its mount", volume(api.VolumeRequest{Type: "host", Source: "s"}, &api.VolumeMount{Volume: new("v"), Destination: new("/x")}), nil},
 		// Nomad drops a volume of an unknown type.
-		{"JS-26 a volume of an unknown type", volume(api.VolumeRequest{Type: "x", Source: "s"}), one("volume has unrecognized type x")},
+		{"a volume of an unknown type", volume(api.VolumeRequest{Type: "x", Source: "s"}), one("volume has unrecognized type x")},
 		{"no source", host(func(v *api.VolumeRequest) { v.Source = "" }), one("volume has an empty source")},
 		{"per_alloc and sticky", host(func(v *api.VolumeRequest) { v.PerAlloc, v.Sticky = true, true }), one("volume cannot be per_alloc and sticky at the same time")},
 		{"per_alloc with canaries", func(f *fixture) {

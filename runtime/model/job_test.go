@@ -26,7 +26,7 @@ func TestValidateJob(t *testing.T) {
 		{"the internal type", func(f *fixture) { f.jobType("_core") }, one("job type cannot be core")},
 		{"priority above the limit", func(f *fixture) { f.job.Priority = new(101) }, one("job priority must be between [1, 100]")},
 		{"priority below the limit", func(f *fixture) { f.job.Priority = new(-1) }, one("job priority must be between [1, 100]")},
-		{"JS-27 priority 0 means the default", func(f *fixture) { f.job.Priority = new(0) }, nil},
+		{"priority 0 means the default", func(f *fixture) { f.job.Priority = new(0) }, nil},
 		{"an empty datacenter", func(f *fixture) { f.job.Datacenters = []string{""} }, one("Job datacenter must be non-empty string")},
 		{"no datacenters mean all", func(f *fixture) { f.job.Datacenters = []string{} }, nil},
 		{"a payload in a registration", func(f *fixture) { f.job.Payload = []byte("x") }, one("job can't be submitted with a payload, only dispatched")},

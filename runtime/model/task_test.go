@@ -31,7 +31,7 @@ func TestValidateTask(t *testing.T) {
 		{"a name with a blank", func(f *fixture) { f.task.Name = "a b" }, nil},
 		{"no driver", func(f *fixture) { f.task.Driver = "" }, one("Missing task driver")},
 		{"negative kill_timeout", func(f *fixture) { f.task.KillTimeout = new(-time.Second) }, one("KillTimeout must be a positive value")},
-		{"JS-11 a kill_timeout of nanoseconds", func(f *fixture) { f.task.KillTimeout = new(time.Duration(10)) }, nil},
+		{"a kill_timeout of nanoseconds", func(f *fixture) { f.task.KillTimeout = new(time.Duration(10)) }, nil},
 		{"kill_timeout above progress_deadline", func(f *fixture) { f.task.KillTimeout = new(11 * time.Minute) }, one("KillTimout (11m0s) longer than the group's ProgressDeadline (10m0s)")},
 		{"kill_timeout without progress_deadline", func(f *fixture) {
 			f.task.KillTimeout = new(11 * time.Minute)
@@ -77,7 +77,7 @@ func TestValidateResources(t *testing.T) {
 	}
 	runFaults(t, []faultCase{
 		{"no cpu", resources(api.Resources{CPU: new(0)}), one("minimum CPU value is 1; got 0")},
-		{"JS-29 no cores, and so no cpu", resources(api.Resources{Cores: new(0)}), one("minimum CPU value is 1; got 0")},
+		{"no cores, and so no cpu", resources(api.Resources{Cores: new(0)}), one("minimum CPU value is 1; got 0")},
 		{"cores", resources(api.Resources{Cores: new(1)}), nil},
 		{"cpu and cores", resources(api.Resources{CPU: new(1), Cores: new(1)}), one("Task can only ask for 'cpu' or 'cores' resource, not both.")},
 		{"negative cores", resources(api.Resources{CPU: new(1), Cores: new(-1)}), one("cores value (-1) cannot be negative")},
@@ -122,10 +122,10 @@ func TestValidateTemplate(t *testing.T) {
 	runFaults(t, []faultCase{
 		{"nothing", func(f *fixture) { f.task.Templates = []*api.Template{{}} },
 			[]string{"Must specify a source path or have an embedded template", "Must specify a destination for the template"}},
-		{"JS-30 a destination beside the task", dest("../x"), nil},
+		{"a destination beside the task", dest("../x"), nil},
 		{"a destination that comes back", dest("local/../../x"), nil},
-		{"JS-30 a destination above the allocation", dest("../../x"), one("destination escapes allocation directory")},
-		{"JS-30 an absolute destination", dest("/etc/zz"), nil},
+		{"a destination above the allocation", dest("../../x"), one("destination escapes allocation directory")},
+		{"an absolute destination", dest("/etc/zz"), nil},
 		{"an unknown change mode", template(func(t *api.Template) { t.ChangeMode = new("x") }), one("Invalid change mode. Must be one of the following: noop, signal, script, restart")},
 		{"a signal for an env template", template(func(t *api.Template) { t.ChangeMode, t.Envvars = new("signal"), new(true) }), one("cannot use signals with env var templates")},
 		{"a script that is missing", template(func(t *api.Template) { t.ChangeMode = new("script") }), one("must specify change script configuration value when change mode is script")},

@@ -89,7 +89,7 @@ func TestWarnings(t *testing.T) {
 		{"disk of a task", func(f *fixture) { f.task.Resources = &api.Resources{DiskMB: new(1)} }, task("disk of a task has no effect. Use the ephemeral_disk block of the group instead")},
 		{"an empty mount", func(f *fixture) { f.task.VolumeMounts = []*api.VolumeMount{{}} }, task("an empty volume_mount has no effect")},
 		{"enabled of logs", func(f *fixture) { f.task.LogConfig = &api.LogConfig{Enabled: new(false)} }, task("enabled has no effect in a logs block. Use disabled instead")},
-		{"JS-25 an unsound restart policy of a task", func(f *fixture) { f.task.RestartPolicy = &api.RestartPolicy{Mode: new("x")} },
+		{"an unsound restart policy of a task", func(f *fixture) { f.task.RestartPolicy = &api.RestartPolicy{Mode: new("x")} },
 			task("the restart policy of the task is not sound: 1 error occurred:\n\t* Unsupported restart mode: \"x\"")},
 		{"a prestart task that leads", func(f *fixture) { f.task.Leader, f.task.Lifecycle = true, &api.TaskLifecycle{Hook: "prestart"} },
 			task("a prestart task is the leader: when it has ended, the other tasks of the group are stopped, even before the main tasks have started")},

@@ -285,7 +285,7 @@ func TestPlan(t *testing.T) {
 			return p
 		}, ""},
 
-		// 14.5, RS-032
+		// RS-032
 		{"somebody stops an allocation", func() *planCase {
 			return newCase("batch", nil).alloc(1, running).alloc(0, running, func(a *api.Allocation) { a.DesiredTransition.Migrate = new(true) })
 		}, "stop a2 (alloc is being migrated); place g[0] v0 for a2"},

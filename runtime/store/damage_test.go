@@ -409,7 +409,7 @@ func TestLostIndexNeverGoesBack(t *testing.T) {
 	}
 }
 
-func TestUnknownTableIsLeftAlone(t *testing.T) {
+func TestUnknownTableIsKept(t *testing.T) {
 	t.Parallel()
 	s := open(t, temp(t))
 	update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })

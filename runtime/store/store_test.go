@@ -529,9 +529,9 @@ func TestTaskStatesOfAllocations(t *testing.T) {
 	}
 }
 
-// TestHaste checks that a record waits for its delay and no longer, and that writes keep
+// TestDurability checks that a record waits for its delay and no longer, and that writes keep
 // their order.
-func TestHaste(t *testing.T) {
+func TestDurability(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(t, temp(t))
 		update(t, s, func(tx *Txn) { tx.PutAllocation(&api.Allocation{ID: "x"}) })

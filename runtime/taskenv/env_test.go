@@ -191,7 +191,7 @@ func TestKeysThatBecomeTheSame(t *testing.T) {
 	}
 }
 
-// Section 8.3: each source overrides the previous ones.
+// Each source overrides the previous ones.
 func TestPrecedence(t *testing.T) {
 	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app"})
 	b.SetHostEnv(map[string]string{"NOMAD_TASK_NAME": "host", "X": "host", "NOMAD_META_a-b": "host"})
@@ -201,7 +201,7 @@ func TestPrecedence(t *testing.T) {
 	b.SetAlloc(alloc, Task{Name: "app"})
 	expect(t, b.Build(), map[string]string{"NOMAD_META_a_b": "meta"})
 
-	b.SetAlloc(alloc, Task{Name: "app", Env: map[string]string{"X": "task", "NOMAD_TASK_NAME": "override"}}) // JS-34
+	b.SetAlloc(alloc, Task{Name: "app", Env: map[string]string{"X": "task", "NOMAD_TASK_NAME": "override"}})
 	expect(t, b.Build(), map[string]string{"X": "task", "NOMAD_TASK_NAME": "override"})
 
 	// RS-056
@@ -445,7 +445,7 @@ func TestConfigVars(t *testing.T) {
 	}
 }
 
-// The HCL engine with these variables: jobspec 7.3, JS-31, JS-32 and JS-33.
+// The HCL engine with these variables.
 func TestConfigEngine(t *testing.T) {
 	alloc := testAlloc()
 	alloc.Ports = []Port{{Label: "http", Value: 20446, HostIP: "192.0.2.2"}, {Label: "my-port", Value: 20447, HostIP: "192.0.2.2"}}

@@ -168,7 +168,7 @@ func TestDeviceIsNotOpened(t *testing.T) {
 }
 
 // No file that a task can make blocks a caller, and no descriptor stays open.
-func TestSpecialFilesBlockNobody(t *testing.T) {
+func TestSpecialFilesDoNotBlock(t *testing.T) {
 	d, base := newDir(t)
 	fifo, socket, device := filepath.Join(base, "alloc/fifo"), filepath.Join(base, "alloc/socket"), filepath.Join(base, "alloc/device")
 	if err := unix.Mkfifo(fifo, 0o666); err != nil {
