@@ -17,15 +17,15 @@ type PendingCleanup struct {
 	Point   hook.Point `json:"Moment"` // Moment is the key in records of earlier agents
 
 	// The request of the hook point. Exactly one of the three is set.
-	Postrun *hook.AllocPostrunRequest `json:",omitempty"`
-	Stop    *hook.TaskStopRequest     `json:",omitempty"`
-	Destroy *hook.AllocDestroyRequest `json:",omitempty"`
+	Postrun *hook.AllocPostrunRequest
+	Stop    *hook.TaskStopRequest
+	Destroy *hook.AllocDestroyRequest
 
 	Until time.Time // Until limits the retries of a call that outlives the record of the allocation
 
 	// The attachment of the hook.
-	Job string          `json:",omitempty"`
-	Raw json.RawMessage `json:",omitempty"`
+	Job string
+	Raw json.RawMessage
 }
 
 // ID identifies a pending cleanup: enqueuing the same call again replaces it.

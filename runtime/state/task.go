@@ -11,7 +11,7 @@ import (
 // LocalState is the runner's state that the next agent needs to continue the task.
 type LocalState struct {
 	Hooks       map[string]HookState // keyed by hook name
-	AllocHooks  map[string]string    `json:",omitempty"` // configurations of the hooks that the allocation has had, keyed by hook name
+	AllocHooks  map[string]string    // configurations of the hooks that the allocation has had, keyed by hook name
 	StartID     string               // set before StartTask is called; empty after the exit is handled
 	Handle      *driver.Handle       // nil unless the task runs or its exit is not handled yet
 	Network     *driver.NetworkOverride
@@ -20,20 +20,20 @@ type LocalState struct {
 	RunComplete bool // the task will never run again
 
 	// Destroy is the start that the driver must still destroy; nil if there is none.
-	Destroy *PendingDestroy `json:",omitempty"`
+	Destroy *PendingDestroy
 	// Capabilities are the driver's capabilities as last reported, used while the
 	// driver is unavailable. It is nil in the records of older agents.
-	Capabilities *driver.Capabilities `json:",omitempty"`
+	Capabilities *driver.Capabilities
 
 	// RestartRequest is set from the request for a restart until the task has ended or
 	// runs again.
-	RestartRequest *RestartRequest `json:",omitempty"`
+	RestartRequest *RestartRequest
 
 	// Killed is set by a kill of an unfinished task, until the task starts again.
-	Killed bool `json:",omitempty"`
+	Killed bool
 
 	// Reported are the messages of the events that the task gets only once.
-	Reported []string `json:",omitempty"`
+	Reported []string
 }
 
 // RestartRequest is a restart that a caller requested. It belongs to one process or to
@@ -78,7 +78,7 @@ func (e *Exit) Outcome() restart.Outcome {
 type HookState struct {
 	// Attachment is the configuration with which a plugin was attached to the task, as
 	// JSON. It is empty for a hook that needs no attachment.
-	Attachment string `json:",omitempty"`
+	Attachment string
 
 	Done    bool
 	Data    map[string]string
@@ -92,11 +92,11 @@ type HookState struct {
 // its allocation does not end.
 type PendingDestroy struct {
 	ID     string
-	Handle *driver.Handle `json:",omitempty"` // nil if StartTask returned none
+	Handle *driver.Handle // nil if StartTask returned none
 	// Uncertain means that "task not found" proves nothing: the plugin process that
 	// should have started the task has exited, and the driver does not search for
 	// tasks.
-	Uncertain bool `json:",omitempty"`
+	Uncertain bool
 }
 
 // SetHook sets the response of a hook. It replaces the map instead of changing it,
