@@ -1,0 +1,72 @@
+package driver_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// sleeper implements the calls that the example makes. The drivers of most authors use
+// package sdk instead, which implements all calls.
+type sleeper struct{ driver.Driver }
+
+func (sleeper) StartTask(_ context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+	return &driver.Handle{Version: 1, Config: config, State: driver.TaskRunning}, nil, nil
+}
+
+func (sleeper) WaitTask(context.Context, string) (*driver.ExitResult, error) {
+	return &driver.ExitResult{ExitCode: 3}, nil
+}
+
+// RegisterServer serves a driver in the plugin process, and NewClient makes the host's
+// client. Both are a Driver.
+func ExampleNewClient() {
+	dir, err := os.MkdirTemp("", "driver")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	listener, err := net.Listen("unix", filepath.Join(dir, "plugin.sock"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	server := grpc.NewServer()
+	defer server.Stop()
+	driver.RegisterServer(server, sleeper{})
+	go server.Serve(listener)
+
+	conn, err := grpc.NewClient("unix:"+listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer conn.Close()
+	exited := make(chan struct{}) // a host closes exited when the plugin process has exited
+	d := driver.NewClient(conn, exited)
+
+	ctx := context.Background()
+	if _, _, err := d.StartTask(ctx, &driver.TaskConfig{ID: "1234/web/1", Name: "web"}); err != nil {
+		fmt.Println(err)
+		return
+	}
+	result, err := d.WaitTask(ctx, "1234/web/1")
+	fmt.Println(result.ExitCode, result.Successful(), err)
+	// Output: 3 false <nil>
+}
+
+// An error that Recoverable marks is retried by the restart policy of the task. The mark
+// survives the connection between plugin and host.
+func ExampleRecoverable() {
+	err := driver.Recoverable(fmt.Errorf("pull image: %w", os.ErrDeadlineExceeded))
+	fmt.Println(err, driver.IsRecoverable(err))
+	// Output: pull image: i/o timeout true
+}
