@@ -1,17 +1,13 @@
 package supervisor
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
-	"github.com/hashicorp/go-version"
-
 	"github.com/nomad-lite/nomad-lite/plugins/base"
-	"github.com/nomad-lite/nomad-lite/plugins/catalog"
-	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
 // manage keeps one plugin running until ctx ends or the plugin is retired.
@@ -100,7 +96,7 @@ func (s *Supervisor) crashedInCall(sl *managedPlugin, began time.Time) bool {
 // that an earlier supervisor has left running is started at once. It returns false when ctx
 // has ended.
 func (s *Supervisor) waitForDemand(ctx context.Context, sl *managedPlugin) bool {
-	if !sl.entry.Builtin || sl.entry.Type != base.TypeHook || s.hasRecord(sl) {
+	if !sl.entry.Builtin || sl.entry.Type != base.TypeHook || s.recorded.mayRun(sl.entry) {
 		return true
 	}
 	wanted := make(chan struct{})
@@ -152,14 +148,14 @@ func (s *Supervisor) awaitingOverrideLocked(sl *managedPlugin) bool {
 
 // up launches the plugin of a slot and registers it for its driver or hook.
 func (s *Supervisor) up(ctx context.Context, sl *managedPlugin) (instance, error) {
-	if err := s.killOrphans(); err != nil {
+	if err := s.recorded.killOrphans(); err != nil {
 		return nil, fmt.Errorf("%s: %w", sl.entry, err)
 	}
 	inst, err := s.start(ctx, sl.entry)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.endUnmanaged(servedBy(inst.Info())); err != nil {
+	if err := s.recorded.killUnmanaged(servedBy(inst.Info())); err != nil {
 		inst.Detach() // the plugin can have tasks; the next launch reattaches it
 		return nil, fmt.Errorf("%s: %w", sl.entry, err)
 	}
@@ -196,50 +192,36 @@ func (s *Supervisor) admit(sl *managedPlugin, inst instance) (err error) {
 	return err
 }
 
-// claimLocked makes sl the owner of the driver or hook in info. If two plugins offer it,
-// claimLocked retires one of them; the error is errRetired if that is sl.
+// claimLocked makes sl the owner of the driver or hook in info. If several plugins offer it,
+// claimLocked retires those that lose the arbitration; the error is errRetired if sl is one.
 func (s *Supervisor) claimLocked(sl *managedPlugin, info base.Info) error {
+	var others []*managedPlugin
+	var rivals []candidate
 	for _, other := range s.slots {
-		if other == sl || other.retired != "" {
-			continue
+		if other != sl && other.retired == "" {
+			others, rivals = append(others, other), append(rivals, other.candidate())
 		}
-		rival := other.info
-		if rival.Name == "" && other.entry.Builtin {
-			// A builtin's name is known without a call, perhaps before its launch.
-			rival = base.Info{Type: other.entry.Type, Name: other.entry.Name, Version: other.entry.Version}
-		}
-		if servedBy(rival) != servedBy(info) {
-			continue
-		}
-		if other.acquired || !prefer(sl.entry, sl.order, info, other.entry, other.order, rival) {
-			s.retireLocked(sl, other, info, rival)
-			return errRetired
-		}
-		s.retireLocked(other, sl, rival, info)
+	}
+	replaced, winner := arbitrate(candidate{entry: sl.entry, order: sl.order, info: info}, rivals)
+	for _, i := range replaced {
+		s.retireLocked(others[i], sl, rivals[i].info, info)
+	}
+	if winner >= 0 {
+		s.retireLocked(sl, others[winner], info, rivals[winner].info)
+		return errRetired
 	}
 	s.owners[servedBy(info)] = sl
 	return nil
 }
 
-// prefer reports whether plugin a, and not plugin b, must serve a driver or hook that both
-// offer. The higher version wins; for equal versions, an external plugin wins over a builtin,
-// and a later file over an earlier one. A file without a plugin block never wins over a
-// builtin.
-func prefer(a catalog.Entry, aOrder int, aInfo base.Info, b catalog.Entry, bOrder int, bInfo base.Info) bool {
-	if a.Builtin != b.Builtin && (a.Builtin && b.Block == nil || b.Builtin && a.Block == nil) {
-		return a.Builtin
+// candidate returns the plugin as arbitrate compares it.
+func (sl *managedPlugin) candidate() candidate {
+	c := candidate{entry: sl.entry, order: sl.order, info: sl.info, inUse: sl.acquired}
+	if c.info.Name == "" && sl.entry.Builtin {
+		// A builtin's name is known without a call, perhaps before its launch.
+		c.info = base.Info{Type: sl.entry.Type, Name: sl.entry.Name, Version: sl.entry.Version}
 	}
-	va, errA := version.NewVersion(aInfo.Version)
-	vb, errB := version.NewVersion(bInfo.Version)
-	if errA == nil && errB == nil {
-		if c := va.Compare(vb); c != 0 {
-			return c > 0
-		}
-	}
-	if a.Builtin != b.Builtin {
-		return b.Builtin
-	}
-	return aOrder > bOrder
+	return c
 }
 
 func (s *Supervisor) retireLocked(loser, winner *managedPlugin, lost, won base.Info) {
@@ -278,8 +260,13 @@ func (s *Supervisor) serve(ctx context.Context, sl *managedPlugin, inst instance
 
 	var wg sync.WaitGroup
 	if served.Type == base.TypeDriver {
-		wg.Go(func() { s.fingerprints(ctx, sl, inst, served.Name) })
-		wg.Go(func() { s.taskEvents(ctx, inst, served.Name) })
+		fingerprints := fingerprintStream{
+			inst: inst, driver: served.Name, plugin: sl.entry.Name, logger: s.logger,
+			onChange: func(change func(*Info)) { s.setInfo(sl, served.Name, change) },
+		}
+		events := eventStream{inst: inst, driver: served.Name, onEvent: s.cfg.OnTaskEvent, logger: s.logger}
+		wg.Go(func() { fingerprints.run(ctx) })
+		wg.Go(func() { events.run(ctx) })
 		s.mu.Lock()
 		calls := sl.driver.calls
 		s.mu.Unlock()
@@ -327,92 +314,6 @@ func (s *Supervisor) rest(sl *managedPlugin, served PluginKey) (wanted chan stru
 	return wanted
 }
 
-// fingerprints reads the driver's fingerprint stream, and opens it again when it breaks.
-func (s *Supervisor) fingerprints(ctx context.Context, sl *managedPlugin, inst instance, name string) {
-	keepOpen(ctx, inst, inst.Driver().Fingerprint, func(fp driver.Fingerprint) error {
-		if fp.Err == nil {
-			s.setInfo(sl, name, func(info *Info) { info.apply(fp) })
-		}
-		return fp.Err
-	}, func(err error) bool {
-		s.logger.Warn("fingerprint stream of driver broke", "driver", name, "plugin", sl.entry.Name, "error", err)
-		s.setInfo(sl, name, (*Info).lost)
-		return s.revive(ctx, inst)
-	})
-}
-
-// taskEvents reads the driver's event stream, and opens it again when it breaks.
-func (s *Supervisor) taskEvents(ctx context.Context, inst instance, name string) {
-	keepOpen(ctx, inst, inst.Driver().TaskEvents, func(event *driver.TaskEvent) error {
-		if s.cfg.OnTaskEvent != nil && event != nil {
-			s.cfg.OnTaskEvent(name, *event)
-		}
-		return nil
-	}, func(err error) bool {
-		s.logger.Debug("event stream of driver broke", "driver", name, "error", err)
-		return true
-	})
-}
-
-// keepOpen reads a stream of a plugin and opens it again when it breaks, until ctx or the
-// process ends, or broke returns false. broke gets the error of the stream, if it had one.
-func keepOpen[T any](ctx context.Context, inst instance, open func(context.Context) (<-chan T, error), each func(T) error, broke func(error) bool) {
-	for short := 1; ; {
-		began := time.Now()
-		stream, err := open(ctx)
-		if err == nil {
-			for item := range stream {
-				err = cmp.Or(each(item), err)
-			}
-		}
-		if ctx.Err() != nil || ended(inst) || !broke(err) {
-			return
-		}
-		if short++; time.Since(began) >= reopenStable {
-			short = 1
-		}
-		if !sleep(ctx, reopening.after(short)) {
-			return
-		}
-	}
-}
-
-// revive checks whether a living process still accepts connections on its socket. If three
-// checks fail, revive kills the process, and the slot launches another one. It returns true if
-// the process is reachable, and false otherwise or when ctx or the process ends.
-func (s *Supervisor) revive(ctx context.Context, inst instance) bool {
-	const tries, pause = 3, 500 * time.Millisecond
-	for i := range tries {
-		err := inst.CheckHealth(ctx)
-		if err == nil {
-			return ctx.Err() == nil && !ended(inst)
-		}
-		if ctx.Err() != nil || ended(inst) {
-			return false
-		}
-		if i == tries-1 {
-			s.logger.Warn("plugin lives and cannot be reached, killed", "plugin", inst.Info().Name, "pid", inst.PID(), "error", err)
-			break
-		}
-		if !sleep(ctx, pause) {
-			return false
-		}
-	}
-	inst.Kill()
-	return false
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // setInfo changes the recorded state of the driver that sl serves. It ignores a plugin that
 // another plugin has replaced.
 func (s *Supervisor) setInfo(sl *managedPlugin, name string, change func(*Info)) {
@@ -429,28 +330,24 @@ func (s *Supervisor) setInfo(sl *managedPlugin, name string, change func(*Info))
 	s.notifyLocked()
 }
 
-// apply applies a fingerprint. An attribute is kept until the driver reports an empty string
-// for it.
-func (i *Info) apply(fp driver.Fingerprint) {
-	i.Detected = fp.Health != driver.HealthUndetected
-	i.Healthy = fp.Health == driver.HealthHealthy
-	i.Description = fp.HealthDescription
-	attributes := make(map[string]driver.Attribute, len(i.Attributes)+len(fp.Attributes))
-	for k, v := range i.Attributes {
-		attributes[k] = v
+// leave stops or detaches a plugin when ctx has ended: when the supervisor stops, a plugin
+// with tasks continues.
+func (s *Supervisor) leave(ctx context.Context, sl *managedPlugin, inst instance) {
+	s.mu.Lock()
+	served, wanted := servedBy(sl.info), sl.retired == "" && !errors.Is(context.Cause(ctx), errDismissed)
+	s.mu.Unlock()
+	ctx = context.WithoutCancel(ctx)
+	if s.cfg.Records != nil && s.cfg.Keep != nil && wanted && s.cfg.Keep(served, inst.PID()) {
+		inst.Detach()
+		return
 	}
-	for k, v := range fp.Attributes {
-		if v.Value == "" {
-			delete(attributes, k)
-		} else {
-			attributes[k] = v
-		}
-	}
-	i.Attributes = attributes
+	s.end(ctx, sl, inst)
 }
 
-// lost sets the state of a driver that does not report.
-func (i *Info) lost() {
-	i.Detected, i.Healthy = false, false
-	i.Description = "failed to fingerprint driver"
+// end stops a plugin gracefully and deletes its record.
+func (s *Supervisor) end(ctx context.Context, sl *managedPlugin, inst instance) {
+	inst.Stop(ctx)
+	if s.cfg.Records != nil {
+		s.recorded.delete(key(sl.entry))
+	}
 }

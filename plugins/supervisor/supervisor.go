@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -129,17 +128,11 @@ type Plugin struct {
 
 // Supervisor keeps plugins running. Its methods may be called concurrently.
 type Supervisor struct {
-	cfg    Config
-	logger hclog.Logger
-	start  func(context.Context, catalog.Entry) (instance, error)
-	made   time.Time
-
-	replacing sync.Mutex // held while a plugin of another build is replaced, so that only one is at a time
-
-	unwanted struct { // locked by killOrphans
-		sync.Mutex
-		ended bool // killOrphans has succeeded
-	}
+	cfg      Config
+	logger   hclog.Logger
+	start    func(context.Context, catalog.Entry) (instance, error)
+	recorded *recordedPlugins
+	made     time.Time
 
 	mu           sync.Mutex
 	slots        []*managedPlugin
@@ -147,9 +140,8 @@ type Supervisor struct {
 	drivers      map[string]Info
 	settled      bool // no first launch is pending
 	stopped      bool
-	unmanaged    map[PluginKey]string // keys of recorded plugins that run without a slot; see killOrphans
-	stateChanged chan struct{}        // closed and replaced when a process starts or ends
-	infoChanged  chan struct{}        // closed and replaced when drivers or plugins change
+	stateChanged chan struct{} // closed and replaced when a process starts or ends
+	infoChanged  chan struct{} // closed and replaced when drivers or plugins change
 }
 
 // instance is one running plugin. *launch.Plugin implements it.
@@ -208,88 +200,33 @@ func New(cfg Config) *Supervisor {
 		made:         time.Now(),
 		owners:       map[PluginKey]*managedPlugin{},
 		drivers:      map[string]Info{},
-		unmanaged:    map[PluginKey]string{},
 		stateChanged: make(chan struct{}),
 		infoChanged:  make(chan struct{}),
 	}
-	s.start = s.launch
+	s.recorded = newRecordedPlugins(cfg, s.configured)
+	s.start = (&launcher{cfg, s.recorded}).launch
 	if cfg.Catalog != nil {
 		s.setEntries(cfg.Catalog.Entries())
 	}
 	return s
 }
 
-// launch starts or reattaches the process of one catalog entry.
-func (s *Supervisor) launch(ctx context.Context, e catalog.Entry) (instance, error) {
-	binary, err := e.Open(s.logger)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", e, err)
+// configured returns the keys of the plugins of the catalog in the records.
+func (s *Supervisor) configured() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keys := make([]string, len(s.slots))
+	for i, sl := range s.slots {
+		keys[i] = key(sl.entry)
 	}
-	defer binary.Close()
-	dir, err := os.Getwd()
-	if err != nil {
-		dir = "/"
-	}
-	sockets, err := s.cfg.SocketDir()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", e, err)
-	}
-	cfg := launch.Config{
-		Name:      e.Name,
-		Path:      binary.Path,
-		Args:      binary.Argv,
-		Env:       launch.Environ(os.Environ(), e.Inherits(), s.cfg.KeeperSocket),
-		Dir:       dir,
-		SocketDir: sockets,
-		Keeper:    s.cfg.Keeper,
-		Host:      s.cfg.Host,
-		Hooks:     s.cfg.Hooks,
-		Logger:    s.logger,
-	}
-	if !binary.Script {
-		cfg.Exec = binary.File
-	}
-	if e.Block != nil {
-		cfg.Settings = e.Block.Config
-		if e.Block.Range.Filename != "" {
-			cfg.SettingsFrom = e.Block.Range.String()
-		}
-	}
-	if s.cfg.Records == nil {
-		p, err := launch.Start(ctx, cfg)
-		if err != nil {
-			return nil, err
-		}
-		return p, nil
-	}
-	identity, err := identify(e, binary)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", e, err)
-	}
-	p, err := s.takeOver(ctx, e, cfg, binary, identity)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("%s: %w", e, err)
-	case p != nil:
-		return reattachedPlugin{p}, nil
-	}
-	p, err = launch.Start(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.cfg.Records.PutPlugin(key(e), Record{ReattachConfig: p.Record(), Identity: identity, Serves: servedBy(p.Info())}); err != nil {
-		s.logger.Error("plugin will not be found again", "plugin", e.Name, "error", err)
-	} else if err := p.Confirm(ctx); err != nil {
-		s.logger.Debug("plugin not confirmed", "plugin", e.Name, "error", err) // a keeper of an earlier build
-	}
-	return p, nil
+	return keys
 }
 
 // Run launches or reattaches the plugins, and keeps them running until ctx ends. Then it stops
 // the plugins for which Config.Keep returns false, and returns nil. It must be called once.
 // Tasks are not touched.
 func (s *Supervisor) Run(ctx context.Context) error {
-	if err := s.killOrphans(); err != nil {
+	if err := s.recorded.killOrphans(); err != nil {
 		s.logger.Error("plugins are not started yet", "error", err)
 	}
 	settle := time.AfterFunc(readyLimit, s.settle)
@@ -345,7 +282,7 @@ func (s *Supervisor) serving(ctx context.Context, what PluginKey, until time.Tim
 			return nil, nil, err
 		}
 		if inst != nil {
-			if inst.Connected() || s.revive(ctx, inst) {
+			if inst.Connected() || reachable(ctx, inst, s.logger) {
 				return inst, d, nil
 			}
 		}
@@ -602,4 +539,32 @@ func ended(inst instance) bool {
 	default:
 		return false
 	}
+}
+
+// KnowsTasks reports whether the plugin of a driver has state about a task that was being
+// started when the previous agent ended: the plugin is still the same process, or it is a
+// builtin, which searches for running tasks.
+func (s *Supervisor) KnowsTasks(driver string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sl := s.servedByLocked(driver)
+	return sl != nil && (sl.entry.Builtin || sl.reattached && sl.inst != nil && !ended(sl.inst))
+}
+
+// FindsTasks reports whether a driver is a builtin, which searches for the processes of a task
+// whose id is lost.
+func (s *Supervisor) FindsTasks(driver string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sl := s.servedByLocked(driver)
+	return sl != nil && sl.entry.Builtin
+}
+
+// servedByLocked returns the slot of a driver, also before its first process has reported the
+// driver's name. It returns nil if there is none.
+func (s *Supervisor) servedByLocked(driver string) *managedPlugin {
+	if sl := s.owners[driverOf(driver)]; sl != nil {
+		return sl
+	}
+	return s.candidateLocked(driverOf(driver))
 }

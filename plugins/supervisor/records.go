@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 
+	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
@@ -73,13 +75,47 @@ func identify(e catalog.Entry, binary *catalog.Binary) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// hasRecord reports whether an earlier supervisor may have left the plugin running.
-func (s *Supervisor) hasRecord(sl *managedPlugin) bool {
-	if s.cfg.Records == nil {
+// recordedPlugins manages the recorded processes: it reattaches a plugin that an earlier
+// supervisor has started, and kills one that is no longer in the catalog.
+type recordedPlugins struct {
+	store      Records // nil if no plugin is recorded
+	keep       func(PluginKey, int) bool
+	configured func() []string // returns the keys of the plugins of the catalog
+	logger     hclog.Logger
+
+	replacing sync.Mutex // held while a plugin of another build is replaced, so that only one is at a time
+
+	orphansMu     sync.Mutex // held by killOrphans
+	orphansKilled bool       // killOrphans has succeeded
+
+	mu        sync.Mutex
+	unmanaged map[PluginKey]string // keys of recorded plugins that run and are not in the catalog
+}
+
+func newRecordedPlugins(cfg Config, configured func() []string) *recordedPlugins {
+	return &recordedPlugins{
+		store: cfg.Records, keep: cfg.Keep, configured: configured, logger: cfg.Logger,
+		unmanaged: map[PluginKey]string{},
+	}
+}
+
+// put records a started plugin, and confirms to its keeper that it is recorded.
+func (r *recordedPlugins) put(ctx context.Context, e catalog.Entry, p *launch.Plugin, identity string) {
+	rec := Record{ReattachConfig: p.Record(), Identity: identity, Serves: servedBy(p.Info())}
+	if err := r.store.PutPlugin(key(e), rec); err != nil {
+		r.logger.Error("plugin will not be found again", "plugin", e.Name, "error", err)
+	} else if err := p.Confirm(ctx); err != nil {
+		r.logger.Debug("plugin not confirmed", "plugin", e.Name, "error", err) // a keeper of an earlier build
+	}
+}
+
+// mayRun reports whether an earlier supervisor may have left the plugin running.
+func (r *recordedPlugins) mayRun(e catalog.Entry) bool {
+	if r.store == nil {
 		return false
 	}
-	records, err := s.cfg.Records.Plugins()
-	rec, found := records[key(sl.entry)]
+	records, err := r.store.Plugins()
+	rec, found := records[key(e)]
 	if err != nil || !found {
 		return err != nil
 	}
@@ -87,12 +123,12 @@ func (s *Supervisor) hasRecord(sl *managedPlugin) bool {
 	return err != nil || thisBoot
 }
 
-// takeOver reattaches the process that an earlier supervisor has started, if its executable
+// reattach reattaches the process that an earlier supervisor has started, if its executable
 // and Identity are current. Otherwise it stops the process: the tasks continue, and the next
 // process recovers them. It returns nil if the caller must start a process. After an error no
 // other process may be started: the recorded one runs, and can be used later.
-func (s *Supervisor) takeOver(ctx context.Context, e catalog.Entry, cfg launch.Config, binary *catalog.Binary, identity string) (*launch.Plugin, error) {
-	records, err := s.cfg.Records.Plugins()
+func (r *recordedPlugins) reattach(ctx context.Context, e catalog.Entry, cfg launch.Config, binary *catalog.Binary, identity string) (*launch.Plugin, error) {
+	records, err := r.store.Plugins()
 	if err != nil {
 		return nil, fmt.Errorf("read the records of running plugins: %w", err)
 	}
@@ -103,7 +139,7 @@ func (s *Supervisor) takeOver(ctx context.Context, e catalog.Entry, cfg launch.C
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	logger := s.logger.With("plugin", e.Name, "pid", rec.Pid)
+	logger := r.logger.With("plugin", e.Name, "pid", rec.Pid)
 	same := rec.Identity == identity
 	if same && !binary.Script {
 		if same, err = rec.Runs(binary.File); errors.Is(err, launch.ErrExhausted) {
@@ -113,8 +149,8 @@ func (s *Supervisor) takeOver(ctx context.Context, e catalog.Entry, cfg launch.C
 		}
 	}
 	if !same {
-		s.replacing.Lock()
-		defer s.replacing.Unlock()
+		r.replacing.Lock()
+		defer r.replacing.Unlock()
 	}
 	p, err := launch.Reattach(ctx, cfg, rec.ReattachConfig)
 	switch {
@@ -139,13 +175,13 @@ func (s *Supervisor) takeOver(ctx context.Context, e catalog.Entry, cfg launch.C
 // killOrphans kills the plugins of an earlier supervisor that are no longer in the catalog. A
 // plugin with tasks continues, without this supervisor, until another plugin serves the same
 // driver or hook. After one success further calls do nothing.
-func (s *Supervisor) killOrphans() error {
-	s.unwanted.Lock()
-	defer s.unwanted.Unlock()
-	if s.cfg.Records == nil || s.unwanted.ended {
+func (r *recordedPlugins) killOrphans() error {
+	r.orphansMu.Lock()
+	defer r.orphansMu.Unlock()
+	if r.store == nil || r.orphansKilled {
 		return nil
 	}
-	records, err := s.cfg.Records.Plugins()
+	records, err := r.store.Plugins()
 	if err != nil {
 		return fmt.Errorf("read the records of running plugins: %w", err)
 	}
@@ -158,54 +194,52 @@ func (s *Supervisor) killOrphans() error {
 			delete(records, key)
 		}
 	}
-	s.unwanted.ended = true
-	s.mu.Lock()
-	for _, sl := range s.slots {
-		delete(records, key(sl.entry))
+	r.orphansKilled = true
+	for _, key := range r.configured() {
+		delete(records, key)
 	}
-	s.mu.Unlock()
 	for key, rec := range records {
-		if s.cfg.Keep != nil && rec.Serves != (PluginKey{}) && rec.process().Alive() && s.cfg.Keep(rec.Serves, rec.Pid) {
-			s.logger.Warn("plugin is not in the configuration any more and continues, because its tasks may run; configure it again to manage them",
+		if r.keep != nil && rec.Serves != (PluginKey{}) && rec.process().Alive() && r.keep(rec.Serves, rec.Pid) {
+			r.logger.Warn("plugin is not in the configuration any more and continues, because its tasks may run; configure it again to manage them",
 				"plugin", key, "pid", rec.Pid, "serves", rec.Serves)
-			s.mu.Lock()
-			s.unmanaged[rec.Serves] = key
-			s.mu.Unlock()
+			r.mu.Lock()
+			r.unmanaged[rec.Serves] = key
+			r.mu.Unlock()
 			continue
 		}
-		s.endRecorded(key, rec)
+		r.kill(key, rec)
 	}
 	return nil
 }
 
-// endUnmanaged kills the plugin that killOrphans has left running, before another plugin
+// killUnmanaged kills the plugin that killOrphans has left running, before another plugin
 // serves the same driver or hook: two processes of one driver must not have the same tasks.
 // After an error the plugin may still run.
-func (s *Supervisor) endUnmanaged(served PluginKey) error {
-	s.mu.Lock()
-	key, found := s.unmanaged[served]
-	s.mu.Unlock()
+func (r *recordedPlugins) killUnmanaged(served PluginKey) error {
+	r.mu.Lock()
+	key, found := r.unmanaged[served]
+	r.mu.Unlock()
 	if !found {
 		return nil
 	}
-	records, err := s.cfg.Records.Plugins()
+	records, err := r.store.Plugins()
 	if err != nil {
 		return fmt.Errorf("read the record of running plugin %q: %w", key, err)
 	}
 	if rec, found := records[key]; found {
-		s.endRecorded(key, rec)
+		r.kill(key, rec)
 	}
-	s.mu.Lock()
-	delete(s.unmanaged, served)
-	s.mu.Unlock()
+	r.mu.Lock()
+	delete(r.unmanaged, served)
+	r.mu.Unlock()
 	return nil
 }
 
-func (s *Supervisor) endRecorded(key string, rec Record) {
+func (r *recordedPlugins) kill(key string, rec Record) {
 	if rec.process().Signal(unix.SIGKILL) == nil {
-		s.logger.Info("ended a plugin that is not wanted any more", "plugin", key, "pid", rec.Pid)
+		r.logger.Info("ended a plugin that is not wanted any more", "plugin", key, "pid", rec.Pid)
 	}
-	s.forget(key)
+	r.delete(key)
 }
 
 // process returns the process of the plugin. It is valid only if the record is of this boot.
@@ -213,58 +247,8 @@ func (r Record) process() process.ID {
 	return process.ID{PID: r.Pid, StartTime: r.StartTime}
 }
 
-// leave stops or detaches a plugin when ctx has ended: when the supervisor stops, a plugin
-// with tasks continues.
-func (s *Supervisor) leave(ctx context.Context, sl *managedPlugin, inst instance) {
-	s.mu.Lock()
-	served, wanted := servedBy(sl.info), sl.retired == "" && !errors.Is(context.Cause(ctx), errDismissed)
-	s.mu.Unlock()
-	ctx = context.WithoutCancel(ctx)
-	if s.cfg.Records != nil && s.cfg.Keep != nil && wanted && s.cfg.Keep(served, inst.PID()) {
-		inst.Detach()
-		return
+func (r *recordedPlugins) delete(key string) {
+	if err := r.store.DeletePlugin(key); err != nil {
+		r.logger.Warn("record of a plugin stays", "plugin", key, "error", err)
 	}
-	s.end(ctx, sl, inst)
-}
-
-// end stops a plugin gracefully and deletes its record.
-func (s *Supervisor) end(ctx context.Context, sl *managedPlugin, inst instance) {
-	inst.Stop(ctx)
-	if s.cfg.Records != nil {
-		s.forget(key(sl.entry))
-	}
-}
-
-func (s *Supervisor) forget(key string) {
-	if err := s.cfg.Records.DeletePlugin(key); err != nil {
-		s.logger.Warn("record of a plugin stays", "plugin", key, "error", err)
-	}
-}
-
-// KnowsTasks reports whether the plugin of a driver has state about a task that was being
-// started when the previous agent ended: the plugin is still the same process, or it is a
-// builtin, which searches for running tasks.
-func (s *Supervisor) KnowsTasks(driver string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	sl := s.servedByLocked(driver)
-	return sl != nil && (sl.entry.Builtin || sl.reattached && sl.inst != nil && !ended(sl.inst))
-}
-
-// FindsTasks reports whether a driver is a builtin, which searches for the processes of a task
-// whose id is lost.
-func (s *Supervisor) FindsTasks(driver string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	sl := s.servedByLocked(driver)
-	return sl != nil && sl.entry.Builtin
-}
-
-// servedByLocked returns the slot of a driver, also before its first process has reported the
-// driver's name. It returns nil if there is none.
-func (s *Supervisor) servedByLocked(driver string) *managedPlugin {
-	if sl := s.owners[driverOf(driver)]; sl != nil {
-		return sl
-	}
-	return s.candidateLocked(driverOf(driver))
 }

@@ -1,0 +1,53 @@
+package supervisor
+
+import (
+	"github.com/hashicorp/go-version"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+)
+
+// candidate is a plugin that can serve a driver or hook.
+type candidate struct {
+	entry catalog.Entry
+	order int       // position in the catalog
+	info  base.Info // info that the plugin has reported; before that, the catalog's data about a builtin, or zero
+	inUse bool      // a caller of Driver or Hook has the plugin, so that no other plugin replaces it
+}
+
+// arbitrate decides whether claimant serves the driver or hook in its info. It compares
+// claimant with each rival in turn, and returns the indexes of the rivals that claimant
+// replaces, and the index of the first rival that prevails over claimant, -1 if there is none.
+func arbitrate(claimant candidate, rivals []candidate) (replaced []int, winner int) {
+	for i, rival := range rivals {
+		switch {
+		case servedBy(rival.info) != servedBy(claimant.info):
+		case rival.inUse || !prefer(claimant, rival):
+			return replaced, i
+		default:
+			replaced = append(replaced, i)
+		}
+	}
+	return replaced, -1
+}
+
+// prefer reports whether plugin a, and not plugin b, must serve a driver or hook that both
+// offer. The higher version wins; for equal versions, an external plugin wins over a builtin,
+// and a later file over an earlier one. A file without a plugin block never wins over a
+// builtin.
+func prefer(a, b candidate) bool {
+	if a.entry.Builtin != b.entry.Builtin && (a.entry.Builtin && b.entry.Block == nil || b.entry.Builtin && a.entry.Block == nil) {
+		return a.entry.Builtin
+	}
+	va, errA := version.NewVersion(a.info.Version)
+	vb, errB := version.NewVersion(b.info.Version)
+	if errA == nil && errB == nil {
+		if c := va.Compare(vb); c != 0 {
+			return c > 0
+		}
+	}
+	if a.entry.Builtin != b.entry.Builtin {
+		return b.entry.Builtin
+	}
+	return a.order > b.order
+}

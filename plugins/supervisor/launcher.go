@@ -1,0 +1,78 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/launch"
+)
+
+// launcher starts the processes of plugins.
+type launcher struct {
+	cfg      Config
+	recorded *recordedPlugins
+}
+
+// launch starts or reattaches the process of one catalog entry.
+func (l *launcher) launch(ctx context.Context, e catalog.Entry) (instance, error) {
+	binary, err := e.Open(l.cfg.Logger)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", e, err)
+	}
+	defer binary.Close()
+	dir, err := os.Getwd()
+	if err != nil {
+		dir = "/"
+	}
+	sockets, err := l.cfg.SocketDir()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", e, err)
+	}
+	cfg := launch.Config{
+		Name:      e.Name,
+		Path:      binary.Path,
+		Args:      binary.Argv,
+		Env:       launch.Environ(os.Environ(), e.Inherits(), l.cfg.KeeperSocket),
+		Dir:       dir,
+		SocketDir: sockets,
+		Keeper:    l.cfg.Keeper,
+		Host:      l.cfg.Host,
+		Hooks:     l.cfg.Hooks,
+		Logger:    l.cfg.Logger,
+	}
+	if !binary.Script {
+		cfg.Exec = binary.File
+	}
+	if e.Block != nil {
+		cfg.Settings = e.Block.Config
+		if e.Block.Range.Filename != "" {
+			cfg.SettingsFrom = e.Block.Range.String()
+		}
+	}
+	if l.recorded.store == nil {
+		p, err := launch.Start(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		return p, nil
+	}
+	identity, err := identify(e, binary)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", e, err)
+	}
+	p, err := l.recorded.reattach(ctx, e, cfg, binary, identity)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", e, err)
+	case p != nil:
+		return reattachedPlugin{p}, nil
+	}
+	p, err = launch.Start(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	l.recorded.put(ctx, e, p, identity)
+	return p, nil
+}

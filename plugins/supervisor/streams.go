@@ -1,0 +1,141 @@
+package supervisor
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// fingerprintStream reads the fingerprints of the driver in one plugin process.
+type fingerprintStream struct {
+	inst     instance
+	driver   string
+	plugin   string
+	onChange func(change func(*Info)) // changes the recorded state of the driver
+	logger   hclog.Logger
+}
+
+// run reads the stream, and opens it again when it breaks, until ctx or the process ends. If
+// the process is unreachable, run kills it.
+func (f *fingerprintStream) run(ctx context.Context) {
+	keepOpen(ctx, f.inst, f.inst.Driver().Fingerprint, func(fp driver.Fingerprint) error {
+		if fp.Err == nil {
+			f.onChange(func(info *Info) { info.apply(fp) })
+		}
+		return fp.Err
+	}, func(err error) bool {
+		f.logger.Warn("fingerprint stream of driver broke", "driver", f.driver, "plugin", f.plugin, "error", err)
+		f.onChange((*Info).lost)
+		return reachable(ctx, f.inst, f.logger)
+	})
+}
+
+// eventStream reads the task events of the driver in one plugin process.
+type eventStream struct {
+	inst    instance
+	driver  string
+	onEvent func(driver string, event driver.TaskEvent) // nil discards the events
+	logger  hclog.Logger
+}
+
+// run reads the stream, and opens it again when it breaks, until ctx or the process ends.
+func (e *eventStream) run(ctx context.Context) {
+	keepOpen(ctx, e.inst, e.inst.Driver().TaskEvents, func(event *driver.TaskEvent) error {
+		if e.onEvent != nil && event != nil {
+			e.onEvent(e.driver, *event)
+		}
+		return nil
+	}, func(err error) bool {
+		e.logger.Debug("event stream of driver broke", "driver", e.driver, "error", err)
+		return true
+	})
+}
+
+// keepOpen reads a stream of a plugin and opens it again when it breaks, until ctx or the
+// process ends, or broke returns false. broke gets the error of the stream, if it had one.
+func keepOpen[T any](ctx context.Context, inst instance, open func(context.Context) (<-chan T, error), each func(T) error, broke func(error) bool) {
+	for short := 1; ; {
+		began := time.Now()
+		stream, err := open(ctx)
+		if err == nil {
+			for item := range stream {
+				err = cmp.Or(each(item), err)
+			}
+		}
+		if ctx.Err() != nil || ended(inst) || !broke(err) {
+			return
+		}
+		if short++; time.Since(began) >= reopenStable {
+			short = 1
+		}
+		if !sleep(ctx, reopening.after(short)) {
+			return
+		}
+	}
+}
+
+// reachable reports whether a living process still accepts connections on its socket. After
+// three failed checks, reachable kills the process. It returns false when ctx or the process
+// ends.
+func reachable(ctx context.Context, inst instance, logger hclog.Logger) bool {
+	const tries, pause = 3, 500 * time.Millisecond
+	for i := range tries {
+		err := inst.CheckHealth(ctx)
+		if err == nil {
+			return ctx.Err() == nil && !ended(inst)
+		}
+		if ctx.Err() != nil || ended(inst) {
+			return false
+		}
+		if i == tries-1 {
+			logger.Warn("plugin lives and cannot be reached, killed", "plugin", inst.Info().Name, "pid", inst.PID(), "error", err)
+			break
+		}
+		if !sleep(ctx, pause) {
+			return false
+		}
+	}
+	inst.Kill()
+	return false
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// apply applies a fingerprint. An attribute is kept until the driver reports an empty string
+// for it.
+func (i *Info) apply(fp driver.Fingerprint) {
+	i.Detected = fp.Health != driver.HealthUndetected
+	i.Healthy = fp.Health == driver.HealthHealthy
+	i.Description = fp.HealthDescription
+	attributes := make(map[string]driver.Attribute, len(i.Attributes)+len(fp.Attributes))
+	for k, v := range i.Attributes {
+		attributes[k] = v
+	}
+	for k, v := range fp.Attributes {
+		if v.Value == "" {
+			delete(attributes, k)
+		} else {
+			attributes[k] = v
+		}
+	}
+	i.Attributes = attributes
+}
+
+// lost sets the state of a driver that does not report.
+func (i *Info) lost() {
+	i.Detected, i.Healthy = false, false
+	i.Description = "failed to fingerprint driver"
+}
