@@ -7,8 +7,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 )
 
-// candidate is a plugin that can serve a driver or hook.
-type candidate struct {
+// claim is the offer of a plugin to serve a driver or hook.
+type claim struct {
 	entry catalog.Entry
 	order int       // position in the catalog
 	info  base.Info // info that the plugin has reported; before that, the catalog's data about a builtin, or zero
@@ -18,7 +18,7 @@ type candidate struct {
 // arbitrate decides whether claimant serves the driver or hook in its info. It compares
 // claimant with each rival in turn, and returns the indexes of the rivals that claimant
 // replaces, and the index of the first rival that prevails over claimant, -1 if there is none.
-func arbitrate(claimant candidate, rivals []candidate) (replaced []int, winner int) {
+func arbitrate(claimant claim, rivals []claim) (replaced []int, winner int) {
 	for i, rival := range rivals {
 		switch {
 		case servedBy(rival.info) != servedBy(claimant.info):
@@ -35,7 +35,7 @@ func arbitrate(claimant candidate, rivals []candidate) (replaced []int, winner i
 // offer. The higher version wins; for equal versions, an external plugin wins over a builtin,
 // and a later file over an earlier one. A file without a plugin block never wins over a
 // builtin.
-func prefer(a, b candidate) bool {
+func prefer(a, b claim) bool {
 	if a.entry.Builtin != b.entry.Builtin && (a.entry.Builtin && b.entry.Block == nil || b.entry.Builtin && a.entry.Block == nil) {
 		return a.entry.Builtin
 	}

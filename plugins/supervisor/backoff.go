@@ -41,7 +41,7 @@ func (b backoff) after(troubles int) time.Duration {
 
 // runResult describes how a run of a plugin process ended.
 type runResult struct {
-	wanted <-chan struct{} // closed when the plugin is requested again; set only if the process was stopped as unused
+	requested <-chan struct{} // closed when the plugin is requested again; set only if the process was stopped as unused
 
 	err      error         // the reason why the plugin is down
 	began    bool          // the process was started

@@ -32,7 +32,7 @@ const (
 // that run well.
 type callWatch struct {
 	s      *Supervisor
-	sl     *managedPlugin
+	plugin *managedPlugin
 	inst   instance
 	driver string
 	silent string // why the driver is unhealthy because of a late call, "" if none is late; guarded by Supervisor.mu
@@ -56,9 +56,9 @@ type watchedCall struct {
 	waitError bool // the caller gave up before the driver answered
 }
 
-func (s *Supervisor) newCallWatch(sl *managedPlugin, inst instance) *callWatch {
+func (s *Supervisor) newCallWatch(m *managedPlugin, inst instance) *callWatch {
 	return &callWatch{
-		s: s, sl: sl, inst: inst, driver: inst.Info().Name,
+		s: s, plugin: m, inst: inst, driver: inst.Info().Name,
 		calls: map[*watchedCall]struct{}{}, wake: make(chan struct{}, 1),
 	}
 }
@@ -208,7 +208,7 @@ func (w *callWatch) ask(ctx context.Context, c *watchedCall) *watchedCall {
 // report logs a late call, makes the driver unhealthy and sends an event to the task.
 func (w *callWatch) report(c *watchedCall) {
 	after := time.Since(c.started).Round(time.Second)
-	name, pid := w.sl.entry.Name, w.inst.PID()
+	name, pid := w.plugin.entry.Name, w.inst.PID()
 	w.s.logger.Warn("driver does not answer", "driver", w.driver, "plugin", name, "pid", pid, "call", c.method, "task_id", c.taskID, "after", after)
 	w.setSilent(fmt.Sprintf("no answer to %s for %v (plugin %s, pid %d)", c.method, after, name, pid))
 	allocID, rest, ok := strings.Cut(c.taskID, "/")
@@ -235,11 +235,11 @@ func (w *callWatch) setSilent(why string) {
 	}
 	w.silent = why
 	if why == "" && !ended(w.inst) {
-		s.logger.Info("driver answers again", "driver", w.driver, "plugin", w.sl.entry.Name, "pid", w.inst.PID())
+		s.logger.Info("driver answers again", "driver", w.driver, "plugin", w.plugin.entry.Name, "pid", w.inst.PID())
 	}
-	if info, ok := s.drivers[w.driver]; ok && s.owners[driverOf(w.driver)] == w.sl {
+	if info, ok := s.registry.drivers[w.driver]; ok && s.registry.owners[driverOf(w.driver)] == w.plugin {
 		info.UpdatedAt = time.Now()
-		s.drivers[w.driver] = info
+		s.registry.drivers[w.driver] = info
 	}
 	s.notifyLocked()
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -34,12 +32,6 @@ var (
 
 	// ErrStopped means that the supervisor has stopped.
 	ErrStopped = errors.New("plugin supervisor has stopped")
-)
-
-// The causes with which a slot's context ends before the supervisor's.
-var (
-	errRetired   = errors.New("replaced by another plugin")
-	errDismissed = errors.New("not in the configuration any more")
 )
 
 // readyLimit is how long a node waits for slow plugins before it continues without them.
@@ -135,10 +127,7 @@ type Supervisor struct {
 	made     time.Time
 
 	mu           sync.Mutex
-	slots        []*managedPlugin
-	owners       map[PluginKey]*managedPlugin
-	drivers      map[string]Info
-	settled      bool // no first launch is pending
+	registry     registry
 	stopped      bool
 	stateChanged chan struct{} // closed and replaced when a process starts or ends
 	infoChanged  chan struct{} // closed and replaced when drivers or plugins change
@@ -161,34 +150,6 @@ type instance interface {
 	Close()
 }
 
-// managedPlugin is the slot of one plugin of the catalog. The fields are guarded by
-// Supervisor.mu, except entry and order, which never change.
-type managedPlugin struct {
-	entry  catalog.Entry
-	order  int
-	cancel context.CancelCauseFunc // ends the slot's goroutine; nil before the goroutine is started
-
-	running  bool           // the slot's goroutine runs
-	removed  bool           // the slot is stopped as soon as it is not needed
-	draining bool           // stopWhenUnused runs
-	next     *managedPlugin // replaces the slot after its removal; may be nil
-
-	inst          instance
-	driver        *watchedDriver // driver of the latest process; nil for a hook
-	info          base.Info      // info of the latest process; zero before the first
-	takes         *hook.Description
-	tried         bool      // the first launch has succeeded or failed
-	fingerprinted bool      // the first fingerprint has arrived
-	acquired      bool      // Driver or Hook has returned the plugin
-	lastAcquired  time.Time // time of the latest request
-	reattached    bool      // an earlier supervisor has started inst
-	err           error     // why there is no process; nil during a launch
-	retryAt       time.Time
-	failure       error // why the last launch failed or the last process ended; nil again after a launch
-	retired       string
-	wanted        chan struct{} // set while an unused builtin has no process; closed on the next request
-}
-
 // New returns a supervisor. Run starts the plugins.
 func New(cfg Config) *Supervisor {
 	if cfg.Logger == nil {
@@ -198,8 +159,7 @@ func New(cfg Config) *Supervisor {
 		cfg:          cfg,
 		logger:       cfg.Logger,
 		made:         time.Now(),
-		owners:       map[PluginKey]*managedPlugin{},
-		drivers:      map[string]Info{},
+		registry:     registry{owners: map[PluginKey]*managedPlugin{}, drivers: map[string]Info{}, logger: cfg.Logger},
 		stateChanged: make(chan struct{}),
 		infoChanged:  make(chan struct{}),
 	}
@@ -215,11 +175,20 @@ func New(cfg Config) *Supervisor {
 func (s *Supervisor) configured() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	keys := make([]string, len(s.slots))
-	for i, sl := range s.slots {
-		keys[i] = key(sl.entry)
+	keys := make([]string, len(s.registry.plugins))
+	for i, m := range s.registry.plugins {
+		keys[i] = key(m.entry)
 	}
 	return keys
+}
+
+// SetCatalog replaces the catalog. A new plugin is launched. A removed plugin is stopped as
+// soon as it has no tasks. A changed plugin is replaced as soon as its process has no tasks or
+// has died. SetCatalog does not block until then.
+func (s *Supervisor) SetCatalog(c *catalog.Catalog) { s.setEntries(c.Entries()) }
+
+func (s *Supervisor) setEntries(entries []catalog.Entry) {
+	s.update(func() { s.registry.setEntries(entries) })
 }
 
 // Run launches or reattaches the plugins, and keeps them running until ctx ends. Then it stops
@@ -231,17 +200,38 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 	settle := time.AfterFunc(readyLimit, s.settle)
 	defer settle.Stop()
-	s.update(func() { s.settleLocked() }) // there may be no plugin at all
+	s.update(s.registry.settle) // there may be no plugin at all
 	var wg sync.WaitGroup
 	for ctx.Err() == nil { // continues even if no plugin can run, so that Driver returns the reasons
 		select {
-		case <-s.beginSlots(ctx, &wg):
+		case <-s.startLoops(ctx, &wg):
 		case <-ctx.Done():
 		}
 	}
 	wg.Wait()
 	s.update(func() { s.stopped = true })
 	return nil
+}
+
+// startLoops starts the goroutines of new plugins, and stops removed plugins. The returned
+// channel is closed when the plugins may have changed.
+func (s *Supervisor) startLoops(ctx context.Context, wg *sync.WaitGroup) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.registry.plugins {
+		l := &loop{s: s, plugin: m, logger: s.logger}
+		switch {
+		case m.cancel == nil && m.state != superseded:
+			m.loopRunning = true
+			var untilRemoved context.Context
+			untilRemoved, m.cancel = context.WithCancelCause(ctx)
+			wg.Go(func() { l.run(untilRemoved, wg) })
+		case m.removed && !m.stopping:
+			m.stopping = true
+			wg.Go(func() { l.stopWhenUnused(ctx) })
+		}
+	}
+	return s.stateChanged
 }
 
 // Driver returns the driver of that name. While its plugin is being launched, for the first
@@ -298,17 +288,14 @@ func (s *Supervisor) serving(ctx context.Context, what PluginKey, until time.Tim
 func (s *Supervisor) waitError(what PluginKey, cause error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sl := s.owners[what]
-	if sl == nil {
-		sl = s.candidateLocked(what)
-	}
+	m := s.registry.find(what)
 	switch {
-	case sl == nil:
+	case m == nil:
 		return fmt.Errorf("%s: %w", what, cause)
-	case sl.failure == nil:
-		return fmt.Errorf("%s: %s is still being started: %w", what, sl.entry, cause)
+	case m.failure == nil:
+		return fmt.Errorf("%s: %s is still being started: %w", what, m.entry, cause)
 	}
-	return fmt.Errorf("%s: %w: %w (%w)", what, ErrUnavailable, sl.failure, cause)
+	return fmt.Errorf("%s: %w: %w (%w)", what, ErrUnavailable, m.failure, cause)
 }
 
 // servingLocked returns a living instance, or an error, or neither if the caller must wait for
@@ -317,109 +304,47 @@ func (s *Supervisor) servingLocked(what PluginKey, until time.Time) (instance, *
 	if s.stopped {
 		return nil, nil, fmt.Errorf("%s: %w", what, ErrStopped)
 	}
-	if !s.settled {
+	if !s.registry.settled {
 		return nil, nil, nil // a plugin with a higher version may still be starting
 	}
-	sl := s.owners[what]
-	if sl == nil {
-		sl = s.candidateLocked(what)
-	}
+	m := s.registry.find(what)
 	switch {
-	case sl == nil && s.unknownNameStartingLocked():
+	case m == nil && s.registry.unknownNameStarting():
 		return nil, nil, nil
-	case sl == nil:
-		return nil, nil, &driver.UnavailableError{Err: s.notFoundErrorLocked(what), Changed: s.stateChanged}
-	case sl.err != nil && !sl.retryAt.IsZero() && sl.retryAt.Before(until):
+	case m == nil:
+		return nil, nil, &driver.UnavailableError{Err: s.registry.notFoundError(what), Changed: s.stateChanged}
+	}
+	if err := m.err(); err != nil {
+		if !m.retryAt.IsZero() && m.retryAt.Before(until) {
+			return nil, nil, nil
+		}
+		err = fmt.Errorf("%s: %w: %w", what, ErrUnavailable, err)
+		if !m.retryAt.IsZero() {
+			err = fmt.Errorf("%w (next try in %s)", err, time.Until(m.retryAt).Round(time.Second))
+		}
+		return nil, nil, &driver.UnavailableError{Plugin: m.entry.String(), Builtin: m.entry.Builtin, Err: err, Changed: s.stateChanged}
+	}
+	if m.state == idle {
+		m.apply(launchStarted)
+		close(m.requested)
 		return nil, nil, nil
-	case sl.err != nil:
-		err := fmt.Errorf("%s: %w: %w", what, ErrUnavailable, sl.err)
-		if !sl.retryAt.IsZero() {
-			err = fmt.Errorf("%w (next try in %s)", err, time.Until(sl.retryAt).Round(time.Second))
-		}
-		return nil, nil, &driver.UnavailableError{Plugin: sl.entry.String(), Builtin: sl.entry.Builtin, Err: err, Changed: s.stateChanged}
-	case sl.wanted != nil:
-		close(sl.wanted)
-		sl.wanted = nil
-		return nil, nil, nil
-	case sl.inst == nil || ended(sl.inst):
+	}
+	if m.inst == nil || ended(m.inst) {
 		return nil, nil, nil
 	}
-	sl.acquired, sl.lastAcquired = true, time.Now()
-	return sl.inst, sl.driver, nil
+	m.lastAcquired = time.Now()
+	return m.inst, m.driver, nil
 }
-
-// candidateLocked returns the plugin that is expected to serve a driver or hook and has not
-// reported its name yet. It returns nil if there is none.
-func (s *Supervisor) candidateLocked(what PluginKey) *managedPlugin {
-	for _, sl := range s.slots {
-		if sl.entry.Builtin && sl.entry.Type != what.Type {
-			continue
-		}
-		if sl.retired == "" && sl.info.Name == "" && sl.entry.DriverName() == what.Name && !s.awaitingOverrideLocked(sl) {
-			return sl
-		}
-	}
-	return nil
-}
-
-// unknownNameStartingLocked reports whether an external plugin is being launched that has not
-// reported its name yet, so that it may serve any driver.
-func (s *Supervisor) unknownNameStartingLocked() bool {
-	return slices.ContainsFunc(s.slots, func(sl *managedPlugin) bool {
-		return !sl.entry.Builtin && sl.retired == "" && sl.info.Name == "" && sl.err == nil
-	})
-}
-
-func (s *Supervisor) notFoundErrorLocked(what PluginKey) error {
-	var have []string
-	for served := range s.owners {
-		if served.Type == what.Type {
-			have = append(have, served.Name)
-		}
-	}
-	for _, sl := range s.slots {
-		if sl.entry.Builtin && sl.entry.Type == what.Type && sl.info.Name == "" {
-			have = append(have, sl.entry.Name) // not started yet
-		}
-	}
-	slices.Sort(have)
-	var named, failed []string // plugins that were expected to serve it, and plugins that failed to start
-	for _, sl := range s.slots {
-		switch {
-		case sl.entry.DriverName() == what.Name && sl.info.Name != "":
-			named = append(named, fmt.Sprintf("%s calls itself %s", sl.entry, servedBy(sl.info)))
-		case sl.retired == "" && sl.err != nil:
-			failed = append(failed, sl.err.Error())
-		}
-	}
-	if len(named) > 0 {
-		failed = named
-	}
-	msg := "no plugin serves it"
-	if len(have) > 0 {
-		msg = "there are " + strings.Join(have, ", ")
-	}
-	if len(failed) > 0 {
-		msg += "; " + strings.Join(failed, "; ")
-	}
-	none := ErrNoDriver
-	if what.Type == base.TypeHook {
-		none = ErrNoHook
-	}
-	return fmt.Errorf("%s: %w: %s", what, none, msg)
-}
-
-func servedBy(info base.Info) PluginKey { return PluginKey{info.Type, info.Name} }
 
 // Drivers returns a snapshot of all drivers that were ever started, by name.
 func (s *Supervisor) Drivers() map[string]Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make(map[string]Info, len(s.drivers))
-	for name, info := range s.drivers {
+	out := make(map[string]Info, len(s.registry.drivers))
+	for name, info := range s.registry.drivers {
 		info.Attributes = maps.Clone(info.Attributes)
-		if sl := s.owners[driverOf(name)]; sl != nil && sl.driver != nil {
-			sl.driver.calls.applyLocked(&info)
+		if m := s.registry.owners[driverOf(name)]; m != nil && m.driver != nil {
+			m.driver.calls.applyLocked(&info)
 		}
 		out[name] = info
 	}
@@ -431,14 +356,14 @@ func (s *Supervisor) Plugins() []Plugin {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []Plugin
-	for _, sl := range s.slots {
+	for _, m := range s.registry.plugins {
 		p := Plugin{
-			Name: sl.entry.Name, Path: sl.entry.Path, Builtin: sl.entry.Builtin, Program: sl.entry.Program,
-			Serves: servedBy(sl.info), Version: sl.info.Version, Takes: sl.takes,
-			Idle: sl.wanted != nil, LaunchAttempted: sl.tried, Reported: sl.answeredLocked(), Superseded: sl.retired, Err: sl.err,
+			Name: m.entry.Name, Path: m.entry.Path, Builtin: m.entry.Builtin, Program: m.entry.Program,
+			Serves: servedBy(m.info), Version: m.info.Version, Takes: m.takes,
+			Idle: m.state == idle, LaunchAttempted: m.launchAttempted, Reported: m.reported(), Superseded: m.supersededBy, Err: m.err(),
 		}
-		if sl.inst != nil && !ended(sl.inst) {
-			p.PID = sl.inst.PID()
+		if m.inst != nil && !ended(m.inst) {
+			p.PID = m.inst.PID()
 		}
 		out = append(out, p)
 	}
@@ -459,19 +384,17 @@ func (s *Supervisor) Changed() <-chan struct{} {
 func (s *Supervisor) Ready(ctx context.Context) error {
 	limit := time.NewTimer(time.Until(s.made.Add(readyLimit)))
 	defer limit.Stop()
-	return s.answered(ctx, limit.C)
+	return s.waitReported(ctx, limit.C)
 }
 
 // Reported is Ready without the limit: it blocks until each plugin has reported its state, or
 // has failed to.
-func (s *Supervisor) Reported(ctx context.Context) error { return s.answered(ctx, nil) }
+func (s *Supervisor) Reported(ctx context.Context) error { return s.waitReported(ctx, nil) }
 
-func (s *Supervisor) answered(ctx context.Context, limit <-chan time.Time) error {
+func (s *Supervisor) waitReported(ctx context.Context, limit <-chan time.Time) error {
 	for {
 		s.mu.Lock()
-		ready := s.stopped || (s.settled && !slices.ContainsFunc(s.slots, func(sl *managedPlugin) bool {
-			return !sl.answeredLocked() && !s.awaitingOverrideLocked(sl)
-		}))
+		ready := s.stopped || s.registry.reported()
 		infoChanged := s.infoChanged
 		s.mu.Unlock()
 		if ready {
@@ -485,11 +408,6 @@ func (s *Supervisor) answered(ctx context.Context, limit <-chan time.Time) error
 			return context.Cause(ctx)
 		}
 	}
-}
-
-// answeredLocked is the value of Plugin.Reported.
-func (sl *managedPlugin) answeredLocked() bool {
-	return sl.fingerprinted || sl.err != nil || sl.retired != "" || sl.wanted != nil
 }
 
 // update changes the state and wakes all waiters.
@@ -510,26 +428,16 @@ func (s *Supervisor) notifyLocked() {
 // settle stops waiting for slow first launches.
 func (s *Supervisor) settle() {
 	s.update(func() {
-		if s.settled {
+		if s.registry.settled {
 			return
 		}
-		for _, sl := range s.slots {
-			if !sl.tried && sl.retired == "" && !s.awaitingOverrideLocked(sl) {
-				s.logger.Warn("plugin is slow to start, going on without it", "plugin", sl.entry.Name)
+		for _, m := range s.registry.plugins {
+			if s.registry.pending(m) {
+				s.logger.Warn("plugin is slow to start, going on without it", "plugin", m.entry.Name)
 			}
 		}
-		s.settled = true
+		s.registry.settled = true
 	})
-}
-
-// settleLocked stops waiting if no first launch is pending.
-func (s *Supervisor) settleLocked() {
-	for _, sl := range s.slots {
-		if !sl.tried && sl.retired == "" && !s.awaitingOverrideLocked(sl) {
-			return
-		}
-	}
-	s.settled = true
 }
 
 func ended(inst instance) bool {
@@ -547,8 +455,12 @@ func ended(inst instance) bool {
 func (s *Supervisor) KnowsTasks(driver string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sl := s.servedByLocked(driver)
-	return sl != nil && (sl.entry.Builtin || sl.reattached && sl.inst != nil && !ended(sl.inst))
+	m := s.registry.find(driverOf(driver))
+	if m == nil || m.entry.Builtin {
+		return m != nil
+	}
+	_, reattached := m.inst.(reattachedPlugin)
+	return reattached && !ended(m.inst)
 }
 
 // FindsTasks reports whether a driver is a builtin, which searches for the processes of a task
@@ -556,15 +468,6 @@ func (s *Supervisor) KnowsTasks(driver string) bool {
 func (s *Supervisor) FindsTasks(driver string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sl := s.servedByLocked(driver)
-	return sl != nil && sl.entry.Builtin
-}
-
-// servedByLocked returns the slot of a driver, also before its first process has reported the
-// driver's name. It returns nil if there is none.
-func (s *Supervisor) servedByLocked(driver string) *managedPlugin {
-	if sl := s.owners[driverOf(driver)]; sl != nil {
-		return sl
-	}
-	return s.candidateLocked(driverOf(driver))
+	m := s.registry.find(driverOf(driver))
+	return m != nil && m.entry.Builtin
 }

@@ -695,7 +695,7 @@ func TestHookDiesOverCalls(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 			s.mu.Lock()
-			s.slots[0].inst.Kill()
+			s.registry.plugins[0].inst.Kill()
 			s.mu.Unlock()
 			synctest.Wait()
 		}

@@ -99,8 +99,8 @@ func TestSetEntries(t *testing.T) {
 					f := unwatched(d).plugin
 					runs = is[f]
 					s.mu.Lock()
-					if sl := s.owners[driverOf("db")]; sl.entry.Block != nil {
-						runs += fmt.Sprint(" ", sl.entry.Block.Config["config"])
+					if m := s.registry.owners[driverOf("db")]; m.entry.Block != nil {
+						runs += fmt.Sprint(" ", m.entry.Block.Config["config"])
 					}
 					s.mu.Unlock()
 				} else if !errors.Is(err, ErrNoDriver) {

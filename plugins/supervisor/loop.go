@@ -1,0 +1,345 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+)
+
+// loop keeps one plugin running, in the plugin's goroutine.
+type loop struct {
+	s      *Supervisor
+	plugin *managedPlugin
+	logger hclog.Logger
+}
+
+// run launches the plugin and launches it again when its process exits, until ctx ends or
+// another plugin waits for the exit. Goroutines that it leaves running are in wg.
+func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) {
+	m := l.plugin
+	defer m.cancel(nil)
+	defer l.s.update(func() {
+		m.loopRunning = false
+		if m.removed {
+			l.s.registry.release(m)
+		}
+	})
+	if !l.waitForOverride(ctx) {
+		return
+	}
+	if err := m.entry.Err; err != nil {
+		err = fmt.Errorf("%s: %w", m.entry, err)
+		l.logger.Warn("plugin is not started", "plugin", m.entry.Name, "error", err)
+		l.fail(launchRejected, err, time.Time{})
+		return
+	}
+	if !l.waitForDemand(ctx) {
+		return
+	}
+	var past failures
+	for ctx.Err() == nil && !l.hasSuccessor() {
+		result := l.runOnce(ctx, wg)
+		switch {
+		case ctx.Err() != nil, l.hasSuccessor():
+		case result.requested != nil:
+			past = 0
+			select {
+			case <-result.requested:
+			case <-ctx.Done():
+			}
+		default:
+			l.backOff(ctx, result, past.delay(result))
+		}
+	}
+}
+
+// runOnce launches the plugin, and returns when the process has exited or is unused, or ctx
+// has ended. When ctx ends, a process with tasks is detached and continues.
+func (l *loop) runOnce(ctx context.Context, wg *sync.WaitGroup) runResult {
+	began := time.Now()
+	inst, err := l.launch(ctx)
+	if err != nil {
+		l.setInfo((*Info).lost)
+		return runResult{err: err}
+	}
+	if requested := l.serve(ctx, inst); requested != nil {
+		l.stop(ctx, inst)
+		return runResult{requested: requested}
+	}
+	if !ended(inst) {
+		l.s.update(func() { l.plugin.inst = nil })
+		l.stopOrDetach(ctx, inst)
+		return runResult{}
+	}
+	result := runResult{err: inst.Exit(), began: true, lasted: time.Since(began), overCall: l.crashedInCall(began)}
+	// Close is delayed: a child of the plugin may still write to the plugin's stderr.
+	wg.Go(func() {
+		select {
+		case <-inst.StderrClosed():
+		case <-ctx.Done():
+		}
+		inst.Close()
+	})
+	return result
+}
+
+// backOff reports that a plugin has no process, and waits before the next launch.
+func (l *loop) backOff(ctx context.Context, result runResult, delay time.Duration) {
+	m := l.plugin
+	l.logger.Warn("plugin is down", "plugin", m.entry.Name, "error", result.err, "delay", delay)
+	if delay == 0 {
+		l.s.update(func() {
+			m.apply(exited)
+			m.inst = nil
+		})
+		return
+	}
+	why := exitedEarly
+	if !result.began {
+		why = launchFailed
+	}
+	l.fail(why, result.err, time.Now().Add(delay))
+	if sleep(ctx, delay) {
+		l.s.update(func() { m.apply(launchStarted) })
+	}
+}
+
+// fail records why the plugin has no process. No launch follows if retryAt is zero.
+func (l *loop) fail(e event, err error, retryAt time.Time) {
+	m := l.plugin
+	l.s.update(func() {
+		m.apply(e)
+		m.inst = nil
+		m.launchAttempted = true
+		if m.state != superseded {
+			m.failure, m.retryAt = err, retryAt
+		}
+		l.s.registry.settle()
+	})
+}
+
+// crashedInCall reports whether a hook was requested since began, so that it may have died in
+// a call. One allocation may be the cause, and other allocations must not wait for long.
+func (l *loop) crashedInCall(began time.Time) bool {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	return l.plugin.info.Type == base.TypeHook && !l.plugin.lastAcquired.Before(began)
+}
+
+// hasSuccessor reports whether a changed plugin waits for the exit of this plugin's process.
+func (l *loop) hasSuccessor() bool {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	return l.plugin.next != nil
+}
+
+// waitForOverride blocks until it is certain that no configured plugin replaces a builtin. It
+// returns false when ctx has ended.
+func (l *loop) waitForOverride(ctx context.Context) bool {
+	for {
+		l.s.mu.Lock()
+		awaiting, stateChanged := l.s.registry.awaitingOverride(l.plugin), l.s.stateChanged
+		l.s.mu.Unlock()
+		if !awaiting {
+			return ctx.Err() == nil
+		}
+		select {
+		case <-stateChanged:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// waitForDemand blocks until a builtin hook is requested: most nodes never need it. A hook
+// that an earlier supervisor has left running is started at once, like any other plugin. It
+// returns false when ctx has ended.
+func (l *loop) waitForDemand(ctx context.Context) bool {
+	m := l.plugin
+	if !m.entry.Builtin || m.entry.Type != base.TypeHook || l.s.recorded.mayRun(m.entry) {
+		l.s.mu.Lock()
+		defer l.s.mu.Unlock()
+		m.apply(launchStarted)
+		return true
+	}
+	requested := make(chan struct{})
+	l.s.update(func() {
+		m.apply(unused)
+		m.launchAttempted, m.fingerprinted, m.requested = true, true, requested // a hook has no fingerprint
+		l.s.registry.settle()
+	})
+	select {
+	case <-requested:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// launch starts or reattaches a process, and registers it for its driver or hook.
+func (l *loop) launch(ctx context.Context) (instance, error) {
+	m := l.plugin
+	if err := l.s.recorded.killOrphans(); err != nil {
+		return nil, fmt.Errorf("%s: %w", m.entry, err)
+	}
+	inst, err := l.s.start(ctx, m.entry)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.s.recorded.killUnmanaged(servedBy(inst.Info())); err != nil {
+		inst.Detach() // the plugin can have tasks; the next launch reattaches it
+		return nil, fmt.Errorf("%s: %w", m.entry, err)
+	}
+	if err := l.register(inst); err != nil {
+		l.stop(context.WithoutCancel(ctx), inst)
+		return nil, err
+	}
+	return inst, nil
+}
+
+// register registers a new process for the driver or hook that it serves.
+func (l *loop) register(inst instance) (err error) {
+	m, info := l.plugin, inst.Info()
+	if info.Type != base.TypeDriver && info.Type != base.TypeHook {
+		return fmt.Errorf("%s: it is a %s plugin, neither a task driver nor a hook", m.entry, info.Type)
+	}
+	l.s.update(func() {
+		if err = l.s.registry.register(m, info); err != nil {
+			return
+		}
+		m.apply(launched)
+		if m.removed {
+			m.apply(removed)
+		}
+		m.inst, m.info, m.failure, m.launchAttempted = inst, info, nil, true
+		if m.driver = nil; info.Type == base.TypeDriver {
+			m.driver = &watchedDriver{inst.Driver(), l.s.newCallWatch(m, inst)}
+		}
+		_, m.takes = inst.Hook()
+		m.fingerprinted = m.fingerprinted || info.Type != base.TypeDriver // a hook has no fingerprint
+		l.s.registry.settle()
+	})
+	return err
+}
+
+// serve reads the streams of a process until the process ends, ctx ends, or the process is
+// unused. If it is unused, serve returns a channel that is closed when the plugin is requested
+// again; otherwise nil.
+func (l *loop) serve(ctx context.Context, inst instance) (requested <-chan struct{}) {
+	m, served := l.plugin, servedBy(inst.Info())
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	var wg sync.WaitGroup
+	if served.Type == base.TypeDriver {
+		fingerprints := fingerprintStream{inst: inst, driver: served.Name, plugin: m.entry.Name, onChange: l.setInfo, logger: l.logger}
+		events := eventStream{inst: inst, driver: served.Name, onEvent: l.s.cfg.OnTaskEvent, logger: l.logger}
+		l.s.mu.Lock()
+		calls := m.driver.calls
+		l.s.mu.Unlock()
+		wg.Go(func() { fingerprints.run(ctx) })
+		wg.Go(func() { events.run(ctx) })
+		wg.Go(func() { calls.run(ctx) })
+	}
+	var idleCheck <-chan time.Time
+	if m.entry.Builtin && l.s.cfg.Busy != nil {
+		ticker := time.NewTicker(idleTimeout)
+		defer ticker.Stop()
+		idleCheck = ticker.C
+	}
+	for done := false; !done; {
+		select {
+		case <-inst.Done():
+			done = true
+		case <-ctx.Done():
+			done = true
+		case <-idleCheck:
+			requested = l.releaseIfIdle(served)
+			done = requested != nil
+		}
+	}
+	cancel()
+	wg.Wait()
+	if requested == nil {
+		l.setInfo((*Info).lost)
+	}
+	return requested
+}
+
+// releaseIfIdle makes an unused process unavailable, and returns a channel that is closed when
+// the plugin is requested again. It returns nil if the process is in use.
+func (l *loop) releaseIfIdle(served PluginKey) (requested chan struct{}) {
+	if l.s.cfg.Busy(served) {
+		return nil
+	}
+	// A task makes its driver busy before it requests the driver. A task that has not done
+	// so yet requests the driver after this update, and gets no process.
+	l.s.update(func() {
+		if m := l.plugin; time.Since(m.lastAcquired) >= idleTimeout {
+			requested = make(chan struct{})
+			m.apply(unused)
+			m.inst, m.requested = nil, requested
+		}
+	})
+	return requested
+}
+
+// setInfo changes the recorded state of the driver that the plugin serves.
+func (l *loop) setInfo(change func(*Info)) {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	if l.s.registry.setInfo(l.plugin, change) {
+		l.s.notifyLocked()
+	}
+}
+
+// stopOrDetach stops or detaches a plugin when ctx has ended: when the supervisor stops, a
+// plugin with tasks continues.
+func (l *loop) stopOrDetach(ctx context.Context, inst instance) {
+	cfg := l.s.cfg
+	l.s.mu.Lock()
+	served, wanted := servedBy(l.plugin.info), l.plugin.state != superseded && !errors.Is(context.Cause(ctx), errRemoved)
+	l.s.mu.Unlock()
+	ctx = context.WithoutCancel(ctx)
+	if cfg.Records != nil && cfg.Keep != nil && wanted && cfg.Keep(served, inst.PID()) {
+		inst.Detach()
+		return
+	}
+	l.stop(ctx, inst)
+}
+
+// stop stops a plugin gracefully and deletes its record.
+func (l *loop) stop(ctx context.Context, inst instance) {
+	inst.Stop(ctx)
+	if l.s.cfg.Records != nil {
+		l.s.recorded.delete(key(l.plugin.entry))
+	}
+}
+
+// stopWhenUnused ends the goroutine of a removed plugin as soon as no task needs the process.
+func (l *loop) stopWhenUnused(ctx context.Context) {
+	for logged := false; l.needed(); logged = true {
+		if !logged {
+			l.logger.Info("plugin goes on as it was until nothing needs it", "plugin", l.plugin.entry.Name)
+		}
+		if !sleep(ctx, idleTimeout) {
+			return
+		}
+	}
+	l.plugin.cancel(errRemoved)
+}
+
+// needed reports whether the process of the plugin serves tasks.
+func (l *loop) needed() bool {
+	m := l.plugin
+	l.s.mu.Lock()
+	served, up := servedBy(m.info), m.loopRunning && m.inst != nil && !ended(m.inst)
+	l.s.mu.Unlock()
+	return up && l.s.cfg.Busy != nil && l.s.cfg.Busy(served)
+}

@@ -1,0 +1,305 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// managedPlugin is one plugin of the catalog. The fields are guarded by Supervisor.mu, except
+// entry and order, which never change.
+type managedPlugin struct {
+	entry  catalog.Entry
+	order  int                     // position in the catalog
+	cancel context.CancelCauseFunc // ends the plugin's goroutine; nil before the goroutine is started
+
+	state       state
+	loopRunning bool           // the plugin's goroutine runs
+	removed     bool           // the plugin is stopped as soon as no task needs it
+	stopping    bool           // stopWhenUnused runs
+	next        *managedPlugin // replaces the plugin when it is gone; may be nil
+
+	inst            instance
+	driver          *watchedDriver // driver of the latest process; nil for a hook
+	info            base.Info      // info of the latest process; zero before the first
+	takes           *hook.Description
+	launchAttempted bool          // the first launch has succeeded or failed, or follows on request
+	fingerprinted   bool          // the first fingerprint has arrived
+	lastAcquired    time.Time     // time when Driver or Hook last returned the plugin
+	failure         error         // why the last launch failed or the last process exited early; nil again after a launch
+	retryAt         time.Time     // time of the launch after a failure; zero if none follows
+	supersededBy    string        // which plugin is used instead
+	requested       chan struct{} // closed when an idle plugin is requested
+}
+
+func (m *managedPlugin) apply(e event) { m.state = m.state.next(e) }
+
+// err returns the reason why the plugin has no process and none is being started, else nil.
+func (m *managedPlugin) err() error {
+	if m.state == backingOff || m.state == failed {
+		return m.failure
+	}
+	return nil
+}
+
+// reported is the value of Plugin.Reported.
+func (m *managedPlugin) reported() bool {
+	return m.fingerprinted || m.state == backingOff || m.state == failed || m.state == superseded || m.state == idle
+}
+
+// claim returns the plugin's claim to its driver or hook.
+func (m *managedPlugin) claim() claim {
+	c := claim{entry: m.entry, order: m.order, info: m.info, inUse: !m.lastAcquired.IsZero()}
+	if c.info.Name == "" && m.entry.Builtin {
+		// A builtin's name is known without a call, perhaps before its launch.
+		c.info = base.Info{Type: m.entry.Type, Name: m.entry.Name, Version: m.entry.Version}
+	}
+	return c
+}
+
+// registry contains the managed plugins, and which of them serves which driver or hook.
+// Supervisor.mu guards it.
+type registry struct {
+	plugins []*managedPlugin // in the order of the catalog
+	owners  map[PluginKey]*managedPlugin
+	drivers map[string]Info
+	settled bool // no first launch is pending
+	logger  hclog.Logger
+}
+
+// awaitingOverride reports whether m is a builtin that a configured plugin is expected to
+// replace. If that plugin cannot be started, the builtin is not started either, because the
+// configuration names the other plugin.
+func (r *registry) awaitingOverride(m *managedPlugin) bool {
+	return m.entry.Builtin && slices.ContainsFunc(r.plugins, func(other *managedPlugin) bool {
+		return !other.entry.Builtin && other.entry.Path != "" && other.state != superseded &&
+			other.info.Name == "" && other.entry.DriverName() == m.entry.Name
+	})
+}
+
+// find returns the plugin of a driver or hook, also before its first process has reported the
+// name. It returns nil if there is none.
+func (r *registry) find(key PluginKey) *managedPlugin {
+	if m := r.owners[key]; m != nil {
+		return m
+	}
+	for _, m := range r.plugins {
+		if m.entry.Builtin && m.entry.Type != key.Type {
+			continue
+		}
+		if m.state != superseded && m.info.Name == "" && m.entry.DriverName() == key.Name && !r.awaitingOverride(m) {
+			return m
+		}
+	}
+	return nil
+}
+
+// unknownNameStarting reports whether an external plugin is being launched that has not
+// reported its name yet, so that it may serve any driver.
+func (r *registry) unknownNameStarting() bool {
+	return slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
+		return !m.entry.Builtin && m.info.Name == "" && (m.state == held || m.state == starting)
+	})
+}
+
+// notFoundError returns the error for a driver or hook that no plugin serves.
+func (r *registry) notFoundError(key PluginKey) error {
+	var have []string
+	for served := range r.owners {
+		if served.Type == key.Type {
+			have = append(have, served.Name)
+		}
+	}
+	for _, m := range r.plugins {
+		if m.entry.Builtin && m.entry.Type == key.Type && m.info.Name == "" {
+			have = append(have, m.entry.Name) // not started yet
+		}
+	}
+	slices.Sort(have)
+	var misnamed, unstarted []string // plugins that were expected to serve it, and plugins that failed to start
+	for _, m := range r.plugins {
+		if m.entry.DriverName() == key.Name && m.info.Name != "" {
+			misnamed = append(misnamed, fmt.Sprintf("%s calls itself %s", m.entry, servedBy(m.info)))
+		} else if err := m.err(); err != nil {
+			unstarted = append(unstarted, err.Error())
+		}
+	}
+	if len(misnamed) > 0 {
+		unstarted = misnamed
+	}
+	msg := "no plugin serves it"
+	if len(have) > 0 {
+		msg = "there are " + strings.Join(have, ", ")
+	}
+	if len(unstarted) > 0 {
+		msg += "; " + strings.Join(unstarted, "; ")
+	}
+	none := ErrNoDriver
+	if key.Type == base.TypeHook {
+		none = ErrNoHook
+	}
+	return fmt.Errorf("%s: %w: %s", key, none, msg)
+}
+
+// register makes m the owner of the driver or hook in info. If several plugins offer it, the
+// losers of the arbitration are superseded; the error is errSuperseded if m is one.
+func (r *registry) register(m *managedPlugin, info base.Info) error {
+	if was, is := servedBy(m.info), servedBy(info); m.info.Name != "" && was != is {
+		return fmt.Errorf("%s: it was %s and calls itself %s now; start again to accept that", m.entry, was, is)
+	}
+	if m.state == superseded {
+		return errSuperseded
+	}
+	var others []*managedPlugin
+	var rivals []claim
+	for _, other := range r.plugins {
+		if other != m && other.state != superseded {
+			others, rivals = append(others, other), append(rivals, other.claim())
+		}
+	}
+	losers, winner := arbitrate(claim{entry: m.entry, order: m.order, info: info}, rivals)
+	for _, i := range losers {
+		r.supersede(others[i], m, rivals[i].info, info)
+	}
+	if winner >= 0 {
+		r.supersede(m, others[winner], info, rivals[winner].info)
+		return errSuperseded
+	}
+	r.owners[servedBy(info)] = m
+	return nil
+}
+
+func (r *registry) supersede(loser, winner *managedPlugin, lost, won base.Info) {
+	loser.apply(replaced)
+	loser.supersededBy = fmt.Sprintf("%s is served by %s, version %s", servedBy(won), winner.entry, won.Version)
+	loser.inst = nil
+	loser.info = lost // the name that the plugin would serve
+	if loser.cancel != nil {
+		loser.cancel(errSuperseded)
+	}
+	r.logger.Info("multiple versions of plugin detected", won.Type.String(), won.Name,
+		"used", winner.entry.String(), "used_version", won.Version,
+		"ignored", loser.entry.String(), "ignored_version", lost.Version)
+	r.settle()
+}
+
+// pending reports whether the first launch of m has neither succeeded nor failed.
+func (r *registry) pending(m *managedPlugin) bool {
+	return !m.launchAttempted && m.state != superseded && !r.awaitingOverride(m)
+}
+
+// settle sets settled if no first launch is pending.
+func (r *registry) settle() {
+	r.settled = r.settled || !slices.ContainsFunc(r.plugins, r.pending)
+}
+
+// reported reports whether each plugin has reported its state, or has failed to.
+func (r *registry) reported() bool {
+	return r.settled && !slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
+		return !m.reported() && !r.awaitingOverride(m)
+	})
+}
+
+// setInfo changes the recorded state of the driver that m serves. It returns false if m serves
+// no driver.
+func (r *registry) setInfo(m *managedPlugin, change func(*Info)) bool {
+	name := m.info.Name
+	if r.owners[driverOf(name)] != m {
+		return false // a hook, or another plugin serves the driver
+	}
+	m.fingerprinted = true
+	info := r.drivers[name]
+	change(&info)
+	info.UpdatedAt = time.Now()
+	r.drivers[name] = info
+	return true
+}
+
+// setEntries adds plugins for new entries, and removes the plugins whose entry is missing or
+// has changed.
+func (r *registry) setEntries(entries []catalog.Entry) {
+	fresh := make([]*managedPlugin, len(entries))
+	for i, e := range entries {
+		fresh[i] = &managedPlugin{entry: e, order: i}
+	}
+	before := slices.Clone(r.plugins)
+	for _, m := range before {
+		var next *managedPlugin
+		if i := slices.IndexFunc(fresh, func(f *managedPlugin) bool { return f.entry.SamePlugin(m.entry) }); i >= 0 {
+			next = fresh[i]
+			fresh = slices.Delete(fresh, i, i+1)
+		}
+		if m.removed || next == nil || !next.entry.Same(m.entry) {
+			r.remove(m, next)
+		}
+	}
+	r.plugins = append(r.plugins, fresh...)
+	if len(before) == 0 {
+		return // at the start every plugin is new
+	}
+	r.sort()
+	for _, m := range fresh {
+		r.logger.Info("plugin is new", "plugin", m.entry.Name)
+	}
+}
+
+// sort restores the order of the catalog.
+func (r *registry) sort() {
+	slices.SortStableFunc(r.plugins, func(a, b *managedPlugin) int { return a.entry.Compare(&b.entry) })
+}
+
+// remove removes a plugin as soon as no task needs its process. Then next replaces it, unless
+// next is nil.
+func (r *registry) remove(m, next *managedPlugin) {
+	switch {
+	case next == nil:
+		r.logger.Info("plugin is not in the configuration any more", "plugin", m.entry.Name)
+	case m.next == nil:
+		r.logger.Info("plugin has changed", "plugin", m.entry.Name)
+	}
+	m.removed, m.next = true, next
+	m.apply(removed)
+	if !m.loopRunning {
+		r.release(m)
+	}
+}
+
+// release deletes a removed plugin, and adds the plugin that replaces it, if there is one. The
+// plugins that m has superseded compete again.
+func (r *registry) release(m *managedPlugin) {
+	m.apply(released)
+	r.plugins = slices.DeleteFunc(r.plugins, func(other *managedPlugin) bool { return other == m })
+	if served := servedBy(m.info); r.owners[served] == m {
+		delete(r.owners, served)
+		if served.Type == base.TypeDriver && m.next == nil {
+			delete(r.drivers, served.Name)
+		}
+		for i, loser := range r.plugins {
+			if loser.state == superseded && !loser.loopRunning && servedBy(loser.info) == served {
+				loser.apply(released)
+				r.plugins[i] = &managedPlugin{entry: loser.entry, order: loser.order}
+			}
+		}
+	}
+	if m.next != nil {
+		r.plugins = append(r.plugins, m.next)
+		r.sort()
+	}
+}
+
+// The causes with which the context of a plugin's goroutine ends before the supervisor's.
+var (
+	errSuperseded = errors.New("replaced by another plugin")
+	errRemoved    = errors.New("not in the configuration any more")
+)
+
+func servedBy(info base.Info) PluginKey { return PluginKey{info.Type, info.Name} }

@@ -1,0 +1,27 @@
+package supervisor
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+)
+
+// A builtin is superseded during its launch, and then reports a higher version than the catalog.
+func TestSupersededPluginIsNotRegistered(t *testing.T) {
+	r := registry{owners: map[PluginKey]*managedPlugin{}, drivers: map[string]Info{}, logger: hclog.NewNullLogger()}
+	r.setEntries([]catalog.Entry{builtin("x"), external("a")})
+	late, owner := r.plugins[0], r.plugins[1]
+	if err := r.register(owner, base.Info{Type: base.TypeDriver, Name: "x", Version: "0.2.0"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.register(late, base.Info{Type: base.TypeDriver, Name: "x", Version: "9.0.0"}); !errors.Is(err, errSuperseded) {
+		t.Errorf("register: %v, want %v", err, errSuperseded)
+	}
+	if r.owners[driverOf("x")] != owner || owner.state == superseded {
+		t.Errorf("the driver is served by %s, whose state is %d", r.owners[driverOf("x")].entry, owner.state)
+	}
+}
