@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/filelock"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
@@ -411,7 +412,7 @@ func (c *Client) start(ctx context.Context) (*clientConn, error) {
 func (c *Client) lockProcess(ctx context.Context) (*os.File, error) {
 	for end := time.Now().Add(10 * time.Second); ; {
 		lock, err := c.dir.Lock(processName, unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+		if !errors.Is(err, filelock.ErrLocked) || time.Now().After(end) {
 			return lock, err
 		}
 		select {

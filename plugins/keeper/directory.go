@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/filelock"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
@@ -174,7 +175,7 @@ func (d *Directory) RemoveSocketDir() {
 
 // Lock locks a file of the data directory, which is created if it is missing. The lock is
 // released when all copies of the file are closed. With unix.LOCK_EX Lock blocks until it has
-// the lock; with unix.LOCK_NB the error is EWOULDBLOCK when another process has it.
+// the lock; with unix.LOCK_NB the error is filelock.ErrLocked when another process has it.
 func (d *Directory) Lock(name string, how int) (*os.File, error) {
 	for {
 		f, err := d.lockOnce(name, how)
@@ -195,16 +196,11 @@ func (d *Directory) lockOnce(name string, how int) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err = unix.Flock(int(f.Fd()), how)
-		if err == nil {
-			return f, nil
-		}
-		if !errors.Is(err, unix.EINTR) {
-			f.Close()
-			return nil, err
-		}
+	if err := filelock.Lock(f, how); err != nil {
+		f.Close()
+		return nil, err
 	}
+	return f, nil
 }
 
 // openLock opens a lock file. It accepts only a regular file of this user with a single hard
@@ -252,7 +248,7 @@ func (d *Directory) LockedBy(name string) (process.ID, bool, error) {
 		return process.ID{}, false, nil
 	}
 	defer f.Close()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+	if err := filelock.Lock(f, unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, filelock.ErrLocked) {
 		return process.ID{}, false, nil
 	}
 	var p process.ID

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/filelock"
 )
 
 // ErrInUse means that another nomad-lite uses the data directory.
@@ -28,9 +30,9 @@ func lock(dataDir string, flags int) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock data directory: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|flags); err != nil {
+	if err := filelock.Lock(f, unix.LOCK_EX|flags); err != nil {
 		f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
+		if errors.Is(err, filelock.ErrLocked) {
 			return nil, fmt.Errorf("%s: %w", dataDir, ErrInUse)
 		}
 		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/confine"
+	"github.com/nomad-lite/nomad-lite/plugins/filelock"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
@@ -453,7 +454,7 @@ func (p *server) leave(terminated bool) bool {
 	}
 	if err != nil {
 		p.idle = time.Now().Add(100 * time.Millisecond)
-		return terminated || !errors.Is(err, unix.EWOULDBLOCK) // the data directory is removed: no client can connect
+		return terminated || !errors.Is(err, filelock.ErrLocked) // the data directory is removed: no client can connect
 	}
 	defer f.Close()
 	p.dir.RemoveSocket(socketName)

@@ -14,6 +14,8 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/filelock"
 )
 
 // LockedError means that another process has locked the state file.
@@ -64,7 +66,7 @@ func openLocked(path string, write bool) (*os.File, error) {
 			err = fmt.Errorf("open state file %s: not a regular file", path)
 		}
 		if err == nil {
-			if err = unix.Flock(int(f.Fd()), lock|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+			if err = filelock.Lock(f, lock|unix.LOCK_NB); errors.Is(err, filelock.ErrLocked) {
 				err = &LockedError{Path: path, PID: lockOwner(info)}
 			} else if err != nil {
 				err = fmt.Errorf("lock state file %s: %w", path, err)
