@@ -186,7 +186,9 @@ func (d *Dir) Destroy() error {
 			errs = append(errs, removeBelow(d.mountsRoot(), e.Name()))
 		}
 	}
-	failpoint.Wrap(failpoint.Collection, func() { errs = append(errs, removeBelow(d.root, d.id)) })
+	point := failpoint.Enter(failpoint.Collection)
+	errs = append(errs, removeBelow(d.root, d.id))
+	point.Leave()
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("destroy alloc directory %s: %w", d.Path(), err)
 	}

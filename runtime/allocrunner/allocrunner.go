@@ -252,7 +252,9 @@ func (r *Runner) Run(ctx context.Context) {
 		if !told {
 			r.preKill(rest)
 		}
-		failpoint.Wrap(failpoint.Postrun, func() { r.postrun(rest) })
+		point := failpoint.Enter(failpoint.Postrun)
+		r.postrun(rest)
+		point.Leave()
 	}
 	r.reconcile() // the watch loop has returned, and the final status must be reported
 }

@@ -31,12 +31,11 @@ func (r *Runner) prerun(live context.Context) error {
 		if now := r.Alloc(); now != alloc {
 			alloc, env = now, r.env().Vars()
 		}
-		var err error
-		failpoint.Wrap(failpoint.Prerun, func() {
-			err = hooks.Call(live, r.logger, h, hook.Prerun, r.limits.PrerunDeadline, func(ctx context.Context) error {
-				return at.Prerun(ctx, hook.AllocPrerunRequest{Alloc: r.forHooks(), Env: env})
-			})
+		point := failpoint.Enter(failpoint.Prerun)
+		err := hooks.Call(live, r.logger, h, hook.Prerun, r.limits.PrerunDeadline, func(ctx context.Context) error {
+			return at.Prerun(ctx, hook.AllocPrerunRequest{Alloc: r.forHooks(), Env: env})
 		})
+		point.Leave()
 		if err == nil {
 			continue
 		}

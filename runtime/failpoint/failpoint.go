@@ -76,20 +76,32 @@ func Hit(s Step, p Phase) {
 	}
 }
 
-// Wrap calls f, which is the step. It reports During concurrently with f, because the work of f is
-// done in another process, or on the disk.
-func Wrap(s Step, f func()) {
+// Entered is a step that is in progress.
+type Entered struct {
+	step   Step
+	during chan struct{} // closed when Reached has returned for During; nil unless Reached is set
+}
+
+// Enter reports Before, and reports During concurrently with the work of the caller, because
+// another process or the disk does that work. The caller must call Leave after the work.
+func Enter(s Step) Entered {
 	if Reached == nil {
-		f()
-		return
+		return Entered{}
 	}
 	Reached(s, Before)
-	during := make(chan struct{})
+	e := Entered{step: s, during: make(chan struct{})}
 	go func() {
+		defer close(e.during)
 		Reached(s, During)
-		close(during)
 	}()
-	f()
-	<-during
-	Reached(s, After)
+	return e
+}
+
+// Leave waits until During has been reported, and reports After.
+func (e Entered) Leave() {
+	if e.during == nil {
+		return
+	}
+	<-e.during
+	Reached(e.step, After)
 }

@@ -71,7 +71,9 @@ func (r *Runner) prestartHook(killCtx context.Context, h hook.Hook, at hook.Task
 	}
 	var response hook.TaskPrestartResponse
 	err := hooks.Call(killCtx, r.logger, h, hook.Prestart, r.deadlines.Prestart, func(ctx context.Context) (err error) {
-		failpoint.Wrap(failpoint.Prestart, func() { response, err = at.Prestart(ctx, request) })
+		point := failpoint.Enter(failpoint.Prestart)
+		response, err = at.Prestart(ctx, request)
+		point.Leave()
 		return err
 	})
 
@@ -154,7 +156,9 @@ func (r *Runner) setHookEnv(name string, env map[string]string) {
 func (r *Runner) poststart(killCtx context.Context, p *process, repeated bool) {
 	for _, h := range r.hooks {
 		if at, ok := h.(hook.TaskPoststart); ok && killCtx.Err() == nil {
-			failpoint.Wrap(failpoint.Poststart, func() { r.poststartHook(killCtx, h, at, p, repeated) })
+			point := failpoint.Enter(failpoint.Poststart)
+			r.poststartHook(killCtx, h, at, p, repeated)
+			point.Leave()
 		}
 	}
 }

@@ -297,7 +297,9 @@ func (p *process) execStreaming(ctx context.Context, exec driver.Exec) (result *
 	if err != nil {
 		return nil, err
 	}
-	failpoint.Wrap(failpoint.Running, func() { result, err = d.ExecTaskStreaming(ctx, p.id(), exec) })
+	point := failpoint.Enter(failpoint.Running)
+	result, err = d.ExecTaskStreaming(ctx, p.id(), exec)
+	point.Leave()
 	return result, err
 }
 

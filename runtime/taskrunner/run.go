@@ -60,7 +60,9 @@ func (r *Runner) complete(ctx context.Context) {
 		r.local.RunComplete = true
 		r.putLocal(state.Async)
 	}
-	failpoint.Wrap(failpoint.StopHooks, func() { r.stopHooks(ctx) })
+	point := failpoint.Enter(failpoint.StopHooks)
+	r.stopHooks(ctx)
+	point.Leave()
 }
 
 // contexts returns the two contexts of the task. Both are canceled with ctx; killCtx
@@ -205,20 +207,19 @@ func (r *Runner) ended(killCtx, forceKillCtx context.Context, p *process) (resta
 	} else if result.lost {
 		r.local.Exit.Error = exitUnknown
 	}
-	var err error
-	failpoint.Wrap(failpoint.ExitObserved, func() {
-		err = r.record(state.Sync, func(s *api.TaskState) bool {
-			if request := r.restartReq; request != nil {
-				r.local.Exit.Asked, r.local.Exit.Failure = true, request.Failure
-			}
-			event := terminated(result.ExitResult)
-			if result.lost {
-				event = model.EventDriver(unknownText(result.Err), nil, time.Time{})
-			}
-			model.AppendTaskEvent(s, event, time.Now())
-			return true
-		})
+	point := failpoint.Enter(failpoint.ExitObserved)
+	err := r.record(state.Sync, func(s *api.TaskState) bool {
+		if request := r.restartReq; request != nil {
+			r.local.Exit.Asked, r.local.Exit.Failure = true, request.Failure
+		}
+		event := terminated(result.ExitResult)
+		if result.lost {
+			event = model.EventDriver(unknownText(result.Err), nil, time.Time{})
+		}
+		model.AppendTaskEvent(s, event, time.Now())
+		return true
 	})
+	point.Leave()
 	// Until the store takes the exit status, only the driver can tell it to the next agent.
 	if err != nil && !r.awaitStored(killCtx) && isShutdown(killCtx, forceKillCtx) {
 		return restart.Outcome{}, false
@@ -228,7 +229,9 @@ func (r *Runner) ended(killCtx, forceKillCtx context.Context, p *process) (resta
 		r.noteDestroyed()
 	} else {
 		r.setPendingDestroy(state.PendingDestroy{ID: p.id(), Handle: storedHandle(p.handle)})
-		failpoint.Wrap(failpoint.DestroyTask, func() { _ = r.destroyPending(context.WithoutCancel(killCtx)) }) // errors are reported as an event already
+		point := failpoint.Enter(failpoint.DestroyTask)
+		_ = r.destroyPending(context.WithoutCancel(killCtx)) // errors are reported as an event already
+		point.Leave()
 	}
 	r.clearProcess()
 	told := r.exitedHooks(forceKillCtx)
@@ -262,9 +265,9 @@ func (r *Runner) decide(outcome restart.Outcome) restart.Decision {
 		r.transition(state.Async, model.TaskDead, model.EventNotRestarting(decision.Reason))
 	case restart.Restart:
 		r.logger.Info("restarting", "reason", decision.Reason, "delay", decision.Delay)
-		failpoint.Wrap(failpoint.RestartDelay, func() {
-			r.transition(state.Async, model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
-		})
+		point := failpoint.Enter(failpoint.RestartDelay)
+		r.transition(state.Async, model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
+		point.Leave()
 	}
 	return decision
 }

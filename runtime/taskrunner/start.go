@@ -57,7 +57,9 @@ func (r *Runner) start(killCtx, forceKillCtx context.Context) (*process, error) 
 	r.killNoted = r.isKilled() // includes a kill during the start
 	r.mu.Unlock()
 	r.logger.Info("task started", "task_id", config.ID)
-	failpoint.Wrap(failpoint.HandleStored, func() { r.transition(state.Grouped, model.TaskRunning, model.EventStarted()) })
+	point := failpoint.Enter(failpoint.HandleStored)
+	r.transition(state.Grouped, model.TaskRunning, model.EventStarted())
+	point.Leave()
 	return p, nil
 }
 
@@ -142,7 +144,9 @@ func (r *Runner) callStartTask(ctx, killCtx context.Context, config *driver.Task
 			break
 		}
 		r.noteStart()
-		failpoint.Wrap(failpoint.StartTask, func() { handle, network, err = d.StartTask(ctx, config) })
+		point := failpoint.Enter(failpoint.StartTask)
+		handle, network, err = d.StartTask(ctx, config)
+		point.Leave()
 		if !errors.Is(err, driver.ErrPluginDown) {
 			break
 		}

@@ -21,13 +21,14 @@ const forcedStop = 5 * time.Second
 // kill ends the process for good. It returns when the process has exited or ctx is
 // done. If ForceKill canceled ctx, kill first kills the process without further delay.
 func (r *Runner) kill(ctx context.Context, p *process) {
-	failpoint.Wrap(failpoint.PreKill, func() {
-		r.preKilling(ctx)
-		r.awaitShutdownDelay(ctx, p, nil)
-	})
+	point := failpoint.Enter(failpoint.PreKill)
+	r.preKilling(ctx)
+	r.awaitShutdownDelay(ctx, p, nil)
+	point.Leave()
 	for ended := false; !ended; {
-		var err error
-		failpoint.Wrap(failpoint.StopTask, func() { err = r.stop(ctx, p) })
+		point := failpoint.Enter(failpoint.StopTask)
+		err := r.stop(ctx, p)
+		point.Leave()
 		if err != nil && ctx.Err() == nil {
 			r.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
 			r.setKillError(err)
