@@ -1,5 +1,5 @@
 // Package catalog lists the available plugins: the builtins of this binary, the files
-// in the plugin directory, and the plugin blocks of the configuration file.
+// in the plugin directory, and the files that plugin blocks of the configuration name.
 //
 // The package decides which plugins may be started. A plugin is identified by a name
 // and looked up among the enumerated plugins, so a name is never used as a path. A file

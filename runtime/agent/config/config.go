@@ -156,9 +156,9 @@ func (c *Config) Parse(filename string, src []byte) hcl.Diagnostics {
 
 // reader applies a file to a Config.
 type reader struct {
-	config *Config
-	file   catalog.File // the plugin blocks of this file
-	diags  hcl.Diagnostics
+	config  *Config
+	plugins pluginBlocks // of this file
+	diags   hcl.Diagnostics
 }
 
 func (r *reader) report(severity hcl.DiagnosticSeverity, rng hcl.Range, format string, args ...any) {

@@ -39,19 +39,19 @@ func (i item) place(name string) hcl.Range {
 
 func (i item) isBlock() bool { return i.body != nil }
 
-// native parses HCL. Plugin blocks are added to the reader's file.
+// native parses HCL. Plugin blocks are added to the reader's plugins.
 func (r *reader) native(filename string, src []byte) []*item {
-	d, diags := catalog.ParseDocument(filename, src)
+	d, diags := parseDocument(filename, src)
 	r.diags = append(r.diags, diags...)
 	if d == nil {
 		return nil
 	}
-	items := r.body(d, d.Body, true)
-	r.config.Plugins = append(r.config.Plugins, r.file.Blocks...)
+	items := r.body(d, d.body, true)
+	r.config.Plugins = append(r.config.Plugins, r.plugins...)
 	return items
 }
 
-func (r *reader) body(d *catalog.HCL1Document, body *hclsyntax.Body, top bool) []*item {
+func (r *reader) body(d *document, body *hclsyntax.Body, top bool) []*item {
 	items := []*item{}
 	for _, attr := range body.Attributes {
 		value, diags := attr.Expr.Value(nil)
@@ -61,23 +61,23 @@ func (r *reader) body(d *catalog.HCL1Document, body *hclsyntax.Body, top bool) [
 			case *hclsyntax.TemplateExpr, *hclsyntax.TemplateWrapExpr:
 				wayOut = " For a text with ${ in it write $${."
 			}
-			r.report(hcl.DiagError, d.Range(attr.Expr.Range()), "%s: the value must be written out: %s%s", d.Name(attr), diags[0].Detail, wayOut)
+			r.report(hcl.DiagError, d.fileRange(attr.Expr.Range()), "%s: the value must be written out: %s%s", d.settingName(attr), diags[0].Detail, wayOut)
 			continue
 		}
 		i := fromValue(value)
-		i.name, i.rng = d.Name(attr), d.Range(attr.NameRange)
+		i.name, i.rng = d.settingName(attr), d.fileRange(attr.NameRange)
 		items = append(items, &i)
 	}
 	for _, b := range body.Blocks {
 		if top && b.Type == "plugin" {
-			block, diags := d.Plugin(b)
+			block, diags := d.plugin(b)
 			r.diags = append(r.diags, diags...)
 			if !diags.HasErrors() {
-				r.diags = append(r.diags, r.file.Add(block)...)
+				r.diags = append(r.diags, r.plugins.add(block)...)
 			}
 			continue
 		}
-		i := item{name: b.Type, rng: d.Range(b.DefRange()), body: r.body(d, b.Body, false)}
+		i := item{name: b.Type, rng: d.fileRange(b.DefRange()), body: r.body(d, b.Body, false)}
 		for _, label := range slices.Backward(b.Labels) {
 			i = item{name: b.Type, rng: i.rng, body: []*item{{name: label, rng: i.rng, body: i.body}}}
 		}

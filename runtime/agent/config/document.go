@@ -1,4 +1,4 @@
-package catalog
+package config
 
 import (
 	"bytes"
@@ -7,26 +7,28 @@ import (
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
+
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 )
 
-// HCL1Document is the text of an agent's configuration file. It is HCL2, with two
+// document is the text of an agent's configuration file. It is HCL2, with two
 // features of HCL1 that such files use: a block within a block on one line, and quotes
 // around the name of a setting.
-type HCL1Document struct {
-	Body *hclsyntax.Body
+type document struct {
+	body *hclsyntax.Body
 
 	src   []byte
-	names map[string]string // quoted names, by their replacement in Body
+	names map[string]string // quoted names, by their replacement in body
 	lines *newlineAdder     // nil if no newline was added
 }
 
-// ParseDocument parses the text of a configuration file. The document is nil if the
+// parseDocument parses the text of a configuration file. The document is nil if the
 // text is not HCL, or exceeds the limits for size and depth.
-func ParseDocument(filename string, src []byte) (*HCL1Document, hcl.Diagnostics) {
+func parseDocument(filename string, src []byte) (*document, hcl.Diagnostics) {
 	if diags := checkLimits(filename, src); diags.HasErrors() {
 		return nil, diags
 	}
-	d := &HCL1Document{names: make(map[string]string)}
+	d := &document{names: make(map[string]string)}
 	d.src = d.unquote(filename, src)
 	parsed, diags := hclsyntax.ParseConfig(d.src, filename, hcl.InitialPos)
 	if diags.HasErrors() {
@@ -41,35 +43,35 @@ func ParseDocument(filename string, src []byte) (*HCL1Document, hcl.Diagnostics)
 			return nil, diags
 		}
 	}
-	d.Body = parsed.Body.(*hclsyntax.Body)
+	d.body = parsed.Body.(*hclsyntax.Body)
 	return d, diags
 }
 
-// Name returns the name of a setting as written in the file.
-func (d *HCL1Document) Name(attr *hclsyntax.Attribute) string {
+// settingName returns the name of a setting as written in the file.
+func (d *document) settingName(attr *hclsyntax.Attribute) string {
 	if name, quoted := d.names[attr.Name]; quoted {
 		return name
 	}
 	return attr.Name
 }
 
-// Range converts a position in Body to the position in the file.
-func (d *HCL1Document) Range(r hcl.Range) hcl.Range {
+// fileRange converts a position in body to the position in the file.
+func (d *document) fileRange(r hcl.Range) hcl.Range {
 	if d.lines == nil {
 		return r
 	}
 	return *d.lines.back(&r)
 }
 
-// Plugin parses one plugin block of Body.
-func (d *HCL1Document) Plugin(b *hclsyntax.Block) (Block, hcl.Diagnostics) {
-	p := &parser{src: d.src, name: d.Name}
-	var block Block
+// plugin parses one plugin block of body.
+func (d *document) plugin(b *hclsyntax.Block) (catalog.Block, hcl.Diagnostics) {
+	p := &pluginParser{src: d.src, name: d.settingName}
+	var block catalog.Block
 	if len(b.Labels) != 1 {
 		p.report(hcl.DiagError, b.DefRange(), "Plugin block without a name", `A plugin block has one label: plugin "NAME" { … }.`)
 	} else {
 		block = p.plugin(b)
-		block.Range = d.Range(block.Range)
+		block.Range = d.fileRange(block.Range)
 	}
 	if d.lines != nil {
 		d.lines.restore(p.diags)
@@ -78,7 +80,7 @@ func (d *HCL1Document) Plugin(b *hclsyntax.Block) (Block, hcl.Diagnostics) {
 }
 
 // unquote replaces each quoted name of a setting with a word of the same length.
-func (d *HCL1Document) unquote(filename string, src []byte) []byte {
+func (d *document) unquote(filename string, src []byte) []byte {
 	tokens, _ := hclsyntax.LexConfig(src, filename, hcl.InitialPos)
 	var out []byte
 	for i := 0; i+3 < len(tokens); i++ {
@@ -104,7 +106,7 @@ func (d *HCL1Document) unquote(filename string, src []byte) []byte {
 }
 
 // word returns a word of the given length that does not occur in the text.
-func (d *HCL1Document) word(src []byte, length int) (string, bool) {
+func (d *document) word(src []byte, length int) (string, bool) {
 	for n := len(d.names); ; n++ {
 		word := "_" + strconv.FormatInt(int64(n), 36)
 		if len(word) > length {

@@ -1,4 +1,4 @@
-package catalog
+package config
 
 import (
 	"crypto/sha256"
@@ -14,33 +14,29 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 )
 
-// Block is one plugin block of the configuration.
-type Block struct {
-	Name string
-	Args []string
+// pluginBlocks are the plugin blocks of one configuration file.
+type pluginBlocks []catalog.Block
 
-	// Config is the config block in the format that hclspec decodes: a nested block is a
-	// []map[string]any, an expression that is not a plain value is a template string. Nil
-	// means that there is no config block.
-	Config map[string]any
-
-	// EnvAllowlist names the variables of the agent that the plugin inherits; a name that
-	// ends with * is a prefix. Nil means the default: builtinEnv for a builtin plugin, all
-	// except some secrets for any other plugin.
-	EnvAllowlist []string
-
-	// SHA256 is the required checksum of the file, in hex; "" means any. Nomad ignores the
-	// key.
-	SHA256 string
-
-	// Range is the position of the block; it may be zero for a block made in code.
-	Range hcl.Range
+// add adds a plugin block. Of two blocks of one name in one file the later block
+// replaces the earlier block completely.
+func (p *pluginBlocks) add(block catalog.Block) hcl.Diagnostics {
+	var diags hcl.Diagnostics
+	for i, old := range *p {
+		if old.Name == block.Name {
+			diags = append(diags, &hcl.Diagnostic{
+				Severity: hcl.DiagWarning, Summary: "Plugin block replaced", Subject: &block.Range,
+				Detail: fmt.Sprintf("This block replaces the one of the same name at %s.", old.Range),
+			})
+			*p = slices.Delete(*p, i, i+1)
+			break
+		}
+	}
+	*p = append(*p, block)
+	return diags
 }
-
-// File holds the plugin blocks of an agent's configuration file.
-type File struct{ Blocks []Block }
 
 const maxConfigSize = 1 << 20
 
@@ -54,39 +50,21 @@ func checkLimits(filename string, src []byte) hcl.Diagnostics {
 	return nesting.Config(src, filename)
 }
 
-// parser converts HCL to plain values. An expression that needs the functions of a
+// pluginParser converts the HCL of a plugin block to plain values. An expression that needs the functions of a
 // plugin's schema stays a template, which hclspec evaluates later.
-type parser struct {
+type pluginParser struct {
 	src   []byte
 	name  func(*hclsyntax.Attribute) string
 	diags hcl.Diagnostics
 }
 
-func (p *parser) report(severity hcl.DiagnosticSeverity, rng hcl.Range, summary, format string, args ...any) {
+func (p *pluginParser) report(severity hcl.DiagnosticSeverity, rng hcl.Range, summary, format string, args ...any) {
 	p.diags = append(p.diags, &hcl.Diagnostic{Severity: severity, Summary: summary, Detail: fmt.Sprintf(format, args...), Subject: &rng})
 }
 
-// Add adds a plugin block. Of two blocks of one name in one file the later block
-// replaces the earlier block completely.
-func (f *File) Add(block Block) hcl.Diagnostics {
-	var diags hcl.Diagnostics
-	for i, old := range f.Blocks {
-		if old.Name == block.Name {
-			diags = append(diags, &hcl.Diagnostic{
-				Severity: hcl.DiagWarning, Summary: "Plugin block replaced", Subject: &block.Range,
-				Detail: fmt.Sprintf("This block replaces the one of the same name at %s.", old.Range),
-			})
-			f.Blocks = append(f.Blocks[:i], f.Blocks[i+1:]...)
-			break
-		}
-	}
-	f.Blocks = append(f.Blocks, block)
-	return diags
-}
-
-func (p *parser) plugin(b *hclsyntax.Block) Block {
-	block := Block{Name: b.Labels[0], Range: b.DefRange()}
-	if !ValidName(block.Name) {
+func (p *pluginParser) plugin(b *hclsyntax.Block) catalog.Block {
+	block := catalog.Block{Name: b.Labels[0], Range: b.DefRange()}
+	if !catalog.ValidName(block.Name) {
 		p.report(hcl.DiagError, b.LabelRanges[0], "Not a plugin name", "A plugin name has letters, digits, dots, dashes and underscores, and begins with a letter or digit.")
 	}
 	for _, attr := range sortedAttrs(b.Body) {
@@ -126,7 +104,7 @@ func (p *parser) plugin(b *hclsyntax.Block) Block {
 	return block
 }
 
-func (p *parser) body(body *hclsyntax.Body) map[string]any {
+func (p *pluginParser) body(body *hclsyntax.Body) map[string]any {
 	out := map[string]any{}
 	for _, attr := range sortedAttrs(body) {
 		out[p.name(attr)] = p.value(attr.Expr)
@@ -147,7 +125,7 @@ func (p *parser) body(body *hclsyntax.Body) map[string]any {
 }
 
 // value returns a string, bool, int, float64, nil, []any or map[string]any.
-func (p *parser) value(expr hclsyntax.Expression) any {
+func (p *pluginParser) value(expr hclsyntax.Expression) any {
 	switch e := expr.(type) {
 	case *hclsyntax.ParenthesesExpr:
 		return p.value(e.Expression)
@@ -181,7 +159,7 @@ func (p *parser) value(expr hclsyntax.Expression) any {
 }
 
 // text returns a quoted text as a string that hclspec evaluates.
-func (p *parser) text(e *hclsyntax.TemplateExpr) string {
+func (p *pluginParser) text(e *hclsyntax.TemplateExpr) string {
 	var sb strings.Builder
 	for _, part := range e.Parts {
 		switch part := part.(type) {
@@ -203,7 +181,7 @@ func (p *parser) text(e *hclsyntax.TemplateExpr) string {
 }
 
 // template returns expr as a string that hclspec evaluates.
-func (p *parser) template(expr hclsyntax.Expression) string {
+func (p *pluginParser) template(expr hclsyntax.Expression) string {
 	return "${" + string(expr.Range().SliceBytes(p.src)) + "}"
 }
 
@@ -238,7 +216,7 @@ func plain(val cty.Value) any {
 	return nil
 }
 
-func (p *parser) str(attr *hclsyntax.Attribute) string {
+func (p *pluginParser) str(attr *hclsyntax.Attribute) string {
 	val, diags := attr.Expr.Value(nil)
 	if diags.HasErrors() || val.IsNull() || val.Type() != cty.String {
 		p.report(hcl.DiagError, attr.Expr.Range(), "Not a string", "%s is a string.", attr.Name)
@@ -247,7 +225,7 @@ func (p *parser) str(attr *hclsyntax.Attribute) string {
 	return val.AsString()
 }
 
-func (p *parser) strings(attr *hclsyntax.Attribute) []string {
+func (p *pluginParser) strings(attr *hclsyntax.Attribute) []string {
 	val, diags := attr.Expr.Value(nil)
 	wrong := diags.HasErrors() || val.IsNull() || !val.Type().IsTupleType()
 	var out []string

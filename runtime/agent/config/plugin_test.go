@@ -1,4 +1,4 @@
-package catalog
+package config
 
 import (
 	"fmt"
@@ -8,29 +8,31 @@ import (
 	"time"
 
 	"github.com/hashicorp/hcl/v2"
+
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 )
 
-// parseConfig parses the plugin blocks of a file.
-func parseConfig(filename string, src []byte) (*File, hcl.Diagnostics) {
-	d, diags := ParseDocument(filename, src)
+// parsePlugins parses the plugin blocks of a file.
+func parsePlugins(filename string, src []byte) (pluginBlocks, hcl.Diagnostics) {
+	d, diags := parseDocument(filename, src)
 	if d == nil {
 		return nil, diags
 	}
-	file := &File{}
-	for _, b := range d.Body.Blocks {
+	var plugins pluginBlocks
+	for _, b := range d.body.Blocks {
 		if b.Type != "plugin" {
 			continue
 		}
-		block, more := d.Plugin(b)
+		block, more := d.plugin(b)
 		diags = append(diags, more...)
 		if !more.HasErrors() {
-			diags = append(diags, file.Add(block)...)
+			diags = append(diags, plugins.add(block)...)
 		}
 	}
-	return file, diags
+	return plugins, diags
 }
 
-func TestParseConfig(t *testing.T) {
+func TestPluginBlocks(t *testing.T) {
 	text := `
 data_dir   = "/var/lib/x"
 plugin_dir = "plugins"
@@ -77,7 +79,7 @@ plugin "docker" {
   config = { gc = false }
 }
 `
-	file, diags := parseConfig("agent.hcl", []byte(text))
+	plugins, diags := parsePlugins("agent.hcl", []byte(text))
 	if diags.HasErrors() {
 		t.Fatal(diags)
 	}
@@ -93,10 +95,10 @@ plugin "docker" {
 		t.Errorf("warnings\n%q, want\n%q", warnings, wantWarnings)
 	}
 
-	if len(file.Blocks) != 2 {
-		t.Fatalf("%+v", file)
+	if len(plugins) != 2 {
+		t.Fatalf("%+v", plugins)
 	}
-	hello, docker := file.Blocks[0], file.Blocks[1]
+	hello, docker := plugins[0], plugins[1]
 	if docker.Args != nil || !reflect.DeepEqual(docker.Config, map[string]any{"gc": false}) {
 		t.Errorf("of two blocks the later one wins whole: %+v", docker)
 	}
@@ -134,7 +136,7 @@ plugin "docker" {
 	}
 }
 
-func TestConfigErrors(t *testing.T) {
+func TestPluginBlockErrors(t *testing.T) {
 	tests := []struct{ text, want string }{
 		{`plugin {}`, `agent.hcl:1,1-7: Plugin block without a name`},
 		{`plugin "a" "b" {}`, "Plugin block without a name"},
@@ -153,7 +155,7 @@ func TestConfigErrors(t *testing.T) {
 		{`plugin "a" {`, "agent.hcl:1"},
 	}
 	for _, tt := range tests {
-		_, diags := parseConfig("agent.hcl", []byte(tt.text))
+		_, diags := parsePlugins("agent.hcl", []byte(tt.text))
 		if !diags.HasErrors() || !strings.Contains(diags.Error(), tt.want) {
 			t.Errorf("%s\ngives %v, want %s", tt.text, diags, tt.want)
 		}
@@ -175,7 +177,7 @@ func TestOneLine(t *testing.T) {
 		{`} plugin "a" { config { x = 1 } }`, "agent.hcl:1,1-2"},
 	}
 	for _, tt := range tests {
-		file, diags := parseConfig("agent.hcl", []byte(tt.text))
+		plugins, diags := parsePlugins("agent.hcl", []byte(tt.text))
 		if diags.HasErrors() {
 			if !strings.Contains(diags.Error(), tt.want) {
 				t.Errorf("%s\ngives %v, want %s", tt.text, diags, tt.want)
@@ -183,7 +185,7 @@ func TestOneLine(t *testing.T) {
 			continue
 		}
 		var got []string
-		for _, b := range file.Blocks {
+		for _, b := range plugins {
 			got = append(got, fmt.Sprintf("%s %v %s", b.Name, b.Config, b.Range))
 		}
 		if s := strings.Join(got, "; "); s != tt.want {
@@ -207,7 +209,7 @@ func TestDeepConfig(t *testing.T) {
 		"size":         strings.Repeat("#", 1<<20+1),
 	} {
 		began := time.Now()
-		_, diags := parseConfig("agent.hcl", []byte(text))
+		_, diags := parsePlugins("agent.hcl", []byte(text))
 		if !diags.HasErrors() {
 			t.Errorf("%s: accepted", name)
 		}
@@ -217,13 +219,13 @@ func TestDeepConfig(t *testing.T) {
 	}
 }
 
-func FuzzConfig(f *testing.F) {
+func FuzzPluginBlocks(f *testing.F) {
 	f.Add(`plugin "a" { args = ["x"] config { a = "${b}" c { d = 1 } } }`)
 	f.Add(`plugin "a" { config { x { y = { z = 1 } } } } } plugin "b" {}`)
 	f.Add("plugin_dir = \"x\"\nplugin \"a\" {\n config = { a = <<E\n%{if x}\nE\n } }")
 	f.Add(`plugin "a" { config { a = [for x in y : x] b = x ? 1 : 2 c = "${~ x ~}" } }`)
 	f.Fuzz(func(t *testing.T, text string) {
-		file, diags := parseConfig("fuzz.hcl", []byte(text))
+		plugins, diags := parsePlugins("fuzz.hcl", []byte(text))
 		if diags.HasErrors() {
 			for _, d := range diags {
 				if d.Severity == hcl.DiagError && d.Subject == nil {
@@ -232,12 +234,12 @@ func FuzzConfig(f *testing.F) {
 			}
 			return
 		}
-		for _, b := range file.Blocks {
-			if !ValidName(b.Name) {
+		for _, b := range plugins {
+			if !catalog.ValidName(b.Name) {
 				t.Errorf("name %q", b.Name)
 			}
 		}
-		if _, err := New(Config{Blocks: file.Blocks}); err != nil {
+		if _, err := catalog.New(catalog.Config{Blocks: plugins}); err != nil {
 			t.Errorf("what was parsed is refused: %v", err)
 		}
 	})

@@ -1,0 +1,26 @@
+package catalog
+
+import "github.com/hashicorp/hcl/v2"
+
+// Block is one plugin block of the configuration.
+type Block struct {
+	Name string
+	Args []string
+
+	// Config is the config block in the format that hclspec decodes: a nested block is a
+	// []map[string]any, an expression that is not a plain value is a template string. Nil
+	// means that there is no config block.
+	Config map[string]any
+
+	// EnvAllowlist names the variables of the agent that the plugin inherits; a name that
+	// ends with * is a prefix. Nil means the default: builtinEnv for a builtin plugin, all
+	// except some secrets for any other plugin.
+	EnvAllowlist []string
+
+	// SHA256 is the required checksum of the file, in hex; "" means any. Nomad ignores the
+	// key.
+	SHA256 string
+
+	// Range is the position of the block; it may be zero for a block made in code.
+	Range hcl.Range
+}
