@@ -29,7 +29,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
@@ -108,10 +107,9 @@ type Agent struct {
 
 	damageReported bool // the damage of the store is an event of the node; used by keepNode only
 
-	cachedPlugins []state.PluginInfo // see loadPluginCache; read-only after it
-
-	orphansCleared atomic.Bool               // clearOrphans has completed
-	remaining      atomic.Pointer[remaining] // set by Close
+	knownPlugins *knownPlugins
+	orphans      *orphanCleaner
+	remaining    atomic.Pointer[remaining] // set by Close
 
 	files        taskfiles.Files
 	usage        hoststats.Sampler
@@ -245,7 +243,7 @@ func (a *Agent) Run(ctx context.Context) {
 	background.Go(func() { a.keepNode(ctx) })
 	background.Go(func() { a.hooks.Run(ctx) })
 	background.Go(func() { a.logHookErrors(ctx) })
-	background.Go(func() { a.syncPluginCache(ctx) })
+	background.Go(func() { a.knownPlugins.sync(ctx) })
 	background.Go(func() {
 		if err := clock.Watch(ctx, a.scheduler.ClockStepped); err != nil {
 			a.logger.Warn("steps of the clock are noticed late", "error", err)
@@ -265,7 +263,7 @@ func (a *Agent) Run(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	})
-	a.waitUnknownPlugins(ctx)
+	a.knownPlugins.waitUnknown(ctx)
 	nodes.Run(ctx)
 	background.Wait()
 	endReports()

@@ -81,8 +81,8 @@ func (a *Agent) makeHooks() error {
 			}
 			return known
 		},
-		Expected: a.expectedHooks,
-		Unknown:  a.unknownPlugins,
+		Expected: a.knownPlugins.expectedHooks,
+		Unknown:  a.knownPlugins.unknown,
 		Rules:    a.config.Hooks,
 		Limits:   a.config.HookLimits,
 		Token:    key.Token,

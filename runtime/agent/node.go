@@ -271,8 +271,7 @@ func (a *Agent) keepNode(ctx context.Context) {
 	if err := a.supervisor.Ready(ctx); err != nil {
 		return
 	}
-	a.clearOrphans(ctx, a.supervisor) // before the node exists, so that nothing is placed beside orphans
-	a.orphansCleared.Store(ctx.Err() == nil)
+	a.orphans.clear(ctx, a.supervisor) // before the node exists, so that nothing is placed beside orphans
 	for {
 		changed := a.supervisor.Changed()
 		if err := a.storeNode(ctx); err != nil && ctx.Err() == nil {
@@ -285,8 +284,8 @@ func (a *Agent) keepNode(ctx context.Context) {
 		} else if err == nil {
 			a.registeredOnce.Do(func() {
 				close(a.registered)
-				a.closeEnded()
-				a.removeEmptyCgroups()
+				a.orphans.closeEnded()
+				a.orphans.removeEmptyCgroups()
 			})
 		}
 		select {

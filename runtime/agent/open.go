@@ -128,7 +128,6 @@ func (a *Agent) openStore() error {
 	}
 	a.nodeID = loadNodeID(a.store)
 	a.readMeta()
-	a.loadPluginCache()
 	started := make(map[string]bool)
 	for _, id := range a.store.Snapshot().LocalAllocations() {
 		started[id] = true
@@ -157,7 +156,11 @@ func (a *Agent) openStore() error {
 		Logger: a.logger,
 	})
 	a.allocSync.scheduler = a.scheduler
-	return a.detectReboot()
+	if err := a.detectReboot(); err != nil {
+		return err
+	}
+	a.orphans = &orphanCleaner{store: a.store, allocs: a.AllocDirs(), rebooted: a.rebooted, logger: a.logger}
+	return nil
 }
 
 // bootKey is the record of the boot id of the last agent.
@@ -257,6 +260,14 @@ func (a *Agent) fingerprint(c Config) {
 	a.usage.Dir, a.usage.MHz = a.AllocDirs(), a.host.CPUMHz
 }
 
+// pluginCache returns where the facts about plugins are kept for later agents.
+func (a *Agent) pluginCache() pluginCache {
+	if a.forget {
+		return fileCache(a.config.Memory)
+	}
+	return storeCache{a.store}
+}
+
 // ClientMinPort and ClientMaxPort are the default port range for helper processes
 // of drivers.
 const ClientMinPort, ClientMaxPort = 14000, 14512
@@ -297,6 +308,7 @@ func (a *Agent) startPlugins(ctx context.Context, known *catalog.Catalog) error 
 		config.Keep = a.keepsPlugin
 	}
 	a.supervisor = supervisor.New(config)
+	a.knownPlugins = newKnownPlugins(a.pluginCache(), a.supervisor, a.logger)
 	if err := a.makeHooks(); err != nil {
 		return err
 	}

@@ -9,8 +9,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -127,8 +129,8 @@ func markForRemoval(tx *store.Txn, alloc *api.Allocation) {
 }
 
 // leaving returns the allocations that are deleted and still on the disk. An
-// unreadable record is quarantined by the store; findOrphans treats its allocation
-// as one to remove.
+// unreadable record is quarantined by the store; orphanCleaner.find treats its
+// allocation as one to remove.
 func leaving(snapshot store.Reader) (allocs []*api.Allocation) {
 	for _, fact := range snapshot.MetaKeys(pendingRemovalKey) {
 		var r state.PendingRemoval
@@ -150,10 +152,20 @@ type orphan struct {
 	leaving bool
 }
 
-// findOrphans returns the allocations that an earlier agent left behind and that
-// are not in the state.
-func (a *Agent) findOrphans() (orphans []orphan) {
-	state := a.store.Snapshot()
+// orphanCleaner ends and removes allocations that an earlier agent left behind.
+type orphanCleaner struct {
+	store    *store.Store
+	allocs   string // the directory that contains the directories of the allocations
+	rebooted bool   // the machine has rebooted: no process of an earlier agent is left
+	logger   hclog.Logger
+
+	cleared atomic.Bool // clear has completed
+}
+
+// find returns the allocations that an earlier agent left behind and that are not in
+// the state.
+func (c *orphanCleaner) find() (orphans []orphan) {
+	state := c.store.Snapshot()
 	known := make(map[string]bool)
 	for _, id := range state.LocalAllocations() {
 		known[id] = true
@@ -161,7 +173,7 @@ func (a *Agent) findOrphans() (orphans []orphan) {
 	for _, fact := range state.MetaKeys(pendingRemovalKey) {
 		known[strings.TrimPrefix(fact, pendingRemovalKey)] = true
 	}
-	for _, d := range a.store.Damage() {
+	for _, d := range c.store.Damage() {
 		if id, ok := strings.CutPrefix(d.Key, pendingRemovalKey); ok {
 			known[id] = true // its record was quarantined
 		}
@@ -170,9 +182,9 @@ func (a *Agent) findOrphans() (orphans []orphan) {
 	for _, alloc := range leaving(state.Reader) {
 		removed[alloc.ID] = true
 	}
-	dirs, err := os.ReadDir(a.AllocDirs())
+	dirs, err := os.ReadDir(c.allocs)
 	if err != nil {
-		a.logger.Warn("directories of allocations not read", "error", err)
+		c.logger.Warn("directories of allocations not read", "error", err)
 	}
 	ids := slices.Collect(maps.Keys(known))
 	for _, dir := range dirs {
@@ -190,38 +202,39 @@ func (a *Agent) findOrphans() (orphans []orphan) {
 // orphanDeadline is the time limit for clearing one orphan.
 const orphanDeadline = 10 * time.Second
 
-// drivers is the part of the supervisor that clearOrphans needs.
+// drivers is the part of the supervisor that orphanCleaner needs.
 type drivers interface {
 	Drivers() map[string]supervisor.Info
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
 
-// clearOrphans ends the tasks of allocations that are not in the state. Otherwise
-// the scheduler would start second copies of them.
-func (a *Agent) clearOrphans(ctx context.Context, up drivers) {
-	for _, o := range a.findOrphans() {
-		if err := a.clearOrphan(ctx, up, o); err != nil {
-			a.logger.Error("tasks of a lost allocation may still run", "alloc_id", o.id, "error", err)
+// clear ends the tasks of allocations that are not in the state. Otherwise the
+// scheduler would start second copies of them.
+func (c *orphanCleaner) clear(ctx context.Context, up drivers) {
+	for _, o := range c.find() {
+		if err := c.clearOne(ctx, up, o); err != nil {
+			c.logger.Error("tasks of a lost allocation may still run", "alloc_id", o.id, "error", err)
 			continue
 		}
 		switch {
 		case o.leaving:
-			a.logger.Debug("removal of an allocation goes on", "alloc_id", o.id)
+			c.logger.Debug("removal of an allocation goes on", "alloc_id", o.id)
 		case o.known:
-			a.logger.Warn("tasks of a lost allocation are ended", "alloc_id", o.id)
+			c.logger.Warn("tasks of a lost allocation are ended", "alloc_id", o.id)
 		default:
-			a.logger.Warn("tasks of a lost allocation are ended; its directory stays until somebody removes it",
-				"alloc_id", o.id, "dir", filepath.Join(a.AllocDirs(), o.id))
+			c.logger.Warn("tasks of a lost allocation are ended; its directory stays until somebody removes it",
+				"alloc_id", o.id, "dir", filepath.Join(c.allocs, o.id))
 		}
 	}
+	c.cleared.Store(ctx.Err() == nil)
 }
 
-func (a *Agent) clearOrphan(ctx context.Context, up drivers, o orphan) error {
+func (c *orphanCleaner) clearOne(ctx context.Context, up drivers, o orphan) error {
 	ctx, cancel := context.WithTimeout(ctx, orphanDeadline)
 	defer cancel()
 	var errs []error
-	records := a.store.Snapshot()
-	tasks := append(records.LocalTasks(o.id), a.taskDirs(o.id)...)
+	records := c.store.Snapshot()
+	tasks := append(records.LocalTasks(o.id), c.taskDirs(o.id)...)
 	slices.Sort(tasks)
 	for _, task := range slices.Compact(tasks) {
 		local, known, err := records.TaskLocal(o.id, task)
@@ -243,23 +256,23 @@ func (a *Agent) clearOrphan(ctx context.Context, up drivers, o orphan) error {
 				errs = append(errs, err)
 				continue
 			}
-			if !a.rebooted && handle != nil && d.RecoverTask(ctx, handle) != nil {
+			if !c.rebooted && handle != nil && d.RecoverTask(ctx, handle) != nil {
 				continue
 			}
 			if err := d.DestroyTask(ctx, start, true); err != nil {
-				a.logger.Debug("orphan is not a task of this driver", "driver", name, "task", task, "error", err)
+				c.logger.Debug("orphan is not a task of this driver", "driver", name, "task", task, "error", err)
 			}
 		}
 	}
 	if !o.known || o.leaving {
 		return errors.Join(errs...)
 	}
-	if dir, err := allocdir.New(a.AllocDirs(), o.id); err != nil {
+	if dir, err := allocdir.New(c.allocs, o.id); err != nil {
 		errs = append(errs, err)
 	} else {
 		errs = append(errs, dir.Destroy())
 	}
-	_, err := a.store.Update(ctx, func(tx *store.Txn) error {
+	_, err := c.store.Update(ctx, func(tx *store.Txn) error {
 		forget(tx, o.id)
 		return nil
 	})
@@ -271,15 +284,15 @@ func (a *Agent) clearOrphan(ctx context.Context, up drivers, o orphan) error {
 
 // closeEnded denies other accounts access to the directories of ended allocations,
 // which an earlier version left open.
-func (a *Agent) closeEnded() {
+func (c *orphanCleaner) closeEnded() {
 	if os.Geteuid() != 0 {
 		return
 	}
-	dirs, err := os.ReadDir(a.AllocDirs())
+	dirs, err := os.ReadDir(c.allocs)
 	if err != nil {
-		return // findOrphans has logged it
+		return // find has logged it
 	}
-	state := a.store.Snapshot()
+	state := c.store.Snapshot()
 	for _, entry := range dirs {
 		info, err := entry.Info()
 		if err != nil || !info.IsDir() || info.Mode()&0o007 == 0 {
@@ -288,12 +301,12 @@ func (a *Agent) closeEnded() {
 		if alloc := state.Allocation(nil, entry.Name()); alloc != nil && !alloc.ClientTerminalStatus() {
 			continue // its runner sets the mode
 		}
-		dir, err := allocdir.New(a.AllocDirs(), entry.Name())
+		dir, err := allocdir.New(c.allocs, entry.Name())
 		if err == nil {
 			err = dir.Close()
 		}
 		if err != nil {
-			a.logger.Error("other accounts of this machine can enter the directory of an allocation", "alloc_id", entry.Name(), "error", err)
+			c.logger.Error("other accounts of this machine can enter the directory of an allocation", "alloc_id", entry.Name(), "error", err)
 		}
 	}
 }
@@ -301,8 +314,8 @@ func (a *Agent) closeEnded() {
 // removeEmptyCgroups removes empty cgroups of ended allocations, left behind when
 // both a driver's process and the agent died. Cgroups of allocations that are not
 // in the state belong to another agent and stay.
-func (a *Agent) removeEmptyCgroups() {
-	state := a.store.Snapshot()
+func (c *orphanCleaner) removeEmptyCgroups() {
+	state := c.store.Snapshot()
 	cgroup.SweepEmpty(func(allocID string) bool {
 		alloc := state.Allocation(nil, allocID)
 		return alloc != nil && alloc.ClientTerminalStatus()
@@ -317,8 +330,8 @@ func forget(tx *store.Txn, id string) {
 }
 
 // taskDirs returns the names of the tasks that have a directory.
-func (a *Agent) taskDirs(id string) (names []string) {
-	entries, _ := os.ReadDir(filepath.Join(a.AllocDirs(), id))
+func (c *orphanCleaner) taskDirs(id string) (names []string) {
+	entries, _ := os.ReadDir(filepath.Join(c.allocs, id))
 	for _, e := range entries {
 		if e.IsDir() && e.Name() != "alloc" {
 			names = append(names, e.Name())

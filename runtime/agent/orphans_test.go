@@ -53,9 +53,9 @@ func TestWhatAKilledAgentWasRemoving(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, filepath.Join(dir, "state.db"))
 	defer s.Close()
-	a := &Agent{logger: hclog.NewNullLogger(), dataDir: dir, store: s}
+	c := &orphanCleaner{logger: hclog.NewNullLogger(), allocs: filepath.Join(dir, allocDir), store: s}
 	for _, id := range []string{"here", "gone"} {
-		if err := os.MkdirAll(filepath.Join(a.AllocDirs(), id, "alloc"), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(c.allocs, id, "alloc"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -66,18 +66,18 @@ func TestWhatAKilledAgentWasRemoving(t *testing.T) {
 		}
 	}
 	put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "here", Job: &api.Job{}}) })
-	if got := a.findOrphans(); !slices.Equal(got, []orphan{{id: "gone"}}) {
+	if got := c.find(); !slices.Equal(got, []orphan{{id: "gone"}}) {
 		t.Errorf("orphans %v, want the one that has only a directory", got)
 	}
 	r := &allocSync{store: s, changed: make(chan struct{}), wake: make(chan struct{}, 1)}
 	// The agent may receive a request to delete the allocation before the node
 	// runner first lists the allocations.
 	put(func(tx *store.Txn) { (&transaction{stateView: stateView{r: tx.Reader}, tx: tx}).DeleteAlloc("here") })
-	if got := a.findOrphans(); !slices.Equal(got, []orphan{{id: "gone"}, {id: "here", known: true, leaving: true}}) {
+	if got := c.find(); !slices.Equal(got, []orphan{{id: "gone"}, {id: "here", known: true, leaving: true}}) {
 		t.Errorf("orphans %v, want the one that was being removed too", got)
 	}
-	a.clearOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: a.logger}))
-	if _, err := os.Stat(filepath.Join(a.AllocDirs(), "here")); err != nil {
+	c.clear(t.Context(), supervisor.New(supervisor.Config{Logger: c.logger}))
+	if _, err := os.Stat(filepath.Join(c.allocs, "here")); err != nil {
 		t.Error("its hooks were not told yet that it is removed:", err)
 	}
 
@@ -111,10 +111,10 @@ func TestDirectoriesOfEndedAllocationsAreClosed(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, filepath.Join(dir, "state.db"))
 	defer s.Close()
-	a := &Agent{logger: hclog.NewNullLogger(), dataDir: dir, store: s}
+	c := &orphanCleaner{logger: hclog.NewNullLogger(), allocs: filepath.Join(dir, allocDir), store: s}
 	want := map[string]fs.FileMode{"running": 0o755, "complete": 0o700, "unknown": 0o700}
 	for id := range want {
-		if err := os.MkdirAll(filepath.Join(a.AllocDirs(), id, "alloc"), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(c.allocs, id, "alloc"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		if id != "unknown" {
@@ -128,9 +128,9 @@ func TestDirectoriesOfEndedAllocationsAreClosed(t *testing.T) {
 		}
 	}
 	for range 2 {
-		a.closeEnded()
+		c.closeEnded()
 		for id, mode := range want {
-			if info, err := os.Stat(filepath.Join(a.AllocDirs(), id)); err != nil || info.Mode().Perm() != mode {
+			if info, err := os.Stat(filepath.Join(c.allocs, id)); err != nil || info.Mode().Perm() != mode {
 				t.Errorf("%s: %v, %v; want mode %o", id, info.Mode(), err, mode)
 			}
 		}
@@ -256,7 +256,11 @@ func TestUnusableFactsAreQuarantined(t *testing.T) {
 		}},
 		{"plugin process without a pid", pluginKey + "builtin raw_exec", map[string]string{"Addr": "/x"}, func(t *testing.T, a *Agent) { _, _ = (pluginRecords{a.store}).Plugins() }},
 		{"hooks of an ended allocation", attachedHooksKey + "a", "text", func(t *testing.T, a *Agent) { allocHooks(a.store.Snapshot().Reader, "a") }},
-		{"known plugins", pluginInfoKey, "text", func(t *testing.T, a *Agent) { a.loadPluginCache() }},
+		{"known plugins", pluginInfoKey, "text", func(t *testing.T, a *Agent) {
+			if known := newKnownPlugins(storeCache{a.store}, nil, a.logger); len(known.cached) > 0 {
+				t.Errorf("cached: %v", known.cached)
+			}
+		}},
 		{"metadata", metaKey, "text", func(t *testing.T, a *Agent) { a.readMeta() }},
 		{"boot", bootKey, map[string]string{"a": "b"}, func(t *testing.T, a *Agent) {
 			if err := a.detectReboot(); err != nil || a.rebooted {
@@ -291,8 +295,8 @@ func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, filepath.Join(dir, "state.db"))
 	defer s.Close()
-	a := &Agent{logger: hclog.NewNullLogger(), dataDir: dir, store: s}
-	if err := os.MkdirAll(filepath.Join(a.AllocDirs(), "gone", "alloc"), 0o755); err != nil {
+	c := &orphanCleaner{logger: hclog.NewNullLogger(), allocs: filepath.Join(dir, allocDir), store: s}
+	if err := os.MkdirAll(filepath.Join(c.allocs, "gone", "alloc"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range []func(*store.Txn){
@@ -304,11 +308,11 @@ func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := a.findOrphans(); !slices.Equal(got, []orphan{{id: "gone", known: true}}) {
+	if got := c.find(); !slices.Equal(got, []orphan{{id: "gone", known: true}}) {
 		t.Errorf("orphans %v", got)
 	}
-	a.clearOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: a.logger}))
-	if _, err := os.Stat(filepath.Join(a.AllocDirs(), "gone")); err == nil {
+	c.clear(t.Context(), supervisor.New(supervisor.Config{Logger: c.logger}))
+	if _, err := os.Stat(filepath.Join(c.allocs, "gone")); err == nil {
 		t.Error("its directory is left")
 	}
 }

@@ -10,6 +10,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -87,26 +90,34 @@ func (m fileCache) save(known []state.PluginInfo) error {
 	return nil
 }
 
-// memory returns the plugin cache of this agent.
-func (a *Agent) memory() pluginCache {
-	if a.forget {
-		return fileCache(a.config.Memory)
-	}
-	return storeCache{a.store}
+// knownPlugins compares the plugins with the facts that earlier agents have cached,
+// and stores the current facts. Its methods may be called concurrently.
+type knownPlugins struct {
+	cache   pluginCache
+	cached  []state.PluginInfo // facts of earlier agents; read-only
+	plugins pluginStates
+	logger  hclog.Logger
 }
 
-// loadPluginCache loads the plugin facts of earlier agents.
-func (a *Agent) loadPluginCache() {
-	var err error
-	if a.cachedPlugins, err = a.memory().load(); err != nil {
-		a.logger.Warn("it is not known any more which hooks take part in every allocation, until their plugins are up", "error", err)
-	}
+// pluginStates is the part of the supervisor that knownPlugins needs.
+type pluginStates interface {
+	Plugins() []supervisor.Plugin
+	Changed() <-chan struct{}
 }
 
-// cachedPlugin returns the cached fact about the plugin with this path.
-func (a *Agent) cachedPlugin(path string) (state.PluginInfo, bool) {
-	if i := slices.IndexFunc(a.cachedPlugins, func(k state.PluginInfo) bool { return k.Path == path }); i >= 0 {
-		return a.cachedPlugins[i], true
+// newKnownPlugins loads the facts of earlier agents.
+func newKnownPlugins(cache pluginCache, plugins pluginStates, logger hclog.Logger) *knownPlugins {
+	cached, err := cache.load()
+	if err != nil {
+		logger.Warn("it is not known any more which hooks take part in every allocation, until their plugins are up", "error", err)
+	}
+	return &knownPlugins{cache: cache, cached: cached, plugins: plugins, logger: logger}
+}
+
+// lookup returns the cached fact about the plugin with this path.
+func (k *knownPlugins) lookup(path string) (state.PluginInfo, bool) {
+	if i := slices.IndexFunc(k.cached, func(info state.PluginInfo) bool { return info.Path == path }); i >= 0 {
+		return k.cached[i], true
 	}
 	return state.PluginInfo{}, false
 }
@@ -115,23 +126,22 @@ func (a *Agent) cachedPlugin(path string) (state.PluginInfo, bool) {
 // earlier agent and whose plugins are not up yet, so that a slow plugin does not
 // miss hook points. That includes a plugin with a changed program until the plugin
 // reports its description.
-func (a *Agent) expectedHooks() (names []string) {
-	for _, p := range a.supervisor.Plugins() {
-		if known, _ := a.cachedPlugin(p.Path); known.Every != "" && p.Serves.Name == "" && p.Superseded == "" {
+func (k *knownPlugins) expectedHooks() (names []string) {
+	for _, p := range k.plugins.Plugins() {
+		if known, _ := k.lookup(p.Path); known.Every != "" && p.Serves.Name == "" && p.Superseded == "" {
 			names = append(names, known.Every)
 		}
 	}
 	return names
 }
 
-// unknownPlugins returns the plugins whose program has never been up, and whether
-// each is still in its first start. The channel is closed when the result may have
-// changed.
-func (a *Agent) unknownPlugins() (map[string]bool, <-chan struct{}) {
-	changed := a.supervisor.Changed()
+// unknown returns the plugins whose program has never been up, and whether each is
+// still in its first start. The channel is closed when the result may have changed.
+func (k *knownPlugins) unknown() (map[string]bool, <-chan struct{}) {
+	changed := k.plugins.Changed()
 	var unknown map[string]bool
-	for _, p := range a.supervisor.Plugins() {
-		if known, met := a.cachedPlugin(p.Path); met && known.Program == p.Program || p.Builtin || p.Serves.Name != "" {
+	for _, p := range k.plugins.Plugins() {
+		if known, met := k.lookup(p.Path); met && known.Program == p.Program || p.Builtin || p.Serves.Name != "" {
 			continue
 		}
 		if unknown == nil {
@@ -146,13 +156,13 @@ func (a *Agent) unknownPlugins() (map[string]bool, <-chan struct{}) {
 // unknown plugins, which may be hooks of every allocation.
 const unknownPluginTimeout = 2 * time.Second
 
-// waitUnknownPlugins waits for the first start of unknown plugins. New allocations
-// wait by themselves.
-func (a *Agent) waitUnknownPlugins(ctx context.Context) {
+// waitUnknown waits for the first start of unknown plugins. New allocations wait by
+// themselves.
+func (k *knownPlugins) waitUnknown(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, unknownPluginTimeout)
 	defer cancel()
 	for {
-		unknown, changed := a.unknownPlugins()
+		unknown, changed := k.unknown()
 		coming := false
 		for _, untried := range unknown {
 			coming = coming || untried
@@ -168,14 +178,14 @@ func (a *Agent) waitUnknownPlugins(ctx context.Context) {
 	}
 }
 
-// acquaintances returns the current plugin facts.
-func (a *Agent) acquaintances() (all []state.PluginInfo) {
-	for _, p := range a.supervisor.Plugins() {
+// current returns the current plugin facts.
+func (k *knownPlugins) current() (all []state.PluginInfo) {
+	for _, p := range k.plugins.Plugins() {
 		known := state.PluginInfo{Path: p.Path, Program: p.Program}
 		if p.Builtin || p.Path == "" {
 			continue
 		}
-		switch before, met := a.cachedPlugin(p.Path); {
+		switch before, met := k.lookup(p.Path); {
 		case p.Takes != nil && p.Takes.AllAllocs && p.Superseded == "":
 			known.Every = p.Serves.Name
 		case p.Serves.Name == "" && !met:
@@ -188,20 +198,19 @@ func (a *Agent) acquaintances() (all []state.PluginInfo) {
 	return all
 }
 
-// syncPluginCache stores the plugin facts for later agents whenever they change, until
-// ctx ends.
-func (a *Agent) syncPluginCache(ctx context.Context) {
+// sync stores the plugin facts for later agents whenever they change, until ctx ends.
+func (k *knownPlugins) sync(ctx context.Context) {
 	var kept []state.PluginInfo // cached facts about the current plugins
-	for _, p := range a.supervisor.Plugins() {
-		if known, met := a.cachedPlugin(p.Path); met {
+	for _, p := range k.plugins.Plugins() {
+		if known, met := k.lookup(p.Path); met {
 			kept = append(kept, known)
 		}
 	}
 	for over := false; ; {
-		changed := a.supervisor.Changed()
-		if now := a.acquaintances(); !slices.Equal(now, kept) {
-			if err := a.memory().save(now); err != nil {
-				a.logger.Info("what plugins take part in is not kept for the next agent", "error", err)
+		changed := k.plugins.Changed()
+		if now := k.current(); !slices.Equal(now, kept) {
+			if err := k.cache.save(now); err != nil {
+				k.logger.Info("what plugins take part in is not kept for the next agent", "error", err)
 			} else {
 				kept = now
 			}

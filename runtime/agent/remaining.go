@@ -50,7 +50,7 @@ func (a *Agent) keepsPlugin(what supervisor.PluginKey, pid int) bool {
 	r := a.remaining.Load()
 	if r == nil {
 		r = new(remaining)
-		r.readState(a.store, a.orphansCleared.Load())
+		r.readState(a.store, a.orphans.cleared.Load())
 	}
 	return r.keeps(what, pid)
 }
@@ -66,7 +66,7 @@ func (a *Agent) findRemaining() *remaining {
 	if a.store == nil {
 		r.needAll()
 	} else {
-		r.readState(a.store, a.orphansCleared.Load())
+		r.readState(a.store, a.orphans.cleared.Load())
 	}
 	if nodes := a.running(); nodes != nil {
 		for what := range nodes.LeftRunning() {

@@ -178,14 +178,14 @@ func (s *simulation) start() {
 	})
 	r.scheduler = g.scheduler
 	up := &view{world: s.world, died: g.died}
-	a := &Agent{logger: logger, dataDir: s.dir, store: s.store}
+	allocs := filepath.Join(s.dir, allocDir)
 	nodes := noderunner.New(noderunner.Config{
 		Source: r,
 		Alloc: allocrunner.Config{
 			Node:         taskenv.Node{NodeFacts: model.NodeFacts{ID: s.node.ID, Name: "n", Datacenter: "dc1"}},
 			Drivers:      up,
 			Logs:         noLogs{},
-			AllocDirRoot: a.AllocDirs(),
+			AllocDirRoot: allocs,
 			Services:     s.store,
 			Store:        &mortalStore{s, g},
 			Records:      taskRecords{s.store},
@@ -198,7 +198,7 @@ func (s *simulation) start() {
 	})
 	ctx, end := context.WithCancelCause(context.Background())
 	g.end = end
-	a.clearOrphans(ctx, up)
+	(&orphanCleaner{store: s.store, allocs: allocs, logger: logger}).clear(ctx, up)
 	if _, err := s.store.Update(ctx, func(tx *store.Txn) error { node := *s.node; tx.PutNode(&node); return nil }); err != nil {
 		s.world.fault("node: %v", err)
 	}
