@@ -122,7 +122,7 @@ type TaskStopRequest struct {
 	Alloc         Alloc
 	Task          Task
 	Dir           TaskDir
-	PreviousState map[string]string `json:"ExistingState"` // read-only; state records store it under the key ExistingState
+	PreviousState map[string]string // read-only
 }
 
 // TaskShutdown runs when the agent shuts down and leaves the task running. An error is

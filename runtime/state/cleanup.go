@@ -13,8 +13,8 @@ import (
 type PendingCleanup struct {
 	Hook    string
 	AllocID string
-	Task    string     // "" for the allocation
-	Point   hook.Point `json:"Moment"` // Moment is the key in records of earlier agents
+	Task    string // "" for the allocation
+	Point   hook.Point
 
 	// The request of the hook point. Exactly one of the three is set.
 	Postrun *hook.AllocPostrunRequest
