@@ -2,6 +2,7 @@ package driver
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
@@ -36,7 +37,8 @@ func (t *rpcCache[T]) get(ctx context.Context, conn *base.Conn, ask func() (*T, 
 		q, leader := t.next()
 		if leader {
 			q.answer, q.err = ask()
-			t.end(q, ctx.Err() != nil)
+			// The plugin can see the end of the deadline before this process does.
+			t.end(q, ctx.Err() != nil || errors.Is(q.err, context.DeadlineExceeded))
 			return q.answer, q.err
 		}
 		select {

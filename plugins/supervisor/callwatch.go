@@ -91,7 +91,7 @@ func (w *callWatch) end(c *watchedCall, err error) {
 	now := time.Now()
 	switch {
 	case errors.Is(err, driver.ErrPluginDown):
-	case err == nil || c.ctx.Err() == nil:
+	case !gaveUp(c.ctx, err):
 		w.answered, w.abandoned = now, nil
 	case c.late:
 		w.abandoned = c
@@ -102,6 +102,12 @@ func (w *callWatch) end(c *watchedCall, err error) {
 		}
 		w.addLocked(c)
 	}
+}
+
+// gaveUp reports whether a call with context ctx failed because ctx ended. The plugin can
+// report the end of a deadline before ctx ends, see base.Conn.Err.
+func gaveUp(ctx context.Context, err error) bool {
+	return err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded))
 }
 
 func (w *callWatch) wakeLocked() {
@@ -189,7 +195,7 @@ func (w *callWatch) ask(ctx context.Context, c *watchedCall) *watchedCall {
 	defer cancel()
 	_, err := w.inst.Driver().InspectTask(asking, c.taskID)
 	w.mu.Lock()
-	answered := asking.Err() == nil && !errors.Is(err, driver.ErrPluginDown)
+	answered := !gaveUp(asking, err) && !errors.Is(err, driver.ErrPluginDown)
 	if answered {
 		w.answered, w.abandoned = time.Now(), nil
 	}

@@ -22,6 +22,7 @@ type hangingDriver struct {
 	mu           sync.Mutex
 	hanging      chan struct{} // closed when the driver answers again; nil if it does not hang
 	lastAcquired int           // number of calls of InspectTask
+	ahead        time.Duration // the driver sees the end of a deadline by so much earlier than its caller
 }
 
 func (d *hangingDriver) hang() {
@@ -43,6 +44,11 @@ func (d *hangingDriver) call(ctx context.Context) error {
 	d.mu.Unlock()
 	if hanging == nil {
 		return nil
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, deadline.Add(-d.ahead))
+		defer cancel()
 	}
 	select {
 	case <-hanging:
@@ -228,11 +234,13 @@ func TestEveryCallThatMustEndHasALimit(t *testing.T) {
 // A late call whose caller gave up is never answered. The supervisor calls InspectTask until
 // the driver answers.
 func TestDriverIsAskedAfterItsCallersGaveUp(t *testing.T) {
-	for _, giveUp := range []time.Duration{5 * time.Second, time.Minute} {
-		t.Run("after "+giveUp.String(), func(t *testing.T) {
+	for _, c := range []struct{ giveUp, ahead time.Duration }{{5 * time.Second, 0}, {time.Minute, 0}, {5 * time.Second, time.Millisecond}} {
+		giveUp := c.giveUp
+		t.Run(fmt.Sprintf("after %v, the driver %v ahead", giveUp, c.ahead), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, d, slow, events := startHanging(t)
 				slow.hang()
+				slow.ahead = c.ahead
 				ctx, cancel := context.WithTimeout(t.Context(), giveUp)
 				defer cancel()
 				if err := d.StopTask(ctx, "alloc/web/1234abcd", 20*time.Second, ""); !errors.Is(err, context.DeadlineExceeded) {
