@@ -23,7 +23,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
@@ -384,12 +386,22 @@ func (r *foregroundRun) awaitDrivers(ctx context.Context) error {
 	}
 }
 
-// slowPlugins returns the plugins that this job needs and that have not launched yet.
+// slowPlugins returns the plugins that have not launched yet and that this job may need:
+// by its name, or because a driver is missing that such a plugin can provide.
 func (r *foregroundRun) slowPlugins() []string {
 	wanted := r.file.drivers()
+	plugins := r.agent.Plugins()
+	missing := slices.ContainsFunc(wanted, func(driver string) bool {
+		return !slices.ContainsFunc(plugins, func(p supervisor.Plugin) bool {
+			return p.Serves == supervisor.PluginKey{Type: base.TypeDriver, Name: driver}
+		})
+	})
 	var slow []string
-	for _, p := range r.agent.Plugins() {
-		if !p.Reported && slices.Contains(wanted, strings.TrimPrefix(p.Name, catalog.DriverPrefix)) {
+	for _, p := range plugins {
+		if p.Reported {
+			continue
+		}
+		if missing && p.Serves.Name == "" || slices.Contains(wanted, strings.TrimPrefix(p.Name, catalog.DriverPrefix)) {
 			slow = append(slow, p.Name)
 		}
 	}
