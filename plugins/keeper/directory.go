@@ -13,6 +13,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/filelock"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
 // socketsName is the directory for sockets in a data directory.
@@ -25,7 +26,6 @@ func SocketDir(dataDir string) string { return filepath.Join(dataDir, socketsNam
 // Directory is an open data directory. The helper processes of a data directory listen in it
 // and lock files in it. All operations are relative to the open directory, so the directory
 // may be renamed and its path may have any length. Its methods may be called concurrently.
-// called concurrently.
 type Directory struct {
 	path string
 	home *os.File // opened with O_PATH
@@ -39,11 +39,20 @@ func OpenDirectory(path string) (*Directory, error) {
 	if err := os.MkdirAll(path, 0o711); err != nil {
 		return nil, err
 	}
-	home, err := os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY, 0)
+	home, err := openHandle(path)
 	if err != nil {
 		return nil, err
 	}
 	return &Directory{path: path, home: home}, nil
+}
+
+// openHandle opens a handle of a directory.
+func openHandle(path string) (*os.File, error) {
+	fd, err := safepath.OpenDir(path)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path), nil
 }
 
 // Close closes the handle.
@@ -57,8 +66,8 @@ func (d *Directory) MakeSocketDir() error {
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return &fs.PathError{Op: "mkdir", Path: path, Err: err}
 	}
-	var st unix.Stat_t
-	if err := unix.Fstatat(int(d.home.Fd()), socketsName, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	st, err := safepath.StatAt(int(d.home.Fd()), socketsName)
+	if err != nil {
 		return &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
 	switch {
@@ -75,7 +84,7 @@ func (d *Directory) MakeSocketDir() error {
 // openSocketDir opens the directory for sockets. The error is fs.ErrNotExist if it is
 // missing.
 func (d *Directory) openSocketDir() (*os.File, error) {
-	fd, err := unix.Openat(int(d.home.Fd()), socketsName, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, err := safepath.OpenAt(int(d.home.Fd()), socketsName, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: SocketDir(d.path), Err: err}
 	}
@@ -85,7 +94,7 @@ func (d *Directory) openSocketDir() (*os.File, error) {
 // address returns the address of a socket in an open directory. The address is short whatever
 // the path of the directory is, and valid in this process while the directory is open.
 func address(network string, dir *os.File, name string) *net.UnixAddr {
-	return &net.UnixAddr{Net: network, Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name)}
+	return &net.UnixAddr{Net: network, Name: safepath.ProcPathOf(int(dir.Fd()), name)}
 }
 
 // Listen listens on a socket in the directory for sockets, which is created if it is missing.
@@ -146,8 +155,8 @@ func (d *Directory) Dial(network, name string) (*net.UnixConn, error) {
 
 // HasSocket reports whether the directory for sockets contains the name.
 func (d *Directory) HasSocket(name string) bool {
-	var st unix.Stat_t
-	return unix.Fstatat(int(d.home.Fd()), socketsName+"/"+name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+	_, err := safepath.StatAt(int(d.home.Fd()), socketsName+"/"+name)
+	return err == nil
 }
 
 // Remove removes a file of the data directory. A missing file is ignored.
@@ -164,7 +173,7 @@ func (d *Directory) RemoveSocketDir() {
 		return
 	}
 	defer dir.Close()
-	entries, _ := os.ReadDir(fmt.Sprintf("/proc/self/fd/%d", dir.Fd()))
+	entries, _ := os.ReadDir(safepath.ProcPath(int(dir.Fd())))
 	for _, e := range entries {
 		if e.Type()&os.ModeSocket != 0 {
 			_ = unix.Unlinkat(int(dir.Fd()), e.Name(), 0)
@@ -206,7 +215,7 @@ func (d *Directory) lockOnce(name string, how int) (*os.File, error) {
 // openLock opens a lock file. It accepts only a regular file of this user with a single hard
 // link.
 func (d *Directory) openLock(name string, flags int) (*os.File, error) {
-	fd, err := unix.Openat(int(d.home.Fd()), name, flags|unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
+	fd, err := safepath.OpenAt(int(d.home.Fd()), name, flags|unix.O_RDWR|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, err
 	}

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
 // execHandoff is what a keeper passes to the program that it executes in its own place: the
@@ -110,7 +110,7 @@ func (k *server) replace(args []string, fds []int) error {
 	env := append(RuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1")
 	setOOMScore(k.oomScore) // the next program must inherit the original score
 	defer protect(k.oomScore)
-	err = syscall.Exec("/proc/self/fd/"+strconv.Itoa(fds[0]), args, env)
+	err = syscall.Exec(safepath.ProcPath(fds[0]), args, env)
 	return fmt.Errorf("replace keeper: execute: %w", err)
 }
 

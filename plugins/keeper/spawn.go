@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
 // spawn starts a child with the descriptors that came with the request. It leaves them open.
@@ -36,7 +36,7 @@ func (k *server) startChild(p *spawnParams, fds []int) (process.ID, error) {
 	}
 	path := p.Path
 	if exec >= 0 {
-		path = "/proc/self/fd/" + strconv.Itoa(exec)
+		path = safepath.ProcPath(exec)
 	}
 	attr := &syscall.ProcAttr{Dir: cmp.Or(p.Dir, "/"), Env: p.Env, Sys: &syscall.SysProcAttr{Setsid: true}}
 	if attr.Env == nil {

@@ -288,7 +288,7 @@ func (s *socketPath) dial() (*net.UnixConn, error) {
 	if s.home != nil {
 		return dialIn(s.home, s.path)
 	}
-	home, err := os.OpenFile(filepath.Dir(filepath.Dir(s.path)), unix.O_PATH|unix.O_DIRECTORY, 0)
+	home, err := openHandle(filepath.Dir(filepath.Dir(s.path)))
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
 // errNotDir means that a name exists and is not a directory. A link to a directory is
@@ -25,9 +27,9 @@ type handle struct {
 
 // openPath opens a directory that only the agent and the operator can replace.
 func openPath(path string) (*handle, error) {
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := safepath.OpenDir(path)
 	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		return nil, err
 	}
 	return &handle{fd: fd, path: path}, nil
 }
@@ -50,7 +52,7 @@ func makeRoot(path string, mode fs.FileMode) error {
 func (h *handle) close() { unix.Close(h.fd) }
 
 // proc returns a path to the opened directory, even if its name leads elsewhere by now.
-func (h *handle) proc() string { return "/proc/self/fd/" + strconv.Itoa(h.fd) }
+func (h *handle) proc() string { return safepath.ProcPath(h.fd) }
 
 // errorf adds the operation and the name to an error. It returns nil for nil.
 func (h *handle) errorf(op, name string, err error) error {
@@ -86,7 +88,7 @@ func (h *handle) chmod(mode fs.FileMode) error {
 
 // open opens the directory called name. It returns errNotDir for a link.
 func (h *handle) open(name string) (*handle, error) {
-	fd, err := openat(h.fd, name, unix.O_PATH|unix.O_DIRECTORY)
+	fd, err := safepath.OpenAt(h.fd, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		err = errNotDir
 	}
@@ -218,16 +220,6 @@ func leave(dir *handle, err error) error {
 // remove removes one name that is not a directory.
 func (h *handle) remove(name string) error {
 	return h.errorf("remove", name, unix.Unlinkat(h.fd, name, 0))
-}
-
-// openat opens one name below a directory without following a link.
-func openat(dir int, name string, flags int) (int, error) {
-	for {
-		fd, err := unix.Openat(dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		if !errors.Is(err, unix.EINTR) {
-			return fd, err
-		}
-	}
 }
 
 func privileged() bool { return os.Geteuid() == 0 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
 // markerName is a file that Nomad creates in its memory file systems.
@@ -60,7 +62,7 @@ func (h *handle) prepareMount(name string, u taskUsers) error {
 			return err
 		}
 	}
-	fd, err := unix.Openat(dir.fd, markerName, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	fd, err := safepath.OpenAt(dir.fd, markerName, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o600)
 	if errors.Is(err, unix.EEXIST) {
 		return nil
 	}
@@ -131,7 +133,7 @@ func (h *handle) onTmpfs() (bool, error) {
 // unmount detaches all mounts on name immediately. Open files there stay usable.
 func (h *handle) unmount(name string) error {
 	for {
-		fd, err := openat(h.fd, name, unix.O_PATH)
+		fd, err := safepath.OpenAt(h.fd, name, unix.O_PATH, 0)
 		if errors.Is(err, unix.ENOENT) {
 			return nil
 		}
@@ -140,7 +142,7 @@ func (h *handle) unmount(name string) error {
 		}
 		mounted, err := isMount(h.fd, fd)
 		if mounted {
-			err = unix.Unmount("/proc/self/fd/"+strconv.Itoa(fd), unix.MNT_DETACH)
+			err = unix.Unmount(safepath.ProcPath(fd), unix.MNT_DETACH)
 		}
 		unix.Close(fd)
 		if err != nil {

@@ -10,6 +10,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
 // Sweep unmounts and removes a directory that a process of this program has left, with
@@ -238,7 +240,7 @@ func (h *handle) openDir(name string) (*os.File, error) {
 	if err := h.unlock(name); err != nil {
 		return nil, err
 	}
-	fd, err := openat(h.fd, name, unix.O_RDONLY|unix.O_DIRECTORY)
+	fd, err := safepath.OpenAt(h.fd, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, h.errorf("open", name, err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
 // account is a user of the machine with its primary group.
@@ -193,7 +194,7 @@ func (h *handle) foreignMount(dir *handle, name string) (bool, error) {
 // not enter mounts. The caller changes the directory itself afterwards, so that an
 // interrupted call is repeated.
 func (h *handle) follow(from int, to account) error {
-	fd, err := openat(h.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY)
+	fd, err := safepath.OpenAt(h.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return h.wrap("open", err)
 	}
@@ -216,7 +217,7 @@ func (h *handle) follow(from int, to account) error {
 }
 
 func (h *handle) followOne(name string, from int, to account) error {
-	fd, err := openat(h.fd, name, unix.O_PATH)
+	fd, err := safepath.OpenAt(h.fd, name, unix.O_PATH, 0)
 	if err != nil {
 		return h.errorf("open", name, err)
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
 // openDir opens a log directory. Tasks cannot write above the allocation's shared directory; the
@@ -27,16 +29,16 @@ func openDir(path string) (int, error) {
 func openDirs(path string) (alloc, logs int, err error) {
 	path = filepath.Clean(path)
 	shared := filepath.Dir(path)
-	alloc, err = unix.Open(filepath.Dir(shared), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	alloc, err = safepath.OpenDir(filepath.Dir(shared))
 	if err != nil {
-		return -1, -1, &os.PathError{Op: "open", Path: filepath.Dir(shared), Err: err}
+		return -1, -1, err
 	}
 	logs = alloc
 	for _, step := range [...]struct {
 		path  string
 		flags int
 	}{{shared, unix.O_PATH}, {path, unix.O_RDONLY}} {
-		next, err := unix.Openat(logs, filepath.Base(step.path), step.flags|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		next, err := safepath.OpenAt(logs, filepath.Base(step.path), step.flags|unix.O_DIRECTORY, 0)
 		if logs != alloc {
 			unix.Close(logs)
 		}
@@ -72,8 +74,8 @@ func moveFIFO(logs, alloc int, name string) error {
 
 // exists reports whether a name exists in dir.
 func exists(dir int, name string) bool {
-	var st unix.Stat_t
-	return unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+	_, err := safepath.StatAt(dir, name)
+	return err == nil
 }
 
 // openFIFO opens the read end of a FIFO in dir, and makes the FIFO if it does not exist. Any other
@@ -86,7 +88,7 @@ func openFIFO(dir int, name string) (int, error) {
 			return -1, fmt.Errorf("make FIFO %s: %w", name, err)
 		}
 		// O_NONBLOCK: the FIFO has no writer yet, and the file may be a device.
-		fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		fd, err := safepath.OpenAt(dir, name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 		if err == nil {
 			if err = checkFIFO(fd); err == nil {
 				err = primeFIFO(fd)
@@ -124,7 +126,7 @@ func checkFIFO(fd int) error {
 // primeFIFO opens and closes a write end. A FIFO that never had a writer does not report a
 // hang-up, and the stop of a task that was never started would wait until its timeout.
 func primeFIFO(fd int) error {
-	w, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	w, err := unix.Open(safepath.ProcPath(fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
@@ -137,7 +139,7 @@ func removeAt(dir int, name string) error {
 	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
 		return err
 	}
-	root, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(dir))
+	root, err := os.OpenRoot(safepath.ProcPath(dir))
 	if err != nil {
 		return err
 	}
@@ -147,15 +149,15 @@ func removeAt(dir int, name string) error {
 
 // sameFile reports whether a name in dir is the open file. It does not follow links.
 func sameFile(dir int, name string, fd int) bool {
-	var a, b unix.Stat_t
-	return unix.Fstatat(dir, name, &a, unix.AT_SYMLINK_NOFOLLOW) == nil &&
-		unix.Fstat(fd, &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
+	named, err := safepath.StatAt(dir, name)
+	var open unix.Stat_t
+	return err == nil && unix.Fstat(fd, &open) == nil && named.Dev == open.Dev && named.Ino == open.Ino
 }
 
 // indexes lists the numbers of a stream's files, in order. Files of any type count, because a
 // number in use cannot be used again.
 func indexes(dir int, prefix string) ([]int64, error) {
-	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := safepath.OpenAt(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, fmt.Errorf("list log directory: %w", err)
 	}
@@ -191,15 +193,15 @@ func fileName(prefix string, index int64) string { return prefix + strconv.Forma
 // openLog opens an existing log file. It returns errNotOurs if a task has replaced the file by a
 // link, a device, or a hard link to another file.
 func openLog(dir int, name string, flags int) (fd int, size int64, err error) {
-	var st unix.Stat_t
 	// The check precedes the open, because the open of some devices has side effects.
-	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	st, err := safepath.StatAt(dir, name)
+	if err != nil {
 		return -1, 0, err
 	}
 	if !isLog(&st) {
 		return -1, 0, errNotOurs
 	}
-	fd, err = unix.Openat(dir, name, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err = safepath.OpenAt(dir, name, flags|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return -1, 0, err
 	}
@@ -216,7 +218,7 @@ func isLog(st *unix.Stat_t) bool {
 
 // createLog makes a new log file, and fails with EEXIST if the name exists.
 func createLog(dir int, name string) (int, error) {
-	fd, err := unix.Openat(dir, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
+	fd, err := safepath.OpenAt(dir, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o644)
 	if err != nil {
 		return -1, err
 	}

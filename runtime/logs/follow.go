@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
 // Origin is the position from which Follow counts its offset.
@@ -150,8 +152,7 @@ func (r *reader) seek(origin Origin, offset int64) error {
 	}
 	sizes := make([]int64, len(all))
 	for i, index := range all {
-		var st unix.Stat_t
-		if unix.Fstatat(r.dir, fileName(r.prefix, index), &st, unix.AT_SYMLINK_NOFOLLOW) == nil && isLog(&st) {
+		if st, err := safepath.StatAt(r.dir, fileName(r.prefix, index)); err == nil && isLog(&st) {
 			sizes[i] = st.Size
 		}
 	}

@@ -9,10 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
 // ErrEscapes means that a path leads out of the directory of the allocation. The
@@ -56,12 +57,12 @@ func (f *Files) Open(parent, allocID string) (*Dir, error) {
 		return nil, ErrEscapes
 	}
 	path := parent + "/" + allocID
-	above, err := unix.Open(parent, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	above, err := safepath.OpenDir(parent)
 	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: parent, Err: err}
+		return nil, err
 	}
 	defer unix.Close(above)
-	fd, err := openat(above, allocID, unix.O_DIRECTORY)
+	fd, err := safepath.OpenAt(above, allocID, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
@@ -92,7 +93,7 @@ func (d *Dir) Stat(path string) (Info, error) {
 		return Info{}, d.errorf("stat", path, err)
 	}
 	defer p.close()
-	info, err := os.Stat(procPath(p.fd()))
+	info, err := os.Stat(safepath.ProcPath(p.fd()))
 	if err != nil {
 		return Info{}, d.errorf("stat", path, err)
 	}
@@ -124,7 +125,7 @@ func (d *Dir) List(path string) ([]Info, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR { // os.OpenRoot would block on a FIFO without a writer
 		return nil, d.errorf("open", path, unix.ENOTDIR)
 	}
-	root, err := os.OpenRoot(procPath(p.fd()))
+	root, err := os.OpenRoot(safepath.ProcPath(p.fd()))
 	if err != nil {
 		return nil, d.errorf("open", path, errors.Unwrap(err))
 	}
@@ -195,6 +196,3 @@ func (d *Dir) errorf(op, path string, err error) error {
 	}
 	return &fs.PathError{Op: op, Path: strings.TrimRight(d.path+"/"+strings.Trim(path, "/"), "/"), Err: err}
 }
-
-// procPath returns a path to the open file, whatever its name leads to by now.
-func procPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }

@@ -1,12 +1,13 @@
 package taskfiles
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
 // Limits of a path: a task could create an endless chain of links, or make the agent keep any
@@ -47,7 +48,7 @@ func (d *Dir) walk(path string) (_ *place, err error) {
 			p.back()
 			continue
 		}
-		fd, err := openat(p.fd(), name, 0)
+		fd, err := safepath.OpenAt(p.fd(), name, unix.O_PATH, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -135,7 +136,7 @@ func (p *place) protection() string {
 
 // reopen opens the file of the current position for reading.
 func (p *place) reopen() (*os.File, error) {
-	fd, err := unix.Open(procPath(p.fd()), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(safepath.ProcPath(p.fd()), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -146,14 +147,4 @@ func (p *place) reopen() (*os.File, error) {
 		return nil, err
 	}
 	return os.NewFile(uintptr(fd), strings.Join(p.names, "/")), nil
-}
-
-// openat opens one name in a directory as a handle (O_PATH), without following links.
-func openat(dir int, name string, flags int) (int, error) {
-	for {
-		fd, err := unix.Openat(dir, name, flags|unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		if !errors.Is(err, unix.EINTR) {
-			return fd, err
-		}
-	}
 }

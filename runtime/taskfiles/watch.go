@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
 // watcher notifies followers of file changes. All followers share one inotify, since a user has
@@ -41,7 +43,7 @@ func (w *watcher) watch(f *os.File) (next func() <-chan struct{}, stop func(), e
 	if err := w.openLocked(); err != nil {
 		return nil, nil, err
 	}
-	n, err := unix.InotifyAddWatch(w.inotify.fd, procPath(int(f.Fd())), changes)
+	n, err := unix.InotifyAddWatch(w.inotify.fd, safepath.ProcPath(int(f.Fd())), changes)
 	if err != nil {
 		w.closeIfIdleLocked()
 		return nil, nil, err

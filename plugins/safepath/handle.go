@@ -1,0 +1,56 @@
+package safepath
+
+import (
+	"errors"
+	"io/fs"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// OpenDir opens a handle (O_PATH) of a directory. It follows symbolic links, so other users
+// must not be able to write to any directory on the path. The caller closes the handle.
+func OpenDir(path string) (int, error) {
+	fd, err := ignoreEINTR(func() (int, error) {
+		return unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, nil
+}
+
+// OpenAt opens one name in an open directory that other users may write to. It never follows
+// a symbolic link: with O_PATH it opens the link itself, otherwise the error is ELOOP, or
+// ENOTDIR with O_DIRECTORY. Without O_NONBLOCK it blocks if the name is a FIFO. The mode is
+// that of a file that O_CREAT makes. The caller closes the descriptor, which processes that it
+// starts do not inherit.
+func OpenAt(dir int, name string, flags int, mode uint32) (int, error) {
+	return ignoreEINTR(func() (int, error) {
+		return unix.Openat(dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
+	})
+}
+
+// StatAt describes one name in an open directory. It does not follow a symbolic link.
+func StatAt(dir int, name string) (unix.Stat_t, error) {
+	var st unix.Stat_t
+	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	return st, err
+}
+
+// ProcPath returns a path that leads to an open file or directory, even after its own path has
+// been moved or replaced. The path is valid in this process until the descriptor is closed.
+func ProcPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+// ProcPathOf returns the path of a name in an open directory, like ProcPath. It is short,
+// whatever the length of the directory's path.
+func ProcPathOf(dir int, name string) string { return ProcPath(dir) + "/" + name }
+
+func ignoreEINTR(open func() (int, error)) (int, error) {
+	for {
+		fd, err := open()
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+}
