@@ -1069,10 +1069,16 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 // the same time, no completed work is repeated, and each process gets one Terminated
 // event.
 func TestDeathAtEachStep(t *testing.T) {
+	for _, delay := range []string{"3s", "0s"} {
+		t.Run("delay "+delay, func(t *testing.T) { testDeathAtEachStep(t, delay) })
+	}
+}
+
+func testDeathAtEachStep(t *testing.T, delay string) {
 	text := jobOf("batch", prestartTask, `
 		restart {
 			attempts = 1
-			delay    = "3s"
+			delay    = "`+delay+`"
 			mode     = "fail"
 		}`, `
 		task "web" {
@@ -1107,7 +1113,7 @@ func TestDeathAtEachStep(t *testing.T) {
 					a := startMortal(t, j, n-1, func(c *Config) {
 						c.Store.(*ledger).prompt = prompt
 						w := c.Drivers.(*world)
-						w.sweeps = true
+						w.sweeps = pluginDies // a plugin that survives knows each start by its id
 						w.checkStart = func(task string, alive []string) string {
 							if slices.Contains(alive, task) {
 								return task + " runs twice"

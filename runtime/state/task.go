@@ -12,10 +12,11 @@ import (
 type LocalState struct {
 	Hooks       map[string]HookState // keyed by hook name
 	AllocHooks  map[string]string    // configurations of the hooks that the allocation has had, keyed by hook name
-	StartID     string               // set before StartTask is called; empty after the exit is handled
+	StartID     string               // set before StartTask is called; empty after the exit is handled, unless NextStartID replaces it
 	Handle      *driver.Handle       // nil unless the task runs or its exit is not handled yet
 	Network     *driver.NetworkOverride
-	Exit        *Exit // exit of the process of Handle, until the restart policy has decided
+	Exit        *Exit  // exit of the process of Handle, until the restart policy has decided
+	NextStartID string // StartID of the restart that is expected to follow Exit without a delay; empty if none is
 	Restart     restart.State
 	RunComplete bool // the task will never run again
 
@@ -97,6 +98,8 @@ type PendingDestroy struct {
 	// should have started the task has exited, and the driver does not search for
 	// tasks.
 	Uncertain bool
+	// Next is destroyed after this start; nil if there is none.
+	Next *PendingDestroy
 }
 
 // SetHook sets the response of a hook. It replaces the map instead of changing it,

@@ -65,7 +65,7 @@ func (r *Runner) setPendingDestroy(d state.PendingDestroy) {
 	r.destroyReported = false
 }
 
-// destroyPending tries once to destroy the pending start, if there is one.
+// destroyPending tries once to destroy the pending start, if there is one, and its Next.
 func (r *Runner) destroyPending(ctx context.Context) error {
 	d := r.local.Destroy
 	if d == nil {
@@ -97,8 +97,8 @@ func (r *Runner) destroyPending(ctx context.Context) error {
 		}
 		return fmt.Errorf("destroy task: %w", err)
 	}
-	r.local.Destroy = nil // stored with the next record
-	return nil
+	r.local.Destroy = d.Next // stored with the next record
+	return r.destroyPending(ctx)
 }
 
 // destroyWithoutDriver destroys a start after the driver's error err. It handles two

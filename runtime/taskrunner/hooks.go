@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
@@ -95,6 +96,9 @@ func (r *Runner) prestartHook(killCtx context.Context, h hook.Hook, at hook.Task
 	}
 	if !reflect.DeepEqual(before, after) {
 		r.local.SetHook(h.Name(), after)
+		if !running {
+			r.local.StartID = "" // a start with an id that is stored already would not store the response
+		}
 		r.putLocal(state.Async) // stored with the id of the start at the latest
 		r.setHookEnv(h.Name(), after.Env)
 	}
@@ -237,8 +241,11 @@ func (r *Runner) exitedHooks(forceKillCtx context.Context) bool {
 		}
 	})()
 	exit := r.local.Exit
+	r.mu.Lock()
+	next := r.predictLocked(exit.Outcome())
+	r.mu.Unlock()
 	request := hook.TaskExitedRequest{
-		Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Exit: exit.Result(), WillRestart: r.willRestart(exit.Outcome()),
+		Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Exit: exit.Result(), WillRestart: next.Action == restart.Restart,
 	}
 	each(ctx, r, hook.Exited, func(ctx context.Context, h hook.TaskExited) error { return h.Exited(ctx, request) })
 	return ctx.Err() == nil

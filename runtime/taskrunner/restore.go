@@ -94,7 +94,7 @@ func (r *Runner) PreviouslyStarted() bool {
 //	handle, driver does not have the task        ended, exit status unknown: the restart policy decides
 //	id of a start, no handle                     the start is destroyed, the task starts
 //	running, local record lost                   all starts are destroyed; ended, exit status unknown
-//	ended, or dead, and the id of its start      the start is destroyed
+//	ended, or dead, and the id of its start      the start is destroyed, and the next one if it has an id
 //	any record, but the machine has rebooted     the task starts again
 func (r *Runner) Recover(ctx context.Context, past RecoverInfo) {
 	status := r.State().State
@@ -109,7 +109,11 @@ func (r *Runner) Recover(ctx context.Context, past RecoverInfo) {
 		r.local.Destroy = nil // drivers are not called: not all of them verify that a pid is still the same process
 	case status == model.TaskDead || r.local.Exit != nil:
 		if r.local.StartID != "" {
-			r.setPendingDestroy(state.PendingDestroy{ID: r.local.StartID, Handle: handle, Uncertain: handle == nil && !past.Reliable})
+			d := state.PendingDestroy{ID: r.local.StartID, Handle: handle, Uncertain: handle == nil && !past.Reliable}
+			if r.local.NextStartID != "" {
+				d.Next = &state.PendingDestroy{ID: r.local.NextStartID, Uncertain: !past.Reliable}
+			}
+			r.setPendingDestroy(d)
 		}
 	case handle != nil:
 		err := r.recoverProcess(ctx, handle)
@@ -127,12 +131,9 @@ func (r *Runner) Recover(ctx context.Context, past RecoverInfo) {
 		r.setPendingDestroy(state.PendingDestroy{ID: r.alloc.ID + "/" + r.name + "/" + driver.WildcardStart, Uncertain: !past.Discoverable})
 		r.recordLost(errRecordLost)
 	}
-	if err := r.destroyPending(ctx); err != nil && r.local.Destroy.Handle == nil {
-		// The plugin process of the earlier agent may have exited before the next
-		// attempt.
-		later := *r.local.Destroy
-		later.Uncertain = !past.Discoverable
-		r.local.Destroy = &later
+	r.local.NextStartID = "" // pending to be destroyed
+	if r.destroyPending(ctx) != nil {
+		r.local.Destroy = afterPluginExit(r.local.Destroy, past)
 	}
 	if ctx.Err() != nil || status == model.TaskDead || r.local.Exit != nil {
 		return
@@ -143,6 +144,18 @@ func (r *Runner) Recover(ctx context.Context, past RecoverInfo) {
 		r.logger.Warn("task has ended with the machine, starting it again")
 		r.transition(state.Sync, model.TaskPending, model.EventRestoreFailed("the machine was booted since; the task is started again"))
 	}
+}
+
+// afterPluginExit returns the pending destroy for a later attempt, before which the plugin
+// process of the earlier agent may have exited.
+func afterPluginExit(d *state.PendingDestroy, past RecoverInfo) *state.PendingDestroy {
+	if d == nil {
+		return nil
+	}
+	later := *d
+	later.Uncertain = d.Handle == nil && !past.Discoverable
+	later.Next = afterPluginExit(d.Next, past)
+	return &later
 }
 
 // errRecordLost means that the task state is running, but no record exists with which

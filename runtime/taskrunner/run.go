@@ -93,6 +93,7 @@ func (r *Runner) endContexts() {
 // runLoop starts the task repeatedly, until the restart policy, a kill or a shutdown
 // ends the loop.
 func (r *Runner) runLoop(killCtx, forceKillCtx context.Context) {
+	defer r.dropUnusedID()
 	next, ok := r.resume(forceKillCtx)
 	for ok && next.Action == restart.Restart {
 		// A recovered process runs already, whatever the gate.
@@ -216,10 +217,17 @@ func (r *Runner) ended(killCtx, forceKillCtx context.Context, p *process) (resta
 		if result.lost {
 			event = model.EventDriver(unknownText(result.Err), nil, time.Time{})
 		}
+		// With the id in this record, a start that follows at once needs no write before it.
+		if next := r.predictLocked(r.local.Exit.Outcome()); !result.lost && next.Action == restart.Restart && next.Delay == 0 {
+			r.local.NextStartID = newStartID(r.alloc.ID, r.name)
+		}
 		model.AppendTaskEvent(s, event, time.Now())
 		return true
 	})
 	point.Leave()
+	if err != nil {
+		r.local.NextStartID = "" // not stored
+	}
 	// Until the store takes the exit status, only the driver can tell it to the next agent.
 	if err != nil && !r.awaitStored(killCtx) && isShutdown(killCtx, forceKillCtx) {
 		return restart.Outcome{}, false
@@ -238,12 +246,13 @@ func (r *Runner) ended(killCtx, forceKillCtx context.Context, p *process) (resta
 	return r.local.Exit.Outcome(), told
 }
 
-// willRestart predicts the result of decide, barring a kill or a request in between.
-func (r *Runner) willRestart(outcome restart.Outcome) bool {
+// predictLocked predicts the result of decide, without the jitter of the delay. A kill, a
+// request or another version of the task may change the result. The caller holds mu.
+func (r *Runner) predictLocked(outcome restart.Outcome) restart.Decision {
 	outcome.Killed = r.isKilled()
-	tracker := restart.New(r.Task().Restart, time.Now(), func(int64) int64 { return 0 })
+	tracker := restart.New(r.task.Restart, time.Now(), func(int64) int64 { return 0 })
 	tracker.Resume(r.tracker.State())
-	return tracker.Next(time.Now(), outcome).Action == restart.Restart
+	return tracker.Next(time.Now(), outcome)
 }
 
 // decide applies the restart policy and records its decision. If that record is lost,
@@ -253,7 +262,11 @@ func (r *Runner) decide(outcome restart.Outcome) restart.Decision {
 	r.tracker.SetPolicy(r.Task().Restart)
 	decision := r.tracker.Next(time.Now(), outcome)
 	r.local.Restart = r.tracker.State()
-	r.local.StartID, r.local.Handle, r.local.Network, r.local.Exit = "", nil, nil, nil
+	next := r.local.NextStartID
+	if decision.Action != restart.Restart || decision.Delay > 0 || r.local.Destroy != nil {
+		next = ""
+	}
+	r.local.StartID, r.local.NextStartID, r.local.Handle, r.local.Network, r.local.Exit = next, "", nil, nil, nil
 
 	switch decision.Action {
 	case restart.Finish:
@@ -270,6 +283,20 @@ func (r *Runner) decide(outcome restart.Outcome) restart.Decision {
 		point.Leave()
 	}
 	return decision
+}
+
+// dropUnusedID removes the stored id of a start that was not attempted, so that the next
+// agent does not search for its processes.
+func (r *Runner) dropUnusedID() {
+	switch {
+	case r.local.NextStartID != "":
+		r.local.NextStartID = ""
+	case r.local.StartID != "" && r.local.Handle == nil && r.local.Exit == nil:
+		r.local.StartID = ""
+	default:
+		return
+	}
+	r.putLocal(state.Async)
 }
 
 // isRevived blocks while a task is dead, until a restart of all tasks is requested or

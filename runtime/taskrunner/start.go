@@ -31,10 +31,15 @@ func (r *Runner) start(killCtx, forceKillCtx context.Context) (*process, error) 
 	// With the id in the store, the next agent can find a process whose handle was not
 	// stored because this agent died.
 	r.tracker.Started()
-	r.local.StartID, r.local.Restart = config.ID, r.tracker.State()
-	if err := r.putLocal(state.Sync); err != nil {
-		r.EmitEvent(model.EventDriverFailure(err.Error()))
-		return nil, driver.Recoverable(err)
+	r.local.Restart = r.tracker.State()
+	if r.local.StartID != "" {
+		config.ID = r.local.StartID // stored with the last exit
+	} else {
+		r.local.StartID = config.ID
+		if err := r.putLocal(state.Sync); err != nil {
+			r.EmitEvent(model.EventDriverFailure(err.Error()))
+			return nil, driver.Recoverable(err)
+		}
 	}
 	handle, network, err := r.startTask(killCtx, forceKillCtx, config)
 	if err != nil {
