@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
+	osprocess "github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
 // identities gives each download a user id, and a group id with the same number.
@@ -210,31 +211,47 @@ func hasUID(pid int, id uint32) (bool, error) {
 	return false, nil
 }
 
-// endProcesses kills the processes of a user id until none is left.
+// endProcesses kills the processes of a user id until none is left. It blocks until they
+// have exited, at most a second.
 func endProcesses(id uint32) error {
-	const rounds = 100
-	for range rounds {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	for {
 		pids, err := processesOf(id)
 		if err != nil || len(pids) == 0 {
 			return err
 		}
-		for _, pid := range pids {
-			killIf(pid, id)
+		if err := killAll(ctx, pids, id); err != nil {
+			return fmt.Errorf("processes of the download (user id %d) cannot be ended: %w", id, err)
 		}
-		time.Sleep(10 * time.Millisecond) // killed processes take some time to exit
 	}
-	return fmt.Errorf("processes of the download (user id %d) cannot be ended", id)
 }
 
-// killIf kills a process if it has the user id. It never kills another process
-// that has got the same pid.
-func killIf(pid int, id uint32) {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return // the process has ended
+// killAll kills those of the processes that have the user id, and waits for their ends. It
+// never kills another process that has got the same pid.
+func killAll(ctx context.Context, pids []int, id uint32) error {
+	var killed []*osprocess.Pidfd
+	for _, pid := range pids {
+		f, err := osprocess.OpenPidfd(pid)
+		if errors.Is(err, os.ErrProcessDone) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if has, err := hasUID(pid, id); err != nil || !has {
+			continue
+		}
+		if err := f.Signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return err
+		}
+		killed = append(killed, f)
 	}
-	defer unix.Close(fd)
-	if has, err := hasUID(pid, id); err == nil && has {
-		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+	for _, f := range killed {
+		if err := f.Wait(ctx); err != nil {
+			return err
+		}
 	}
+	return ctx.Err()
 }
