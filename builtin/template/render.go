@@ -327,8 +327,8 @@ func (p *pass) file(path string) (string, error) {
 	return content.(string), nil
 }
 
-// here removes the namespace and the region from a path. Only those of the job
-// are allowed.
+// here removes the namespace and the region from a path. They must be those of
+// the job.
 func (p *pass) here(path string) (string, error) {
 	bare, where, other := strings.Cut(strings.Trim(path, "/"), "@")
 	namespace, region, _ := strings.Cut(where, ".")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -142,7 +143,7 @@ func (n *outageNode) breakDriver() {
 		if err := os.WriteFile(n.dir+"/broken", nil, 0o644); err != nil {
 			n.Fatal(err)
 		}
-		_ = n.plugin(osprocess.ID{}).Signal(syscall.SIGKILL)
+		n.killProcess(n.plugin(osprocess.ID{}))
 		return
 	}
 	n.killTwice()
@@ -159,8 +160,16 @@ func (n *outageNode) repairDriver() {
 func (n *outageNode) killTwice() {
 	n.Helper()
 	first := n.plugin(osprocess.ID{})
-	_ = first.Signal(syscall.SIGKILL)
-	_ = n.plugin(first).Signal(syscall.SIGKILL)
+	n.killProcess(first)
+	n.killProcess(n.plugin(first))
+}
+
+// killProcess kills a process, which may have ended by itself.
+func (n *outageNode) killProcess(p osprocess.ID) {
+	n.Helper()
+	if err := p.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		n.Fatal(err)
+	}
 }
 
 // task returns the state of the only task of a job, nil if there is none.
@@ -462,11 +471,11 @@ func TestUnknownEndOfABatchJobIsNotRunAgain(t *testing.T) {
 	n.kill()
 	for _, p := range nodeProcesses(n.data) { // the keeper first: no process may see the exit of another one
 		if p.kind == "keeper" {
-			_ = p.Signal(syscall.SIGKILL)
+			n.killProcess(p.ID)
 		}
 	}
 	for _, p := range nodeProcesses(n.data) {
-		_ = p.Signal(syscall.SIGKILL)
+		n.killProcess(p.ID)
 	}
 	// A zombie still has the exit status.
 	for _, p := range tasks {
