@@ -32,7 +32,9 @@ type Report struct {
 // Report stores reports about allocations and the changes that follow from them. It
 // ignores allocations that no longer exist.
 func (s *Scheduler) Report(ctx context.Context, reports ...Report) (index uint64, err error) {
-	return s.update(ctx, func(c *change) error {
+	supply := s.newSupply()
+	supply.expectReports(reports)
+	return s.updateWith(ctx, supply, func(c *change) error {
 		c.Operation(opAllocReport)
 		changed := false
 		for _, r := range reports {
@@ -117,7 +119,12 @@ type StopOptions struct {
 // StopAlloc stops an allocation and replaces it. An allocation of a batch or
 // sysbatch job is replaced only with Reschedule.
 func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (out Outcome, err error) {
-	out.Index, err = s.update(ctx, func(c *change) error {
+	supply := s.newSupply()
+	if a := s.store.View().Alloc(id); a != nil {
+		supply.expectReplacement(a)
+	}
+	out.Index, err = s.updateWith(ctx, supply, func(c *change) error {
+		out = Outcome{}
 		old := c.Alloc(id)
 		if old == nil {
 			return refuse(NotFound, "allocation not found")

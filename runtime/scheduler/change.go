@@ -3,6 +3,7 @@ package scheduler
 import (
 	"cmp"
 	"context"
+	"errors"
 	"reflect"
 	"slices"
 	"time"
@@ -26,11 +27,12 @@ const (
 // request.
 type change struct {
 	Tx
-	s    *Scheduler
-	now  time.Time
-	node Node
-	room *NodeUsage
-	op   string // the current operation
+	s      *Scheduler
+	supply *supply
+	now    time.Time
+	node   Node
+	room   *NodeUsage
+	op     string // the current operation
 
 	wroteAllocs bool
 	freed       bool     // room may have become free for blocked evaluations
@@ -39,12 +41,29 @@ type change struct {
 }
 
 // update makes a change. An error of edit is returned unchanged, and nothing is
-// written.
+// written. edit may be called several times; only its last call has effect.
 func (s *Scheduler) update(ctx context.Context, edit func(*change) error) (uint64, error) {
+	return s.updateWith(ctx, s.newSupply(), edit)
+}
+
+// updateWith is update with a supply to which placements were announced.
+func (s *Scheduler) updateWith(ctx context.Context, supply *supply, edit func(*change) error) (uint64, error) {
+	for {
+		supply.prepare()
+		index, err := s.tryUpdate(ctx, supply, edit)
+		if !errors.Is(err, errShort) {
+			return index, err
+		}
+	}
+}
+
+// tryUpdate makes one attempt of a change. It returns errShort if the supply was too
+// small.
+func (s *Scheduler) tryUpdate(ctx context.Context, supply *supply, edit func(*change) error) (uint64, error) {
 	var c *change
 	index, err := s.store.Update(ctx, func(tx Tx) error {
 		clock := s.clock.read(s.host)
-		c = &change{Tx: tx, s: s, now: clock.now}
+		c = &change{Tx: tx, s: s, supply: supply, now: clock.now}
 		c.Operation(opEvaluation)
 		c.takeRoom()
 		if clock.adjust {
@@ -56,6 +75,9 @@ func (s *Scheduler) update(ctx context.Context, edit func(*change) error) (uint6
 		}
 		c.drain()
 		c.settleAll()
+		if supply.short() {
+			return errShort
+		}
 		c.giveRoom()
 		return nil
 	})
@@ -156,7 +178,7 @@ func (c *change) note(e *api.Evaluation) {
 func (c *change) newEval(job *api.Job, trigger string) *api.Evaluation {
 	now := c.now.UnixNano()
 	return &api.Evaluation{
-		ID:             c.s.host.NewID(),
+		ID:             c.supply.newID(),
 		Namespace:      *job.Namespace,
 		Priority:       *job.Priority,
 		Type:           *job.Type,
@@ -198,7 +220,7 @@ func (c *change) plan(eval *api.Evaluation) Changes {
 		Deployment: LatestDeployment(c, key),
 		Node:       c.node,
 		Room:       c.room,
-		Host:       c.s.host,
+		Host:       c.supply.planEnv(),
 		Now:        c.now,
 	})
 }

@@ -84,7 +84,7 @@ func (s *Scheduler) runClock(ctx context.Context) {
 			return
 		}
 		if s.clock.read(s.host).adjust {
-			s.updateWithRetry(ctx, "clock step", func(*change) {})
+			s.updateWithRetry(ctx, "clock step", nil, func(*change) {})
 		}
 	}
 }

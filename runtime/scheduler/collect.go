@@ -49,7 +49,7 @@ func (s *Scheduler) runCollection(ctx context.Context) {
 	for {
 		select {
 		case <-ticker.C:
-			s.updateWithRetry(ctx, "collection of records", func(c *change) { c.collect(s.gc) })
+			s.updateWithRetry(ctx, "collection of records", nil, func(c *change) { c.collect(s.gc) })
 		case <-ctx.Done():
 			return
 		}

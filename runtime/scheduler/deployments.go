@@ -20,6 +20,7 @@ func (c *change) deadlineDue(id string) {
 // verb applies a user's edit to an active deployment.
 func (s *Scheduler) verb(ctx context.Context, id, name string, edit func(c *change, d *api.Deployment, job *api.Job) (Verdict, error)) (out Outcome, err error) {
 	out.Index, err = s.update(ctx, func(c *change) error {
+		out = Outcome{}
 		d := c.Deployment(id)
 		if d == nil {
 			return refuse(NotFound, "deployment not found")

@@ -4,7 +4,9 @@
 // resources of the node and the time. Judge decides the progress of a deployment. Both
 // write nothing to the store and read no clock, and Judge is a pure function. Plan adds
 // its placements to the usage of the node in its input, and takes ids, random numbers and
-// the answer whether a port is free from the Env in its input.
+// the answer whether a port is free from the Env in its input. Scheduler prepares ids and
+// these answers before the transaction in which it calls Plan: no plan blocks other
+// writers.
 //
 // Scheduler applies the changes to a store. Each API request and each report of the node
 // is one change of the store, which includes all consequences: allocations,

@@ -102,6 +102,7 @@ func (c *change) endDrain(n *api.Node, status api.DrainStatus, message string) {
 // updateNode edits a copy of the node, stores it and continues the drain.
 func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(*change, *api.Node) error) (out NodeOutcome, err error) {
 	out.Index, err = s.update(ctx, func(c *change) error {
+		out = NodeOutcome{}
 		old := c.Node()
 		if old == nil {
 			return refuse(NotFound, "node not found")

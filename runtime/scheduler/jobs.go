@@ -76,9 +76,12 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 		return Outcome{}, err
 	}
 	out := Outcome{Warnings: model.Warnings(job)}
+	supply := s.newSupply()
+	supply.expectJob(job, s.store.View().Job(KeyOf(job)))
 	failpoint.Hit(failpoint.JobAccepted, failpoint.Before)
 	var err error
-	out.Index, err = s.update(ctx, func(c *change) error {
+	out.Index, err = s.updateWith(ctx, supply, func(c *change) error {
+		out = Outcome{Warnings: out.Warnings}
 		old := c.Job(KeyOf(job))
 		if err := enforce(old, o); err != nil {
 			return err
@@ -237,6 +240,7 @@ func (c *change) skipShutdownDelays(key JobKey) {
 // replaced whatever their reschedule policy says.
 func (s *Scheduler) Evaluate(ctx context.Context, key JobKey, force bool) (out Outcome, err error) {
 	out.Index, err = s.update(ctx, func(c *change) error {
+		out = Outcome{}
 		job := c.Job(key)
 		switch {
 		case job == nil:

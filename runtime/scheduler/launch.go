@@ -79,6 +79,7 @@ func (c *change) launch(job *api.Job) (evalID string) {
 // running children.
 func (s *Scheduler) ForceLaunch(ctx context.Context, key JobKey) (out Outcome, err error) {
 	out.Index, err = s.update(ctx, func(c *change) error {
+		out = Outcome{}
 		job := c.Job(key)
 		switch {
 		case job == nil:
@@ -106,7 +107,11 @@ type DispatchRequest struct {
 
 // Dispatch creates a child of a parameterized job.
 func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest) (out Outcome, err error) {
-	index, err := s.update(ctx, func(c *change) error {
+	supply := s.newSupply()
+	if parent := s.store.View().Job(key); parent != nil {
+		supply.expectChild(parent)
+	}
+	index, err := s.updateWith(ctx, supply, func(c *change) error {
 		out = Outcome{}
 		parent := c.Job(key)
 		if err := checkDispatch(parent, key, r); err != nil {
@@ -187,7 +192,7 @@ func (c *change) dispatchChild(parent *api.Job, r DispatchRequest) *api.Job {
 		if r.IDPrefix != "" {
 			parts = append(parts, r.IDPrefix)
 		}
-		parts = append(parts, fmt.Sprint(c.now.Unix()), c.s.host.NewID()[:8])
+		parts = append(parts, fmt.Sprint(c.now.Unix()), c.supply.newID()[:8])
 		job = child(parent, *parent.ID+"/"+strings.Join(parts, "-"))
 		if c.Job(KeyOf(job)) == nil {
 			break

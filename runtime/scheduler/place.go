@@ -35,13 +35,14 @@ type Node struct {
 }
 
 // Env provides ids, ports, random numbers and clocks. Uptime may be nil; all other
-// functions must be set.
+// functions must be set. The scheduler calls them concurrently, and calls NewID and
+// PortFree only outside of transactions. The other functions must not block.
 type Env struct {
 	// NewID returns a new UUID.
 	NewID func() string
 	// PortFree reports whether a task could listen on the port.
 	PortFree func(port int) bool
-	// Pick returns a number in [0, n), at which the search for a dynamic port
+	// Pick returns a random number in [0, n), at which the search for a dynamic port
 	// starts.
 	Pick func(n int) int
 	// Now returns the wall clock time.

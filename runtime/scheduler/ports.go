@@ -21,17 +21,28 @@ const maxPort = 65535
 func staticPorts(job *api.Job) map[int]bool {
 	static := map[int]bool{}
 	for _, g := range job.TaskGroups {
-		networks := slices.Clone(g.Networks)
-		for _, t := range g.Tasks {
-			networks = append(networks, t.Resources.Networks...)
-		}
-		for _, n := range networks {
+		for _, n := range networksOf(g) {
 			for _, port := range n.ReservedPorts {
 				static[port.Value] = true
 			}
 		}
 	}
 	return static
+}
+
+// networksOf returns the networks of a group and of its tasks.
+func networksOf(g *api.TaskGroup) []*api.NetworkResource {
+	networks := slices.Clone(g.Networks)
+	for _, t := range g.Tasks {
+		networks = append(networks, t.Resources.Networks...)
+	}
+	return networks
+}
+
+// dynamicPorts returns the first dynamic port of a node and their number.
+func dynamicPorts(node Node) (first, n int) {
+	first = cmp.Or(node.MinDynamicPort, MinDynamicPort)
+	return first, cmp.Or(node.MaxDynamicPort, MaxDynamicPort) - first + 1
 }
 
 // network returns a copy of the network with its ports assigned.
@@ -92,8 +103,7 @@ func (p *placement) takeDynamic(port api.Port) (int, error) {
 	if err := hostNetwork(port); err != nil {
 		return 0, err
 	}
-	first, last := cmp.Or(p.node.MinDynamicPort, MinDynamicPort), cmp.Or(p.node.MaxDynamicPort, MaxDynamicPort)
-	n := last - first + 1
+	first, n := dynamicPorts(p.node)
 	start := p.host.Pick(n)
 	for i := range n {
 		number := first + (start+i)%n
@@ -103,7 +113,7 @@ func (p *placement) takeDynamic(port api.Port) (int, error) {
 		p.chosen[number] = true
 		return number, nil
 	}
-	return 0, &exhaustedError{"network: dynamic port selection failed", fmt.Errorf("no port between %d and %d is free", first, last)}
+	return 0, &exhaustedError{"network: dynamic port selection failed", fmt.Errorf("no port between %d and %d is free", first, first+n-1)}
 }
 
 func hostNetwork(port api.Port) error {

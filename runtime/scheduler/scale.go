@@ -22,7 +22,12 @@ type ScaleRequest struct {
 
 // Scale changes the count of a group and adds a scaling event.
 func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out Outcome, err error) {
-	out.Index, err = s.update(ctx, func(c *change) error {
+	supply := s.newSupply()
+	if g := groupOf(s.store.View().Job(key), r.Group); g != nil && r.Count != nil && *r.Count > int64(*g.Count) {
+		supply.expect(g, int(*r.Count)-*g.Count)
+	}
+	out.Index, err = s.updateWith(ctx, supply, func(c *change) error {
+		out = Outcome{}
 		job := c.Job(key)
 		if job == nil {
 			return refuse(NotFound, "job %q not found", key.ID)

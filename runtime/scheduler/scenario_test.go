@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,9 +31,9 @@ type bench struct {
 }
 
 func newHost() scheduler.Env {
-	ids := 0
+	var ids atomic.Uint32
 	return scheduler.Env{
-		NewID:    func() string { ids++; return fmt.Sprintf("%08x-0000-4000-8000-000000000000", ids) },
+		NewID:    func() string { return fmt.Sprintf("%08x-0000-4000-8000-000000000000", ids.Add(1)) },
 		PortFree: func(int) bool { return true },
 		Pick:     func(int) int { return 0 },
 		Now:      time.Now,

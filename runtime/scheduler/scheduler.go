@@ -37,6 +37,7 @@ type Scheduler struct {
 	retry     chan struct{}       // holds a tick when blocked evaluations must be retried
 	clock     *wallClock
 	clockTick chan struct{} // holds a tick when the clock may have been stepped
+	ids       idPool        // ids for changes
 
 	mu sync.Mutex
 	// room is the usage of the state with roomIndex and node; nil while a change
@@ -72,7 +73,7 @@ func (s *Scheduler) NodeChanged() { tick(s.retry) }
 // Run restores the timers from the store and then makes the changes that are due,
 // until ctx ends. It must be called once.
 func (s *Scheduler) Run(ctx context.Context) {
-	s.updateWithRetry(ctx, "catch up", (*change).restore)
+	s.updateWithRetry(ctx, "catch up", nil, (*change).restore)
 	var loops sync.WaitGroup
 	loops.Go(func() { s.runEvaluations(ctx) })
 	loops.Go(func() { follow(ctx, s, s.deadlines, "deployment", (*change).deadlineDue) })
@@ -87,10 +88,15 @@ func (s *Scheduler) Run(ctx context.Context) {
 const pause = time.Second
 
 // updateWithRetry makes a change of the scheduler itself. It retries until the
-// store accepts the change or ctx ends.
-func (s *Scheduler) updateWithRetry(ctx context.Context, what string, edit func(*change)) {
+// store accepts the change or ctx ends. announce announces the placements of the
+// change to its supply; nil means that none are expected.
+func (s *Scheduler) updateWithRetry(ctx context.Context, what string, announce func(*supply), edit func(*change)) {
 	for ctx.Err() == nil {
-		_, err := s.update(ctx, func(c *change) error {
+		supply := s.newSupply()
+		if announce != nil {
+			announce(supply)
+		}
+		_, err := s.updateWith(ctx, supply, func(c *change) error {
 			edit(c)
 			return nil
 		})
@@ -140,7 +146,7 @@ func (c *change) recoverJob(key JobKey) {
 // ones when they may fit.
 func (s *Scheduler) runEvaluations(ctx context.Context) {
 	for s.delayed.wait(ctx, s.host.Now, s.retry) {
-		s.updateWithRetry(ctx, "evaluations", func(c *change) {
+		s.updateWithRetry(ctx, "evaluations", (*supply).expectDue, func(c *change) {
 			for _, id := range s.delayed.due(c.now) {
 				c.evaluateDue(id)
 			}
@@ -152,7 +158,7 @@ func (s *Scheduler) runEvaluations(ctx context.Context) {
 // follow calls do for the keys of a timer queue that are due, until ctx ends.
 func follow[K comparable](ctx context.Context, s *Scheduler, a *timerQueue[K], what string, do func(*change, K)) {
 	for a.wait(ctx, s.host.Now, nil) {
-		s.updateWithRetry(ctx, what, func(c *change) {
+		s.updateWithRetry(ctx, what, nil, func(c *change) {
 			for _, key := range a.due(c.now) {
 				do(c, key)
 			}

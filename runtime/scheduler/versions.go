@@ -83,6 +83,7 @@ func (c *change) trimVersions(key JobKey) {
 // must be the number of the current version.
 func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prior *uint64) (out Outcome, err error) {
 	out.Index, err = s.update(ctx, func(c *change) error {
+		out = Outcome{}
 		current := c.Job(key)
 		switch {
 		case current == nil:

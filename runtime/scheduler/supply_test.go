@@ -1,0 +1,194 @@
+package scheduler_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
+)
+
+// observedStore records whether a transaction runs, how many were made, and how many
+// failed.
+type observedStore struct {
+	*schedtest.Memory
+	open               atomic.Bool
+	attempts, repeated int
+}
+
+func (o *observedStore) Update(ctx context.Context, change func(scheduler.Tx) error) (uint64, error) {
+	return o.Memory.Update(ctx, func(tx scheduler.Tx) error {
+		o.open.Store(true)
+		defer o.open.Store(false)
+		o.attempts++
+		err := change(tx)
+		if err != nil {
+			o.repeated++
+		}
+		return err
+	})
+}
+
+// TestPortsAreCheckedOutsideOfTransactions checks that ids and the answers about ports are
+// prepared before a transaction, and that a second transaction is made only if the first
+// one needed more than is prepared.
+func TestPortsAreCheckedOutsideOfTransactions(t *testing.T) {
+	dynamic := func(j *api.Job, g *api.TaskGroup, _ *api.Task) {
+		g.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}, {Label: "b"}}}}
+	}
+	static := func(j *api.Job, g *api.TaskGroup, _ *api.Task) {
+		g.Count = new(1)
+		g.Networks = []*api.NetworkResource{{ReservedPorts: []api.Port{{Label: "a", Value: 8080}}}}
+	}
+	many := func(n int) func(*api.Job, *api.TaskGroup, *api.Task) {
+		return func(j *api.Job, g *api.TaskGroup, _ *api.Task) { g.Count = new(n) }
+	}
+	inRange := func(first, last int) func(int) bool {
+		return func(port int) bool { return first <= port && port <= last }
+	}
+	none := inRange(1, 0)
+	tests := []struct {
+		name     string
+		job      func(*api.Job, *api.TaskGroup, *api.Task)
+		inUse    func(port int) bool
+		ports    []int
+		failed   string // dimension that is exhausted
+		checks   int    // number of port checks
+		attempts int
+	}{
+		{"a free static port", static, none, []int{8080}, "", 1, 1},
+		{"a static port in use", static, inRange(8080, 8080), nil, "network: reserved port collision a=8080", 1, 1},
+		{"free dynamic ports", dynamic, none, []int{20000, 20001, 20002, 20003, 20004, 20005}, "", 6, 1},
+		{"the first dynamic ports in use", dynamic, inRange(20000, 29999), []int{30000, 30001, 30002, 30003, 30004, 30005}, "", 10006, 1},
+		{"all dynamic ports in use", dynamic, inRange(20000, 32000), nil, "network: dynamic port selection failed", 12001, 1},
+		{"more ids than are prepared for a small change", many(60), none, nil, "", 0, 1},
+		{"more allocations than are announced", edits(many(1001), dynamic), none, sequence(20000, 2002), "", 2002, 2},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			store := &observedStore{Memory: schedtest.NewMemory(schedtest.NewNode(20000))}
+			host := newHost()
+			outside := func(what string) {
+				if store.open.Load() {
+					t.Errorf("%s in a transaction", what)
+				}
+			}
+			newID, checks := host.NewID, 0
+			host.NewID = func() string { outside("an id is made"); return newID() }
+			host.PortFree = func(port int) bool { outside("a port is checked"); checks++; return !test.inUse(port) }
+			s := scheduler.New(scheduler.Config{Store: store, Host: host, Logger: hclog.NewNullLogger()})
+			job := serviceJob(test.job)
+			job.TaskGroups[0].Tasks[0].Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
+			out, err := s.Register(t.Context(), job, scheduler.RegisterOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var ports []int
+			allocs := store.View().AllocsOfJob(web)
+			for _, a := range allocs {
+				if strings.Contains(a.ID, "placeholder") {
+					t.Errorf("an allocation has the id %s", a.ID)
+				}
+				for _, p := range a.AllocatedResources.Shared.Ports {
+					ports = append(ports, p.Value)
+				}
+			}
+			slices.Sort(ports)
+			if !slices.Equal(ports, test.ports) {
+				t.Errorf("ports %v, want %v", ports, test.ports)
+			}
+			if test.failed == "" && len(allocs) != *job.TaskGroups[0].Count {
+				t.Errorf("%d allocations, want %d", len(allocs), *job.TaskGroups[0].Count)
+			}
+			failed := ""
+			if m := store.View().Eval(out.EvalID).FailedTGAllocs["g"]; m != nil {
+				failed = strings.Join(slices.Sorted(maps.Keys(m.DimensionExhausted)), ", ")
+			}
+			if failed != test.failed {
+				t.Errorf("failed by %q, want %q", failed, test.failed)
+			}
+			if checks != test.checks || store.attempts != test.attempts {
+				t.Errorf("%d port checks in %d attempts, want %d in %d", checks, store.attempts, test.checks, test.attempts)
+			}
+		})
+	}
+}
+
+func sequence(first, n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = first + i
+	}
+	return all
+}
+
+// TestReplacementsWithPortsNeedOneTransaction checks that a rolling update, a stop and a
+// scaling announce their ports.
+func TestReplacementsWithPortsNeedOneTransaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		port := func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
+			g.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}}}}
+		}
+		store := &observedStore{Memory: schedtest.NewMemory(schedtest.NewNode(1000))}
+		s := scheduler.New(scheduler.Config{Store: store, Host: newHost(), Logger: hclog.NewNullLogger()})
+		b := &bench{t: t, store: store.Memory, Scheduler: s, node: &schedtest.Node{Store: store.Memory, Scheduler: s}}
+		b.start()
+		request := func(what string, make func() error) {
+			t.Helper()
+			store.attempts, store.repeated = 0, 0
+			if err := make(); err != nil {
+				t.Fatal(err)
+			}
+			b.after(time.Minute)
+			if store.repeated > 0 {
+				t.Errorf("%s: %d of %d transactions were repeated", what, store.repeated, store.attempts)
+			}
+		}
+		request("registration", func() error {
+			_, err := s.Register(t.Context(), serviceJob(edits(port, rolling(nil))), scheduler.RegisterOptions{})
+			return err
+		})
+		request("rolling update", func() error {
+			_, err := s.Register(t.Context(), serviceJob(edits(port, rolling(nil), env("1"))), scheduler.RegisterOptions{})
+			return err
+		})
+		request("stop", func() error {
+			_, err := s.StopAlloc(t.Context(), b.store.View().AllocsOfJob(web)[5].ID, scheduler.StopOptions{})
+			return err
+		})
+		request("scaling", func() error {
+			_, err := s.Scale(t.Context(), web, scheduler.ScaleRequest{Group: "g", Count: new(int64(5))})
+			return err
+		})
+		live := 0
+		for _, a := range b.store.View().AllocsOfJob(web) {
+			if !a.ServerTerminalStatus() {
+				live++
+			}
+		}
+		if live != 5 {
+			t.Errorf("%d allocations, want 5", live)
+		}
+	})
+}
+
+// TestARefusedChangeIsNotRepeated checks that an error ends a change at once.
+func TestARefusedChangeIsNotRepeated(t *testing.T) {
+	store := &observedStore{Memory: schedtest.NewMemory(schedtest.NewNode(1000))}
+	s := scheduler.New(scheduler.Config{Store: store, Host: newHost(), Logger: hclog.NewNullLogger()})
+	_, err := s.Evaluate(t.Context(), web, false)
+	var refused *scheduler.RequestError
+	if !errors.As(err, &refused) || store.attempts != 1 {
+		t.Errorf("%v after %d attempts", err, store.attempts)
+	}
+}
