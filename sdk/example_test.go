@@ -219,15 +219,15 @@ func (b *bouncer) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.
 }
 
 // A hook calls its host with the scope of a request.
-func (b *bouncer) Exited(ctx context.Context, req sdk.TaskExitedRequest) error {
-	return b.host.EmitEvent(ctx, req.Scope(), sdk.Event{Message: "see you"})
+func (b *bouncer) Exited(ctx context.Context, req sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error) {
+	return sdk.TaskExitedResponse{}, b.host.EmitEvent(ctx, req.Scope(), sdk.Event{Message: "see you"})
 }
 
 // An author can test a hook with a fake host.
 func ExampleHostSetter() {
 	b := &bouncer{}
 	b.SetHost(quietHost{}, sdk.Node{Name: "here"})
-	if err := b.Exited(context.Background(), sdk.TaskExitedRequest{}); err != nil {
+	if _, err := b.Exited(context.Background(), sdk.TaskExitedRequest{}); err != nil {
 		panic(err)
 	}
 }

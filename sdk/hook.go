@@ -52,13 +52,32 @@ type (
 	AllocShutdownRequest       = hook.AllocShutdownRequest
 
 	TaskPrestartRequest   = hook.TaskPrestartRequest
-	TaskPrestartResponse  = hook.TaskPrestartResponse
 	TaskPoststartRequest  = hook.TaskPoststartRequest
 	TaskUpdateRequest     = hook.TaskUpdateRequest
 	TaskPreKillingRequest = hook.TaskPreKillingRequest
 	TaskExitedRequest     = hook.TaskExitedRequest
 	TaskStopRequest       = hook.TaskStopRequest
 	TaskShutdownRequest   = hook.TaskShutdownRequest
+)
+
+// Responses of the hook points. An error makes a response invalid, except for the State
+// of a TaskPrestartResponse.
+type (
+	AllocPrerunResponse         = hook.AllocPrerunResponse
+	AllocUpdateResponse         = hook.AllocUpdateResponse
+	AllocPreTaskRestartResponse = hook.AllocPreTaskRestartResponse
+	AllocPreKillResponse        = hook.AllocPreKillResponse
+	AllocPostrunResponse        = hook.AllocPostrunResponse
+	AllocDestroyResponse        = hook.AllocDestroyResponse
+	AllocShutdownResponse       = hook.AllocShutdownResponse
+
+	TaskPrestartResponse   = hook.TaskPrestartResponse
+	TaskPoststartResponse  = hook.TaskPoststartResponse
+	TaskUpdateResponse     = hook.TaskUpdateResponse
+	TaskPreKillingResponse = hook.TaskPreKillingResponse
+	TaskExitedResponse     = hook.TaskExitedResponse
+	TaskStopResponse       = hook.TaskStopResponse
+	TaskShutdownResponse   = hook.TaskShutdownResponse
 )
 
 // Types in the fields of requests.

@@ -65,8 +65,8 @@ func (v *valet) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.
 	return sdk.TaskPrestartResponse{State: state, Env: map[string]string{"DRINK": config.Drink}}, err
 }
 
-func (v *valet) Stop(ctx context.Context, req sdk.TaskStopRequest) error {
-	return v.host.Kill(ctx, req.TaskScope("other"), "the party is over")
+func (v *valet) Stop(ctx context.Context, req sdk.TaskStopRequest) (sdk.TaskStopResponse, error) {
+	return sdk.TaskStopResponse{}, v.host.Kill(ctx, req.TaskScope("other"), "the party is over")
 }
 
 // guest is the agent's side: it records the calls of the hook.
@@ -175,7 +175,7 @@ func TestHook(t *testing.T) {
 	if err := h.Configure(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Stop(t.Context(), hook.TaskStopRequest{RequestMeta: hook.RequestMeta{Token: "other key"}}); err != nil {
+	if _, err := h.Stop(t.Context(), hook.TaskStopRequest{RequestMeta: hook.RequestMeta{Token: "other key"}}); err != nil {
 		t.Error(err)
 	}
 	if got, want := strings.Join(append(g.heard, later.heard...), "\n"), "key  tea on rome\nother key other the party is over"; got != want {
@@ -206,7 +206,7 @@ func TestDebugOfAHook(t *testing.T) {
 	if err := h.Configure(t.Context(), hook.Config{HostSocket: host}); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Stop(t.Context(), hook.TaskStopRequest{}); err != nil || len(g.heard) != 1 {
+	if _, err := h.Stop(t.Context(), hook.TaskStopRequest{}); err != nil || len(g.heard) != 1 {
 		t.Errorf("stop: %v, and the host has heard %q", err, g.heard)
 	}
 }

@@ -15,7 +15,9 @@ func (named) Info() Info { return Info{Name: "named"} }
 
 type stopsOnly struct{ named }
 
-func (stopsOnly) Stop(context.Context, TaskStopRequest) error { return nil }
+func (stopsOnly) Stop(context.Context, TaskStopRequest) (TaskStopResponse, error) {
+	return TaskStopResponse{}, nil
+}
 
 type almost struct{ stopsOnly }
 
@@ -57,7 +59,9 @@ func (misnamed) PreStart(context.Context, TaskPrestartRequest) (TaskPrestartResp
 
 type pointed struct{ stopsOnly }
 
-func (*pointed) Exited(context.Context, TaskExitedRequest) error { return nil }
+func (*pointed) Exited(context.Context, TaskExitedRequest) (TaskExitedResponse, error) {
+	return TaskExitedResponse{}, nil
+}
 
 type napDriver[T Task] struct{ named }
 
@@ -105,7 +109,7 @@ func TestWhatCannotBeServedIsSaid(t *testing.T) {
 	}{
 		{named{}, "sdk.named takes part in nothing: a hook has a method for at least one hook point, such as Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error), and a driver has Start(context.Context, *sdk.StartRequest) (T, error)"},
 		{almost{}, "the method Prestart of sdk.almost is func(context.Context, sdk.TaskPrestartRequest) error; it must be func(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error)"},
-		{onlyAlmost{}, "the method Exited of sdk.onlyAlmost is func(sdk.TaskExitedRequest) error; it must be func(context.Context, sdk.TaskExitedRequest) error"},
+		{onlyAlmost{}, "the method Exited of sdk.onlyAlmost is func(sdk.TaskExitedRequest) error; it must be func(context.Context, sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error)"},
 		{rudeGuest{}, "the method SetHost of sdk.rudeGuest is func(sdk.Host); it must be func(sdk.Host, sdk.Node)"},
 		{both{}, "a plugin is one of the two"},
 		{noStart{}, "the method Start of sdk.noStart is func(context.Context) error; a driver's is func(context.Context, *sdk.StartRequest) (T, error), where T has the methods of sdk.Task"},

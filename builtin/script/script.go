@@ -177,38 +177,38 @@ func (h *Hook) tell(ctx context.Context, meta sdk.RequestMeta, o payload, done, 
 }
 
 // Prerun implements sdk.AllocPrerun.
-func (h *Hook) Prerun(ctx context.Context, req sdk.AllocPrerunRequest) error {
-	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointPrerun, req.Alloc))
+func (h *Hook) Prerun(ctx context.Context, req sdk.AllocPrerunRequest) (sdk.AllocPrerunResponse, error) {
+	return sdk.AllocPrerunResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointPrerun, req.Alloc))
 }
 
 // UpdateAlloc implements sdk.AllocUpdate.
-func (h *Hook) UpdateAlloc(ctx context.Context, req sdk.AllocUpdateRequest) error {
-	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointUpdateAlloc, req.Alloc))
+func (h *Hook) UpdateAlloc(ctx context.Context, req sdk.AllocUpdateRequest) (sdk.AllocUpdateResponse, error) {
+	return sdk.AllocUpdateResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointUpdateAlloc, req.Alloc))
 }
 
 // PreTaskRestart implements sdk.AllocPreTaskRestart.
-func (h *Hook) PreTaskRestart(ctx context.Context, req sdk.AllocPreTaskRestartRequest) error {
-	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointPreTaskRestart, req.Alloc))
+func (h *Hook) PreTaskRestart(ctx context.Context, req sdk.AllocPreTaskRestartRequest) (sdk.AllocPreTaskRestartResponse, error) {
+	return sdk.AllocPreTaskRestartResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointPreTaskRestart, req.Alloc))
 }
 
 // PreKill implements sdk.AllocPreKill.
-func (h *Hook) PreKill(ctx context.Context, req sdk.AllocPreKillRequest) error {
-	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointPreKill, req.Alloc))
+func (h *Hook) PreKill(ctx context.Context, req sdk.AllocPreKillRequest) (sdk.AllocPreKillResponse, error) {
+	return sdk.AllocPreKillResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointPreKill, req.Alloc))
 }
 
 // Postrun implements sdk.AllocPostrun.
-func (h *Hook) Postrun(ctx context.Context, req sdk.AllocPostrunRequest) error {
-	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointPostrun, req.Alloc))
+func (h *Hook) Postrun(ctx context.Context, req sdk.AllocPostrunRequest) (sdk.AllocPostrunResponse, error) {
+	return sdk.AllocPostrunResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointPostrun, req.Alloc))
 }
 
 // Destroy implements sdk.AllocDestroy.
-func (h *Hook) Destroy(ctx context.Context, req sdk.AllocDestroyRequest) error {
-	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointDestroy, req.Alloc))
+func (h *Hook) Destroy(ctx context.Context, req sdk.AllocDestroyRequest) (sdk.AllocDestroyResponse, error) {
+	return sdk.AllocDestroyResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointDestroy, req.Alloc))
 }
 
 // ShutdownAlloc implements sdk.AllocShutdown.
-func (h *Hook) ShutdownAlloc(ctx context.Context, req sdk.AllocShutdownRequest) error {
-	return h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointShutdownAlloc, req.Alloc))
+func (h *Hook) ShutdownAlloc(ctx context.Context, req sdk.AllocShutdownRequest) (sdk.AllocShutdownResponse, error) {
+	return sdk.AllocShutdownResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointShutdownAlloc, req.Alloc))
 }
 
 // Prestart implements sdk.TaskPrestart.
@@ -220,40 +220,40 @@ func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.T
 }
 
 // Poststart implements sdk.TaskPoststart.
-func (h *Hook) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) error {
+func (h *Hook) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) (sdk.TaskPoststartResponse, error) {
 	o := ofTask(sdk.PointPoststart, req.Alloc, req.Task)
 	o.Repeated = req.Repeated
-	return h.do(ctx, req.RequestMeta, o)
+	return sdk.TaskPoststartResponse{}, h.do(ctx, req.RequestMeta, o)
 }
 
 // Update implements sdk.TaskUpdate.
-func (h *Hook) Update(ctx context.Context, req sdk.TaskUpdateRequest) error {
-	return h.do(ctx, req.RequestMeta, ofTask(sdk.PointUpdate, req.Alloc, req.Task))
+func (h *Hook) Update(ctx context.Context, req sdk.TaskUpdateRequest) (sdk.TaskUpdateResponse, error) {
+	return sdk.TaskUpdateResponse{}, h.do(ctx, req.RequestMeta, ofTask(sdk.PointUpdate, req.Alloc, req.Task))
 }
 
 // PreKilling implements sdk.TaskPreKilling.
-func (h *Hook) PreKilling(ctx context.Context, req sdk.TaskPreKillingRequest) error {
-	return h.do(ctx, req.RequestMeta, ofTask(sdk.PointPreKilling, req.Alloc, req.Task))
+func (h *Hook) PreKilling(ctx context.Context, req sdk.TaskPreKillingRequest) (sdk.TaskPreKillingResponse, error) {
+	return sdk.TaskPreKillingResponse{}, h.do(ctx, req.RequestMeta, ofTask(sdk.PointPreKilling, req.Alloc, req.Task))
 }
 
 // Exited implements sdk.TaskExited.
-func (h *Hook) Exited(ctx context.Context, req sdk.TaskExitedRequest) error {
+func (h *Hook) Exited(ctx context.Context, req sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error) {
 	o := ofTask(sdk.PointExited, req.Alloc, req.Task)
 	o.Exit = &exit{Code: req.Exit.ExitCode, Signal: req.Exit.Signal, OOMKilled: req.Exit.OOMKilled, WillRestart: req.WillRestart}
 	if req.Exit.Err != nil {
 		o.Exit.Error = req.Exit.Err.Error()
 	}
-	return h.do(ctx, req.RequestMeta, o)
+	return sdk.TaskExitedResponse{}, h.do(ctx, req.RequestMeta, o)
 }
 
 // Stop implements sdk.TaskStop.
-func (h *Hook) Stop(ctx context.Context, req sdk.TaskStopRequest) error {
-	return h.do(ctx, req.RequestMeta, ofTask(sdk.PointStop, req.Alloc, req.Task))
+func (h *Hook) Stop(ctx context.Context, req sdk.TaskStopRequest) (sdk.TaskStopResponse, error) {
+	return sdk.TaskStopResponse{}, h.do(ctx, req.RequestMeta, ofTask(sdk.PointStop, req.Alloc, req.Task))
 }
 
 // Shutdown implements sdk.TaskShutdown.
-func (h *Hook) Shutdown(ctx context.Context, req sdk.TaskShutdownRequest) error {
-	return h.do(ctx, req.RequestMeta, ofTask(sdk.PointShutdown, req.Alloc, req.Task))
+func (h *Hook) Shutdown(ctx context.Context, req sdk.TaskShutdownRequest) (sdk.TaskShutdownResponse, error) {
+	return sdk.TaskShutdownResponse{}, h.do(ctx, req.RequestMeta, ofTask(sdk.PointShutdown, req.Alloc, req.Task))
 }
 
 // payload is the JSON input of commands and HTTP requests.

@@ -90,7 +90,7 @@ func exitedFor(ctx context.Context, t *testing.T, attachment map[string]any) (ev
 	h := &Hook{}
 	h.commands.Store(true)
 	h.SetHost(host, sdk.Node{})
-	err = h.Exited(ctx, sdk.TaskExitedRequest{
+	_, err = h.Exited(ctx, sdk.TaskExitedRequest{
 		RequestMeta: sdk.RequestMeta{Token: "key", Attachment: text},
 		Alloc:       sdk.Alloc{ID: "1234", Name: "job.group[0]", Namespace: "default", JobID: "job", JobName: "Job", TaskGroup: "group", NodeName: "here"},
 		Task:        sdk.AllocTask{Name: "web"},
@@ -175,7 +175,7 @@ func TestCommandsOnTheHostMustBeAllowed(t *testing.T) {
 	h := &Hook{}
 	h.SetHost(&host{}, sdk.Node{})
 	ran := filepath.Join(t.TempDir(), "ran")
-	err := h.Prerun(t.Context(), sdk.AllocPrerunRequest{RequestMeta: sdk.RequestMeta{Attachment: fmt.Appendf(nil, `{"prerun":{"command":["touch",%q]}}`, ran)}})
+	_, err := h.Prerun(t.Context(), sdk.AllocPrerunRequest{RequestMeta: sdk.RequestMeta{Attachment: fmt.Appendf(nil, `{"prerun":{"command":["touch",%q]}}`, ran)}})
 	if err == nil || !strings.Contains(err.Error(), `plugin "script" { config { commands = true } }`) {
 		t.Errorf("prerun: %v", err)
 	}
@@ -189,10 +189,10 @@ func TestOtherPointsAreNotItsBusiness(t *testing.T) {
 	h := &Hook{}
 	h.SetHost(host, sdk.Node{})
 	meta := sdk.RequestMeta{Attachment: []byte(`{"exited":{"exec":["true"]},"stop":null}`)}
-	if err := h.Stop(t.Context(), sdk.TaskStopRequest{RequestMeta: meta}); err != nil {
+	if _, err := h.Stop(t.Context(), sdk.TaskStopRequest{RequestMeta: meta}); err != nil {
 		t.Error(err)
 	}
-	if err := h.Stop(t.Context(), sdk.TaskStopRequest{}); err != nil {
+	if _, err := h.Stop(t.Context(), sdk.TaskStopRequest{}); err != nil {
 		t.Error(err)
 	}
 	if len(host.events) > 0 {
@@ -275,7 +275,7 @@ func TestCommandSeesRepeatedPoststart(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, repeated := range []bool{false, true} {
-		if err := h.Poststart(t.Context(), sdk.TaskPoststartRequest{RequestMeta: sdk.RequestMeta{Attachment: text}, Repeated: repeated}); err != nil {
+		if _, err := h.Poststart(t.Context(), sdk.TaskPoststartRequest{RequestMeta: sdk.RequestMeta{Attachment: text}, Repeated: repeated}); err != nil {
 			t.Fatal(err)
 		}
 	}

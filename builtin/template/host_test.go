@@ -231,7 +231,7 @@ func (f *fixture) run(req sdk.TaskPrestartRequest) map[string]string {
 
 func (f *fixture) poststart(req sdk.TaskPrestartRequest) {
 	f.Helper()
-	err := f.hook.Poststart(f.Context(), sdk.TaskPoststartRequest{RequestMeta: req.RequestMeta, Alloc: req.Alloc, Task: req.Task, Dir: req.Dir, Env: req.Env})
+	_, err := f.hook.Poststart(f.Context(), sdk.TaskPoststartRequest{RequestMeta: req.RequestMeta, Alloc: req.Alloc, Task: req.Task, Dir: req.Dir, Env: req.Env})
 	if err != nil {
 		f.Fatalf("%s: poststart: %v", req.Task.Name, err)
 	}

@@ -85,10 +85,10 @@ func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.T
 const killPause = 5 * time.Second
 
 // Poststart triggers the actions that need a running process.
-func (h *Hook) Poststart(_ context.Context, req sdk.TaskPoststartRequest) error {
+func (h *Hook) Poststart(_ context.Context, req sdk.TaskPoststartRequest) (sdk.TaskPoststartResponse, error) {
 	config, err := parseConfig(req.Attachment)
 	if err != nil {
-		return err
+		return sdk.TaskPoststartResponse{}, err
 	}
 	r := request{config: config, namespace: req.Alloc.Namespace, dir: req.Dir, env: req.Env}
 	t := h.have(key{req.Alloc.ID, req.Task.Name}, req.Scope(), r, true)
@@ -96,13 +96,13 @@ func (h *Hook) Poststart(_ context.Context, req sdk.TaskPoststartRequest) error 
 	case t.started <- struct{}{}:
 	default:
 	}
-	return nil
+	return sdk.TaskPoststartResponse{}, nil
 }
 
 // Stop stops rendering for the task and removes its data.
-func (h *Hook) Stop(_ context.Context, req sdk.TaskStopRequest) error {
+func (h *Hook) Stop(_ context.Context, req sdk.TaskStopRequest) (sdk.TaskStopResponse, error) {
 	h.forget(key{req.Alloc.ID, req.Task.Name})
-	return nil
+	return sdk.TaskStopResponse{}, nil
 }
 
 func (h *Hook) find(k key) *task {

@@ -23,14 +23,14 @@ func (*acting) Info() sdk.Info { return sdk.Info{Name: "acting", Version: "1.0.0
 
 func (a *acting) SetHost(host sdk.Host, _ sdk.Node) { a.host = host }
 
-func (a *acting) Poststart(_ context.Context, req sdk.TaskPoststartRequest) error {
+func (a *acting) Poststart(_ context.Context, req sdk.TaskPoststartRequest) (sdk.TaskPoststartResponse, error) {
 	if req.Repeated {
 		note("poststart repeated")
 	} else {
 		note("poststart")
 	}
 	a.begins.Do(func() { go a.follow(req.Scope()) })
-	return nil
+	return sdk.TaskPoststartResponse{}, nil
 }
 
 // follow performs actions until the task has exited.

@@ -105,48 +105,52 @@ type hanging struct{}
 
 func (hanging) Info() sdk.Info { return sdk.Info{Name: "hanging", Version: "1.0.0"} }
 
-func (hanging) Poststart(context.Context, sdk.TaskPoststartRequest) error { return hang() }
+func (hanging) Poststart(context.Context, sdk.TaskPoststartRequest) (sdk.TaskPoststartResponse, error) {
+	return sdk.TaskPoststartResponse{}, hang()
+}
 
-func (hanging) Exited(context.Context, sdk.TaskExitedRequest) error { return hang() }
+func (hanging) Exited(context.Context, sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error) {
+	return sdk.TaskExitedResponse{}, hang()
+}
 
 func hang() error {
 	<-make(chan struct{}) // ignores the context
 	return nil
 }
 
-func (d dying) Prerun(_ context.Context, req sdk.AllocPrerunRequest) error {
+func (d dying) Prerun(_ context.Context, req sdk.AllocPrerunRequest) (sdk.AllocPrerunResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "prerun", " "+req.Env["NOMAD_JOB_NAME"])
-	return err
+	return sdk.AllocPrerunResponse{}, err
 }
 
-func (d dying) UpdateAlloc(_ context.Context, req sdk.AllocUpdateRequest) error {
+func (d dying) UpdateAlloc(_ context.Context, req sdk.AllocUpdateRequest) (sdk.AllocUpdateResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "update_alloc", "")
-	return err
+	return sdk.AllocUpdateResponse{}, err
 }
 
-func (d dying) PreTaskRestart(_ context.Context, req sdk.AllocPreTaskRestartRequest) error {
+func (d dying) PreTaskRestart(_ context.Context, req sdk.AllocPreTaskRestartRequest) (sdk.AllocPreTaskRestartResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "pre_task_restart", "")
-	return err
+	return sdk.AllocPreTaskRestartResponse{}, err
 }
 
-func (d dying) PreKill(_ context.Context, req sdk.AllocPreKillRequest) error {
+func (d dying) PreKill(_ context.Context, req sdk.AllocPreKillRequest) (sdk.AllocPreKillResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "pre_kill", "")
-	return err
+	return sdk.AllocPreKillResponse{}, err
 }
 
-func (d dying) Postrun(_ context.Context, req sdk.AllocPostrunRequest) error {
+func (d dying) Postrun(_ context.Context, req sdk.AllocPostrunRequest) (sdk.AllocPostrunResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "postrun", "")
-	return err
+	return sdk.AllocPostrunResponse{}, err
 }
 
-func (d dying) Destroy(_ context.Context, req sdk.AllocDestroyRequest) error {
+func (d dying) Destroy(_ context.Context, req sdk.AllocDestroyRequest) (sdk.AllocDestroyResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "destroy", "")
-	return err
+	return sdk.AllocDestroyResponse{}, err
 }
 
-func (d dying) ShutdownAlloc(_ context.Context, req sdk.AllocShutdownRequest) error {
+func (d dying) ShutdownAlloc(_ context.Context, req sdk.AllocShutdownRequest) (sdk.AllocShutdownResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "shutdown_alloc", "")
-	return err
+	return sdk.AllocShutdownResponse{}, err
 }
 
 func (d dying) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
@@ -160,32 +164,32 @@ func (d dying) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.Tas
 	return answer, err
 }
 
-func (d dying) Poststart(_ context.Context, req sdk.TaskPoststartRequest) error {
+func (d dying) Poststart(_ context.Context, req sdk.TaskPoststartRequest) (sdk.TaskPoststartResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "poststart", " "+req.Env["VISITS"])
-	return err
+	return sdk.TaskPoststartResponse{}, err
 }
 
-func (d dying) Update(_ context.Context, req sdk.TaskUpdateRequest) error {
+func (d dying) Update(_ context.Context, req sdk.TaskUpdateRequest) (sdk.TaskUpdateResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "update", "")
-	return err
+	return sdk.TaskUpdateResponse{}, err
 }
 
-func (d dying) PreKilling(_ context.Context, req sdk.TaskPreKillingRequest) error {
+func (d dying) PreKilling(_ context.Context, req sdk.TaskPreKillingRequest) (sdk.TaskPreKillingResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "pre_killing", "")
-	return err
+	return sdk.TaskPreKillingResponse{}, err
 }
 
-func (d dying) Exited(_ context.Context, req sdk.TaskExitedRequest) error {
+func (d dying) Exited(_ context.Context, req sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "exited", fmt.Sprintf(" code=%d restarts=%v", req.Exit.ExitCode, req.WillRestart))
-	return err
+	return sdk.TaskExitedResponse{}, err
 }
 
-func (d dying) Stop(_ context.Context, req sdk.TaskStopRequest) error {
+func (d dying) Stop(_ context.Context, req sdk.TaskStopRequest) (sdk.TaskStopResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "stop", " "+req.PreviousState["visits"])
-	return err
+	return sdk.TaskStopResponse{}, err
 }
 
-func (d dying) Shutdown(_ context.Context, req sdk.TaskShutdownRequest) error {
+func (d dying) Shutdown(_ context.Context, req sdk.TaskShutdownRequest) (sdk.TaskShutdownResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "shutdown", "")
-	return err
+	return sdk.TaskShutdownResponse{}, err
 }

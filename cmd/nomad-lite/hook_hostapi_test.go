@@ -71,7 +71,7 @@ func (a *asking) sample(s sdk.Scope) {
 	noteIn("samples", "end of stream %d", stream)
 }
 
-func (a *asking) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) error {
+func (a *asking) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) (sdk.TaskPoststartResponse, error) {
 	s := req.Scope()
 	if result, err := a.host.Exec(ctx, s, []string{"sh", "-c", "echo here; exit 7"}, time.Minute); err != nil {
 		note("exec: %v", err)
@@ -110,11 +110,11 @@ func (a *asking) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) er
 	}
 	go a.follow(s)
 	go a.sample(s)
-	return nil
+	return sdk.TaskPoststartResponse{}, nil
 }
 
 // PreKill has the scope of an allocation, in which a call must name its task.
-func (a *asking) PreKill(ctx context.Context, req sdk.AllocPreKillRequest) error {
+func (a *asking) PreKill(ctx context.Context, req sdk.AllocPreKillRequest) (sdk.AllocPreKillResponse, error) {
 	for _, task := range []string{"", "main", "nobody"} {
 		s := req.Scope()
 		s.Task = task
@@ -125,10 +125,10 @@ func (a *asking) PreKill(ctx context.Context, req sdk.AllocPreKillRequest) error
 		}
 		note("exec in task %q of an allocation: %q", task, result.Stdout)
 	}
-	return nil
+	return sdk.AllocPreKillResponse{}, nil
 }
 
-func (a *asking) Exited(ctx context.Context, req sdk.TaskExitedRequest) error {
+func (a *asking) Exited(ctx context.Context, req sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error) {
 	note("exited: restart=%v", req.WillRestart)
-	return nil
+	return sdk.TaskExitedResponse{}, nil
 }

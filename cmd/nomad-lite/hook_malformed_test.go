@@ -133,19 +133,21 @@ func (s *strange) Describe(context.Context) (*hook.Description, error) {
 	return d, nil
 }
 
-func (s *strange) Prerun(context.Context, hook.AllocPrerunRequest) error {
+func (s *strange) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	if s.mode == "deaf" && s.launches == 1 {
 		go s.server.Stop() // the process continues without its server
 		<-make(chan struct{})
 	}
-	return s.mark("prerun")
+	return hook.AllocPrerunResponse{}, s.mark("prerun")
 }
 
-func (s *strange) Poststart(context.Context, hook.TaskPoststartRequest) error {
-	return s.mark("poststart")
+func (s *strange) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	return hook.TaskPoststartResponse{}, s.mark("poststart")
 }
 
-func (s *strange) Stop(context.Context, hook.TaskStopRequest) error { return s.mark("stop") }
+func (s *strange) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, s.mark("stop")
+}
 
 // mark notes a call at a hook point.
 func (s *strange) mark(point string) error {

@@ -108,38 +108,38 @@ func invokeVoid[Q any, A failed](ctx context.Context, c *Client, call func(conte
 }
 
 // Prerun implements the method of AllocPrerun.
-func (c *Client) Prerun(ctx context.Context, r AllocPrerunRequest) error {
-	return invokeVoid(ctx, c, c.pb.Prerun, allocRequest(r.RequestMeta, r.Alloc, r.Env))
+func (c *Client) Prerun(ctx context.Context, r AllocPrerunRequest) (AllocPrerunResponse, error) {
+	return AllocPrerunResponse{}, invokeVoid(ctx, c, c.pb.Prerun, allocRequest(r.RequestMeta, r.Alloc, r.Env))
 }
 
 // UpdateAlloc implements the method of AllocUpdate.
-func (c *Client) UpdateAlloc(ctx context.Context, r AllocUpdateRequest) error {
-	return invokeVoid(ctx, c, c.pb.UpdateAlloc, allocRequest(r.RequestMeta, r.Alloc, r.Env))
+func (c *Client) UpdateAlloc(ctx context.Context, r AllocUpdateRequest) (AllocUpdateResponse, error) {
+	return AllocUpdateResponse{}, invokeVoid(ctx, c, c.pb.UpdateAlloc, allocRequest(r.RequestMeta, r.Alloc, r.Env))
 }
 
 // PreTaskRestart implements the method of AllocPreTaskRestart.
-func (c *Client) PreTaskRestart(ctx context.Context, r AllocPreTaskRestartRequest) error {
-	return invokeVoid(ctx, c, c.pb.PreTaskRestart, allocRequest(r.RequestMeta, r.Alloc, nil))
+func (c *Client) PreTaskRestart(ctx context.Context, r AllocPreTaskRestartRequest) (AllocPreTaskRestartResponse, error) {
+	return AllocPreTaskRestartResponse{}, invokeVoid(ctx, c, c.pb.PreTaskRestart, allocRequest(r.RequestMeta, r.Alloc, nil))
 }
 
 // PreKill implements the method of AllocPreKill.
-func (c *Client) PreKill(ctx context.Context, r AllocPreKillRequest) error {
-	return invokeVoid(ctx, c, c.pb.PreKill, allocRequest(r.RequestMeta, r.Alloc, nil))
+func (c *Client) PreKill(ctx context.Context, r AllocPreKillRequest) (AllocPreKillResponse, error) {
+	return AllocPreKillResponse{}, invokeVoid(ctx, c, c.pb.PreKill, allocRequest(r.RequestMeta, r.Alloc, nil))
 }
 
 // Postrun implements the method of AllocPostrun.
-func (c *Client) Postrun(ctx context.Context, r AllocPostrunRequest) error {
-	return invokeVoid(ctx, c, c.pb.Postrun, allocRequest(r.RequestMeta, r.Alloc, nil))
+func (c *Client) Postrun(ctx context.Context, r AllocPostrunRequest) (AllocPostrunResponse, error) {
+	return AllocPostrunResponse{}, invokeVoid(ctx, c, c.pb.Postrun, allocRequest(r.RequestMeta, r.Alloc, nil))
 }
 
 // Destroy implements the method of AllocDestroy.
-func (c *Client) Destroy(ctx context.Context, r AllocDestroyRequest) error {
-	return invokeVoid(ctx, c, c.pb.Destroy, allocRequest(r.RequestMeta, r.Alloc, nil))
+func (c *Client) Destroy(ctx context.Context, r AllocDestroyRequest) (AllocDestroyResponse, error) {
+	return AllocDestroyResponse{}, invokeVoid(ctx, c, c.pb.Destroy, allocRequest(r.RequestMeta, r.Alloc, nil))
 }
 
 // ShutdownAlloc implements the method of AllocShutdown.
-func (c *Client) ShutdownAlloc(ctx context.Context, r AllocShutdownRequest) error {
-	return invokeVoid(ctx, c, c.pb.ShutdownAlloc, allocRequest(r.RequestMeta, r.Alloc, nil))
+func (c *Client) ShutdownAlloc(ctx context.Context, r AllocShutdownRequest) (AllocShutdownResponse, error) {
+	return AllocShutdownResponse{}, invokeVoid(ctx, c, c.pb.ShutdownAlloc, allocRequest(r.RequestMeta, r.Alloc, nil))
 }
 
 // Prestart implements the method of TaskPrestart. The State of the response is valid
@@ -153,31 +153,31 @@ func (c *Client) Prestart(ctx context.Context, r TaskPrestartRequest) (TaskPrest
 }
 
 // Poststart implements the method of TaskPoststart.
-func (c *Client) Poststart(ctx context.Context, r TaskPoststartRequest) error {
-	return invokeVoid(ctx, c, c.pb.Poststart, poststartProto(r))
+func (c *Client) Poststart(ctx context.Context, r TaskPoststartRequest) (TaskPoststartResponse, error) {
+	return TaskPoststartResponse{}, invokeVoid(ctx, c, c.pb.Poststart, poststartProto(r))
 }
 
 // Update implements the method of TaskUpdate.
-func (c *Client) Update(ctx context.Context, r TaskUpdateRequest) error {
-	return invokeVoid(ctx, c, c.pb.Update, taskRequest(r.RequestMeta, r.Alloc, r.Task, r.Env))
+func (c *Client) Update(ctx context.Context, r TaskUpdateRequest) (TaskUpdateResponse, error) {
+	return TaskUpdateResponse{}, invokeVoid(ctx, c, c.pb.Update, taskRequest(r.RequestMeta, r.Alloc, r.Task, r.Env))
 }
 
 // PreKilling implements the method of TaskPreKilling.
-func (c *Client) PreKilling(ctx context.Context, r TaskPreKillingRequest) error {
-	return invokeVoid(ctx, c, c.pb.PreKilling, taskRequest(r.RequestMeta, r.Alloc, r.Task, nil))
+func (c *Client) PreKilling(ctx context.Context, r TaskPreKillingRequest) (TaskPreKillingResponse, error) {
+	return TaskPreKillingResponse{}, invokeVoid(ctx, c, c.pb.PreKilling, taskRequest(r.RequestMeta, r.Alloc, r.Task, nil))
 }
 
 // Exited implements the method of TaskExited.
-func (c *Client) Exited(ctx context.Context, r TaskExitedRequest) error {
-	return invokeVoid(ctx, c, c.pb.Exited, exitedProto(r))
+func (c *Client) Exited(ctx context.Context, r TaskExitedRequest) (TaskExitedResponse, error) {
+	return TaskExitedResponse{}, invokeVoid(ctx, c, c.pb.Exited, exitedProto(r))
 }
 
 // Stop implements the method of TaskStop.
-func (c *Client) Stop(ctx context.Context, r TaskStopRequest) error {
-	return invokeVoid(ctx, c, c.pb.Stop, stopProto(r))
+func (c *Client) Stop(ctx context.Context, r TaskStopRequest) (TaskStopResponse, error) {
+	return TaskStopResponse{}, invokeVoid(ctx, c, c.pb.Stop, stopProto(r))
 }
 
 // Shutdown implements the method of TaskShutdown.
-func (c *Client) Shutdown(ctx context.Context, r TaskShutdownRequest) error {
-	return invokeVoid(ctx, c, c.pb.Shutdown, taskRequest(r.RequestMeta, r.Alloc, r.Task, nil))
+func (c *Client) Shutdown(ctx context.Context, r TaskShutdownRequest) (TaskShutdownResponse, error) {
+	return TaskShutdownResponse{}, invokeVoid(ctx, c, c.pb.Shutdown, taskRequest(r.RequestMeta, r.Alloc, r.Task, nil))
 }

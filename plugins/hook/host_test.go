@@ -167,7 +167,7 @@ func TestWhatIsNoTextBecomesOne(t *testing.T) {
 		t.Error(err)
 	}
 	client := connect(t, nil, &every{err: errors.New("it says \xff")})
-	if err := client.Stop(t.Context(), hook.TaskStopRequest{}); err == nil || err.Error() != "it says \uFFFD" {
+	if _, err := client.Stop(t.Context(), hook.TaskStopRequest{}); err == nil || err.Error() != "it says \uFFFD" {
 		t.Errorf("the failure is %v", err)
 	}
 }

@@ -64,12 +64,15 @@ func failure(ctx context.Context, err error) (*hookpb.Failure, error) {
 }
 
 // answer calls the hook at a hook point, if the hook implements I.
-func answer[I, Q any](ctx context.Context, s *server, point Point, call func(I, context.Context, Q) error, request Q) (*hookpb.Response, error) {
+func answer[I, Q, R any](ctx context.Context, s *server, point Point, call func(I, context.Context, Q) (R, error), request Q) (*hookpb.Response, error) {
 	h, ok := s.hook.(I)
 	if !ok {
 		return nil, unimplemented(point)
 	}
-	f, err := failure(ctx, recovered(s.hook, point, func() error { return call(h, ctx, request) }))
+	f, err := failure(ctx, recovered(s.hook, point, func() error {
+		_, err := call(h, ctx, request)
+		return err
+	}))
 	if err != nil {
 		return nil, err
 	}

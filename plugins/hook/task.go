@@ -14,7 +14,6 @@ import (
 // with [driver.Recoverable], the restart policy decides about a retry; any other error
 // fails the task. State, Env, Mounts and Devices are stored before the task starts;
 // State is stored after an error too.
-// starts; State is stored after an error too.
 type TaskPrestart interface {
 	Prestart(ctx context.Context, req TaskPrestartRequest) (TaskPrestartResponse, error)
 }
@@ -50,7 +49,7 @@ type TaskPrestartResponse struct {
 // recovers the task: once for each process of the plugin and each agent. Poststart must
 // be idempotent. An error is an event; the task continues.
 type TaskPoststart interface {
-	Poststart(ctx context.Context, req TaskPoststartRequest) error
+	Poststart(ctx context.Context, req TaskPoststartRequest) (TaskPoststartResponse, error)
 }
 
 // TaskPoststartRequest holds the environment of the started task.
@@ -67,11 +66,14 @@ type TaskPoststartRequest struct {
 	Repeated bool
 }
 
+// TaskPoststartResponse is empty.
+type TaskPoststartResponse struct{}
+
 // TaskUpdate runs for each new version of the allocation. Calls never overlap each
 // other, skip versions that have already been replaced, and may overlap every other
 // hook point. An error is an event.
 type TaskUpdate interface {
-	Update(ctx context.Context, req TaskUpdateRequest) error
+	Update(ctx context.Context, req TaskUpdateRequest) (TaskUpdateResponse, error)
 }
 
 // TaskUpdateRequest holds the new version.
@@ -82,10 +84,13 @@ type TaskUpdateRequest struct {
 	Env   map[string]string
 }
 
+// TaskUpdateResponse is empty.
+type TaskUpdateResponse struct{}
+
 // TaskPreKilling runs before the driver stops the task, for a kill and for a restart.
 // It may overlap other hook points. An error is an event.
 type TaskPreKilling interface {
-	PreKilling(ctx context.Context, req TaskPreKillingRequest) error
+	PreKilling(ctx context.Context, req TaskPreKillingRequest) (TaskPreKillingResponse, error)
 }
 
 // TaskPreKillingRequest names the task.
@@ -95,9 +100,12 @@ type TaskPreKillingRequest struct {
 	Task  Task
 }
 
+// TaskPreKillingResponse is empty.
+type TaskPreKillingResponse struct{}
+
 // TaskExited runs after each exit of the task's process. An error is an event.
 type TaskExited interface {
-	Exited(ctx context.Context, req TaskExitedRequest) error
+	Exited(ctx context.Context, req TaskExitedRequest) (TaskExitedResponse, error)
 }
 
 // TaskExitedRequest holds the exit status of the process.
@@ -109,11 +117,14 @@ type TaskExitedRequest struct {
 	WillRestart bool // the task is started again, immediately or after its delay
 }
 
+// TaskExitedResponse is empty.
+type TaskExitedResponse struct{}
+
 // TaskStop runs once, when the task will never start again, even if it has never
 // started. Its context is separate, and no kill has ended it. An error is an event, and
 // the call to a plugin is repeated until it succeeds.
 type TaskStop interface {
-	Stop(ctx context.Context, req TaskStopRequest) error
+	Stop(ctx context.Context, req TaskStopRequest) (TaskStopResponse, error)
 }
 
 // TaskStopRequest holds the state that Prestart stored.
@@ -125,10 +136,13 @@ type TaskStopRequest struct {
 	PreviousState map[string]string // read-only
 }
 
+// TaskStopResponse is empty.
+type TaskStopResponse struct{}
+
 // TaskShutdown runs when the agent shuts down and leaves the task running. An error is
 // an event.
 type TaskShutdown interface {
-	Shutdown(ctx context.Context, req TaskShutdownRequest) error
+	Shutdown(ctx context.Context, req TaskShutdownRequest) (TaskShutdownResponse, error)
 }
 
 // TaskShutdownRequest names the task.
@@ -137,3 +151,6 @@ type TaskShutdownRequest struct {
 	Alloc Alloc
 	Task  Task
 }
+
+// TaskShutdownResponse is empty.
+type TaskShutdownResponse struct{}

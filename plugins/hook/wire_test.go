@@ -135,24 +135,48 @@ func (e *every) note(request any) error {
 	return e.err
 }
 
-func (e *every) Prerun(_ context.Context, r hook.AllocPrerunRequest) error      { return e.note(r) }
-func (e *every) UpdateAlloc(_ context.Context, r hook.AllocUpdateRequest) error { return e.note(r) }
-func (e *every) PreTaskRestart(_ context.Context, r hook.AllocPreTaskRestartRequest) error {
-	return e.note(r)
+func (e *every) Prerun(_ context.Context, r hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	return hook.AllocPrerunResponse{}, e.note(r)
 }
-func (e *every) PreKill(_ context.Context, r hook.AllocPreKillRequest) error        { return e.note(r) }
-func (e *every) Postrun(_ context.Context, r hook.AllocPostrunRequest) error        { return e.note(r) }
-func (e *every) Destroy(_ context.Context, r hook.AllocDestroyRequest) error        { return e.note(r) }
-func (e *every) ShutdownAlloc(_ context.Context, r hook.AllocShutdownRequest) error { return e.note(r) }
+func (e *every) UpdateAlloc(_ context.Context, r hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	return hook.AllocUpdateResponse{}, e.note(r)
+}
+func (e *every) PreTaskRestart(_ context.Context, r hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
+	return hook.AllocPreTaskRestartResponse{}, e.note(r)
+}
+func (e *every) PreKill(_ context.Context, r hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+	return hook.AllocPreKillResponse{}, e.note(r)
+}
+func (e *every) Postrun(_ context.Context, r hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	return hook.AllocPostrunResponse{}, e.note(r)
+}
+func (e *every) Destroy(_ context.Context, r hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+	return hook.AllocDestroyResponse{}, e.note(r)
+}
+func (e *every) ShutdownAlloc(_ context.Context, r hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+	return hook.AllocShutdownResponse{}, e.note(r)
+}
 func (e *every) Prestart(_ context.Context, r hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	return e.answer, e.note(r)
 }
-func (e *every) Poststart(_ context.Context, r hook.TaskPoststartRequest) error   { return e.note(r) }
-func (e *every) Update(_ context.Context, r hook.TaskUpdateRequest) error         { return e.note(r) }
-func (e *every) PreKilling(_ context.Context, r hook.TaskPreKillingRequest) error { return e.note(r) }
-func (e *every) Exited(_ context.Context, r hook.TaskExitedRequest) error         { return e.note(r) }
-func (e *every) Stop(_ context.Context, r hook.TaskStopRequest) error             { return e.note(r) }
-func (e *every) Shutdown(_ context.Context, r hook.TaskShutdownRequest) error     { return e.note(r) }
+func (e *every) Poststart(_ context.Context, r hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	return hook.TaskPoststartResponse{}, e.note(r)
+}
+func (e *every) Update(_ context.Context, r hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
+	return hook.TaskUpdateResponse{}, e.note(r)
+}
+func (e *every) PreKilling(_ context.Context, r hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+	return hook.TaskPreKillingResponse{}, e.note(r)
+}
+func (e *every) Exited(_ context.Context, r hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	return hook.TaskExitedResponse{}, e.note(r)
+}
+func (e *every) Stop(_ context.Context, r hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, e.note(r)
+}
+func (e *every) Shutdown(_ context.Context, r hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+	return hook.TaskShutdownResponse{}, e.note(r)
+}
 
 func (e *every) Describe(context.Context) (*hook.Description, error) {
 	return nil, errors.New("unused")
@@ -224,9 +248,9 @@ type lateHook struct {
 
 func (l *lateHook) Describe(context.Context) (*hook.Description, error) { return &l.description, nil }
 
-func (*lateHook) Stop(ctx context.Context, _ hook.TaskStopRequest) error {
+func (*lateHook) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	<-ctx.Done()
-	return ctx.Err()
+	return hook.TaskStopResponse{}, ctx.Err()
 }
 
 func TestDescribe(t *testing.T) {
@@ -255,7 +279,7 @@ func TestDescribe(t *testing.T) {
 func TestHookThatIsNotThere(t *testing.T) {
 	l := &lateHook{}
 	client := connect(t, l, l)
-	if err := client.Prerun(t.Context(), hook.AllocPrerunRequest{}); status.Code(err) != codes.Unimplemented {
+	if _, err := client.Prerun(t.Context(), hook.AllocPrerunRequest{}); status.Code(err) != codes.Unimplemented {
 		t.Errorf("prerun: %v", err)
 	}
 	if got := hook.PointsOf(l); !slices.Equal(got, []hook.Point{hook.Stop}) {
@@ -263,7 +287,7 @@ func TestHookThatIsNotThere(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if err := client.Stop(ctx, hook.TaskStopRequest{}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := client.Stop(ctx, hook.TaskStopRequest{}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("stop: %v", err)
 	}
 }

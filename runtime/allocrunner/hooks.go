@@ -33,7 +33,8 @@ func (r *Runner) prerun(live context.Context) error {
 		}
 		point := failpoint.Enter(failpoint.Prerun)
 		err := hooks.Call(live, r.logger, h, hook.Prerun, r.limits.PrerunDeadline, func(ctx context.Context) error {
-			return at.Prerun(ctx, hook.AllocPrerunRequest{Alloc: r.forHooks(), Env: env})
+			_, err := at.Prerun(ctx, hook.AllocPrerunRequest{Alloc: r.forHooks(), Env: env})
+			return err
 		})
 		point.Leave()
 		if err == nil {
@@ -88,7 +89,8 @@ func (r *Runner) updateHooks(ctx context.Context) {
 	ctx, end := r.untilStop(ctx)
 	defer end()
 	each(ctx, r, hook.UpdateAlloc, func(ctx context.Context, h hook.AllocUpdate) error {
-		return h.UpdateAlloc(ctx, hook.AllocUpdateRequest{Alloc: r.forHooks(), Env: r.env().Vars()})
+		_, err := h.UpdateAlloc(ctx, hook.AllocUpdateRequest{Alloc: r.forHooks(), Env: r.env().Vars()})
+		return err
 	})
 }
 
@@ -96,25 +98,29 @@ func (r *Runner) preTaskRestart(ctx context.Context) {
 	ctx, end := r.untilStop(ctx)
 	defer end()
 	each(ctx, r, hook.PreTaskRestart, func(ctx context.Context, h hook.AllocPreTaskRestart) error {
-		return h.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{Alloc: r.forHooks()})
+		_, err := h.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{Alloc: r.forHooks()})
+		return err
 	})
 }
 
 func (r *Runner) preKill(ctx context.Context) {
 	each(ctx, r, hook.PreKill, func(ctx context.Context, h hook.AllocPreKill) error {
-		return h.PreKill(ctx, hook.AllocPreKillRequest{Alloc: r.forHooks()})
+		_, err := h.PreKill(ctx, hook.AllocPreKillRequest{Alloc: r.forHooks()})
+		return err
 	})
 }
 
 func (r *Runner) postrun(ctx context.Context) {
 	each(ctx, r, hook.Postrun, func(ctx context.Context, h hook.AllocPostrun) error {
-		return h.Postrun(ctx, hook.AllocPostrunRequest{Alloc: r.forHooks()})
+		_, err := h.Postrun(ctx, hook.AllocPostrunRequest{Alloc: r.forHooks()})
+		return err
 	})
 }
 
 func (r *Runner) shutdownHooks(ctx context.Context) {
 	each(ctx, r, hook.ShutdownAlloc, func(ctx context.Context, h hook.AllocShutdown) error {
-		return h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{Alloc: r.forHooks()})
+		_, err := h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{Alloc: r.forHooks()})
+		return err
 	})
 }
 
@@ -128,7 +134,8 @@ func (r *Runner) Destroy(ctx context.Context) error {
 	for _, h := range r.attached() {
 		if at, ok := h.(hook.AllocDestroy); ok {
 			err := hooks.Call(ctx, r.logger, h, hook.Destroy, r.limits.HookDeadline, func(ctx context.Context) error {
-				return at.Destroy(ctx, hook.AllocDestroyRequest{Alloc: r.forHooks()})
+				_, err := at.Destroy(ctx, hook.AllocDestroyRequest{Alloc: r.forHooks()})
+				return err
 			})
 			if err != nil {
 				errs = append(errs, fmt.Errorf("destroy alloc %s: hook %q: %w", r.id, h.Name(), err))

@@ -71,26 +71,26 @@ func (s *script) calls() []string {
 // allocScript is a script for the hook points of an allocation.
 type allocScript struct{ *script }
 
-func (s allocScript) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) error {
-	return s.record(ctx, "prerun")
+func (s allocScript) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	return hook.AllocPrerunResponse{}, s.record(ctx, "prerun")
 }
-func (s allocScript) UpdateAlloc(ctx context.Context, r hook.AllocUpdateRequest) error {
-	return s.record(ctx, "update "+r.Env["NOMAD_META_version"])
+func (s allocScript) UpdateAlloc(ctx context.Context, r hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	return hook.AllocUpdateResponse{}, s.record(ctx, "update "+r.Env["NOMAD_META_version"])
 }
-func (s allocScript) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) error {
-	return s.record(ctx, "pretaskrestart")
+func (s allocScript) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
+	return hook.AllocPreTaskRestartResponse{}, s.record(ctx, "pretaskrestart")
 }
-func (s allocScript) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) error {
-	return s.record(ctx, "prekill")
+func (s allocScript) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+	return hook.AllocPreKillResponse{}, s.record(ctx, "prekill")
 }
-func (s allocScript) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) error {
-	return s.record(ctx, "postrun")
+func (s allocScript) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	return hook.AllocPostrunResponse{}, s.record(ctx, "postrun")
 }
-func (s allocScript) Destroy(ctx context.Context, _ hook.AllocDestroyRequest) error {
-	return s.record(ctx, "destroy")
+func (s allocScript) Destroy(ctx context.Context, _ hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+	return hook.AllocDestroyResponse{}, s.record(ctx, "destroy")
 }
-func (s allocScript) ShutdownAlloc(ctx context.Context, _ hook.AllocShutdownRequest) error {
-	return s.record(ctx, "shutdown")
+func (s allocScript) ShutdownAlloc(ctx context.Context, _ hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+	return hook.AllocShutdownResponse{}, s.record(ctx, "shutdown")
 }
 
 // taskScript is a script for the hook points of a task.
@@ -107,29 +107,29 @@ func (s taskScript) Prestart(ctx context.Context, r hook.TaskPrestartRequest) (h
 	}
 	return give(n)
 }
-func (s taskScript) Poststart(ctx context.Context, _ hook.TaskPoststartRequest) error {
-	return s.record(ctx, "poststart")
+func (s taskScript) Poststart(ctx context.Context, _ hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	return hook.TaskPoststartResponse{}, s.record(ctx, "poststart")
 }
-func (s taskScript) Update(ctx context.Context, _ hook.TaskUpdateRequest) error {
-	return s.record(ctx, "update")
+func (s taskScript) Update(ctx context.Context, _ hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
+	return hook.TaskUpdateResponse{}, s.record(ctx, "update")
 }
-func (s taskScript) PreKilling(ctx context.Context, _ hook.TaskPreKillingRequest) error {
-	return s.record(ctx, "prekilling")
+func (s taskScript) PreKilling(ctx context.Context, _ hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+	return hook.TaskPreKillingResponse{}, s.record(ctx, "prekilling")
 }
-func (s taskScript) Exited(ctx context.Context, _ hook.TaskExitedRequest) error {
-	return s.record(ctx, "exited")
+func (s taskScript) Exited(ctx context.Context, _ hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	return hook.TaskExitedResponse{}, s.record(ctx, "exited")
 }
-func (s taskScript) Stop(ctx context.Context, r hook.TaskStopRequest) error {
+func (s taskScript) Stop(ctx context.Context, r hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	s.mu.Lock()
 	s.stop = r
 	s.mu.Unlock()
 	if ctx.Err() != nil {
-		return s.record(ctx, "stop too late")
+		return hook.TaskStopResponse{}, s.record(ctx, "stop too late")
 	}
-	return s.record(ctx, "stop")
+	return hook.TaskStopResponse{}, s.record(ctx, "stop")
 }
-func (s taskScript) Shutdown(ctx context.Context, _ hook.TaskShutdownRequest) error {
-	return s.record(ctx, "shutdown")
+func (s taskScript) Shutdown(ctx context.Context, _ hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+	return hook.TaskShutdownResponse{}, s.record(ctx, "shutdown")
 }
 
 func withHooks(alloc, task []hook.Hook) func(*Config) {

@@ -1389,7 +1389,7 @@ func (p *pluginScript) note(call string) {
 	p.calls = append(p.calls, call)
 }
 
-func (p *pluginScript) Poststart(ctx context.Context, req hook.TaskPoststartRequest) error {
+func (p *pluginScript) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	p.mu.Lock()
 	if p.exited == nil {
 		p.exited = make(chan struct{})
@@ -1402,17 +1402,17 @@ func (p *pluginScript) Poststart(ctx context.Context, req hook.TaskPoststartRequ
 	case <-ctx.Done():
 		p.note("given up")
 	}
-	return nil
+	return hook.TaskPoststartResponse{}, nil
 }
 
-func (p *pluginScript) PreKilling(context.Context, hook.TaskPreKillingRequest) error {
+func (p *pluginScript) PreKilling(context.Context, hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
 	p.note("prekilling")
-	return nil
+	return hook.TaskPreKillingResponse{}, nil
 }
 
-func (p *pluginScript) Exited(context.Context, hook.TaskExitedRequest) error {
+func (p *pluginScript) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	p.note("exited")
-	return nil
+	return hook.TaskExitedResponse{}, nil
 }
 
 func (p *pluginScript) PluginExited() <-chan struct{} {

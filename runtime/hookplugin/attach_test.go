@@ -156,7 +156,7 @@ func TestFormerHookSeesTheEnd(t *testing.T) {
 		if err != nil || !maps.Equal(answer.State, state) {
 			t.Errorf("prestart of %s: %v, %v", p.Name(), answer, err)
 		}
-		err = errors.Join(p.Prerun(t.Context(), hook.AllocPrerunRequest{}), p.Postrun(t.Context(), hook.AllocPostrunRequest{}), p.Stop(t.Context(), hook.TaskStopRequest{}), p.Destroy(t.Context(), hook.AllocDestroyRequest{}))
+		err = errors.Join(errOf(p.Prerun(t.Context(), hook.AllocPrerunRequest{})), errOf(p.Postrun(t.Context(), hook.AllocPostrunRequest{})), errOf(p.Stop(t.Context(), hook.TaskStopRequest{})), errOf(p.Destroy(t.Context(), hook.AllocDestroyRequest{})))
 		if err != nil {
 			t.Errorf("%s: %v", p.Name(), err)
 		}

@@ -30,32 +30,32 @@ type remote struct {
 	called func(hook.Point, hook.RequestMeta, hook.Alloc) error
 }
 
-func (r *remote) Prerun(_ context.Context, req hook.AllocPrerunRequest) error {
-	return r.called(hook.Prerun, req.RequestMeta, req.Alloc)
+func (r *remote) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	return hook.AllocPrerunResponse{}, r.called(hook.Prerun, req.RequestMeta, req.Alloc)
 }
 
-func (r *remote) Postrun(_ context.Context, req hook.AllocPostrunRequest) error {
-	return r.called(hook.Postrun, req.RequestMeta, req.Alloc)
+func (r *remote) Postrun(_ context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	return hook.AllocPostrunResponse{}, r.called(hook.Postrun, req.RequestMeta, req.Alloc)
 }
 
-func (r *remote) Destroy(_ context.Context, req hook.AllocDestroyRequest) error {
-	return r.called(hook.Destroy, req.RequestMeta, req.Alloc)
+func (r *remote) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+	return hook.AllocDestroyResponse{}, r.called(hook.Destroy, req.RequestMeta, req.Alloc)
 }
 
 func (r *remote) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	return hook.TaskPrestartResponse{State: map[string]string{"new": "x"}}, r.called(hook.Prestart, req.RequestMeta, req.Alloc)
 }
 
-func (r *remote) Poststart(ctx context.Context, req hook.TaskPoststartRequest) error {
+func (r *remote) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	if err := r.called(hook.Poststart, req.RequestMeta, req.Alloc); err != nil {
-		return err
+		return hook.TaskPoststartResponse{}, err
 	}
 	<-ctx.Done() // the call hangs
-	return ctx.Err()
+	return hook.TaskPoststartResponse{}, ctx.Err()
 }
 
-func (r *remote) Stop(_ context.Context, req hook.TaskStopRequest) error {
-	return r.called(hook.Stop, req.RequestMeta, req.Alloc)
+func (r *remote) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, r.called(hook.Stop, req.RequestMeta, req.Alloc)
 }
 
 // memory is a CleanupStore in memory.
@@ -141,7 +141,7 @@ func TestPluginIsCalledAgainOnce(t *testing.T) {
 			}
 			return nil
 		}}
-		err := attached(s, "").Prerun(t.Context(), hook.AllocPrerunRequest{})
+		_, err := attached(s, "").Prerun(t.Context(), hook.AllocPrerunRequest{})
 		if fmt.Sprint(err) != c.err && (err != nil || c.err != "") || int(s.n.Load()) != c.calls {
 			t.Errorf("%d deaths: %d calls, %v", c.deaths, s.n.Load(), err)
 		}
@@ -268,10 +268,12 @@ func TestFailuresOfARequest(t *testing.T) {
 	}
 }
 
-func prerun(ctx context.Context, p *Hook) error { return p.Prerun(ctx, hook.AllocPrerunRequest{}) }
-func stop(ctx context.Context, p *Hook) error   { return p.Stop(ctx, hook.TaskStopRequest{}) }
+func prerun(ctx context.Context, p *Hook) error {
+	return errOf(p.Prerun(ctx, hook.AllocPrerunRequest{}))
+}
+func stop(ctx context.Context, p *Hook) error { return errOf(p.Stop(ctx, hook.TaskStopRequest{})) }
 func postrun(ctx context.Context, p *Hook) error {
-	return p.Postrun(ctx, hook.AllocPostrunRequest{})
+	return errOf(p.Postrun(ctx, hook.AllocPostrunRequest{}))
 }
 
 // prestart also checks that a failure does not lose the state.
@@ -296,14 +298,14 @@ func TestDestroyIsOwed(t *testing.T) {
 			return nil
 		}}
 		p := attached(s, "")
-		if err := p.Destroy(t.Context(), hook.AllocDestroyRequest{Alloc: hook.Alloc{ID: "a"}}); err != nil {
+		if _, err := p.Destroy(t.Context(), hook.AllocDestroyRequest{Alloc: hook.Alloc{ID: "a"}}); err != nil {
 			t.Errorf("the removal fails: %v", err)
 		}
 		d := s.debts["a//stamp/destroy"]
 		if d.Destroy == nil || d.Destroy.Alloc.ID != "a" || d.Destroy.Token != "" || time.Until(d.Until) != 24*time.Hour {
 			t.Fatalf("debts %+v", s.debts)
 		}
-		if err := errors.Join(p.Stop(t.Context(), hook.TaskStopRequest{}), p.Postrun(t.Context(), hook.AllocPostrunRequest{})); err == nil {
+		if err := errors.Join(errOf(p.Stop(t.Context(), hook.TaskStopRequest{})), errOf(p.Postrun(t.Context(), hook.AllocPostrunRequest{}))); err == nil {
 			t.Error("no error")
 		}
 		p.set.Drain(t.Context())
@@ -319,7 +321,7 @@ func TestSettleGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stage{takes: takes(hook.Destroy), called: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return errors.New("busy") }}
 		p := attached(s, "")
-		if err := p.Destroy(t.Context(), hook.AllocDestroyRequest{}); err != nil {
+		if _, err := p.Destroy(t.Context(), hook.AllocDestroyRequest{}); err != nil {
 			t.Error(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -346,12 +348,12 @@ func TestDeadlines(t *testing.T) {
 		} {
 			s := &stage{takes: c.takes, called: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return nil }}
 			p, began := attached(s, "t", c.rule), time.Now()
-			err := p.Poststart(t.Context(), hook.TaskPoststartRequest{})
+			_, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{})
 			if took := time.Since(began); took != c.want || err == nil || err.Error() != "poststart: no answer within "+c.want.String() {
 				t.Errorf("after %v: %v", took, err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			if err := p.Poststart(ctx, hook.TaskPoststartRequest{}); !errors.Is(err, context.DeadlineExceeded) || len(s.events) > 0 {
+			if _, err := p.Poststart(ctx, hook.TaskPoststartRequest{}); !errors.Is(err, context.DeadlineExceeded) || len(s.events) > 0 {
 				t.Errorf("a call that the runner ends: %v, %q", err, s.events)
 			}
 			cancel()
@@ -372,7 +374,7 @@ func TestPendingCleanupIsRetried(t *testing.T) {
 			return nil
 		}}
 		p := attached(s, "t")
-		if err := p.Stop(t.Context(), hook.TaskStopRequest{PreviousState: map[string]string{"x": "y"}}); err == nil {
+		if _, err := p.Stop(t.Context(), hook.TaskStopRequest{PreviousState: map[string]string{"x": "y"}}); err == nil {
 			t.Fatal("no error")
 		}
 		if d := s.debts["a/t/stamp/stop"]; d.Stop == nil || d.Stop.PreviousState["x"] != "y" || d.Stop.Token != "" {
@@ -415,7 +417,7 @@ func TestPendingCleanupIsStored(t *testing.T) {
 			return nil
 		}}
 		p := attached(s, "")
-		if err := p.Postrun(t.Context(), hook.AllocPostrunRequest{Alloc: hook.Alloc{ID: "a"}}); err == nil {
+		if _, err := p.Postrun(t.Context(), hook.AllocPostrunRequest{Alloc: hook.Alloc{ID: "a"}}); err == nil {
 			t.Error("no error")
 		}
 		want := state.PendingCleanup{
@@ -638,12 +640,12 @@ type processRemote struct {
 
 func (p *processRemote) Done() <-chan struct{} { return p.done }
 
-func (p *processRemote) Poststart(_ context.Context, req hook.TaskPoststartRequest) error {
+func (p *processRemote) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	p.repeated = append(p.repeated, req.Repeated)
 	if p.poststart != nil {
-		return p.poststart(req)
+		return hook.TaskPoststartResponse{}, p.poststart(req)
 	}
-	return nil
+	return hook.TaskPoststartResponse{}, nil
 }
 
 // PluginExited works for each hook, builtin or not, over several processes of its plugin.
@@ -668,7 +670,7 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 				if p.PluginExited() != nil {
 					t.Error("there is a process before the first call")
 				}
-				if err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.PluginExited() != w.Done() {
+				if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.PluginExited() != w.Done() {
 					t.Fatalf("%v, exited %v", err, p.PluginExited())
 				}
 				close(w.done)
@@ -677,7 +679,7 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 				if err := p.WaitPlugin(t.Context()); err != nil || time.Since(began) != 3*time.Second {
 					t.Errorf("%v after %v", err, time.Since(began))
 				}
-				if err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.PluginExited() != w.Done() {
+				if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.PluginExited() != w.Done() {
 					t.Errorf("%v, and it is not the new one that is followed", err)
 				}
 				broken = time.Now().Add(time.Hour)
@@ -686,7 +688,7 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 				if err := p.WaitPlugin(ctx); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("error %v", err)
 				}
-				if err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err == nil || !isClosed(p.PluginExited()) {
+				if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err == nil || !isClosed(p.PluginExited()) {
 					t.Errorf("%v; a plugin that was not up is not waited for", err)
 				}
 			})
@@ -726,7 +728,7 @@ func TestPoststartThatEndsItsProcess(t *testing.T) {
 					return processes[len(processes)-1], s.takes, nil
 				}
 				p := plugins.hook("stamp", attachment{made: true}, s.context("t"))
-				err := p.Poststart(t.Context(), hook.TaskPoststartRequest{})
+				_, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{})
 				if (err == nil) != test.followed || (p.PluginExited() != nil) != test.followed {
 					t.Errorf("%v, followed: %t", err, p.PluginExited() != nil)
 				}
@@ -750,7 +752,7 @@ func TestHookWithoutPoststartIsNotFollowed(t *testing.T) {
 		return &processRemote{done: make(chan struct{})}, s.takes, nil
 	}
 	p := plugins.hook("stamp", attachment{made: true}, s.context("t"))
-	if err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.PluginExited() != nil {
+	if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.PluginExited() != nil {
 		t.Errorf("%v, followed: %t", err, p.PluginExited() != nil)
 	}
 }
@@ -770,7 +772,7 @@ func TestWaitForPluginIsAnEvent(t *testing.T) {
 		_, err := p.Prestart(ctx, hook.TaskPrestartRequest{})
 		return err
 	}
-	stop := func(ctx context.Context, p *Hook) error { return p.Stop(ctx, hook.TaskStopRequest{}) }
+	stop := func(ctx context.Context, p *Hook) error { return errOf(p.Stop(ctx, hook.TaskStopRequest{})) }
 	for _, c := range []struct {
 		takes time.Duration
 		call  func(context.Context, *Hook) error
@@ -801,3 +803,6 @@ func TestWaitForPluginIsAnEvent(t *testing.T) {
 		})
 	}
 }
+
+// errOf returns the error of a hook point.
+func errOf[R any](_ R, err error) error { return err }

@@ -127,11 +127,11 @@ func TestHookWithoutRepeatedField(t *testing.T) {
 			}
 			p := plugins.hook("stamp", attachment{made: true}, s.context("t"))
 			if !test.dies { // the call of the earlier agent
-				if err := processes[0].Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil {
+				if _, err := processes[0].Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if err := p.Poststart(t.Context(), test.sent); err != nil {
+			if _, err := p.Poststart(t.Context(), test.sent); err != nil {
 				t.Errorf("the repeated call: %v", err)
 			}
 			old.mu.Lock()

@@ -13,74 +13,75 @@ import (
 // bind returns the call of a hook point. meta and alloc point into request and are
 // filled in before the call. meta is set for each call and cleared after it: the request
 // of a pending cleanup is stored on disk, and its capability token must not be.
-func bind[Q any](method func(Remote, context.Context, Q) error, request *Q, meta *hook.RequestMeta, alloc *hook.Alloc) call {
+func bind[Q, R any](method func(Remote, context.Context, Q) (R, error), request *Q, meta *hook.RequestMeta, alloc *hook.Alloc) call {
 	return func(ctx context.Context, r Remote, a asked) error {
 		*meta = a.RequestMeta
 		defer func() { *meta = hook.RequestMeta{} }()
 		if a.whole != nil { // else a pending cleanup has it from the first call
 			alloc.JSON = a.whole
 		}
-		return method(r, ctx, *request)
+		_, err := method(r, ctx, *request)
+		return err
 	}
 }
 
 // Prerun implements hook.AllocPrerun.
-func (h *Hook) Prerun(ctx context.Context, req hook.AllocPrerunRequest) error {
-	return h.call(ctx, hook.Prerun, bind(Remote.Prerun, &req, &req.RequestMeta, &req.Alloc))
+func (h *Hook) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	return hook.AllocPrerunResponse{}, h.call(ctx, hook.Prerun, bind(Remote.Prerun, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // UpdateAlloc implements hook.AllocUpdate.
-func (h *Hook) UpdateAlloc(ctx context.Context, req hook.AllocUpdateRequest) error {
-	return h.call(ctx, hook.UpdateAlloc, bind(Remote.UpdateAlloc, &req, &req.RequestMeta, &req.Alloc))
+func (h *Hook) UpdateAlloc(ctx context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	return hook.AllocUpdateResponse{}, h.call(ctx, hook.UpdateAlloc, bind(Remote.UpdateAlloc, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // PreTaskRestart implements hook.AllocPreTaskRestart.
-func (h *Hook) PreTaskRestart(ctx context.Context, req hook.AllocPreTaskRestartRequest) error {
-	return h.call(ctx, hook.PreTaskRestart, bind(Remote.PreTaskRestart, &req, &req.RequestMeta, &req.Alloc))
+func (h *Hook) PreTaskRestart(ctx context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
+	return hook.AllocPreTaskRestartResponse{}, h.call(ctx, hook.PreTaskRestart, bind(Remote.PreTaskRestart, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // PreKill implements hook.AllocPreKill.
-func (h *Hook) PreKill(ctx context.Context, req hook.AllocPreKillRequest) error {
-	return h.call(ctx, hook.PreKill, bind(Remote.PreKill, &req, &req.RequestMeta, &req.Alloc))
+func (h *Hook) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+	return hook.AllocPreKillResponse{}, h.call(ctx, hook.PreKill, bind(Remote.PreKill, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // Postrun implements hook.AllocPostrun. A failed call becomes a pending cleanup.
-func (h *Hook) Postrun(ctx context.Context, req hook.AllocPostrunRequest) error {
-	return h.callOrEnqueue(ctx, state.PendingCleanup{Point: hook.Postrun, Postrun: &req})
+func (h *Hook) Postrun(ctx context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	return hook.AllocPostrunResponse{}, h.callOrEnqueue(ctx, state.PendingCleanup{Point: hook.Postrun, Postrun: &req})
 }
 
 // Destroy implements hook.AllocDestroy. A failed call becomes a pending cleanup.
-func (h *Hook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) error {
-	return h.callOrEnqueue(ctx, state.PendingCleanup{Point: hook.Destroy, Destroy: &req, Until: time.Now().Add(destroyTimeout)})
+func (h *Hook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+	return hook.AllocDestroyResponse{}, h.callOrEnqueue(ctx, state.PendingCleanup{Point: hook.Destroy, Destroy: &req, Until: time.Now().Add(destroyTimeout)})
 }
 
 // ShutdownAlloc implements hook.AllocShutdown.
-func (h *Hook) ShutdownAlloc(ctx context.Context, req hook.AllocShutdownRequest) error {
-	return h.call(ctx, hook.ShutdownAlloc, bind(Remote.ShutdownAlloc, &req, &req.RequestMeta, &req.Alloc))
+func (h *Hook) ShutdownAlloc(ctx context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+	return hook.AllocShutdownResponse{}, h.call(ctx, hook.ShutdownAlloc, bind(Remote.ShutdownAlloc, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // Prestart implements hook.TaskPrestart. If the failure of a plugin is tolerated, the
 // previous state is kept.
 func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	answered := hook.TaskPrestartResponse{State: req.PreviousState}
-	prestart := func(r Remote, ctx context.Context, req hook.TaskPrestartRequest) error {
+	prestart := func(r Remote, ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 		answer, err := r.Prestart(ctx, req)
 		if fault := answer.Fault(); fault != nil {
-			return fault
+			return answer, fault
 		}
 		if err == nil || answer.State != nil {
 			answered = answer
 		}
-		return err
+		return answer, err
 	}
 	err := h.call(ctx, hook.Prestart, bind(prestart, &req, &req.RequestMeta, &req.Alloc))
 	return answered, err
 }
 
 // Poststart implements hook.TaskPoststart.
-func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) error {
+func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	var called <-chan struct{} // called is closed when the process that was called last has exited
-	poststart := func(r Remote, ctx context.Context, req hook.TaskPoststartRequest) error {
+	poststart := func(r Remote, ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 		if called != nil {
 			req.Repeated = true // the previous process may have done the work
 		}
@@ -100,9 +101,9 @@ func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) err
 	h.exited = called
 	h.mu.Unlock()
 	if err != nil && ctx.Err() == nil {
-		return h.fail(hook.Poststart, err)
+		return hook.TaskPoststartResponse{}, h.fail(hook.Poststart, err)
 	}
-	return err
+	return hook.TaskPoststartResponse{}, err
 }
 
 var closed = func() chan struct{} {
@@ -136,26 +137,26 @@ func (h *Hook) WaitPlugin(ctx context.Context) error {
 }
 
 // Update implements hook.TaskUpdate.
-func (h *Hook) Update(ctx context.Context, req hook.TaskUpdateRequest) error {
-	return h.call(ctx, hook.Update, bind(Remote.Update, &req, &req.RequestMeta, &req.Alloc))
+func (h *Hook) Update(ctx context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
+	return hook.TaskUpdateResponse{}, h.call(ctx, hook.Update, bind(Remote.Update, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // PreKilling implements hook.TaskPreKilling.
-func (h *Hook) PreKilling(ctx context.Context, req hook.TaskPreKillingRequest) error {
-	return h.call(ctx, hook.PreKilling, bind(Remote.PreKilling, &req, &req.RequestMeta, &req.Alloc))
+func (h *Hook) PreKilling(ctx context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+	return hook.TaskPreKillingResponse{}, h.call(ctx, hook.PreKilling, bind(Remote.PreKilling, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // Exited implements hook.TaskExited.
-func (h *Hook) Exited(ctx context.Context, req hook.TaskExitedRequest) error {
-	return h.call(ctx, hook.Exited, bind(Remote.Exited, &req, &req.RequestMeta, &req.Alloc))
+func (h *Hook) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	return hook.TaskExitedResponse{}, h.call(ctx, hook.Exited, bind(Remote.Exited, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // Stop implements hook.TaskStop. A failed call becomes a pending cleanup.
-func (h *Hook) Stop(ctx context.Context, req hook.TaskStopRequest) error {
-	return h.callOrEnqueue(ctx, state.PendingCleanup{Point: hook.Stop, Stop: &req})
+func (h *Hook) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, h.callOrEnqueue(ctx, state.PendingCleanup{Point: hook.Stop, Stop: &req})
 }
 
 // Shutdown implements hook.TaskShutdown.
-func (h *Hook) Shutdown(ctx context.Context, req hook.TaskShutdownRequest) error {
-	return h.call(ctx, hook.Shutdown, bind(Remote.Shutdown, &req, &req.RequestMeta, &req.Alloc))
+func (h *Hook) Shutdown(ctx context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+	return hook.TaskShutdownResponse{}, h.call(ctx, hook.Shutdown, bind(Remote.Shutdown, &req, &req.RequestMeta, &req.Alloc))
 }

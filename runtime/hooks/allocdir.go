@@ -24,7 +24,11 @@ func NewAllocDir(dir *allocdir.Dir) *AllocDir { return &AllocDir{dir} }
 func (*AllocDir) Name() string { return "alloc_dir" }
 
 // Prerun implements hook.AllocPrerun.
-func (h *AllocDir) Prerun(context.Context, hook.AllocPrerunRequest) error { return h.dir.Build() }
+func (h *AllocDir) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	return hook.AllocPrerunResponse{}, h.dir.Build()
+}
 
 // Destroy implements hook.AllocDestroy.
-func (h *AllocDir) Destroy(context.Context, hook.AllocDestroyRequest) error { return h.dir.Destroy() }
+func (h *AllocDir) Destroy(context.Context, hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+	return hook.AllocDestroyResponse{}, h.dir.Destroy()
+}

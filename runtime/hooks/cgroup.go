@@ -48,9 +48,9 @@ func (h *Cgroup) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook
 }
 
 // Stop implements hook.TaskStop.
-func (h *Cgroup) Stop(_ context.Context, req hook.TaskStopRequest) error {
+func (h *Cgroup) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	if err := h.groups.Remove(req.Alloc.ID, req.Task.Name); err != nil {
-		return fmt.Errorf("end what the task has left: %w", err)
+		return hook.TaskStopResponse{}, fmt.Errorf("end what the task has left: %w", err)
 	}
-	return nil
+	return hook.TaskStopResponse{}, nil
 }

@@ -54,22 +54,22 @@ func NewHealth(c HealthConfig) *Health { return &Health{config: c} }
 func (*Health) Name() string { return "alloc_health_watcher" }
 
 // Prerun implements hook.AllocPrerun. It does nothing if Update was called first.
-func (h *Health) Prerun(context.Context, hook.AllocPrerunRequest) error {
+func (h *Health) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.watch == nil {
 		h.beginLocked()
 	}
-	return nil
+	return hook.AllocPrerunResponse{}, nil
 }
 
 // UpdateAlloc implements hook.AllocUpdate. It ends an undecided watch; the hook that
 // AfterUpdate returns starts the next one.
-func (h *Health) UpdateAlloc(context.Context, hook.AllocUpdateRequest) error {
+func (h *Health) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stopLocked()
-	return nil
+	return hook.AllocUpdateResponse{}, nil
 }
 
 // AfterUpdate returns the hook that starts the watch of the next version. It must come
@@ -80,17 +80,17 @@ type healthRestart Health
 
 func (*healthRestart) Name() string { return "alloc_health_again" }
 
-func (a *healthRestart) UpdateAlloc(context.Context, hook.AllocUpdateRequest) error {
+func (a *healthRestart) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
 	h := (*Health)(a)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stopLocked()
 	h.beginLocked()
-	return nil
+	return hook.AllocUpdateResponse{}, nil
 }
 
 // Postrun implements hook.AllocPostrun. It decides a last time if the watch has not.
-func (h *Health) Postrun(context.Context, hook.AllocPostrunRequest) error {
+func (h *Health) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ended = true
@@ -100,16 +100,16 @@ func (h *Health) Postrun(context.Context, hook.AllocPostrunRequest) error {
 		now, _, _ := h.config.Look()
 		h.decide(health.Judge(w.params, now))
 	}
-	return nil
+	return hook.AllocPostrunResponse{}, nil
 }
 
 // ShutdownAlloc implements hook.AllocShutdown.
-func (h *Health) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) error {
+func (h *Health) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ended = true
 	h.stopLocked()
-	return nil
+	return hook.AllocShutdownResponse{}, nil
 }
 
 func (h *Health) beginLocked() {

@@ -61,13 +61,15 @@ func (p *patientOne) started() {
 
 func TestHealth(t *testing.T) {
 	var (
-		prerun = func(t *testing.T, h *Health) error { return h.Prerun(t.Context(), hook.AllocPrerunRequest{}) }
+		prerun = func(t *testing.T, h *Health) error { return errOf(h.Prerun(t.Context(), hook.AllocPrerunRequest{})) }
 		update = func(t *testing.T, h *Health) error {
-			return errors.Join(h.UpdateAlloc(t.Context(), hook.AllocUpdateRequest{}), h.AfterUpdate().(hook.AllocUpdate).UpdateAlloc(t.Context(), hook.AllocUpdateRequest{}))
+			return errors.Join(errOf(h.UpdateAlloc(t.Context(), hook.AllocUpdateRequest{})), errOf(h.AfterUpdate().(hook.AllocUpdate).UpdateAlloc(t.Context(), hook.AllocUpdateRequest{})))
 		}
-		postrun  = func(t *testing.T, h *Health) error { return h.Postrun(t.Context(), hook.AllocPostrunRequest{}) }
-		shutdown = func(t *testing.T, h *Health) error { return h.ShutdownAlloc(t.Context(), hook.AllocShutdownRequest{}) }
-		healthy  = fmt.Sprint(health.Healthy)
+		postrun  = func(t *testing.T, h *Health) error { return errOf(h.Postrun(t.Context(), hook.AllocPostrunRequest{})) }
+		shutdown = func(t *testing.T, h *Health) error {
+			return errOf(h.ShutdownAlloc(t.Context(), hook.AllocShutdownRequest{}))
+		}
+		healthy = fmt.Sprint(health.Healthy)
 	)
 	type step struct {
 		at int

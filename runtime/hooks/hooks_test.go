@@ -26,11 +26,11 @@ func TestMaxRunDuration(t *testing.T) {
 		var exceeded []time.Duration
 		h := NewMaxRunDuration(func() time.Time { return deadline }, func() { exceeded = append(exceeded, time.Since(begin)) })
 		ctx := t.Context()
-		if err := h.Prerun(ctx, hook.AllocPrerunRequest{}); err != nil {
+		if _, err := h.Prerun(ctx, hook.AllocPrerunRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		deadline = begin.Add(15 * time.Second)
-		if err := h.UpdateAlloc(ctx, hook.AllocUpdateRequest{}); err != nil {
+		if _, err := h.UpdateAlloc(ctx, hook.AllocUpdateRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
@@ -39,15 +39,15 @@ func TestMaxRunDuration(t *testing.T) {
 			t.Errorf("exceeded at %v, want once at 15s", exceeded)
 		}
 		for name, end := range map[string]func() error{
-			"postrun":  func() error { return h.Postrun(ctx, hook.AllocPostrunRequest{}) },
-			"shutdown": func() error { return h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{}) },
+			"postrun":  func() error { return errOf(h.Postrun(ctx, hook.AllocPostrunRequest{})) },
+			"shutdown": func() error { return errOf(h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{})) },
 			"no deadline any more": func() error {
 				deadline = time.Time{}
-				return h.UpdateAlloc(ctx, hook.AllocUpdateRequest{})
+				return errOf(h.UpdateAlloc(ctx, hook.AllocUpdateRequest{}))
 			},
 		} {
 			deadline = time.Now().Add(time.Second)
-			if err := errors.Join(h.Prerun(ctx, hook.AllocPrerunRequest{}), end()); err != nil {
+			if err := errors.Join(errOf(h.Prerun(ctx, hook.AllocPrerunRequest{})), end()); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Minute)
@@ -101,7 +101,7 @@ func TestTaskDirSpeaksOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := NewAllocDir(dir).Prerun(t.Context(), hook.AllocPrerunRequest{}); err != nil {
+	if _, err := NewAllocDir(dir).Prerun(t.Context(), hook.AllocPrerunRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	var events []string
@@ -121,11 +121,11 @@ func TestTaskDirSpeaksOnce(t *testing.T) {
 	if len(events) != 1 || events[0] != "Task Setup: Building Task Directory" {
 		t.Errorf("events %q", events)
 	}
-	if err := h.Stop(t.Context(), hook.TaskStopRequest{Task: hook.Task{Name: "web"}}); err != nil {
+	if _, err := h.Stop(t.Context(), hook.TaskStopRequest{Task: hook.Task{Name: "web"}}); err != nil {
 		t.Error(err)
 	}
 	for range 2 { // Stop may be called again
-		if err := NewAllocDir(dir).Destroy(t.Context(), hook.AllocDestroyRequest{}); err != nil {
+		if _, err := NewAllocDir(dir).Destroy(t.Context(), hook.AllocDestroyRequest{}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -161,19 +161,19 @@ func TestLogs(t *testing.T) {
 	if err != nil || r.Done || paths != "web.out web.err" {
 		t.Errorf("prestart: %v, %v, paths %q", r, err, paths)
 	}
-	if err := h.Stop(t.Context(), stop); err != nil || len(c.stopped) != 1 || c.stopped[0] != "a/web true" {
+	if _, err := h.Stop(t.Context(), stop); err != nil || len(c.stopped) != 1 || c.stopped[0] != "a/web true" {
 		t.Errorf("stop: %v, %q", err, c.stopped)
 	}
 
 	// An earlier agent may have started the task.
 	later := &collector{}
 	again := NewLogs(later, func() (logs.Task, bool) { return logs.Task{Name: "web"}, true }, nil, func() bool { return false }, nil)
-	if err := again.Stop(t.Context(), stop); err != nil || len(later.stopped) != 1 || later.stopped[0] != "web of an earlier agent false" {
+	if _, err := again.Stop(t.Context(), stop); err != nil || len(later.stopped) != 1 || later.stopped[0] != "web of an earlier agent false" {
 		t.Errorf("stop under another agent: %v, %q", err, later.stopped)
 	}
 
 	ended = false
-	if err := h.Stop(t.Context(), stop); err != nil || c.stopped[1] != "a/web false" {
+	if _, err := h.Stop(t.Context(), stop); err != nil || c.stopped[1] != "a/web false" {
 		t.Errorf("stop of a task that may still run: %v, %q", err, c.stopped)
 	}
 
@@ -186,7 +186,7 @@ func TestLogs(t *testing.T) {
 	if _, err = h.Prestart(t.Context(), hook.TaskPrestartRequest{}); err != nil || paths != "" {
 		t.Errorf("without logs: %v, paths %q", err, paths)
 	}
-	if err := h.Stop(t.Context(), stop); err != nil || len(c.stopped) != 2 {
+	if _, err := h.Stop(t.Context(), stop); err != nil || len(c.stopped) != 2 {
 		t.Errorf("without logs: %v, %q", err, c.stopped)
 	}
 }
@@ -238,3 +238,6 @@ func TestLogsWaitForDescriptors(t *testing.T) {
 		})
 	}
 }
+
+// errOf returns the error of a hook point.
+func errOf[R any](_ R, err error) error { return err }

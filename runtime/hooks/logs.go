@@ -92,13 +92,13 @@ func (h *Logs) start(ctx context.Context, task logs.Task) (stdout, stderr string
 }
 
 // Stop implements hook.TaskStop.
-func (h *Logs) Stop(ctx context.Context, req hook.TaskStopRequest) error {
+func (h *Logs) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	task, wanted := h.task()
 	switch {
 	case !wanted:
-		return nil
+		return hook.TaskStopResponse{}, nil
 	case !h.started.Load():
-		return h.collector.Finish(ctx, task, h.ended())
+		return hook.TaskStopResponse{}, h.collector.Finish(ctx, task, h.ended())
 	}
-	return h.collector.Stop(ctx, req.Alloc.ID, req.Task.Name, h.ended())
+	return hook.TaskStopResponse{}, h.collector.Stop(ctx, req.Alloc.ID, req.Task.Name, h.ended())
 }

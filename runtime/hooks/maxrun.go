@@ -35,27 +35,27 @@ func NewMaxRunDuration(deadline func() time.Time, exceeded func()) *MaxRunDurati
 func (*MaxRunDuration) Name() string { return "max_run_duration" }
 
 // Prerun implements hook.AllocPrerun.
-func (h *MaxRunDuration) Prerun(context.Context, hook.AllocPrerunRequest) error {
+func (h *MaxRunDuration) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	h.arm(h.deadline())
-	return nil
+	return hook.AllocPrerunResponse{}, nil
 }
 
 // UpdateAlloc implements hook.AllocUpdate.
-func (h *MaxRunDuration) UpdateAlloc(context.Context, hook.AllocUpdateRequest) error {
+func (h *MaxRunDuration) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
 	h.arm(h.deadline())
-	return nil
+	return hook.AllocUpdateResponse{}, nil
 }
 
 // Postrun implements hook.AllocPostrun.
-func (h *MaxRunDuration) Postrun(context.Context, hook.AllocPostrunRequest) error {
+func (h *MaxRunDuration) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	h.arm(time.Time{})
-	return nil
+	return hook.AllocPostrunResponse{}, nil
 }
 
 // ShutdownAlloc implements hook.AllocShutdown.
-func (h *MaxRunDuration) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) error {
+func (h *MaxRunDuration) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
 	h.arm(time.Time{})
-	return nil
+	return hook.AllocShutdownResponse{}, nil
 }
 
 // arm replaces the timer; a zero deadline leaves none.

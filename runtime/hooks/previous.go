@@ -28,12 +28,12 @@ func NewAwaitPrevious(ended func() <-chan struct{}) *AwaitPrevious { return &Awa
 func (*AwaitPrevious) Name() string { return "await_previous_allocations" }
 
 // Prerun implements hook.AllocPrerun.
-func (h *AwaitPrevious) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) error {
+func (h *AwaitPrevious) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	select {
 	case <-h.ended():
-		return nil
+		return hook.AllocPrerunResponse{}, nil
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return hook.AllocPrerunResponse{}, context.Cause(ctx)
 	}
 }
 
@@ -58,9 +58,9 @@ func NewMigrateDisk(dir, previous *allocdir.Dir, tasks []string, logger hclog.Lo
 func (*MigrateDisk) Name() string { return "migrate_disk" }
 
 // Prerun implements hook.AllocPrerun.
-func (h *MigrateDisk) Prerun(context.Context, hook.AllocPrerunRequest) error {
+func (h *MigrateDisk) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	if err := h.dir.Inherit(h.previous, h.tasks); err != nil {
 		h.logger.Error("data of the allocation before is left behind", "error", err)
 	}
-	return nil
+	return hook.AllocPrerunResponse{}, nil
 }

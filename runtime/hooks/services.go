@@ -47,8 +47,8 @@ func NewGroupServices(set *services.Set) *GroupServices { return &GroupServices{
 func (*GroupServices) Name() string { return "group_services" }
 
 // Prerun implements hook.AllocPrerun. An error fails the allocation.
-func (h *GroupServices) Prerun(context.Context, hook.AllocPrerunRequest) error {
-	return h.register()
+func (h *GroupServices) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	return hook.AllocPrerunResponse{}, h.register()
 }
 
 func (h *GroupServices) register() error {
@@ -61,30 +61,30 @@ func (h *GroupServices) register() error {
 }
 
 // UpdateAlloc implements hook.AllocUpdate.
-func (h *GroupServices) UpdateAlloc(context.Context, hook.AllocUpdateRequest) error {
-	return h.set.Update(services.Group)
+func (h *GroupServices) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	return hook.AllocUpdateResponse{}, h.set.Update(services.Group)
 }
 
 // PreTaskRestart implements hook.AllocPreTaskRestart. Restarted undoes it.
-func (h *GroupServices) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) error {
-	return h.set.Deregister(ctx, services.Group)
+func (h *GroupServices) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
+	return hook.AllocPreTaskRestartResponse{}, h.set.Deregister(ctx, services.Group)
 }
 
 // Restarted registers the services again. The old processes must have exited.
 func (h *GroupServices) Restarted() error { return h.register() }
 
 // PreKill implements hook.AllocPreKill.
-func (h *GroupServices) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) error {
+func (h *GroupServices) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
 	h.mu.Lock()
 	h.killed = true
 	h.mu.Unlock()
-	return h.set.Deregister(ctx, services.Group)
+	return hook.AllocPreKillResponse{}, h.set.Deregister(ctx, services.Group)
 }
 
 // Postrun implements hook.AllocPostrun. No task runs, so it removes every registration
 // of the allocation.
-func (h *GroupServices) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) error {
-	return h.set.Clear(ctx)
+func (h *GroupServices) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	return hook.AllocPostrunResponse{}, h.set.Clear(ctx)
 }
 
 // TaskServices registers the services of one task while it runs.
@@ -112,28 +112,28 @@ func (h *TaskServices) Prestart(ctx context.Context, req hook.TaskPrestartReques
 }
 
 // Poststart implements hook.TaskPoststart.
-func (h *TaskServices) Poststart(_ context.Context, req hook.TaskPoststartRequest) error {
-	return h.set.Register(h.task, req.Network)
+func (h *TaskServices) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	return hook.TaskPoststartResponse{}, h.set.Register(h.task, req.Network)
 }
 
 // Update implements hook.TaskUpdate.
-func (h *TaskServices) Update(context.Context, hook.TaskUpdateRequest) error {
-	return h.set.Update(h.task)
+func (h *TaskServices) Update(context.Context, hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
+	return hook.TaskUpdateResponse{}, h.set.Update(h.task)
 }
 
 // PreKilling implements hook.TaskPreKilling.
-func (h *TaskServices) PreKilling(ctx context.Context, _ hook.TaskPreKillingRequest) error {
-	return h.set.Deregister(ctx, h.task)
+func (h *TaskServices) PreKilling(ctx context.Context, _ hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+	return hook.TaskPreKillingResponse{}, h.set.Deregister(ctx, h.task)
 }
 
 // Exited implements hook.TaskExited.
-func (h *TaskServices) Exited(ctx context.Context, _ hook.TaskExitedRequest) error {
-	return h.set.Deregister(ctx, h.task)
+func (h *TaskServices) Exited(ctx context.Context, _ hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	return hook.TaskExitedResponse{}, h.set.Deregister(ctx, h.task)
 }
 
 // Stop implements hook.TaskStop.
-func (h *TaskServices) Stop(ctx context.Context, _ hook.TaskStopRequest) error {
-	return h.set.Deregister(ctx, h.task)
+func (h *TaskServices) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, h.set.Deregister(ctx, h.task)
 }
 
 // Checks runs the checks of all services of the allocation.
@@ -148,32 +148,32 @@ func NewChecks(set *services.Set) *Checks { return &Checks{set} }
 func (*Checks) Name() string { return "checks_hook" }
 
 // Prerun implements hook.AllocPrerun.
-func (h *Checks) Prerun(context.Context, hook.AllocPrerunRequest) error {
+func (h *Checks) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	h.set.StartChecks()
-	return nil
+	return hook.AllocPrerunResponse{}, nil
 }
 
 // UpdateAlloc implements hook.AllocUpdate.
-func (h *Checks) UpdateAlloc(context.Context, hook.AllocUpdateRequest) error {
+func (h *Checks) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
 	h.set.UpdateChecks()
-	return nil
+	return hook.AllocUpdateResponse{}, nil
 }
 
 // PreKill implements hook.AllocPreKill.
-func (h *Checks) PreKill(context.Context, hook.AllocPreKillRequest) error {
+func (h *Checks) PreKill(context.Context, hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
 	h.set.StopChecks(true)
-	return nil
+	return hook.AllocPreKillResponse{}, nil
 }
 
 // Postrun implements hook.AllocPostrun, for an allocation that was killed during its
 // Prerun.
-func (h *Checks) Postrun(context.Context, hook.AllocPostrunRequest) error {
+func (h *Checks) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	h.set.StopChecks(true)
-	return nil
+	return hook.AllocPostrunResponse{}, nil
 }
 
 // ShutdownAlloc implements hook.AllocShutdown. The results stay for the next agent.
-func (h *Checks) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) error {
+func (h *Checks) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
 	h.set.StopChecks(false)
-	return nil
+	return hook.AllocShutdownResponse{}, nil
 }

@@ -104,29 +104,29 @@ func (h *Stats) ask(ctx context.Context) <-chan struct{} {
 }
 
 // Poststart implements hook.TaskPoststart.
-func (h *Stats) Poststart(context.Context, hook.TaskPoststartRequest) error {
+func (h *Stats) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.running = true
-	return nil
+	return hook.TaskPoststartResponse{}, nil
 }
 
 // Exited implements hook.TaskExited.
-func (h *Stats) Exited(context.Context, hook.TaskExitedRequest) error {
+func (h *Stats) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	h.end()
-	return nil
+	return hook.TaskExitedResponse{}, nil
 }
 
 // Stop implements hook.TaskStop.
-func (h *Stats) Stop(context.Context, hook.TaskStopRequest) error {
+func (h *Stats) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	h.end()
-	return nil
+	return hook.TaskStopResponse{}, nil
 }
 
 // Shutdown implements hook.TaskShutdown.
-func (h *Stats) Shutdown(context.Context, hook.TaskShutdownRequest) error {
+func (h *Stats) Shutdown(context.Context, hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
 	h.end()
-	return nil
+	return hook.TaskShutdownResponse{}, nil
 }
 
 func (h *Stats) end() {

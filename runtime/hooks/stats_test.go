@@ -19,14 +19,14 @@ func poststart(t *testing.T, h *Stats) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel() // the stream must outlive this call
-	if err := h.Poststart(ctx, hook.TaskPoststartRequest{}); err != nil {
+	if _, err := h.Poststart(ctx, hook.TaskPoststartRequest{}); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func exited(t *testing.T, h *Stats) {
 	t.Helper()
-	if err := h.Exited(t.Context(), hook.TaskExitedRequest{}); err != nil {
+	if _, err := h.Exited(t.Context(), hook.TaskExitedRequest{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -140,13 +140,13 @@ func TestStatsAreSampledOnDemand(t *testing.T) {
 
 		poststart(t, h)
 		latest(t, h, 18)
-		if err := h.Shutdown(t.Context(), hook.TaskShutdownRequest{}); err != nil {
+		if _, err := h.Shutdown(t.Context(), hook.TaskShutdownRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		s.wantOpen(t, 0)
 		poststart(t, h)
 		latest(t, h, 19)
-		if err := h.Stop(t.Context(), hook.TaskStopRequest{}); err != nil {
+		if _, err := h.Stop(t.Context(), hook.TaskStopRequest{}); err != nil {
 			t.Fatal(err)
 		}
 		s.wantOpen(t, 0)

@@ -58,6 +58,6 @@ func (h *TaskDir) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hoo
 }
 
 // Stop implements hook.TaskStop.
-func (h *TaskDir) Stop(_ context.Context, req hook.TaskStopRequest) error {
-	return h.dir.DropSecrets(req.Task.Name)
+func (h *TaskDir) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, h.dir.DropSecrets(req.Task.Name)
 }

@@ -355,8 +355,11 @@ func (s slow) Driver(context.Context, string) (driver.Driver, error) {
 	<-s.driver
 	return nil, errors.New("there is no driver")
 }
-func (slow) Name() string                                              { return "slow" }
-func (s slow) Postrun(context.Context, hook.AllocPostrunRequest) error { <-s.hook; return nil }
+func (slow) Name() string { return "slow" }
+func (s slow) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	<-s.hook
+	return hook.AllocPostrunResponse{}, nil
+}
 func (s slow) AllocHooks(*api.Allocation, hookplugin.Target) []hooks.Entry {
 	return []hooks.Entry{{Order: hooks.OrderPlugin, Hook: s}}
 }
@@ -520,9 +523,9 @@ type destroyer struct {
 	destroyed chan<- string
 }
 
-func (d destroyer) Destroy(_ context.Context, req hook.AllocDestroyRequest) error {
+func (d destroyer) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
 	d.destroyed <- req.Alloc.Name
-	return nil
+	return hook.AllocDestroyResponse{}, nil
 }
 func (d destroyer) AllocHooks(*api.Allocation, hookplugin.Target) []hooks.Entry {
 	return []hooks.Entry{{Order: hooks.OrderPlugin, Hook: d}}

@@ -169,7 +169,7 @@ func (r *Runner) poststart(killCtx context.Context, p *process, repeated bool) {
 
 func (r *Runner) poststartHook(killCtx context.Context, h hook.Hook, at hook.TaskPoststart, p *process, repeated bool) {
 	r.reportHook(killCtx, hook.Poststart, h, func(ctx context.Context) error {
-		return at.Poststart(ctx, hook.TaskPoststartRequest{
+		_, err := at.Poststart(ctx, hook.TaskPoststartRequest{
 			Alloc:   r.alloc.Alloc,
 			Task:    r.Task().ForHooks(),
 			Dir:     r.dir,
@@ -178,6 +178,7 @@ func (r *Runner) poststartHook(killCtx context.Context, h hook.Hook, at hook.Tas
 
 			Repeated: repeated,
 		})
+		return err
 	})
 }
 
@@ -225,7 +226,8 @@ func (r *Runner) repeatPoststart(ctx context.Context, wg *sync.WaitGroup, p *pro
 
 func (r *Runner) preKilling(ctx context.Context) {
 	each(ctx, r, hook.PreKilling, func(ctx context.Context, h hook.TaskPreKilling) error {
-		return h.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
+		_, err := h.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
+		return err
 	})
 }
 
@@ -247,7 +249,10 @@ func (r *Runner) exitedHooks(forceKillCtx context.Context) bool {
 	request := hook.TaskExitedRequest{
 		Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Exit: exit.Result(), WillRestart: next.Action == restart.Restart,
 	}
-	each(ctx, r, hook.Exited, func(ctx context.Context, h hook.TaskExited) error { return h.Exited(ctx, request) })
+	each(ctx, r, hook.Exited, func(ctx context.Context, h hook.TaskExited) error {
+		_, err := h.Exited(ctx, request)
+		return err
+	})
 	return ctx.Err() == nil
 }
 
@@ -255,12 +260,13 @@ func (r *Runner) stopHooks(ctx context.Context) {
 	for _, h := range r.hooks {
 		if at, ok := h.(hook.TaskStop); ok {
 			r.reportHook(ctx, hook.Stop, h, func(ctx context.Context) error {
-				return at.Stop(ctx, hook.TaskStopRequest{
+				_, err := at.Stop(ctx, hook.TaskStopRequest{
 					Alloc:         r.alloc.Alloc,
 					Task:          r.Task().ForHooks(),
 					Dir:           r.dir,
 					PreviousState: maps.Clone(r.local.Hooks[h.Name()].Data),
 				})
+				return err
 			})
 		}
 	}
@@ -269,7 +275,8 @@ func (r *Runner) stopHooks(ctx context.Context) {
 // shutdownHooks calls the Shutdown hooks when the agent shuts down and the task stays.
 func (r *Runner) shutdownHooks(ctx context.Context) {
 	each(context.WithoutCancel(ctx), r, hook.Shutdown, func(ctx context.Context, h hook.TaskShutdown) error {
-		return h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
+		_, err := h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
+		return err
 	})
 }
 
@@ -278,7 +285,8 @@ func (r *Runner) shutdownHooks(ctx context.Context) {
 func (r *Runner) runUpdateHooks(killCtx context.Context) {
 	for killCtx.Err() == nil && r.takeUpdate() {
 		each(killCtx, r, hook.Update, func(ctx context.Context, h hook.TaskUpdate) error {
-			return h.Update(ctx, hook.TaskUpdateRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Env: r.env.Build().Vars()})
+			_, err := h.Update(ctx, hook.TaskUpdateRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Env: r.env.Build().Vars()})
+			return err
 		})
 	}
 }

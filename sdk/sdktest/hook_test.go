@@ -151,12 +151,12 @@ func (n *naiveHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) 
 	return answer, nil
 }
 
-func (n *naiveHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) error {
+func (n *naiveHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	scope := req.Scope()
 	switch n.fault {
 	case "starts once":
 		if req.Repeated {
-			return errors.New("it runs already")
+			return hook.TaskPoststartResponse{}, errors.New("it runs already")
 		}
 	case "makes up capabilities":
 		scope.Token = "sesame"
@@ -164,7 +164,7 @@ func (n *naiveHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest
 		for n.host().EmitEvent(ctx, scope, hook.Event{Message: "please"}) != nil && ctx.Err() == nil {
 			time.Sleep(time.Millisecond)
 		}
-		return ctx.Err()
+		return hook.TaskPoststartResponse{}, ctx.Err()
 	}
 	event := hook.Event{Message: "hello"}
 	if n.fault == "makes up events" {
@@ -172,30 +172,30 @@ func (n *naiveHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest
 	}
 	err := n.host().EmitEvent(ctx, scope, event)
 	if errors.Is(err, hook.ErrPermissionDenied) {
-		return nil
+		return hook.TaskPoststartResponse{}, nil
 	}
-	return err
+	return hook.TaskPoststartResponse{}, err
 }
 
-func (n *naiveHook) Stop(_ context.Context, req hook.TaskStopRequest) error {
+func (n *naiveHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
 	case n.fault == "cleans up what it knows" && !n.seen[req.Alloc.ID]:
-		return errors.New("never heard of it")
+		return hook.TaskStopResponse{}, errors.New("never heard of it")
 	case n.fault == "does not tell its state" && n.seen[req.Alloc.ID] && req.PreviousState == nil:
-		return errors.New("the state is lost")
+		return hook.TaskStopResponse{}, errors.New("the state is lost")
 	}
-	return nil
+	return hook.TaskStopResponse{}, nil
 }
 
-func (n *naiveHook) Destroy(_ context.Context, req hook.AllocDestroyRequest) error {
+func (n *naiveHook) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.fault == "remembers in memory" && !n.seen[req.Alloc.ID] {
-		return errors.New("never heard of it")
+		return hook.AllocDestroyResponse{}, errors.New("never heard of it")
 	}
-	return nil
+	return hook.AllocDestroyResponse{}, nil
 }
 
 func naiveHookPlugin(fault string) Plugin {

@@ -151,43 +151,45 @@ func (l *allocScenario) pass(t tb, m hook.Point) {
 }
 
 // call calls the hook without a deadline, and returns its error.
-func (l *allocScenario) call(ctx context.Context, t tb, m hook.Point) error {
+func (l *allocScenario) call(ctx context.Context, t tb, m hook.Point) (err error) {
 	t.Helper()
 	c := l.h.use(t).hook
 	g, a, task := l.meta, l.alloc, l.task
 	switch m {
 	case hook.Prerun:
-		return c.Prerun(ctx, hook.AllocPrerunRequest{RequestMeta: g, Alloc: a, Env: l.env})
+		_, err = c.Prerun(ctx, hook.AllocPrerunRequest{RequestMeta: g, Alloc: a, Env: l.env})
 	case hook.UpdateAlloc:
-		return c.UpdateAlloc(ctx, hook.AllocUpdateRequest{RequestMeta: g, Alloc: a, Env: l.env})
+		_, err = c.UpdateAlloc(ctx, hook.AllocUpdateRequest{RequestMeta: g, Alloc: a, Env: l.env})
 	case hook.PreTaskRestart:
-		return c.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{RequestMeta: g, Alloc: a})
+		_, err = c.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{RequestMeta: g, Alloc: a})
 	case hook.PreKill:
-		return c.PreKill(ctx, hook.AllocPreKillRequest{RequestMeta: g, Alloc: a})
+		_, err = c.PreKill(ctx, hook.AllocPreKillRequest{RequestMeta: g, Alloc: a})
 	case hook.Postrun:
-		return c.Postrun(ctx, hook.AllocPostrunRequest{RequestMeta: g, Alloc: a})
+		_, err = c.Postrun(ctx, hook.AllocPostrunRequest{RequestMeta: g, Alloc: a})
 	case hook.Destroy:
-		return c.Destroy(ctx, hook.AllocDestroyRequest{RequestMeta: g, Alloc: a})
+		_, err = c.Destroy(ctx, hook.AllocDestroyRequest{RequestMeta: g, Alloc: a})
 	case hook.ShutdownAlloc:
-		return c.ShutdownAlloc(ctx, hook.AllocShutdownRequest{RequestMeta: g, Alloc: a})
+		_, err = c.ShutdownAlloc(ctx, hook.AllocShutdownRequest{RequestMeta: g, Alloc: a})
 	case hook.Prestart:
-		return l.prestart(ctx, c)
+		err = l.prestart(ctx, c)
 	case hook.Poststart:
-		return c.Poststart(ctx, hook.TaskPoststartRequest{RequestMeta: g, Alloc: a, Task: task, Dir: l.dir, Env: l.env, Repeated: l.repeated})
+		_, err = c.Poststart(ctx, hook.TaskPoststartRequest{RequestMeta: g, Alloc: a, Task: task, Dir: l.dir, Env: l.env, Repeated: l.repeated})
 	case hook.Update:
-		return c.Update(ctx, hook.TaskUpdateRequest{RequestMeta: g, Alloc: a, Task: task, Env: l.env})
+		_, err = c.Update(ctx, hook.TaskUpdateRequest{RequestMeta: g, Alloc: a, Task: task, Env: l.env})
 	case hook.PreKilling:
-		return c.PreKilling(ctx, hook.TaskPreKillingRequest{RequestMeta: g, Alloc: a, Task: task})
+		_, err = c.PreKilling(ctx, hook.TaskPreKillingRequest{RequestMeta: g, Alloc: a, Task: task})
 	case hook.Exited:
 		l.exits++
 		exit := driver.ExitResult{ExitCode: 137, Signal: 9}
-		return c.Exited(ctx, hook.TaskExitedRequest{RequestMeta: g, Alloc: a, Task: task, Exit: exit, WillRestart: l.exits == 1})
+		_, err = c.Exited(ctx, hook.TaskExitedRequest{RequestMeta: g, Alloc: a, Task: task, Exit: exit, WillRestart: l.exits == 1})
 	case hook.Stop:
-		return c.Stop(ctx, hook.TaskStopRequest{RequestMeta: g, Alloc: a, Task: task, Dir: l.dir, PreviousState: maps.Clone(l.state)})
+		_, err = c.Stop(ctx, hook.TaskStopRequest{RequestMeta: g, Alloc: a, Task: task, Dir: l.dir, PreviousState: maps.Clone(l.state)})
 	case hook.Shutdown:
-		return c.Shutdown(ctx, hook.TaskShutdownRequest{RequestMeta: g, Alloc: a, Task: task})
+		_, err = c.Shutdown(ctx, hook.TaskShutdownRequest{RequestMeta: g, Alloc: a, Task: task})
+	default:
+		err = fmt.Errorf("the suite does not know the hook point %v", m)
 	}
-	return fmt.Errorf("the suite does not know the hook point %v", m)
+	return err
 }
 
 // prestart passes the previous state to the hook, and stores the new one.

@@ -63,31 +63,31 @@ func (s *sidelog) SetHost(host sdk.Host, _ sdk.Node) { s.host = host }
 
 // Poststart also runs after another agent has restored the task: then it starts
 // a new watch.
-func (s *sidelog) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) error {
+func (s *sidelog) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) (sdk.TaskPoststartResponse, error) {
 	var a attachment
 	if err := req.Config(&a); err != nil {
-		return err
+		return sdk.TaskPoststartResponse{}, err
 	}
 	interval, err := time.ParseDuration(a.Interval)
 	if err != nil || interval <= 0 {
-		return fmt.Errorf(`interval: %q is not a time such as "10s"`, a.Interval)
+		return sdk.TaskPoststartResponse{}, fmt.Errorf(`interval: %q is not a time such as "10s"`, a.Interval)
 	}
 	if len(a.Command) > 0 {
 		result, err := s.host.Exec(ctx, req.Scope(), a.Command, 5*time.Second)
 		if err != nil {
-			return fmt.Errorf("run %s: %w", a.Command[0], err)
+			return sdk.TaskPoststartResponse{}, fmt.Errorf("run %s: %w", a.Command[0], err)
 		}
 		message := fmt.Sprintf("%s: exit code %d: %s", a.Command[0], result.Exit.ExitCode, strings.TrimSpace(string(result.Stdout)))
 		if err := s.host.EmitEvent(ctx, req.Scope(), sdk.Event{Message: message}); err != nil {
-			return err
+			return sdk.TaskPoststartResponse{}, err
 		}
 	}
 	log, err := os.OpenFile(filepath.Join(req.Dir.LogDir, req.Task.Name+".side.log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
-		return err
+		return sdk.TaskPoststartResponse{}, err
 	}
 	s.begin(key(req.Alloc, req.Task), req.Scope(), interval, log)
-	return nil
+	return sdk.TaskPoststartResponse{}, nil
 }
 
 func key(a sdk.Alloc, t sdk.AllocTask) string { return a.ID + "/" + t.Name }
@@ -137,20 +137,20 @@ func (w *watch) end() {
 	}
 }
 
-func (s *sidelog) Exited(ctx context.Context, req sdk.TaskExitedRequest) error {
+func (s *sidelog) Exited(ctx context.Context, req sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error) {
 	w := s.replace(key(req.Alloc, req.Task), nil)
 	if w == nil {
-		return nil // another process has watched the task
+		return sdk.TaskExitedResponse{}, nil // another process has watched the task
 	}
 	w.end()
-	return s.host.EmitEvent(ctx, req.Scope(), sdk.Event{
+	return sdk.TaskExitedResponse{}, s.host.EmitEvent(ctx, req.Scope(), sdk.Event{
 		Message: fmt.Sprintf("it used %d MB of memory at most", w.peak>>20),
 		Details: map[string]string{"peak_memory": fmt.Sprint(w.peak)},
 	})
 }
 
 // Stop ends the watch of a task for which Exited was not called.
-func (s *sidelog) Stop(_ context.Context, req sdk.TaskStopRequest) error {
+func (s *sidelog) Stop(_ context.Context, req sdk.TaskStopRequest) (sdk.TaskStopResponse, error) {
 	s.replace(key(req.Alloc, req.Task), nil).end()
-	return nil
+	return sdk.TaskStopResponse{}, nil
 }

@@ -68,16 +68,16 @@ func TestTaskIsLookedAfter(t *testing.T) {
 	task := sdk.AllocTask{Name: "web"}
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for range 2 { // the second Poststart is from an agent that has restored the task
-		if err := s.Poststart(t.Context(), sdk.TaskPoststartRequest{RequestMeta: meta, Task: task, Dir: sdk.TaskDir{LogDir: dir}}); err != nil {
+		if _, err := s.Poststart(t.Context(), sdk.TaskPoststartRequest{RequestMeta: meta, Task: task, Dir: sdk.TaskDir{LogDir: dir}}); err != nil {
 			t.Fatal(err)
 		}
 		h.samples <- sdk.TaskUsage{Time: at, CPUPercent: 12.34, MemoryUsage: 3 << 20}
 	}
 	h.samples <- sdk.TaskUsage{Time: at, MemoryUsage: 2 << 20}
-	if err := s.Exited(t.Context(), sdk.TaskExitedRequest{RequestMeta: meta, Task: task}); err != nil {
+	if _, err := s.Exited(t.Context(), sdk.TaskExitedRequest{RequestMeta: meta, Task: task}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Stop(t.Context(), sdk.TaskStopRequest{RequestMeta: meta, Task: task}); err != nil || len(s.watches) > 0 {
+	if _, err := s.Stop(t.Context(), sdk.TaskStopRequest{RequestMeta: meta, Task: task}); err != nil || len(s.watches) > 0 {
 		t.Errorf("in the end %d tasks are watched, %v", len(s.watches), err)
 	}
 
@@ -93,7 +93,7 @@ func TestTaskIsLookedAfter(t *testing.T) {
 
 func TestOddIntervalIsRefused(t *testing.T) {
 	for _, text := range []string{"", "soon", "0s", "-1s"} {
-		err := (&sidelog{}).Poststart(t.Context(), sdk.TaskPoststartRequest{RequestMeta: sdk.RequestMeta{Attachment: []byte(`{"interval":"` + text + `"}`)}})
+		_, err := (&sidelog{}).Poststart(t.Context(), sdk.TaskPoststartRequest{RequestMeta: sdk.RequestMeta{Attachment: []byte(`{"interval":"` + text + `"}`)}})
 		if err == nil || !strings.Contains(err.Error(), "interval: ") {
 			t.Errorf("%q: %v", text, err)
 		}

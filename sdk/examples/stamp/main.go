@@ -88,54 +88,54 @@ func (stamp) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.TaskP
 	return answer, write(req.RequestMeta, "prestart %s visit=%d%s", req.Task.Name, visits, running)
 }
 
-func (stamp) Poststart(_ context.Context, req sdk.TaskPoststartRequest) error {
-	return write(req.RequestMeta, "poststart %s STAMP=%s", req.Task.Name, req.Env["STAMP"])
+func (stamp) Poststart(_ context.Context, req sdk.TaskPoststartRequest) (sdk.TaskPoststartResponse, error) {
+	return sdk.TaskPoststartResponse{}, write(req.RequestMeta, "poststart %s STAMP=%s", req.Task.Name, req.Env["STAMP"])
 }
 
-func (stamp) Update(_ context.Context, req sdk.TaskUpdateRequest) error {
-	return write(req.RequestMeta, "update %s", req.Task.Name)
+func (stamp) Update(_ context.Context, req sdk.TaskUpdateRequest) (sdk.TaskUpdateResponse, error) {
+	return sdk.TaskUpdateResponse{}, write(req.RequestMeta, "update %s", req.Task.Name)
 }
 
-func (stamp) PreKilling(_ context.Context, req sdk.TaskPreKillingRequest) error {
-	return write(req.RequestMeta, "pre_killing %s", req.Task.Name)
+func (stamp) PreKilling(_ context.Context, req sdk.TaskPreKillingRequest) (sdk.TaskPreKillingResponse, error) {
+	return sdk.TaskPreKillingResponse{}, write(req.RequestMeta, "pre_killing %s", req.Task.Name)
 }
 
-func (stamp) Exited(_ context.Context, req sdk.TaskExitedRequest) error {
-	return write(req.RequestMeta, "exited %s code=%d signal=%d restart=%t", req.Task.Name, req.Exit.ExitCode, req.Exit.Signal, req.WillRestart)
+func (stamp) Exited(_ context.Context, req sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error) {
+	return sdk.TaskExitedResponse{}, write(req.RequestMeta, "exited %s code=%d signal=%d restart=%t", req.Task.Name, req.Exit.ExitCode, req.Exit.Signal, req.WillRestart)
 }
 
-func (stamp) Stop(_ context.Context, req sdk.TaskStopRequest) error {
-	return write(req.RequestMeta, "stop %s visits=%s", req.Task.Name, req.PreviousState["visits"])
+func (stamp) Stop(_ context.Context, req sdk.TaskStopRequest) (sdk.TaskStopResponse, error) {
+	return sdk.TaskStopResponse{}, write(req.RequestMeta, "stop %s visits=%s", req.Task.Name, req.PreviousState["visits"])
 }
 
-func (stamp) Shutdown(_ context.Context, req sdk.TaskShutdownRequest) error {
-	return write(req.RequestMeta, "shutdown %s", req.Task.Name)
+func (stamp) Shutdown(_ context.Context, req sdk.TaskShutdownRequest) (sdk.TaskShutdownResponse, error) {
+	return sdk.TaskShutdownResponse{}, write(req.RequestMeta, "shutdown %s", req.Task.Name)
 }
 
-func (stamp) Prerun(_ context.Context, req sdk.AllocPrerunRequest) error {
-	return write(req.RequestMeta, "prerun %s", req.Alloc.Name)
+func (stamp) Prerun(_ context.Context, req sdk.AllocPrerunRequest) (sdk.AllocPrerunResponse, error) {
+	return sdk.AllocPrerunResponse{}, write(req.RequestMeta, "prerun %s", req.Alloc.Name)
 }
 
-func (stamp) UpdateAlloc(_ context.Context, req sdk.AllocUpdateRequest) error {
-	return write(req.RequestMeta, "update_alloc %s", req.Alloc.Name)
+func (stamp) UpdateAlloc(_ context.Context, req sdk.AllocUpdateRequest) (sdk.AllocUpdateResponse, error) {
+	return sdk.AllocUpdateResponse{}, write(req.RequestMeta, "update_alloc %s", req.Alloc.Name)
 }
 
-func (stamp) PreTaskRestart(_ context.Context, req sdk.AllocPreTaskRestartRequest) error {
-	return write(req.RequestMeta, "pre_task_restart %s", req.Alloc.Name)
+func (stamp) PreTaskRestart(_ context.Context, req sdk.AllocPreTaskRestartRequest) (sdk.AllocPreTaskRestartResponse, error) {
+	return sdk.AllocPreTaskRestartResponse{}, write(req.RequestMeta, "pre_task_restart %s", req.Alloc.Name)
 }
 
-func (stamp) PreKill(_ context.Context, req sdk.AllocPreKillRequest) error {
-	return write(req.RequestMeta, "pre_kill %s", req.Alloc.Name)
+func (stamp) PreKill(_ context.Context, req sdk.AllocPreKillRequest) (sdk.AllocPreKillResponse, error) {
+	return sdk.AllocPreKillResponse{}, write(req.RequestMeta, "pre_kill %s", req.Alloc.Name)
 }
 
-func (stamp) Postrun(_ context.Context, req sdk.AllocPostrunRequest) error {
-	return write(req.RequestMeta, "postrun %s", req.Alloc.Name)
+func (stamp) Postrun(_ context.Context, req sdk.AllocPostrunRequest) (sdk.AllocPostrunResponse, error) {
+	return sdk.AllocPostrunResponse{}, write(req.RequestMeta, "postrun %s", req.Alloc.Name)
 }
 
-func (stamp) Destroy(_ context.Context, req sdk.AllocDestroyRequest) error {
-	return write(req.RequestMeta, "destroy %s", req.Alloc.Name)
+func (stamp) Destroy(_ context.Context, req sdk.AllocDestroyRequest) (sdk.AllocDestroyResponse, error) {
+	return sdk.AllocDestroyResponse{}, write(req.RequestMeta, "destroy %s", req.Alloc.Name)
 }
 
-func (stamp) ShutdownAlloc(_ context.Context, req sdk.AllocShutdownRequest) error {
-	return write(req.RequestMeta, "shutdown_alloc %s", req.Alloc.Name)
+func (stamp) ShutdownAlloc(_ context.Context, req sdk.AllocShutdownRequest) (sdk.AllocShutdownResponse, error) {
+	return sdk.AllocShutdownResponse{}, write(req.RequestMeta, "shutdown_alloc %s", req.Alloc.Name)
 }

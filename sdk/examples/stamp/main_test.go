@@ -32,7 +32,7 @@ func TestVisitsAreCounted(t *testing.T) {
 		}
 		state = answer.State
 	}
-	if err := (stamp{}).Stop(t.Context(), sdk.TaskStopRequest{RequestMeta: meta, Task: task, PreviousState: state}); err != nil {
+	if _, err := (stamp{}).Stop(t.Context(), sdk.TaskStopRequest{RequestMeta: meta, Task: task, PreviousState: state}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := os.ReadFile(ledger)
