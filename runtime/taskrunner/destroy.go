@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
@@ -35,117 +37,110 @@ type EndTask func(context.Context, EndRequest) (EndResult, error)
 // endTaskTimeout limits one call of EndTask.
 const endTaskTimeout = 10 * time.Second
 
-// mayEndTask reports whether the agent may end the task without its driver, which
-// is unavailable for the reason in err.
-func (r *Runner) mayEndTask(err error) (builtin, may bool) {
-	var unavailable *driver.UnavailableError
-	if r.endTask == nil || !errors.As(err, &unavailable) {
-		return false, false
-	}
-	return unavailable.Builtin, unavailable.Builtin || isClosed(r.purged) || isClosed(r.forceKilled)
+// destroyer destroys starts of the task in their driver. It belongs to the goroutine of
+// Run and, before Run, to the callers that prepare it.
+type destroyer struct {
+	records  *records
+	runs     *runs
+	dispense dispense
+	timeout  time.Duration // of one DestroyTask
+	stopper  *stopper
+	logger   hclog.Logger
+
+	reported bool // the event for the pending destroy was emitted
 }
 
-// callEndTask calls EndTask for one start.
-func (r *Runner) callEndTask(ctx context.Context, handle *driver.Handle, builtin bool) (EndResult, error) {
-	ctx, cancel := context.WithTimeout(ctx, endTaskTimeout)
-	defer cancel()
-	result, err := r.endTask(ctx, EndRequest{
-		Driver: r.Task().Driver, AllocID: r.alloc.ID, Task: r.name, Handle: handle, Builtin: builtin,
-	})
-	if err != nil {
-		return result, fmt.Errorf("end the task without its driver: %w", err)
-	}
-	return result, nil
-}
+// pending returns the start that the driver must destroy, nil if there is none.
+func (d *destroyer) pending() *state.PendingDestroy { return d.records.local.Destroy }
 
-// setPendingDestroy records a start that the driver must destroy. It is stored with the
+// set records a start that the driver must destroy. It is stored with the
 // next record of the task; until then the stored record contains the id of the start.
-func (r *Runner) setPendingDestroy(d state.PendingDestroy) {
-	r.local.Destroy = &d
-	r.destroyReported = false
+func (d *destroyer) set(start state.PendingDestroy) {
+	d.records.local.Destroy = &start
+	d.reported = false
 }
 
-// destroyPending tries once to destroy the pending start, if there is one, and its Next.
-func (r *Runner) destroyPending(ctx context.Context) error {
-	d := r.local.Destroy
-	if d == nil {
+// try tries once to destroy the pending start, if there is one, and its Next.
+func (d *destroyer) try(ctx context.Context) error {
+	start := d.pending()
+	if start == nil {
 		return nil
 	}
-	call, cancel := context.WithTimeout(ctx, r.deadlines.Others)
+	call, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
 	var err error
-	if d.Handle != nil {
-		err = newProcess(d.Handle, nil, r.dispense).destroyKnown(call)
+	if start.Handle != nil {
+		err = newProcess(start.Handle, nil, d.dispense).destroyKnown(call)
 	} else {
-		err = destroyKnown(call, r.dispense, d.ID)
+		err = destroyKnown(call, d.dispense, start.ID)
 	}
 	switch {
 	case err == nil:
-		r.noteDestroyed()
+		d.runs.noteDestroyed()
 	case errors.Is(err, driver.ErrTaskNotFound):
-		if d.Uncertain {
-			r.reportUncertain("what is known of it is not enough for the driver to find it")
+		if start.Uncertain {
+			d.reportUncertain("what is known of it is not enough for the driver to find it")
 		}
 		err = nil
 	}
 	if err != nil && ctx.Err() == nil {
-		err = r.destroyWithoutDriver(ctx, d, err)
+		err = d.withoutDriver(ctx, start, err)
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			r.reportDestroy(d, err)
+			d.report(start, err)
 		}
 		return fmt.Errorf("destroy task: %w", err)
 	}
-	r.local.Destroy = d.Next // stored with the next record
-	return r.destroyPending(ctx)
+	d.records.local.Destroy = start.Next // stored with the next record
+	return d.try(ctx)
 }
 
-// destroyWithoutDriver destroys a start after the driver's error err. It handles two
+// withoutDriver destroys a start after the driver's error err. It handles two
 // cases: a builtin driver, whose tasks are only processes, and a purged job whose
 // driver no plugin serves, for which nothing else can be done.
-func (r *Runner) destroyWithoutDriver(ctx context.Context, d *state.PendingDestroy, err error) error {
+func (d *destroyer) withoutDriver(ctx context.Context, start *state.PendingDestroy, err error) error {
 	var unavailable *driver.UnavailableError
-	builtin, may := r.mayEndTask(err)
+	builtin, may := d.stopper.mayEndTask(err)
 	if !may || !builtin && (!errors.As(err, &unavailable) || unavailable.Plugin != "") {
 		return err
 	}
-	if _, endErr := r.callEndTask(ctx, d.Handle, builtin); endErr != nil {
+	if _, endErr := d.stopper.callEndTask(ctx, start.Handle, builtin); endErr != nil {
 		return errors.Join(err, endErr)
 	}
 	if builtin {
-		r.noteDestroyed()
+		d.runs.noteDestroyed()
 	} else {
-		r.reportUncertain(fmt.Sprintf("its driver was not there to destroy it: %v", err))
+		d.reportUncertain(fmt.Sprintf("its driver was not there to destroy it: %v", err))
 	}
 	return nil
 }
 
 // reportUncertain emits the event for processes that may still run.
-func (r *Runner) reportUncertain(why string) {
+func (d *destroyer) reportUncertain(why string) {
 	text := "an earlier start of the task may still run: " + why
-	r.logger.Error(text)
-	r.EmitEvent(model.EventDriver(text, nil, time.Time{}))
+	d.logger.Error(text)
+	d.records.emit(model.EventDriver(text, nil, time.Time{}))
 }
 
-// reportDestroy emits the event for a pending destroy, once.
-func (r *Runner) reportDestroy(d *state.PendingDestroy, err error) {
-	r.logger.Warn("destroying the task is pending", "task_id", d.ID, "error", err)
-	if !r.destroyReported {
-		r.destroyReported = true
-		r.EmitEvent(model.EventDriver(fmt.Sprintf("destroying the task is pending: %v", err), nil, time.Time{}))
+// report emits the event for a pending destroy, once.
+func (d *destroyer) report(start *state.PendingDestroy, err error) {
+	d.logger.Warn("destroying the task is pending", "task_id", start.ID, "error", err)
+	if !d.reported {
+		d.reported = true
+		d.records.emit(model.EventDriver(fmt.Sprintf("destroying the task is pending: %v", err), nil, time.Time{}))
 	}
 }
 
-// finishDestroy retries the pending destroy until it succeeds or ctx is done. It
+// finish retries the pending destroy until it succeeds or ctx is done. It
 // retries without delay when an unavailable driver becomes available or the job is
 // purged.
-func (r *Runner) finishDestroy(ctx context.Context) {
+func (d *destroyer) finish(ctx context.Context) {
 	retry := pause{first: time.Second, most: 5 * time.Minute}
-	for r.local.Destroy != nil && ctx.Err() == nil {
-		err := r.destroyPending(ctx)
+	for d.pending() != nil && ctx.Err() == nil {
+		err := d.try(ctx)
 		if err == nil {
-			r.putLocal(state.Async)
+			d.records.putLocal(state.Async)
 			return
 		}
 		if ctx.Err() != nil {
@@ -156,7 +151,7 @@ func (r *Runner) finishDestroy(ctx context.Context) {
 		if errors.As(err, &unavailable) && unavailable.Changed != nil {
 			changed = unavailable.Changed
 		}
-		purged := r.purged
+		purged := d.stopper.request.purged
 		if isClosed(purged) {
 			purged = nil // the job was purged before this attempt
 		}
@@ -171,16 +166,16 @@ func (r *Runner) finishDestroy(ctx context.Context) {
 	}
 }
 
-// whileDestroying calls wait, and retries the pending destroy concurrently. wait must
+// during calls wait, and retries the pending destroy concurrently. wait must
 // not use the local state.
-func (r *Runner) whileDestroying(ctx context.Context, wait func()) {
-	if r.local.Destroy == nil {
+func (d *destroyer) during(ctx context.Context, wait func()) {
+	if d.pending() == nil {
 		wait()
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var destroying sync.WaitGroup
-	destroying.Go(func() { r.finishDestroy(ctx) })
+	destroying.Go(func() { d.finish(ctx) })
 	wait()
 	cancel()
 	destroying.Wait()

@@ -99,7 +99,7 @@ func (r *Runner) prestartHook(killCtx context.Context, h hook.Hook, at hook.Task
 		if !running {
 			r.local.StartID = "" // a start with an id that is stored already would not store the response
 		}
-		r.putLocal(state.Async) // stored with the id of the start at the latest
+		r.records.putLocal(state.Async) // stored with the id of the start at the latest
 		r.setHookEnv(h.Name(), after.Env)
 	}
 	return err
@@ -238,14 +238,12 @@ func (r *Runner) exitedHooks(forceKillCtx context.Context) bool {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(forceKillCtx))
 	defer cancel()
 	defer context.AfterFunc(forceKillCtx, func() {
-		if context.Cause(forceKillCtx) != errHurry {
+		if context.Cause(forceKillCtx) != errForceKilled {
 			cancel()
 		}
 	})()
 	exit := r.local.Exit
-	r.mu.Lock()
-	next := r.predictLocked(exit.Outcome())
-	r.mu.Unlock()
+	next := r.predict(exit.Outcome())
 	request := hook.TaskExitedRequest{
 		Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Exit: exit.Result(), WillRestart: next.Action == restart.Restart,
 	}
@@ -283,7 +281,7 @@ func (r *Runner) shutdownHooks(ctx context.Context) {
 // runUpdateHooks calls the Update hooks for new versions of the task until there is no
 // newer version or killCtx is done.
 func (r *Runner) runUpdateHooks(killCtx context.Context) {
-	for killCtx.Err() == nil && r.takeUpdate() {
+	for killCtx.Err() == nil && r.updates.take() {
 		each(killCtx, r, hook.Update, func(ctx context.Context, h hook.TaskUpdate) error {
 			_, err := h.Update(ctx, hook.TaskUpdateRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Env: r.env.Build().Vars()})
 			return err

@@ -1,8 +1,15 @@
 package taskrunner
 
 import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
@@ -14,4 +21,242 @@ import (
 type Store interface {
 	PutState(*api.TaskState, state.Durability) state.WaitFunc
 	Put(state.LocalState, *api.TaskState, state.Durability) state.WaitFunc
+}
+
+// records holds the state of a task, the local state of its runner, and what the store
+// has of both. Methods without another remark may be called from any goroutine.
+type records struct {
+	store  Store
+	notify func()          // called after each change of the state
+	ended  <-chan struct{} // closed when refused puts are no longer retried
+	logger hclog.Logger
+
+	// local belongs to the goroutine of Run and, before Run, to the callers that prepare
+	// it.
+	local state.LocalState
+
+	// writing keeps the records in order. Unlike mu it is held during the store's write,
+	// so that no earlier write overtakes a later one.
+	writing  sync.Mutex       // taken before mu
+	stored   state.LocalState // last local state that was put, for writers outside Run
+	puts     int              // number of puts
+	localPut int              // number of the last put that included the local state
+	safe     int              // number of the last put that is known to be stored
+	refused  chan struct{}    // not nil if the store has refused a put after safe, see storeAgain; closed when the task is stored
+
+	mu         sync.Mutex // also guards fields of Runner
+	state      *api.TaskState
+	restartReq *state.RestartRequest // requested restart of the process, or rerun of a dead task
+	killed     bool                  // stored as LocalState.Killed
+	reported   []string              // stored as LocalState.Reported; replaced, never changed in place
+}
+
+// emit adds an event, which the records own afterwards.
+func (r *records) emit(event *api.TaskEvent) {
+	r.change(state.Async, func(s *api.TaskState) bool {
+		model.AppendTaskEvent(s, event, time.Now())
+		return true
+	})
+}
+
+// maxReported is the maximum number of messages of emitOnce per task.
+const maxReported = 16
+
+// emitOnce is emit for an event that the task gets only once, even if another
+// plugin process sends it again: the messages are stored with the task. After 16
+// messages further ones are ignored.
+func (r *records) emitOnce(event *api.TaskEvent) {
+	r.changeShared(state.Async, func(s *api.TaskState) bool {
+		if len(r.reported) >= maxReported || slices.Contains(r.reported, event.DisplayMessage) {
+			return false
+		}
+		r.reported = append(slices.Clone(r.reported), event.DisplayMessage)
+		model.AppendTaskEvent(s, event, time.Now())
+		return true
+	})
+}
+
+// transition sets the state of the task, adds the event unless it is nil, and stores
+// the local state with it.
+func (r *records) transition(h state.Durability, status string, event *api.TaskEvent) {
+	r.put(h, func(s *api.TaskState) bool {
+		if s.State == status && event == nil {
+			return false
+		}
+		now := time.Now()
+		model.SetTaskState(s, status, now)
+		if event != nil {
+			model.AppendTaskEvent(s, event, now)
+		}
+		return true
+	})
+}
+
+// resetFinished resets the finished state of the task for a requested rerun.
+func (r *records) resetFinished() {
+	r.change(state.Sync, func(s *api.TaskState) bool {
+		model.ResetTask(s)
+		return true
+	})
+}
+
+// clearRestartRequest allows the next request. For a dead task it is called when the
+// task is no longer dead: an earlier request means the same run.
+func (r *records) clearRestartRequest() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.restartReq = nil
+}
+
+// change calls f, which may change the state. Unless f returns false, change stores the
+// state and notifies the allocation.
+func (r *records) change(h state.Durability, f func(*api.TaskState) bool) {
+	r.changeAndPut(h, false, f)
+}
+
+// changeShared is change for an f that also sets fields that localLocked
+// adds to the local state: both are stored in one write. Unlike put it may be called
+// from any goroutine.
+func (r *records) changeShared(h state.Durability, f func(*api.TaskState) bool) {
+	r.changeAndPut(h, true, f)
+}
+
+func (r *records) changeAndPut(h state.Durability, both bool, f func(*api.TaskState) bool) {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	snapshot, changed := r.changeState(f)
+	if !changed {
+		return
+	}
+	p := r.putLocked(snapshot, both || r.localPut > r.safe, h)
+	r.notify()
+	_ = r.awaitLocked(p) // storeAgain retries a refused put
+}
+
+// put is change for the goroutine of Run: it stores the local state together with
+// the state, also when only the local state has changed. For a put that is not Async,
+// it returns the store's error.
+func (r *records) put(h state.Durability, f func(*api.TaskState) bool) error {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	snapshot, changed := r.changeState(f)
+	r.stored = r.local
+	p := r.putLocked(snapshot, true, h)
+	if changed {
+		r.notify() // the allocation's reaction is stored later, and may share the write
+	}
+	return r.awaitLocked(p)
+}
+
+// putLocal is put for a change of only the local state. The state is stored with it,
+// because the local state may depend on events that the store has refused.
+func (r *records) putLocal(h state.Durability) error {
+	return r.put(h, func(*api.TaskState) bool { return false })
+}
+
+// pendingPut is a put that may not be stored yet.
+type pendingPut struct {
+	serial     int
+	durability state.Durability
+	written    state.WaitFunc
+}
+
+// putLocked puts the state, and the local state with it if both is true. Before the
+// local state is known to be stored, both must be true, because the state alone could
+// contradict it. The caller holds writing, and calls awaitLocked.
+func (r *records) putLocked(task *api.TaskState, both bool, h state.Durability) pendingPut {
+	r.puts++
+	p := pendingPut{serial: r.puts, durability: h}
+	if both {
+		r.localPut = r.puts
+		p.written = r.store.Put(r.localLocked(), task, h)
+	} else {
+		p.written = r.store.PutState(task, h)
+	}
+	return p
+}
+
+// awaitLocked waits for a put as long as its durability requires. storeAgain retries a
+// refused put, also for Async. The caller holds writing.
+func (r *records) awaitLocked(p pendingPut) error {
+	if p.durability == state.Async {
+		go func() {
+			err := p.written()
+			r.writing.Lock()
+			defer r.writing.Unlock()
+			r.noteWrittenLocked(p, err)
+		}()
+		return nil
+	}
+	err := p.written()
+	r.noteWrittenLocked(p, err)
+	return err
+}
+
+// noteWrittenLocked records the result of a put. The caller holds writing.
+func (r *records) noteWrittenLocked(p pendingPut, err error) {
+	switch {
+	case err == nil && p.serial > r.safe:
+		r.safe = p.serial // each put includes everything that earlier puts included
+		if r.refused != nil {
+			close(r.refused)
+			r.refused = nil
+			r.logger.Info("task stored")
+		}
+	case err == nil, p.serial <= r.safe, r.refused != nil, isClosed(r.ended):
+	default:
+		r.refused = make(chan struct{})
+		r.logger.Error("task not stored, trying again: until it is stored, another agent does not find it as it is", "error", err)
+		time.AfterFunc(storeAgainDelay, r.storeAgain)
+	}
+}
+
+// awaitStored blocks until the store has written what it refused, and returns true, or
+// until ctx is done, and returns false.
+func (r *records) awaitStored(ctx context.Context) bool {
+	r.writing.Lock()
+	refused := r.refused
+	r.writing.Unlock()
+	if refused == nil {
+		return true
+	}
+	select {
+	case <-refused:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// storeAgainDelay is the time between two attempts to store a task.
+const storeAgainDelay = time.Second
+
+// storeAgain puts the current records after a refused put. It retries until the task is
+// stored or Run has returned.
+func (r *records) storeAgain() {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	if r.refused == nil || isClosed(r.ended) {
+		return
+	}
+	snapshot, _ := r.changeState(func(*api.TaskState) bool { return false })
+	if r.awaitLocked(r.putLocked(snapshot, true, state.Sync)) != nil {
+		time.AfterFunc(storeAgainDelay, r.storeAgain)
+	}
+}
+
+// localLocked returns the record of the local state. The caller holds writing.
+func (r *records) localLocked() state.LocalState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	local := r.stored
+	local.RestartRequest, local.Killed, local.Reported = r.restartReq, r.killed, r.reported
+	return local
+}
+
+func (r *records) changeState(f func(*api.TaskState) bool) (snapshot *api.TaskState, changed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	changed = f(r.state)
+	return model.CopyTaskState(r.state), changed
 }

@@ -16,94 +16,34 @@ import (
 // Kill ends the task for good. It does not wait for the end; Done does. The first call
 // decides; its event is added unless the task has finished already or event is nil.
 // Kill may be called before Run.
-func (r *Runner) Kill(event *api.TaskEvent) {
-	r.changeBoth(state.Sync, func(s *api.TaskState) bool { return r.killLocked(s, event) })
-}
+func (r *Runner) Kill(event *api.TaskEvent) { r.requestKill(event, false) }
 
 // ForceKill kills the task without hooks, delay or timeout.
-func (r *Runner) ForceKill(event *api.TaskEvent) {
-	r.changeBoth(state.Sync, func(s *api.TaskState) bool {
-		closeOnce(r.forceKilled)
-		return r.killLocked(s, event)
-	})
-}
+func (r *Runner) ForceKill(event *api.TaskEvent) { r.requestKill(event, true) }
 
-// killLocked closes killed and cancels the contexts. forceKillCtx is canceled first, so
-// that no goroutine starts a graceful stop after ForceKill.
-func (r *Runner) killLocked(s *api.TaskState, event *api.TaskEvent) bool {
-	first := !r.isKilled()
-	if first {
-		// An event that exists already is from an agent that died before the kill.
-		if event != nil && s.FinishedAt.IsZero() && model.EventSinceStart(s, event.Type) == nil {
-			model.AppendTaskEvent(s, event, time.Now())
+func (r *Runner) requestKill(event *api.TaskEvent, force bool) {
+	r.records.changeShared(state.Sync, func(s *api.TaskState) bool {
+		first := !r.kill.requested()
+		if first {
+			// An event that exists already is from an agent that died before the kill.
+			if event != nil && s.FinishedAt.IsZero() && model.EventSinceStart(s, event.Type) == nil {
+				model.AppendTaskEvent(s, event, time.Now())
+			}
+			r.records.killed = r.records.killed || s.FinishedAt.IsZero()
+			r.kill.quiet = event == nil
 		}
-		r.killNoted = r.killNoted || s.FinishedAt.IsZero()
-		r.quiet = event == nil
-		close(r.killed)
-	}
-	if r.endGrace != nil && isClosed(r.forceKilled) {
-		r.endGrace(errHurry)
-	}
-	if r.endLive != nil {
-		r.endLive(ErrKilled)
-	}
-	return first
+		r.kill.requestLocked(force)
+		return first
+	})
 }
 
 // Purge allows the agent to end a task that is being stopped without its driver, once
 // kill_timeout has passed and while the driver is unavailable. The exit status of such
 // a task is unknown.
-func (r *Runner) Purge() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	closeOnce(r.purged)
-}
+func (r *Runner) Purge() { r.kill.closeLocking(r.kill.purged) }
 
 // SkipShutdownDelay skips the shutdown delay of the current or a later kill.
-func (r *Runner) SkipShutdownDelay() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	closeOnce(r.skipDelay)
-}
-
-// closeOnce closes c unless it is closed. All callers must hold the same lock.
-func closeOnce(c chan struct{}) {
-	if !isClosed(c) {
-		close(c)
-	}
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-func (r *Runner) isKilled() bool { return isClosed(r.killed) }
-
-// setKillError records why the kill of the task's process may have leaked resources;
-// nil if it succeeded.
-func (r *Runner) setKillError(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.killError = err
-}
-
-// killedEvent returns the event for the end of a kill, or nil if the kill had no event.
-func (r *Runner) killedEvent() *api.TaskEvent {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case r.quiet:
-		return nil
-	case r.killError != nil:
-		return model.EventKilled(r.killError.Error())
-	}
-	return model.EventKilled("")
-}
+func (r *Runner) SkipShutdownDelay() { r.kill.closeLocking(r.kill.skipDelay) }
 
 // Restart stops the running process and returns when it has exited; the runner then
 // starts the task again. If failure is set, the restart counts as a failure for the
@@ -112,13 +52,13 @@ func (r *Runner) killedEvent() *api.TaskEvent {
 func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, failure bool) error {
 	var p *process
 	first := false
-	r.changeBoth(state.Sync, func(s *api.TaskState) bool {
+	r.records.changeShared(state.Sync, func(s *api.TaskState) bool {
 		if !r.restartableLocked() {
 			return false
 		}
-		p, first = r.process, r.restartReq == nil
+		p, first = r.process, r.records.restartReq == nil
 		if first {
-			r.restartReq = &state.RestartRequest{Failure: failure, Reason: event.RestartReason}
+			r.records.restartReq = &state.RestartRequest{Failure: failure, Reason: event.RestartReason}
 			model.AppendTaskEvent(s, event, time.Now())
 		}
 		return first
@@ -127,7 +67,7 @@ func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, failure bool
 		return ErrNotRunning
 	}
 	if first {
-		if err := r.stopForRestart(ctx, p); err != nil {
+		if err := r.stopper.restart(ctx, p); err != nil {
 			return err
 		}
 	}
@@ -147,16 +87,7 @@ func (r *Runner) Restartable() bool {
 }
 
 func (r *Runner) restartableLocked() bool {
-	return r.process != nil && !isClosed(r.process.exited) && !r.isKilled() && !isClosed(r.done)
-}
-
-func (r *Runner) stopForRestart(ctx context.Context, p *process) error {
-	r.preKilling(ctx)
-	r.awaitShutdownDelay(ctx, p, r.killed)
-	if r.isKilled() {
-		return nil // the kill stops the process
-	}
-	return r.stop(ctx, p)
+	return r.process != nil && !isClosed(r.process.exited) && !r.kill.requested() && !isClosed(r.done)
 }
 
 // ForceRestart is Restart, but also reruns a task that has ended successfully if its
@@ -173,11 +104,11 @@ func (r *Runner) ForceRestart(ctx context.Context, event *api.TaskEvent, failure
 // It returns false for any other task. It does not block.
 func (r *Runner) Rerun(event *api.TaskEvent) bool {
 	dead, first := false, false
-	r.changeBoth(state.Sync, func(s *api.TaskState) bool {
-		dead = s.State == model.TaskDead && !s.Failed && !r.isKilled() && !isClosed(r.done)
-		first = dead && r.restartReq == nil
+	r.records.changeShared(state.Sync, func(s *api.TaskState) bool {
+		dead = s.State == model.TaskDead && !s.Failed && !r.kill.requested() && !isClosed(r.done)
+		first = dead && r.records.restartReq == nil
 		if first {
-			r.restartReq = &state.RestartRequest{Reason: event.RestartReason}
+			r.records.restartReq = &state.RestartRequest{Reason: event.RestartReason}
 			model.AppendTaskEvent(s, event, time.Now())
 		}
 		return first
@@ -247,40 +178,14 @@ func (r *Runner) Running() bool {
 
 // Update sets a new version of the task: the restart policy and the kill settings apply
 // immediately, the rest from the next start. The Update hooks are called afterwards.
-func (r *Runner) Update(task Task) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.task, r.updated = task, true
-	r.tellHooksLocked()
-}
+func (r *Runner) Update(task Task) { r.updates.set(task, true) }
 
 // SetTask is Update without the hooks, for a task that must end.
-func (r *Runner) SetTask(task Task) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.task = task
-}
-
-// tellHooksLocked starts the goroutine that calls the Update hooks, if there is a new
-// version and no such goroutine.
-func (r *Runner) tellHooksLocked() {
-	if r.updated && r.tellHooks != nil && !r.updating {
-		r.updating = true
-		r.tellHooks()
-	}
-}
-
-// takeUpdate reports whether the Update hooks must be called for a new version.
-func (r *Runner) takeUpdate() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.updating, r.updated = r.updated, false
-	return r.updating
-}
+func (r *Runner) SetTask(task Task) { r.updates.set(task, false) }
 
 // clearProcess drops the process that has exited.
 func (r *Runner) clearProcess() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.process, r.restartReq = nil, nil
+	r.process, r.records.restartReq = nil, nil
 }

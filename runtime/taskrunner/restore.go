@@ -35,8 +35,8 @@ type RecoverInfo struct {
 
 // restore is the part of New for a restored task.
 func (r *Runner) restore(was Restored) {
-	r.local, r.stored = was.Local, was.Local
-	r.killNoted, r.reported = was.Local.Killed, was.Local.Reported
+	*r.local, r.records.stored = was.Local, was.Local
+	r.records.killed, r.records.reported = was.Local.Killed, was.Local.Reported
 	r.env.SetDirs(r.dir, driver.FSIsolationNone) // replaced when the driver's capabilities are known
 	if c := r.local.Capabilities; c != nil {
 		r.setCapabilities(c)
@@ -45,21 +45,21 @@ func (r *Runner) restore(was Restored) {
 		r.tracker.Resume(r.local.Restart)
 	}
 	if r.local.Handle != nil && r.local.Exit == nil { // Exit includes the request already
-		r.restartReq = r.local.RestartRequest
+		r.records.restartReq = r.local.RestartRequest
 	}
 	if was.State == nil {
-		model.AppendTaskEvent(r.state, model.EventReceived(), time.Now())
+		model.AppendTaskEvent(r.records.state, model.EventReceived(), time.Now())
 		return
 	}
-	r.state = model.CopyTaskState(was.State)
-	if r.local.RestartRequest != nil && r.state.State == model.TaskDead && !r.state.Failed && !r.local.RunComplete {
-		r.restartReq = r.local.RestartRequest
+	r.records.state = model.CopyTaskState(was.State)
+	if r.local.RestartRequest != nil && r.records.state.State == model.TaskDead && !r.records.state.Failed && !r.local.RunComplete {
+		r.records.restartReq = r.local.RestartRequest
 		r.rerunCh <- struct{}{}
 	}
-	if r.state.Failed && r.state.State != model.TaskDead {
+	if r.records.state.Failed && r.records.state.State != model.TaskDead {
 		// The event with the reason of the kill exists, but the kill did not finish.
-		r.quiet = true
-		close(r.killed)
+		r.kill.quiet = true
+		close(r.kill.killed)
 	}
 }
 
@@ -113,36 +113,36 @@ func (r *Runner) Recover(ctx context.Context, past RecoverInfo) {
 			if r.local.NextStartID != "" {
 				d.Next = &state.PendingDestroy{ID: r.local.NextStartID, Uncertain: !past.Reliable}
 			}
-			r.setPendingDestroy(d)
+			r.destroyer.set(d)
 		}
 	case handle != nil:
 		err := r.recoverProcess(ctx, handle)
 		if err == nil {
 			return
 		}
-		r.setPendingDestroy(state.PendingDestroy{ID: handle.Config.ID, Handle: handle})
+		r.destroyer.set(state.PendingDestroy{ID: handle.Config.ID, Handle: handle})
 		r.recordLost(err)
 	case r.local.StartID != "":
-		r.setPendingDestroy(state.PendingDestroy{ID: r.local.StartID, Uncertain: !past.Reliable})
+		r.destroyer.set(state.PendingDestroy{ID: r.local.StartID, Uncertain: !past.Reliable})
 		if status == model.TaskRunning {
 			r.recordLost(errRecordLost)
 		}
 	case status == model.TaskRunning:
-		r.setPendingDestroy(state.PendingDestroy{ID: r.alloc.ID + "/" + r.name + "/" + driver.WildcardStart, Uncertain: !past.Discoverable})
+		r.destroyer.set(state.PendingDestroy{ID: r.alloc.ID + "/" + r.name + "/" + driver.WildcardStart, Uncertain: !past.Discoverable})
 		r.recordLost(errRecordLost)
 	}
 	r.local.NextStartID = "" // pending to be destroyed
-	if r.destroyPending(ctx) != nil {
+	if r.destroyer.try(ctx) != nil {
 		r.local.Destroy = afterPluginExit(r.local.Destroy, past)
 	}
 	if ctx.Err() != nil || status == model.TaskDead || r.local.Exit != nil {
 		return
 	}
 	r.local.StartID, r.local.Handle, r.local.Network = "", nil, nil
-	r.clearRestartRequest()
+	r.records.clearRestartRequest()
 	if status == model.TaskRunning {
 		r.logger.Warn("task has ended with the machine, starting it again")
-		r.transition(state.Sync, model.TaskPending, model.EventRestoreFailed("the machine was booted since; the task is started again"))
+		r.records.transition(state.Sync, model.TaskPending, model.EventRestoreFailed("the machine was booted since; the task is started again"))
 	}
 }
 
@@ -165,10 +165,10 @@ var errRecordLost = errors.New("its record was lost")
 // recordLost records that the process has ended with an unknown exit status.
 func (r *Runner) recordLost(cause error) {
 	r.logger.Warn("task not recovered", "task_id", r.local.StartID, "error", cause)
-	r.noteExit(false)
+	r.runs.noteExit(false)
 	r.local.Exit = &state.Exit{Lost: true, Error: unknownText(cause)}
-	r.record(state.Sync, func(s *api.TaskState) bool {
-		if request := r.restartReq; request != nil {
+	r.records.put(state.Sync, func(s *api.TaskState) bool {
+		if request := r.records.restartReq; request != nil {
 			r.local.Exit.Asked, r.local.Exit.Failure = true, request.Failure
 		}
 		model.AppendTaskEvent(s, model.EventRestoreFailed(unknownText(cause)), time.Now())
@@ -201,7 +201,7 @@ func (r *Runner) recoverProcess(ctx context.Context, handle *driver.Handle) erro
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.process = p
-	r.unfinished = r.restartReq != nil
+	r.unfinished = r.records.restartReq != nil
 	return nil
 }
 
@@ -210,8 +210,8 @@ func (r *Runner) recoverProcess(ctx context.Context, handle *driver.Handle) erro
 // between Recover and Run, for a task without a process.
 func (r *Runner) Reset() {
 	before := r.local.Hooks
-	r.local = state.LocalState{Capabilities: r.local.Capabilities}
-	r.clearRestartRequest() // the new start fulfils the request
+	*r.local = state.LocalState{Capabilities: r.local.Capabilities}
+	r.records.clearRestartRequest() // the new start fulfils the request
 	select {
 	case <-r.rerunCh:
 	default:
@@ -220,7 +220,7 @@ func (r *Runner) Reset() {
 		r.local.SetHook(name, state.HookState{Attachment: was.Attachment, Data: was.Data})
 		r.setHookEnv(name, nil)
 	}
-	r.record(state.Sync, func(s *api.TaskState) bool {
+	r.records.put(state.Sync, func(s *api.TaskState) bool {
 		if s.State == model.TaskPending {
 			return false
 		}
@@ -253,7 +253,7 @@ func (r *Runner) takeOver(killCtx context.Context, p *process) {
 	if r.State().State != model.TaskRunning {
 		r.tracker.Started()
 		r.local.Restart = r.tracker.State()
-		r.transition(state.Grouped, model.TaskRunning, model.EventStarted())
+		r.records.transition(state.Grouped, model.TaskRunning, model.EventStarted())
 	}
 }
 
@@ -265,7 +265,7 @@ func (r *Runner) finishRestart(ctx context.Context, wg *sync.WaitGroup, p *proce
 	r.unfinished = false
 	r.logger.Info("finishing the restart that was requested under an earlier agent", "task_id", p.id(), "reason", r.local.RestartRequest.Reason)
 	wg.Go(func() {
-		if err := r.stopForRestart(ctx, p); err != nil && ctx.Err() == nil {
+		if err := r.stopper.restart(ctx, p); err != nil && ctx.Err() == nil {
 			r.logger.Error("restart of a recovered task", "task_id", p.id(), "error", err)
 		}
 	})

@@ -2,7 +2,6 @@ package taskrunner
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -24,12 +23,10 @@ func (r *Runner) Run(ctx context.Context) {
 	defer close(r.done)
 	var updates sync.WaitGroup
 	defer updates.Wait()
-	forceKillCtx, killCtx := r.contexts(ctx)
-	defer r.endContexts()
-	r.mu.Lock()
-	r.tellHooks = func() { updates.Go(func() { r.runUpdateHooks(killCtx) }) }
-	r.tellHooksLocked()
-	r.mu.Unlock()
+	forceKillCtx, killCtx := r.kill.contexts(ctx)
+	defer r.kill.endContexts()
+	r.updates.setCallHooks(func() { updates.Go(func() { r.runUpdateHooks(killCtx) }) })
+	defer r.updates.setCallHooks(nil)
 
 	r.noteAttachments()
 	dead := r.State().State == model.TaskDead // under an earlier agent
@@ -38,14 +35,14 @@ func (r *Runner) Run(ctx context.Context) {
 			r.runLoop(killCtx, forceKillCtx)
 		}
 		if ctx.Err() == nil {
-			r.transition(state.Async, model.TaskDead, nil)
-			r.whileDestroying(killCtx, func() { again = r.isRevived(killCtx) })
+			r.records.transition(state.Async, model.TaskDead, nil)
+			r.destroyer.during(killCtx, func() { again = r.isRevived(killCtx) })
 			again = again && r.decideRevival()
 		}
 	}
 	if r.local.Destroy != nil {
 		close(r.destroying)
-		r.finishDestroy(forceKillCtx)
+		r.destroyer.finish(forceKillCtx)
 	}
 	if ctx.Err() != nil {
 		r.shutdownHooks(ctx)
@@ -58,36 +55,11 @@ func (r *Runner) Run(ctx context.Context) {
 func (r *Runner) complete(ctx context.Context) {
 	if !r.local.RunComplete {
 		r.local.RunComplete = true
-		r.putLocal(state.Async)
+		r.records.putLocal(state.Async)
 	}
 	point := failpoint.Enter(failpoint.StopHooks)
 	r.stopHooks(ctx)
 	point.Leave()
-}
-
-// contexts returns the two contexts of the task. Both are canceled with ctx; killCtx
-// also by the first Kill, and forceKillCtx also by ForceKill. The cause tells these
-// apart.
-func (r *Runner) contexts(ctx context.Context) (forceKillCtx, killCtx context.Context) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	forceKillCtx, r.endGrace = context.WithCancelCause(ctx)
-	killCtx, r.endLive = context.WithCancelCause(forceKillCtx)
-	if isClosed(r.forceKilled) {
-		r.endGrace(errHurry)
-	}
-	if r.isKilled() {
-		r.endLive(ErrKilled)
-	}
-	return forceKillCtx, killCtx
-}
-
-func (r *Runner) endContexts() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.endLive(nil)
-	r.endGrace(nil)
-	r.endLive, r.endGrace, r.tellHooks = nil, nil, nil
 }
 
 // runLoop starts the task repeatedly, until the restart policy, a kill or a shutdown
@@ -99,7 +71,7 @@ func (r *Runner) runLoop(killCtx, forceKillCtx context.Context) {
 		// A recovered process runs already, whatever the gate.
 		if r.currentProcess() == nil {
 			started := false
-			r.whileDestroying(killCtx, func() { started = r.awaitStart(killCtx, next.Delay) })
+			r.destroyer.during(killCtx, func() { started = r.awaitStart(killCtx, next.Delay) })
 			if !started {
 				return
 			}
@@ -169,21 +141,13 @@ func (r *Runner) runOnce(killCtx, forceKillCtx context.Context) (restart.Outcome
 	}
 	stopRepeating()
 	repeating.Wait()
-	if r.isKilled() {
-		r.kill(forceKillCtx, p)
+	if r.kill.requested() {
+		r.stopper.kill(forceKillCtx, p)
 	}
 	if isShutdown(killCtx, forceKillCtx) {
 		return restart.Outcome{}, false
 	}
 	return r.ended(killCtx, forceKillCtx, p)
-}
-
-// isShutdown reports whether the agent shuts down, before or after a kill.
-func isShutdown(killCtx, forceKillCtx context.Context) bool {
-	if forceKillCtx.Err() != nil {
-		return context.Cause(forceKillCtx) != errHurry
-	}
-	return killCtx.Err() != nil && !errors.Is(context.Cause(killCtx), ErrKilled)
 }
 
 // ended records the end of the process and calls the Exited hooks. The exit status is
@@ -198,7 +162,7 @@ func (r *Runner) ended(killCtx, forceKillCtx context.Context, p *process) (resta
 	default:
 		result.lost = true // ForceKill has failed to end the process
 	}
-	r.noteExit(!result.lost && result.Err == nil)
+	r.runs.noteExit(!result.lost && result.Err == nil)
 	r.local.Exit = &state.Exit{
 		Lost: result.lost, Success: !result.lost && result.Successful(),
 		Code: result.ExitCode, Signal: result.Signal, OOMKilled: result.OOMKilled,
@@ -209,8 +173,8 @@ func (r *Runner) ended(killCtx, forceKillCtx context.Context, p *process) (resta
 		r.local.Exit.Error = exitUnknown
 	}
 	point := failpoint.Enter(failpoint.ExitObserved)
-	err := r.record(state.Sync, func(s *api.TaskState) bool {
-		if request := r.restartReq; request != nil {
+	err := r.records.put(state.Sync, func(s *api.TaskState) bool {
+		if request := r.records.restartReq; request != nil {
 			r.local.Exit.Asked, r.local.Exit.Failure = true, request.Failure
 		}
 		event := terminated(result.ExitResult)
@@ -218,7 +182,7 @@ func (r *Runner) ended(killCtx, forceKillCtx context.Context, p *process) (resta
 			event = model.EventDriver(unknownText(result.Err), nil, time.Time{})
 		}
 		// With the id in this record, a start that follows at once needs no write before it.
-		if next := r.predictLocked(r.local.Exit.Outcome()); !result.lost && next.Action == restart.Restart && next.Delay == 0 {
+		if next := r.predict(r.local.Exit.Outcome()); !result.lost && next.Action == restart.Restart && next.Delay == 0 {
 			r.local.NextStartID = newStartID(r.alloc.ID, r.name)
 		}
 		model.AppendTaskEvent(s, event, time.Now())
@@ -229,16 +193,16 @@ func (r *Runner) ended(killCtx, forceKillCtx context.Context, p *process) (resta
 		r.local.NextStartID = "" // not stored
 	}
 	// Until the store takes the exit status, only the driver can tell it to the next agent.
-	if err != nil && !r.awaitStored(killCtx) && isShutdown(killCtx, forceKillCtx) {
+	if err != nil && !r.records.awaitStored(killCtx) && isShutdown(killCtx, forceKillCtx) {
 		return restart.Outcome{}, false
 	}
 	// killCtx may be done; the driver must destroy the task all the same.
 	if result.destroyed {
-		r.noteDestroyed()
+		r.runs.noteDestroyed()
 	} else {
-		r.setPendingDestroy(state.PendingDestroy{ID: p.id(), Handle: storedHandle(p.handle)})
+		r.destroyer.set(state.PendingDestroy{ID: p.id(), Handle: storedHandle(p.handle)})
 		point := failpoint.Enter(failpoint.DestroyTask)
-		_ = r.destroyPending(context.WithoutCancel(killCtx)) // errors are reported as an event already
+		_ = r.destroyer.try(context.WithoutCancel(killCtx)) // errors are reported as an event already
 		point.Leave()
 	}
 	r.clearProcess()
@@ -246,11 +210,11 @@ func (r *Runner) ended(killCtx, forceKillCtx context.Context, p *process) (resta
 	return r.local.Exit.Outcome(), told
 }
 
-// predictLocked predicts the result of decide, without the jitter of the delay. A kill, a
-// request or another version of the task may change the result. The caller holds mu.
-func (r *Runner) predictLocked(outcome restart.Outcome) restart.Decision {
-	outcome.Killed = r.isKilled()
-	tracker := restart.New(r.task.Restart, time.Now(), func(int64) int64 { return 0 })
+// predict predicts the result of decide, without the jitter of the delay. A kill, a
+// request or another version of the task may change the result.
+func (r *Runner) predict(outcome restart.Outcome) restart.Decision {
+	outcome.Killed = r.kill.requested()
+	tracker := restart.New(r.Task().Restart, time.Now(), func(int64) int64 { return 0 })
 	tracker.Resume(r.tracker.State())
 	return tracker.Next(time.Now(), outcome)
 }
@@ -258,7 +222,7 @@ func (r *Runner) predictLocked(outcome restart.Outcome) restart.Decision {
 // decide applies the restart policy and records its decision. If that record is lost,
 // the next agent decides again, because the exit is stored.
 func (r *Runner) decide(outcome restart.Outcome) restart.Decision {
-	outcome.Killed = r.isKilled()
+	outcome.Killed = r.kill.requested()
 	r.tracker.SetPolicy(r.Task().Restart)
 	decision := r.tracker.Next(time.Now(), outcome)
 	r.local.Restart = r.tracker.State()
@@ -270,16 +234,16 @@ func (r *Runner) decide(outcome restart.Outcome) restart.Decision {
 
 	switch decision.Action {
 	case restart.Finish:
-		r.transition(state.Async, model.TaskDead, nil)
+		r.records.transition(state.Async, model.TaskDead, nil)
 	case restart.Kill:
-		r.transition(state.Async, model.TaskDead, r.killedEvent())
+		r.records.transition(state.Async, model.TaskDead, r.kill.event())
 	case restart.GiveUp:
 		r.logger.Info("not restarting", "reason", decision.Reason)
-		r.transition(state.Async, model.TaskDead, model.EventNotRestarting(decision.Reason))
+		r.records.transition(state.Async, model.TaskDead, model.EventNotRestarting(decision.Reason))
 	case restart.Restart:
 		r.logger.Info("restarting", "reason", decision.Reason, "delay", decision.Delay)
 		point := failpoint.Enter(failpoint.RestartDelay)
-		r.transition(state.Async, model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
+		r.records.transition(state.Async, model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
 		point.Leave()
 	}
 	return decision
@@ -296,7 +260,7 @@ func (r *Runner) dropUnusedID() {
 	default:
 		return
 	}
-	r.putLocal(state.Async)
+	r.records.putLocal(state.Async)
 }
 
 // isRevived blocks while a task is dead, until a restart of all tasks is requested or
@@ -315,8 +279,8 @@ func (r *Runner) isRevived(killCtx context.Context) bool {
 
 // decideRevival starts the rerun of a dead task.
 func (r *Runner) decideRevival() bool {
-	r.rerun()
-	defer r.clearRestartRequest()
+	r.records.resetFinished()
+	defer r.records.clearRestartRequest()
 	return r.decide(restart.Outcome{Requested: true}).Action == restart.Restart
 }
 

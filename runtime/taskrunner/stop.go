@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -18,21 +21,33 @@ var stopWaits = [...]time.Duration{5 * time.Second, 20 * time.Second, 80 * time.
 // forcedStop is the timeout of a force kill for StopTask, and again for DestroyTask.
 const forcedStop = 5 * time.Second
 
+// stopper stops processes of the task. If a driver is unavailable, it ends them without
+// the driver where that is allowed.
+type stopper struct {
+	request    *killRequest
+	task       func() Task
+	allocID    string
+	endTask    EndTask               // if nil, only drivers end tasks
+	preKilling func(context.Context) // calls the PreKilling hooks
+	emit       func(*api.TaskEvent)
+	logger     hclog.Logger
+}
+
 // kill ends the process for good. It returns when the process has exited or ctx is
 // done. If ForceKill canceled ctx, kill first kills the process without further delay.
-func (r *Runner) kill(ctx context.Context, p *process) {
+func (s *stopper) kill(ctx context.Context, p *process) {
 	point := failpoint.Enter(failpoint.PreKill)
-	r.preKilling(ctx)
-	r.awaitShutdownDelay(ctx, p, nil)
+	s.preKilling(ctx)
+	s.awaitShutdownDelay(ctx, p, nil)
 	point.Leave()
 	for ended := false; !ended; {
 		point := failpoint.Enter(failpoint.StopTask)
-		err := r.stop(ctx, p)
+		err := s.stop(ctx, p)
 		point.Leave()
 		if err != nil && ctx.Err() == nil {
-			r.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
-			r.setKillError(err)
-			r.EmitEvent(model.EventDriver(fmt.Sprintf("failed to kill task. Resources may have been leaked: %v", err), nil, time.Time{}))
+			s.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
+			s.request.setLeak(err)
+			s.emit(model.EventDriver(fmt.Sprintf("failed to kill task. Resources may have been leaked: %v", err), nil, time.Time{}))
 		}
 		select {
 		case <-p.exited:
@@ -42,14 +57,14 @@ func (r *Runner) kill(ctx context.Context, p *process) {
 			ended = true
 		}
 	}
-	if context.Cause(ctx) == errHurry {
-		r.killNow(context.WithoutCancel(ctx), p)
+	if context.Cause(ctx) == errForceKilled {
+		s.killNow(context.WithoutCancel(ctx), p)
 	}
 }
 
 // killNow kills the process with SIGKILL and DestroyTask, and gives up after forcedStop
 // each.
-func (r *Runner) killNow(ctx context.Context, p *process) {
+func (s *stopper) killNow(ctx context.Context, p *process) {
 	steps := []func(context.Context) error{
 		func(ctx context.Context) error { return p.stop(ctx, 0, "SIGKILL") },
 		p.destroy,
@@ -69,12 +84,12 @@ func (r *Runner) killNow(ctx context.Context, p *process) {
 		if err == nil {
 			return
 		}
-		r.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
-		r.setKillError(fmt.Errorf("kill task: %w", err))
+		s.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
+		s.request.setLeak(fmt.Errorf("kill task: %w", err))
 	}
-	if builtin, may := r.mayEndTask(err); may {
-		if err := r.endProcess(ctx, p, builtin); err != nil {
-			r.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
+	if builtin, may := s.mayEndTask(err); may {
+		if err := s.endProcess(ctx, p, builtin); err != nil {
+			s.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
 		}
 	}
 }
@@ -88,7 +103,7 @@ func (r *Runner) killNow(ctx context.Context, p *process) {
 //	kill_timeout passes, builtin driver    the agent ends the task
 //	kill_timeout passes, other driver      nothing, unless the job is purged: then as above
 //	ctx ends                               the process is left as it is
-func (r *Runner) stop(ctx context.Context, p *process) error {
+func (s *stopper) stop(ctx context.Context, p *process) error {
 	pending := pendingStop{began: time.Now(), retry: pause{first: time.Second, most: 30 * time.Second}}
 	for attempt := 0; ; {
 		select {
@@ -98,19 +113,19 @@ func (r *Runner) stop(ctx context.Context, p *process) error {
 			return context.Cause(ctx)
 		default:
 		}
-		task := r.Task()
+		task := s.task()
 		err := p.stop(ctx, task.KillTimeout, task.KillSignal)
 		switch {
 		case err == nil:
 			return nil
 		case isAway(err) && ctx.Err() == nil:
-			r.awaitDriver(ctx, p, &pending, err)
+			s.awaitDriver(ctx, p, &pending, err)
 			continue
 		}
 		wait := stopWaits[attempt]
 		attempt++
 		if ctx.Err() == nil {
-			r.logger.Warn("stop failed", "task_id", p.id(), "error", err, "delay", wait)
+			s.logger.Warn("stop failed", "task_id", p.id(), "error", err, "delay", wait)
 		}
 		select {
 		case <-p.exited:
@@ -134,31 +149,31 @@ type pendingStop struct {
 
 // awaitDriver waits until a stop that failed with cause should be retried. It ends the
 // process without the driver if kill_timeout has passed and that is allowed.
-func (r *Runner) awaitDriver(ctx context.Context, p *process, s *pendingStop, cause error) {
+func (s *stopper) awaitDriver(ctx context.Context, p *process, pending *pendingStop, cause error) {
 	var unavailable *driver.UnavailableError
 	if !errors.As(cause, &unavailable) {
-		sleep(ctx, s.retry.take()) // the plugin died during the call, is about to die, or could not find out about the task
+		sleep(ctx, pending.retry.take()) // the plugin died during the call, is about to die, or could not find out about the task
 		return
 	}
-	if !s.reported {
-		s.reported = true
-		r.EmitEvent(model.EventDriver(r.pendingStopText(cause), nil, time.Time{}))
+	if !pending.reported {
+		pending.reported = true
+		s.emit(model.EventDriver(s.pendingText(cause), nil, time.Time{}))
 	}
-	wait := s.retry.most // upper bound for changes that Changed does not announce
+	wait := pending.retry.most // upper bound for changes that Changed does not announce
 	if unavailable.Changed == nil {
-		wait = s.retry.take()
+		wait = pending.retry.take()
 	}
-	if left := time.Until(s.began.Add(r.Task().KillTimeout)); left > 0 {
+	if left := time.Until(pending.began.Add(s.task().KillTimeout)); left > 0 {
 		wait = min(wait, left)
-	} else if builtin, may := r.mayEndTask(cause); may && r.isKilled() {
-		err := r.endProcess(ctx, p, builtin)
+	} else if builtin, may := s.mayEndTask(cause); may && s.request.requested() {
+		err := s.endProcess(ctx, p, builtin)
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		r.logger.Error("task not ended", "task_id", p.id(), "error", err)
-		wait = s.retry.take()
+		s.logger.Error("task not ended", "task_id", p.id(), "error", err)
+		wait = pending.retry.take()
 	}
-	purged := r.purged
+	purged := s.request.purged
 	if isClosed(purged) {
 		purged = nil // the job was purged before this attempt
 	}
@@ -173,24 +188,24 @@ func (r *Runner) awaitDriver(ctx context.Context, p *process, s *pendingStop, ca
 	}
 }
 
-// pendingStopText returns the event text for a stop whose driver is unavailable.
-func (r *Runner) pendingStopText(cause error) string {
+// pendingText returns the event text for a stop whose driver is unavailable.
+func (s *stopper) pendingText(cause error) string {
 	what, then := "stop", "the task may still run; \"job stop -purge\" ends the processes that its cgroup or environment identifies"
 	var unavailable *driver.UnavailableError
 	switch {
-	case !r.isKilled():
+	case !s.request.requested():
 		what, then = "restart", "the task may still run"
-	case errors.As(cause, &unavailable) && unavailable.Builtin && r.endTask != nil:
-		then = fmt.Sprintf("the agent kills the task without its driver after kill_timeout (%s)", r.Task().KillTimeout)
-	case isClosed(r.purged):
-		then = fmt.Sprintf("the agent ends the processes that the task's cgroup or environment identifies after kill_timeout (%s)", r.Task().KillTimeout)
+	case errors.As(cause, &unavailable) && unavailable.Builtin && s.endTask != nil:
+		then = fmt.Sprintf("the agent kills the task without its driver after kill_timeout (%s)", s.task().KillTimeout)
+	case isClosed(s.request.purged):
+		then = fmt.Sprintf("the agent ends the processes that the task's cgroup or environment identifies after kill_timeout (%s)", s.task().KillTimeout)
 	}
 	return fmt.Sprintf("%s is pending, driver unavailable: %v; %s", what, cause, then)
 }
 
 // endProcess ends the process without its driver.
-func (r *Runner) endProcess(ctx context.Context, p *process, builtin bool) error {
-	result, err := r.callEndTask(ctx, p.handle, builtin)
+func (s *stopper) endProcess(ctx context.Context, p *process, builtin bool) error {
+	result, err := s.callEndTask(ctx, p.handle, builtin)
 	if err != nil {
 		return err
 	}
@@ -201,7 +216,7 @@ func (r *Runner) endProcess(ctx context.Context, p *process, builtin bool) error
 			text += ": it may still run"
 		}
 	}
-	r.EmitEvent(model.EventDriver(text, nil, time.Time{}))
+	s.emit(model.EventDriver(text, nil, time.Time{}))
 	end := exit{lost: true, destroyed: builtin}
 	if result.Exit != nil {
 		end.ExitResult, end.lost = *result.Exit, false
@@ -213,23 +228,56 @@ func (r *Runner) endProcess(ctx context.Context, p *process, builtin bool) error
 // awaitShutdownDelay gives clients of the task time to notice that it stops. The task
 // counts as running during the delay. The delay ends early when the process exits, ctx
 // is done, or cut is closed.
-func (r *Runner) awaitShutdownDelay(ctx context.Context, p *process, cut <-chan struct{}) {
-	delay := r.Task().ShutdownDelay
+func (s *stopper) awaitShutdownDelay(ctx context.Context, p *process, cut <-chan struct{}) {
+	delay := s.task().ShutdownDelay
 	if delay == 0 || ctx.Err() != nil {
 		return
 	}
 	select {
-	case <-r.skipDelay:
-		r.EmitEvent(model.EventSkippingShutdownDelay(delay))
+	case <-s.request.skipDelay:
+		s.emit(model.EventSkippingShutdownDelay(delay))
 		return
 	default:
 	}
-	r.EmitEvent(model.EventWaitingShutdownDelay(delay))
+	s.emit(model.EventWaitingShutdownDelay(delay))
 	select {
 	case <-time.After(delay):
-	case <-r.skipDelay:
+	case <-s.request.skipDelay:
 	case <-p.exited:
 	case <-cut:
 	case <-ctx.Done():
 	}
+}
+
+// restart stops the process for a requested restart, unless a kill stops it.
+func (s *stopper) restart(ctx context.Context, p *process) error {
+	s.preKilling(ctx)
+	s.awaitShutdownDelay(ctx, p, s.request.killed)
+	if s.request.requested() {
+		return nil // the kill stops the process
+	}
+	return s.stop(ctx, p)
+}
+
+// mayEndTask reports whether the agent may end the task without its driver, which
+// is unavailable for the reason in err.
+func (s *stopper) mayEndTask(err error) (builtin, may bool) {
+	var unavailable *driver.UnavailableError
+	if s.endTask == nil || !errors.As(err, &unavailable) {
+		return false, false
+	}
+	return unavailable.Builtin, unavailable.Builtin || isClosed(s.request.purged) || isClosed(s.request.forceKilled)
+}
+
+// callEndTask calls EndTask for one start.
+func (s *stopper) callEndTask(ctx context.Context, handle *driver.Handle, builtin bool) (EndResult, error) {
+	ctx, cancel := context.WithTimeout(ctx, endTaskTimeout)
+	defer cancel()
+	result, err := s.endTask(ctx, EndRequest{
+		Driver: s.task().Driver, AllocID: s.allocID, Task: s.task().Name, Handle: handle, Builtin: builtin,
+	})
+	if err != nil {
+		return result, fmt.Errorf("end the task without its driver: %w", err)
+	}
+	return result, nil
 }

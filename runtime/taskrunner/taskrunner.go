@@ -25,7 +25,7 @@ var (
 	ErrKilled   = errors.New("task killed")         // the task must stop and stay down
 	ErrShutdown = errors.New("agent shutting down") // the task is left running
 
-	errHurry = errors.New("task killed without delay")
+	errForceKilled = errors.New("task killed without delay")
 )
 
 // ErrNotRunning is returned by calls that need a running task. The HTTP API and its
@@ -59,68 +59,42 @@ type Gate interface {
 // Runner runs one task. Run is called once; all other methods may be called
 // concurrently, before, during and after it.
 type Runner struct {
-	name      string
-	alloc     Alloc
-	dir       hook.TaskDir
-	env       *taskenv.Builder
-	gate      Gate
-	dispense  dispense
-	store     Store
-	notify    func()
-	deadlines Deadlines
-	logger    hclog.Logger
-	hooks     []hook.Hook // set once, by SetHooks
-
+	name       string
+	alloc      Alloc
+	dir        hook.TaskDir
+	env        *taskenv.Builder
+	gate       Gate
+	dispense   dispense
+	recovery   *driverRecovery
+	deadlines  Deadlines
+	logger     hclog.Logger
+	hooks      []hook.Hook       // set once, by SetHooks
 	allocHooks map[string]string // set once, by SetAllocHooks
+	schema     *hclspec.Spec     // set once, by Prepare
 
-	recovery *driverRecovery
-	endTask  EndTask
+	records   *records
+	runs      *runs
+	updates   *updates
+	kill      *killRequest
+	stopper   *stopper
+	destroyer *destroyer
+	starter   *starter
 
-	schema *hclspec.Spec // set once, by Prepare
-
-	killed      chan struct{} // closed by the first Kill
-	forceKilled chan struct{} // closed by the first ForceKill
-	purged      chan struct{} // closed by the first Purge
-	skipDelay   chan struct{} // closed by the first SkipShutdownDelay
-	rerunCh     chan struct{} // holds the request to run a dead task again, see Rerun
-	destroying  chan struct{} // closed by Run when the task has ended for good and its destroy is pending
-	done        chan struct{} // closed by Run
+	rerunCh    chan struct{} // holds the request to run a dead task again, see Rerun
+	destroying chan struct{} // closed by Run when the task has ended for good and its destroy is pending
+	done       chan struct{} // closed by Run
 
 	// These fields belong to the goroutine of Run and, before Run, to the callers that
 	// prepare it.
-	tracker         *restart.Tracker
-	local           state.LocalState
-	startDeaths     int  // plugin deaths during StartTask since the last successful start
-	destroyReported bool // the event for the pending destroy was emitted
-	unfinished      bool // a restart was requested under an earlier agent, see finishRestart
+	tracker    *restart.Tracker
+	local      *state.LocalState // of records
+	unfinished bool              // a restart was requested under an earlier agent, see finishRestart
 
-	// writing keeps the records of the task state in order. Unlike mu it is held during
-	// the store's write, so that no earlier write overtakes a later one.
-	writing  sync.Mutex       // taken before mu
-	stored   state.LocalState // last local state that was put, for writers outside Run
-	puts     int              // number of puts
-	localPut int              // number of the last put that included the local state
-	safe     int              // number of the last put that is known to be stored
-	refused  chan struct{}    // not nil if the store has refused a put after safe, see storeAgain; closed when the task is stored
-
-	mu           sync.Mutex
-	task         Task
+	mu           *sync.Mutex          // mu of records; it guards the fields below
 	capabilities *driver.Capabilities // nil until known
-	state        *api.TaskState
-	process      *process              // nil unless the task runs
-	restartReq   *state.RestartRequest // requested restart of the process, or rerun of a dead task
+	process      *process             // nil unless the task runs
 	output       Output
 	cgroup       string // cgroup that the host has created for the driver
-	killError    error
-	killNoted    bool     // stored as LocalState.Killed
-	reported     []string // stored as LocalState.Reported; replaced, never changed in place
-	runs         runs
-	quiet        bool                    // the kill has no event, neither when it starts nor when it ends
-	updated      bool                    // the Update hooks have not been called for the current task version
-	updating     bool                    // a goroutine is calling the Update hooks
-	tellHooks    func()                  // starts the goroutine that calls the Update hooks; nil outside Run
-	endLive      context.CancelCauseFunc // cancels killCtx; nil outside Run
-	endGrace     context.CancelCauseFunc // cancels forceKillCtx; nil outside Run
 }
 
 // Output is the destination of the task's output.
@@ -131,34 +105,43 @@ type Output struct {
 // New returns a runner that has received its task. The runner does nothing before Run.
 func New(c Config) *Runner {
 	r := &Runner{
-		name:      c.Task.Name,
-		alloc:     c.Alloc,
-		dir:       c.TaskDir,
-		env:       c.Env,
-		gate:      c.Gate,
-		dispense:  available(c.Driver),
-		recovery:  c.Recovery.of(c.Task.Driver),
-		endTask:   c.EndTask,
-		store:     c.Store,
-		notify:    c.Notify,
-		deadlines: c.Deadlines.orDefault(),
-		logger:    c.Logger.Named("taskrunner").With("task", c.Task.Name),
-
-		killed:      make(chan struct{}),
-		forceKilled: make(chan struct{}),
-		purged:      make(chan struct{}),
-		skipDelay:   make(chan struct{}),
-		rerunCh:     make(chan struct{}, 1),
-		destroying:  make(chan struct{}),
-		done:        make(chan struct{}),
-
-		tracker: restart.New(c.Task.Restart, time.Now(), rand.Int64N),
-		task:    c.Task,
-		state:   &api.TaskState{State: model.TaskPending},
-		output:  Output{Stdout: nullDevice, Stderr: nullDevice},
+		name:       c.Task.Name,
+		alloc:      c.Alloc,
+		dir:        c.TaskDir,
+		env:        c.Env,
+		gate:       c.Gate,
+		dispense:   available(c.Driver),
+		recovery:   c.Recovery.of(c.Task.Driver),
+		deadlines:  c.Deadlines.orDefault(),
+		logger:     c.Logger.Named("taskrunner").With("task", c.Task.Name),
+		runs:       &runs{},
+		updates:    &updates{task: c.Task},
+		rerunCh:    make(chan struct{}, 1),
+		destroying: make(chan struct{}),
+		done:       make(chan struct{}),
+		tracker:    restart.New(c.Task.Restart, time.Now(), rand.Int64N),
+		output:     Output{Stdout: nullDevice, Stderr: nullDevice},
+	}
+	r.records = &records{
+		store: c.Store, notify: c.Notify, ended: r.done, logger: r.logger,
+		state: &api.TaskState{State: model.TaskPending},
+	}
+	r.local, r.mu = &r.records.local, &r.records.mu
+	r.kill = newKillRequest(r.mu)
+	r.stopper = &stopper{
+		request: r.kill, task: r.Task, allocID: c.Alloc.ID, endTask: c.EndTask,
+		preKilling: r.preKilling, emit: r.EmitEvent, logger: r.logger,
+	}
+	r.destroyer = &destroyer{
+		records: r.records, runs: r.runs, dispense: r.dispense, timeout: r.deadlines.Others,
+		stopper: r.stopper, logger: r.logger,
+	}
+	r.starter = &starter{
+		dispense: r.dispense, recovery: r.recovery, destroyer: r.destroyer, runs: r.runs,
+		request: r.kill, task: r.Task, logger: r.logger,
 	}
 	if c.Restored == nil {
-		model.AppendTaskEvent(r.state, model.EventReceived(), time.Now())
+		model.AppendTaskEvent(r.records.state, model.EventReceived(), time.Now())
 	} else {
 		r.restore(*c.Restored)
 	}
@@ -274,50 +257,12 @@ func (r *Runner) SetCgroup(path string) {
 }
 
 // Task returns the current version of the task.
-func (r *Runner) Task() Task {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.task
-}
-
-// runs is what is known about the processes of the task.
-type runs struct {
-	ended   bool // the last process was seen to exit, or was destroyed
-	unknown bool // the exit of the last process was not seen
-	lost    bool // an earlier process may be alive, although the task was started again
-}
+func (r *Runner) Task() Task { return r.updates.current() }
 
 // ProcessEnded reports whether no process of the task can be alive: each was seen to
 // exit, or its driver has destroyed it. It is false for a task that this runner has not
 // started or whose start has failed, because such a task may have a process.
-func (r *Runner) ProcessEnded() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.runs.ended && !r.runs.lost
-}
-
-// noteStart records that the task may have another process from now on.
-func (r *Runner) noteStart() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.runs = runs{lost: r.runs.lost || r.runs.unknown}
-}
-
-// noteExit records the end of the last process; observed is false if its exit status is
-// unknown.
-func (r *Runner) noteExit(observed bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.runs.ended, r.runs.unknown = observed, !observed
-}
-
-// noteDestroyed records that nothing is left of the last process, even if its exit
-// status is unknown.
-func (r *Runner) noteDestroyed() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.runs.ended, r.runs.unknown = true, false
-}
+func (r *Runner) ProcessEnded() bool { return r.runs.allEnded() }
 
 func (r *Runner) currentProcess() *process {
 	r.mu.Lock()

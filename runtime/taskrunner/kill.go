@@ -1,0 +1,133 @@
+package taskrunner
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// killRequest is the request to end the task for good, with the contexts that it
+// cancels. It may be made before, during and after Run. The channels are closed, and the
+// other fields are used, with mu held.
+type killRequest struct {
+	mu *sync.Mutex // mu of records
+
+	killed      chan struct{} // closed by the first Kill
+	forceKilled chan struct{} // closed by the first ForceKill
+	purged      chan struct{} // closed by the first Purge
+	skipDelay   chan struct{} // closed by the first SkipShutdownDelay
+
+	quiet           bool                    // the kill has no event, neither when it starts nor when it ends
+	leak            error                   // why the kill of the process may have leaked resources; nil if it succeeded
+	cancelKill      context.CancelCauseFunc // cancels killCtx; nil outside Run
+	cancelForceKill context.CancelCauseFunc // cancels forceKillCtx; nil outside Run
+}
+
+func newKillRequest(mu *sync.Mutex) *killRequest {
+	return &killRequest{
+		mu:          mu,
+		killed:      make(chan struct{}),
+		forceKilled: make(chan struct{}),
+		purged:      make(chan struct{}),
+		skipDelay:   make(chan struct{}),
+	}
+}
+
+func (k *killRequest) requested() bool { return isClosed(k.killed) }
+func (k *killRequest) forced() bool    { return isClosed(k.forceKilled) }
+
+// requestLocked records a request; force means that it is a ForceKill. It cancels
+// forceKillCtx first, so that no goroutine starts a graceful stop after ForceKill. The
+// caller holds mu.
+func (k *killRequest) requestLocked(force bool) {
+	if force {
+		closeOnce(k.forceKilled)
+	}
+	closeOnce(k.killed)
+	if k.cancelForceKill != nil && k.forced() {
+		k.cancelForceKill(errForceKilled)
+	}
+	if k.cancelKill != nil {
+		k.cancelKill(ErrKilled)
+	}
+}
+
+// contexts returns the two contexts of the task. Both are canceled with ctx; killCtx
+// also by the first Kill, and forceKillCtx also by ForceKill. The cause tells these
+// apart.
+func (k *killRequest) contexts(ctx context.Context) (forceKillCtx, killCtx context.Context) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	forceKillCtx, k.cancelForceKill = context.WithCancelCause(ctx)
+	killCtx, k.cancelKill = context.WithCancelCause(forceKillCtx)
+	if k.forced() {
+		k.cancelForceKill(errForceKilled)
+	}
+	if k.requested() {
+		k.cancelKill(ErrKilled)
+	}
+	return forceKillCtx, killCtx
+}
+
+// endContexts releases the contexts.
+func (k *killRequest) endContexts() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.cancelKill(nil)
+	k.cancelForceKill(nil)
+	k.cancelKill, k.cancelForceKill = nil, nil
+}
+
+// closeLocking closes one of the channels unless it is closed.
+func (k *killRequest) closeLocking(c chan struct{}) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	closeOnce(c)
+}
+
+func (k *killRequest) setLeak(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.leak = err
+}
+
+// event returns the event for the end of a kill, or nil if the kill had no event.
+func (k *killRequest) event() *api.TaskEvent {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.quiet:
+		return nil
+	case k.leak != nil:
+		return model.EventKilled(k.leak.Error())
+	}
+	return model.EventKilled("")
+}
+
+// isShutdown reports whether the agent shuts down, before or after a kill.
+func isShutdown(killCtx, forceKillCtx context.Context) bool {
+	if forceKillCtx.Err() != nil {
+		return context.Cause(forceKillCtx) != errForceKilled
+	}
+	return killCtx.Err() != nil && !errors.Is(context.Cause(killCtx), ErrKilled)
+}
+
+// closeOnce closes c unless it is closed. All callers must hold the same lock.
+func closeOnce(c chan struct{}) {
+	if !isClosed(c) {
+		close(c)
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

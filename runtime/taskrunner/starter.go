@@ -1,0 +1,132 @@
+package taskrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
+)
+
+// abandonedStart is the timeout for destroying a task whose start was abandoned.
+const abandonedStart = 5 * time.Second
+
+// starter calls StartTask. It belongs to the goroutine of Run.
+type starter struct {
+	dispense  dispense
+	recovery  *driverRecovery
+	destroyer *destroyer
+	runs      *runs
+	request   *killRequest
+	task      func() Task
+	logger    hclog.Logger
+
+	deaths int // plugin deaths during StartTask since the last successful start
+}
+
+// start calls the driver, and once more if the plugin dies during the call. After a
+// kill or a shutdown it waits for the driver for the kill timeout, and not at all after
+// ForceKill. When the wait ends without a result, the task is destroyed, because it may
+// have started.
+func (s *starter) start(killCtx, forceKillCtx context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(killCtx))
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer cancel()
+	watch.Go(func() {
+		select {
+		case <-killCtx.Done():
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(s.task().KillTimeout):
+		case <-s.request.forceKilled:
+		case <-ctx.Done():
+		}
+		cancel()
+	})
+
+	handle, network, err := s.call(ctx, killCtx, config)
+	if err != nil && ctx.Err() != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(forceKillCtx), abandonedStart)
+		defer cancel()
+		s.destroyer.set(state.PendingDestroy{ID: config.ID})
+		if err := s.destroyer.try(ctx); err != nil {
+			s.logger.Error("task may have leaked: its start was abandoned", "task_id", config.ID, "error", err)
+		}
+	}
+	return handle, network, err
+}
+
+// call calls StartTask, and once more if the plugin dies during the call:
+// after a pause, and after the plugin's running tasks were recovered. If the driver is
+// unavailable, the error is recoverable.
+func (s *starter) call(ctx, killCtx context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+	var handle *driver.Handle
+	var network *driver.NetworkOverride
+	var err error
+	for first := true; ; first = false {
+		var d driver.Driver
+		if d, err = s.driver(killCtx); err != nil {
+			if !first {
+				err = fmt.Errorf("failed to initialize driver after it exited unexpectedly: %w", err)
+			}
+			break
+		}
+		// A process that the dead plugin may have started must not run beside the next
+		// attempt.
+		if err = s.destroyer.try(ctx); err != nil {
+			break
+		}
+		s.runs.noteStart()
+		point := failpoint.Enter(failpoint.StartTask)
+		handle, network, err = d.StartTask(ctx, config)
+		point.Leave()
+		if !errors.Is(err, driver.ErrPluginDown) {
+			break
+		}
+		s.deaths++
+		s.destroyer.set(state.PendingDestroy{ID: config.ID})
+		s.logger.Warn("plugin died while it started the task", "task_id", config.ID)
+		if !first {
+			err = fmt.Errorf("failed to start task after driver exited unexpectedly: %w", err)
+		}
+		if !first || ctx.Err() != nil {
+			break
+		}
+	}
+	if Temporary(err) || s.destroyer.pending() != nil {
+		err = driver.Recoverable(err)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if handle == nil {
+		return nil, nil, errors.New("driver started the task but returned no handle")
+	}
+	if handle.Config == nil || handle.Config.ID != config.ID {
+		handle.Config = config // all later calls use this id
+	}
+	s.deaths = 0
+	return handle, network, nil
+}
+
+// driver returns the driver for a start of the task. After the death of a
+// plugin process, its running tasks are recovered before any task is started. After
+// each start that a plugin process does not survive, the delay grows.
+func (s *starter) driver(ctx context.Context) (driver.Driver, error) {
+	if s.deaths > 0 {
+		delay := min(time.Second<<min(s.deaths-1, 10), time.Minute)
+		if !sleep(ctx, delay) {
+			return nil, context.Cause(ctx)
+		}
+	}
+	return s.recovery.await(ctx, s.dispense)
+}
