@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,12 +12,12 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
-	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/services"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
@@ -78,103 +79,154 @@ type Store interface {
 	PutTask(allocID, task string, local state.LocalState, state *api.TaskState, h state.Durability) state.WaitFunc // stores both records or neither
 }
 
-// Runner runs one allocation. Run is called once; all other methods may be
-// called concurrently, before, during and after it.
+// Runner runs one allocation. Run is called once; all other methods may be called
+// concurrently, before, during and after it. Each field owns one concern; Runner connects
+// them.
 type Runner struct {
-	id      string
-	config  Config
-	limits  Limits
-	logger  hclog.Logger
-	dir     *allocdir.Dir
-	network *api.AllocNetworkStatus
-	pending func(context.Context, func(*api.TaskEvent)) // see awaitHooks
+	alloc      atomic.Pointer[api.Allocation] // current version
+	dir        *allocdir.Dir
+	tasks      taskSet
+	envs       *environments
+	services   *allocServices
+	health     *healthTracker
+	status     *clientStatus
+	stop       *stopSequence
+	restarts   *restarts
+	detached   *detachedRestarts
+	updates    *updates
+	reconciler *reconciler
+	restore    *restorer
+	hooks      *allocHooks
+	builder    *hookBuilder
+	samplers   samplers
+	logger     hclog.Logger
 
-	tasks         []*taskrunner.Runner // in the order of the job
-	envs          map[string]*taskenv.Builder
-	stats         map[string]*hooks.Stats
-	services      *services.Set
-	groupServices *hooks.GroupServices
-	lifecycle     *lifecycle.Coordinator
-	group         *lifecycle.Group // nil if the group uses no lifecycle extensions
-	updates       updates
-	tick          chan struct{} // holds one request to reconcile
-	stopping      chan struct{} // closed by the first stop
-	forceKilled   chan struct{} // closed by the first Kill
-	skipDelay     chan struct{} // closed by the first stop that skips the shutdown delays
-	restored      chan struct{} // closed by Run when the state that an earlier agent left is known
-	tasksEnded    chan struct{} // closed by Run when all task runners have returned
-	done          chan struct{} // closed by Run
-	restartTurn   chan struct{} // semaphore: held while several tasks are restarted
-	started       bool          // an earlier agent started to run the allocation
-	finished      atomic.Bool   // set by Run when nothing of the allocation remains to be done
-	made          time.Time     // when New was called; includes the monotonic clock
-
-	mu             sync.Mutex
-	hooks          []hook.Hook      // these three are complete after awaitHooks
-	deciders       []healthReporter // health reporters among the hooks of the factory
-	pluginHooks    map[string]bool  // names of the hooks of the factory
-	alloc          *api.Allocation
-	statusOverride statusOverride
-	healthReports  healthReports
-	runCtx         context.Context // canceled when the agent shuts down or Run returns; nil before Run
-	restarts       sync.WaitGroup  // goroutines of RestartWithReason; they start only while endTasks is set
-	health         *Health         // nil until known
-	reason         stopReason      // valid once stopping is closed
-	waiters        []chan struct{} // closed and dropped by the next reconcile
-
-	endTasks, endGrace, endLive context.CancelCauseFunc // see contexts; nil outside Run
+	done     chan struct{} // closed by Run
+	finished atomic.Bool   // set by Run when nothing of the allocation remains to be done
 }
 
 // New returns a runner for an allocation. The runner does nothing before Run. New fails
 // if the allocation cannot be run.
 func New(c Config) (*Runner, error) {
-	r := &Runner{
-		id:          c.Alloc.ID,
-		made:        time.Now(),
-		config:      c,
-		limits:      c.Limits.orDefault(),
-		logger:      c.Logger.Named("allocrunner").With("alloc_id", c.Alloc.ID),
-		alloc:       c.Alloc,
-		envs:        make(map[string]*taskenv.Builder),
-		stats:       make(map[string]*hooks.Stats),
-		tick:        make(chan struct{}, 1),
-		stopping:    make(chan struct{}),
-		forceKilled: make(chan struct{}),
-		skipDelay:   make(chan struct{}),
-		restored:    make(chan struct{}),
-		tasksEnded:  make(chan struct{}),
-		done:        make(chan struct{}),
-		restartTurn: make(chan struct{}, 1),
-	}
-	r.updates.ready, r.updates.last = make(chan struct{}, 1), make(chan struct{})
-	group := c.Alloc.GetTaskGroup()
+	alloc, limits := c.Alloc, c.Limits.orDefault()
+	group := alloc.GetTaskGroup()
 	if group == nil {
-		return nil, fmt.Errorf("alloc %s: job %q has no group %q", c.Alloc.ID, c.Alloc.JobID, c.Alloc.TaskGroup)
+		return nil, fmt.Errorf("alloc %s: job %q has no group %q", alloc.ID, alloc.JobID, alloc.TaskGroup)
 	}
 	if c.Restored && c.Records == nil {
-		return nil, fmt.Errorf("alloc %s: no records to restore it from", c.Alloc.ID)
+		return nil, fmt.Errorf("alloc %s: no records to restore it from", alloc.ID)
 	}
-	dir, err := allocdir.New(c.AllocDirRoot, c.Alloc.ID)
+	dir, err := allocdir.New(c.AllocDirRoot, alloc.ID)
 	if err != nil {
-		return nil, fmt.Errorf("alloc %s: %w", c.Alloc.ID, err)
+		return nil, fmt.Errorf("alloc %s: %w", alloc.ID, err)
 	}
-	r.dir = dir
-	r.network = networkStatus(group)
-	r.makeServices()
-	if err := r.makeTasks(group); err != nil {
-		return nil, fmt.Errorf("alloc %s: %w", c.Alloc.ID, err)
+	tasks := make([]taskrunner.Task, len(group.Tasks))
+	for i, t := range group.Tasks {
+		if tasks[i], err = taskOf(alloc, group, t.Name, limits); err != nil {
+			return nil, fmt.Errorf("alloc %s: %w", alloc.ID, err)
+		}
 	}
+	r := &Runner{
+		dir:    dir,
+		tasks:  make(taskSet, len(tasks)),
+		logger: c.Logger.Named("allocrunner").With("alloc_id", alloc.ID),
+		done:   make(chan struct{}),
+	}
+	r.alloc.Store(alloc)
+	r.connect(c, limits, tasks)
 	if c.Restored {
-		r.restore()
+		r.restore.readProgress()
 	}
+	r.builder.takeFromPrevious = !r.restore.started
 	// A running allocation does not wait for its hooks to be known.
-	if factory := r.config.Hooks; factory != nil && !r.started {
-		r.pending = factory.Pending(c.Alloc)
+	if c.Hooks != nil && !r.restore.started {
+		r.builder.pending = c.Hooks.Pending(alloc)
 	}
-	if r.pending == nil {
-		r.attachHooks()
+	if r.builder.pending == nil {
+		r.builder.attach()
 	}
 	return r, nil
+}
+
+// connect is the part of New that creates the parts of the runner. All of them share
+// r.tasks, whose elements are set last.
+func (r *Runner) connect(c Config, limits Limits, tasks []taskrunner.Task) {
+	alloc, created, changes := c.Alloc, time.Now(), newChanges()
+	network := networkStatus(alloc.GetTaskGroup())
+
+	delay := newShutdownDelay(func() time.Duration { return value(r.Alloc().GetTaskGroup().ShutdownDelay) })
+	r.stop = newStopSequence(r.tasks, delay, func(ctx context.Context) { r.hooks.preKill(ctx) })
+	r.envs = &environments{node: c.Node, alloc: r.Alloc, tasks: make(map[string]*taskenv.Builder)}
+	r.services = newAllocServices(services.Config{
+		AllocID:   alloc.ID,
+		AllocName: alloc.Name,
+		Spec:      func() *services.Spec { return servicesOf(r.Alloc(), c.Node, network) },
+		Env:       r.envs.of,
+		Registry:  c.Services,
+		Results:   c.Checks,
+		Dial:      c.Dial,
+	}, r.tasks, r.logger)
+	r.health = &healthTracker{
+		alloc: r.Alloc, tasks: r.tasks, checks: r.services.set.Checks, stopped: r.stop.isRequested,
+		changes: changes, created: created, logger: r.logger,
+	}
+	gates := &gates{
+		tasks: r.tasks, checks: r.services.set.Checks, stopped: r.stop.isRequested, changes: changes, created: created,
+	}
+	gates.coordinator, gates.group = lifecycleOf(alloc, tasks, r.logger)
+	r.status = &clientStatus{allocID: alloc.ID, network: network, snapshot: gates.snapshot, health: r.health.reported, changes: changes}
+	r.updates = &updates{
+		alloc: &r.alloc, tasks: r.tasks, envs: r.envs, limits: limits,
+		onApply: func(ctx context.Context) { r.hooks.update(ctx) }, stop: r.Stop, logger: r.logger,
+		ready: make(chan struct{}, 1), last: make(chan struct{}),
+	}
+	r.hooks = &allocHooks{
+		alloc: r.Alloc, envs: r.envs, tasks: r.tasks, stopped: r.stop.requested, ending: r.updates.last,
+		limits: limits, logger: r.logger,
+	}
+	r.restore = &restorer{
+		alloc: alloc, rebooted: c.Rebooted, drivers: c.Drivers, dir: r.dir, tasks: r.tasks, gates: gates,
+		status: r.status, stop: r.stop, limits: limits, logger: r.logger, done: make(chan struct{}),
+	}
+	if c.Restored {
+		r.restore.records = c.Records
+	}
+	r.restarts = &restarts{
+		tasks: r.tasks, gates: gates, status: r.status, stop: r.stop, changes: changes, restored: r.restore.await,
+		removed: func() bool { return r.Alloc().ServerTerminalStatus() }, done: r.done,
+		prepare: r.hooks.preTaskRestart, complete: r.services.reregister, timeout: limits.RestartDeadline,
+		turn: make(chan struct{}, 1),
+	}
+	r.detached = &detachedRestarts{logger: r.logger}
+	r.reconciler = &reconciler{
+		tasks: r.tasks, gates: gates, status: r.status, stop: r.stop, restarts: r.restarts, updates: r.updates,
+		changes: changes, report: c.Report,
+	}
+	r.samplers = make(samplers)
+	for i, task := range tasks {
+		r.tasks[i] = taskrunner.New(taskrunner.Config{
+			Alloc:   taskAlloc(alloc, alloc.GetTaskGroup()),
+			Task:    task,
+			TaskDir: r.dir.Task(task.Name),
+			Env:     r.envs.addTask(task.Name, c.HostEnv),
+			Gate:    gates.of(task),
+			Driver: func(ctx context.Context) (driver.Driver, error) {
+				return c.Drivers.Driver(ctx, task.Driver)
+			},
+			Store:     taskStore{c.Store, alloc.ID, task.Name},
+			Notify:    changes.notify,
+			Deadlines: taskrunner.Deadlines{Prestart: limits.PrerunDeadline, Others: limits.HookDeadline},
+			Restored:  r.restore.task(task.Name),
+			Recovery:  c.Recovery,
+			EndTask:   c.EndTask,
+			Logger:    r.logger,
+		})
+		r.samplers[task.Name] = hooks.NewStats(r.tasks[i].Stats, limits.StatsInterval, r.logger)
+	}
+	r.builder = &hookBuilder{
+		config: c, limits: limits, dir: r.dir, tasks: r.tasks, alloc: r.Alloc, services: r.services, health: r.health,
+		samplers: r.samplers, status: r.status.current, exceedMaxRun: r.exceedMaxRunDuration, hooks: r.hooks, logger: r.logger,
+	}
 }
 
 // Done is closed when Run has returned.
@@ -185,7 +237,7 @@ func (r *Runner) Done() <-chan struct{} { return r.done }
 func (r *Runner) Finished() bool { return r.finished.Load() }
 
 // Restored is closed when the tasks that an earlier agent left running accept requests.
-func (r *Runner) Restored() <-chan struct{} { return r.restored }
+func (r *Runner) Restored() <-chan struct{} { return r.restore.done }
 
 // AwaitTasks blocks until each task has ended for good or ctx is done, in which case it
 // returns the cause. It does not wait for a task that only waits for its driver to
@@ -199,183 +251,193 @@ func (r *Runner) AwaitTasks(ctx context.Context) (destroying bool, err error) {
 			return false, context.Cause(ctx)
 		}
 	}
-	return !r.ended(), nil
+	return !r.tasks.ended(), nil
 }
 
 // Dir returns the directory of the allocation.
 func (r *Runner) Dir() *allocdir.Dir { return r.dir }
 
+// Alloc returns the current version of the allocation. It must not be changed.
+func (r *Runner) Alloc() *api.Allocation { return r.alloc.Load() }
+
+// Status returns the current status of the allocation.
+func (r *Runner) Status() Update { return r.status.current() }
+
 // Run blocks until the allocation has ended, including its poststop tasks: all tasks
 // have ended for good, or ctx is done with the cause ErrShutdown and the tasks are left
 // as they are. When ctx is done with any other cause, Run first stops the allocation as
 // Stop does; that takes as long as its tasks are allowed to take, unless Kill is
-// called.
+// called. Run waits for all goroutines that the runner has started.
 func (r *Runner) Run(ctx context.Context) {
 	defer close(r.done)
-	tasks, grace, live := r.contexts(ctx)
-	defer r.endContexts()
+	untilShutdown, untilKill, untilStop := r.stop.begin(ctx)
+	r.detached.begin(untilShutdown)
+	defer r.detached.end()
+	defer r.stop.end()
 
 	// Most allocations are never stopped, so no goroutine waits for ctx.
-	defer context.AfterFunc(ctx, func() { r.handleCancel(context.Cause(ctx)) })()
-	preKilled := make(chan bool, 1)
-	unstopped := context.AfterFunc(live, func() {
-		told := false
-		defer func() { preKilled <- told }() // Run receives from preKilled, even if stopTasks does not return normally
-		told = r.stopTasks(grace)
-	})
+	defer afterDone(ctx, func() {
+		if errors.Is(context.Cause(ctx), ErrShutdown) {
+			r.stop.shutdown()
+		} else {
+			r.Stop()
+		}
+	})()
+	preKilled := false
+	stopped := afterDone(untilStop, func() { preKilled = r.stop.run(untilKill) })
 
 	var running sync.WaitGroup
 	running.Go(func() {
-		ready := r.reattachTasks(grace)
-		close(r.restored)
-		r.awaitHooks(live)
-		if ready {
-			r.prepare(live)
+		restored := r.restore.run(untilKill)
+		close(r.restore.done)
+		r.builder.await(untilStop)
+		if restored {
+			r.setup(untilStop)
 		}
 		for _, t := range r.tasks {
 			running.Go(func() {
-				defer r.changed()
-				t.Run(tasks)
+				defer r.reconciler.changes.notify()
+				t.Run(untilShutdown)
 			})
 		}
 	})
-	rest := context.WithoutCancel(ctx)
-	r.watch(rest, r.restored)
+	uncanceled := context.WithoutCancel(ctx)
+	r.reconciler.watch(uncanceled, r.restore.done)
 	running.Wait()
-	close(r.tasksEnded)
+	close(r.stop.delay.tasksEnded)
 
-	told := !unstopped() && <-preKilled
-	if tasks.Err() != nil {
-		r.shutdownHooks(rest)
+	preKilled = stopped() && preKilled
+	if untilShutdown.Err() != nil {
+		r.hooks.shutdown(uncanceled)
 	} else {
 		r.finished.Store(true)
-		if !told {
-			r.preKill(rest)
+		if !preKilled {
+			r.hooks.preKill(uncanceled)
 		}
 		point := failpoint.Enter(failpoint.Postrun)
-		r.postrun(rest)
+		r.hooks.postrun(uncanceled)
 		point.Leave()
 	}
-	r.reconcile() // the watch loop has returned, and the final status must be reported
+	r.reconciler.reconcile() // the watch loop has returned, and the final status must be reported
 }
 
-// contexts returns three contexts, each derived from the one before: tasks is canceled
-// only when the agent shuts down, grace also by Kill, and live, used for everything
-// that precedes the tasks, also by any stop.
-func (r *Runner) contexts(ctx context.Context) (tasks, grace, live context.Context) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	tasks, r.endTasks = context.WithCancelCause(context.WithoutCancel(ctx))
-	r.runCtx = tasks
-	grace, r.endGrace = context.WithCancelCause(tasks)
-	live, r.endLive = context.WithCancelCause(grace)
-	if isClosed(r.forceKilled) {
-		r.endGrace(taskrunner.ErrKilled)
+// setup sets the allocation up so that its tasks can run. If that fails, the tasks are
+// killed before they start, poststop tasks included: nothing has run that they would
+// clean up.
+func (r *Runner) setup(untilStop context.Context) {
+	restored := r.restore.started
+	if restored && (r.stop.isRequested() || r.onlyPoststop()) {
+		return // no setup is needed, and a stop is handled by the stop sequence
 	}
-	if isClosed(r.stopping) {
-		r.endLive(taskrunner.ErrKilled)
+	kill := func(event func(*taskrunner.Runner) *api.TaskEvent) {
+		for _, t := range r.tasks {
+			t.Kill(event(t))
+		}
 	}
-	return tasks, grace, live
-}
-
-func (r *Runner) endContexts() {
-	r.mu.Lock()
-	r.endTasks(nil) // cancels grace and live as well
-	r.endTasks, r.endGrace, r.endLive = nil, nil, nil
-	r.mu.Unlock()
-	r.restarts.Wait()
-}
-
-// handleCancel handles the end of Run's context.
-func (r *Runner) handleCancel(cause error) {
-	if !errors.Is(cause, ErrShutdown) {
-		r.Stop()
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.endTasks != nil {
-		r.endTasks(ErrShutdown)
-	}
-}
-
-// prepare sets the allocation up so that its tasks can run. If that fails, the tasks
-// are killed before they start, poststop tasks included: nothing has run that they
-// would clean up.
-func (r *Runner) prepare(live context.Context) {
-	if r.started && (r.isStopping() || r.onlyPoststop()) {
-		return // no setup is needed, and a stop is handled by stopTasks
-	}
+	noEvent := func(*taskrunner.Runner) *api.TaskEvent { return nil }
 	if r.Alloc().ServerTerminalStatus() {
-		r.forEach(func(t *taskrunner.Runner) { t.Kill(nil) })
+		kill(noEvent)
 		return
 	}
-	if !r.started {
-		if err := r.askDrivers(live); err != nil && live.Err() == nil {
-			r.failSetup(err)
+	if !restored {
+		if err := r.tasks.prepare(untilStop); err != nil && untilStop.Err() == nil {
+			r.logger.Error("alloc not added", "error", err)
+			r.status.force(statusOverride{api.AllocClientStatusFailed, fmt.Sprintf("Unable to add allocation due to error: %v", err)})
+			kill(noEvent)
 			return
 		}
 	}
-	err := r.prerun(live)
+	err := r.hooks.prerun(untilStop, restored)
 	switch {
-	case r.isStopping() && r.started:
-	case r.isStopping():
-		r.forEach(func(t *taskrunner.Runner) { t.Kill(r.killingEvent(t)) })
-	case err != nil && live.Err() == nil:
+	case r.stop.isRequested() && restored:
+	case r.stop.isRequested():
+		kill(r.stop.killingEvent)
+	case err != nil && untilStop.Err() == nil:
 		r.logger.Error("alloc not set up", "error", err)
-		r.forEach(func(t *taskrunner.Runner) {
-			t.EmitEvent(model.EventSetupFailure(fmt.Sprintf("failed to setup alloc: %v", err)))
-			t.Kill(nil)
-		})
+		r.tasks.emit(model.EventSetupFailure(fmt.Sprintf("failed to setup alloc: %v", err)))
+		kill(noEvent)
 	}
-}
-
-// failSetup fails an allocation before any of its tasks starts.
-func (r *Runner) failSetup(err error) {
-	r.logger.Error("alloc not added", "error", err)
-	r.force(statusOverride{api.AllocClientStatusFailed, fmt.Sprintf("Unable to add allocation due to error: %v", err)})
-	r.forEach(func(t *taskrunner.Runner) { t.Kill(nil) })
-}
-
-// askDrivers fetches from the drivers the data that task setup needs. A driver that is
-// unavailable is asked again when its task starts.
-func (r *Runner) askDrivers(ctx context.Context) error {
-	errs := make([]error, len(r.tasks))
-	var asking sync.WaitGroup
-	for i, t := range r.tasks {
-		if r.started && t.Completed() {
-			continue
-		}
-		asking.Go(func() {
-			if err := t.Prepare(ctx); err != nil && !taskrunner.Temporary(err) {
-				errs[i] = fmt.Errorf("failed creating runner for task %q: %w", t.Name(), err)
-			}
-		})
-	}
-	asking.Wait()
-	return errors.Join(errs...)
 }
 
 // onlyPoststop reports whether only poststop tasks remain.
 func (r *Runner) onlyPoststop() bool {
-	_, finished := evaluateTasks(r.observe(r.Status()))
+	_, finished := evaluateTasks(r.tasks.views(r.Status().TaskStates))
 	return finished
 }
 
-func (r *Runner) forEach(f func(*taskrunner.Runner)) {
+// Update passes a newer version of the allocation. It does not block. A version that is
+// desired to stop stops the tasks. Versions may be skipped, but none is applied after a
+// newer version. The caller must not change the version afterwards.
+func (r *Runner) Update(alloc *api.Allocation) {
+	if alloc.DesiredTransition.ShouldIgnoreShutdownDelay() {
+		r.skipShutdownDelay()
+	}
+	r.updates.put(alloc)
+}
+
+// skipShutdownDelay skips the shutdown delays of the current or a later stop.
+func (r *Runner) skipShutdownDelay() {
+	r.stop.delay.skip()
 	for _, t := range r.tasks {
-		f(t)
+		t.SkipShutdownDelay()
 	}
 }
 
-// Alloc returns the current version of the allocation. It must not be changed.
-func (r *Runner) Alloc() *api.Allocation {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.alloc
+// Stop starts to end the allocation: its tasks are killed in kill order, and its
+// poststop tasks run. It does not block.
+func (r *Runner) Stop() { r.stop.request(stopReason{}) }
+
+// Kill ends the allocation without hooks, order or delay; poststop tasks do not run. It
+// does not block.
+func (r *Runner) Kill() { r.stop.forceKill() }
+
+// Purge is called when the job of the allocation was purged: a task that is being
+// stopped while its driver is unavailable is ended without the driver. It does not
+// block.
+func (r *Runner) Purge() {
+	for _, t := range r.tasks {
+		t.Purge()
+	}
 }
 
-// env returns the current environment of the allocation.
-func (r *Runner) env() *taskenv.Env {
-	return taskenv.NewBuilder(r.config.Node, envAlloc(r.Alloc()), taskenv.Task{}).Build()
+// exceedMaxRunDuration sets the client status to complete, whatever the results of the
+// tasks, and stops the allocation without running its poststop tasks.
+func (r *Runner) exceedMaxRunDuration() {
+	r.status.force(statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
+	r.stop.request(stopReason{text: model.MaxRunDurationExceeded})
+	r.stop.killPoststop()
+}
+
+// Destroy removes what the allocation left on the node. It must not be called before
+// Run has returned. It may be called again after an error.
+func (r *Runner) Destroy(ctx context.Context) error {
+	if r.hooks.attached() == nil {
+		r.builder.attach() // the runner was created only for Destroy, so the hooks are not awaited
+	}
+	return r.hooks.destroy(ctx)
+}
+
+// LeftRunning returns the plugins that the running tasks need, after the agent's
+// shutdown has ended Run.
+func (r *Runner) LeftRunning() []supervisor.PluginKey {
+	var needed []supervisor.PluginKey
+	for _, t := range r.tasks {
+		if t.Running() || t.Undestroyed() {
+			needed = append(needed, supervisor.PluginKey{Type: base.TypeDriver, Name: t.Task().Driver})
+		}
+	}
+	if len(needed) > 0 {
+		for _, name := range r.hooks.pluginNames() {
+			needed = append(needed, supervisor.PluginKey{Type: base.TypeHook, Name: name})
+		}
+	}
+	return needed
+}
+
+// Needs reports whether a task uses the given driver, or the given hook is attached.
+func (r *Runner) Needs(what supervisor.PluginKey) bool {
+	if what.Type == base.TypeHook {
+		return r.hooks.needs(what.Name)
+	}
+	return slices.ContainsFunc(r.tasks, func(t *taskrunner.Runner) bool { return t.Task().Driver == what.Name })
 }

@@ -617,7 +617,7 @@ func TestTwoRestartsOfOneProcessAreOne(t *testing.T) {
 func TestRestartAsAFailureCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, parseJob(t, job("service", oneTry+sleeper)), nil)
-		web, _ := h.task("web")
+		web, _ := h.tasks.named("web")
 		for range 2 {
 			h.after(time.Second)
 			if err := web.Restart(t.Context(), model.EventRestartSignal("unhealthy"), true); err != nil {

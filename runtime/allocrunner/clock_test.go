@@ -12,7 +12,7 @@ import (
 // elapsed time.
 func TestStoredTimesInTheFuture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &Runner{made: time.Now()}
+		created := time.Now()
 		time.Sleep(time.Minute)
 		now := time.Now()
 		for _, c := range []struct {
@@ -21,10 +21,10 @@ func TestStoredTimesInTheFuture(t *testing.T) {
 		}{
 			{"a start in the past is as it is", now.Add(-time.Second), now.Add(-time.Second)},
 			{"a start before this runner is as it is", now.Add(-time.Hour), now.Add(-time.Hour)},
-			{"a start in the future was before this runner", now.AddDate(1, 0, 0).Round(0), r.made},
+			{"a start in the future was before this runner", now.AddDate(1, 0, 0).Round(0), created},
 			{"no start stays none", time.Time{}, time.Time{}},
 		} {
-			if got := r.startedAt(&api.TaskState{StartedAt: c.started}); !got.Equal(c.want) {
+			if got := startedAt(&api.TaskState{StartedAt: c.started}, created); !got.Equal(c.want) {
 				t.Errorf("%s: %s, want %s", c.name, got, c.want)
 			}
 		}

@@ -3,7 +3,6 @@ package allocrunner
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -14,72 +13,82 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// The functions of this file are for groups that use lifecycle extensions. For other
-// groups r.group is nil, and the coordinator's gates apply.
+// gates applies the rules of the lifecycle and of its extensions to the tasks: which
+// tasks may start, must run again, restart together, or can no longer start.
+type gates struct {
+	coordinator *lifecycle.Coordinator
+	group       *lifecycle.Group // nil if the group uses no lifecycle extensions
+	tasks       taskSet
+	checks      func() (results []services.Result, ready bool, changed <-chan struct{})
+	stopped     func() bool // stopped reports whether a stop was requested
+	changes     *changes
+	created     time.Time // see startedAt
+}
 
-// gate is the gate of one task of such a group. Waiters re-evaluate the group
-// themselves, so that a task's latest state is included. Otherwise a task that restarts
-// without delay would pass before reconcile has found that other tasks must run first.
+// of returns the gate of a task.
+func (g *gates) of(task taskrunner.Task) taskrunner.Gate {
+	if g.group == nil {
+		return g.coordinator.Gate(task.Stage())
+	}
+	return gate{g, task.Name}
+}
+
+// gate is the gate of one task of a group that uses lifecycle extensions. Waiters
+// re-evaluate the group themselves, so that a task's latest state is included. Otherwise
+// a task that restarts without delay would pass before reconcile has found that other
+// tasks must run first.
 type gate struct {
-	runner *Runner
-	task   string
+	gates *gates
+	task  string
 }
 
 func (g gate) Wait(ctx context.Context) error {
 	for {
-		looked := g.runner.reconciled()
+		reconciled := g.gates.changes.reconciled()
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if g.runner.mayStart(g.task) {
+		if g.gates.mayStart(g.task) {
 			return nil
 		}
 		select {
-		case <-looked:
+		case <-reconciled:
 		case <-ctx.Done():
 		}
 	}
 }
 
-func (r *Runner) gateOf(task taskrunner.Task) taskrunner.Gate {
-	if r.group == nil {
-		return r.lifecycle.Gate(task.Stage())
-	}
-	return gate{r, task.Name}
-}
-
-func (r *Runner) mayStart(task string) bool {
-	facts, _ := r.facts(r.Status())
-	phase := r.lifecycle.Phase()
+func (g *gates) mayStart(task string) bool {
+	facts, _ := g.facts(g.snapshot())
+	phase := g.coordinator.Phase()
 	// A stop opens no gate before it has reached the poststop tasks.
-	return (!r.isStopping() || phase == lifecycle.Poststop) && r.group.MayStart(phase, task, facts)
+	return (!g.stopped() || phase == lifecycle.Poststop) && g.group.MayStart(phase, task, facts)
 }
 
 // facts returns the facts about the tasks that the group's rules use, and a channel
 // that is closed when the results of checks that matter to the rules change.
-func (r *Runner) facts(status Update) (facts map[string]lifecycle.Fact, checks <-chan struct{}) {
+func (g *gates) facts(now snapshot) (facts map[string]lifecycle.Fact, checks <-chan struct{}) {
 	var results []services.Result
-	if r.group.WaitsForHealth() {
-		results, _, checks = r.services.Checks()
+	if g.group.WaitsForHealth() {
+		results, _, checks = g.checks()
 	}
-	facts = make(map[string]lifecycle.Fact, len(r.tasks))
-	for _, t := range r.observe(status) {
-		s := status.TaskStates[t.name]
-		f := factOf(s, t.state, status.killed[t.name])
-		f.Healthy = passes(results, t.name, r.startedAt(s))
-		facts[t.name] = f
+	facts = make(map[string]lifecycle.Fact, len(now.states))
+	for name, s := range now.states {
+		f := factOf(s, now.killed[name])
+		f.Healthy = passes(results, name, startedAt(s, g.created))
+		facts[name] = f
 	}
 	return facts, checks
 }
 
-func factOf(s *api.TaskState, state lifecycle.State, killed bool) lifecycle.Fact {
-	return lifecycle.Fact{State: state, Started: s.StartedAt, Restarted: s.LastRestart, Killed: killed}
+func factOf(s *api.TaskState, killed bool) lifecycle.Fact {
+	return lifecycle.Fact{State: lifecycle.StateOf(s.State, s.Failed), Started: s.StartedAt, Restarted: s.LastRestart, Killed: killed}
 }
 
 // passes reports whether the task has health checks and all of them have passed since
 // the task was started.
 func passes(results []services.Result, task string, since time.Time) bool {
-	one := false
+	hasCheck := false
 	for _, c := range results {
 		if c.For != task || c.Readiness() {
 			continue
@@ -87,97 +96,88 @@ func passes(results []services.Result, task string, since time.Time) bool {
 		if c.Status != services.StatusSuccess || c.Began.Before(since) {
 			return false
 		}
-		one = true
+		hasCheck = true
 	}
-	return one
+	return hasCheck
 }
 
-// markReruns marks tasks that must run again as pending in states, which the caller
-// owns, and returns them with the main tasks that cause the rerun. Without it, a group
-// whose main task has ended in the meantime would look finished.
-func (r *Runner) markReruns(states map[string]*api.TaskState, killed map[string]bool) map[string]string {
-	if r.group == nil || r.isStopping() {
+// observe opens the gates for which the tasks have reached the right states, and ends
+// the tasks whose start condition can no longer become true. The channel is closed when
+// check results change on which a gate depends.
+func (g *gates) observe(now snapshot) (checks <-chan struct{}) {
+	g.coordinator.Observe(lifecycleStates(now.states))
+	if g.group == nil {
 		return nil
 	}
-	facts := make(map[string]lifecycle.Fact, len(states))
-	for name, s := range states {
-		facts[name] = factOf(s, lifecycle.StateOf(s.State, s.Failed), killed[name])
-	}
-	reruns := r.group.Rerun(facts)
-	for name := range reruns {
-		model.ResetTask(states[name])
-		states[name].State = model.TaskPending
-	}
-	return reruns
+	facts, checks := g.facts(now)
+	g.failUnreachable(facts)
+	return checks
 }
 
-// rerun runs tasks again. A restart of all tasks includes them anyway.
-func (r *Runner) rerun(reruns map[string]string) {
-	if r.lifecycle.Phase() == lifecycle.Init {
-		return
+func lifecycleStates(tasks map[string]*api.TaskState) map[string]lifecycle.State {
+	states := make(map[string]lifecycle.State, len(tasks))
+	for name, s := range tasks {
+		states[name] = lifecycle.StateOf(s.State, s.Failed)
 	}
-	for _, t := range r.tasks {
-		if main, ok := reruns[t.Name()]; ok {
-			t.Rerun(model.EventRestartSignal(fmt.Sprintf("Task %q restarts, and lite_rerun asks for this one to run again", main)))
-		}
-	}
+	return states
 }
 
 // failUnreachable ends the tasks whose start condition can no longer become true: a
 // poststop task is skipped, any other task fails.
-func (r *Runner) failUnreachable(facts map[string]lifecycle.Fact) {
-	phase := r.lifecycle.Phase()
-	for _, t := range r.tasks {
-		if after, lost := r.group.Lost(phase, t.Name(), facts); lost {
+func (g *gates) failUnreachable(facts map[string]lifecycle.Fact) {
+	phase := g.coordinator.Phase()
+	for _, t := range g.tasks {
+		if after, lost := g.group.Lost(phase, t.Name(), facts); lost {
 			reason := fmt.Sprintf("Not started: lite_after asks for %v, and task %q has ended without that", after, after.Task)
 			t.Kill(model.EventKillingReason(reason, t.Task().Stage() != lifecycle.PoststopTask))
 		}
 	}
 }
 
+// snapshot returns the current states of the tasks. Tasks that must run again are
+// pending in it: otherwise a group whose main task has ended in the meantime would look
+// finished.
+func (g *gates) snapshot() snapshot {
+	now := g.tasks.snapshot()
+	if g.group == nil || g.stopped() {
+		return now
+	}
+	facts := make(map[string]lifecycle.Fact, len(now.states))
+	for name, s := range now.states {
+		facts[name] = factOf(s, now.killed[name])
+	}
+	now.reruns = g.group.Rerun(facts)
+	for name := range now.reruns {
+		model.ResetTask(now.states[name])
+		now.states[name].State = model.TaskPending
+	}
+	return now
+}
+
+// rerun runs tasks again that have ended. A restart of all tasks includes them anyway.
+func (g *gates) rerun(reruns map[string]string) {
+	if g.coordinator.Phase() == lifecycle.Init {
+		return
+	}
+	for _, t := range g.tasks {
+		if main, ok := reruns[t.Name()]; ok {
+			t.Rerun(model.EventRestartSignal(fmt.Sprintf("Task %q restarts, and lite_rerun asks for this one to run again", main)))
+		}
+	}
+}
+
 // restartDependents returns the running tasks that must restart together with other
 // tasks, and the other task for each.
-func (r *Runner) restartDependents() map[string]string {
-	if r.group == nil || r.group.Restart == lifecycle.OneForOne || r.isStopping() {
+func (g *gates) restartDependents() map[string]string {
+	if g.group == nil || g.group.Restart == lifecycle.OneForOne || g.stopped() {
 		return nil
 	}
-	facts, _ := r.facts(r.Status())
-	names := r.group.Follow(facts)
-	for _, t := range r.tasks {
+	facts, _ := g.facts(g.snapshot())
+	names := g.group.Follow(facts)
+	for _, t := range g.tasks {
 		if !t.Restartable() {
 			delete(names, t.Name()) // the task is going down already, or the agent is shutting down
 		}
 	}
 	return names
-}
-
-// restartFollowers restarts the tasks that restartDependents returns, in kill order.
-// Their gates keep each of them down until all are down. A task that does not exit
-// fails the allocation, because the others would wait for ever.
-func (r *Runner) restartFollowers(ctx context.Context) {
-	if r.beginRestart(ctx) != nil {
-		return
-	}
-	defer r.endRestart()
-	names := r.restartDependents() // another restart may have included them
-	members := slices.DeleteFunc(slices.Clone(r.tasks), func(t *taskrunner.Runner) bool { return names[t.Name()] == "" })
-	limited, cancel := context.WithTimeoutCause(ctx, r.limits.RestartDeadline, errDeadlinePassed)
-	defer cancel()
-	for _, wave := range killOrder(members) {
-		err := forEachParallel(wave, func(t *taskrunner.Runner) error {
-			reason := fmt.Sprintf("Task %q restarts, and with it the tasks of its restart group (%v)", names[t.Name()], r.group.Restart)
-			return ignoreNotRunning(t.Restart(limited, model.EventRestartSignal(reason), false))
-		})
-		if err != nil && ctx.Err() == nil && !r.isStopping() {
-			r.failRestart(fmt.Errorf("restart group %v: %w", r.group.Restart, err))
-			return
-		}
-	}
-}
-
-// failRestart fails the allocation after a failed restart that leaves tasks blocked at
-// closed gates.
-func (r *Runner) failRestart(err error) {
-	r.force(statusOverride{api.AllocClientStatusFailed, err.Error()})
-	r.stop(stopReason{})
 }

@@ -205,7 +205,7 @@ func (h *harness) at(t time.Time) string {
 
 // events returns the types of a task's events.
 func (h *harness) events(task string) []string {
-	t, ok := h.task(task)
+	t, ok := h.tasks.named(task)
 	if !ok {
 		h.t.Fatalf("no task %q", task)
 	}
@@ -217,7 +217,7 @@ func (h *harness) events(task string) []string {
 }
 
 func (h *harness) state(task string) *api.TaskState {
-	t, ok := h.task(task)
+	t, ok := h.tasks.named(task)
 	if !ok {
 		h.t.Fatalf("no task %q", task)
 	}

@@ -1082,7 +1082,7 @@ func TestDestroyWhileHooksAreAwaited(t *testing.T) {
 		h := start(t, parseJob(t, job("service", noTry+sleeper)), func(c *Config) { c.Hooks = late })
 		h.Stop()
 		h.wait()
-		again, err := New(h.Runner.config)
+		again, err := New(h.builder.config)
 		if err != nil {
 			t.Fatal(err)
 		}

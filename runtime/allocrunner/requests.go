@@ -7,11 +7,14 @@ import (
 	"maps"
 	"time"
 
+	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
+
+// This file holds the requests of users and of hooks in plugins.
 
 // The errors of requests. The HTTP API returns them unchanged, and clients match on the
 // texts.
@@ -30,178 +33,39 @@ func UnknownTask(name string) error {
 	return fmt.Errorf("Could not find task runner for task: %s", name)
 }
 
-// awaitRestored waits until the tasks of an earlier agent are restored: an earlier
-// request would find them without processes. It returns immediately when Run has
-// returned.
-func (r *Runner) awaitRestored(ctx context.Context) error {
-	select {
-	case <-r.restored:
-		return nil
-	case <-r.done:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
 // RestartTask restarts one running task. It returns when the old process has exited.
 func (r *Runner) RestartTask(ctx context.Context, name string) error {
-	t, ok := r.task(name)
-	if !ok {
-		return UnknownTask(name)
-	}
-	if err := r.awaitRestored(ctx); err != nil {
-		return err
-	}
-	if !isClosed(r.done) && !t.Running() {
-		return ErrNotRunning // returned whatever the state of the allocation
-	}
-	if err := r.mayRestart(); err != nil {
-		return err
-	}
-	return t.Restart(ctx, model.EventRestartSignal(model.RestartTaskReason), false)
+	return r.restarts.task(ctx, name)
 }
 
 // RestartRunning restarts the running tasks concurrently. It returns when the old
 // processes have exited.
-func (r *Runner) RestartRunning(ctx context.Context) error {
-	if err := r.beginRestart(ctx); err != nil {
-		return err
-	}
-	defer r.endRestart()
-	defer r.reregisterServices()
-	r.preTaskRestart(ctx)
-	r.awaitShutdownDelay(ctx)
-	if r.isStopping() {
-		return ErrShouldNotRun
-	}
-	return forEachParallel(r.tasks, func(t *taskrunner.Runner) error {
-		return ignoreNotRunning(t.Restart(ctx, model.EventRestartSignal(model.RestartRunningReason), false))
-	})
-}
+func (r *Runner) RestartRunning(ctx context.Context) error { return r.restarts.running(ctx) }
 
 // RestartAll runs all tasks again except poststop tasks, including tasks that have
 // ended. It stops them in kill order, and they start in the order of the lifecycle. It
 // returns when the old processes have exited. A task that does not exit fails the
 // allocation.
-func (r *Runner) RestartAll(ctx context.Context) error {
-	if err := r.beginRestart(ctx); err != nil {
+func (r *Runner) RestartAll(ctx context.Context) error { return r.restarts.all(ctx) }
+
+// RestartWithReason restarts the named task, or all running tasks if task is empty, for
+// a reason. It does not wait for the restarts: Run does. If failure is set, they count
+// for the restart policy.
+func (r *Runner) RestartWithReason(task, reason string, failure bool) error {
+	tasks, err := r.tasks.running(task)
+	if err != nil {
 		return err
 	}
-	defer r.endRestart()
-	r.lifecycle.Restart()
-	defer r.reregisterServices()
-	r.preTaskRestart(ctx)
-	r.awaitShutdownDelay(ctx)
-	if r.isStopping() {
-		return ErrShouldNotRun
-	}
-
-	// From here on, cancellation would leave the tasks blocked at closed gates.
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), r.limits.RestartDeadline, errDeadlinePassed)
-	defer cancel()
-	if err := r.restartInKillOrder(ctx); err != nil {
-		err = fmt.Errorf("restart all tasks: %w", err)
-		r.failRestart(err)
-		return err
-	}
-	return nil
-}
-
-// restartInKillOrder restarts running and dead tasks, wave by wave, until all tasks are
-// down at the same time and the lifecycle starts again.
-func (r *Runner) restartInKillOrder(ctx context.Context) error {
-	for tasks := r.tasks; ; {
-		looked := r.reconciled()
-		for _, wave := range killOrder(tasks) {
-			err := forEachParallel(wave, func(t *taskrunner.Runner) error {
-				return ignoreNotRunning(t.ForceRestart(ctx, model.EventRestartSignal(model.RestartAllReason), false))
-			})
-			if err != nil {
-				return err
-			}
-		}
-		r.changed()
-		var err error
-		if tasks, err = r.waitRestarted(ctx, looked); len(tasks) == 0 {
-			return err
-		}
-	}
-}
-
-// waitRestarted waits until the lifecycle has started again or the allocation has
-// ended. It returns the tasks that came up because they were about to start when their
-// gates were closed. Only these tasks must go down again; the other tasks can start
-// when they have.
-func (r *Runner) waitRestarted(ctx context.Context, looked <-chan struct{}) (again []*taskrunner.Runner, err error) {
-	for len(again) == 0 {
-		select {
-		case <-looked:
-		case <-r.stopping:
-			return nil, nil // the stop handles the remaining tasks
-		case <-r.done:
-			return nil, nil
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-		looked = r.reconciled()
-		for _, t := range r.tasks {
-			if t.Running() {
-				again = append(again, t)
-			}
-		}
-		// Check Running before Phase: a gate that opened in between may have let the
-		// tasks start.
-		if r.lifecycle.Phase() != lifecycle.Init {
-			return nil, nil
-		}
-	}
-	return again, nil
-}
-
-// beginRestart waits for other restarts of several tasks to finish; endRestart must
-// follow.
-func (r *Runner) beginRestart(ctx context.Context) error {
-	if err := r.awaitRestored(ctx); err != nil {
-		return err
-	}
-	select {
-	case r.restartTurn <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	if err := r.mayRestart(); err != nil {
-		r.endRestart()
-		return err
-	}
-	return nil
-}
-
-func (r *Runner) endRestart() { <-r.restartTurn }
-
-func (r *Runner) mayRestart() error {
-	status := r.Status()
-	_, finished := evaluateTasks(r.observe(status))
-	if finished || status.Terminal() || r.isStopping() || r.Alloc().ServerTerminalStatus() {
-		return ErrShouldNotRun
-	}
-	return nil
-}
-
-func ignoreNotRunning(err error) error {
-	if errors.Is(err, ErrNotRunning) {
-		return nil
-	}
-	return err
+	return r.detached.start(tasks, reason, failure)
 }
 
 // Signal sends a signal to one task, or to all running tasks if task is empty.
 func (r *Runner) Signal(ctx context.Context, task, signal string) error {
-	if err := r.awaitRestored(ctx); err != nil {
+	if err := r.restore.await(ctx); err != nil {
 		return err
 	}
 	if task != "" {
-		t, ok := r.task(task)
+		t, ok := r.tasks.named(task)
 		if !ok {
 			return ErrTaskNotFound
 		}
@@ -225,13 +89,41 @@ func (r *Runner) Signal(ctx context.Context, task, signal string) error {
 	return errors.Join(errs...)
 }
 
+// SignalWithReason sends a signal to the named task, or to all running tasks if task is
+// empty, for a reason.
+func (r *Runner) SignalWithReason(ctx context.Context, task, signal, reason string) error {
+	tasks, err := r.tasks.running(task)
+	if err != nil {
+		return err
+	}
+	return tasks.forEachParallel(func(t *taskrunner.Runner) error {
+		return t.Signal(ctx, model.EventSignalingReason(signal, reason), signal)
+	})
+}
+
+// KillWithReason fails a task for a reason, or all tasks that are not dead if task is
+// empty.
+func (r *Runner) KillWithReason(task, reason string) error {
+	found := task == ""
+	for _, t := range r.tasks {
+		if task == "" || t.Name() == task {
+			found = true
+			t.Kill(model.EventKillingReason(reason, true))
+		}
+	}
+	if !found {
+		return ErrTaskNotFound
+	}
+	return nil
+}
+
 // Exec runs a command in the context of a task, and collects its output.
 func (r *Runner) Exec(ctx context.Context, task string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
-	t, ok := r.task(task)
+	t, ok := r.tasks.named(task)
 	if !ok {
 		return nil, ErrTaskNotFound
 	}
-	if err := r.awaitRestored(ctx); err != nil {
+	if err := r.restore.await(ctx); err != nil {
 		return nil, err
 	}
 	return t.Exec(ctx, command, timeout)
@@ -240,11 +132,11 @@ func (r *Runner) Exec(ctx context.Context, task string, command []string, timeou
 // ExecStreaming runs a command in the context of a task with streamed input and
 // output, and blocks until the command has exited.
 func (r *Runner) ExecStreaming(ctx context.Context, task string, exec driver.Exec) (*driver.ExitResult, error) {
-	t, ok := r.task(task)
+	t, ok := r.tasks.named(task)
 	if !ok {
 		return nil, ErrTaskNotFound
 	}
-	if err := r.awaitRestored(ctx); err != nil {
+	if err := r.restore.await(ctx); err != nil {
 		return nil, err
 	}
 	return t.ExecStreaming(ctx, exec)
@@ -253,8 +145,8 @@ func (r *Runner) ExecStreaming(ctx context.Context, task string, exec driver.Exe
 // TaskEvent adds a driver's event to the events of a task. It reports whether the event
 // was for a task of this allocation.
 func (r *Runner) TaskEvent(e driver.TaskEvent) bool {
-	t, ok := r.task(e.TaskName)
-	if !ok || e.AllocID != r.id {
+	t, ok := r.tasks.named(e.TaskName)
+	if !ok || e.AllocID != r.Alloc().ID {
 		return false
 	}
 	if e.Annotations[driver.OnceAnnotation] == "" {
@@ -265,4 +157,57 @@ func (r *Runner) TaskEvent(e driver.TaskEvent) bool {
 	delete(annotations, driver.OnceAnnotation)
 	t.EmitEventOnce(model.EventDriver(e.Message, annotations, e.Timestamp))
 	return true
+}
+
+// EmitEvent adds an event to a task, or to all tasks if task is empty.
+func (r *Runner) EmitEvent(task string, event *api.TaskEvent) error {
+	if task == "" {
+		r.tasks.emit(event)
+		return nil
+	}
+	t, ok := r.tasks.named(task)
+	if !ok {
+		return ErrTaskNotFound
+	}
+	t.EmitEvent(event)
+	return nil
+}
+
+// TaskDone returns a channel that is closed when the task has ended for good. It
+// returns nil for an unknown task.
+func (r *Runner) TaskDone(task string) <-chan struct{} {
+	if t, ok := r.tasks.named(task); ok {
+		return t.Done()
+	}
+	return nil
+}
+
+// Interpolate replaces the references in a text with their current values.
+func (r *Runner) Interpolate(task, text string) string { return r.envs.of(task).Replace(text) }
+
+// Checks returns the results of the allocation's checks, in a fixed order.
+func (r *Runner) Checks() []api.AllocCheckStatus { return r.services.checkStatuses() }
+
+// SetHookHealth records a hook's report about the health of the current version.
+// Unhealthy is final.
+func (r *Runner) SetHookHealth(name string, healthy bool, reason string) {
+	r.health.setHookHealth(name, healthy, reason)
+}
+
+// Stats returns the latest samples of one task, or of all tasks if task is empty. For
+// an unknown task the result is empty. Samples are taken only while Stats is called
+// regularly, see hooks.Stats: the first call after a pause waits up to two seconds for
+// the drivers.
+func (r *Runner) Stats(ctx context.Context, task string) Stats {
+	return r.samplers.stats(ctx, r.tasks, task)
+}
+
+// SampleTask requests resource usage samples of a task from the driver, as
+// [taskrunner.Runner.Sample].
+func (r *Runner) SampleTask(ctx context.Context, task string, interval time.Duration) (samples <-chan *driver.TaskStats, exited <-chan struct{}, err error) {
+	t, ok := r.tasks.named(task)
+	if !ok {
+		return nil, nil, ErrTaskNotFound
+	}
+	return t.Sample(ctx, interval)
 }

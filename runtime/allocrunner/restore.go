@@ -9,12 +9,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
-	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
@@ -38,11 +37,41 @@ type recoveryInfo interface {
 	FindsTasks(driver string) bool
 }
 
-// restoredTask reads the records of one task, nil if the task is new. An unreadable
-// record is treated as missing: a process of the task that may run is found by the
-// names of the task.
-func (r *Runner) restoredTask(name string) *taskrunner.Restored {
-	if !r.config.Restored {
+// restorer rebuilds the runner of an allocation from the records of an earlier agent, and
+// recovers its running tasks.
+type restorer struct {
+	alloc    *api.Allocation // version for which the runner was created
+	records  Records         // nil for a new allocation
+	rebooted bool            // the machine has rebooted since the earlier agent ran
+	drivers  Drivers
+	dir      *allocdir.Dir
+	tasks    taskSet
+	gates    *gates
+	status   *clientStatus
+	stop     *stopSequence
+	limits   Limits
+	logger   hclog.Logger
+
+	started bool          // an earlier agent started to run the allocation; set by readProgress
+	done    chan struct{} // closed by Run when the state that an earlier agent left is known
+}
+
+// await waits until the tasks of an earlier agent are restored: an earlier request would
+// find them without processes.
+func (r *restorer) await(ctx context.Context) error {
+	select {
+	case <-r.done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// task reads the records of one task, nil if the task is new. An unreadable record is
+// treated as missing: a process of the task that may run is found by the names of the
+// task.
+func (r *restorer) task(name string) *taskrunner.Restored {
+	if r.records == nil {
 		// The earlier agent may have died after it reported only that the allocation
 		// was received.
 		if state := r.alloc.TaskStates[name]; state != nil {
@@ -50,12 +79,12 @@ func (r *Runner) restoredTask(name string) *taskrunner.Restored {
 		}
 		return nil
 	}
-	local, found, err := r.config.Records.TaskLocal(r.id, name)
+	local, found, err := r.records.TaskLocal(r.alloc.ID, name)
 	if err != nil {
 		r.logger.Error("record of task lost", "task", name, "error", err)
 		local, found = state.LocalState{}, false
 	}
-	task, err := r.config.Records.TaskState(r.id, name)
+	task, err := r.records.TaskState(r.alloc.ID, name)
 	if err != nil {
 		r.logger.Error("record of task state lost", "task", name, "error", err)
 		task = nil
@@ -71,8 +100,9 @@ func (r *Runner) restoredTask(name string) *taskrunner.Restored {
 	return &taskrunner.Restored{Local: local, State: task}
 }
 
-// restore is the part of New for an allocation that is not new.
-func (r *Runner) restore() {
+// readProgress is the part of New for an allocation that is not new: it finds out what
+// the earlier agent did for the allocation.
+func (r *restorer) readProgress() {
 	for _, t := range r.tasks {
 		r.started = r.started || t.PreviouslyStarted()
 	}
@@ -81,60 +111,56 @@ func (r *Runner) restore() {
 	}
 	// A terminal status is final, whatever the states of the tasks are now.
 	if r.alloc.ClientTerminalStatus() {
-		r.statusOverride = statusOverride{r.alloc.ClientStatus, r.alloc.ClientDescription}
+		r.status.force(statusOverride{r.alloc.ClientStatus, r.alloc.ClientDescription})
 	}
 	if r.alloc.ServerTerminalStatus() || r.alloc.ClientTerminalStatus() {
-		r.stop(stopReason{quiet: true})
+		r.stop.request(stopReason{quiet: true})
 	}
 }
 
-// reattachTasks recovers the tasks that an earlier agent ran. It does not wait for a
-// driver that is unavailable: the runner of the task does. It returns false if the
-// allocation cannot continue; its tasks have been killed then.
-func (r *Runner) reattachTasks(grace context.Context) bool {
-	if r.config.Restored {
+// run restores the tasks that an earlier agent ran. It does not wait for a driver that
+// is unavailable: the runner of the task does. It returns false if the allocation cannot
+// continue; its tasks have been killed then.
+func (r *restorer) run(untilKill context.Context) bool {
+	if r.records != nil {
 		r.restrictDir()
 	}
 	if !r.started {
 		return true
 	}
-	_ = r.askDrivers(grace) // a driver that does not answer now is asked again when its task starts
-	r.recoverTasks(grace)
-	if err := r.checkDir(grace); err != nil {
+	_ = r.tasks.prepare(untilKill) // a driver that does not answer now is asked again when its task starts
+	r.recoverTasks(untilKill)
+	if err := r.checkDir(untilKill); err != nil {
 		r.logger.Error("alloc not restored", "error", err)
-		r.force(statusOverride{api.AllocClientStatusFailed, err.Error()})
-		r.stop(stopReason{quiet: true}) // otherwise the first task to end would become the stop reason for the others
-		r.forEach(func(t *taskrunner.Runner) {
+		r.status.force(statusOverride{api.AllocClientStatusFailed, err.Error()})
+		r.stop.request(stopReason{quiet: true}) // otherwise the first task to end would become the stop reason for the others
+		for _, t := range r.tasks {
 			if t.State().State != model.TaskDead {
 				t.EmitEvent(model.EventSetupFailure(err.Error()))
 			}
 			t.Kill(nil)
-		})
+		}
 		return false
 	}
-	if r.isStopping() {
-		if r.forcedStatus().description == model.MaxRunDurationExceeded {
-			r.killPoststop()
+	if r.stop.isRequested() {
+		if r.status.forced().description == model.MaxRunDurationExceeded {
+			r.stop.killPoststop()
 		}
 		return true // a stop opens no gate
 	}
-	states := make(map[string]lifecycle.State, len(r.tasks))
-	for _, t := range r.observe(r.Status()) {
-		states[t.name] = t.state
-	}
-	r.lifecycle.Restore(states)
+	r.gates.coordinator.Restore(lifecycleStates(r.gates.snapshot().states))
 	return true
 }
 
-func (r *Runner) recoverTasks(ctx context.Context) {
+func (r *restorer) recoverTasks(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, r.limits.PrerunDeadline)
 	defer cancel()
-	memory, _ := r.config.Drivers.(recoveryInfo)
+	info, _ := r.drivers.(recoveryInfo)
 	var recovering sync.WaitGroup
 	for _, t := range r.tasks {
-		past := taskrunner.RecoverInfo{Rebooted: r.config.Rebooted}
-		if memory != nil {
-			past.Reliable, past.Discoverable = memory.KnowsTasks(t.Task().Driver), memory.FindsTasks(t.Task().Driver)
+		past := taskrunner.RecoverInfo{Rebooted: r.rebooted}
+		if info != nil {
+			past.Reliable, past.Discoverable = info.KnowsTasks(t.Task().Driver), info.FindsTasks(t.Task().Driver)
 		}
 		recovering.Go(func() { t.Recover(limited, past) })
 	}
@@ -144,41 +170,38 @@ func (r *Runner) recoverTasks(ctx context.Context) {
 // checkDir checks that the directory of the allocation exists. If the directory was
 // lost in a reboot, the tasks that had not ended start again, and so do the prestart
 // tasks that had prepared it. An agent that is out of file descriptors cannot check the
-// directory: the tasks then stay as they are, or wait until grace ends if a reboot
+// directory: the tasks then stay as they are, or wait until untilKill is done if a reboot
 // means that none can be running.
-func (r *Runner) checkDir(grace context.Context) error {
-	over := true
-	for _, t := range r.tasks {
-		over = over && t.State().State == model.TaskDead
-	}
-	if over {
+func (r *restorer) checkDir(untilKill context.Context) error {
+	dead := func(t *taskrunner.Runner) bool { return t.State().State == model.TaskDead }
+	if !slices.ContainsFunc(r.tasks, func(t *taskrunner.Runner) bool { return !dead(t) }) {
 		return nil
 	}
 	err := r.openDir()
-	for delay := checkDirRetry; r.config.Rebooted && process.Exhausted(err) && grace.Err() == nil; delay = min(2*delay, maxCheckDirRetry) {
+	for delay := checkDirRetry; r.rebooted && process.Exhausted(err) && untilKill.Err() == nil; delay = min(2*delay, maxCheckDirRetry) {
 		r.logger.Warn("alloc waits, its directory cannot be checked", "error", err)
 		select {
 		case <-time.After(delay):
 			err = r.openDir()
-		case <-grace.Done():
+		case <-untilKill.Done():
 		}
 	}
 	if process.Exhausted(err) {
 		r.logger.Warn("directory of the alloc cannot be checked, its tasks stay as they are", "error", err)
 		for _, t := range r.tasks {
-			if t.State().State != model.TaskDead {
+			if !dead(t) {
 				t.EmitEvent(model.EventDirUnchecked(err.Error()))
 			}
 		}
 		return nil
 	}
-	gone := errors.Is(err, fs.ErrNotExist)
-	if r.config.Rebooted && !r.isStopping() && (err == nil || gone) {
+	missing := errors.Is(err, fs.ErrNotExist)
+	if r.rebooted && !r.stop.isRequested() && (err == nil || missing) {
 		for _, t := range r.tasks {
 			state, ephemeral := t.State(), t.Task().Stage().Ephemeral()
 			switch {
-			case state.State != model.TaskDead && gone,
-				state.State == model.TaskDead && !state.Failed && ephemeral && (gone || r.group.RerunsAfterReboot(t.Name())):
+			case state.State != model.TaskDead && missing,
+				state.State == model.TaskDead && !state.Failed && ephemeral && (missing || r.gates.group.RerunsAfterReboot(t.Name())):
 				t.Reset()
 			}
 		}
@@ -192,7 +215,7 @@ func (r *Runner) checkDir(grace context.Context) error {
 
 const checkDirRetry, maxCheckDirRetry = 100 * time.Millisecond, 30 * time.Second
 
-func (r *Runner) openDir() error {
+func (r *restorer) openDir() error {
 	dir, err := r.dir.Open()
 	if err != nil {
 		return err
@@ -200,31 +223,14 @@ func (r *Runner) openDir() error {
 	return dir.Close()
 }
 
-// LeftRunning returns the plugins that the running tasks need, after the agent's
-// shutdown has ended Run.
-func (r *Runner) LeftRunning() []supervisor.PluginKey {
-	var needed []supervisor.PluginKey
-	for _, t := range r.tasks {
-		if t.Running() || t.Undestroyed() {
-			needed = append(needed, supervisor.PluginKey{Type: base.TypeDriver, Name: t.Task().Driver})
-		}
+// restrictDir closes a directory to other accounts if an earlier version left it open
+// and tasks of the allocation may be running.
+func (r *restorer) restrictDir() {
+	var tasks []allocdir.TaskOptions
+	for i, t := range r.alloc.GetTaskGroup().Tasks {
+		tasks = append(tasks, taskOptions(r.tasks[i], t, r.limits))
 	}
-	if len(needed) > 0 {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for name := range r.pluginHooks {
-			needed = append(needed, supervisor.PluginKey{Type: base.TypeHook, Name: name})
-		}
+	if err := r.dir.Restrict(tasks); err != nil {
+		r.logger.Error("other accounts of this machine can enter the directory of the allocation", "error", err)
 	}
-	return needed
-}
-
-// Needs reports whether a task uses the given driver, or the given hook is attached.
-func (r *Runner) Needs(what supervisor.PluginKey) bool {
-	if what.Type == base.TypeHook {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return r.pluginHooks[what.Name]
-	}
-	return slices.ContainsFunc(r.tasks, func(t *taskrunner.Runner) bool { return t.Task().Driver == what.Name })
 }

@@ -808,7 +808,7 @@ func TestRestore(t *testing.T) {
 					driver = "fake"
 					config { run_for = "1s" }
 				}`)), 5*time.Second, nil, nil)
-			short, _ := a.task("short")
+			short, _ := a.tasks.named("short")
 			want(t, "over", isClosed(short.Done()), "false")
 			a.Stop()
 			a.wait()
@@ -816,7 +816,7 @@ func TestRestore(t *testing.T) {
 			a.die()
 			b := a.again(nil)
 			b.wait()
-			short, _ = b.task("short")
+			short, _ = b.tasks.named("short")
 			if err := short.ForceRestart(t.Context(), model.EventRestartSignal("x"), false); !errors.Is(err, ErrNotRunning) {
 				t.Errorf("restart of a task that is over: %v", err)
 			}
@@ -829,13 +829,13 @@ func TestRestore(t *testing.T) {
 					driver = "fake"
 					lifecycle { hook = "poststart" }
 				}`)), 5*time.Second, nil, nil)
-			want(t, "phase", a.lifecycle.Phase(), "poststart")
+			want(t, "phase", a.restore.gates.coordinator.Phase(), "poststart")
 			for stage, open := range map[lifecycle.Stage]bool{
 				lifecycle.PrestartEphemeral: false, lifecycle.PrestartSidecar: true,
 				lifecycle.MainTask: true, lifecycle.PoststartEphemeral: true,
 			} {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				want(t, fmt.Sprint("gate ", stage), a.lifecycle.Gate(stage).Wait(ctx) == nil, fmt.Sprint(open))
+				want(t, fmt.Sprint("gate ", stage), a.restore.gates.coordinator.Gate(stage).Wait(ctx) == nil, fmt.Sprint(open))
 				cancel()
 			}
 		})
@@ -1259,7 +1259,7 @@ func TestRestoreFinishesRequestedRestart(t *testing.T) {
 						shutdown_delay = "10s"
 					}`)), nil)
 				a.after(time.Second)
-				web, _ := a.task("web")
+				web, _ := a.tasks.named("web")
 				go func() { _ = web.Restart(t.Context(), test.event, test.failure) }()
 				a.after(time.Second)
 				for range 10 {
@@ -1302,7 +1302,7 @@ func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
 			config { run_for = "1s" }
 		}`)
 	request := func(a *agent) {
-		short, _ := a.task("short")
+		short, _ := a.tasks.named("short")
 		short.Rerun(model.EventRestartSignal(model.RestartAllReason))
 	}
 	for n := 1; ; n++ {
@@ -1360,11 +1360,11 @@ func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
 		var forcing sync.WaitGroup
 		forcing.Go(func() {
 			for ctx.Err() == nil {
-				r.force(statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
+				r.status.force(statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
 			}
 		})
 		for range 200 {
-			want(t, "restored", r.reattachTasks(t.Context()), "true")
+			want(t, "restored", r.restore.run(t.Context()), "true")
 		}
 		stop()
 		forcing.Wait()
@@ -1533,7 +1533,7 @@ func TestKilledTaskHasNotSucceeded(t *testing.T) {
 				}
 				a.exit("web", driver.ExitResult{})
 				a.after(time.Second)
-				web, _ := a.task("web")
+				web, _ := a.tasks.named("web")
 				for range 10 {
 					web.EmitEvent(model.EventHookMessage("", "an event for people", nil))
 				}
@@ -1562,7 +1562,7 @@ func TestKillBelongsToAStart(t *testing.T) {
 				config { start_for = "5s" }
 			}`)), nil)
 		a.after(time.Second)
-		web, _ := a.task("web")
+		web, _ := a.tasks.named("web")
 		killed := func() bool { _, killed := web.Snapshot(); return killed }
 		want(t, "before the kill", killed(), "false")
 		web.Kill(model.EventKilling(time.Second))
@@ -1573,7 +1573,7 @@ func TestKillBelongsToAStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobOf("batch", shortRun)), nil)
 		a.wait()
-		web, _ := a.task("web")
+		web, _ := a.tasks.named("web")
 		web.Kill(model.EventKilling(time.Second))
 		_, killed := web.Snapshot()
 		want(t, "a kill after the end", killed, "false")
@@ -1608,7 +1608,7 @@ func TestDriverEventOnce(t *testing.T) {
 		send("no limit")
 		send("no space")
 		want(t, "events under the next agent", messages(a, "web"), "[no limit no network no space]")
-		web, _ := a.task("web")
+		web, _ := a.tasks.named("web")
 		for range 10 {
 			web.EmitEvent(model.EventHookMessage("", "an event for people", nil))
 		}

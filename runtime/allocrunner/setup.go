@@ -3,12 +3,11 @@ package allocrunner
 import (
 	"context"
 	"encoding/json"
-	"maps"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
@@ -17,7 +16,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
-	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
@@ -33,95 +31,98 @@ type HookFactory interface {
 	Pending(*api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent))
 }
 
-// makeTasks creates a runner for each task of the group. Tasks of the same stage share
-// a gate.
-func (r *Runner) makeTasks(group *api.TaskGroup) error {
-	tasks := make([]taskrunner.Task, len(group.Tasks))
-	stages := make([]lifecycle.Task, len(group.Tasks))
-	for i, t := range group.Tasks {
-		task, err := taskOf(r.alloc, group, t.Name, r.limits)
-		if err != nil {
-			return err
-		}
-		tasks[i] = task
-		stages[i] = lifecycle.Task{Name: t.Name, Stage: task.Stage()}
+// lifecycleOf returns the coordinator of the tasks of a group, given in the order of the
+// job, and the group's lifecycle extensions, nil if it uses none.
+func lifecycleOf(alloc *api.Allocation, tasks []taskrunner.Task, logger hclog.Logger) (*lifecycle.Coordinator, *lifecycle.Group) {
+	stages := make([]lifecycle.Task, len(tasks))
+	for i, task := range tasks {
+		stages[i] = lifecycle.Task{Name: task.Name, Stage: task.Stage()}
 	}
-	r.lifecycle = lifecycle.New(r.logger, stages)
-	extensions, err := model.Extensions(r.alloc.Job, group)
+	extensions, err := model.Extensions(alloc.Job, alloc.GetTaskGroup())
 	if err != nil {
 		// Only an agent that did not support these keys can have accepted the job.
-		r.logger.Error("extensions of the lifecycle are ignored", "error", err)
+		logger.Error("extensions of the lifecycle are ignored", "error", err)
 	}
-	r.group = extensions
-	for i, t := range group.Tasks {
-		r.tasks = append(r.tasks, r.makeTask(tasks[i], t))
-	}
-	return nil
+	return lifecycle.New(logger, stages), extensions
 }
 
-func (r *Runner) makeTask(task taskrunner.Task, t *api.Task) *taskrunner.Runner {
-	group := r.alloc.GetTaskGroup()
-	env := taskenv.NewBuilder(r.config.Node, envAlloc(r.alloc), envTask(r.alloc, group, task.Name))
-	env.SetHostEnv(r.config.HostEnv)
-	r.envs[task.Name] = env
+// hookBuilder creates the hooks of an allocation and of its tasks.
+type hookBuilder struct {
+	config           Config
+	limits           Limits
+	dir              *allocdir.Dir
+	tasks            taskSet
+	alloc            func() *api.Allocation // alloc returns the current version of the allocation
+	services         *allocServices
+	health           *healthTracker
+	samplers         samplers
+	status           func() Update // status returns the current status of the allocation
+	exceedMaxRun     func()        // exceedMaxRun is called when max_run_duration has passed
+	takeFromPrevious bool          // data of the allocation that this one replaces has not been taken over yet
+	hooks            *allocHooks
+	logger           hclog.Logger
 
-	runner := taskrunner.New(taskrunner.Config{
-		Alloc:   taskAlloc(r.alloc, group),
-		Task:    task,
-		TaskDir: r.dir.Task(task.Name),
-		Env:     env,
-		Gate:    r.gateOf(task),
-		Driver: func(ctx context.Context) (driver.Driver, error) {
-			return r.config.Drivers.Driver(ctx, task.Driver)
-		},
-		Store:     taskStore{r.config.Store, r.id, task.Name},
-		Notify:    r.changed,
-		Deadlines: taskrunner.Deadlines{Prestart: r.limits.PrerunDeadline, Others: r.limits.HookDeadline},
-		Restored:  r.restoredTask(task.Name),
-		Recovery:  r.config.Recovery,
-		EndTask:   r.config.EndTask,
-		Logger:    r.logger,
-	})
-	r.stats[t.Name] = hooks.NewStats(runner.Stats, r.limits.StatsInterval, r.logger)
-	return runner
+	// pending blocks until the factory knows the hooks; nil if it knows them already.
+	pending func(context.Context, func(*api.TaskEvent))
 }
 
-func (r *Runner) makeTaskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Hook {
+// await attaches the hooks if New could not, because the hooks were not known yet. It
+// blocks until they are known or untilStop is done.
+func (b *hookBuilder) await(untilStop context.Context) {
+	if b.pending == nil {
+		return
+	}
+	if !b.alloc().ServerTerminalStatus() {
+		b.pending(untilStop, b.tasks.emit)
+	}
+	b.attach()
+}
+
+// attach creates the hooks of the allocation and of its tasks. It is called once, before
+// any hook is called.
+func (b *hookBuilder) attach() {
+	for i, t := range b.config.Alloc.GetTaskGroup().Tasks {
+		b.tasks[i].SetHooks(b.taskHooks(b.tasks[i], t))
+	}
+	b.hooks.attach(b.allocHooks())
+}
+
+func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Hook {
 	list := []hooks.Entry{
-		{Order: hooks.OrderFirst, Hook: hooks.NewValidate(r.limits.UserDenylist, r.limits.UserCheckedDrivers, r.limits.DownloadUIDs, model.AdmittedUsers(t), func() error { return r.services.Validate(t.Name) })},
-		{Order: hooks.OrderFirst, Hook: hooks.NewTaskDir(r.dir, func() allocdir.TaskOptions {
-			return r.taskOptions(runner, t)
-		}, runner.EmitEvent, r.logger)},
+		{Order: hooks.OrderFirst, Hook: hooks.NewValidate(b.limits.UserDenylist, b.limits.UserCheckedDrivers, b.limits.DownloadUIDs, model.AdmittedUsers(t), func() error { return b.services.set.Validate(t.Name) })},
+		{Order: hooks.OrderFirst, Hook: hooks.NewTaskDir(b.dir, func() allocdir.TaskOptions {
+			return taskOptions(runner, t, b.limits)
+		}, runner.EmitEvent, b.logger)},
 	}
-	if r.config.Cgroups != nil {
-		if groups := r.config.Cgroups(t.Driver); groups != nil {
-			list = append(list, hooks.Entry{Order: hooks.OrderFirst, Hook: hooks.NewCgroup(groups, runner.SetCgroup, r.logger)})
+	if b.config.Cgroups != nil {
+		if groups := b.config.Cgroups(t.Driver); groups != nil {
+			list = append(list, hooks.Entry{Order: hooks.OrderFirst, Hook: hooks.NewCgroup(groups, runner.SetCgroup, b.logger)})
 		}
 	}
-	if factory := r.config.Hooks; factory != nil {
-		list = append(list, r.noteHooks(factory.TaskHooks(r.config.Alloc, t, r.hookContext(t.Name, runner.EmitEvent, runner.Attachments())))...)
+	if factory := b.config.Hooks; factory != nil {
+		list = append(list, b.addPlugins(factory.TaskHooks(b.config.Alloc, t, b.target(t.Name, runner.EmitEvent, runner.Attachments())))...)
 	}
-	list = append(list, hooks.Entry{Order: hooks.OrderLogs, Hook: hooks.NewLogs(r.config.Logs, func() (logs.Task, bool) {
-		return r.logsOf(t), !logsDisabled(t) && !runner.Capabilities().DisableLogCollection
+	list = append(list, hooks.Entry{Order: hooks.OrderLogs, Hook: hooks.NewLogs(b.config.Logs, func() (logs.Task, bool) {
+		return b.logsOf(t), !logsDisabled(t) && !runner.Capabilities().DisableLogCollection
 	}, func(stdout, stderr string) {
 		runner.SetOutput(taskrunner.Output{Stdout: stdout, Stderr: stderr})
 	}, runner.ProcessEnded, runner.EmitEvent)})
-	if p, job := t.DispatchPayload, r.config.Alloc.Job; p != nil && p.File != "" && (job.Dispatched || len(job.Payload) > 0) {
-		list = append(list, hooks.Entry{Order: hooks.OrderPayload, Hook: hooks.NewDispatchPayload(r.dir, p.File, r.config.Alloc.Job.Payload)})
+	if p, job := t.DispatchPayload, b.config.Alloc.Job; p != nil && p.File != "" && (job.Dispatched || len(job.Payload) > 0) {
+		list = append(list, hooks.Entry{Order: hooks.OrderPayload, Hook: hooks.NewDispatchPayload(b.dir, p.File, b.config.Alloc.Job.Payload)})
 	}
 	return hooks.Sort(append(list,
-		hooks.Entry{Order: hooks.OrderLast, Hook: r.stats[t.Name]},
-		hooks.Entry{Order: hooks.OrderLast, Hook: hooks.NewTaskServices(r.services, t.Name)}))
+		hooks.Entry{Order: hooks.OrderLast, Hook: b.samplers[t.Name]},
+		hooks.Entry{Order: hooks.OrderLast, Hook: hooks.NewTaskServices(b.services.set, t.Name)}))
 }
 
 // taskOptions returns the options for a task directory, based on the driver
 // capabilities that are known so far.
-func (r *Runner) taskOptions(runner *taskrunner.Runner, t *api.Task) allocdir.TaskOptions {
+func taskOptions(runner *taskrunner.Runner, t *api.Task, limits Limits) allocdir.TaskOptions {
 	o := allocdir.TaskOptions{
 		Isolation:  runner.Capabilities().FSIsolation,
 		User:       runner.Task().User,
 		Admitted:   model.AdmittedUsers(t),
-		NomadModes: r.limits.NomadModes,
+		NomadModes: limits.NomadModes,
 	}
 	if t.Resources != nil {
 		o.SecretsMB = value(t.Resources.SecretsMB)
@@ -129,39 +130,27 @@ func (r *Runner) taskOptions(runner *taskrunner.Runner, t *api.Task) allocdir.Ta
 	return o
 }
 
-// restrictDir closes a directory to other accounts if an earlier version left it open
-// and tasks of the allocation may be running.
-func (r *Runner) restrictDir() {
-	var tasks []allocdir.TaskOptions
-	for i, t := range r.config.Alloc.GetTaskGroup().Tasks {
-		tasks = append(tasks, r.taskOptions(r.tasks[i], t))
-	}
-	if err := r.dir.Restrict(tasks); err != nil {
-		r.logger.Error("other accounts of this machine can enter the directory of the allocation", "error", err)
-	}
-}
-
-// hookContext returns the target that ties hooks of a factory to this allocation, or to
-// one of its tasks. before are the hooks that the target had under an earlier agent.
-func (r *Runner) hookContext(task string, emit func(*api.TaskEvent), before map[string]string) hookplugin.Target {
+// target returns the target that ties hooks of a factory to this allocation, or to one of
+// its tasks. before are the hooks that the target had under an earlier agent.
+func (b *hookBuilder) target(task string, emit func(*api.TaskEvent), before map[string]string) hookplugin.Target {
 	return hookplugin.Target{
-		AllocID: r.id, Task: task, Emit: emit, Before: before,
-		AllocJSON: func() ([]byte, error) { return json.Marshal(r.Alloc()) },
+		AllocID: b.config.Alloc.ID, Task: task, Emit: emit, Before: before,
+		AllocJSON: func() ([]byte, error) { return json.Marshal(b.alloc()) },
 	}
 }
 
 // attachments returns the hooks that the allocation had under an earlier agent, with
 // their configurations.
-func (r *Runner) attachments() map[string]string {
-	if r.config.Records == nil {
+func (b *hookBuilder) attachments() map[string]string {
+	if b.config.Records == nil {
 		return nil
 	}
-	return r.config.Records.AllocHooks(r.id)
+	return b.config.Records.AllocHooks(b.config.Alloc.ID)
 }
 
 // keepAttachments stores the attachments of the allocation's own hooks for the next
 // agent.
-func (r *Runner) keepAttachments(list []hooks.Entry) {
+func (b *hookBuilder) keepAttachments(list []hooks.Entry) {
 	var all map[string]string
 	for _, o := range list {
 		if at, ok := o.Hook.(interface{ Attachment() string }); ok {
@@ -171,116 +160,71 @@ func (r *Runner) keepAttachments(list []hooks.Entry) {
 			all[o.Hook.Name()] = at.Attachment()
 		}
 	}
-	for _, t := range r.tasks {
+	for _, t := range b.tasks {
 		t.SetAllocHooks(all)
 	}
 }
 
-// noteHooks records which plugin hooks the allocation needs.
-func (r *Runner) noteHooks(list []hooks.Entry) []hooks.Entry {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.pluginHooks == nil && len(list) > 0 {
-		r.pluginHooks = make(map[string]bool)
-	}
+// addPlugins records which plugin hooks the allocation needs, and returns list.
+func (b *hookBuilder) addPlugins(list []hooks.Entry) []hooks.Entry {
 	for _, o := range list {
-		r.pluginHooks[o.Hook.Name()] = true
-		if d, ok := o.Hook.(healthReporter); ok {
-			r.deciders = append(r.deciders, d)
+		b.hooks.addPlugin(o.Hook.Name())
+		if r, ok := o.Hook.(healthReporter); ok {
+			b.health.addReporter(r)
 		}
 	}
 	return list
 }
 
-// emitToAll adds an event to each task.
-func (r *Runner) emitToAll(e *api.TaskEvent) {
-	r.forEach(func(t *taskrunner.Runner) {
-		copied := *e
-		copied.Details = maps.Clone(e.Details)
-		t.EmitEvent(&copied)
-	})
-}
-
-// attachHooks sets the hooks of the allocation and of its tasks. It is called once,
-// before any hook is called.
-func (r *Runner) attachHooks() {
-	for i, t := range r.config.Alloc.GetTaskGroup().Tasks {
-		r.tasks[i].SetHooks(r.makeTaskHooks(r.tasks[i], t))
-	}
-	list := r.makeHooks()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.hooks = list
-}
-
-// awaitHooks attaches the hooks if New could not, because the hooks were not known yet.
-// It blocks until they are known or live is done.
-func (r *Runner) awaitHooks(live context.Context) {
-	if r.pending == nil {
-		return
-	}
-	if !r.Alloc().ServerTerminalStatus() {
-		r.pending(live, r.emitToAll)
-	}
-	r.attachHooks()
-}
-
-// attached returns the hooks of the allocation, or none until they are known.
-func (r *Runner) attached() []hook.Hook {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.hooks
-}
-
-func (r *Runner) makeHooks() []hook.Hook {
+func (b *hookBuilder) allocHooks() []hook.Hook {
 	first := []hook.Hook{
-		hooks.NewAllocDir(r.dir),
-		hooks.NewMaxRunDuration(func() time.Time { return deadline(r.Alloc()) }, r.exceedMaxRunDuration),
+		hooks.NewAllocDir(b.dir),
+		hooks.NewMaxRunDuration(func() time.Time { return deadline(b.alloc()) }, b.exceedMaxRun),
 	}
-	first = append(first, r.makePrevious()...)
-	health := r.makeHealth()
+	first = append(first, b.previous()...)
+	health := b.health.newHook(b.status)
 	first = append(first, health)
 	var list []hooks.Entry
 	for _, h := range first {
 		list = append(list, hooks.Entry{Order: hooks.OrderFirst, Hook: h})
 	}
-	if factory := r.config.Hooks; factory != nil {
-		pluginHooks := r.noteHooks(factory.AllocHooks(r.config.Alloc, r.hookContext("", r.emitToAll, r.attachments())))
+	if factory := b.config.Hooks; factory != nil {
+		pluginHooks := b.addPlugins(factory.AllocHooks(b.config.Alloc, b.target("", b.tasks.emit, b.attachments())))
 		list = append(list, pluginHooks...)
-		r.keepAttachments(pluginHooks)
+		b.keepAttachments(pluginHooks)
 	}
 	return hooks.Sort(append(list,
-		hooks.Entry{Order: hooks.OrderLast, Hook: r.groupServices},
-		hooks.Entry{Order: hooks.OrderLast, Hook: hooks.NewChecks(r.services)},
+		hooks.Entry{Order: hooks.OrderLast, Hook: b.services.group},
+		hooks.Entry{Order: hooks.OrderLast, Hook: hooks.NewChecks(b.services.set)},
 		hooks.Entry{Order: hooks.OrderLast, Hook: health.AfterUpdate()}))
 }
 
 // makePrevious creates the hooks that take data over from the allocation that this one
 // replaces, unless an earlier agent did that.
-func (r *Runner) makePrevious() []hook.Hook {
-	id := r.config.Alloc.PreviousAllocation
-	if id == "" || r.started {
+func (b *hookBuilder) previous() []hook.Hook {
+	id := b.config.Alloc.PreviousAllocation
+	if id == "" || !b.takeFromPrevious {
 		return nil
 	}
 	var list []hook.Hook
-	if previous := r.config.Previous; previous != nil {
+	if previous := b.config.Previous; previous != nil {
 		list = append(list, hooks.NewAwaitPrevious(func() <-chan struct{} { return previous(id) }))
 	}
-	group := r.config.Alloc.GetTaskGroup()
+	group := b.config.Alloc.GetTaskGroup()
 	disk := group.EphemeralDisk
 	if disk == nil || !value(disk.Sticky) && !value(disk.Migrate) {
 		return list
 	}
-	dir, err := allocdir.New(r.config.AllocDirRoot, id)
+	dir, err := allocdir.New(b.config.AllocDirRoot, id)
 	if err != nil {
-		r.logger.Error("data of the allocation before is left behind", "error", err)
+		b.logger.Error("data of the allocation before is left behind", "error", err)
 		return list
 	}
 	var tasks []string
 	for _, t := range group.Tasks {
 		tasks = append(tasks, t.Name)
 	}
-	return append(list, hooks.NewMigrateDisk(r.dir, dir, tasks, r.logger))
+	return append(list, hooks.NewMigrateDisk(b.dir, dir, tasks, b.logger))
 }
 
 // deadline returns when the allocation must have ended, counted from its creation and
@@ -306,7 +250,7 @@ const (
 	defaultLogSize  = 10 // MB
 )
 
-func (r *Runner) logsOf(t *api.Task) logs.Task {
+func (b *hookBuilder) logsOf(t *api.Task) logs.Task {
 	limits := logs.Limits{MaxFiles: defaultLogFiles, MaxFileSize: defaultLogSize * mebibyte}
 	if c := t.LogConfig; c != nil {
 		if c.MaxFiles != nil {
@@ -316,7 +260,7 @@ func (r *Runner) logsOf(t *api.Task) logs.Task {
 			limits.MaxFileSize = int64(*c.MaxFileSizeMB) * mebibyte
 		}
 	}
-	return logs.Task{AllocID: r.id, Name: t.Name, Dir: r.dir.LogDir(), Stdout: limits, Stderr: limits}
+	return logs.Task{AllocID: b.config.Alloc.ID, Name: t.Name, Dir: b.dir.LogDir(), Stdout: limits, Stderr: limits}
 }
 
 // taskStore stores the records of one task. A nil store discards them.

@@ -105,7 +105,7 @@ func simulate(t *testing.T, random *rand.Rand) {
 		select {
 		case <-h.Done():
 		case <-time.After(10 * time.Minute): // longer than any stop
-			if poststop, ok := h.task("poststop"); !ok || poststop.State().Restarts == 0 {
+			if poststop, ok := h.tasks.named("poststop"); !ok || poststop.State().Restarts == 0 {
 				t.Error("the stop does not end")
 			}
 			h.Kill() // a poststop task may fail and restart for ever

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
 // Stats is the resource usage of an allocation's tasks.
@@ -16,36 +17,36 @@ type Stats struct {
 	Timestamp time.Time                    // time of the newest sample in Total
 }
 
-// Stats returns the latest samples of one task, or of all tasks if task is empty. For
-// an unknown task the result is empty. Samples are taken only while Stats is called
-// regularly, see hooks.Stats: the first call after a pause waits up to two seconds for
-// the drivers.
-func (r *Runner) Stats(ctx context.Context, task string) Stats {
-	samples := make([]*driver.TaskStats, len(r.tasks))
-	var asking sync.WaitGroup
-	for i, t := range r.tasks {
+// samplers holds the hook of each task that samples its resource usage.
+type samplers map[string]*hooks.Stats
+
+// stats implements [Runner.Stats].
+func (s samplers) stats(ctx context.Context, tasks taskSet, task string) Stats {
+	samples := make([]*driver.TaskStats, len(tasks))
+	var calls sync.WaitGroup
+	for i, t := range tasks {
 		if task == "" || t.Name() == task {
-			asking.Go(func() { samples[i] = r.stats[t.Name()].Latest(ctx) })
+			calls.Go(func() { samples[i] = s[t.Name()].Latest(ctx) })
 		}
 	}
-	asking.Wait()
+	calls.Wait()
 
-	s := Stats{Tasks: make(map[string]*driver.TaskStats)}
-	for i, t := range r.tasks {
+	now := Stats{Tasks: make(map[string]*driver.TaskStats)}
+	for i, t := range tasks {
 		sample := samples[i]
 		if sample == nil {
 			continue
 		}
-		s.Tasks[t.Name()] = sample
+		now.Tasks[t.Name()] = sample
 		if !t.Running() {
 			continue
 		}
-		addUsage(&s.Total, sample.Total)
-		if sample.Timestamp.After(s.Timestamp) {
-			s.Timestamp = sample.Timestamp
+		addUsage(&now.Total, sample.Total)
+		if sample.Timestamp.After(now.Timestamp) {
+			now.Timestamp = sample.Timestamp
 		}
 	}
-	return s
+	return now
 }
 
 func addUsage(sum *driver.Usage, u driver.Usage) {

@@ -22,112 +22,153 @@ type stopReason struct {
 	quiet bool
 }
 
-// Stop starts to end the allocation: its tasks are killed in kill order, and its
-// poststop tasks run. It does not block.
-func (r *Runner) Stop() { r.stop(stopReason{}) }
+// stopSequence is the only stop of an allocation. Its methods may be called
+// concurrently.
+type stopSequence struct {
+	tasks   taskSet
+	delay   *shutdownDelay
+	preKill func(context.Context) // calls the PreKill hooks
 
-// Purge is called when the job of the allocation was purged: a task that is being
-// stopped while its driver is unavailable is ended without the driver. It does not
-// block.
-func (r *Runner) Purge() { r.forEach((*taskrunner.Runner).Purge) }
+	requested   chan struct{} // closed by the first request
+	forceKilled chan struct{} // closed by the first forceKill
 
-// skipShutdownDelay skips the shutdown delays of the current or a later stop.
-func (r *Runner) skipShutdownDelay() {
-	r.mu.Lock()
-	closeOnce(r.skipDelay)
-	r.mu.Unlock()
-	r.forEach((*taskrunner.Runner).SkipShutdownDelay)
+	mu     sync.Mutex
+	reason stopReason // valid once requested is closed
+
+	// These functions cancel the contexts that begin returns; nil outside Run.
+	cancelShutdown, cancelKill, cancelStop context.CancelCauseFunc
 }
 
-// Kill ends the allocation without hooks, order or delay; poststop tasks do not run. It
-// does not block.
-func (r *Runner) Kill() {
-	r.mu.Lock()
-	r.decideLocked(stopReason{})
-	closeOnce(r.forceKilled)
-	if r.endGrace != nil {
-		r.endGrace(taskrunner.ErrKilled) // cancels live as well, so that no goroutine starts a graceful stop
+func newStopSequence(tasks taskSet, delay *shutdownDelay, preKill func(context.Context)) *stopSequence {
+	return &stopSequence{
+		tasks: tasks, delay: delay, preKill: preKill,
+		requested: make(chan struct{}), forceKilled: make(chan struct{}),
 	}
-	r.mu.Unlock()
-	r.forEach(func(t *taskrunner.Runner) { t.ForceKill(r.killingEvent(t)) })
 }
 
-// exceedMaxRunDuration sets the client status to complete, whatever the results of the
-// tasks, and stops the allocation without running its poststop tasks.
-func (r *Runner) exceedMaxRunDuration() {
-	r.force(statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
-	r.stop(stopReason{text: model.MaxRunDurationExceeded})
-	r.killPoststop()
+// begin returns three contexts for Run, each derived from the one before. shutdown
+// cancels untilShutdown; forceKill cancels untilKill as well, and a request also
+// untilStop, which is used for everything that precedes the tasks.
+func (s *stopSequence) begin(ctx context.Context) (untilShutdown, untilKill, untilStop context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	untilShutdown, s.cancelShutdown = context.WithCancelCause(context.WithoutCancel(ctx))
+	untilKill, s.cancelKill = context.WithCancelCause(untilShutdown)
+	untilStop, s.cancelStop = context.WithCancelCause(untilKill)
+	if isClosed(s.forceKilled) {
+		s.cancelKill(taskrunner.ErrKilled)
+	}
+	if s.isRequested() {
+		s.cancelStop(taskrunner.ErrKilled)
+	}
+	return untilShutdown, untilKill, untilStop
 }
 
-func (r *Runner) killPoststop() {
-	r.forEach(func(t *taskrunner.Runner) {
+// end releases the contexts that begin has returned.
+func (s *stopSequence) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cancelShutdown(nil) // cancels the derived contexts as well
+	s.cancelShutdown, s.cancelKill, s.cancelStop = nil, nil, nil
+}
+
+// shutdown makes Run return and leave the tasks running.
+func (s *stopSequence) shutdown() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cancelShutdown != nil {
+		s.cancelShutdown(ErrShutdown)
+	}
+}
+
+// request requests the stop. The reason of the first request counts.
+func (s *stopSequence) request(reason stopReason) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requestLocked(reason)
+	if s.cancelStop != nil {
+		s.cancelStop(taskrunner.ErrKilled)
+	}
+}
+
+func (s *stopSequence) requestLocked(reason stopReason) {
+	if !s.isRequested() {
+		s.reason = reason
+		close(s.requested)
+	}
+}
+
+func (s *stopSequence) isRequested() bool { return isClosed(s.requested) }
+
+// forceKill ends all tasks without hooks, order or delay.
+func (s *stopSequence) forceKill() {
+	s.mu.Lock()
+	s.requestLocked(stopReason{})
+	closeOnce(s.forceKilled)
+	if s.cancelKill != nil {
+		s.cancelKill(taskrunner.ErrKilled) // cancels untilStop as well, so that no goroutine starts a graceful stop
+	}
+	s.mu.Unlock()
+	for _, t := range s.tasks {
+		t.ForceKill(s.killingEvent(t))
+	}
+}
+
+func (s *stopSequence) killPoststop() {
+	for _, t := range s.tasks {
 		if t.Task().Stage() == lifecycle.PoststopTask {
-			t.Kill(r.killingEvent(t))
+			t.Kill(s.killingEvent(t))
 		}
-	})
-}
-
-// stop starts the only stop of an allocation. The first reason counts.
-func (r *Runner) stop(reason stopReason) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.decideLocked(reason)
-	if r.endLive != nil {
-		r.endLive(taskrunner.ErrKilled)
 	}
 }
-
-func (r *Runner) decideLocked(reason stopReason) {
-	if !isClosed(r.stopping) {
-		r.reason = reason
-		close(r.stopping)
-	}
-}
-
-func (r *Runner) isStopping() bool { return isClosed(r.stopping) }
 
 // killingEvent returns the event that the stop adds to a task that it kills.
-func (r *Runner) killingEvent(t *taskrunner.Runner) *api.TaskEvent {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.reason.quiet {
+func (s *stopSequence) killingEvent(t *taskrunner.Runner) *api.TaskEvent {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reason.quiet {
 		return nil
 	}
-	if r.reason.text != "" {
-		return model.EventKillingReason(r.reason.text, false)
+	if s.reason.text != "" {
+		return model.EventKillingReason(s.reason.text, false)
 	}
 	return model.EventKilling(t.Task().KillTimeout)
 }
 
-// stopTasks kills the tasks for a requested stop; it does nothing when the agent shuts
-// down instead. It reports whether it has called the PreKill hooks. grace is canceled
-// by Kill and by the agent's shutdown.
-func (r *Runner) stopTasks(grace context.Context) (preKilled bool) {
-	if !r.isStopping() {
+// emitReason adds the event with the reason of the stop to the live tasks.
+func (s *stopSequence) emitReason() {
+	s.mu.Lock()
+	why := s.reason.why
+	s.mu.Unlock()
+	if why == nil {
+		return
+	}
+	for _, t := range s.tasks {
+		if t.Task().Stage() != lifecycle.PoststopTask && t.State().State != model.TaskDead {
+			t.EmitEvent(why())
+		}
+	}
+}
+
+// run kills the tasks in kill order for a requested stop; it does nothing when the agent
+// shuts down instead. It reports whether it has called the PreKill hooks. It blocks
+// until the tasks have ended or the agent shuts down.
+func (s *stopSequence) run(untilKill context.Context) (preKilled bool) {
+	if !s.isRequested() {
 		return false
 	}
-	r.mu.Lock()
-	why := r.reason.why
-	r.mu.Unlock()
-	if why != nil {
-		r.forEach(func(t *taskrunner.Runner) {
-			if t.Task().Stage() != lifecycle.PoststopTask && t.State().State != model.TaskDead {
-				t.EmitEvent(why())
-			}
-		})
-	}
-	r.preKill(grace)
-	r.awaitShutdownDelay(grace)
-	for _, wave := range killOrder(r.tasks) {
-		if errors.Is(context.Cause(grace), ErrShutdown) {
+	s.emitReason()
+	s.preKill(untilKill)
+	s.delay.wait(untilKill)
+	for _, wave := range s.tasks.killOrder() {
+		if errors.Is(context.Cause(untilKill), ErrShutdown) {
 			return true
 		}
 		for _, t := range wave {
-			if isClosed(r.forceKilled) {
-				t.ForceKill(r.killingEvent(t))
+			if isClosed(s.forceKilled) {
+				t.ForceKill(s.killingEvent(t))
 			} else {
-				t.Kill(r.killingEvent(t))
+				t.Kill(s.killingEvent(t))
 			}
 		}
 		for _, t := range wave {
@@ -140,32 +181,37 @@ func (r *Runner) stopTasks(grace context.Context) (preKilled bool) {
 	return true
 }
 
-// awaitShutdownDelay gives the clients of the group's services time to notice the
-// deregistration.
-func (r *Runner) awaitShutdownDelay(ctx context.Context) {
-	delay := r.Alloc().GetTaskGroup().ShutdownDelay
-	if delay == nil || *delay == 0 {
+// shutdownDelay is the shutdown_delay of the group. It gives the clients of the group's
+// services time to notice the deregistration.
+type shutdownDelay struct {
+	length     func() time.Duration // length returns the delay of the current version of the allocation
+	tasksEnded chan struct{}        // closed by Run when all task runners have returned
+
+	once    sync.Once
+	skipped chan struct{} // closed by the first skip
+}
+
+func newShutdownDelay(length func() time.Duration) *shutdownDelay {
+	return &shutdownDelay{length: length, tasksEnded: make(chan struct{}), skipped: make(chan struct{})}
+}
+
+// wait blocks for the delay. It returns early when the delay is skipped, when all tasks
+// have ended, and when ctx is done.
+func (d *shutdownDelay) wait(ctx context.Context) {
+	length := d.length()
+	if length == 0 {
 		return
 	}
 	select {
-	case <-time.After(*delay):
-	case <-r.skipDelay:
-	case <-r.tasksEnded:
+	case <-time.After(length):
+	case <-d.skipped:
+	case <-d.tasksEnded:
 	case <-ctx.Done():
 	}
 }
 
-// forEachParallel calls f concurrently for each task of a wave, and returns the joined
-// errors.
-func forEachParallel(wave []*taskrunner.Runner, f func(*taskrunner.Runner) error) error {
-	errs := make([]error, len(wave))
-	var wg sync.WaitGroup
-	for i, t := range wave {
-		wg.Go(func() { errs[i] = f(t) })
-	}
-	wg.Wait()
-	return errors.Join(errs...)
-}
+// skip ends the current wait, and all later ones at once.
+func (d *shutdownDelay) skip() { d.once.Do(func() { close(d.skipped) }) }
 
 // closeOnce closes c unless it is closed. All callers must hold the same lock.
 func closeOnce(c chan struct{}) {
@@ -180,5 +226,23 @@ func isClosed(c <-chan struct{}) bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// afterDone calls f in a goroutine of its own when ctx is done. The returned function
+// must be called once: it prevents the call of f, or blocks until f has returned. It
+// reports whether f was called.
+func afterDone(ctx context.Context, f func()) (wait func() bool) {
+	returned := make(chan struct{})
+	prevent := context.AfterFunc(ctx, func() {
+		defer close(returned) // even if f does not return normally
+		f()
+	})
+	return func() bool {
+		if prevent() {
+			return false
+		}
+		<-returned
+		return true
 	}
 }

@@ -3,7 +3,9 @@ package allocrunner
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
@@ -11,13 +13,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// updates holds the newest version of the allocation that is not applied yet.
+// updates applies newer versions of the allocation, one at a time.
 type updates struct {
+	alloc   *atomic.Pointer[api.Allocation] // current version; only apply replaces it
+	tasks   taskSet
+	envs    *environments
+	limits  Limits
+	onApply func(context.Context) // onApply calls the Update hooks
+	stop    func()                // stop requests the stop of the allocation
+	logger  hclog.Logger
+
 	ready chan struct{} // holds a tick when next is set
 	last  chan struct{} // closed when put receives a version that stops the allocation
 
 	mu   sync.Mutex
-	next *api.Allocation
+	next *api.Allocation // newest version that is not applied yet
 }
 
 // put replaces a waiting version unless the waiting version is newer.
@@ -44,30 +54,21 @@ func (u *updates) take() *api.Allocation {
 	return alloc
 }
 
-// Update passes a newer version of the allocation. It does not block. A version that is
-// desired to stop stops the tasks. Versions may be skipped, but none is applied after a
-// newer version. The caller must not change the version afterwards.
-func (r *Runner) Update(alloc *api.Allocation) {
-	if alloc.DesiredTransition.ShouldIgnoreShutdownDelay() {
-		r.skipShutdownDelay()
-	}
-	r.updates.put(alloc)
-}
-
-func (r *Runner) applyUpdate(ctx context.Context) {
-	if alloc := r.updates.take(); alloc != nil {
-		r.apply(ctx, alloc)
+// applyNext applies the newest version, if it is not applied yet.
+func (u *updates) applyNext(ctx context.Context) {
+	if alloc := u.take(); alloc != nil {
+		u.apply(ctx, alloc)
 	}
 }
 
-func (r *Runner) apply(ctx context.Context, alloc *api.Allocation) {
-	old := r.Alloc()
+func (u *updates) apply(ctx context.Context, alloc *api.Allocation) {
+	old := u.alloc.Load()
 	if alloc.AllocModifyIndex < old.AllocModifyIndex {
 		return
 	}
 	group := alloc.GetTaskGroup()
 	if group == nil {
-		r.logger.Error("update ignored: its job lacks the group", "group", alloc.TaskGroup)
+		u.logger.Error("update ignored: its job lacks the group", "group", alloc.TaskGroup)
 		return
 	}
 	step := failpoint.UpdateInPlace
@@ -75,32 +76,30 @@ func (r *Runner) apply(ctx context.Context, alloc *api.Allocation) {
 		step = failpoint.UpdateStop
 	}
 	failpoint.Hit(step, failpoint.Before)
-	r.mu.Lock()
-	r.alloc = alloc
-	r.mu.Unlock()
-	tasks := make([]taskrunner.Task, len(r.tasks))
-	missing := make([]error, len(r.tasks))
-	for i, t := range r.tasks {
-		if tasks[i], missing[i] = taskOf(alloc, group, t.Name(), r.limits); missing[i] == nil {
-			r.envs[t.Name()].SetAlloc(envAlloc(alloc), envTask(alloc, group, t.Name()))
+	u.alloc.Store(alloc)
+	tasks := make([]taskrunner.Task, len(u.tasks))
+	missing := make([]error, len(u.tasks))
+	for i, t := range u.tasks {
+		if tasks[i], missing[i] = taskOf(alloc, group, t.Name(), u.limits); missing[i] == nil {
+			u.envs.setAlloc(alloc, t.Name())
 		}
 	}
 	update := (*taskrunner.Runner).SetTask // a stop calls its own hooks, so Update hooks are not called
 	if !alloc.ServerTerminalStatus() {
 		update = (*taskrunner.Runner).Update
-		r.updateHooks(ctx) // after the environments are set
+		u.onApply(ctx) // after the environments are set
 	}
 	failpoint.Hit(step, failpoint.During)
-	for i, t := range r.tasks {
+	for i, t := range u.tasks {
 		if err := missing[i]; err != nil {
-			r.logger.Error("task killed", "task", t.Name(), "error", err)
+			u.logger.Error("task killed", "task", t.Name(), "error", err)
 			t.Kill(model.EventKillingReason("update missing task", true))
 			continue
 		}
 		update(t, tasks[i])
 	}
 	if alloc.ServerTerminalStatus() && !old.ServerTerminalStatus() {
-		r.Stop()
+		u.stop()
 	}
 	failpoint.Hit(step, failpoint.After)
 }

@@ -41,8 +41,6 @@ func findTask(group *api.TaskGroup, name string) (*api.Task, error) {
 	return nil, fmt.Errorf("group %q has no task %q", value(group.Name), name)
 }
 
-func (r *Runner) forHooks() hook.Alloc { return hookAlloc(r.Alloc()) }
-
 func hookAlloc(a *api.Allocation) hook.Alloc {
 	return hook.Alloc{
 		ID:        a.ID,

@@ -1,0 +1,221 @@
+package allocrunner
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/health"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/services"
+)
+
+// Health is the health of an allocation for its deployment. The caller copies Healthy
+// and Time to the DeploymentStatus of the allocation as long as DeploymentID matches.
+// The node does not decide about canaries.
+type Health struct {
+	DeploymentID string // empty for an allocation without a deployment
+	Healthy      bool
+	Time         time.Time
+}
+
+// healthTracker records the health of the current version of an allocation. Its methods
+// may be called concurrently.
+type healthTracker struct {
+	alloc   func() *api.Allocation // alloc returns the current version of the allocation
+	tasks   taskSet
+	checks  func() (results []services.Result, ready bool, changed <-chan struct{})
+	stopped func() bool // stopped reports whether a stop was requested
+	changes *changes
+	created time.Time // see startedAt
+	logger  hclog.Logger
+
+	mu        sync.Mutex
+	verdict   *Health          // nil until known
+	reporters []healthReporter // hooks that may decide about the health
+	reports   hookReports
+}
+
+// healthReporter is a hook that may decide about the health of the allocation.
+type healthReporter interface {
+	Name() string
+	ReportsHealth() bool
+}
+
+// hookReports are the hooks' reports about the health of one version of the allocation.
+type hookReports struct {
+	deployment string // deployment of the version
+	byHook     map[string]health.Hook
+}
+
+// addReporter adds a hook that may decide about the health.
+func (h *healthTracker) addReporter(r healthReporter) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reporters = append(h.reporters, r)
+}
+
+// setHookHealth implements [Runner.SetHookHealth].
+func (h *healthTracker) setHookHealth(name string, healthy bool, reason string) {
+	h.mu.Lock()
+	// The version is read under the lock, so that a report about an earlier version
+	// never replaces the reports about a later one.
+	if deployment := h.alloc().DeploymentID; h.reports.byHook == nil || h.reports.deployment != deployment {
+		h.reports = hookReports{deployment, make(map[string]health.Hook)}
+	}
+	if !h.reports.byHook[name].Unhealthy {
+		h.reports.byHook[name] = health.Hook{Name: name, Healthy: healthy, Unhealthy: !healthy, Reason: reason}
+	}
+	h.mu.Unlock()
+	h.changes.notify()
+}
+
+// hookHealth returns the health reports of the hooks, and an empty report for each hook
+// that has not reported yet.
+func (h *healthTracker) hookHealth() (list []health.Hook) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	reports := make(map[string]health.Hook)
+	if h.reports.deployment == h.alloc().DeploymentID {
+		maps.Copy(reports, h.reports.byHook)
+	}
+	for _, r := range h.reporters {
+		if _, reported := reports[r.Name()]; !reported && r.ReportsHealth() {
+			reports[r.Name()] = health.Hook{Name: r.Name()}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(reports)) {
+		list = append(list, reports[name])
+	}
+	return list
+}
+
+// newHook returns the hook that watches the health of the allocation. status returns the
+// current status of the allocation.
+func (h *healthTracker) newHook(status func() Update) *hooks.Health {
+	var reconciled <-chan struct{}
+	return hooks.NewHealth(hooks.HealthConfig{
+		Params: func() (health.Params, bool) {
+			alloc := h.alloc()
+			if h.of(alloc) != nil || alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil {
+				return health.Params{}, false
+			}
+			return healthParams(alloc)
+		},
+		Look: func() (health.Snapshot, <-chan struct{}, <-chan struct{}) {
+			if reconciled == nil || isClosed(reconciled) {
+				reconciled = h.changes.reconciled()
+			}
+			snapshot, checks := h.snapshot(status())
+			return snapshot, reconciled, checks
+		},
+		Decided: h.set,
+	})
+}
+
+// snapshot returns the inputs of the health decision for a status of the allocation, and
+// a channel that is closed when check results change.
+func (h *healthTracker) snapshot(status Update) (health.Snapshot, <-chan struct{}) {
+	alloc := h.alloc()
+	s := health.Snapshot{
+		Now:      time.Now(),
+		Stopping: alloc.ServerTerminalStatus() || h.stopped(),
+		Failed:   status.ClientStatus == api.AllocClientStatusFailed,
+		Hooks:    h.hookHealth(),
+	}
+	for _, t := range h.tasks {
+		task, state := t.Task(), status.TaskStates[t.Name()]
+		s.Tasks = append(s.Tasks, health.Task{
+			Name:    task.Name,
+			Hook:    task.Hook,
+			Sidecar: task.Sidecar,
+			Pending: state.State == model.TaskPending,
+			Dead:    state.State == model.TaskDead || !state.FinishedAt.IsZero(),
+			Failed:  state.Failed,
+			Started: startedAt(state, h.created),
+		})
+	}
+	results, ready, changed := h.checks()
+	s.Missing = !ready && hasChecks(alloc)
+	for _, c := range results {
+		s.Checks = append(s.Checks, health.Check{
+			Task:      c.Task,
+			Service:   c.Service,
+			Name:      c.Check,
+			Readiness: c.Readiness(),
+			Passing:   c.Status == services.StatusSuccess,
+			Pending:   c.Began.IsZero(),
+			Output:    c.Output,
+			Began:     c.Began,
+			Since:     c.Since,
+		})
+	}
+	return s, changed
+}
+
+// startedAt returns when a task was last started. A time in the future was stored by an
+// earlier agent whose clock was ahead; the task has then run at least as long as its
+// runner exists, so startedAt returns the time at which the runner was created.
+func startedAt(s *api.TaskState, created time.Time) time.Time {
+	if s.StartedAt.After(time.Now()) {
+		return created
+	}
+	return s.StartedAt
+}
+
+// set records a verdict. An allocation that was stopped before it was healthy counts as
+// unhealthy in its deployment, without an event.
+func (h *healthTracker) set(v health.Verdict) {
+	deployment := h.alloc().DeploymentID
+	if v.State == health.Stopped && deployment == "" {
+		return
+	}
+	h.mu.Lock()
+	h.verdict = &Health{DeploymentID: deployment, Healthy: v.State == health.Healthy, Time: time.Now()}
+	h.mu.Unlock()
+	if v.State == health.Unhealthy && deployment != "" {
+		h.logger.Info("alloc unhealthy", "deployment_id", deployment)
+		for _, t := range h.tasks {
+			if reason := v.Why[t.Name()]; reason != "" {
+				t.EmitEvent(model.EventAllocUnhealthy(reason))
+			}
+		}
+	}
+	h.changes.notify()
+}
+
+// of returns the recorded health of a version of the allocation, or nil.
+func (h *healthTracker) of(alloc *api.Allocation) *Health {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ofLocked(alloc)
+}
+
+func (h *healthTracker) ofLocked(alloc *api.Allocation) *Health {
+	if h.verdict == nil || h.verdict.DeploymentID != alloc.DeploymentID {
+		return nil
+	}
+	return h.verdict
+}
+
+// reported returns the health of an allocation with a client status. An allocation that
+// failed before its health was watched is unhealthy.
+func (h *healthTracker) reported(clientStatus string) *Health {
+	alloc := h.alloc()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if v := h.ofLocked(alloc); v != nil {
+		return v
+	}
+	known := alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil
+	if clientStatus != api.AllocClientStatusFailed || alloc.DeploymentID == "" || known {
+		return nil
+	}
+	h.verdict = &Health{DeploymentID: alloc.DeploymentID, Time: time.Now()}
+	return h.verdict
+}

@@ -1,0 +1,86 @@
+package allocrunner
+
+import (
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// Update is the complete status of an allocation, not a difference to the previous
+// update.
+type Update struct {
+	AllocID           string
+	ClientStatus      string
+	ClientDescription string
+	TaskStates        map[string]*api.TaskState
+	NetworkStatus     *api.AllocNetworkStatus
+	Health            *Health // nil until known
+	Time              time.Time
+}
+
+// Terminal reports whether the client status is final. The runner may still be killing
+// tasks or running poststop tasks. Only the end of Run means that nothing remains to be
+// done.
+func (u Update) Terminal() bool {
+	return u.ClientStatus == api.AllocClientStatusComplete || u.ClientStatus == api.AllocClientStatusFailed
+}
+
+// clientStatus aggregates the states of the tasks to the status of the allocation. Its
+// methods may be called concurrently.
+type clientStatus struct {
+	allocID  string
+	network  *api.AllocNetworkStatus
+	snapshot func() snapshot                   // snapshot returns the current states of the tasks
+	health   func(clientStatus string) *Health // health returns the health for a client status
+	changes  *changes
+
+	mu       sync.Mutex
+	override statusOverride
+}
+
+// statusOverride is a client status that task states cannot change.
+type statusOverride struct {
+	status, description string
+}
+
+// current returns the current status of the allocation.
+func (c *clientStatus) current() Update { return c.rollUp(c.snapshot().states) }
+
+// rollUp aggregates the states of the tasks. An override has priority over the states of
+// the tasks. The update owns the states.
+func (c *clientStatus) rollUp(states map[string]*api.TaskState) Update {
+	u := Update{AllocID: c.allocID, TaskStates: states, NetworkStatus: c.network, Time: time.Now()}
+	u.ClientStatus, u.ClientDescription = model.ClientStatus(states)
+	if override := c.forced(); override.status != "" {
+		u.ClientStatus, u.ClientDescription = override.status, override.description
+	}
+	u.Health = c.health(u.ClientStatus)
+	if u.Terminal() {
+		for _, t := range states {
+			if t.FinishedAt.IsZero() {
+				t.FinishedAt = u.Time
+			}
+		}
+	}
+	return u
+}
+
+func (c *clientStatus) forced() statusOverride {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.override
+}
+
+// force sets the client status permanently. The first call counts, but exceeding
+// max_run_duration overrides an earlier status.
+func (c *clientStatus) force(f statusOverride) {
+	c.mu.Lock()
+	if c.override.status == "" || f.description == model.MaxRunDurationExceeded {
+		c.override = f
+	}
+	c.mu.Unlock()
+	c.changes.notify()
+}

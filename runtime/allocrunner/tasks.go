@@ -1,0 +1,137 @@
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
+	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
+)
+
+// taskSet holds runners of tasks, in the order of the job.
+type taskSet []*taskrunner.Runner
+
+// named returns the runner of one task.
+func (s taskSet) named(name string) (*taskrunner.Runner, bool) {
+	for _, t := range s {
+		if t.Name() == name {
+			return t, true
+		}
+	}
+	return nil, false
+}
+
+// running returns the named task, or all running tasks if name is empty. It fails if no
+// such task runs.
+func (s taskSet) running(name string) (list taskSet, err error) {
+	err = ErrTaskNotFound
+	for _, t := range s {
+		if name != "" && t.Name() != name {
+			continue
+		}
+		err = ErrNotRunning
+		if t.Running() {
+			list = append(list, t)
+		}
+	}
+	if len(list) > 0 {
+		return list, nil
+	}
+	return nil, err
+}
+
+// emit adds an event to each task.
+func (s taskSet) emit(e *api.TaskEvent) {
+	for _, t := range s {
+		copied := *e
+		copied.Details = maps.Clone(e.Details)
+		t.EmitEvent(&copied)
+	}
+}
+
+// forEachParallel calls f concurrently for each task, and returns the joined errors.
+func (s taskSet) forEachParallel(f func(*taskrunner.Runner) error) error {
+	errs := make([]error, len(s))
+	var calls sync.WaitGroup
+	for i, t := range s {
+		calls.Go(func() { errs[i] = f(t) })
+	}
+	calls.Wait()
+	return errors.Join(errs...)
+}
+
+// prepare fetches from the drivers the data that task setup needs, except for tasks
+// that will never run again. A driver that is unavailable is asked again when its task
+// starts.
+func (s taskSet) prepare(ctx context.Context) error {
+	return s.forEachParallel(func(t *taskrunner.Runner) error {
+		if t.Completed() {
+			return nil
+		}
+		if err := t.Prepare(ctx); err != nil && !taskrunner.Temporary(err) {
+			return fmt.Errorf("failed creating runner for task %q: %w", t.Name(), err)
+		}
+		return nil
+	})
+}
+
+// ended reports whether each task has ended for good, including its destroy.
+func (s taskSet) ended() bool {
+	return !slices.ContainsFunc(s, func(t *taskrunner.Runner) bool { return !isClosed(t.Done()) })
+}
+
+// killOrder returns the tasks in the order in which they are stopped: the leader, then
+// the other tasks, then the sidecars that those may still need. A wave is stopped when
+// the wave before it has ended. Poststop tasks are in no wave: they start when all
+// waves have ended.
+func (s taskSet) killOrder() []taskSet {
+	order := make([]taskSet, 3)
+	for _, t := range s {
+		switch task := t.Task(); {
+		case task.Stage() == lifecycle.PoststopTask:
+		case task.Leader:
+			order[0] = append(order[0], t)
+		case task.Stage().Sidecar():
+			order[2] = append(order[2], t)
+		default:
+			order[1] = append(order[1], t)
+		}
+	}
+	return order
+}
+
+// views returns what evaluateTasks needs to know about tasks in the given states.
+func (s taskSet) views(states map[string]*api.TaskState) []taskView {
+	views := make([]taskView, len(s))
+	for i, t := range s {
+		task, state := t.Task(), states[t.Name()]
+		views[i] = taskView{t.Name(), task.Stage(), task.Leader, lifecycle.StateOf(state.State, state.Failed)}
+	}
+	return views
+}
+
+// snapshot returns copies of the task states. The caller owns them.
+func (s taskSet) snapshot() snapshot {
+	now := snapshot{states: make(map[string]*api.TaskState, len(s)), killed: make(map[string]bool)}
+	for _, t := range s {
+		state, killed := t.Snapshot()
+		now.states[t.Name()] = state
+		if killed {
+			now.killed[t.Name()] = true
+		}
+	}
+	return now
+}
+
+// snapshot contains the states of all tasks at one time.
+type snapshot struct {
+	states map[string]*api.TaskState
+	killed map[string]bool   // tasks that were killed since their last start
+	reruns map[string]string // tasks that must run again, with the tasks that cause it; see gates.snapshot
+}
