@@ -238,30 +238,12 @@ func (c *orphanCleaner) clearOne(ctx context.Context, up drivers, o orphan) erro
 	slices.Sort(tasks)
 	for _, task := range slices.Compact(tasks) {
 		local, known, err := records.TaskLocal(o.id, task)
-		start, handle := local.StartID, local.Handle
-		if d := local.Destroy; d != nil {
-			start, handle = d.ID, d.Handle
-		}
+		starts := local.Starts()
 		if err != nil || !known {
-			start = o.id + "/" + task + "/" + driver.WildcardStart
+			starts = []state.PendingDestroy{{ID: o.id + "/" + task + "/" + driver.WildcardStart}}
 		}
-		if start == "" {
-			continue
-		}
-		// The driver of the task is not recorded, so each driver is called; the
-		// others do not find the task.
-		for name := range up.Drivers() {
-			d, err := up.Driver(ctx, name)
-			if err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			if !c.rebooted && handle != nil && d.RecoverTask(ctx, handle) != nil {
-				continue
-			}
-			if err := d.DestroyTask(ctx, start, true); err != nil {
-				c.logger.Debug("orphan is not a task of this driver", "driver", name, "task", task, "error", err)
-			}
+		for _, start := range starts {
+			errs = append(errs, c.destroy(ctx, up, start))
 		}
 	}
 	if !o.known || o.leaving {
@@ -280,6 +262,26 @@ func (c *orphanCleaner) clearOne(ctx context.Context, up drivers, o orphan) erro
 		return fmt.Errorf("clear what is left of alloc %s: %w", o.id, err)
 	}
 	return nil
+}
+
+// destroy destroys a start. Its driver is not recorded, so each driver is called; the
+// others do not find the task.
+func (c *orphanCleaner) destroy(ctx context.Context, up drivers, start state.PendingDestroy) error {
+	var errs []error
+	for name := range up.Drivers() {
+		d, err := up.Driver(ctx, name)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if !c.rebooted && start.Handle != nil && d.RecoverTask(ctx, start.Handle) != nil {
+			continue
+		}
+		if err := d.DestroyTask(ctx, start.ID, true); err != nil {
+			c.logger.Debug("orphan is not a task of this driver", "driver", name, "task_id", start.ID, "error", err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // closeEnded denies other accounts access to the directories of ended allocations,

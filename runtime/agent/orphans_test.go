@@ -1,16 +1,19 @@
 package agent
 
 import (
+	"context"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/launch"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
@@ -314,5 +317,64 @@ func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
 	c.clear(t.Context(), supervisor.New(supervisor.Config{Logger: c.logger}))
 	if _, err := os.Stat(filepath.Join(c.allocs, "gone")); err == nil {
 		t.Error("its directory is left")
+	}
+}
+
+// recordingDriver records the ids that it must destroy.
+type recordingDriver struct {
+	driver.Driver
+	destroyed []string
+}
+
+func (d *recordingDriver) RecoverTask(context.Context, *driver.Handle) error { return nil }
+
+func (d *recordingDriver) DestroyTask(_ context.Context, id string, _ bool) error {
+	d.destroyed = append(d.destroyed, id)
+	return nil
+}
+
+// oneDriver is the only driver of a node.
+type oneDriver struct{ *recordingDriver }
+
+func (o oneDriver) Drivers() map[string]supervisor.Info {
+	return map[string]supervisor.Info{"recording": {}}
+}
+
+func (o oneDriver) Driver(context.Context, string) (driver.Driver, error) {
+	return o.recordingDriver, nil
+}
+
+func TestEachStartOfAnOrphanIsDestroyed(t *testing.T) {
+	handle := func(id string) *driver.Handle { return &driver.Handle{Config: &driver.TaskConfig{ID: id}} }
+	for _, tt := range []struct {
+		local state.LocalState
+		want  string
+	}{
+		{state.LocalState{}, ""},
+		{state.LocalState{StartID: "1"}, "1"},
+		{state.LocalState{StartID: "1", Handle: handle("1")}, "1"},
+		{state.LocalState{StartID: "1", Handle: handle("1"), Exit: &state.Exit{}, NextStartID: "2"}, "1 2"},
+		{state.LocalState{Destroy: &state.PendingDestroy{ID: "1", Next: &state.PendingDestroy{ID: "2"}}}, "1 2"},
+	} {
+		dir := t.TempDir()
+		s := openStore(t, filepath.Join(dir, "state.db"))
+		defer s.Close()
+		put := func(f func(*store.Txn)) {
+			t.Helper()
+			if _, err := s.Update(t.Context(), func(tx *store.Txn) error { f(tx); return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "gone", Job: &api.Job{}}) })
+		if err := s.PutTask("gone", "web", tt.local, &api.TaskState{}, state.Sync)(); err != nil {
+			t.Fatal(err)
+		}
+		put(func(tx *store.Txn) { tx.DeleteAllocation("gone") })
+		c := &orphanCleaner{logger: hclog.NewNullLogger(), allocs: filepath.Join(dir, allocDir), store: s}
+		d := &recordingDriver{}
+		c.clear(t.Context(), oneDriver{d})
+		if got := strings.Join(d.destroyed, " "); got != tt.want {
+			t.Errorf("%+v: destroyed %q, want %q", tt.local, got, tt.want)
+		}
 	}
 }

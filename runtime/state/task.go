@@ -98,8 +98,23 @@ type PendingDestroy struct {
 	// should have started the task has exited, and the driver does not search for
 	// tasks.
 	Uncertain bool
-	// Next is destroyed after this start; nil if there is none.
+	// Next, which has no handle, is destroyed after this start; nil if there is none.
 	Next *PendingDestroy
+}
+
+// Starts returns the starts of which processes may be left, in the order in which the
+// driver must destroy them.
+func (s *LocalState) Starts() (starts []PendingDestroy) {
+	for d := s.Destroy; d != nil; d = d.Next {
+		starts = append(starts, *d)
+	}
+	if s.Destroy == nil && s.StartID != "" {
+		starts = append(starts, PendingDestroy{ID: s.StartID, Handle: s.Handle})
+	}
+	if s.NextStartID != "" {
+		starts = append(starts, PendingDestroy{ID: s.NextStartID})
+	}
+	return starts
 }
 
 // SetHook sets the response of a hook. It replaces the map instead of changing it,
