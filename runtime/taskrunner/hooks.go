@@ -243,7 +243,7 @@ func (r *Runner) exitedHooks(forceKillCtx context.Context) bool {
 		}
 	})()
 	exit := r.local.Exit
-	next := r.predict(exit.Outcome())
+	next := r.restarts.predict(exit.Outcome())
 	request := hook.TaskExitedRequest{
 		Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Exit: exit.Result(), WillRestart: next.Action == restart.Restart,
 	}

@@ -42,7 +42,7 @@ func (r *Runner) restore(was Restored) {
 		r.setCapabilities(c)
 	}
 	if !r.local.Restart.WindowStart.IsZero() {
-		r.tracker.Resume(r.local.Restart)
+		r.restarts.tracker.Resume(r.local.Restart)
 	}
 	if r.local.Handle != nil && r.local.Exit == nil { // Exit includes the request already
 		r.records.restartReq = r.local.RestartRequest
@@ -238,9 +238,9 @@ func (r *Runner) resume(forceKillCtx context.Context) (restart.Decision, bool) {
 		if !r.exitedHooks(forceKillCtx) {
 			return restart.Decision{}, false
 		}
-		return r.decide(exit.Outcome()), true
+		return r.restarts.decide(exit.Outcome()), true
 	}
-	return restart.Decision{Action: restart.Restart, Delay: r.tracker.Remaining(time.Now())}, true
+	return restart.Decision{Action: restart.Restart, Delay: r.restarts.tracker.Remaining(time.Now())}, true
 }
 
 // takeOver does for a recovered process what start does for a new one. It emits the
@@ -251,8 +251,7 @@ func (r *Runner) takeOver(killCtx context.Context, p *process) {
 	}
 	r.logger.Info("task taken over", "task_id", p.id())
 	if r.State().State != model.TaskRunning {
-		r.tracker.Started()
-		r.local.Restart = r.tracker.State()
+		r.restarts.started()
 		r.records.transition(state.Grouped, model.TaskRunning, model.EventStarted())
 	}
 }

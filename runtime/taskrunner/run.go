@@ -37,7 +37,7 @@ func (r *Runner) Run(ctx context.Context) {
 		if ctx.Err() == nil {
 			r.records.transition(state.Async, model.TaskDead, nil)
 			r.destroyer.during(killCtx, func() { again = r.isRevived(killCtx) })
-			again = again && r.decideRevival()
+			again = again && r.restarts.revive()
 		}
 	}
 	if r.local.Destroy != nil {
@@ -80,7 +80,7 @@ func (r *Runner) runLoop(killCtx, forceKillCtx context.Context) {
 		if !ended {
 			return
 		}
-		next = r.decide(outcome)
+		next = r.restarts.decide(outcome)
 	}
 }
 
@@ -182,7 +182,7 @@ func (r *Runner) ended(killCtx, forceKillCtx context.Context, p *process) (resta
 			event = model.EventDriver(unknownText(result.Err), nil, time.Time{})
 		}
 		// With the id in this record, a start that follows at once needs no write before it.
-		if next := r.predict(r.local.Exit.Outcome()); !result.lost && next.Action == restart.Restart && next.Delay == 0 {
+		if next := r.restarts.predict(r.local.Exit.Outcome()); !result.lost && next.Action == restart.Restart && next.Delay == 0 {
 			r.local.NextStartID = newStartID(r.alloc.ID, r.name)
 		}
 		model.AppendTaskEvent(s, event, time.Now())
@@ -208,45 +208,6 @@ func (r *Runner) ended(killCtx, forceKillCtx context.Context, p *process) (resta
 	r.clearProcess()
 	told := r.exitedHooks(forceKillCtx)
 	return r.local.Exit.Outcome(), told
-}
-
-// predict predicts the result of decide, without the jitter of the delay. A kill, a
-// request or another version of the task may change the result.
-func (r *Runner) predict(outcome restart.Outcome) restart.Decision {
-	outcome.Killed = r.kill.requested()
-	tracker := restart.New(r.Task().Restart, time.Now(), func(int64) int64 { return 0 })
-	tracker.Resume(r.tracker.State())
-	return tracker.Next(time.Now(), outcome)
-}
-
-// decide applies the restart policy and records its decision. If that record is lost,
-// the next agent decides again, because the exit is stored.
-func (r *Runner) decide(outcome restart.Outcome) restart.Decision {
-	outcome.Killed = r.kill.requested()
-	r.tracker.SetPolicy(r.Task().Restart)
-	decision := r.tracker.Next(time.Now(), outcome)
-	r.local.Restart = r.tracker.State()
-	next := r.local.NextStartID
-	if decision.Action != restart.Restart || decision.Delay > 0 || r.local.Destroy != nil {
-		next = ""
-	}
-	r.local.StartID, r.local.NextStartID, r.local.Handle, r.local.Network, r.local.Exit = next, "", nil, nil, nil
-
-	switch decision.Action {
-	case restart.Finish:
-		r.records.transition(state.Async, model.TaskDead, nil)
-	case restart.Kill:
-		r.records.transition(state.Async, model.TaskDead, r.kill.event())
-	case restart.GiveUp:
-		r.logger.Info("not restarting", "reason", decision.Reason)
-		r.records.transition(state.Async, model.TaskDead, model.EventNotRestarting(decision.Reason))
-	case restart.Restart:
-		r.logger.Info("restarting", "reason", decision.Reason, "delay", decision.Delay)
-		point := failpoint.Enter(failpoint.RestartDelay)
-		r.records.transition(state.Async, model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
-		point.Leave()
-	}
-	return decision
 }
 
 // dropUnusedID removes the stored id of a start that was not attempted, so that the next
@@ -275,13 +236,6 @@ func (r *Runner) isRevived(killCtx context.Context) bool {
 	case <-killCtx.Done():
 	}
 	return killCtx.Err() == nil
-}
-
-// decideRevival starts the rerun of a dead task.
-func (r *Runner) decideRevival() bool {
-	r.records.resetFinished()
-	defer r.records.clearRestartRequest()
-	return r.decide(restart.Outcome{Requested: true}).Action == restart.Restart
 }
 
 // exitUnknown is the error text of an exit whose status no process could report.

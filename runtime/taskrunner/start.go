@@ -23,8 +23,7 @@ func (r *Runner) start(killCtx, forceKillCtx context.Context) (*process, error) 
 
 	// With the id in the store, the next agent can find a process whose handle was not
 	// stored because this agent died.
-	r.tracker.Started()
-	r.local.Restart = r.tracker.State()
+	r.restarts.started()
 	if r.local.StartID != "" {
 		config.ID = r.local.StartID // stored with the last exit
 	} else {

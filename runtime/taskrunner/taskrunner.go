@@ -79,6 +79,7 @@ type Runner struct {
 	stopper   *stopper
 	destroyer *destroyer
 	starter   *starter
+	restarts  *restarts
 
 	rerunCh    chan struct{} // holds the request to run a dead task again, see Rerun
 	destroying chan struct{} // closed by Run when the task has ended for good and its destroy is pending
@@ -86,7 +87,6 @@ type Runner struct {
 
 	// These fields belong to the goroutine of Run and, before Run, to the callers that
 	// prepare it.
-	tracker    *restart.Tracker
 	local      *state.LocalState // of records
 	unfinished bool              // a restart was requested under an earlier agent, see finishRestart
 
@@ -119,7 +119,6 @@ func New(c Config) *Runner {
 		rerunCh:    make(chan struct{}, 1),
 		destroying: make(chan struct{}),
 		done:       make(chan struct{}),
-		tracker:    restart.New(c.Task.Restart, time.Now(), rand.Int64N),
 		output:     Output{Stdout: nullDevice, Stderr: nullDevice},
 	}
 	r.records = &records{
@@ -139,6 +138,10 @@ func New(c Config) *Runner {
 	r.starter = &starter{
 		dispense: r.dispense, recovery: r.recovery, destroyer: r.destroyer, runs: r.runs,
 		request: r.kill, task: r.Task, logger: r.logger,
+	}
+	r.restarts = &restarts{
+		tracker: restart.New(c.Task.Restart, time.Now(), rand.Int64N),
+		records: r.records, kill: r.kill, task: r.Task, logger: r.logger,
 	}
 	if c.Restored == nil {
 		model.AppendTaskEvent(r.records.state, model.EventReceived(), time.Now())

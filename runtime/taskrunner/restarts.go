@@ -1,0 +1,75 @@
+package taskrunner
+
+import (
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
+)
+
+// restarts applies the restart policy of the task. It belongs to the goroutine of Run and,
+// before Run, to the callers that prepare it.
+type restarts struct {
+	tracker *restart.Tracker
+	records *records
+	kill    *killRequest
+	task    func() Task
+	logger  hclog.Logger
+}
+
+// started records a start of the task; it is stored with the next record.
+func (s *restarts) started() {
+	s.tracker.Started()
+	s.records.local.Restart = s.tracker.State()
+}
+
+// predict predicts the result of decide, without the jitter of the delay. A kill, a
+// request or another version of the task may change the result.
+func (s *restarts) predict(outcome restart.Outcome) restart.Decision {
+	outcome.Killed = s.kill.requested()
+	tracker := restart.New(s.task().Restart, time.Now(), func(int64) int64 { return 0 })
+	tracker.Resume(s.tracker.State())
+	return tracker.Next(time.Now(), outcome)
+}
+
+// decide applies the restart policy and records its decision. If that record is lost,
+// the next agent decides again, because the exit is stored.
+func (s *restarts) decide(outcome restart.Outcome) restart.Decision {
+	outcome.Killed = s.kill.requested()
+	s.tracker.SetPolicy(s.task().Restart)
+	decision := s.tracker.Next(time.Now(), outcome)
+	local := &s.records.local
+	local.Restart = s.tracker.State()
+	next := local.NextStartID
+	if decision.Action != restart.Restart || decision.Delay > 0 || local.Destroy != nil {
+		next = ""
+	}
+	local.StartID, local.NextStartID, local.Handle, local.Network, local.Exit = next, "", nil, nil, nil
+
+	switch decision.Action {
+	case restart.Finish:
+		s.records.transition(state.Async, model.TaskDead, nil)
+	case restart.Kill:
+		s.records.transition(state.Async, model.TaskDead, s.kill.event())
+	case restart.GiveUp:
+		s.logger.Info("not restarting", "reason", decision.Reason)
+		s.records.transition(state.Async, model.TaskDead, model.EventNotRestarting(decision.Reason))
+	case restart.Restart:
+		s.logger.Info("restarting", "reason", decision.Reason, "delay", decision.Delay)
+		point := failpoint.Enter(failpoint.RestartDelay)
+		s.records.transition(state.Async, model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
+		point.Leave()
+	}
+	return decision
+}
+
+// revive starts the rerun of a dead task.
+func (s *restarts) revive() bool {
+	s.records.resetFinished()
+	defer s.records.clearRestartRequest()
+	return s.decide(restart.Outcome{Requested: true}).Action == restart.Restart
+}
