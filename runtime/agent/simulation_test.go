@@ -405,10 +405,11 @@ type simHooks struct {
 func (h simHooks) AllocHooks(*api.Allocation, hookplugin.Target) []hooks.Entry         { return nil }
 func (h simHooks) Pending(*api.Allocation) func(context.Context, func(*api.TaskEvent)) { return nil }
 func (h simHooks) TaskHooks(a *api.Allocation, t *api.Task, _ hookplugin.Target) []hooks.Entry {
-	return []hooks.Entry{{Order: hooks.OrderPlugin, Hook: &simHook{h.s, h.g, a.ID + "/" + t.Name}}}
+	return []hooks.Entry{{Order: hooks.OrderPlugin, Hook: &simHook{s: h.s, g: h.g, key: a.ID + "/" + t.Name}}}
 }
 
 type simHook struct {
+	hooks.Builtin
 	s   *simulation
 	g   *simAgent
 	key string

@@ -215,7 +215,7 @@ func (r *Runner) connect(c Config, limits Limits, tasks []taskrunner.Task) {
 			},
 			Store:     taskStore{c.Store, alloc.ID, task.Name},
 			Notify:    changes.notify,
-			Deadlines: taskrunner.Deadlines{Prestart: limits.PrerunDeadline, Others: limits.HookDeadline},
+			Deadlines: limits.hookDeadlines(),
 			Restored:  r.restore.task(task.Name),
 			Recovery:  c.Recovery,
 			EndTask:   c.EndTask,

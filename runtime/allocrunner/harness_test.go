@@ -12,7 +12,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
@@ -226,8 +225,8 @@ func (h *harness) state(task string) *api.TaskState {
 
 // extraHooks is a HookFactory of fixed hooks.
 type extraHooks struct {
-	alloc []hook.Hook
-	task  []hook.Hook
+	alloc []hooks.Hook
+	task  []hooks.Hook
 }
 
 func (e extraHooks) AllocHooks(*api.Allocation, hookplugin.Target) []hooks.Entry {
@@ -239,7 +238,7 @@ func (e extraHooks) TaskHooks(*api.Allocation, *api.Task, hookplugin.Target) []h
 
 func (extraHooks) Pending(*api.Allocation) func(context.Context, func(*api.TaskEvent)) { return nil }
 
-func inPlace(list []hook.Hook) (ordered []hooks.Entry) {
+func inPlace(list []hooks.Hook) (ordered []hooks.Entry) {
 	for _, h := range list {
 		ordered = append(ordered, hooks.Entry{Order: hooks.OrderPlugin, Hook: h})
 	}

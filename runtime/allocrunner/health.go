@@ -36,15 +36,9 @@ type healthTracker struct {
 	logger  hclog.Logger
 
 	mu        sync.Mutex
-	verdict   *Health          // nil until known
-	reporters []healthReporter // hooks that may decide about the health
+	verdict   *Health      // nil until known
+	reporters []hooks.Hook // hooks that may report health, see hooks.Hook
 	reports   hookReports
-}
-
-// healthReporter is a hook that may decide about the health of the allocation.
-type healthReporter interface {
-	Name() string
-	ReportsHealth() bool
 }
 
 // hookReports are the hooks' reports about the health of one version of the allocation.
@@ -53,8 +47,8 @@ type hookReports struct {
 	byHook     map[string]health.Hook
 }
 
-// addReporter adds a hook that may decide about the health.
-func (h *healthTracker) addReporter(r healthReporter) {
+// addReporter adds a hook that may report health.
+func (h *healthTracker) addReporter(r hooks.Hook) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.reporters = append(h.reporters, r)
@@ -107,7 +101,7 @@ func (h *healthTracker) newHook(status func() Update) *hooks.Health {
 			}
 			return healthParams(alloc)
 		},
-		Look: func() (health.Snapshot, <-chan struct{}, <-chan struct{}) {
+		Snapshot: func() (health.Snapshot, <-chan struct{}, <-chan struct{}) {
 			if reconciled == nil || isClosed(reconciled) {
 				reconciled = h.changes.reconciled()
 			}

@@ -15,7 +15,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 // allocHooks calls the hooks of an allocation.
@@ -29,22 +28,25 @@ type allocHooks struct {
 	logger  hclog.Logger
 
 	mu      sync.Mutex
-	list    []hook.Hook     // nil until attached
+	chain   *hooks.Chain    // nil until attached
 	plugins map[string]bool // names of the hooks of the factory
 }
 
-// attached returns the hooks of the allocation, or none until they are known.
-func (a *allocHooks) attached() []hook.Hook {
+// attached returns the hooks of the allocation, or nil until they are known.
+func (a *allocHooks) attached() *hooks.Chain {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.list
+	return a.chain
 }
 
-// attach sets the hooks. It is called once, before any hook is called.
-func (a *allocHooks) attach(list []hook.Hook) {
+// attach sets the hooks. It is called once, before any hook is called. It returns the
+// attachments of the hooks.
+func (a *allocHooks) attach(list []hooks.Entry) map[string]string {
+	chain := hooks.NewChain(hooks.ChainConfig{Deadlines: a.limits.hookDeadlines(), Emit: a.tasks.emit, Logger: a.logger}, list)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.list = list
+	a.chain = chain
+	return chain.Attachments()
 }
 
 // addPlugin records that the allocation, or one of its tasks, needs a hook of the
@@ -77,33 +79,14 @@ func (a *allocHooks) pluginNames() []string {
 func (a *allocHooks) prerun(untilStop context.Context, restored bool) error {
 	var alloc *api.Allocation
 	var env map[string]string // of alloc
-	for _, h := range a.attached() {
-		at, ok := h.(hook.AllocPrerun)
-		if !ok {
-			continue
-		}
-		if untilStop.Err() != nil {
-			return context.Cause(untilStop)
-		}
+	return hooks.Start(untilStop, a.attached(), hook.Prerun, func(ctx context.Context, _ hooks.Hook, h hook.AllocPrerun) (hook.AllocPrerunResponse, error) {
 		if now := a.alloc(); now != alloc {
 			alloc, env = now, a.envs.ofAlloc().Vars()
 		}
 		point := failpoint.Enter(failpoint.Prerun)
-		err := hooks.Call(untilStop, a.logger, h, hook.Prerun, a.limits.PrerunDeadline, func(ctx context.Context) error {
-			_, err := at.Prerun(ctx, hook.AllocPrerunRequest{Alloc: hookAlloc(a.alloc()), Env: env})
-			return err
-		})
-		point.Leave()
-		if err == nil {
-			continue
-		}
-		if untilStop.Err() == nil && restored && a.tolerates(err) {
-			a.tasks.emit(model.EventHookFailed(h.Name(), err.Error()))
-			continue
-		}
-		return fmt.Errorf("pre-run hook %q failed: %w", h.Name(), err)
-	}
-	return nil
+		defer point.Leave()
+		return h.Prerun(ctx, hook.AllocPrerunRequest{Alloc: hookAlloc(a.alloc()), Env: env})
+	}, func(err error) bool { return restored && a.tolerates(err) })
 }
 
 // untilStop returns a context that is also canceled when the allocation is stopped or
@@ -126,16 +109,11 @@ func (a *allocHooks) untilStop(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// unavailable marks an error that says nothing about the allocation: the plugin that
-// would decide is temporarily unavailable.
-type unavailable interface{ Trouble() }
-
 // tolerates reports whether tasks that an earlier agent started continue after the
 // error of a prerun hook: they do not end because the hook's plugin is unavailable, or
 // because the agent is out of file descriptors.
 func (a *allocHooks) tolerates(err error) bool {
-	var t unavailable
-	if !errors.As(err, &t) && !process.Exhausted(err) {
+	if !errors.As(err, new(*hooks.UnavailableError)) && !process.Exhausted(err) {
 		return false
 	}
 	_, err = a.tasks.running("")
@@ -145,70 +123,44 @@ func (a *allocHooks) tolerates(err error) bool {
 func (a *allocHooks) update(ctx context.Context) {
 	ctx, end := a.untilStop(ctx)
 	defer end()
-	each(ctx, a, hook.UpdateAlloc, func(ctx context.Context, h hook.AllocUpdate) error {
-		_, err := h.UpdateAlloc(ctx, hook.AllocUpdateRequest{Alloc: hookAlloc(a.alloc()), Env: a.envs.ofAlloc().Vars()})
-		return err
+	hooks.Each(ctx, a.attached(), hook.UpdateAlloc, func(ctx context.Context, _ hooks.Hook, h hook.AllocUpdate) (hook.AllocUpdateResponse, error) {
+		return h.UpdateAlloc(ctx, hook.AllocUpdateRequest{Alloc: hookAlloc(a.alloc()), Env: a.envs.ofAlloc().Vars()})
 	})
 }
 
 func (a *allocHooks) preTaskRestart(ctx context.Context) {
 	ctx, end := a.untilStop(ctx)
 	defer end()
-	each(ctx, a, hook.PreTaskRestart, func(ctx context.Context, h hook.AllocPreTaskRestart) error {
-		_, err := h.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{Alloc: hookAlloc(a.alloc())})
-		return err
+	hooks.Each(ctx, a.attached(), hook.PreTaskRestart, func(ctx context.Context, _ hooks.Hook, h hook.AllocPreTaskRestart) (hook.AllocPreTaskRestartResponse, error) {
+		return h.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{Alloc: hookAlloc(a.alloc())})
 	})
 }
 
 func (a *allocHooks) preKill(ctx context.Context) {
-	each(ctx, a, hook.PreKill, func(ctx context.Context, h hook.AllocPreKill) error {
-		_, err := h.PreKill(ctx, hook.AllocPreKillRequest{Alloc: hookAlloc(a.alloc())})
-		return err
+	hooks.Each(ctx, a.attached(), hook.PreKill, func(ctx context.Context, _ hooks.Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
+		return h.PreKill(ctx, hook.AllocPreKillRequest{Alloc: hookAlloc(a.alloc())})
 	})
 }
 
 func (a *allocHooks) postrun(ctx context.Context) {
-	each(ctx, a, hook.Postrun, func(ctx context.Context, h hook.AllocPostrun) error {
-		_, err := h.Postrun(ctx, hook.AllocPostrunRequest{Alloc: hookAlloc(a.alloc())})
-		return err
+	hooks.Each(ctx, a.attached(), hook.Postrun, func(ctx context.Context, _ hooks.Hook, h hook.AllocPostrun) (hook.AllocPostrunResponse, error) {
+		return h.Postrun(ctx, hook.AllocPostrunRequest{Alloc: hookAlloc(a.alloc())})
 	})
 }
 
 func (a *allocHooks) shutdown(ctx context.Context) {
-	each(ctx, a, hook.ShutdownAlloc, func(ctx context.Context, h hook.AllocShutdown) error {
-		_, err := h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{Alloc: hookAlloc(a.alloc())})
-		return err
+	hooks.Each(ctx, a.attached(), hook.ShutdownAlloc, func(ctx context.Context, _ hooks.Hook, h hook.AllocShutdown) (hook.AllocShutdownResponse, error) {
+		return h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{Alloc: hookAlloc(a.alloc())})
 	})
 }
 
 // destroy calls the Destroy hooks.
 func (a *allocHooks) destroy(ctx context.Context) error {
-	var errs []error
-	for _, h := range a.attached() {
-		if at, ok := h.(hook.AllocDestroy); ok {
-			err := hooks.Call(ctx, a.logger, h, hook.Destroy, a.limits.HookDeadline, func(ctx context.Context) error {
-				_, err := at.Destroy(ctx, hook.AllocDestroyRequest{Alloc: hookAlloc(a.alloc())})
-				return err
-			})
-			if err != nil {
-				errs = append(errs, fmt.Errorf("destroy alloc %s: hook %q: %w", a.alloc().ID, h.Name(), err))
-			}
+	return hooks.Join(ctx, a.attached(), hook.Destroy, func(ctx context.Context, h hooks.Hook, at hook.AllocDestroy) (hook.AllocDestroyResponse, error) {
+		response, err := at.Destroy(ctx, hook.AllocDestroyRequest{Alloc: hookAlloc(a.alloc())})
+		if err != nil {
+			err = fmt.Errorf("destroy alloc %s: hook %q: %w", a.alloc().ID, h.Name(), err)
 		}
-	}
-	return errors.Join(errs...)
-}
-
-// each calls the hooks of a hook point one after the other. Errors are logged unless
-// ctx is done.
-func each[H any](ctx context.Context, a *allocHooks, point hook.Point, call func(context.Context, H) error) {
-	for _, h := range a.attached() {
-		at, ok := h.(H)
-		if !ok {
-			continue
-		}
-		err := hooks.Call(ctx, a.logger, h, point, a.limits.HookDeadline, func(ctx context.Context) error { return call(ctx, at) })
-		if err != nil && ctx.Err() == nil {
-			a.logger.Error("hook failed", "hook", h.Name(), "hook_point", point, "error", err)
-		}
-	}
+		return response, err
+	})
 }

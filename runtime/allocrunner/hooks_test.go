@@ -27,6 +27,7 @@ import (
 // script is a hook for all hook points of an allocation or of a task. It records the
 // calls.
 type script struct {
+	hooks.Builtin
 	name string
 
 	mu   sync.Mutex
@@ -132,7 +133,7 @@ func (s taskScript) Shutdown(ctx context.Context, _ hook.TaskShutdownRequest) (h
 	return hook.TaskShutdownResponse{}, s.record(ctx, "shutdown")
 }
 
-func withHooks(alloc, task []hook.Hook) func(*Config) {
+func withHooks(alloc, task []hooks.Hook) func(*Config) {
 	return func(c *Config) { c.Hooks = extraHooks{alloc: alloc, task: task} }
 }
 
@@ -167,7 +168,7 @@ func TestFailedPrerunFailsAlloc(t *testing.T) {
 				driver = "fake"
 				lifecycle { hook = "poststop" }
 			}`)),
-			withHooks([]hook.Hook{first, bad, last}, []hook.Hook{task}))
+			withHooks([]hooks.Hook{first, bad, last}, []hooks.Hook{task}))
 		h.wait()
 
 		u := h.last()
@@ -205,7 +206,7 @@ func TestPrerunIsCutShort(t *testing.T) {
 					task "cleanup" {
 						driver = "fake"
 						lifecycle { hook = "poststop" }
-					}`)), withHooks([]hook.Hook{slow}, nil))
+					}`)), withHooks([]hooks.Hook{slow}, nil))
 				h.after(5 * time.Second)
 				c.end(h)
 				h.wait()
@@ -226,7 +227,7 @@ func TestPrerunIsCutShort(t *testing.T) {
 func TestPrerunHasADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := allocScript{&script{name: "slow", hang: map[string]bool{"prerun": true, "postrun": true}}}
-		h := start(t, parseJob(t, job("service", sleeper)), withHooks([]hook.Hook{slow}, nil))
+		h := start(t, parseJob(t, job("service", sleeper)), withHooks([]hooks.Hook{slow}, nil))
 		h.wait()
 		want(t, "took", time.Since(h.begin), "1m10s")
 		want(t, "status", h.last().ClientStatus, "failed")
@@ -240,7 +241,7 @@ func TestDoneHookIsNotCalledAgain(t *testing.T) {
 			return hook.TaskPrestartResponse{Env: map[string]string{"X": "1"}, Done: true}, nil
 		}}}
 		again := taskScript{&script{name: "again"}}
-		h := start(t, parseJob(t, job("service", oneTry+sleeper)), withHooks(nil, []hook.Hook{done, again}))
+		h := start(t, parseJob(t, job("service", oneTry+sleeper)), withHooks(nil, []hooks.Hook{done, again}))
 		h.after(time.Second)
 		if err := h.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
@@ -266,7 +267,7 @@ func TestHookStateIsStored(t *testing.T) {
 		}}}
 		store := &memory{}
 		h := start(t, parseJob(t, job("service", "restart {\n attempts = 3\n delay = \"0s\"\n}\n"+sleeper)), func(c *Config) {
-			c.Hooks = extraHooks{task: []hook.Hook{s}}
+			c.Hooks = extraHooks{task: []hooks.Hook{s}}
 			c.Store = store
 		})
 		h.after(time.Second)
@@ -562,7 +563,7 @@ func TestHookEnvMerges(t *testing.T) {
 		h := start(t, parseJob(t, job("service", oneTry+`task "web" {
 			driver = "fake"
 			env { X = "0" }
-		}`)), withHooks(nil, []hook.Hook{a, b}))
+		}`)), withHooks(nil, []hooks.Hook{a, b}))
 		h.after(time.Second)
 		env := h.world.config("web").Env
 		want(t, "first start", []string{env["X"], env["A"], env["B"]}, "[2 a b]")
@@ -589,7 +590,7 @@ func TestHookEnvIsInTheOrderOfTheHooks(t *testing.T) {
 				return hook.TaskPrestartResponse{Env: map[string]string{"X": name}}, nil
 			}}}
 		}
-		a := startAgent(t, parseJob(t, job("service", oneTry+sleeper)), withHooks(nil, []hook.Hook{say("late", 1), say("early", 0)}))
+		a := startAgent(t, parseJob(t, job("service", oneTry+sleeper)), withHooks(nil, []hooks.Hook{say("late", 1), say("early", 0)}))
 		restart := func() {
 			t.Helper()
 			if err := a.RestartTask(t.Context(), "web"); err != nil {
@@ -621,7 +622,7 @@ func TestHookMountsMerge(t *testing.T) {
 		devices := taskScript{&script{name: "devices", give: give(hook.TaskPrestartResponse{Done: true,
 			Mounts:  []driver.Mount{{TaskPath: "/both", HostPath: "/srv/device"}, {TaskPath: "/lib", HostPath: "/srv/lib"}},
 			Devices: []driver.Device{{TaskPath: "/dev/x", HostPath: "/dev/x0", Permissions: "rw"}}})}}
-		a := startAgent(t, parseJob(t, job("service", sleeper)), withHooks(nil, []hook.Hook{volumes, devices}))
+		a := startAgent(t, parseJob(t, job("service", sleeper)), withHooks(nil, []hooks.Hook{volumes, devices}))
 		a.after(time.Second)
 		seen := func(when string) {
 			t.Helper()
@@ -663,7 +664,7 @@ func TestHookErrorsAreEvents(t *testing.T) {
 		badAlloc := allocScript{&script{name: "bad", errs: map[string]error{"postrun": errors.New("x"), "prekill": errors.New("x")}}}
 		goodAlloc := allocScript{&script{name: "good"}}
 		j := parseJob(t, job("service", sleeper))
-		h := start(t, j, withHooks([]hook.Hook{badAlloc, goodAlloc}, []hook.Hook{bad, good}))
+		h := start(t, j, withHooks([]hooks.Hook{badAlloc, goodAlloc}, []hooks.Hook{bad, good}))
 		h.after(time.Second)
 		want(t, "state", h.state("web").State, "running")
 		h.Update(place(j))
@@ -690,7 +691,7 @@ func TestStopBeforeStart(t *testing.T) {
 		alloc := allocScript{&script{name: "alloc"}}
 		task := taskScript{&script{name: "task"}}
 		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) {
-			c.Hooks = extraHooks{alloc: []hook.Hook{alloc}, task: []hook.Hook{task}}
+			c.Hooks = extraHooks{alloc: []hooks.Hook{alloc}, task: []hooks.Hook{task}}
 			c.Alloc.DesiredStatus = api.AllocDesiredStatusStop
 		})
 		h.wait()
@@ -705,7 +706,7 @@ func TestStopBeforeStart(t *testing.T) {
 func TestUpdatesAreOrdered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := allocScript{&script{name: "alloc"}}
-		h := start(t, parseJob(t, job("service", sleeper)), withHooks([]hook.Hook{alloc}, nil))
+		h := start(t, parseJob(t, job("service", sleeper)), withHooks([]hooks.Hook{alloc}, nil))
 		h.after(time.Second)
 		version := func(n int) *api.Allocation {
 			a := place(parseJob(t, job("service", fmt.Sprintf("meta { version = \"%d\" }\n", n)+sleeper)))
@@ -737,7 +738,7 @@ func TestKillDuringPrestart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				slow := taskScript{&script{name: "slow", hang: map[string]bool{"prestart": true}}}
-				h := start(t, parseJob(t, job("service", sleeper)), withHooks(nil, []hook.Hook{slow}))
+				h := start(t, parseJob(t, job("service", sleeper)), withHooks(nil, []hooks.Hook{slow}))
 				h.after(5 * time.Second)
 				kill(h)
 				h.wait()
@@ -765,7 +766,7 @@ func TestPrestartErrors(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				bad := taskScript{&script{name: "bad", errs: map[string]error{"prestart": c.err}}}
 				after := taskScript{&script{name: "after"}}
-				h := start(t, parseJob(t, job("service", oneTry+sleeper)), withHooks(nil, []hook.Hook{bad, after}))
+				h := start(t, parseJob(t, job("service", oneTry+sleeper)), withHooks(nil, []hooks.Hook{bad, after}))
 				h.wait()
 				want(t, "events", h.events("web"), c.want)
 				want(t, "message", h.state("web").Events[2].DisplayMessage, "bad: bad")
@@ -782,7 +783,7 @@ func TestMountsForADriverThatTakesNone(t *testing.T) {
 			return hook.TaskPrestartResponse{Done: true, Mounts: []driver.Mount{{TaskPath: "/data", HostPath: "/srv/data"}}}, nil
 		}}}
 		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) {
-			withHooks(nil, []hook.Hook{volumes})(c)
+			withHooks(nil, []hooks.Hook{volumes})(c)
 			c.Drivers.(*world).capabilities.MountConfigs = driver.MountConfigsNone
 		})
 		h.after(time.Second)
@@ -808,7 +809,7 @@ func TestHookRequests(t *testing.T) {
 					meta { c = "task" }
 				}
 			}
-		}`), withHooks(nil, []hook.Hook{s}))
+		}`), withHooks(nil, []hooks.Hook{s}))
 		h.after(time.Second)
 		r := s.last
 		want(t, "alloc", r.Alloc, hook.Alloc{ID: testAllocID, Name: "j.g[0]", Namespace: "default", JobID: "j", JobName: "j",
@@ -825,7 +826,7 @@ func TestShutdownLeavesTheTaskAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := allocScript{&script{name: "alloc"}}
 		task := taskScript{&script{name: "task"}}
-		h := start(t, parseJob(t, job("service", sleeper)), withHooks([]hook.Hook{alloc}, []hook.Hook{task}))
+		h := start(t, parseJob(t, job("service", sleeper)), withHooks([]hooks.Hook{alloc}, []hooks.Hook{task}))
 		h.after(time.Second)
 		h.cancel(ErrShutdown)
 		h.wait()
@@ -844,7 +845,7 @@ func TestShutdownWhileExitIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := taskScript{&script{name: "slow", hang: map[string]bool{"exited": true}}}
 		after := taskScript{&script{name: "after"}}
-		a := startAgent(t, parseJob(t, job("batch", noTry+shortRun)), withHooks(nil, []hook.Hook{slow, after}))
+		a := startAgent(t, parseJob(t, job("batch", noTry+shortRun)), withHooks(nil, []hooks.Hook{slow, after}))
 		a.after(2 * time.Second)
 		a.cancel(ErrShutdown)
 		a.wait()
@@ -871,7 +872,7 @@ func TestUpdatesOfATask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := taskScript{&script{name: "slow", hang: map[string]bool{"update": true}}}
 		j := parseJob(t, job("service", oneTry+sleeper))
-		h := start(t, j, withHooks(nil, []hook.Hook{slow}))
+		h := start(t, j, withHooks(nil, []hooks.Hook{slow}))
 		h.after(time.Second)
 		for range 3 {
 			h.Update(place(j))
@@ -920,12 +921,12 @@ func TestStopWhileAHookHangs(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, shutdown %v", c.point, shutdown), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					slow := &script{name: "slow", hang: map[string]bool{c.point: true}}
-					hooks := withHooks([]hook.Hook{allocScript{slow}}, nil)
+					configure := withHooks([]hooks.Hook{allocScript{slow}}, nil)
 					if c.ofTask {
-						hooks = withHooks(nil, []hook.Hook{taskScript{slow}})
+						configure = withHooks(nil, []hooks.Hook{taskScript{slow}})
 					}
 					j := parseJob(t, job("service", sleeper))
-					h := start(t, j, hooks)
+					h := start(t, j, configure)
 					h.after(time.Second)
 					if c.begin != nil {
 						c.begin(h, j)
@@ -979,7 +980,7 @@ func TestShutdownDuringAStop(t *testing.T) {
 func TestPreTaskRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := allocScript{&script{name: "alloc"}}
-		h := start(t, parseJob(t, job("service", "shutdown_delay = \"4s\"\n"+sleeper)), withHooks([]hook.Hook{alloc}, nil))
+		h := start(t, parseJob(t, job("service", "shutdown_delay = \"4s\"\n"+sleeper)), withHooks([]hooks.Hook{alloc}, nil))
 		h.after(time.Second)
 		ctx := context.Background()
 		if err := errors.Join(h.RestartTask(ctx, "web"), h.RestartRunning(ctx), h.RestartAll(ctx)); err != nil {
@@ -1028,7 +1029,7 @@ func (l lateHooks) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.Target
 func TestHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc, ofTask := &script{name: "late"}, &script{name: "late"}
-		late := lateHooks{extraHooks{[]hook.Hook{allocScript{ofAlloc}}, []hook.Hook{taskScript{ofTask}}}, make(chan struct{})}
+		late := lateHooks{extraHooks{[]hooks.Hook{allocScript{ofAlloc}}, []hooks.Hook{taskScript{ofTask}}}, make(chan struct{})}
 		a := startAgent(t, parseJob(t, job("service", noTry+sleeper)), func(c *Config) { c.Hooks = late })
 		waits := func(when string) {
 			t.Helper()
@@ -1061,7 +1062,7 @@ func TestHooksAreAwaited(t *testing.T) {
 func TestStopWhileHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc := &script{name: "late"}
-		late := lateHooks{extraHooks{[]hook.Hook{allocScript{ofAlloc}}, nil}, make(chan struct{})}
+		late := lateHooks{extraHooks{[]hooks.Hook{allocScript{ofAlloc}}, nil}, make(chan struct{})}
 		h := start(t, parseJob(t, job("service", noTry+sleeper)), func(c *Config) { c.Hooks = late })
 		h.after(time.Second)
 		begin := time.Now()
@@ -1078,7 +1079,7 @@ func TestStopWhileHooksAreAwaited(t *testing.T) {
 func TestDestroyWhileHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc := &script{name: "late"}
-		late := lateHooks{extraHooks{[]hook.Hook{allocScript{ofAlloc}}, nil}, make(chan struct{})}
+		late := lateHooks{extraHooks{[]hooks.Hook{allocScript{ofAlloc}}, nil}, make(chan struct{})}
 		h := start(t, parseJob(t, job("service", noTry+sleeper)), func(c *Config) { c.Hooks = late })
 		h.Stop()
 		h.wait()
@@ -1098,7 +1099,7 @@ func TestDestroyWhileHooksAreAwaited(t *testing.T) {
 func TestRunWaitsForRequestedRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := &script{name: "slow", busy: map[string]time.Duration{"prekilling": time.Minute}}
-		h := start(t, parseJob(t, job("service", sleeper)), withHooks(nil, []hook.Hook{taskScript{slow}}))
+		h := start(t, parseJob(t, job("service", sleeper)), withHooks(nil, []hooks.Hook{taskScript{slow}}))
 		h.after(time.Second)
 		if err := h.RestartWithReason("web", "a reason", false); err != nil {
 			t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
 // Limits are the agent's limits for tasks. A zero value means the default.
@@ -42,4 +43,8 @@ func (l Limits) orDefault() Limits {
 		l.UserCheckedDrivers = []string{"exec", "qemu", "java"}
 	}
 	return l
+}
+
+func (l Limits) hookDeadlines() hooks.Deadlines {
+	return hooks.Deadlines{Start: l.PrerunDeadline, Others: l.HookDeadline}
 }

@@ -509,7 +509,7 @@ func TestRestoreExecutesPendingStop(t *testing.T) {
 		task, alloc := &script{name: "task"}, &script{name: "alloc"}
 		a := restarted(t, parseJob(t, jobOf("service", sleeper, poststopTask)), 5*time.Second, nil, func(c *Config) {
 			c.Alloc.DesiredStatus = api.AllocDesiredStatusStop
-			c.Hooks = extraHooks{task: []hook.Hook{taskScript{task}}, alloc: []hook.Hook{allocScript{alloc}}}
+			c.Hooks = extraHooks{task: []hooks.Hook{taskScript{task}}, alloc: []hooks.Hook{allocScript{alloc}}}
 		})
 		a.wait()
 		want(t, "events", a.events("web"), "[Received Task Setup Started Terminated]")
@@ -635,7 +635,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 				mounted = append(mounted, err == nil)
 				return hook.TaskPrestartResponse{}, nil
 			}
-			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), withHooks(nil, []hook.Hook{templates}))
+			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), withHooks(nil, []hooks.Hook{templates}))
 			a.after(time.Second)
 			a.die()
 			a.vanish("web")
@@ -676,7 +676,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 				}
 				return hook.TaskPrestartResponse{Done: true, State: map[string]string{"leased": "10.0.0.7"}, Env: map[string]string{"IP": "10.0.0.7"}}, nil
 			}}}
-			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), withHooks(nil, []hook.Hook{h}))
+			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), withHooks(nil, []hooks.Hook{h}))
 			a.after(time.Second)
 			a.die()
 			a.vanish("web")
@@ -696,7 +696,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 
 // attachedHook is a hook with an attachment.
 type attachedHook struct {
-	hook.Hook
+	hooks.Hook
 	attachment string
 }
 
@@ -859,7 +859,7 @@ func TestRestore(t *testing.T) {
 				return hook.TaskPrestartResponse{Done: true, Env: map[string]string{"FROM_HOOK": "1"}}, nil
 			}}
 			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
-				c.Hooks = extraHooks{task: []hook.Hook{taskScript{env}}}
+				c.Hooks = extraHooks{task: []hooks.Hook{taskScript{env}}}
 			})
 			a.after(time.Second)
 			a.die()
@@ -879,8 +879,8 @@ func TestRestore(t *testing.T) {
 	t.Run("the next agent knows what was attached", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			factory := &noting{extraHooks: extraHooks{
-				alloc: []hook.Hook{attachedHook{allocScript{&script{name: "whole"}}, `{"a": 1}`}},
-				task:  []hook.Hook{attachedHook{taskScript{&script{name: "quiet"}}, "{}"}, taskScript{&script{name: "builtin"}}},
+				alloc: []hooks.Hook{attachedHook{allocScript{&script{name: "whole"}}, `{"a": 1}`}},
+				task:  []hooks.Hook{attachedHook{taskScript{&script{name: "quiet"}}, "{}"}, taskScript{&script{name: "builtin"}}},
 			}}
 			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) { c.Hooks = factory })
 			want(t, "at first", factory.before, "map[: t:web:]")
@@ -902,7 +902,7 @@ func TestRestore(t *testing.T) {
 				return hook.TaskPrestartResponse{State: map[string]string{"n": "1"}}, nil
 			}}
 			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
-				c.Hooks = extraHooks{task: []hook.Hook{taskScript{h}}}
+				c.Hooks = extraHooks{task: []hooks.Hook{taskScript{h}}}
 			})
 			a.after(time.Second)
 			a.die()
@@ -918,7 +918,7 @@ func TestRestore(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			failing := &script{name: "failing", errs: map[string]error{"prerun": errors.New("no")}}
 			a := restarted(t, parseJob(t, jobOf("service", sleeper)), time.Second, nil, func(c *Config) {
-				c.Hooks = extraHooks{alloc: []hook.Hook{allocScript{failing}}}
+				c.Hooks = extraHooks{alloc: []hooks.Hook{allocScript{failing}}}
 			})
 			a.wait()
 			want(t, "status", a.last().ClientStatus, "failed")
@@ -928,10 +928,10 @@ func TestRestore(t *testing.T) {
 	})
 	t.Run("nobody is there to be asked on restore", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			away := &script{name: "away", errs: map[string]error{"prerun": fmt.Errorf("prerun: %w", absence{})}}
+			away := &script{name: "away", errs: map[string]error{"prerun": fmt.Errorf("prerun: %w", &hooks.UnavailableError{Err: errors.New("nobody is there")})}}
 			next := &script{name: "next"}
 			withHooks := func(c *Config) {
-				c.Hooks = extraHooks{alloc: []hook.Hook{allocScript{away}, allocScript{next}}}
+				c.Hooks = extraHooks{alloc: []hooks.Hook{allocScript{away}, allocScript{next}}}
 			}
 			a := restarted(t, parseJob(t, jobOf("service", sleeper)), time.Second, nil, withHooks)
 			a.after(time.Minute)
@@ -1232,12 +1232,6 @@ func TestInheritContinuesAtOffset(t *testing.T) {
 	}
 }
 
-// absence is the error of a hook whose plugin does not start.
-type absence struct{}
-
-func (absence) Error() string { return "nobody is there" }
-func (absence) Trouble()      {}
-
 // The next agent finishes a requested restart with the same result, even if many events
 // were added since.
 func TestRestoreFinishesRequestedRestart(t *testing.T) {
@@ -1373,6 +1367,7 @@ func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
 
 // pluginScript is a hook in a plugin process that can be replaced.
 type pluginScript struct {
+	hooks.Builtin
 	mu        sync.Mutex
 	calls     []string
 	process   int
@@ -1441,7 +1436,7 @@ func TestPoststartIsRepeatedForEachPluginProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := new(pluginScript)
 		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
-			c.Hooks = extraHooks{task: []hook.Hook{p}}
+			c.Hooks = extraHooks{task: []hooks.Hook{p}}
 		})
 		a.after(time.Second)
 		p.replace()
@@ -1473,7 +1468,7 @@ func TestPoststartIsNotRepeatedForAnEndingTask(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					p := new(pluginScript)
 					a := startAgent(t, parseJob(t, jobOf("batch", noTry, sleeper)), func(c *Config) {
-						c.Hooks = extraHooks{task: []hook.Hook{p}}
+						c.Hooks = extraHooks{task: []hooks.Hook{p}}
 					})
 					a.after(time.Second)
 					p.mu.Lock()

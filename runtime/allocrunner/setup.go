@@ -8,7 +8,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
@@ -84,10 +83,13 @@ func (b *hookBuilder) attach() {
 	for i, t := range b.config.Alloc.GetTaskGroup().Tasks {
 		b.tasks[i].SetHooks(b.taskHooks(b.tasks[i], t))
 	}
-	b.hooks.attach(b.allocHooks())
+	attachments := b.hooks.attach(b.allocHooks())
+	for _, t := range b.tasks {
+		t.SetAllocHooks(attachments) // the allocation has no record of its own
+	}
 }
 
-func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hook.Hook {
+func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hooks.Entry {
 	list := []hooks.Entry{
 		{Order: hooks.OrderFirst, Hook: hooks.NewValidate(b.limits.UserDenylist, b.limits.UserCheckedDrivers, b.limits.DownloadUIDs, model.AdmittedUsers(t), func() error { return b.services.set.Validate(t.Name) })},
 		{Order: hooks.OrderFirst, Hook: hooks.NewTaskDir(b.dir, func() allocdir.TaskOptions {
@@ -110,9 +112,9 @@ func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hook.H
 	if p, job := t.DispatchPayload, b.config.Alloc.Job; p != nil && p.File != "" && (job.Dispatched || len(job.Payload) > 0) {
 		list = append(list, hooks.Entry{Order: hooks.OrderPayload, Hook: hooks.NewDispatchPayload(b.dir, p.File, b.config.Alloc.Job.Payload)})
 	}
-	return hooks.Sort(append(list,
+	return append(list,
 		hooks.Entry{Order: hooks.OrderLast, Hook: b.samplers[t.Name]},
-		hooks.Entry{Order: hooks.OrderLast, Hook: hooks.NewTaskServices(b.services.set, t.Name)}))
+		hooks.Entry{Order: hooks.OrderLast, Hook: hooks.NewTaskServices(b.services.set, t.Name)})
 }
 
 // taskOptions returns the options for a task directory, based on the driver
@@ -148,36 +150,17 @@ func (b *hookBuilder) attachments() map[string]string {
 	return b.config.Records.AllocHooks(b.config.Alloc.ID)
 }
 
-// keepAttachments stores the attachments of the allocation's own hooks for the next
-// agent.
-func (b *hookBuilder) keepAttachments(list []hooks.Entry) {
-	var all map[string]string
-	for _, o := range list {
-		if at, ok := o.Hook.(interface{ Attachment() string }); ok {
-			if all == nil {
-				all = make(map[string]string)
-			}
-			all[o.Hook.Name()] = at.Attachment()
-		}
-	}
-	for _, t := range b.tasks {
-		t.SetAllocHooks(all)
-	}
-}
-
 // addPlugins records which plugin hooks the allocation needs, and returns list.
 func (b *hookBuilder) addPlugins(list []hooks.Entry) []hooks.Entry {
 	for _, o := range list {
 		b.hooks.addPlugin(o.Hook.Name())
-		if r, ok := o.Hook.(healthReporter); ok {
-			b.health.addReporter(r)
-		}
+		b.health.addReporter(o.Hook)
 	}
 	return list
 }
 
-func (b *hookBuilder) allocHooks() []hook.Hook {
-	first := []hook.Hook{
+func (b *hookBuilder) allocHooks() []hooks.Entry {
+	first := []hooks.Hook{
 		hooks.NewAllocDir(b.dir),
 		hooks.NewMaxRunDuration(func() time.Time { return deadline(b.alloc()) }, b.exceedMaxRun),
 	}
@@ -189,24 +172,22 @@ func (b *hookBuilder) allocHooks() []hook.Hook {
 		list = append(list, hooks.Entry{Order: hooks.OrderFirst, Hook: h})
 	}
 	if factory := b.config.Hooks; factory != nil {
-		pluginHooks := b.addPlugins(factory.AllocHooks(b.config.Alloc, b.target("", b.tasks.emit, b.attachments())))
-		list = append(list, pluginHooks...)
-		b.keepAttachments(pluginHooks)
+		list = append(list, b.addPlugins(factory.AllocHooks(b.config.Alloc, b.target("", b.tasks.emit, b.attachments())))...)
 	}
-	return hooks.Sort(append(list,
+	return append(list,
 		hooks.Entry{Order: hooks.OrderLast, Hook: b.services.group},
 		hooks.Entry{Order: hooks.OrderLast, Hook: hooks.NewChecks(b.services.set)},
-		hooks.Entry{Order: hooks.OrderLast, Hook: health.AfterUpdate()}))
+		hooks.Entry{Order: hooks.OrderLast, Hook: health.AfterUpdate()})
 }
 
-// makePrevious creates the hooks that take data over from the allocation that this one
+// previous creates the hooks that take data over from the allocation that this one
 // replaces, unless an earlier agent did that.
-func (b *hookBuilder) previous() []hook.Hook {
+func (b *hookBuilder) previous() []hooks.Hook {
 	id := b.config.Alloc.PreviousAllocation
 	if id == "" || !b.takeFromPrevious {
 		return nil
 	}
-	var list []hook.Hook
+	var list []hooks.Hook
 	if previous := b.config.Previous; previous != nil {
 		list = append(list, hooks.NewAwaitPrevious(func() <-chan struct{} { return previous(id) }))
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
 // TestSimulation runs random groups with random actions of tasks, plugins and users,
@@ -53,7 +53,7 @@ func simulate(t *testing.T, random *rand.Rand) {
 		alloc := allocScript{&script{name: "alloc"}}
 		stops := taskScript{&script{name: "task"}}
 		h := start(t, job, func(c *Config) {
-			c.Hooks = extraHooks{alloc: []hook.Hook{alloc}, task: []hook.Hook{stops}}
+			c.Hooks = extraHooks{alloc: []hooks.Hook{alloc}, task: []hooks.Hook{stops}}
 			c.Drivers.(*world).checkStart = checkStart(job)
 		})
 		names := make([]string, len(h.tasks))

@@ -87,10 +87,11 @@ func (s *Set) repeatsOf(name string) *retryQueue {
 // builtins are the builtin hooks that the runner attaches to tasks with blocks of
 // their kind.
 var builtins = []struct {
-	name   string
-	order  int
-	blocks func(*api.Task) map[string]any // blocks returns the attachment; nil without blocks
-	failed func(error) *api.TaskEvent
+	name        string
+	order       int
+	blocks      func(*api.Task) map[string]any // blocks returns the attachment; nil without blocks
+	failed      func(error) *api.TaskEvent
+	verbatimEnv bool // see hooks.Hook
 }{
 	{
 		"artifact", hooks.OrderArtifacts,
@@ -106,6 +107,7 @@ var builtins = []struct {
 				Details: map[string]string{"download_error": err.Error()},
 			}
 		},
+		false,
 	},
 	{
 		"template", hooks.OrderTemplates,
@@ -117,6 +119,7 @@ var builtins = []struct {
 			return map[string]any{"templates": t.Templates, "render_templates": again}
 		},
 		nil,
+		true,
 	},
 }
 
@@ -179,7 +182,7 @@ func (s *Set) TaskHooks(a *api.Allocation, t *api.Task, c Target) []hooks.Entry 
 			continue
 		}
 		h := s.hook(b.name, attachment{made: true, raw: raw}, c)
-		h.failed = b.failed
+		h.failed, h.verbatimEnv = b.failed, b.verbatimEnv
 		list = append(list, hooks.Entry{Order: b.order, Hook: h})
 	}
 	return list

@@ -41,8 +41,8 @@ type Remote interface {
 }
 
 var (
-	_ Remote           = (*Hook)(nil) // runners treat a Hook like any Remote
-	_ hooks.NoDeadline = (*Hook)(nil)
+	_ Remote     = (*Hook)(nil) // runners treat a Hook like any Remote
+	_ hooks.Hook = (*Hook)(nil)
 )
 
 // Find returns the hook of a name, and starts its plugin if necessary. A failed start is
@@ -76,6 +76,8 @@ type Hook struct {
 	set        *Set
 	logger     hclog.Logger
 
+	verbatimEnv bool // see hooks.Hook
+
 	mu     sync.Mutex
 	exited <-chan struct{} // exited is the result of PluginExited
 }
@@ -107,8 +109,11 @@ func (h *Hook) Attachment() string {
 	return string(text)
 }
 
-// NoDeadline implements hooks.NoDeadline: a Hook applies its own deadlines.
-func (*Hook) NoDeadline() {}
+// NoDeadline implements hooks.Hook: a Hook applies its own deadlines.
+func (*Hook) NoDeadline() bool { return true }
+
+// VerbatimEnv implements hooks.Hook.
+func (h *Hook) VerbatimEnv() bool { return h.verbatimEnv }
 
 // call makes a call, and repeats it if the plugin dies during it. The error names the
 // hook point and decides how the allocation or the task continues.
@@ -170,7 +175,7 @@ func (h *Hook) once(ctx context.Context, point hook.Point, f call) error {
 		if found.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("the plugin did not start within %s: %w", timeout, err)
 		}
-		return &unavailableError{err}
+		return &hooks.UnavailableError{Err: err}
 	}
 	h.takes.Store(takes)
 	if !h.takesPart(takes, point) {
@@ -192,9 +197,9 @@ func (h *Hook) once(ctx context.Context, point hook.Point, f call) error {
 	case err == nil || ctx.Err() != nil:
 		return err
 	case errors.Is(err, hook.ErrPluginDown):
-		return &unavailableError{err}
+		return &hooks.UnavailableError{Err: err}
 	case called.Err() != nil || errors.Is(err, context.DeadlineExceeded): // the plugin's clock may be ahead
-		return &unavailableError{fmt.Errorf("no answer within %s", timeout)}
+		return &hooks.UnavailableError{Err: fmt.Errorf("no answer within %s", timeout)}
 	}
 	return err
 }
@@ -238,15 +243,6 @@ func (e truncatedError) Error() string {
 
 func (e truncatedError) Unwrap() error { return e.error }
 
-// unavailableError is an error of the plugin process and not of the request: a retry may
-// succeed.
-type unavailableError struct{ error }
-
-func (e *unavailableError) Unwrap() error { return e.error }
-
-// Trouble marks the error for runners as an unavailable plugin.
-func (*unavailableError) Trouble() {}
-
 func (h *Hook) takesPart(d *hook.Description, point hook.Point) bool {
 	_, takes := d.Subscription(point)
 	return takes && h.applies(d)
@@ -263,7 +259,7 @@ func (h *Hook) fail(point hook.Point, err error) error {
 		return nil
 	}
 	h.logger.Info("hook failed", "hook", h.name, "hook_point", point, "error", err) // users see the event
-	var trouble *unavailableError
+	var trouble *hooks.UnavailableError
 	is := errors.As(err, &trouble)
 	cause := err
 	err = fmt.Errorf("%s: %w", point, err)
@@ -275,7 +271,7 @@ func (h *Hook) fail(point hook.Point, err error) error {
 		if is {
 			cause = driver.Recoverable(cause)
 		}
-		return &eventError{cause, h.failed(cause)}
+		return &hooks.EventError{Err: cause, Event: h.failed(cause)}
 	case point == hook.Prestart && is:
 		return driver.Recoverable(err)
 	case !point.IsTask() && point != hook.Prerun:
@@ -283,17 +279,6 @@ func (h *Hook) fail(point hook.Point, err error) error {
 	}
 	return err
 }
-
-// eventError is an error with the event that reports it.
-type eventError struct {
-	error
-	event *api.TaskEvent
-}
-
-func (e *eventError) Unwrap() error { return e.error }
-
-// Event returns the event that reports the error, for the runner.
-func (e *eventError) Event() *api.TaskEvent { return e.event }
 
 func (h *Hook) ask(d *hook.Description) (a asked, err error) {
 	if a.Attachment, err = h.attachment.decode(d.Schema, h.rule.Config); err != nil {

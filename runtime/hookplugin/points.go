@@ -7,6 +7,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
@@ -94,7 +95,7 @@ func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (ho
 	switch {
 	case errors.Is(err, hook.ErrPluginDown) && called != nil && ctx.Err() == nil:
 		called = nil // this call ended two processes, and would end the next one
-	case called == nil && errors.As(err, new(*unavailableError)) && !errors.Is(err, supervisor.ErrNoHook):
+	case called == nil && errors.As(err, new(*hooks.UnavailableError)) && !errors.Is(err, supervisor.ErrNoHook):
 		called = closed // no process was up
 	}
 	h.mu.Lock()

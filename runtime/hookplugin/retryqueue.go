@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
 // How long a repeated call excludes other repeated calls of its plugin: the first time,
@@ -65,7 +66,7 @@ func (h *Hook) repeat(ctx context.Context, point hook.Point, f call) error {
 		_, err = h.serialized(ctx, point, lastProbation, f)
 	}
 	if errors.Is(err, hook.ErrPluginDown) {
-		return &unavailableError{fmt.Errorf("%w: it died at this call, %s; the agent's log has its last words", hook.ErrPluginDown, died)}
+		return &hooks.UnavailableError{Err: fmt.Errorf("%w: it died at this call, %s; the agent's log has its last words", hook.ErrPluginDown, died)}
 	}
 	return err
 }

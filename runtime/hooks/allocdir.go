@@ -14,11 +14,12 @@ var (
 
 // AllocDir builds and removes the directory of the allocation.
 type AllocDir struct {
+	Builtin
 	dir *allocdir.Dir
 }
 
 // NewAllocDir returns the hook for one allocation.
-func NewAllocDir(dir *allocdir.Dir) *AllocDir { return &AllocDir{dir} }
+func NewAllocDir(dir *allocdir.Dir) *AllocDir { return &AllocDir{dir: dir} }
 
 // Name implements hook.Hook.
 func (*AllocDir) Name() string { return "alloc_dir" }

@@ -22,14 +22,15 @@ type Cgroups interface {
 
 // Cgroup makes the cgroup of a task before its driver starts it.
 type Cgroup struct {
-	groups Cgroups
-	tell   func(path string)
-	logger hclog.Logger
+	Builtin
+	groups  Cgroups
+	setPath func(path string)
+	logger  hclog.Logger
 }
 
-// NewCgroup returns the hook for one task. It calls tell with the path for the runner.
-func NewCgroup(groups Cgroups, tell func(path string), logger hclog.Logger) *Cgroup {
-	return &Cgroup{groups, tell, logger}
+// NewCgroup returns the hook for one task. It calls setPath with the path of the cgroup.
+func NewCgroup(groups Cgroups, setPath func(path string), logger hclog.Logger) *Cgroup {
+	return &Cgroup{groups: groups, setPath: setPath, logger: logger}
 }
 
 // Name implements hook.Hook.
@@ -43,7 +44,7 @@ func (h *Cgroup) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook
 		h.logger.Warn("task without a cgroup", "task", req.Task.Name, "error", err)
 		path = ""
 	}
-	h.tell(path)
+	h.setPath(path)
 	return hook.TaskPrestartResponse{}, nil
 }
 

@@ -11,6 +11,7 @@ var _ hook.TaskPrestart = (*DispatchPayload)(nil)
 
 // DispatchPayload writes the payload of a dispatched job to the task's file.
 type DispatchPayload struct {
+	Builtin
 	dir     *allocdir.Dir
 	file    string
 	payload []byte
@@ -19,7 +20,7 @@ type DispatchPayload struct {
 // NewDispatchPayload returns the hook for one task. file is relative to the
 // task's local directory.
 func NewDispatchPayload(dir *allocdir.Dir, file string, payload []byte) *DispatchPayload {
-	return &DispatchPayload{dir, file, payload}
+	return &DispatchPayload{dir: dir, file: file, payload: payload}
 }
 
 // Name implements hook.Hook.

@@ -1,7 +1,7 @@
-// Package hooks holds the builtin hooks of allocations and tasks, and the parts that a
-// runner needs for any hook: its place in the list ([Entry]), and the function that calls
-// it ([Call]). Package hookplugin holds the hooks in plugins. Both implement the interfaces
-// of plugins/hook.
+// Package hooks holds the contract of the hooks of allocations and tasks with their runners
+// ([Hook]), the chain in which a runner calls them ([Chain]), and the builtin hooks. Package
+// hookplugin holds the hooks in plugins. Both kinds implement the contract and the interfaces
+// of plugins/hook: neither a chain nor a runner distinguishes them.
 //
 // A builtin hook gets its dependencies through its constructor. Where Nomad has the hook,
 // it has the name that Nomad uses in events.

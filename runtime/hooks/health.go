@@ -22,15 +22,16 @@ type HealthConfig struct {
 	// Params returns the health parameters of the current version of the allocation,
 	// without the Deadline. It returns false if health is not to be determined.
 	Params func() (health.Params, bool)
-	// Look returns the current state, and two channels. One of them is closed when the
+	// Snapshot returns the current state, and two channels. One of them is closed when the
 	// state of the tasks or of the checks has changed.
-	Look func() (now health.Snapshot, tasks, checks <-chan struct{})
+	Snapshot func() (now health.Snapshot, tasks, checks <-chan struct{})
 	// Decided is called at most once for each version, with a final verdict.
 	Decided func(health.Verdict)
 }
 
 // Health watches an allocation until its health is decided.
 type Health struct {
+	Builtin
 	config HealthConfig
 
 	mu    sync.Mutex
@@ -74,7 +75,7 @@ func (h *Health) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.All
 
 // AfterUpdate returns the hook that starts the watch of the next version. It must come
 // after the hooks that run checks, because their earlier results no longer count.
-func (h *Health) AfterUpdate() hook.Hook { return (*healthRestart)(h) }
+func (h *Health) AfterUpdate() Hook { return (*healthRestart)(h) }
 
 type healthRestart Health
 
@@ -97,7 +98,7 @@ func (h *Health) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocP
 	h.stopLocked()
 	if w := h.watch; w != nil && !w.decided {
 		w.decided = true
-		now, _, _ := h.config.Look()
+		now, _, _ := h.config.Snapshot()
 		h.decide(health.Judge(w.params, now))
 	}
 	return hook.AllocPostrunResponse{}, nil
@@ -141,7 +142,7 @@ func (h *Health) run(ctx context.Context, params health.Params) (decided bool) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		now, tasks, checks := h.config.Look()
+		now, tasks, checks := h.config.Snapshot()
 		verdict := health.Judge(params, now)
 		if ctx.Err() != nil {
 			return false

@@ -37,7 +37,7 @@ func (p *patientOne) hook() *Health {
 		Params: func() (health.Params, bool) {
 			return health.Params{MinHealthyTime: 10 * time.Second, HealthyDeadline: time.Minute, UseChecks: true}, p.wanted
 		},
-		Look: func() (health.Snapshot, <-chan struct{}, <-chan struct{}) {
+		Snapshot: func() (health.Snapshot, <-chan struct{}, <-chan struct{}) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			s := p.snapshot

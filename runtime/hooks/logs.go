@@ -36,20 +36,21 @@ type Collector interface {
 
 // Logs collects the output of the task. Its name in events is Nomad's.
 type Logs struct {
+	Builtin
 	collector Collector
 	task      func() (logs.Task, bool)
-	direct    func(stdout, stderr string)
+	setOutput func(stdout, stderr string)
 	ended     func() bool
 	emit      func(*api.TaskEvent)
 	started   atomic.Bool // started is set once this agent has called Start
 }
 
 // NewLogs returns the hook for one task. task returns the task to collect, or false if
-// nothing is to be collected; direct passes the paths for the next start to the runner;
+// nothing is to be collected; setOutput passes the paths for the next start to the runner;
 // ended reports whether no process of the task can be alive; emit gets an event when the
 // task has to wait.
-func NewLogs(collector Collector, task func() (logs.Task, bool), direct func(stdout, stderr string), ended func() bool, emit func(*api.TaskEvent)) *Logs {
-	return &Logs{collector: collector, task: task, direct: direct, ended: ended, emit: emit}
+func NewLogs(collector Collector, task func() (logs.Task, bool), setOutput func(stdout, stderr string), ended func() bool, emit func(*api.TaskEvent)) *Logs {
+	return &Logs{collector: collector, task: task, setOutput: setOutput, ended: ended, emit: emit}
 }
 
 // Name implements hook.Hook.
@@ -68,7 +69,7 @@ func (h *Logs) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.T
 	}
 	failpoint.Hit(failpoint.TaskDir, failpoint.After)
 	h.started.Store(true)
-	h.direct(stdout, stderr)
+	h.setOutput(stdout, stderr)
 	return hook.TaskPrestartResponse{}, nil
 }
 

@@ -17,6 +17,7 @@ var (
 
 // MaxRunDuration ends an allocation that exceeds its maximum run time.
 type MaxRunDuration struct {
+	Builtin
 	deadline func() time.Time
 	exceeded func()
 

@@ -17,12 +17,15 @@ var (
 // AwaitPrevious blocks an allocation until the allocation that it replaces has ended,
 // however long that takes.
 type AwaitPrevious struct {
+	Builtin
 	ended func() <-chan struct{}
 }
 
 // NewAwaitPrevious returns the hook for one allocation. ended is called when the wait
 // starts; its channel is closed when the previous allocation has ended.
-func NewAwaitPrevious(ended func() <-chan struct{}) *AwaitPrevious { return &AwaitPrevious{ended} }
+func NewAwaitPrevious(ended func() <-chan struct{}) *AwaitPrevious {
+	return &AwaitPrevious{ended: ended}
+}
 
 // Name implements hook.Hook.
 func (*AwaitPrevious) Name() string { return "await_previous_allocations" }
@@ -37,13 +40,13 @@ func (h *AwaitPrevious) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) (
 	}
 }
 
-// NoDeadline exempts the hook from the deadline of the runner: the previous allocation
-// may take long to end.
-func (*AwaitPrevious) NoDeadline() {}
+// NoDeadline implements Hook: the previous allocation may take long to end.
+func (*AwaitPrevious) NoDeadline() bool { return true }
 
 // MigrateDisk moves the data of the previous allocation, which must have ended. If that
 // fails, the allocation starts without the data.
 type MigrateDisk struct {
+	Builtin
 	dir, previous *allocdir.Dir
 	tasks         []string
 	logger        hclog.Logger
@@ -51,7 +54,7 @@ type MigrateDisk struct {
 
 // NewMigrateDisk returns the hook for one allocation with the named tasks.
 func NewMigrateDisk(dir, previous *allocdir.Dir, tasks []string, logger hclog.Logger) *MigrateDisk {
-	return &MigrateDisk{dir, previous, tasks, logger}
+	return &MigrateDisk{dir: dir, previous: previous, tasks: tasks, logger: logger}
 }
 
 // Name implements hook.Hook.

@@ -32,6 +32,7 @@ var (
 // GroupServices registers the services of the group. After PreKill and PreTaskRestart
 // have deregistered them, the runner waits for the shutdown_delay of the group.
 type GroupServices struct {
+	Builtin
 	set *services.Set
 
 	// mu is held while the services are registered, so that no registration follows
@@ -89,12 +90,15 @@ func (h *GroupServices) Postrun(ctx context.Context, _ hook.AllocPostrunRequest)
 
 // TaskServices registers the services of one task while it runs.
 type TaskServices struct {
+	Builtin
 	set  *services.Set
 	task string
 }
 
 // NewTaskServices returns the hook for one task.
-func NewTaskServices(set *services.Set, task string) *TaskServices { return &TaskServices{set, task} }
+func NewTaskServices(set *services.Set, task string) *TaskServices {
+	return &TaskServices{set: set, task: task}
+}
 
 // Name implements hook.Hook.
 func (*TaskServices) Name() string { return "task_services" }
@@ -138,11 +142,12 @@ func (h *TaskServices) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.T
 
 // Checks runs the checks of all services of the allocation.
 type Checks struct {
+	Builtin
 	set *services.Set
 }
 
 // NewChecks returns the hook for one allocation.
-func NewChecks(set *services.Set) *Checks { return &Checks{set} }
+func NewChecks(set *services.Set) *Checks { return &Checks{set: set} }
 
 // Name implements hook.Hook.
 func (*Checks) Name() string { return "checks_hook" }

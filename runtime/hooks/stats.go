@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	_ hook.Hook          = (*Stats)(nil)
+	_ Hook               = (*Stats)(nil)
 	_ hook.TaskPoststart = (*Stats)(nil)
 	_ hook.TaskExited    = (*Stats)(nil)
 	_ hook.TaskStop      = (*Stats)(nil)
@@ -29,8 +29,8 @@ const (
 const (
 	// statsLinger is how long sampling continues after the last call of Latest.
 	statsLinger = 10 * time.Second
-	// statsPatience is how long Latest waits for the first sample of a driver.
-	statsPatience = 2 * time.Second
+	// firstSampleTimeout is how long Latest waits for the first sample of a driver.
+	firstSampleTimeout = 2 * time.Second
 )
 
 // StatsSource opens a stream of resource samples of the running task. The channel may
@@ -39,6 +39,7 @@ type StatsSource func(ctx context.Context, interval time.Duration) (<-chan *driv
 
 // Stats samples the resource usage of the task on demand.
 type Stats struct {
+	Builtin
 	source   StatsSource
 	interval time.Duration
 	logger   hclog.Logger
@@ -72,11 +73,11 @@ func (*Stats) Name() string { return "stats_hook" }
 // have passed without a call.
 func (h *Stats) Latest(ctx context.Context) *driver.TaskStats {
 	if first := h.ask(ctx); first != nil {
-		patience := time.NewTimer(statsPatience)
-		defer patience.Stop()
+		timeout := time.NewTimer(firstSampleTimeout)
+		defer timeout.Stop()
 		select {
 		case <-first:
-		case <-patience.C:
+		case <-timeout.C:
 		case <-ctx.Done():
 		}
 	}

@@ -179,8 +179,8 @@ func TestStatsDoNotWaitForAMuteDriver(t *testing.T) {
 		h := NewStats(s.source, time.Second, hclog.NewNullLogger())
 		poststart(t, h)
 		begin := time.Now()
-		if got := h.Latest(t.Context()); got != nil || time.Since(begin) != statsPatience {
-			t.Errorf("got %v after %v, want nothing after %v", got, time.Since(begin), statsPatience)
+		if got := h.Latest(t.Context()); got != nil || time.Since(begin) != firstSampleTimeout {
+			t.Errorf("got %v after %v, want nothing after %v", got, time.Since(begin), firstSampleTimeout)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

@@ -25,6 +25,7 @@ const keyBuilt = "is_done"
 // TaskDir builds the directory of the task, and removes the secrets when the task has
 // ended.
 type TaskDir struct {
+	Builtin
 	dir     *allocdir.Dir
 	options func() allocdir.TaskOptions
 	emit    func(*api.TaskEvent)
@@ -33,7 +34,7 @@ type TaskDir struct {
 
 // NewTaskDir returns the hook for one task.
 func NewTaskDir(dir *allocdir.Dir, options func() allocdir.TaskOptions, emit func(*api.TaskEvent), logger hclog.Logger) *TaskDir {
-	return &TaskDir{dir, options, emit, logger}
+	return &TaskDir{dir: dir, options: options, emit: emit, logger: logger}
 }
 
 // Name implements hook.Hook.

@@ -15,6 +15,7 @@ var _ hook.TaskPrestart = (*Validate)(nil)
 
 // Validate rejects tasks that the operator of the node does not allow.
 type Validate struct {
+	Builtin
 	deniedUsers    []string
 	checkedDrivers []string
 	downloads      idrange.Set
@@ -27,7 +28,7 @@ type Validate struct {
 // that the task switches to by itself. services returns an error if the interpolated names
 // of the task's services are invalid.
 func NewValidate(deniedUsers, checkedDrivers []string, downloads idrange.Set, admitted []string, services func() error) *Validate {
-	return &Validate{deniedUsers, checkedDrivers, downloads, admitted, services}
+	return &Validate{deniedUsers: deniedUsers, checkedDrivers: checkedDrivers, downloads: downloads, admitted: admitted, services: services}
 }
 
 // Name implements hook.Hook.

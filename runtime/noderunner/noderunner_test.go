@@ -349,7 +349,10 @@ func TestNothingGoesWithoutNeed(t *testing.T) {
 }
 
 // slow has a driver lookup and a hook that block until their channels are closed.
-type slow struct{ driver, hook chan struct{} }
+type slow struct {
+	hooks.Builtin
+	driver, hook chan struct{}
+}
 
 func (s slow) Driver(context.Context, string) (driver.Driver, error) {
 	<-s.driver
@@ -369,7 +372,7 @@ func (slow) TaskHooks(*api.Allocation, *api.Task, hookplugin.Target) []hooks.Ent
 func (slow) Pending(*api.Allocation) func(context.Context, func(*api.TaskEvent)) { return nil }
 
 func TestCollectWaitsForHooksOnly(t *testing.T) {
-	s := slow{make(chan struct{}), make(chan struct{})}
+	s := slow{driver: make(chan struct{}), hook: make(chan struct{})}
 	findDriver, endHook := sync.OnceFunc(func() { close(s.driver) }), sync.OnceFunc(func() { close(s.hook) })
 	r, _, root := startWith(t, allocrunner.Config{Drivers: s, Hooks: s}, GC{DiskUsage: 101, InodeUsage: 101}, assignment("a", 1))
 	t.Cleanup(findDriver)
@@ -484,7 +487,7 @@ func TestStoredCollectRequest(t *testing.T) {
 }
 
 func TestEndedLeavesNoRunner(t *testing.T) {
-	s := slow{make(chan struct{}), make(chan struct{})}
+	s := slow{driver: make(chan struct{}), hook: make(chan struct{})}
 	findDriver, endHook := sync.OnceFunc(func() { close(s.driver) }), sync.OnceFunc(func() { close(s.hook) })
 	destroyed := make(chan string, 1)
 	r, source, root := startWith(t, allocrunner.Config{Drivers: s, Hooks: destroyer{s, destroyed}}, GC{DiskUsage: 101, InodeUsage: 101}, assignment("a", 1))

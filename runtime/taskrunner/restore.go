@@ -218,8 +218,8 @@ func (r *Runner) Reset() {
 	}
 	for name, was := range before {
 		r.local.SetHook(name, state.HookState{Attachment: was.Attachment, Data: was.Data})
-		r.setHookEnv(name, nil)
 	}
+	r.restoreHookEnv()
 	r.records.put(state.Sync, func(s *api.TaskState) bool {
 		if s.State == model.TaskPending {
 			return false

@@ -56,19 +56,3 @@ type Alloc struct {
 	NetworkIsolation *driver.NetworkIsolation // nil if the task uses the network of the host
 	DNS              *driver.DNSConfig
 }
-
-// Deadlines limit the calls of hooks; a zero value means the default.
-type Deadlines struct {
-	Prestart time.Duration // default 1 min
-	Others   time.Duration // default 10 s
-}
-
-func (d Deadlines) orDefault() Deadlines {
-	if d.Prestart == 0 {
-		d.Prestart = time.Minute
-	}
-	if d.Others == 0 {
-		d.Others = 10 * time.Second
-	}
-	return d
-}

@@ -96,7 +96,7 @@ func (e configError) Error() string {
 // hookMounts merges the mounts and devices of the hooks, in the order of the hooks. If
 // several hooks use the same path in the task, the last hook wins.
 func (r *Runner) hookMounts() (mounts []driver.Mount, devices []driver.Device) {
-	for _, h := range r.hooks {
+	for _, h := range r.hooks.Hooks() {
 		record := r.local.Hooks[h.Name()]
 		for _, m := range record.Mounts {
 			mounts = slices.DeleteFunc(mounts, func(o driver.Mount) bool { return o.TaskPath == m.TaskPath })

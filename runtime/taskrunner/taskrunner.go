@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
@@ -43,7 +44,7 @@ type Config struct {
 	Driver    func(ctx context.Context) (driver.Driver, error) // may block while the plugin starts
 	Store     Store
 	Notify    func() // called after each change of the task's state; must not block
-	Deadlines Deadlines
+	Deadlines hooks.Deadlines
 	Restored  *Restored   // what an earlier agent left of the task; nil for a new task
 	Recovery  *Recoveries // shared by all tasks of the node; may be nil
 	EndTask   EndTask     // if nil, only drivers end tasks
@@ -66,9 +67,9 @@ type Runner struct {
 	gate       Gate
 	dispense   dispense
 	recovery   *driverRecovery
-	deadlines  Deadlines
+	deadlines  hooks.Deadlines
 	logger     hclog.Logger
-	hooks      []hook.Hook       // set once, by SetHooks
+	hooks      *hooks.Chain      // set once, by SetHooks
 	allocHooks map[string]string // set once, by SetAllocHooks
 	schema     *hclspec.Spec     // set once, by Prepare
 
@@ -112,7 +113,7 @@ func New(c Config) *Runner {
 		gate:       c.Gate,
 		dispense:   available(c.Driver),
 		recovery:   c.Recovery.of(c.Task.Driver),
-		deadlines:  c.Deadlines.orDefault(),
+		deadlines:  c.Deadlines,
 		logger:     c.Logger.Named("taskrunner").With("task", c.Task.Name),
 		runs:       &runs{},
 		updates:    &updates{task: c.Task},
@@ -149,19 +150,6 @@ func New(c Config) *Runner {
 		r.restore(*c.Restored)
 	}
 	return r
-}
-
-// SetHooks sets the hooks, in order. It must be called before Run, at most once. It is
-// separate from New because some hooks act on the runner.
-func (r *Runner) SetHooks(hooks []hook.Hook) {
-	r.hooks = hooks
-	for _, h := range hooks {
-		if _, ok := h.(hook.TaskPrestart); ok {
-			// Set the response that an earlier agent got, or an empty one, so that the
-			// hook keeps its place in the order.
-			r.setHookEnv(h.Name(), r.local.Hooks[h.Name()].Env)
-		}
-	}
 }
 
 // Prepare fetches the task config schema and the capabilities from the driver; task

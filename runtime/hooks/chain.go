@@ -1,0 +1,212 @@
+package hooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// The order of hooks in the chain of an allocation or a task: hooks with a lower order
+// come first. A hook plugin comes after the hooks that make directories and before the
+// hooks that register services.
+const (
+	OrderFirst     = 100 // OrderFirst is for hooks that check and make directories
+	OrderPlugin    = 300 // OrderPlugin is the default for plugins
+	OrderLogs      = 400
+	OrderPayload   = 500
+	OrderArtifacts = 600
+	OrderTemplates = 800
+	OrderLast      = 900 // OrderLast is for hooks that register and check services
+)
+
+// Entry is a hook with its order.
+type Entry struct {
+	Order int
+	Hook  Hook
+}
+
+// Deadlines limit the calls of hooks.
+type Deadlines struct {
+	Start  time.Duration // limit of a Prerun or Prestart call
+	Others time.Duration // limit of a call of any other hook point
+}
+
+// ChainConfig configures a Chain.
+type ChainConfig struct {
+	Deadlines Deadlines
+	Emit      func(*api.TaskEvent) // emits an event on the task, or on all tasks of the allocation
+	Logger    hclog.Logger
+}
+
+// Chain holds the hooks of one allocation or one task. [Start], [Each] and [Join] call
+// the hooks of one hook point, one after the other; they differ in the handling of
+// errors. The type parameters are the interface of the hook point and its response, which
+// is the concern of the call. A nil Chain has no hooks.
+type Chain struct {
+	config ChainConfig
+	hooks  []Hook
+}
+
+// NewChain returns a chain of the hooks by order. Hooks of the same order keep the order
+// of list.
+func NewChain(c ChainConfig, list []Entry) *Chain {
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, func(a, b Entry) int { return a.Order - b.Order })
+	chain := &Chain{config: c, hooks: make([]Hook, len(list))}
+	for i, e := range list {
+		chain.hooks[i] = e.Hook
+	}
+	return chain
+}
+
+// Hooks returns the hooks in the order in which they are called. The slice must not be
+// changed.
+func (c *Chain) Hooks() []Hook {
+	if c == nil {
+		return nil
+	}
+	return c.hooks
+}
+
+// Without returns the chain without the hooks for which skip returns true.
+func (c *Chain) Without(skip func(Hook) bool) *Chain {
+	if c == nil {
+		return nil
+	}
+	return &Chain{config: c.config, hooks: slices.DeleteFunc(slices.Clone(c.hooks), skip)}
+}
+
+// Attachments returns the attachments of the hooks that have one, by name of the hook.
+func (c *Chain) Attachments() map[string]string {
+	var attachments map[string]string
+	for _, h := range c.Hooks() {
+		if text := h.Attachment(); text != "" {
+			if attachments == nil {
+				attachments = make(map[string]string)
+			}
+			attachments[h.Name()] = text
+		}
+	}
+	return attachments
+}
+
+// Implementing yields the hooks that implement the interface of a hook point.
+func Implementing[H any](c *Chain) iter.Seq2[Hook, H] {
+	return func(yield func(Hook, H) bool) {
+		for _, h := range c.Hooks() {
+			if impl, ok := h.(H); ok && !yield(h, impl) {
+				return
+			}
+		}
+	}
+}
+
+// startNames are the names of Prerun and Prestart in messages, which are Nomad's.
+var startNames = map[hook.Point]string{hook.Prerun: "pre-run", hook.Prestart: "prestart"}
+
+// Start calls the hooks of Prerun or Prestart, up to the first error that tolerate does
+// not accept. A failed Prestart is also an event, and so is a tolerated error. When ctx is
+// done, Start returns the cause, or the error of the hook that was being called.
+func Start[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error), tolerate func(error) bool) error {
+	for h, impl := range Implementing[H](c) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		err := invoke(ctx, c, point, h, impl, call)
+		if err == nil {
+			continue
+		}
+		tolerated := ctx.Err() == nil && tolerate(err)
+		if ctx.Err() == nil && (tolerated || point == hook.Prestart) {
+			c.config.Emit(failureEvent(h, err))
+		}
+		if !tolerated {
+			return fmt.Errorf("%s hook %q failed: %w", startNames[point], h.Name(), err)
+		}
+	}
+	return nil
+}
+
+// Each calls the hooks of a hook point. An error does not end the chain: it is an event of
+// the task, or a log line for a hook point of the allocation, unless ctx is done. When ctx
+// is done, hooks of a task are not called any longer, except Stop.
+func Each[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) {
+	for h, impl := range Implementing[H](c) {
+		if ctx.Err() != nil && point.IsTask() && point != hook.Stop {
+			return
+		}
+		c.report(ctx, point, h, invoke(ctx, c, point, h, impl, call))
+	}
+}
+
+// Join calls the hooks of a hook point, and returns their errors.
+func Join[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) error {
+	var errs []error
+	for h, impl := range Implementing[H](c) {
+		errs = append(errs, invoke(ctx, c, point, h, impl, call))
+	}
+	return errors.Join(errs...)
+}
+
+// Repeat calls a hook of a hook point again each time its plugin process was replaced,
+// until ctx is done. It handles errors as Each does. It does not block: each hook with a
+// plugin process has a goroutine in wg.
+func Repeat[H, R any](ctx context.Context, wg *sync.WaitGroup, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) {
+	for h, impl := range Implementing[H](c) {
+		exited := h.PluginExited()
+		if exited == nil {
+			continue
+		}
+		wg.Go(func() {
+			for ; exited != nil; exited = h.PluginExited() {
+				select {
+				case <-exited:
+				case <-ctx.Done():
+					return
+				}
+				if h.WaitPlugin(ctx) != nil || ctx.Err() != nil {
+					return
+				}
+				c.report(ctx, point, h, invoke(ctx, c, point, h, impl, call))
+			}
+		})
+	}
+}
+
+// invoke makes one call, within the deadline of the hook point. It blocks until the hook
+// returns.
+func invoke[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook, impl H, call func(context.Context, Hook, H) (R, error)) error {
+	if !h.NoDeadline() {
+		deadline := c.config.Deadlines.Others
+		if point == hook.Prerun || point == hook.Prestart {
+			deadline = c.config.Deadlines.Start
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, deadline)
+		defer cancel()
+	}
+	begin := time.Now()
+	_, err := call(ctx, h, impl)
+	c.config.Logger.Trace("hook called", "hook", h.Name(), "hook_point", point, "duration", time.Since(begin), "error", err)
+	return err
+}
+
+// report reports the error of a hook that does not end the chain.
+func (c *Chain) report(ctx context.Context, point hook.Point, h Hook, err error) {
+	switch {
+	case err == nil || ctx.Err() != nil:
+	case point.IsTask():
+		c.config.Emit(failureEvent(h, err))
+	default:
+		c.config.Logger.Error("hook failed", "hook", h.Name(), "hook_point", point, "error", err)
+	}
+}

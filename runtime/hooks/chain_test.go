@@ -1,0 +1,254 @@
+package hooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+)
+
+// recorder is a hook that takes part in a few hook points and records its calls.
+type recorder struct {
+	Builtin
+	name      string
+	unlimited bool
+	config    string // result of Attachment
+	calls     *[]string
+	err       error
+	exited    <-chan struct{}
+}
+
+func (r *recorder) Name() string                     { return r.name }
+func (r *recorder) NoDeadline() bool                 { return r.unlimited }
+func (r *recorder) Attachment() string               { return r.config }
+func (r *recorder) PluginExited() <-chan struct{}    { return r.exited }
+func (r *recorder) WaitPlugin(context.Context) error { return nil }
+
+func (r *recorder) record(ctx context.Context, point string) error {
+	limit := ""
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = " " + time.Until(deadline).String()
+	}
+	*r.calls = append(*r.calls, r.name+" "+point+limit)
+	return r.err
+}
+
+func (r *recorder) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	return hook.AllocPrerunResponse{}, r.record(ctx, "prerun")
+}
+
+func (r *recorder) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+	return hook.AllocPreKillResponse{}, r.record(ctx, "pre_kill")
+}
+
+func (r *recorder) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	return hook.TaskPrestartResponse{}, r.record(ctx, "prestart")
+}
+
+func (r *recorder) Exited(ctx context.Context, _ hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	return hook.TaskExitedResponse{}, r.record(ctx, "exited")
+}
+
+func (r *recorder) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, r.record(ctx, "stop")
+}
+
+// nameOnly is a hook without hook points.
+type nameOnly struct{ Builtin }
+
+func (nameOnly) Name() string { return "none" }
+
+// chainOf returns a chain of recorders, and their calls and events.
+func chainOf(hooks ...*recorder) (c *Chain, calls, events *[]string) {
+	calls, events = new([]string), new([]string)
+	list := []Entry{{OrderFirst, nameOnly{}}}
+	for _, h := range hooks {
+		h.calls = calls
+		list = append(list, Entry{OrderPlugin, h})
+	}
+	return NewChain(ChainConfig{
+		Deadlines: Deadlines{Start: time.Minute, Others: time.Second},
+		Emit:      func(e *api.TaskEvent) { *events = append(*events, e.Type+": "+e.Message) },
+		Logger:    hclog.NewNullLogger(),
+	}, list), calls, events
+}
+
+func callPrerun(ctx context.Context, _ Hook, h hook.AllocPrerun) (hook.AllocPrerunResponse, error) {
+	return h.Prerun(ctx, hook.AllocPrerunRequest{})
+}
+
+func callPrestart(ctx context.Context, _ Hook, h hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
+	return h.Prestart(ctx, hook.TaskPrestartRequest{})
+}
+
+func callExited(ctx context.Context, _ Hook, h hook.TaskExited) (hook.TaskExitedResponse, error) {
+	return h.Exited(ctx, hook.TaskExitedRequest{})
+}
+
+func TestChainSortsByOrder(t *testing.T) {
+	entry := func(order int, name string) Entry { return Entry{order, &recorder{name: name}} }
+	list := []Entry{entry(OrderLast, "d"), entry(OrderPlugin, "b"), entry(OrderFirst, "a"), entry(OrderPlugin, "c")}
+	names := ""
+	for _, h := range NewChain(ChainConfig{}, list).Hooks() {
+		names += h.Name()
+	}
+	if names != "abcd" {
+		t.Errorf("order %q, want abcd", names)
+	}
+	if list[0].Order != OrderLast {
+		t.Error("NewChain has changed the list of its caller")
+	}
+}
+
+func TestStartEndsWithTheFirstError(t *testing.T) {
+	no := errors.New("no")
+	for _, c := range []struct {
+		name      string
+		point     hook.Point
+		tolerated bool
+		err       string
+		calls     []string
+		events    []string
+	}{
+		{"prerun: the runner reports the error", hook.Prerun, false, `pre-run hook "bad" failed: no`, []string{"bad prerun 1m0s"}, nil},
+		{"tolerated prerun", hook.Prerun, true, "<nil>", []string{"bad prerun 1m0s", "last prerun 1m0s"}, []string{"Task hook failed: bad: no"}},
+		{"prestart", hook.Prestart, false, `prestart hook "bad" failed: no`, []string{"bad prestart 1m0s"}, []string{"Task hook failed: bad: no"}},
+		{"tolerated prestart", hook.Prestart, true, "<nil>", []string{"bad prestart 1m0s", "last prestart 1m0s"}, []string{"Task hook failed: bad: no"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				chain, calls, events := chainOf(&recorder{name: "bad", err: no}, &recorder{name: "last"})
+				tolerate := func(error) bool { return c.tolerated }
+				var err error
+				if c.point == hook.Prerun {
+					err = Start(t.Context(), chain, c.point, callPrerun, tolerate)
+				} else {
+					err = Start(t.Context(), chain, c.point, callPrestart, tolerate)
+				}
+				if fmt.Sprint(err) != c.err || !slices.Equal(*calls, c.calls) || !slices.Equal(*events, c.events) {
+					t.Errorf("error %v, calls %q, events %q; want %s, %q, %q", err, *calls, *events, c.err, c.calls, c.events)
+				}
+				if err != nil && !errors.Is(err, no) {
+					t.Error("the error of the hook is not in the chain of errors")
+				}
+			})
+		})
+	}
+}
+
+// The error of a hook that was canceled is neither tolerated nor an event.
+func TestStartEndsWithItsContext(t *testing.T) {
+	stopped := errors.New("stopped")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	chain, calls, events := chainOf(&recorder{name: "a", err: errors.New("no")}, &recorder{name: "b"})
+	tolerate := func(error) bool { return true }
+	err := Start(ctx, chain, hook.Prestart, func(ctx context.Context, h Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
+		cancel(stopped)
+		return callPrestart(ctx, h, at)
+	}, tolerate)
+	if err == nil || len(*calls) != 1 || len(*events) > 0 {
+		t.Errorf("error %v, calls %q, events %q", err, *calls, *events)
+	}
+	if err := Start(ctx, chain, hook.Prestart, callPrestart, tolerate); err != stopped || len(*calls) != 1 {
+		t.Errorf("when ctx is done: error %v, calls %q", err, *calls)
+	}
+}
+
+func TestEachCallsAllHooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		with := &EventError{errors.New("no"), &api.TaskEvent{Type: "Own"}}
+		chain, calls, events := chainOf(&recorder{name: "a", err: errors.New("no")}, &recorder{name: "b", err: with, unlimited: true}, &recorder{name: "c"})
+		Each(t.Context(), chain, hook.Exited, callExited)
+		if want := []string{"a exited 1s", "b exited", "c exited 1s"}; !slices.Equal(*calls, want) {
+			t.Errorf("calls %q, want %q", *calls, want)
+		}
+		if want := []string{"Task hook failed: a: no", "Own: "}; !slices.Equal(*events, want) {
+			t.Errorf("events %q, want %q", *events, want)
+		}
+		*events = nil
+		Each(t.Context(), chain, hook.PreKill, func(ctx context.Context, _ Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
+			return h.PreKill(ctx, hook.AllocPreKillRequest{})
+		})
+		if len(*events) > 0 {
+			t.Errorf("events %q of a hook point of the allocation, want none", *events)
+		}
+	})
+}
+
+// Stop and the hook points of an allocation clean up, so they are called in any case.
+func TestEachWhenItsContextIsDone(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	chain, calls, events := chainOf(&recorder{name: "a", err: errors.New("no"), unlimited: true})
+	Each(ctx, chain, hook.Exited, callExited)
+	Each(ctx, chain, hook.Stop, func(ctx context.Context, _ Hook, h hook.TaskStop) (hook.TaskStopResponse, error) {
+		return h.Stop(ctx, hook.TaskStopRequest{})
+	})
+	Each(ctx, chain, hook.PreKill, func(ctx context.Context, _ Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
+		return h.PreKill(ctx, hook.AllocPreKillRequest{})
+	})
+	if want := []string{"a stop", "a pre_kill"}; !slices.Equal(*calls, want) || len(*events) > 0 {
+		t.Errorf("calls %q, events %q; want %q and no event", *calls, *events, want)
+	}
+}
+
+func TestJoinReturnsAllErrors(t *testing.T) {
+	a, b := errors.New("a"), errors.New("b")
+	chain, calls, _ := chainOf(&recorder{name: "x", err: a}, &recorder{name: "y"}, &recorder{name: "z", err: b})
+	err := Join(t.Context(), chain, hook.Prerun, callPrerun)
+	if !errors.Is(err, a) || !errors.Is(err, b) || len(*calls) != 3 {
+		t.Errorf("error %v after %q", err, *calls)
+	}
+}
+
+func TestRepeatFollowsThePluginProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second := make(chan struct{}), make(chan struct{})
+		h := &recorder{name: "plugin", exited: first}
+		chain, calls, _ := chainOf(h, &recorder{name: "builtin"})
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		Repeat(ctx, &wg, chain, hook.Exited, func(ctx context.Context, _ Hook, at hook.TaskExited) (hook.TaskExitedResponse, error) {
+			h.exited = second
+			return callExited(ctx, h, at)
+		})
+		synctest.Wait()
+		if len(*calls) > 0 {
+			t.Errorf("calls %q before the plugin process has exited", *calls)
+		}
+		close(first)
+		synctest.Wait()
+		if want := []string{"plugin exited 1s"}; !slices.Equal(*calls, want) {
+			t.Errorf("calls %q, want %q", *calls, want)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
+func TestChainWithoutHooks(t *testing.T) {
+	var none *Chain
+	if err := Start(t.Context(), none.Without(func(Hook) bool { return false }), hook.Prerun, callPrerun, nil); err != nil {
+		t.Error(err)
+	}
+	if none.Hooks() != nil || none.Attachments() != nil {
+		t.Error("a nil chain has hooks")
+	}
+	chain, calls, _ := chainOf(&recorder{name: "a", config: `{"x": 1}`}, &recorder{name: "b"})
+	if got := fmt.Sprint(chain.Attachments()); got != `map[a:{"x": 1}]` {
+		t.Errorf("attachments %s", got)
+	}
+	Each(t.Context(), chain.Without(func(h Hook) bool { return h.Name() == "a" }), hook.Exited, callExited)
+	if len(*calls) != 1 || (*calls)[0][0] != 'b' {
+		t.Errorf("calls %q, want one of b", *calls)
+	}
+}
