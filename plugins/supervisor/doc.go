@@ -1,10 +1,11 @@
 // Package supervisor keeps the plugins of one node running.
 //
-// It manages one process per plugin of the catalog: all are launched concurrently, and
-// launched again when they die. An unused builtin is stopped, and a builtin hook is not
-// started before it is used. The supervisor decides which plugin serves which driver or hook,
-// keeps each driver's fingerprint, delivers the drivers' task events, and stops the processes.
+// It manages one process per plugin of the catalog. The processes are launched
+// concurrently, and launched again when they die. An unused builtin is stopped, and a
+// builtin hook is not started before it is used. The supervisor decides which plugin serves
+// which driver or hook, keeps each driver's fingerprint, delivers the drivers' task events,
+// and stops the processes.
 //
-// It has no notion of jobs and touches no task. A task runner requests a driver by name, and
+// The supervisor handles neither jobs nor tasks. A task runner requests a driver by name, and
 // requests it again when the plugin that serves the driver has died.
 package supervisor
