@@ -113,9 +113,9 @@ func (c *serverConn) serve() {
 	}
 	delete(k.conns, c)
 	if c.agent {
-		k.agents--
-		if k.agents == 0 {
-			k.agentGoneAt = time.Now()
+		k.agents.connected--
+		if k.agents.connected == 0 {
+			k.agents.goneAt = time.Now()
 			k.drainLocked()
 		}
 	}
@@ -248,8 +248,8 @@ func (c *serverConn) handleLocking(req *request, fds []int) {
 func (c *serverConn) helloLocked(agent bool) {
 	if agent && !c.agent {
 		c.agent = true
-		c.server.agents++
-		c.server.joined = true
+		c.server.agents.connected++
+		c.server.agents.joined = true
 		c.server.undrainLocked()
 	}
 }

@@ -180,7 +180,7 @@ func (e *handoffState) restore(k *server) {
 	time.AfterFunc(drainGrace, func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		if k.agents == 0 {
+		if k.agents.connected == 0 {
 			k.drainLocked()
 		}
 	})

@@ -18,7 +18,7 @@ func (k *server) holdLocked(key string, fd int, drain bool) {
 	k.dropLocked(key)
 	h := &storedFD{fd: fd, drain: drain}
 	k.held[key] = h
-	if k.agents == 0 {
+	if k.agents.connected == 0 {
 		k.startDrainLocked(h)
 	}
 }

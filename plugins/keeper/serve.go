@@ -176,6 +176,13 @@ func closeInherited() error {
 	return nil
 }
 
+// agents counts the connections of agents.
+type agents struct {
+	connected int
+	goneAt    time.Time // time at which connected became 0
+	joined    bool      // an agent has connected to this keeper
+}
+
 // server is the state of a keeper.
 type server struct {
 	setup    setup
@@ -195,9 +202,7 @@ type server struct {
 	mu           sync.Mutex
 	place        place
 	conns        map[*serverConn]bool
-	agents       int       // number of connections of agents
-	agentGoneAt  time.Time // time at which agents became 0
-	joined       bool      // an agent has connected to this keeper
+	agents       agents
 	held         map[string]*storedFD
 	managedProcs []process.ID // processes that an earlier keeper started, as reported by the agent
 	spawned      []process.ID // processes that this keeper started on request: plugins and the log collector
@@ -209,14 +214,14 @@ type server struct {
 
 func newServer(s setup, self process.ID) *server {
 	k := &server{
-		setup:       s,
-		self:        self,
-		wake:        make(chan struct{}, 1),
-		conns:       map[*serverConn]bool{},
-		agentGoneAt: time.Now(),
-		held:        map[string]*storedFD{},
-		waiters:     map[process.ID][]waiter{},
-		watches:     map[process.ID]*process.Pidfd{},
+		setup:   s,
+		self:    self,
+		wake:    make(chan struct{}, 1),
+		conns:   map[*serverConn]bool{},
+		agents:  agents{goneAt: time.Now()},
+		held:    map[string]*storedFD{},
+		waiters: map[process.ID][]waiter{},
+		watches: map[process.ID]*process.Pidfd{},
 	}
 	k.ephemeral.Store(s.Ephemeral)
 	return k
@@ -276,12 +281,12 @@ func (k *server) run(ctx context.Context) error {
 func (k *server) done(terminated bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.agents > 0 {
+	if k.agents.connected > 0 {
 		return false
 	}
-	idle := time.Since(k.agentGoneAt) >= k.patience()
+	idle := time.Since(k.agents.goneAt) >= k.patience()
 	if k.ephemeral.Load() {
-		return k.joined || terminated || idle
+		return k.agents.joined || terminated || idle
 	}
 	return terminated || idle && !hasChildren() && !k.inUseLocked()
 }

@@ -169,6 +169,6 @@ func (p *Plugin) initHook(ctx context.Context) error {
 	if err := p.hook.Configure(call, p.cfg.Hooks); err != nil {
 		return p.explainCall(call, "Configure", err)
 	}
-	p.takes = takes
+	p.description = takes
 	return nil
 }

@@ -111,22 +111,29 @@ type Plugin struct {
 	version      string
 	driver       driver.Driver
 	hook         *hook.Client
-	takes        *hook.Description // of hook
-	words        tail
-	pipes        [2]*os.File // the agent's read ends of the plugin's stdout and stderr
-	fdKey        string      // prefix of the keys under which the keeper holds the pipes
+	description  *hook.Description // of hook
+	stdio        stdio
 
-	detached   chan struct{} // closed by release; go-plugin's runner then stops waiting for the process
-	stderrDone chan struct{} // closed when stderr has ended
-	ended      chan struct{} // closed when exit is set
-	exit       error
+	detached chan struct{} // closed by release; go-plugin's runner then stops waiting for the process
+	ended    chan struct{} // closed when exit is set
+	exit     error
 
 	wg      sync.WaitGroup
 	release sync.Once
 
 	mu          sync.Mutex
-	line        []byte   // start of stdout, up to the first newline
 	initialConn net.Conn // the checked connection, until gRPC takes it
+}
+
+// stdio is the output of a plugin process.
+type stdio struct {
+	pipes      [2]*os.File   // the agent's read ends of stdout and stderr
+	fdKey      string        // prefix of the keys under which the keeper holds the pipes
+	stderrTail tail          // last lines of stderr
+	stderrDone chan struct{} // closed when stderr has ended
+
+	mu        sync.Mutex
+	firstLine []byte // start of stdout, up to the first newline
 }
 
 // Start starts a plugin and initialises it. It blocks until the plugin is ready. After an
@@ -165,11 +172,11 @@ func newPlugin(cfg Config) *Plugin {
 		cfg.Logger = hclog.NewNullLogger()
 	}
 	return &Plugin{
-		cfg:        cfg,
-		logger:     cfg.Logger.Named(cfg.Name),
-		detached:   make(chan struct{}),
-		stderrDone: make(chan struct{}),
-		ended:      make(chan struct{}),
+		cfg:      cfg,
+		logger:   cfg.Logger.Named(cfg.Name),
+		detached: make(chan struct{}),
+		stdio:    stdio{stderrDone: make(chan struct{})},
+		ended:    make(chan struct{}),
 	}
 }
 
@@ -279,7 +286,7 @@ func (p *Plugin) Confirm(ctx context.Context) error {
 func (p *Plugin) Driver() driver.Driver { return p.driver }
 
 // Hook returns the plugin's hook and its description; nil if the plugin is not a hook.
-func (p *Plugin) Hook() (*hook.Client, *hook.Description) { return p.hook, p.takes }
+func (p *Plugin) Hook() (*hook.Client, *hook.Description) { return p.hook, p.description }
 
 // Done is closed as soon as the process has ended, even if its children still run.
 func (p *Plugin) Done() <-chan struct{} { return p.proc.done }
@@ -362,7 +369,7 @@ func (p *Plugin) waitDone(ctx context.Context, d time.Duration) bool {
 // longer. After Done that happens at once, unless a child of the plugin has inherited stderr:
 // then the caller should call Close as late as possible, because Close breaks that child's
 // stderr.
-func (p *Plugin) StderrClosed() <-chan struct{} { return p.stderrDone }
+func (p *Plugin) StderrClosed() <-chan struct{} { return p.stdio.stderrDone }
 
 // Close kills the process if it is alive, and releases all resources. It may be called twice,
 // also after Detach, and blocks until everything is released.
@@ -412,9 +419,9 @@ func (p *Plugin) releaseOnce(leave bool) {
 		if !leave {
 			ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
 			defer cancel()
-			if p.fdKey != "" {
+			if p.stdio.fdKey != "" {
 				for _, stream := range pipeNames {
-					_ = p.cfg.Keeper.RemoveFD(ctx, p.fdKey+stream)
+					_ = p.cfg.Keeper.RemoveFD(ctx, p.stdio.fdKey+stream)
 				}
 			}
 			// Only the plugin's own socket: processes that the plugin has started may have
@@ -426,7 +433,7 @@ func (p *Plugin) releaseOnce(leave bool) {
 				p.client.Kill() // the process is dead; Kill waits for go-plugin's goroutines
 			}
 		}
-		for _, f := range p.pipes {
+		for _, f := range p.stdio.pipes {
 			if f != nil {
 				f.Close()
 			}
@@ -438,7 +445,7 @@ func (p *Plugin) releaseOnce(leave bool) {
 	p.wg.Wait()
 }
 
-// pipeNames are the names of the streams that the keeper holds, in the order of Plugin.pipes.
+// pipeNames are the names of the streams that the keeper holds, in the order of stdio.pipes.
 var pipeNames = [2]string{"stdout", "stderr"}
 
 // watch starts the goroutines that wait for the process and relay its stderr.
@@ -450,13 +457,13 @@ func (p *Plugin) watch() {
 		p.exit = p.exitError()
 		close(p.ended)
 	})
-	if p.pipes[1] != nil {
+	if p.stdio.pipes[1] != nil {
 		p.wg.Go(func() {
-			defer close(p.stderrDone)
-			relay(p.pipes[1], p.logger, &p.words)
+			defer close(p.stdio.stderrDone)
+			relay(p.stdio.pipes[1], p.logger, &p.stdio.stderrTail)
 		})
 	} else {
-		close(p.stderrDone)
+		close(p.stdio.stderrDone)
 	}
 }
 
@@ -476,11 +483,11 @@ func (p *Plugin) exitError() error {
 		what = "exited with " + strings.Replace(status.String(), "exit code", "code", 1)
 	}
 	select {
-	case <-p.stderrDone:
+	case <-p.stdio.stderrDone:
 	case <-p.detached:
 	case <-time.After(drainTimeout):
 	}
-	return withStderr(what, &p.words)
+	return withStderr(what, &p.stdio.stderrTail)
 }
 
 func (p *Plugin) callContext(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -63,7 +63,7 @@ func (p *Plugin) Record() ReattachConfig {
 		Pid:       p.proc.PID,
 		StartTime: p.proc.StartTime,
 		BootID:    boot,
-		Streams:   p.fdKey,
+		Streams:   p.stdio.fdKey,
 	}
 }
 
@@ -110,11 +110,11 @@ func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 		return err
 	}
 	h.addr = p.cfg.findSocket(h)
-	p.proc, p.addr, p.fdKey = proc, h, rec.Streams
+	p.proc, p.addr, p.stdio.fdKey = proc, h, rec.Streams
 
 	p.takeStreams()
 	p.watch()
-	if p.pipes[0] != nil {
+	if p.stdio.pipes[0] != nil {
 		p.wg.Go(func() { p.readStdout(make(chan struct{})) })
 	}
 
@@ -160,8 +160,8 @@ func (c Config) findSocket(h handshake) string {
 // is still usable, but its output is lost.
 func (p *Plugin) takeStreams() {
 	for i, stream := range pipeNames {
-		if f, err := p.cfg.Keeper.GetFD(p.fdKey + stream); err == nil {
-			p.pipes[i] = f
+		if f, err := p.cfg.Keeper.GetFD(p.stdio.fdKey + stream); err == nil {
+			p.stdio.pipes[i] = f
 		} else {
 			p.logger.Warn("stream of a running plugin is lost", "stream", stream, "error", err)
 		}

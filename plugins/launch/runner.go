@@ -110,13 +110,13 @@ func (l *launcher) spawn(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		p.pipes[i], writers[i] = r, w
+		p.stdio.pipes[i], writers[i] = r, w
 		defer w.Close()
 	}
 	// Held before the start: a plugin that writes to a pipe without a reader dies of SIGPIPE.
-	p.fdKey = fmt.Sprintf("plugin/%s/%s/", p.cfg.Name, rand.Text()[:8])
+	p.stdio.fdKey = fmt.Sprintf("plugin/%s/%s/", p.cfg.Name, rand.Text()[:8])
 	for i, stream := range pipeNames {
-		if err := p.cfg.Keeper.StoreDrainedFD(ctx, p.fdKey+stream, p.pipes[i]); err != nil {
+		if err := p.cfg.Keeper.StoreDrainedFD(ctx, p.stdio.fdKey+stream, p.stdio.pipes[i]); err != nil {
 			return fmt.Errorf("hold %s: %w", stream, err)
 		}
 	}
@@ -135,7 +135,7 @@ func (l *launcher) spawn(ctx context.Context) error {
 	})
 	if errors.Is(err, keeper.ErrLost) {
 		writers[0].Close() // so that only the plugin can have it
-		return errors.Join(err, endLost(p.pipes[0], p.cfg.SocketDir))
+		return errors.Join(err, endLost(p.stdio.pipes[0], p.cfg.SocketDir))
 	}
 	if err != nil {
 		return explainSpawn(err, p.cfg.Path, p.cfg.Exec)
@@ -270,21 +270,34 @@ func withSocketDir(env []string, dir string) []string {
 	return env
 }
 
+// addStdout adds the start of stdout, and reports whether the first line is complete.
+func (s *stdio) addStdout(text []byte) (complete bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.firstLine = append(s.firstLine, text...)
+	if i := bytes.IndexByte(s.firstLine, '\n'); i >= 0 {
+		s.firstLine = s.firstLine[:i]
+		return true
+	}
+	return len(s.firstLine) >= maxHandshake
+}
+
+// line returns the first line of stdout, as far as it has been read.
+func (s *stdio) line() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return string(s.firstLine)
+}
+
 // readStdout collects the first line of stdout, closes lines when the line is complete, and
 // drains stdout until it ends.
 func (p *Plugin) readStdout(lines chan<- struct{}) {
 	buf := make([]byte, maxHandshake)
 	complete := false
 	for {
-		n, err := p.pipes[0].Read(buf)
+		n, err := p.stdio.pipes[0].Read(buf)
 		if !complete {
-			p.mu.Lock()
-			p.line = append(p.line, buf[:n]...)
-			if i := strings.IndexByte(string(p.line), '\n'); i >= 0 {
-				p.line, complete = p.line[:i], true
-			}
-			complete = complete || len(p.line) >= maxHandshake || err != nil
-			p.mu.Unlock()
+			complete = p.stdio.addStdout(buf[:n]) || err != nil
 			if complete {
 				close(lines)
 			}
@@ -307,9 +320,7 @@ func (p *Plugin) awaitLine(ctx context.Context, lines <-chan struct{}) (string, 
 		}
 	case <-ctx.Done():
 	}
-	p.mu.Lock()
-	line := string(p.line)
-	p.mu.Unlock()
+	line := p.stdio.line()
 
 	select {
 	case <-lines:
@@ -317,7 +328,7 @@ func (p *Plugin) awaitLine(ctx context.Context, lines <-chan struct{}) (string, 
 			return line, nil
 		}
 		if !p.waitDone(ctx, time.Second) {
-			return "", withStderr("closed its stdout without a handshake line", &p.words)
+			return "", withStderr("closed its stdout without a handshake line", &p.stdio.stderrTail)
 		}
 	default:
 	}
@@ -335,7 +346,7 @@ func (p *Plugin) awaitLine(ctx context.Context, lines <-chan struct{}) (string, 
 	if line != "" {
 		what += fmt.Sprintf(", only %s without a line end", quote(line))
 	}
-	return "", withStderr(what, &p.words)
+	return "", withStderr(what, &p.stdio.stderrTail)
 }
 
 // Stdout returns the validated handshake line for go-plugin.
