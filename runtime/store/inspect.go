@@ -66,7 +66,7 @@ func Inspect(path string) (*Contents, error) {
 		c.Size = info.Size()
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.quarantine)) {
-		c.Quarantine = append(c.Quarantine, s.inQuarantine(name, s.quarantine[name]))
+		c.Quarantine = append(c.Quarantine, s.sealer.inspect(name, s.quarantine[name]))
 	}
 	txn := s.mem.Txn(false)
 	_, err = scanFile(handle, func(bucket string, k, value []byte) {
@@ -91,7 +91,8 @@ func Inspect(path string) (*Contents, error) {
 	return c, err
 }
 
-func (s *Store) inQuarantine(name string, sealed []byte) Quarantined {
+// inspect returns what can be read of a record of the quarantine.
+func (s *sealer) inspect(name string, sealed []byte) Quarantined {
 	table, key, _ := strings.Cut(name, "\x00")
 	q := Quarantined{Table: Table(table), Key: readable(key)}
 	var stored quarantined

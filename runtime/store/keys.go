@@ -30,10 +30,10 @@ func (e *KeysError) Error() string {
 // Unwrap returns the cause.
 func (e *KeysError) Unwrap() error { return e.Cause }
 
-// loadKeys reads the key file, if the store is configured with one.
-func (s *Store) loadKeys() {
+// loadKeys reads the key file, if there is one.
+func (s *sealer) loadKeys() {
 	switch {
-	case s.config.TemporaryKeys:
+	case s.temporary:
 		s.ring.Store(keyring.New())
 	case s.keyFile != "":
 		ring, opened, err := keyring.Load(s.keyFile)
@@ -50,8 +50,8 @@ func (s *Store) loadKeys() {
 
 // makeKeys makes the key file of a state without sealed records. The file must be on disk
 // before the first record is sealed.
-func (s *Store) makeKeys() {
-	if err := s.KeysErr(); err == nil || !errors.Is(err, fs.ErrNotExist) || len(s.sealed) > 0 {
+func (s *sealer) makeKeys() {
+	if err := s.keysError(); err == nil || !errors.Is(err, fs.ErrNotExist) || len(s.failed) > 0 {
 		return
 	}
 	ring := keyring.New()
@@ -68,21 +68,21 @@ const maxSealedErrors = 20
 
 // reportSealed logs records that cannot be opened, and adds an event to the node.
 func (s *Store) reportSealed() {
-	var told error
-	if len(s.sealed) > 0 {
-		told = s.sealed[0]
+	failed, first := s.sealer.failed, error(nil)
+	if len(failed) > 0 {
+		first = failed[0]
 	}
 	if err := s.KeysErr(); err != nil {
-		told = err
+		first = err
 		s.logger.Error(err.Error())
 	}
-	for _, err := range s.sealed[:min(len(s.sealed), maxSealedErrors)] {
+	for _, err := range failed[:min(len(failed), maxSealedErrors)] {
 		s.logger.Error("record cannot be opened", "error", err)
 	}
-	if told != nil {
+	if first != nil {
 		s.nodeEvents = append(s.nodeEvents, &api.NodeEvent{
-			Message: fmt.Sprintf("State cannot be opened, %d records: %v", len(s.sealed), told), Subsystem: "Storage",
-			Details: map[string]string{"key_file": s.keyFile}, Timestamp: time.Now(),
+			Message: fmt.Sprintf("State cannot be opened, %d records: %v", len(failed), first), Subsystem: "Storage",
+			Details: map[string]string{"key_file": s.sealer.keyFile}, Timestamp: time.Now(),
 		})
 	}
 }
@@ -90,32 +90,34 @@ func (s *Store) reportSealed() {
 // sealPlain rebuilds the state file if it has unencrypted secrets. Changing the records in
 // place would leave the old pages in the file for some time.
 func (s *Store) sealPlain() {
-	if !s.plain || s.ring.Load() == nil {
+	if !s.sealer.plain || s.sealer.ring.Load() == nil {
 		return
 	}
 	if err := s.file.rebuild(s.all(s.mem.Txn(false))); err != nil {
 		s.logger.Error("secrets in the state file are not encrypted yet, the next start of the agent tries again", "error", err)
 		return
 	}
-	s.logger.Info("secrets in the state file are encrypted now", "key_file", s.keyFile)
+	s.logger.Info("secrets in the state file are encrypted now", "key_file", s.sealer.keyFile)
 	s.warnPlainCopies()
 }
 
 // warnPlainCopies logs the files that were set aside before the state was sealed.
 func (s *Store) warnPlainCopies() {
-	if kept := damagedFiles(s.file.path); s.plain && s.ring.Load() != nil && len(kept) > 0 {
+	if kept := damagedFiles(s.file.path); s.sealer.plain && s.sealer.ring.Load() != nil && len(kept) > 0 {
 		s.logger.Warn("damaged state files that were kept can hold secrets that are not encrypted: remove them when they are no longer needed", "files", kept)
 	}
 }
 
 // KeysErr returns a [KeysError] if variables cannot be written, or nil.
-func (s *Store) KeysErr() error {
+func (s *Store) KeysErr() error { return s.sealer.keysError() }
+
+func (s *sealer) keysError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.keysErr
 }
 
-func (s *Store) setKeysErr(err error) {
+func (s *sealer) setKeysErr(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.keysErr = err
@@ -129,7 +131,7 @@ func (s *Store) Keys() ([]*api.RootKeyMeta, error) {
 	if err := s.KeysErr(); err != nil {
 		return nil, err
 	}
-	if ring := s.ring.Load(); ring != nil {
+	if ring := s.sealer.ring.Load(); ring != nil {
 		return ring.Keys(), nil
 	}
 	return nil, ErrNoKeys
@@ -141,23 +143,23 @@ func (s *Store) Keys() ([]*api.RootKeyMeta, error) {
 func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, error) {
 	var made *api.RootKeyMeta
 	err := s.alone(ctx, func() error {
-		ring := s.ring.Load()
+		ring := s.sealer.ring.Load()
 		lost := s.KeysErr()
 		switch {
 		case lost == nil && ring == nil:
 			return ErrNoKeys
 		case lost != nil:
 			// An unreadable file is kept, because it may still be repaired.
-			if err := os.Rename(s.keyFile, s.keyFile+".unreadable-"+time.Now().UTC().Format(keptFormat)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := os.Rename(s.sealer.keyFile, s.sealer.keyFile+".unreadable-"+time.Now().UTC().Format(keptFormat)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("keep the key file of before: %w", err)
 			}
 			ring = new(keyring.Ring)
 		}
 		ring = ring.Rotated()
-		if err := s.saveKeys(ring); err != nil {
+		if err := s.sealer.saveKeys(ring); err != nil {
 			return err
 		}
-		s.setKeysErr(nil)
+		s.sealer.setKeysErr(nil)
 		made = ring.Active()
 		if !full && lost == nil {
 			return nil
@@ -178,7 +180,7 @@ func (s *Store) RemoveKey(ctx context.Context, id string, force bool) error {
 		if err := s.KeysErr(); err != nil {
 			return err
 		}
-		ring := s.ring.Load()
+		ring := s.sealer.ring.Load()
 		if ring == nil {
 			return ErrNoKeys
 		}
@@ -197,7 +199,7 @@ func (s *Store) RemoveKey(ctx context.Context, id string, force bool) error {
 		} else if err := s.file.rebuild(s.all(s.mem.Txn(false))); err != nil {
 			return err
 		}
-		return s.saveKeys(less)
+		return s.sealer.saveKeys(less)
 	})
 }
 
@@ -209,7 +211,7 @@ func (e *KeyInUseError) Error() string {
 }
 
 // saveKeys writes the key file, and then uses the ring.
-func (s *Store) saveKeys(ring *keyring.Ring) error {
+func (s *sealer) saveKeys(ring *keyring.Ring) error {
 	if s.keyFile != "" {
 		if err := ring.Save(s.keyFile); err != nil {
 			return fmt.Errorf("write key file %s: %w", s.keyFile, err)
@@ -243,7 +245,7 @@ func (s *Store) alone(ctx context.Context, f func() error) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	r, err := s.enqueueRequest(&request{alone: f, by: time.Now()})
+	r, err := s.queue.push(&request{alone: f, by: time.Now()})
 	if err != nil {
 		return err
 	}

@@ -114,12 +114,10 @@ func Open(c Config) (*Store, error) {
 func newStore(c Config) (*Store, error) {
 	s := &Store{
 		logger:     c.Logger.Named("store"),
-		config:     c,
-		keyFile:    c.KeyFile,
-		closed:     make(map[*api.Variable]*closed),
+		sealer:     newSealer(c),
 		feed:       newFeed(cmp.Or(c.Events, 100)),
 		done:       make(chan struct{}),
-		wake:       make(chan struct{}, 1),
+		queue:      requestQueue{wake: make(chan struct{}, 1)},
 		file:       &file{path: c.Path},
 		specs:      newSpecs(),
 		quarantine: make(map[string][]byte),
@@ -137,8 +135,8 @@ var errMade = errors.New("state file has just been made")
 func (s *Store) open() error {
 	handle, err := openLocked(s.file.path, true)
 	if errors.Is(err, fs.ErrNotExist) {
-		s.loadKeys()
-		s.makeKeys()
+		s.sealer.loadKeys()
+		s.sealer.makeKeys()
 		if err := s.file.rebuild(s.all(s.mem.Txn(false))); err != nil {
 			if _, there := os.Lstat(s.file.path); there == nil {
 				return errMade
@@ -154,13 +152,13 @@ func (s *Store) open() error {
 	if err := s.file.tidy(); err != nil {
 		s.logger.Warn("unfinished state file cannot be removed", "error", err)
 	}
-	s.loadKeys()
+	s.sealer.loadKeys()
 	faults, err := s.load(handle)
 	if err != nil {
 		handle.Close()
 		return err
 	}
-	s.makeKeys()
+	s.sealer.makeKeys()
 	if len(s.damage) == 0 {
 		err := s.file.use(handle)
 		if err == nil {
@@ -301,9 +299,9 @@ func (l *loader) take(bucket, key string, k *tableDef, r record, value []byte) e
 			return err
 		}
 		if box == nil || isPlain(box) {
-			l.store.plain = true
-		} else if _, err := l.store.openBox(bucket, key, box); err != nil {
-			l.store.closedBox(fmt.Sprintf("quarantined record %q", readable(key)), box, err)
+			l.store.sealer.plain = true
+		} else if _, err := l.store.sealer.openBox(bucket, key, box); err != nil {
+			l.store.sealer.closedBox(fmt.Sprintf("quarantined record %q", readable(key)), box, err)
 		}
 		l.store.quarantine[key] = slices.Clone(value)
 		return nil
@@ -345,7 +343,7 @@ func (l *loader) take(bucket, key string, k *tableDef, r record, value []byte) e
 // unlock adds the secret part of a record to its object. A box that cannot be opened is
 // kept.
 func (l *loader) unlock(t Table, key string, obj any, box []byte) error {
-	s := l.store
+	s := l.store.sealer
 	var secret []byte
 	var locked *closed
 	if box != nil {
@@ -359,7 +357,7 @@ func (l *loader) unlock(t Table, key string, obj any, box []byte) error {
 	case *api.Variable:
 		switch {
 		case locked != nil:
-			s.closed[o] = locked
+			s.unopened[o] = locked
 		case box != nil:
 			var items map[string]string
 			if err := decode(secret, &items); err != nil {
@@ -389,7 +387,7 @@ func (l *loader) bad(bucket, key string, value []byte, cause error) {
 	d := Damage{Table: Table(bucket), Key: key, Cause: cause.Error()}
 	if bucket != quarantineBucket && bucket != metaBucket {
 		name := bucket + "\x00" + key
-		if payload, err := l.store.quarantinePayload(name, quarantined{Cause: d.Cause, Time: time.Now(), Value: slices.Clone(value)}); err == nil {
+		if payload, err := l.store.sealer.quarantinePayload(name, quarantined{Cause: d.Cause, Time: time.Now(), Value: slices.Clone(value)}); err == nil {
 			l.store.quarantine[name] = encodeRecord(quarantineBucket, name, l.highest, payload)
 			d.Kept = "quarantine"
 		}

@@ -250,7 +250,7 @@ func (tx *Txn) PutMeta(name string, value any) {
 		tx.fail(fmt.Errorf("store fact %q: %w", name, err))
 		return
 	}
-	if tx.store.isSecretFact(name) {
+	if tx.store.sealer.isSecretFact(name) {
 		tx.putRecord(agentFacts, name, nil, payload)
 		return
 	}

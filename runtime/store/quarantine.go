@@ -24,8 +24,8 @@ type unreadable struct {
 func (u unreadable) op(s *Store, index uint64) (op, error) {
 	table, key := string(u.damage.Table), u.record.key
 	name := table + "\x00" + key
-	payload, err := s.quarantinePayload(name, quarantined{
-		Cause: u.damage.Cause, Time: u.damage.Time, Value: encodeRecord(table, key, index, s.localPayload(u.damage.Table, u.record)),
+	payload, err := s.sealer.quarantinePayload(name, quarantined{
+		Cause: u.damage.Cause, Time: u.damage.Time, Value: encodeRecord(table, key, index, s.sealer.localPayload(u.damage.Table, u.record)),
 	})
 	if err != nil {
 		return op{}, fmt.Errorf("encode quarantine record of %s %q: %w", table, readable(key), err)

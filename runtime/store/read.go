@@ -43,7 +43,7 @@ func (s *Snapshot) Index() uint64 { return s.index }
 // Snapshot returns the current state.
 func (s *Store) Snapshot() *Snapshot {
 	db := s.mem.Snapshot()
-	r := Reader{begin: func() *memdb.Txn { return db.Txn(false) }, unreadable: s.quarantineRecord, closed: s.closed}
+	r := Reader{begin: func() *memdb.Txn { return db.Txn(false) }, unreadable: s.quarantineRecord, closed: s.sealer.unopened}
 	return &Snapshot{Reader: r, index: r.TableIndex(nil, everything)}
 }
 

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -65,9 +68,35 @@ func singular(t Table) string {
 // tableOfRow returns the place that the box of a record is bound to.
 func tableOfRow(bucket, key string) string { return bucket + "\x00" + key }
 
+// sealer seals the secret parts of records with the keys of a key file, and opens them. Open uses
+// it, and then the writer; keysError may be called concurrently.
+type sealer struct {
+	logger     hclog.Logger
+	keyFile    string   // empty without a key file
+	temporary  bool     // the keys are lost with the store
+	secretMeta []string // name prefixes of the metadata that is sealed
+
+	ring atomic.Pointer[keyring.Ring] // nil without keys; only the writer replaces it
+
+	// These are not changed after Open.
+	unopened map[*api.Variable]*closed // variables whose items cannot be opened
+	failed   []error                   // errors of records that cannot be opened
+	plain    bool                      // the file has secrets that are not encrypted
+
+	mu      sync.Mutex
+	keysErr error // result of [Store.KeysErr]
+}
+
+func newSealer(c Config) *sealer {
+	return &sealer{
+		logger: c.Logger.Named("store"), keyFile: c.KeyFile, temporary: c.TemporaryKeys, secretMeta: c.SecretFacts,
+		unopened: make(map[*api.Variable]*closed),
+	}
+}
+
 // wrap returns the payload of a record with a secret part, or the open part if secret is
 // empty.
-func (s *Store) wrap(bucket, key string, secret, open []byte) []byte {
+func (s *sealer) wrap(bucket, key string, secret, open []byte) []byte {
 	if len(secret) == 0 {
 		return open
 	}
@@ -79,7 +108,7 @@ func (s *Store) wrap(bucket, key string, secret, open []byte) []byte {
 }
 
 // openBox returns a copy of the secret part of a box.
-func (s *Store) openBox(bucket, key string, box []byte) ([]byte, error) {
+func (s *sealer) openBox(bucket, key string, box []byte) ([]byte, error) {
 	if secret, ok := bytes.CutPrefix(box, plainBox); ok {
 		return bytes.Clone(secret), nil
 	}
@@ -208,7 +237,7 @@ func encodeTaskLocal(state state.LocalState) (open, secret []byte, err error) {
 
 // splitRecord moves the secrets of a record of a build without keys into its secret part,
 // and reports whether there are any.
-func (s *Store) splitRecord(t Table, r *localRecord) bool {
+func (s *sealer) splitRecord(t Table, r *localRecord) bool {
 	switch {
 	case t == taskLocals:
 		var l taskLocal
@@ -228,8 +257,8 @@ func (s *Store) splitRecord(t Table, r *localRecord) bool {
 	return true
 }
 
-func (s *Store) isSecretFact(name string) bool {
-	for _, prefix := range s.config.SecretFacts {
+func (s *sealer) isSecretFact(name string) bool {
+	for _, prefix := range s.secretMeta {
 		if strings.HasPrefix(name, prefix) {
 			return true
 		}
@@ -263,9 +292,9 @@ type closed struct {
 	err error
 }
 
-func (s *Store) closedBox(what string, box []byte, cause error) *closed {
+func (s *sealer) closedBox(what string, box []byte, cause error) *closed {
 	err := &SealedError{What: what, KeyID: keyring.KeyOf(box), File: s.keyFile, Cause: cause}
-	s.sealed = append(s.sealed, err)
+	s.failed = append(s.failed, err)
 	return &closed{bytes.Clone(box), err}
 }
 
@@ -278,19 +307,19 @@ func (r Reader) VariableErr(v *api.Variable) error {
 }
 
 // variablePayload returns the payload of the record of a variable.
-func (s *Store) variablePayload(key string, v *api.Variable) ([]byte, error) {
+func (s *sealer) variablePayload(key string, v *api.Variable) ([]byte, error) {
 	open, secret, err := encodeVariable(v)
 	if err != nil {
 		return nil, err
 	}
-	if c := s.closed[v]; c != nil {
+	if c := s.unopened[v]; c != nil {
 		return envelope(c.box, open), nil
 	}
 	return s.wrap(string(Variables), key, secret, open), nil
 }
 
 // localPayload returns the payload of a local record.
-func (s *Store) localPayload(t Table, r *localRecord) []byte {
+func (s *sealer) localPayload(t Table, r *localRecord) []byte {
 	if r.closed != nil {
 		return envelope(r.closed.box, r.payload)
 	}
@@ -299,7 +328,7 @@ func (s *Store) localPayload(t Table, r *localRecord) []byte {
 
 // openQuarantined decodes a record of the quarantine. Without its key, q has no value, and
 // the error is a MissingError.
-func (s *Store) openQuarantined(name string, payload []byte) (q quarantined, err error) {
+func (s *sealer) openQuarantined(name string, payload []byte) (q quarantined, err error) {
 	box, open, err := unwrap(payload)
 	if err == nil {
 		err = decode(open, &q)
@@ -312,7 +341,7 @@ func (s *Store) openQuarantined(name string, payload []byte) (q quarantined, err
 
 // quarantinePayload returns the payload of a record of the quarantine. The value is sealed:
 // it can be the record of a variable that a build without keys has written.
-func (s *Store) quarantinePayload(name string, q quarantined) ([]byte, error) {
+func (s *sealer) quarantinePayload(name string, q quarantined) ([]byte, error) {
 	value := q.Value
 	q.Value = nil
 	open, err := encode(q)
@@ -321,7 +350,7 @@ func (s *Store) quarantinePayload(name string, q quarantined) ([]byte, error) {
 
 // sealQuarantine seals a record of the quarantine with the active key. A record that cannot
 // be opened is returned unchanged.
-func (s *Store) sealQuarantine(name string, value []byte) []byte {
+func (s *sealer) sealQuarantine(name string, value []byte) []byte {
 	r, err := decodeRecord(quarantineBucket, name, value)
 	if err != nil {
 		return value

@@ -249,7 +249,7 @@ func TestPlainStateIsSealedAtTheFirstStart(t *testing.T) {
 			must(t, s.Close())
 			s = openKeyed(t, dir)
 			checkSecrets(t, s)
-			q, err := s.openQuarantined("task_local\x00y\x00web", mustUnseal(t, quarantineBucket, "task_local\x00y\x00web", s.quarantine["task_local\x00y\x00web"]))
+			q, err := s.sealer.openQuarantined("task_local\x00y\x00web", mustUnseal(t, quarantineBucket, "task_local\x00y\x00web", s.quarantine["task_local\x00y\x00web"]))
 			if err != nil || string(q.Value) != planted || q.Cause != "damaged" {
 				t.Errorf("quarantine: %+v, %v", q, err)
 			}

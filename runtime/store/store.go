@@ -13,8 +13,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/go-memdb"
 	"github.com/hashicorp/nomad/api"
-
-	"github.com/nomad-lite/nomad-lite/runtime/keyring"
 )
 
 // ErrClosed means that the store has been closed.
@@ -46,24 +44,18 @@ type Config struct {
 // concurrently.
 type Store struct {
 	logger hclog.Logger
-	config Config
 	feed   *feed
 	mem    *memdb.MemDB  // mem is the state that is on disk
 	done   chan struct{} // done is closed when the writer has returned
 
-	keyFile string
-	ring    atomic.Pointer[keyring.Ring] // ring is nil without keys; only the writer replaces it
-	closed  map[*api.Variable]*closed    // closed has items that cannot be opened; it is not changed after Open
+	sealer *sealer
+	queue  requestQueue
 
 	commits atomic.Int64
 	fault   atomic.Pointer[error]
 
-	mu       sync.Mutex
-	requests []*request
-	damage   []Damage
-	keysErr  error // keysErr is the result of KeysErr
-	closing  bool
-	wake     chan struct{} // wake holds a tick when requests or closing has changed
+	mu     sync.Mutex
+	damage []Damage
 
 	// Only the writer uses these.
 	file       *file
@@ -72,31 +64,7 @@ type Store struct {
 	quarantine map[string][]byte // quarantine has the records of the quarantine as stored in the file
 	foreign    []op              // foreign are the records of tables that this build does not define
 	nodeEvents []*api.NodeEvent  // nodeEvents are added by [Txn.PutNode]
-	sealed     []error           // sealed are the errors of records that cannot be opened
-	plain      bool              // plain means that the file has secrets that are not encrypted
 }
-
-// request is one call of Update.
-type request struct {
-	fn       func(*Txn) error
-	alone    func() error // alone replaces fn: the writer calls it after the transaction
-	by       time.Time    // by is the deadline of the request; an earlier transaction may include it
-	state    atomic.Int32
-	index    uint64
-	err      error
-	panicked any
-	done     chan struct{} // done is closed by the writer
-}
-
-// The states of a request.
-const (
-	queued = iota
-	taken
-	withdrawn
-)
-
-// maxBatch limits the requests in one commit.
-const maxBatch = 1024
 
 // Index returns the index of the last visible change.
 func (s *Store) Index() uint64 { return s.Snapshot().Index() }
@@ -167,48 +135,23 @@ func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (uint64, error)
 // enqueue makes the writer run fn, after all earlier requests, once patience has passed or
 // another request is due.
 func (s *Store) enqueue(fn func(*Txn) error, patience time.Duration) (*request, error) {
-	return s.enqueueRequest(&request{fn: fn, by: time.Now().Add(patience)})
-}
-
-func (s *Store) enqueueRequest(r *request) (*request, error) {
-	r.done = make(chan struct{})
-	s.mu.Lock()
-	if s.closing {
-		s.mu.Unlock()
-		return nil, ErrClosed
-	}
-	s.requests = append(s.requests, r)
-	s.mu.Unlock()
-	s.wakeWriter()
-	return r, nil
+	return s.queue.push(&request{fn: fn, by: time.Now().Add(patience)})
 }
 
 // Close waits for pending updates, and closes the file.
 func (s *Store) Close() error {
-	s.mu.Lock()
-	if s.closing {
-		s.mu.Unlock()
+	if !s.queue.close() {
 		return ErrClosed
 	}
-	s.closing = true
-	s.mu.Unlock()
-	s.wakeWriter()
 	<-s.done
 	return s.file.close()
-}
-
-func (s *Store) wakeWriter() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
 }
 
 // run is the loop of the writer.
 func (s *Store) run() {
 	defer close(s.done)
 	for {
-		requests, patience, closed := s.take()
+		requests, patience, closed := s.queue.take()
 		switch {
 		case len(requests) > 0:
 			s.commit(requests)
@@ -216,7 +159,7 @@ func (s *Store) run() {
 			return
 		case patience > 0:
 			select {
-			case <-s.wake:
+			case <-s.queue.wake:
 			case <-time.After(patience):
 			}
 		default:
@@ -228,33 +171,14 @@ func (s *Store) run() {
 // idleDelay is how long the writer must be idle before it releases the pages of the file.
 const idleDelay = time.Second
 
-// rest blocks until wakeWriter is called.
+// rest blocks until the queue changes.
 func (s *Store) rest() {
 	select {
-	case <-s.wake:
+	case <-s.queue.wake:
 	case <-time.After(idleDelay):
 		s.file.releasePages()
-		<-s.wake
+		<-s.queue.wake
 	}
-}
-
-// take returns the requests to be written now. If no request is due, it returns none, and
-// patience is the time until the first one is due.
-func (s *Store) take() (requests []*request, patience time.Duration, closed bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.requests) > 0 && !s.closing {
-		first := slices.MinFunc(s.requests, func(a, b *request) int { return a.by.Compare(b.by) })
-		if patience = time.Until(first.by); patience > 0 {
-			return nil, patience, false
-		}
-	}
-	n := min(len(s.requests), maxBatch)
-	requests = s.requests[:n:n]
-	if s.requests = s.requests[n:]; len(s.requests) == 0 {
-		s.requests = nil
-	}
-	return requests, 0, s.closing
 }
 
 // commit runs the requests, writes their changes in one transaction, publishes them to
@@ -326,7 +250,7 @@ func (s *Store) newBatch() *batch {
 func (b *batch) run(r *request) {
 	b.requests = append(b.requests, r)
 	tx := &Txn{
-		Reader:     Reader{begin: func() *memdb.Txn { return b.mem }, unreadable: b.store.quarantineRecord, closed: b.store.closed},
+		Reader:     Reader{begin: func() *memdb.Txn { return b.mem }, unreadable: b.store.quarantineRecord, closed: b.store.sealer.unopened},
 		store:      b.store,
 		mem:        b.mem,
 		index:      b.index + 1,
@@ -432,9 +356,9 @@ func (b *batch) encode(tx *Txn) [][]byte {
 		case *api.Allocation:
 			payloads[i], err = b.specs.payload(obj)
 		case *localRecord:
-			payloads[i] = b.store.localPayload(c.kind.table, obj)
+			payloads[i] = b.store.sealer.localPayload(c.kind.table, obj)
 		case *api.Variable:
-			payloads[i], err = b.store.variablePayload(c.key, obj)
+			payloads[i], err = b.store.sealer.variablePayload(c.key, obj)
 		default:
 			payloads[i], err = encode(obj)
 		}
@@ -455,7 +379,7 @@ func (s *Store) all(mem *memdb.Txn) func(yield func(op) bool) {
 			return
 		}
 		for key, value := range s.quarantine {
-			if !yield(op{quarantineBucket, key, s.sealQuarantine(key, value)}) {
+			if !yield(op{quarantineBucket, key, s.sealer.sealQuarantine(key, value)}) {
 				return
 			}
 		}
@@ -502,9 +426,9 @@ func (s *Store) records(k *tableDef, obj any, hashes *specBatch) []op {
 			payload, err = encodeAllocation(o, hash)
 		}
 	case *localRecord:
-		payload = s.localPayload(k.table, o)
+		payload = s.sealer.localPayload(k.table, o)
 	case *api.Variable:
-		payload, err = s.variablePayload(k.key(o), o)
+		payload, err = s.sealer.variablePayload(k.key(o), o)
 	default:
 		payload, err = encode(obj)
 	}

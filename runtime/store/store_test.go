@@ -213,9 +213,9 @@ func stall(t *testing.T, s *Store) (resume func()) {
 // waitQueued waits until n updates wait for the writer.
 func waitQueued(s *Store, n int) {
 	for {
-		s.mu.Lock()
-		have := len(s.requests)
-		s.mu.Unlock()
+		s.queue.mu.Lock()
+		have := len(s.queue.requests)
+		s.queue.mu.Unlock()
 		if have == n {
 			return
 		}

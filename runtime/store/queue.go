@@ -1,0 +1,89 @@
+package store
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// request is one call of Update.
+type request struct {
+	fn       func(*Txn) error
+	alone    func() error // alone replaces fn: the writer calls it after the transaction
+	by       time.Time    // by is the deadline of the request; an earlier transaction may include it
+	state    atomic.Int32
+	index    uint64
+	err      error
+	panicked any
+	done     chan struct{} // done is closed by the writer
+}
+
+// The states of a request.
+const (
+	queued = iota
+	taken
+	withdrawn
+)
+
+// maxBatch limits the requests in one commit.
+const maxBatch = 1024
+
+// requestQueue holds the requests that the writer has not taken.
+type requestQueue struct {
+	wake chan struct{} // holds a tick when the fields below have changed; the writer receives it
+
+	mu       sync.Mutex
+	requests []*request
+	closing  bool
+}
+
+// push adds a request after all others. After close it returns ErrClosed.
+func (q *requestQueue) push(r *request) (*request, error) {
+	r.done = make(chan struct{})
+	q.mu.Lock()
+	if q.closing {
+		q.mu.Unlock()
+		return nil, ErrClosed
+	}
+	q.requests = append(q.requests, r)
+	q.mu.Unlock()
+	q.wakeWriter()
+	return r, nil
+}
+
+// close rejects further requests, and reports false if the queue is closed already.
+func (q *requestQueue) close() bool {
+	q.mu.Lock()
+	was := q.closing
+	q.closing = true
+	q.mu.Unlock()
+	q.wakeWriter()
+	return !was
+}
+
+func (q *requestQueue) wakeWriter() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the requests to be written now. If no request is due, it returns none, and
+// delay is the time until the first one is due.
+func (q *requestQueue) take() (requests []*request, delay time.Duration, closed bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.requests) > 0 && !q.closing {
+		first := slices.MinFunc(q.requests, func(a, b *request) int { return a.by.Compare(b.by) })
+		if delay = time.Until(first.by); delay > 0 {
+			return nil, delay, false
+		}
+	}
+	n := min(len(q.requests), maxBatch)
+	requests = q.requests[:n:n]
+	if q.requests = q.requests[n:]; len(q.requests) == 0 {
+		q.requests = nil
+	}
+	return requests, 0, q.closing
+}
