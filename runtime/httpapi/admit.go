@@ -33,24 +33,31 @@ func (Secret) String() string               { return redacted }
 func (Secret) GoString() string             { return redacted }
 func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
+// accessPolicy decides which requests are permitted. An empty token permits all clients, an empty
+// read token permits nothing.
+type accessPolicy struct {
+	token, readToken Secret
+	names            []string // accepted host names, besides localhost and any IP address
+}
+
 var errDenied = &statusError{http.StatusForbidden, "Permission denied"}
 
 // authorize decides whether a client may send a request at all, and whether it is authenticated; a
 // client that is not may use only the open routes. For clients of a unix socket, the file mode of
 // the socket has decided this.
-func (a *API) authorize(r *http.Request) (authenticated bool, err error) {
+func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, err error) {
 	local := r.Context().Value(unixKey{}) != nil
 	// A TLS client has verified that the certificate is valid for the host name.
-	if !local && r.TLS == nil && !a.knownHost(r.Host) {
+	if !local && r.TLS == nil && !p.knownHost(r.Host) {
 		return false, &statusError{http.StatusForbidden, "Host " + printable(r.Host) + " is not a name of this agent"}
 	}
-	token := a.config.Token != "" && sameSecret(tokenOf(r), string(a.config.Token))
+	token := p.token != "" && sameSecret(tokenOf(r), string(p.token))
 	switch {
-	case !sameOrigin(r) && !(a.isShared(r) && (token || isPreflight(r))):
+	case !sameOrigin(r) && !(p.isShared(r) && (token || isPreflight(r))):
 		return false, &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
-	case a.isTrusted(r), token, a.readOnly(r):
+	case p.isTrusted(r), token, p.readOnly(r):
 		return true, nil
-	case open[r.URL.Path], asksLater(r), isPreflight(r) && a.isShared(r):
+	case open[r.URL.Path], asksLater(r), isPreflight(r) && p.isShared(r):
 		return false, nil
 	}
 	return false, errDenied
@@ -76,16 +83,16 @@ var shared = []struct{ prefix, methods string }{
 }
 
 // sharedMethods returns the methods with which a path is shared, "" if it is not.
-func (a *API) sharedMethods(r *http.Request) string {
+func (p *accessPolicy) sharedMethods(r *http.Request) string {
 	for _, s := range shared {
-		if strings.HasPrefix(r.URL.Path, s.prefix) && a.config.Token != "" && r.Header.Get("Origin") != "" {
+		if strings.HasPrefix(r.URL.Path, s.prefix) && p.token != "" && r.Header.Get("Origin") != "" {
 			return s.methods
 		}
 	}
 	return ""
 }
 
-func (a *API) isShared(r *http.Request) bool { return a.sharedMethods(r) != "" }
+func (p *accessPolicy) isShared(r *http.Request) bool { return p.sharedMethods(r) != "" }
 
 // isPreflight reports whether a request is a CORS preflight request.
 func isPreflight(r *http.Request) bool {
@@ -94,8 +101,8 @@ func isPreflight(r *http.Request) bool {
 
 // handleCORS sets the CORS headers of a response. It reports whether the request was a preflight
 // request, which is then complete.
-func (a *API) handleCORS(r *request) (answered bool) {
-	methods := a.sharedMethods(r.Request)
+func (p *accessPolicy) handleCORS(r *request) (answered bool) {
+	methods := p.sharedMethods(r.Request)
 	if methods == "" {
 		return false
 	}
@@ -111,20 +118,20 @@ func (a *API) handleCORS(r *request) (answered bool) {
 
 // isTrusted reports whether a request needs no token. A verified client certificate replaces the
 // token.
-func (a *API) isTrusted(r *http.Request) bool {
-	return a.config.Token == "" || r.Context().Value(unixKey{}) != nil || r.TLS != nil && len(r.TLS.VerifiedChains) > 0
+func (p *accessPolicy) isTrusted(r *http.Request) bool {
+	return p.token == "" || r.Context().Value(unixKey{}) != nil || r.TLS != nil && len(r.TLS.VerifiedChains) > 0
 }
 
 // knownHost rejects unknown host names. An attacker may have pointed such a name at the agent's
 // address, so that a page of the attacker would have the same origin.
-func (a *API) knownHost(host string) bool {
+func (p *accessPolicy) knownHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		name = h
 	}
 	name = strings.Trim(name, "[]")
 	return net.ParseIP(name) != nil || strings.EqualFold(name, "localhost") ||
-		slices.ContainsFunc(a.config.Names, func(known string) bool { return strings.EqualFold(name, known) })
+		slices.ContainsFunc(p.names, func(known string) bool { return strings.EqualFold(name, known) })
 }
 
 // sameOrigin rejects requests that a browser sends on behalf of another site. Other clients send

@@ -10,7 +10,42 @@ import (
 	"strconv"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
+
+// localAgent is the agent that serves the API: one server and one node.
+type localAgent struct {
+	store     *store.Store
+	nodeID    string
+	region    string
+	advertise string // host:port that other programs use to reach the agent
+	version   string // the Nomad version whose API is implemented
+}
+
+// checkTarget rejects requests for another node or server.
+func (l *localAgent) checkTarget(r *request) error {
+	if id := r.query.Get("node_id"); id != "" && id != l.nodeID {
+		return notFound("Unknown node " + printable(id))
+	}
+	switch id := r.query.Get("server_id"); id {
+	case "", "leader", l.nodeID, l.member().Name:
+		return nil
+	default:
+		return notFound("Unknown server " + strconv.Quote(id))
+	}
+}
+
+// agentHandler serves the routes of the agent, of the region that it is, and of the machine.
+type agentHandler struct {
+	agent     *localAgent
+	store     *store.Store
+	scheduler *scheduler.Scheduler
+	node      Node
+	self      func() map[string]any // configuration without secrets; may be nil
+	reload    func() error          // reloads the configuration; may be nil
+}
 
 // health is the health of the client, which runs tasks, or of the server, which keeps the state.
 type health struct {
@@ -18,17 +53,17 @@ type health struct {
 	OK      bool   `json:"ok"`
 }
 
-// agentHealth replies with an error if a requested part is unhealthy.
-func (a *API) agentHealth(r *request) (any, error) {
+// health replies with an error if a requested part is unhealthy.
+func (h *agentHandler) health(r *request) (any, error) {
 	halves := map[string]func() error{
 		"client": func() error {
-			n := a.config.Store.Snapshot().Node(nil, a.config.NodeID)
+			n := h.store.Snapshot().Node(nil, h.agent.nodeID)
 			if n == nil || n.Status != api.NodeStatusReady {
 				return fmt.Errorf("the node is not ready")
 			}
 			return nil
 		},
-		"server": a.config.Store.Fault,
+		"server": h.store.Fault,
 	}
 	answer, well := make(map[string]health), true
 	for kind, check := range halves {
@@ -51,8 +86,8 @@ func (a *API) agentHealth(r *request) (any, error) {
 }
 
 // rpcAddress returns the RPC address that Nomad's clients show. No server listens there.
-func (a *API) rpcAddress() (host string, port int) {
-	host, text, err := net.SplitHostPort(a.config.Advertise)
+func (l *localAgent) rpcAddress() (host string, port int) {
+	host, text, err := net.SplitHostPort(l.advertise)
 	if err != nil {
 		return "127.0.0.1", 4647
 	}
@@ -60,17 +95,17 @@ func (a *API) rpcAddress() (host string, port int) {
 	return host, port + 1
 }
 
-func (a *API) rpcText() string {
-	host, port := a.rpcAddress()
+func (l *localAgent) rpcText() string {
+	host, port := l.rpcAddress()
 	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
-// node returns the node of the agent, also before its first fingerprint is complete.
-func (a *API) node() *api.Node {
-	if n := a.config.Store.Snapshot().Node(nil, a.config.NodeID); n != nil {
+// currentNode returns the node of the agent, also before its first fingerprint is complete.
+func (l *localAgent) currentNode() *api.Node {
+	if n := l.store.Snapshot().Node(nil, l.nodeID); n != nil {
 		return n
 	}
-	return &api.Node{ID: a.config.NodeID}
+	return &api.Node{ID: l.nodeID}
 }
 
 // member is the agent as a member of its region.
@@ -83,14 +118,14 @@ type member struct {
 	DelegateMax, DelegateCur int
 }
 
-func (a *API) self() member {
-	n := a.node()
-	host, port := a.rpcAddress()
+func (l *localAgent) member() member {
+	n := l.currentNode()
+	host, port := l.rpcAddress()
 	return member{
-		Name: n.Name + "." + a.config.Region, Addr: host, Port: port + 1, Status: "alive",
+		Name: n.Name + "." + l.region, Addr: host, Port: port + 1, Status: "alive",
 		ProtocolMin: 1, ProtocolMax: 5, ProtocolCur: 2, DelegateMin: 2, DelegateMax: 5, DelegateCur: 4,
 		Tags: map[string]string{
-			"role": "nomad", "region": a.config.Region, "dc": n.Datacenter, "build": a.config.Version, "id": n.ID,
+			"role": "nomad", "region": l.region, "dc": n.Datacenter, "build": l.version, "id": n.ID,
 			"port": strconv.Itoa(port), "rpc_addr": host, "raft_vsn": "3", "vsn": "1", "expect": "1", "bootstrap": "1",
 		},
 	}
@@ -102,9 +137,9 @@ type members struct {
 	Members                            []member
 }
 
-func (a *API) agentMembers(*request) (any, error) {
-	n := a.node()
-	return members{n.Name, a.config.Region, n.Datacenter, []member{a.self()}}, nil
+func (h *agentHandler) members(*request) (any, error) {
+	n := h.agent.currentNode()
+	return members{n.Name, h.agent.region, n.Datacenter, []member{h.agent.member()}}, nil
 }
 
 // agentState is the agent's own description. It has no secrets.
@@ -114,48 +149,48 @@ type agentState struct {
 	Stats  map[string]map[string]string `json:"stats"`
 }
 
-func (a *API) agentSelf(*request) (any, error) {
+func (h *agentHandler) readSelf(*request) (any, error) {
 	running := 0
-	for _, alloc := range a.config.Store.Snapshot().AllocationsByNode(nil, a.config.NodeID) {
+	for _, alloc := range h.store.Snapshot().AllocationsByNode(nil, h.agent.nodeID) {
 		if alloc.ClientStatus == api.AllocClientStatusRunning {
 			running++
 		}
 	}
-	state := agentState{Member: a.self(), Stats: map[string]map[string]string{
-		"client": {"node_id": a.config.NodeID, "known_servers": a.rpcText(), "num_allocations": strconv.Itoa(running)},
-		"nomad":  {"server": "true", "leader": "true", "leader_addr": a.rpcText(), "bootstrap": "true", "known_regions": "1"},
+	state := agentState{Member: h.agent.member(), Stats: map[string]map[string]string{
+		"client": {"node_id": h.agent.nodeID, "known_servers": h.agent.rpcText(), "num_allocations": strconv.Itoa(running)},
+		"nomad":  {"server": "true", "leader": "true", "leader_addr": h.agent.rpcText(), "bootstrap": "true", "known_regions": "1"},
 		"runtime": {
 			"arch": runtime.GOARCH, "version": runtime.Version(), "max_procs": strconv.Itoa(runtime.GOMAXPROCS(0)),
 			"cpu_count": strconv.Itoa(runtime.NumCPU()), "goroutines": strconv.Itoa(runtime.NumGoroutine()),
 			"kernel.name": runtime.GOOS,
 		},
 	}}
-	if a.config.Self != nil {
-		state.Config = a.config.Self()
+	if h.self != nil {
+		state.Config = h.self()
 	}
 	return state, nil
 }
 
-func (a *API) agentServers(*request) (any, error) { return []string{a.rpcText()}, nil }
+func (h *agentHandler) servers(*request) (any, error) { return []string{h.agent.rpcText()}, nil }
 
-// agentReload reloads the configuration, as SIGHUP does.
-func (a *API) agentReload(*request) (any, error) {
-	if a.config.Reload == nil {
+// reloadConfig reloads the configuration, as SIGHUP does.
+func (h *agentHandler) reloadConfig(*request) (any, error) {
+	if h.reload == nil {
 		return nil, &statusError{http.StatusNotImplemented, "this agent has no configuration to read again"}
 	}
-	return noContent{}, a.config.Reload()
+	return noContent{}, h.reload()
 }
 
-func (a *API) regions(*request) (any, error) { return []string{a.config.Region}, nil }
+func (h *agentHandler) regions(*request) (any, error) { return []string{h.agent.region}, nil }
 
-func (a *API) leader(*request) (any, error) { return a.rpcText(), nil }
+func (h *agentHandler) leader(*request) (any, error) { return h.agent.rpcText(), nil }
 
-func (a *API) peers(*request) (any, error) { return []string{a.rpcText()}, nil }
+func (h *agentHandler) peers(*request) (any, error) { return []string{h.agent.rpcText()}, nil }
 
 // collectRecords continues after the client has disconnected, as documented.
-func (a *API) collectRecords(r *request) (any, error) {
-	a.config.Node.CollectAllocs()
-	if _, err := a.config.Scheduler.CollectGarbage(context.WithoutCancel(r.Context())); err != nil {
+func (h *agentHandler) collectRecords(r *request) (any, error) {
+	h.node.CollectAllocs()
+	if _, err := h.scheduler.CollectGarbage(context.WithoutCancel(r.Context())); err != nil {
 		return nil, err
 	}
 	return noContent{}, nil

@@ -81,7 +81,7 @@ func TestRepliesFromTheStateHaveAnIndex(t *testing.T) {
 	f := newFixture(t, nil)
 	f.putNode(t)
 	f.putJob(t, "web")
-	for _, rt := range routes {
+	for _, rt := range f.routes {
 		if !rt.serves("GET") || !strings.Contains(strings.Join(rt.params, " "), "index wait") || rt.kind != "" {
 			continue // not a reply from the state
 		}

@@ -18,6 +18,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
+// allocHandler serves the routes of allocations, and of their processes on this node.
+type allocHandler struct {
+	store     *store.Store
+	scheduler *scheduler.Scheduler
+	node      Node
+}
+
 // allocStub is an entry of a list of allocations, with the server's fields that the client's type
 // lacks.
 type allocStub struct {
@@ -71,10 +78,10 @@ func (r *request) stubs(allocs []*api.Allocation) ([]allocStub, error) {
 	return page(r, allocs, r.placeOfAlloc, func(a *api.Allocation) allocStub { return stubOf(a, true, false) })
 }
 
-func (a *API) listAllocations(r *request) (any, error) {
+func (h *allocHandler) list(r *request) (any, error) {
 	states := r.query.Get("task_states") != "false"
 	resources := r.query.Get("resources") == "true"
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Allocations(ws, r.query.Get("prefix")), func(alloc *api.Allocation) bool { return !r.sees(alloc.Namespace) })
 		stubs, err := page(r, found, r.placeOfAlloc, func(alloc *api.Allocation) allocStub { return stubOf(alloc, states, resources) })
 		return stubs, s.TableIndex(ws, store.Allocations), err
@@ -87,14 +94,14 @@ func byCreation(allocs []*api.Allocation) []*api.Allocation {
 	return allocs
 }
 
-func (a *API) readAllocation(r *request) (any, error) {
+func (h *allocHandler) read(r *request) (any, error) {
 	if strings.Contains(r.id, "/") {
 		return nil, notFound("resource not found")
 	}
 	if err := wholeID("alloc", r.id); err != nil {
 		return nil, err
 	}
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		alloc := s.Allocation(ws, r.id)
 		if alloc == nil {
 			return nil, s.TableIndex(ws, store.Allocations), notFound("alloc not found")
@@ -103,7 +110,7 @@ func (a *API) readAllocation(r *request) (any, error) {
 	})
 }
 
-func (a *API) stopAllocation(r *request) (any, error) {
+func (h *allocHandler) stop(r *request) (any, error) {
 	reschedule, err := r.flag("reschedule")
 	if err != nil {
 		return nil, err
@@ -112,7 +119,7 @@ func (a *API) stopAllocation(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := a.config.Scheduler.StopAlloc(r.Context(), r.id, scheduler.StopOptions{Reschedule: reschedule, NoShutdownDelay: skipDelay})
+	out, err := h.scheduler.StopAlloc(r.Context(), r.id, scheduler.StopOptions{Reschedule: reschedule, NoShutdownDelay: skipDelay})
 	if err != nil {
 		return nil, err
 	}
@@ -122,9 +129,9 @@ func (a *API) stopAllocation(r *request) (any, error) {
 	}{out.EvalID, r.meta(out.Index)}, nil
 }
 
-// allocation returns an allocation for a request about its data on this node.
-func (a *API) allocation(id string) (*api.Allocation, error) {
-	if alloc := a.config.Store.Snapshot().Allocation(nil, id); alloc != nil {
+// findAllocation returns an allocation for a request about its data on this node.
+func findAllocation(s *store.Store, id string) (*api.Allocation, error) {
+	if alloc := s.Snapshot().Allocation(nil, id); alloc != nil {
 		return alloc, nil
 	}
 	return nil, notFound(fmt.Sprintf("Unknown allocation %q", id))
@@ -132,12 +139,12 @@ func (a *API) allocation(id string) (*api.Allocation, error) {
 
 // runner returns the runner of an allocation for a request about a task, or about all tasks if
 // task is empty. An allocation that has ended has no runner.
-func (a *API) runner(id, task string, unknown, ended error) (*allocrunner.Runner, error) {
-	alloc, err := a.allocation(id)
+func (h *allocHandler) runner(id, task string, unknown, ended error) (*allocrunner.Runner, error) {
+	alloc, err := findAllocation(h.store, id)
 	if err != nil {
 		return nil, err
 	}
-	runner := a.config.Node.Alloc(id)
+	runner := h.node.Alloc(id)
 	switch {
 	case runner != nil:
 		return runner, nil
@@ -147,7 +154,7 @@ func (a *API) runner(id, task string, unknown, ended error) (*allocrunner.Runner
 	return nil, ended
 }
 
-func (a *API) restartAllocation(r *request) (any, error) {
+func (h *allocHandler) restart(r *request) (any, error) {
 	var body struct {
 		TaskName string
 		AllTasks bool
@@ -155,7 +162,7 @@ func (a *API) restartAllocation(r *request) (any, error) {
 	if err := r.body(&body, maxBody, true); err != nil {
 		return nil, err
 	}
-	runner, err := a.runner(r.id, body.TaskName, allocrunner.UnknownTask(body.TaskName), allocrunner.ErrShouldNotRun)
+	runner, err := h.runner(r.id, body.TaskName, allocrunner.UnknownTask(body.TaskName), allocrunner.ErrShouldNotRun)
 	switch {
 	case err != nil:
 	case body.AllTasks && body.TaskName != "":
@@ -173,12 +180,12 @@ func (a *API) restartAllocation(r *request) (any, error) {
 	return meta{}, nil
 }
 
-func (a *API) signalAllocation(r *request) (any, error) {
+func (h *allocHandler) signal(r *request) (any, error) {
 	var body struct{ Task, Signal string }
 	if err := r.body(&body, maxBody, true); err != nil {
 		return nil, err
 	}
-	runner, err := a.runner(r.id, body.Task, allocrunner.ErrTaskNotFound, allocrunner.ErrNotRunning)
+	runner, err := h.runner(r.id, body.Task, allocrunner.ErrTaskNotFound, allocrunner.ErrNotRunning)
 	if err == nil {
 		err = runner.Signal(r.Context(), body.Task, body.Signal)
 	}
@@ -188,23 +195,23 @@ func (a *API) signalAllocation(r *request) (any, error) {
 	return meta{}, nil
 }
 
-// collectAllocation replies with an object: Nomad's reply is empty, and Nomad's own client fails
+// collect replies with an object: Nomad's reply is empty, and Nomad's own client fails
 // to decode it.
-func (a *API) collectAllocation(r *request) (any, error) {
-	if _, err := a.allocation(r.id); err != nil {
+func (h *allocHandler) collect(r *request) (any, error) {
+	if _, err := findAllocation(h.store, r.id); err != nil {
 		return nil, err
 	}
-	if err := a.config.Node.CollectAlloc(r.Context(), r.id); err != nil {
+	if err := h.node.CollectAlloc(r.Context(), r.id); err != nil {
 		return nil, err
 	}
 	return struct{}{}, nil
 }
 
-func (a *API) collectAllocations(r *request) (any, error) {
+func (h *allocHandler) collectAll(r *request) (any, error) {
 	// A link or an image in a page makes a browser send a GET request.
 	if r.Method == http.MethodGet && fromBrowser(r.Request) {
 		return nil, &statusError{http.StatusForbidden, "a browser must ask with PUT to collect allocations"}
 	}
-	a.config.Node.CollectAllocs()
+	h.node.CollectAllocs()
 	return noContent{}, nil
 }

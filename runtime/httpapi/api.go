@@ -90,10 +90,10 @@ type Config struct {
 // API serves the HTTP API.
 type API struct {
 	config    Config
+	access    *accessPolicy
 	routes    []route
 	logger    hclog.Logger
 	variables *variables.Variables
-	started   time.Time
 	telemetry atomic.Pointer[Telemetry]
 	bodies    budget
 	sessions  sessionGroup
@@ -102,9 +102,12 @@ type API struct {
 // New returns an API that does not listen yet.
 func New(c Config) *API {
 	logger := c.Logger.Named("http")
-	a := &API{config: c, routes: routes, logger: logger, variables: variables.New(c.Store, logger), started: time.Now()}
+	a := &API{
+		config: c, access: &accessPolicy{c.Token, c.ReadToken, c.Names}, logger: logger, variables: variables.New(c.Store, logger),
+	}
 	a.bodies.free.Store(maxBodies)
 	a.SetTelemetry(Telemetry{})
+	a.routes = a.newRoutes()
 	return a
 }
 
@@ -223,7 +226,7 @@ func (a *API) answer(r *request) (value any, err error) {
 		}
 	}()
 	r.conn.request(r.ContentLength != 0)
-	authenticated, err := a.authorize(r.Request)
+	authenticated, err := a.access.authorize(r.Request)
 	if !authenticated {
 		r.refuseBody()
 	} else {
@@ -232,7 +235,7 @@ func (a *API) answer(r *request) (value any, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if a.handleCORS(r) {
+	if a.access.handleCORS(r) {
 		return noContent{}, nil
 	}
 	method := r.Method
@@ -247,7 +250,7 @@ func (a *API) answer(r *request) (value any, err error) {
 		return nil, &statusError{http.StatusNotFound, ""}
 	}
 	r.id = id
-	if r.readOnly = a.readOnly(r.Request); r.readOnly {
+	if r.readOnly = a.access.readOnly(r.Request); r.readOnly {
 		if err := r.admitReadOnly(method, rt); err != nil {
 			return nil, err
 		}
@@ -260,5 +263,5 @@ func (a *API) answer(r *request) (value any, err error) {
 			return nil, err
 		}
 	}
-	return rt.serve(a, r)
+	return rt.serve(r)
 }

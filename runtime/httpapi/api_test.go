@@ -122,11 +122,12 @@ func text(r *http.Response) string {
 }
 
 func TestEachRouteIsFound(t *testing.T) {
+	f := newFixture(t, nil)
 	seen := make(map[string]bool)
-	for _, rt := range routes {
+	for _, rt := range f.routes {
 		path := strings.NewReplacer("{id...}", "a/b", "{id}", "x").Replace(rt.pattern)
 		for method := range strings.FieldsSeq(rt.methods) {
-			got, id, found, _ := find(routes, method, path)
+			got, id, found, _ := find(f.routes, method, path)
 			if !found || got.pattern != rt.pattern {
 				t.Errorf("%s %s leads to %q", method, path, got.pattern)
 			}
@@ -292,9 +293,9 @@ func TestBlockingQuery(t *testing.T) {
 func TestServeEndsBlockingRequests(t *testing.T) {
 	f := newFixture(t, nil)
 	asked := make(chan struct{})
-	f.routes = []route{{"GET", "/v1/job/{id...}", func(a *API, r *request) (any, error) {
+	f.routes = []route{{"GET", "/v1/job/{id...}", func(r *request) (any, error) {
 		close(asked)
-		return a.readJob(r)
+		return (&jobReader{f.store}).read(r)
 	}, about{}}}
 	index := f.putJob(t, "web")
 	l, err := net.Listen("tcp", "127.0.0.1:0")

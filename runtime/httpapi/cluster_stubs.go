@@ -6,19 +6,28 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // Requests that only a cluster or Nomad Enterprise can serve get a reply with which clients
 // continue: the state of a cluster of one server, or a short error.
 
+// clusterHandler describes the agent as a cluster of one server.
+type clusterHandler struct {
+	agent   *localAgent
+	store   *store.Store
+	started time.Time
+}
+
 // fixed returns a route with a constant reply.
-func fixed(value any) func(*API, *request) (any, error) {
-	return func(*API, *request) (any, error) { return value, nil }
+func fixed(value any) func(*request) (any, error) {
+	return func(*request) (any, error) { return value, nil }
 }
 
 // refused returns a route that replies with an error.
-func refused(code int, text string) func(*API, *request) (any, error) {
-	return func(*API, *request) (any, error) { return nil, &statusError{code, text} }
+func refused(code int, text string) func(*request) (any, error) {
+	return func(*request) (any, error) { return nil, &statusError{code, text} }
 }
 
 var (
@@ -40,7 +49,7 @@ type joined struct {
 var anonymous = api.ACLToken{AccessorID: "acls-disabled", Name: "ACLs disabled token", Type: "client"}
 
 // listVolumes returns an empty list for CSI and host volumes.
-func (a *API) listVolumes(r *request) (any, error) {
+func listVolumes(r *request) (any, error) {
 	switch r.query.Get("type") {
 	case "", "csi", "host":
 		return []any{}, nil
@@ -51,19 +60,19 @@ func (a *API) listVolumes(r *request) (any, error) {
 // schedulers are the names of the schedulers that a job can use.
 var schedulers = []string{api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch}
 
-func (a *API) listSchedulers(*request) (any, error) {
-	return api.AgentSchedulerWorkersInfo{ServerID: a.config.NodeID, Schedulers: []api.AgentSchedulerWorkerInfo{{
-		ID: a.config.NodeID, EnabledSchedulers: schedulers, Started: a.started.UTC().Format(time.RFC3339Nano),
+func (h *clusterHandler) schedulers(*request) (any, error) {
+	return api.AgentSchedulerWorkersInfo{ServerID: h.agent.nodeID, Schedulers: []api.AgentSchedulerWorkerInfo{{
+		ID: h.agent.nodeID, EnabledSchedulers: schedulers, Started: h.started.UTC().Format(time.RFC3339Nano),
 		Status: "WaitingToDequeue", WorkloadStatus: "Waiting",
 	}}}, nil
 }
 
-func (a *API) configureSchedulers(*request) (any, error) {
-	return api.AgentSchedulerWorkerConfigResponse{ServerID: a.config.NodeID, NumSchedulers: 1, EnabledSchedulers: schedulers}, nil
+func (h *clusterHandler) schedulerWorkers(*request) (any, error) {
+	return api.AgentSchedulerWorkerConfigResponse{ServerID: h.agent.nodeID, NumSchedulers: 1, EnabledSchedulers: schedulers}, nil
 }
 
 // schedulerConfiguration returns the scheduling algorithm of this agent.
-func (a *API) schedulerConfiguration(*request) (any, error) {
+func (h *clusterHandler) schedulerConfiguration(*request) (any, error) {
 	return struct {
 		SchedulerConfig api.SchedulerConfiguration
 		meta
@@ -72,14 +81,14 @@ func (a *API) schedulerConfiguration(*request) (any, error) {
 	}, meta{Index: 1, KnownLeader: true}}, nil
 }
 
-func (a *API) raftConfiguration(*request) (any, error) {
+func (h *clusterHandler) raftConfiguration(*request) (any, error) {
 	return api.RaftConfiguration{Index: 1, Servers: []*api.RaftServer{{
-		ID: a.config.NodeID, Node: a.self().Name, Address: a.rpcText(), Leader: true, Voter: true, RaftProtocol: "3",
+		ID: h.agent.nodeID, Node: h.agent.member().Name, Address: h.agent.rpcText(), Leader: true, Voter: true, RaftProtocol: "3",
 	}}}, nil
 }
 
 // autopilotConfiguration returns Nomad's defaults.
-func (a *API) autopilotConfiguration(*request) (any, error) {
+func (h *clusterHandler) autopilotConfiguration(*request) (any, error) {
 	return object{
 		"CleanupDeadServers": true, "LastContactThreshold": "200ms", "MaxTrailingLogs": 250, "MinQuorum": 0,
 		"ServerStabilizationTime": "10s", "EnableRedundancyZones": false, "DisableUpgradeMigration": false,
@@ -87,19 +96,19 @@ func (a *API) autopilotConfiguration(*request) (any, error) {
 	}, nil
 }
 
-func (a *API) autopilotHealth(*request) (any, error) {
+func (h *clusterHandler) autopilotHealth(*request) (any, error) {
 	return object{
-		"Healthy": true, "FailureTolerance": 0, "Leader": a.config.NodeID, "Voters": []string{a.config.NodeID},
+		"Healthy": true, "FailureTolerance": 0, "Leader": h.agent.nodeID, "Voters": []string{h.agent.nodeID},
 		"Servers": []object{{
-			"ID": a.config.NodeID, "Name": a.self().Name, "Address": a.rpcText(), "SerfStatus": "alive", "Version": a.config.Version,
-			"Leader": true, "Voter": true, "Healthy": true, "StableSince": a.started, "LastContact": "0s", "LastTerm": 1,
-			"LastIndex": a.config.Store.Index(),
+			"ID": h.agent.nodeID, "Name": h.agent.member().Name, "Address": h.agent.rpcText(), "SerfStatus": "alive", "Version": h.agent.version,
+			"Leader": true, "Voter": true, "Healthy": true, "StableSince": h.started, "LastContact": "0s", "LastTerm": 1,
+			"LastIndex": h.store.Index(),
 		}},
 	}, nil
 }
 
 // noLicense replies without a body, which clients interpret as "none".
-func (a *API) noLicense(r *request) (any, error) {
+func noLicense(r *request) (any, error) {
 	r.answered = true
 	r.w.WriteHeader(http.StatusNoContent)
 	return nil, nil
@@ -111,7 +120,7 @@ type vaultUpgrade struct {
 }
 
 // redirect redirects to the page for browsers.
-func (a *API) redirect(r *request) (any, error) {
+func redirect(r *request) (any, error) {
 	r.answered = true
 	to := "/ui/"
 	if r.URL.RawQuery != "" {
@@ -135,7 +144,8 @@ const welcome = `<!doctype html>
 </html>
 `
 
-func (a *API) ui(r *request) (any, error) {
+// welcomePage replies to a browser.
+func welcomePage(r *request) (any, error) {
 	r.answered = true
 	h := r.w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")

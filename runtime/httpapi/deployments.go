@@ -42,10 +42,16 @@ func (r *request) wholeDeployments(s *store.Snapshot, found []*api.Deployment) (
 	return page(r, found, r.placeOfDeployment, func(d *api.Deployment) deployment { return wholeDeployment(s, d) })
 }
 
+// deploymentHandler serves the routes of deployments.
+type deploymentHandler struct {
+	store     *store.Store
+	scheduler *scheduler.Scheduler
+}
+
 func (r *request) placeOfDeployment(d *api.Deployment) sortKey { return r.created(d.CreateIndex, d.ID) }
 
-func (a *API) listDeployments(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (h *deploymentHandler) list(r *request) (any, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Deployments(ws, r.query.Get("prefix")), func(d *api.Deployment) bool {
 			return !r.sees(d.Namespace)
 		})
@@ -54,11 +60,11 @@ func (a *API) listDeployments(r *request) (any, error) {
 	})
 }
 
-func (a *API) readDeployment(r *request) (any, error) {
+func (h *deploymentHandler) read(r *request) (any, error) {
 	if err := wholeID("deployment", r.id); err != nil {
 		return nil, err
 	}
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		d := s.Deployment(ws, r.id)
 		if d == nil {
 			return nil, s.TableIndex(ws, store.Deployments), notFound("deployment not found")
@@ -67,8 +73,8 @@ func (a *API) readDeployment(r *request) (any, error) {
 	})
 }
 
-func (a *API) deploymentAllocations(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (h *deploymentHandler) allocations(r *request) (any, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		stubs, err := r.stubs(s.AllocationsByDeployment(ws, r.id))
 		return stubs, s.TableIndex(ws, store.Allocations), err
 	})
@@ -102,7 +108,7 @@ func (b deploymentBody) of(r *request) error {
 	return bad("Deployment ID does not match")
 }
 
-func (a *API) failDeployment(r *request) (any, error) {
+func (h *deploymentHandler) fail(r *request) (any, error) {
 	var body deploymentBody
 	if err := r.body(&body, maxBody, true); err != nil {
 		return nil, err
@@ -110,19 +116,19 @@ func (a *API) failDeployment(r *request) (any, error) {
 	if body.DeploymentID != "" && body.DeploymentID != r.id {
 		return nil, body.of(r)
 	}
-	return r.deploymentWritten(a.config.Scheduler.FailDeployment(r.Context(), r.id))
+	return r.deploymentWritten(h.scheduler.FailDeployment(r.Context(), r.id))
 }
 
-// unblockDeployment does nothing: no other region waits for this deployment.
-func (a *API) unblockDeployment(r *request) (any, error) {
+// unblock does nothing: no other region waits for this deployment.
+func (h *deploymentHandler) unblock(r *request) (any, error) {
 	var body deploymentBody
 	if err := r.bodyOf(&body, false); err != nil {
 		return nil, err
 	}
-	return r.deploymentWritten(a.config.Scheduler.UnblockDeployment(r.Context(), r.id))
+	return r.deploymentWritten(h.scheduler.UnblockDeployment(r.Context(), r.id))
 }
 
-func (a *API) pauseDeployment(r *request) (any, error) {
+func (h *deploymentHandler) pause(r *request) (any, error) {
 	var body struct {
 		deploymentBody
 		Pause bool
@@ -130,10 +136,10 @@ func (a *API) pauseDeployment(r *request) (any, error) {
 	if err := r.bodyOf(&body, false); err != nil {
 		return nil, err
 	}
-	return r.deploymentWritten(a.config.Scheduler.PauseDeployment(r.Context(), r.id, body.Pause))
+	return r.deploymentWritten(h.scheduler.PauseDeployment(r.Context(), r.id, body.Pause))
 }
 
-func (a *API) promoteDeployment(r *request) (any, error) {
+func (h *deploymentHandler) promote(r *request) (any, error) {
 	var body struct {
 		deploymentBody
 		All    bool
@@ -150,10 +156,10 @@ func (a *API) promoteDeployment(r *request) (any, error) {
 	case body.All:
 		body.Groups = nil
 	}
-	return r.deploymentWritten(a.config.Scheduler.PromoteDeployment(r.Context(), r.id, body.Groups))
+	return r.deploymentWritten(h.scheduler.PromoteDeployment(r.Context(), r.id, body.Groups))
 }
 
-func (a *API) setAllocationHealth(r *request) (any, error) {
+func (h *deploymentHandler) setAllocationHealth(r *request) (any, error) {
 	var body struct {
 		deploymentBody
 		HealthyAllocationIDs, UnhealthyAllocationIDs []string
@@ -161,5 +167,5 @@ func (a *API) setAllocationHealth(r *request) (any, error) {
 	if err := r.bodyOf(&body, false); err != nil {
 		return nil, err
 	}
-	return r.deploymentWritten(a.config.Scheduler.SetAllocHealth(r.Context(), r.id, body.HealthyAllocationIDs, body.UnhealthyAllocationIDs))
+	return r.deploymentWritten(h.scheduler.SetAllocHealth(r.Context(), r.id, body.HealthyAllocationIDs, body.UnhealthyAllocationIDs))
 }

@@ -9,6 +9,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
+// evaluationHandler serves the routes of evaluations.
+type evaluationHandler struct{ store *store.Store }
+
 // evaluations returns the evaluations that match the parameters of a list request.
 func (r *request) evaluations(s *store.Snapshot, ws store.WatchSet) ([]*api.Evaluation, error) {
 	status, job := r.query.Get("status"), r.query.Get("job")
@@ -22,8 +25,8 @@ func (r *request) evaluations(s *store.Snapshot, ws store.WatchSet) ([]*api.Eval
 
 func (r *request) placeOfEvaluation(e *api.Evaluation) sortKey { return r.created(e.CreateIndex, e.ID) }
 
-func (a *API) listEvaluations(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (h *evaluationHandler) list(r *request) (any, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		index := s.TableIndex(ws, store.Evaluations)
 		found, err := r.evaluations(s, ws)
 		if err != nil {
@@ -39,9 +42,9 @@ type evaluationCount struct {
 	meta
 }
 
-// countEvaluations counts the evaluations on all pages of a list.
-func (a *API) countEvaluations(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+// count counts the evaluations on all pages of a list.
+func (h *evaluationHandler) count(r *request) (any, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		index := s.TableIndex(ws, store.Evaluations)
 		found, err := r.evaluations(s, ws)
 		if err != nil {
@@ -65,11 +68,11 @@ func (a *API) countEvaluations(r *request) (any, error) {
 	})
 }
 
-func (a *API) deleteEvaluations(*request) (any, error) {
+func (h *evaluationHandler) delete(*request) (any, error) {
 	return nil, errors.New("eval broker is enabled; eval broker must be paused to delete evals")
 }
 
-func (a *API) readEvaluation(r *request) (any, error) {
+func (h *evaluationHandler) read(r *request) (any, error) {
 	if err := wholeID("eval", r.id); err != nil {
 		return nil, err
 	}
@@ -77,7 +80,7 @@ func (a *API) readEvaluation(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		e := s.Evaluation(ws, r.id)
 		if e == nil {
 			return nil, s.TableIndex(ws, store.Evaluations), notFound("eval not found")
@@ -115,8 +118,8 @@ func relatedTo(e *api.Evaluation, all []*api.Evaluation) (stubs []*api.Evaluatio
 	return stubs
 }
 
-func (a *API) evaluationAllocations(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (h *evaluationHandler) allocations(r *request) (any, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		stubs, err := r.stubs(s.AllocationsByEvaluation(ws, r.id))
 		return stubs, s.TableIndex(ws, store.Allocations), err
 	})

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/events"
@@ -16,16 +17,22 @@ import (
 // index.
 const eventsPath = "/v1/event/stream"
 
-// followEvents streams events until the client disconnects, the agent shuts down, or the client
+// eventHandler serves the event stream.
+type eventHandler struct {
+	store  *store.Store
+	logger hclog.Logger
+}
+
+// follow streams events until the client disconnects, the agent shuts down, or the client
 // has missed events because it reads too slowly.
-func (a *API) followEvents(r *request) (any, error) {
+func (h *eventHandler) follow(r *request) (any, error) {
 	filter, err := events.ParseFilter(r.query["topic"], r.namespace)
 	if err != nil {
 		return nil, bad("Invalid topic query: " + err.Error())
 	}
 	r.w.Header().Set("Cache-Control", "no-cache")
 	s := r.stream("application/json")
-	err = events.Follow(r.Context(), a.config.Store.Subscribe(r.minIndex), filter, func(c events.Change) error {
+	err = events.Follow(r.Context(), h.store.Subscribe(r.minIndex), filter, func(c events.Change) error {
 		if r.readOnly {
 			of := len(c.Events)
 			c.Events = slices.DeleteFunc(c.Events, func(e events.Event) bool { return !readOnlyTopics[e.Topic] })
@@ -36,7 +43,7 @@ func (a *API) followEvents(r *request) (any, error) {
 		for _, e := range c.Events {
 			if alloc, ok := e.Payload["Allocation"].(*api.Allocation); ok && alloc.RescheduleTracker != nil {
 				shown := joblessAllocation{Allocation: alloc}
-				if stored := a.config.Store.Snapshot().Allocation(nil, alloc.ID); stored != nil {
+				if stored := h.store.Snapshot().Allocation(nil, alloc.ID); stored != nil {
 					known := *stored
 					known.RescheduleTracker = alloc.RescheduleTracker
 					shown.delays = rescheduleDelays(&known)
@@ -44,7 +51,7 @@ func (a *API) followEvents(r *request) (any, error) {
 				e.Payload["Allocation"] = shown
 			}
 			if d, ok := e.Payload["Deployment"].(*api.Deployment); ok {
-				e.Payload["Deployment"] = wholeDeployment(a.config.Store.Snapshot(), d)
+				e.Payload["Deployment"] = wholeDeployment(h.store.Snapshot(), d)
 			}
 		}
 		line, err := appendValue(nil, reflect.ValueOf(c), r.readOnly)
@@ -54,7 +61,7 @@ func (a *API) followEvents(r *request) (any, error) {
 		return err
 	})
 	if errors.Is(err, store.ErrLagged) || errors.Is(err, os.ErrDeadlineExceeded) {
-		a.logger.Info("event stream cut off: the client does not read", "client", r.RemoteAddr, "error", err)
+		h.logger.Info("event stream cut off: the client does not read", "client", r.RemoteAddr, "error", err)
 	}
 	return nil, nil
 }

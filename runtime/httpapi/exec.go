@@ -9,7 +9,16 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
+
+// execHandler serves the sessions in which a client runs a command in a task.
+type execHandler struct {
+	store    *store.Store
+	node     Node
+	access   *accessPolicy
+	sessions *sessionGroup
+}
 
 // execCommand is the command of a session. run blocks until the command has exited, and kills it
 // when ctx ends.
@@ -18,24 +27,24 @@ type execCommand struct {
 	run func(ctx context.Context, exec driver.Exec) (*driver.ExitResult, error)
 }
 
-func (a *API) execTask(r *request) (any, error) {
-	return a.session(r, func() (execCommand, error) {
+func (h *execHandler) execTask(r *request) (any, error) {
+	return h.serve(r, func() (execCommand, error) {
 		var command []string
 		if err := json.Unmarshal([]byte(r.query.Get("command")), &command); err != nil || len(command) == 0 {
 			return execCommand{}, wrongExec("command is not present")
 		}
-		alloc := a.config.Store.Snapshot().Allocation(nil, r.id)
+		alloc := h.store.Snapshot().Allocation(nil, r.id)
 		if alloc == nil {
 			return execCommand{}, wrongExec("Unknown allocation %q", r.id)
 		}
-		return a.execIn(r, alloc, command)
+		return h.command(r, alloc, command)
 	})
 }
 
 // runAction runs an action of the job.
-func (a *API) runAction(r *request) (any, error) {
-	return a.session(r, func() (execCommand, error) {
-		s, allocID := a.config.Store.Snapshot(), r.query.Get("allocID")
+func (h *execHandler) runAction(r *request) (any, error) {
+	return h.serve(r, func() (execCommand, error) {
+		s, allocID := h.store.Snapshot(), r.query.Get("allocID")
 		if s.Job(nil, r.namespace, r.id) == nil {
 			return execCommand{}, wrongExec("Unknown job %q", r.id)
 		}
@@ -50,15 +59,15 @@ func (a *API) runAction(r *request) (any, error) {
 		}
 		for _, known := range task.Actions {
 			if known.Name == action {
-				return a.execIn(r, alloc, append([]string{known.Command}, known.Args...))
+				return h.command(r, alloc, append([]string{known.Command}, known.Args...))
 			}
 		}
 		return execCommand{}, wrongExec("action %s not found in task %s", action, name)
 	})
 }
 
-// execIn checks that the task can run a command.
-func (a *API) execIn(r *request, alloc *api.Allocation, command []string) (execCommand, error) {
+// command checks that the task can run a command.
+func (h *execHandler) command(r *request, alloc *api.Allocation, command []string) (execCommand, error) {
 	tty, err := r.flag("tty")
 	task := r.query.Get("task")
 	switch state := alloc.TaskStates[task]; {
@@ -69,7 +78,7 @@ func (a *API) execIn(r *request, alloc *api.Allocation, command []string) (execC
 	case state == nil || state.StartedAt.IsZero():
 		return execCommand{}, wrongExec("task %q not started yet.", task)
 	}
-	runner := a.config.Node.Alloc(alloc.ID)
+	runner := h.node.Alloc(alloc.ID)
 	if runner == nil {
 		return execCommand{}, notRunning(task)
 	}

@@ -32,7 +32,6 @@ type terminal struct {
 // ended.
 func converse(t *testing.T, stop context.Context, command execCommand) (*terminal, <-chan struct{}) {
 	t.Helper()
-	f := newFixture(t, nil)
 	ended := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer close(ended)
@@ -42,7 +41,7 @@ func converse(t *testing.T, stop context.Context, command execCommand) (*termina
 			return
 		}
 		defer conn.CloseNow()
-		f.serveExec(stop, conn, command)
+		serveExec(stop, conn, command)
 	}))
 	t.Cleanup(server.Close)
 	conn, _, err := websocket.Dial(t.Context(), server.URL, nil)
@@ -267,10 +266,11 @@ func TestHandshake(t *testing.T) {
 func TestNoSessionStartsAfterServe(t *testing.T) {
 	f := newFixture(t, nil)
 	asked, ended, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	f.routes = []route{{"GET", "/v1/late", func(a *API, r *request) (any, error) {
+	exec := &execHandler{f.store, idle{}, f.access, &f.sessions}
+	f.routes = []route{{"GET", "/v1/late", func(r *request) (any, error) {
 		close(asked)
 		<-ended
-		_, err := a.session(r, func() (execCommand, error) {
+		_, err := exec.serve(r, func() (execCommand, error) {
 			t.Error("the session looks for its command")
 			return execCommand{}, errStopping
 		})

@@ -16,17 +16,24 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
 )
 
-// files opens the directory of the allocation in the path. The directory exists until it is
+// fileHandler serves the files and the output of tasks.
+type fileHandler struct {
+	store *store.Store
+	node  Node
+}
+
+// dir opens the directory of the allocation in the path. The directory exists until it is
 // removed, whether or not a task runs.
-func (a *API) files(r *request) (*taskfiles.Dir, error) {
-	alloc, err := a.allocation(r.id)
+func (h *fileHandler) dir(r *request) (*taskfiles.Dir, error) {
+	alloc, err := findAllocation(h.store, r.id)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := a.config.Node.Files(r.id)
+	dir, err := h.node.Files(r.id)
 	if errors.Is(err, fs.ErrNotExist) {
 		if hint := collectedHint(alloc); hint != "" {
 			return nil, notFound(fmt.Sprintf("allocation %q has no files: %s", r.id, hint))
@@ -81,9 +88,9 @@ func fileInfo(i taskfiles.Info) api.AllocFileInfo {
 	}
 }
 
-// look replies with the result of ask for the directory of an allocation.
-func (a *API) look(r *request, ask func(*taskfiles.Dir) (any, error)) (any, error) {
-	dir, err := a.files(r)
+// describe replies with the result of ask for the directory of an allocation.
+func (h *fileHandler) describe(r *request, ask func(*taskfiles.Dir) (any, error)) (any, error) {
+	dir, err := h.dir(r)
 	if err != nil {
 		return nil, err
 	}
@@ -95,8 +102,8 @@ func (a *API) look(r *request, ask func(*taskfiles.Dir) (any, error)) (any, erro
 	return value, nil
 }
 
-func (a *API) listFiles(r *request) (any, error) {
-	return a.look(r, func(dir *taskfiles.Dir) (any, error) {
+func (h *fileHandler) list(r *request) (any, error) {
+	return h.describe(r, func(dir *taskfiles.Dir) (any, error) {
 		infos, err := dir.List(cmp.Or(r.query.Get("path"), "/"))
 		list := make([]api.AllocFileInfo, len(infos))
 		for i, info := range infos {
@@ -108,12 +115,12 @@ func (a *API) listFiles(r *request) (any, error) {
 
 var errNoFile = bad("must provide a file name")
 
-func (a *API) statFile(r *request) (any, error) {
+func (h *fileHandler) stat(r *request) (any, error) {
 	path := r.query.Get("path")
 	if path == "" {
 		return nil, errNoFile
 	}
-	return a.look(r, func(dir *taskfiles.Dir) (any, error) {
+	return h.describe(r, func(dir *taskfiles.Dir) (any, error) {
 		info, err := dir.Stat(path)
 		if err != nil {
 			return nil, err
@@ -122,13 +129,13 @@ func (a *API) statFile(r *request) (any, error) {
 	})
 }
 
-// openFile opens the file of a request.
-func (a *API) openFile(r *request, codes fileCodes) (*taskfiles.File, error) {
+// open opens the file of a request.
+func (h *fileHandler) open(r *request, codes fileCodes) (*taskfiles.File, error) {
 	path := r.query.Get("path")
 	if path == "" {
 		return nil, errNoFile
 	}
-	dir, err := a.files(r)
+	dir, err := h.dir(r)
 	if err != nil {
 		return nil, err
 	}
@@ -140,8 +147,8 @@ func (a *API) openFile(r *request, codes fileCodes) (*taskfiles.File, error) {
 	return f, nil
 }
 
-// readFile replies with a file, or with the requested part.
-func (a *API) readFile(r *request) (any, error) {
+// read replies with a file, or with the requested part.
+func (h *fileHandler) read(r *request) (any, error) {
 	offset, limit := int64(0), int64(0)
 	if strings.HasPrefix(r.URL.Path, "/v1/client/fs/readat/") {
 		var err error
@@ -157,7 +164,7 @@ func (a *API) readFile(r *request) (any, error) {
 	if offset < 0 {
 		return nil, bad("offset must not be negative")
 	}
-	f, err := a.openFile(r, whenReading)
+	f, err := h.open(r, whenReading)
 	if err != nil {
 		return nil, err
 	}
@@ -170,15 +177,15 @@ func (a *API) readFile(r *request) (any, error) {
 		content = io.LimitReader(f, limit)
 	}
 	// A browser must only display the content: a task may have written an HTML page.
-	h := r.w.Header()
-	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox")
-	h.Set("X-Xss-Protection", "1; mode=block")
+	header := r.w.Header()
+	header.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox")
+	header.Set("X-Xss-Protection", "1; mode=block")
 	_, _ = io.Copy(r.stream("text/plain; charset=utf-8"), content) // the client may have disconnected
 	return nil, nil
 }
 
-// streamFile follows a file.
-func (a *API) streamFile(r *request) (any, error) {
+// stream follows a file.
+func (h *fileHandler) stream(r *request) (any, error) {
 	end, offset, err := r.from()
 	if err != nil {
 		return nil, err
@@ -187,7 +194,7 @@ func (a *API) streamFile(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := a.openFile(r, whenStreaming)
+	f, err := h.open(r, whenStreaming)
 	if err != nil {
 		return nil, err
 	}
@@ -204,8 +211,8 @@ func (a *API) streamFile(r *request) (any, error) {
 	return nil, nil
 }
 
-// noSuchVerb replies to an unknown file operation.
-func (a *API) noSuchVerb(r *request) (any, error) {
+// unknownOperation replies to an unknown file operation.
+func (h *fileHandler) unknownOperation(r *request) (any, error) {
 	if verb, id, _ := strings.Cut(r.id, "/"); id == "" {
 		for _, known := range []string{"ls", "stat", "readat", "cat", "stream", "logs"} {
 			if verb == known {

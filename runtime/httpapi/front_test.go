@@ -69,7 +69,7 @@ func TestHeaders(t *testing.T) {
 
 func TestFaultOfThisProgram(t *testing.T) {
 	f := newFixture(t, nil)
-	f.routes = []route{{"GET", "/v1/x", func(*API, *request) (any, error) { panic("oh") }, about{}}}
+	f.routes = []route{{"GET", "/v1/x", func(*request) (any, error) { panic("oh") }, about{}}}
 	if r := f.ask("GET", "/v1/x", nil); r.StatusCode != 500 || strings.Contains(text(r), "oh") {
 		t.Errorf("status %d", r.StatusCode)
 	}
@@ -96,7 +96,7 @@ func (p pipes) dial() net.Conn {
 
 // TestSlowClients: each slow client is disconnected after its timeout, and leaves no resources.
 func TestSlowClients(t *testing.T) {
-	stuck := route{"GET", "/v1/stream", func(_ *API, r *request) (any, error) {
+	stuck := route{"GET", "/v1/stream", func(r *request) (any, error) {
 		s := r.stream("text/plain")
 		for {
 			if _, err := s.Write([]byte(strings.Repeat("x", 1<<10))); err != nil {
@@ -104,11 +104,11 @@ func TestSlowClients(t *testing.T) {
 			}
 		}
 	}, about{}}
-	waits := route{"GET", "/v1/wait", func(_ *API, r *request) (any, error) {
+	waits := route{"GET", "/v1/wait", func(r *request) (any, error) {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}, about{}}
-	takes := route{"PUT", "/v1/take", func(_ *API, r *request) (any, error) {
+	takes := route{"PUT", "/v1/take", func(r *request) (any, error) {
 		var body struct{}
 		return noContent{}, r.body(&body, maxBody, false)
 	}, about{}}
@@ -132,7 +132,7 @@ func TestSlowClients(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t, nil)
-				f.routes = append([]route{stuck, waits, takes, ignores}, routes...)
+				f.routes = append([]route{stuck, waits, takes, ignores}, f.routes...)
 				l := make(pipes)
 				f.serve(t, l)
 				client := l.dial()
@@ -171,7 +171,7 @@ func TestSlowClients(t *testing.T) {
 func TestStreamContinues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
-		f.routes = []route{{"GET", "/v1/stream", func(_ *API, r *request) (any, error) {
+		f.routes = []route{{"GET", "/v1/stream", func(r *request) (any, error) {
 			s := r.stream("text/plain")
 			for range 10 {
 				time.Sleep(time.Minute)

@@ -10,12 +10,12 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// agentProfile returns profiles of the agent for troubleshooting.
-func (a *API) agentProfile(r *request) (any, error) {
-	if !a.config.Debug {
+// profile returns profiles of the agent for troubleshooting.
+func (h *debugHandler) profile(r *request) (any, error) {
+	if !h.enabled {
 		return nil, errDenied
 	}
-	if err := r.thisNode(a); err != nil {
+	if err := h.agent.checkTarget(r); err != nil {
 		return nil, err
 	}
 	handler := pprof.Handler(r.id).ServeHTTP
@@ -35,15 +35,15 @@ func (a *API) agentProfile(r *request) (any, error) {
 // shown are the environment variables whose values are not secret.
 var shown = []string{"GODEBUG", "GOMAXPROCS", "GOMEMLIMIT", "HOME", "LANG", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
 
-// agentHost returns host data for a bug report.
-func (a *API) agentHost(r *request) (any, error) {
-	if !a.config.Debug {
+// host returns host data for a bug report.
+func (h *debugHandler) host(r *request) (any, error) {
+	if !h.enabled {
 		return nil, errDenied
 	}
-	if err := r.thisNode(a); err != nil {
+	if err := h.agent.checkTarget(r); err != nil {
 		return nil, err
 	}
-	n := a.node()
+	n := h.agent.currentNode()
 	host := &api.HostData{
 		OS:          strings.TrimSpace(n.Attributes["os.name"] + " " + n.Attributes["os.version"] + " " + n.Attributes["kernel.version"]),
 		ResolvConf:  fileText("/etc/resolv.conf"),
@@ -73,10 +73,10 @@ func (a *API) agentHost(r *request) (any, error) {
 		}
 		host.Network = append(host.Network, map[string]string{"interface": i.Name, "address": strings.Join(texts, " ")})
 	}
-	for _, d := range a.config.Node.Usage(r.Context()).DiskStats {
+	for _, d := range h.node.Usage(r.Context()).DiskStats {
 		host.Disk[d.Device] = api.DiskUsage{DiskMB: int64(d.Size >> 20), UsedMB: int64(d.Used >> 20)}
 	}
-	return api.HostDataResponse{AgentID: a.config.NodeID, HostData: host}, nil
+	return api.HostDataResponse{AgentID: h.agent.nodeID, HostData: host}, nil
 }
 
 // fileText returns the content of a file, or "" if it cannot be read.

@@ -1,21 +1,114 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
+
+// jobChecker validates jobs against the rules of this build and against the hooks and drivers of the
+// node.
+type jobChecker struct {
+	store  *store.Store
+	node   Node
+	region string
+	logger hclog.Logger
+}
+
+// sentJob is a job in the body of a request, with its namespace and region.
+type sentJob struct {
+	Job       *api.Job
+	Region    string
+	Namespace string
+}
+
+// decode reads the body of a request, of which sent is a part, and returns the canonical form of its
+// job.
+func (c *jobChecker) decode(r *request, body any, sent *sentJob) (*api.Job, error) {
+	if err := r.body(body, maxJob, false); err != nil {
+		return nil, err
+	}
+	job := sent.Job
+	switch {
+	case job == nil:
+		return nil, bad("Job must be specified")
+	case val(job.ID) == "":
+		return nil, bad("Job ID hasn't been provided")
+	case r.id != "" && r.id != *job.ID:
+		return nil, bad("Job ID does not match name")
+	}
+	if namespace := cmp.Or(r.query.Get("namespace"), sent.Namespace); namespace != "" {
+		job.Namespace = &namespace
+	}
+	region := cmp.Or(r.query.Get("region"), sent.Region, val(job.Region), api.GlobalRegion)
+	if region == api.GlobalRegion {
+		region = c.region // this region may have another name
+	}
+	if region != c.region {
+		return nil, errNoRegion
+	}
+	job.Region = &region
+	model.Canonicalize(job)
+	return job, nil
+}
+
+// hookTimeout is how long a registration waits for hook plugins that are starting.
+const hookTimeout = 10 * time.Second
+
+// check returns an error for an invalid job or for a feature that this build does not support.
+// A missing driver may be installed later; a missing hook would be noticed only when the job runs.
+// The warnings are about hooks that cannot start at present.
+func (c *jobChecker) check(ctx context.Context, job *api.Job) (warnings []string, err error) {
+	scales := func(g *api.TaskGroup) bool { return g.Scaling != nil }
+	if val(job.Type) == api.JobTypeSystem && slices.ContainsFunc(job.TaskGroups, scales) {
+		return nil, bad("Task groups with job type system do not support scaling blocks")
+	}
+	if err := model.Validate(job, c.namespaceNames()...); err != nil {
+		return nil, err
+	}
+	var lines []string
+	ctx, cancel := context.WithTimeout(ctx, hookTimeout)
+	defer cancel()
+	attachments, trouble := c.node.CheckAttachments(ctx, job)
+	for _, err := range trouble {
+		warnings = append(warnings, fmt.Sprintf("What the job says to a hook was not checked: %v.", err))
+	}
+	for _, refusal := range append(model.UnsupportedParts(job, func(string) bool { return true }), attachments...) {
+		if !refusal.Foreground {
+			lines = append(lines, strings.Join(refusal.Path, ".")+": "+refusal.Reason)
+		}
+	}
+	if len(lines) == 0 {
+		return warnings, nil
+	}
+	return warnings, bad("This job cannot run here:\n" + strings.Join(lines, "\n"))
+}
+
+// namespaceNames returns the names of the stored namespaces, for the validation of jobs.
+func (c *jobChecker) namespaceNames() []string {
+	var names []string
+	for _, n := range c.store.Snapshot().Namespaces(nil, "") {
+		names = append(names, n.Name)
+	}
+	return names
+}
 
 // schemaWait is how long a request waits for the schemas of drivers.
 const schemaWait = time.Second
 
 // configFaults compares the config blocks of a job's tasks with the schemas of their drivers. all
 // is false if a driver is missing or does not reply, so that its schema is unknown.
-func (a *API) configFaults(ctx context.Context, job *api.Job) (faults []string, all bool) {
+func (c *jobChecker) configFaults(ctx context.Context, job *api.Job) (faults []string, all bool) {
 	wait, cancel := context.WithTimeout(ctx, schemaWait)
 	defer cancel()
 	type answer struct {
@@ -31,10 +124,10 @@ func (a *API) configFaults(ctx context.Context, job *api.Job) (faults []string, 
 			}
 			driver, asked := answers[t.Driver]
 			if !asked {
-				driver.schema, driver.err = a.config.Node.TaskConfigSchema(wait, t.Driver)
+				driver.schema, driver.err = c.node.TaskConfigSchema(wait, t.Driver)
 				answers[t.Driver] = driver
 				if driver.err != nil {
-					a.logger.Debug("config blocks not checked", "driver", t.Driver, "error", driver.err)
+					c.logger.Debug("config blocks not checked", "driver", t.Driver, "error", driver.err)
 				}
 			}
 			if driver.err != nil {
@@ -55,8 +148,8 @@ func (a *API) configFaults(ctx context.Context, job *api.Job) (faults []string, 
 
 // configWarnings returns the errors of configFaults as warnings for a job that is registered:
 // another version of the driver may run when the job is placed.
-func (a *API) configWarnings(ctx context.Context, job *api.Job) []string {
-	faults, _ := a.configFaults(ctx, job)
+func (c *jobChecker) configWarnings(ctx context.Context, job *api.Job) []string {
+	faults, _ := c.configFaults(ctx, job)
 	for i, text := range faults {
 		faults[i] = text + " The task will fail when it is started."
 	}

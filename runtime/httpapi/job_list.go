@@ -10,6 +10,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
+// jobReader serves the routes that read jobs, and what belongs to a job.
+type jobReader struct{ store *store.Store }
+
 // jobStub is an entry of a list of jobs.
 type jobStub struct {
 	ID, ParentID, Name, Namespace, NodePool, Type, Status, StatusDescription string
@@ -23,13 +26,13 @@ type jobStub struct {
 	Meta                                                                     map[string]string `json:",omitempty"`
 }
 
-func (a *API) listJobs(r *request) (any, error) {
-	return a.jobs(r, func(*api.Job) bool { return true })
+func (h *jobReader) list(r *request) (any, error) {
+	return h.matching(r, func(*api.Job) bool { return true })
 }
 
-// jobs lists the jobs that which selects.
-func (a *API) jobs(r *request, which func(*api.Job) bool) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+// matching lists the jobs that which selects.
+func (h *jobReader) matching(r *request, which func(*api.Job) bool) (any, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Jobs(ws, r.namespace, r.query.Get("prefix")), func(j *api.Job) bool { return !which(j) })
 		stubs, err := page(r, found, placeOfJob, func(j *api.Job) jobStub {
 			stub := jobStub{

@@ -17,7 +17,7 @@ type parser interface {
 	Parse(ctx context.Context, text, variables string) (*api.Job, error)
 }
 
-func (a *API) parseJob(r *request) (any, error) {
+func (h *jobWriter) parse(r *request) (any, error) {
 	var body struct {
 		JobHCL, Variables string
 		Canonicalize      bool
@@ -28,7 +28,7 @@ func (a *API) parseJob(r *request) (any, error) {
 	if body.JobHCL == "" {
 		return nil, bad("Job spec is empty")
 	}
-	job, err := a.config.Parser.Parse(r.Context(), body.JobHCL, body.Variables)
+	job, err := h.parser.Parse(r.Context(), body.JobHCL, body.Variables)
 	var text *confined.TextError
 	if errors.As(err, &text) {
 		return nil, bad("Failed to parse job: " + text.Error())

@@ -16,19 +16,19 @@ type planRequest struct {
 	Diff bool
 }
 
-// planJob returns the effects of a registration, and changes nothing.
-func (a *API) planJob(r *request) (any, error) {
+// plan returns the effects of a registration, and changes nothing.
+func (h *jobWriter) plan(r *request) (any, error) {
 	var body planRequest
-	job, err := a.take(r, &body, &body.sentJob)
+	job, err := h.checker.decode(r, &body, &body.sentJob)
 	if err != nil {
 		return nil, err
 	}
-	hookWarnings, err := a.checkJob(r.Context(), job)
+	hookWarnings, err := h.checker.check(r.Context(), job)
 	if err != nil {
 		return nil, err
 	}
-	index := max(a.config.Store.Snapshot().TableIndex(nil, store.Jobs), 1)
-	plan, current, err := a.config.Scheduler.DryRun(job)
+	index := max(h.store.Snapshot().TableIndex(nil, store.Jobs), 1)
+	plan, current, err := h.scheduler.DryRun(job)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (a *API) planJob(r *request) (any, error) {
 	if job.Periodic != nil && val(job.Periodic.Enabled) {
 		answer.NextPeriodicLaunch = model.NextLaunch(job, time.Now())
 	}
-	warnings = slices.Concat(warnings, hookWarnings, a.configWarnings(r.Context(), job))
+	warnings = slices.Concat(warnings, hookWarnings, h.checker.configWarnings(r.Context(), job))
 	answer.Warnings = model.FormatWarnings(warnings)
 	return answer, nil
 }

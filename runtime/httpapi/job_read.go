@@ -10,9 +10,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// job replies with the result of read for a job, or with an error if the job does not exist.
-func (a *API) job(r *request, read func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64)) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+// readJob replies with the result of read for the job in the path, or with an error if the job does
+// not exist.
+func readJob(r *request, state *store.Store, read func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64)) (any, error) {
+	return r.state(state, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.id)
 		if j == nil {
 			return nil, s.TableIndex(ws, store.Jobs), notFound("job not found")
@@ -22,25 +23,25 @@ func (a *API) job(r *request, read func(s *store.Snapshot, ws store.WatchSet, j 
 	})
 }
 
-func (a *API) readJob(r *request) (any, error) {
-	return a.job(r, func(_ *store.Snapshot, _ store.WatchSet, j *api.Job) (any, uint64) {
+func (h *jobReader) read(r *request) (any, error) {
+	return readJob(r, h.store, func(_ *store.Snapshot, _ store.WatchSet, j *api.Job) (any, uint64) {
 		return j, val(j.ModifyIndex)
 	})
 }
 
-func (a *API) jobSummary(r *request) (any, error) {
-	return a.job(r, func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64) {
+func (h *jobReader) summary(r *request) (any, error) {
+	return readJob(r, h.store, func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64) {
 		sum := summarize(s, ws, j)
 		return sum, sum.ModifyIndex
 	})
 }
 
-func (a *API) jobSubmission(r *request) (any, error) {
+func (h *jobReader) submission(r *request) (any, error) {
 	version, err := strconv.ParseUint(r.query.Get("version"), 10, 64)
 	if err != nil {
 		return nil, bad("Unable to parse job submission version parameter")
 	}
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		index := s.TableIndex(ws, store.JobSubmissions)
 		submission := s.JobSubmission(ws, r.namespace, r.id, version)
 		if submission == nil {
@@ -65,8 +66,8 @@ func (r *request) ofThisJob(j *api.Job, jobCreateIndex uint64) bool {
 	return err == nil && all || j != nil && jobCreateIndex == val(j.CreateIndex)
 }
 
-func (a *API) jobAllocations(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (h *jobReader) allocations(r *request) (any, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.id)
 		found := slices.DeleteFunc(s.AllocationsByJob(ws, r.namespace, r.id), func(alloc *api.Allocation) bool {
 			return !r.ofThisJob(j, val(alloc.Job.CreateIndex))
@@ -76,15 +77,15 @@ func (a *API) jobAllocations(r *request) (any, error) {
 	})
 }
 
-func (a *API) jobEvaluations(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (h *jobReader) evaluations(r *request) (any, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		evals, err := page(r, s.EvaluationsByJob(ws, r.namespace, r.id), r.placeOfEvaluation, identity)
 		return evals, s.TableIndex(ws, store.Evaluations), err
 	})
 }
 
-func (a *API) jobDeployments(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (h *jobReader) deployments(r *request) (any, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.id)
 		found := slices.DeleteFunc(s.DeploymentsByJob(ws, r.namespace, r.id), func(d *api.Deployment) bool {
 			return !r.ofThisJob(j, d.JobCreateIndex)
@@ -94,8 +95,8 @@ func (a *API) jobDeployments(r *request) (any, error) {
 	})
 }
 
-func (a *API) jobDeployment(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (h *jobReader) latestDeployment(r *request) (any, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		d := s.LatestDeployment(ws, r.namespace, r.id)
 		if d == nil {
 			return nil, s.TableIndex(ws, store.Deployments), nil
@@ -104,8 +105,8 @@ func (a *API) jobDeployment(r *request) (any, error) {
 	})
 }
 
-func (a *API) jobServices(r *request) (any, error) {
-	return a.job(r, func(s *store.Snapshot, ws store.WatchSet, _ *api.Job) (any, uint64) {
+func (h *jobReader) services(r *request) (any, error) {
+	return readJob(r, h.store, func(s *store.Snapshot, ws store.WatchSet, _ *api.Job) (any, uint64) {
 		return list(s.ServicesByJob(ws, r.namespace, r.id)), s.TableIndex(ws, store.Services)
 	})
 }
@@ -116,8 +117,8 @@ type jobAction struct {
 	TaskName, TaskGroupName string
 }
 
-func (a *API) jobActions(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (h *jobReader) actions(r *request) (any, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.id)
 		if j == nil {
 			//lint:ignore ST1005 the text is Nomad's

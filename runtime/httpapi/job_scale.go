@@ -11,8 +11,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-func (a *API) jobScale(r *request) (any, error) {
-	return a.job(r, func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64) {
+// scalingHandler serves the routes of scaling: of jobs and of policies.
+type scalingHandler struct {
+	store     *store.Store
+	scheduler *scheduler.Scheduler
+}
+
+func (h *scalingHandler) status(r *request) (any, error) {
+	return readJob(r, h.store, func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64) {
 		status := &api.JobScaleStatusResponse{
 			JobID: r.id, Namespace: r.namespace, JobCreateIndex: val(j.CreateIndex), JobModifyIndex: val(j.JobModifyIndex), JobStopped: val(j.Stop),
 			TaskGroups: make(map[string]api.TaskGroupScaleStatus),
@@ -45,7 +51,7 @@ func (a *API) jobScale(r *request) (any, error) {
 	})
 }
 
-func (a *API) scaleJob(r *request) (any, error) {
+func (h *scalingHandler) scale(r *request) (any, error) {
 	var body struct {
 		Count          *int64
 		Target         map[string]string
@@ -63,7 +69,7 @@ func (a *API) scaleJob(r *request) (any, error) {
 	if body.Target["Group"] == "" {
 		return nil, bad("missing task group name for scaling action")
 	}
-	out, err := a.config.Scheduler.Scale(r.Context(), r.key(), scheduler.ScaleRequest{
+	out, err := h.scheduler.Scale(r.Context(), r.key(), scheduler.ScaleRequest{
 		Group: body.Target["Group"], Count: body.Count, Message: body.Message, Error: body.Error, Meta: body.Meta,
 		JobModifyIndex: body.JobModifyIndex,
 	})
@@ -100,10 +106,10 @@ func policies(s *store.Snapshot, ws store.WatchSet, namespace string) (all []*ap
 	return all
 }
 
-func (a *API) listPolicies(r *request) (any, error) {
+func (h *scalingHandler) listPolicies(r *request) (any, error) {
 	job, kind, prefix := r.query.Get("job"), r.query.Get("type"), r.query.Get("prefix")
 	bare := func(id string) string { return strings.ReplaceAll(strings.ToLower(id), "-", "") }
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		stubs := []*api.ScalingPolicyListStub{}
 		for _, p := range policies(s, ws, r.namespace) {
 			if (job == "" || p.Target["Job"] == job) && (kind == "" || p.Type == kind) && strings.HasPrefix(bare(p.ID), bare(prefix)) {
@@ -128,8 +134,8 @@ func policiesIndex(s *store.Snapshot, ws store.WatchSet) uint64 {
 	return index
 }
 
-func (a *API) readPolicy(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (h *scalingHandler) readPolicy(r *request) (any, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		for _, p := range policies(s, ws, store.AnyNamespace) {
 			if p.ID == r.id {
 				return p, p.ModifyIndex, nil

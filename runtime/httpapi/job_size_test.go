@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
@@ -52,12 +53,13 @@ func threeTasks() *api.Job {
 func TestConfigCheckEndsWithClient(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	node := &fickleNode{}
-	f := newFixture(t, func(c *Config) { c.Node = node })
-	if faults, all := f.configFaults(ctx, threeTasks()); len(faults) != 3 || !all || len(node.asked) != 3 {
+	f := newFixture(t, nil)
+	checker := &jobChecker{f.store, node, api.GlobalRegion, hclog.NewNullLogger()}
+	if faults, all := checker.configFaults(ctx, threeTasks()); len(faults) != 3 || !all || len(node.asked) != 3 {
 		t.Fatalf("with a client: faults %q, all %v, asked %q", faults, all, node.asked)
 	}
 	node.asked, node.onAsk = nil, cancel
-	if faults, all := f.configFaults(ctx, threeTasks()); len(faults) > 1 || all || len(node.asked) != 1 {
+	if faults, all := checker.configFaults(ctx, threeTasks()); len(faults) > 1 || all || len(node.asked) != 1 {
 		t.Errorf("the client has gone while the first driver was asked: faults %q, all %v, asked %q", faults, all, node.asked)
 	}
 }

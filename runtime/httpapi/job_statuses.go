@@ -39,7 +39,7 @@ type jobStatusDeployment struct {
 	JobVersion                                  uint64
 }
 
-func (a *API) jobStatuses(r *request) (any, error) {
+func (h *jobReader) statuses(r *request) (any, error) {
 	var body api.JobStatusesRequest
 	if r.Method != "GET" {
 		if err := r.body(&body, maxBody, true); err != nil {
@@ -51,7 +51,7 @@ func (a *API) jobStatuses(r *request) (any, error) {
 		return nil, err
 	}
 	children = children || body.IncludeChildren
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		jobs := slices.DeleteFunc(s.Jobs(ws, r.namespace, r.query.Get("prefix")), func(j *api.Job) bool {
 			return !children && val(j.ParentID) != ""
 		})

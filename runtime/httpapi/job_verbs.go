@@ -17,7 +17,7 @@ func (b jobBody) of(r *request) error {
 	return nil
 }
 
-func (a *API) dispatchJob(r *request) (any, error) {
+func (h *jobWriter) dispatch(r *request) (any, error) {
 	var body struct {
 		jobBody
 		Payload          []byte
@@ -28,23 +28,23 @@ func (a *API) dispatchJob(r *request) (any, error) {
 	if err := r.bodyOf(&body, true); err != nil {
 		return nil, err
 	}
-	return a.dispatch(r, scheduler.DispatchRequest{
+	return h.sendDispatch(r, scheduler.DispatchRequest{
 		Payload: body.Payload, Meta: body.Meta, IDPrefix: body.IdPrefixTemplate, Priority: body.Priority,
 	})
 }
 
 // dispatchPayload uses the raw body as the payload.
-func (a *API) dispatchPayload(r *request) (any, error) {
+func (h *jobWriter) dispatchPayload(r *request) (any, error) {
 	payload, err := r.bytes(maxBody)
 	if err != nil {
 		return nil, err
 	}
-	return a.dispatch(r, scheduler.DispatchRequest{Payload: payload})
+	return h.sendDispatch(r, scheduler.DispatchRequest{Payload: payload})
 }
 
-func (a *API) dispatch(r *request, d scheduler.DispatchRequest) (any, error) {
+func (h *jobWriter) sendDispatch(r *request, d scheduler.DispatchRequest) (any, error) {
 	d.IdempotencyToken = r.query.Get("idempotency_token")
-	out, err := a.config.Scheduler.Dispatch(r.Context(), r.key(), d)
+	out, err := h.scheduler.Dispatch(r.Context(), r.key(), d)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (a *API) dispatch(r *request, d scheduler.DispatchRequest) (any, error) {
 	}{out.JobID, out.EvalID, out.EvalCreateIndex, out.JobCreateIndex, r.meta(out.Index)}, nil
 }
 
-func (a *API) evaluateJob(r *request) (any, error) {
+func (h *jobWriter) evaluate(r *request) (any, error) {
 	var body struct {
 		jobBody
 		EvalOptions api.EvalOptions
@@ -65,18 +65,18 @@ func (a *API) evaluateJob(r *request) (any, error) {
 	if err := r.bodyOf(&body, true); err != nil {
 		return nil, err
 	}
-	out, err := a.config.Scheduler.Evaluate(r.Context(), r.key(), body.EvalOptions.ForceReschedule)
+	out, err := h.scheduler.Evaluate(r.Context(), r.key(), body.EvalOptions.ForceReschedule)
 	if err != nil {
 		return nil, err
 	}
 	return r.written(out), nil
 }
 
-func (a *API) forceJob(r *request) (any, error) {
+func (h *jobWriter) forceLaunch(r *request) (any, error) {
 	if _, err := r.bytes(maxBody); err != nil { // the content of the body is ignored
 		return nil, err
 	}
-	out, err := a.config.Scheduler.ForceLaunch(r.Context(), r.key())
+	out, err := h.scheduler.ForceLaunch(r.Context(), r.key())
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (a *API) forceJob(r *request) (any, error) {
 	}{out.EvalID, out.EvalCreateIndex, r.meta(out.Index)}, nil
 }
 
-func (a *API) revertJob(r *request) (any, error) {
+func (h *jobWriter) revert(r *request) (any, error) {
 	var body struct {
 		jobBody
 		JobVersion          uint64
@@ -96,14 +96,14 @@ func (a *API) revertJob(r *request) (any, error) {
 	if err := r.bodyOf(&body, false); err != nil {
 		return nil, err
 	}
-	out, err := a.config.Scheduler.Revert(r.Context(), r.key(), body.JobVersion, body.EnforcePriorVersion)
+	out, err := h.scheduler.Revert(r.Context(), r.key(), body.JobVersion, body.EnforcePriorVersion)
 	if err != nil {
 		return nil, err
 	}
 	return r.written(out), nil
 }
 
-func (a *API) stableJob(r *request) (any, error) {
+func (h *jobWriter) setStable(r *request) (any, error) {
 	var body struct {
 		jobBody
 		JobVersion uint64
@@ -112,7 +112,7 @@ func (a *API) stableJob(r *request) (any, error) {
 	if err := r.bodyOf(&body, false); err != nil {
 		return nil, err
 	}
-	index, err := a.config.Scheduler.SetStable(r.Context(), r.key(), body.JobVersion, body.Stable)
+	index, err := h.scheduler.SetStable(r.Context(), r.key(), body.JobVersion, body.Stable)
 	if err != nil {
 		return nil, err
 	}

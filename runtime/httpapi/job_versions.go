@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-func (a *API) jobVersions(r *request) (any, error) {
+func (h *jobReader) versions(r *request) (any, error) {
 	diffs, err := r.flag("diffs")
 	if err != nil {
 		return nil, err
@@ -21,7 +21,7 @@ func (a *API) jobVersions(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		versions := s.JobVersions(ws, r.namespace, r.id)
 		if len(versions) == 0 {
 			return nil, s.TableIndex(ws, store.Jobs), notFound("job versions not found")
@@ -92,7 +92,7 @@ func (r *request) versionTag() (key scheduler.JobKey, name string, err error) {
 	return scheduler.JobKey{Namespace: r.namespace, ID: id}, name, nil
 }
 
-func (a *API) tagVersion(r *request) (any, error) {
+func (h *jobWriter) tagVersion(r *request) (any, error) {
 	key, name, err := r.versionTag()
 	if err != nil {
 		return nil, err
@@ -110,20 +110,21 @@ func (a *API) tagVersion(r *request) (any, error) {
 	} else if body.Version == nil {
 		body.Version = new(uint64(0)) // clients omit zero values
 	}
-	tag, index, err := a.config.Scheduler.TagVersion(r.Context(), key, body.Version, api.JobVersionTag{Name: name, Description: body.Description})
-	return r.tagged(tag, index, err)
+	tag, index, err := h.scheduler.TagVersion(r.Context(), key, body.Version, api.JobVersionTag{Name: name, Description: body.Description})
+	return replyTagged(r, tag, index, err)
 }
 
-func (a *API) untagVersion(r *request) (any, error) {
+func (h *jobWriter) untagVersion(r *request) (any, error) {
 	key, name, err := r.versionTag()
 	if err != nil {
 		return nil, err
 	}
-	index, err := a.config.Scheduler.UntagVersion(r.Context(), key, name)
-	return r.tagged(api.JobVersionTag{}, index, err)
+	index, err := h.scheduler.UntagVersion(r.Context(), key, name)
+	return replyTagged(r, api.JobVersionTag{}, index, err)
 }
 
-func (r *request) tagged(tag api.JobVersionTag, index uint64, err error) (any, error) {
+// replyTagged is the reply to a change of a tag.
+func replyTagged(r *request, tag api.JobVersionTag, index uint64, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}

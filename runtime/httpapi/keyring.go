@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/keyring"
@@ -16,15 +17,21 @@ type keyRotated struct {
 	meta
 }
 
-func (a *API) listKeys(*request) (any, error) {
-	keys, err := a.config.Store.Keys()
+// keyringHandler serves the routes of the keys of variables.
+type keyringHandler struct {
+	store  *store.Store
+	logger hclog.Logger
+}
+
+func (h *keyringHandler) list(*request) (any, error) {
+	keys, err := h.store.Keys()
 	if errors.Is(err, store.ErrNoKeys) {
 		return []*api.RootKeyMeta{}, nil
 	}
 	return keys, err
 }
 
-func (a *API) rotateKeys(r *request) (any, error) {
+func (h *keyringHandler) rotate(r *request) (any, error) {
 	full, err := r.flag("full")
 	if err != nil {
 		return nil, err
@@ -35,23 +42,23 @@ func (a *API) rotateKeys(r *request) (any, error) {
 	if time := r.query.Get("publish_time"); time != "" && time != "0" {
 		return nil, bad("a key cannot be published before it is used: nothing is signed with it")
 	}
-	key, err := a.config.Store.RotateKeys(r.Context(), full)
+	key, err := h.store.RotateKeys(r.Context(), full)
 	if errors.Is(err, store.ErrNoKeys) {
 		return nil, &statusError{http.StatusNotImplemented, err.Error()}
 	}
 	if err != nil {
 		return nil, err
 	}
-	a.logger.Info("key of variables rotated", "key_id", key.KeyID, "full", full)
-	return keyRotated{Key: key, meta: meta{Index: a.config.Store.Index(), KnownLeader: true}}, nil
+	h.logger.Info("key of variables rotated", "key_id", key.KeyID, "full", full)
+	return keyRotated{Key: key, meta: meta{Index: h.store.Index(), KnownLeader: true}}, nil
 }
 
-func (a *API) removeKey(r *request) (any, error) {
+func (h *keyringHandler) remove(r *request) (any, error) {
 	force, err := r.flag("force")
 	if err != nil {
 		return nil, err
 	}
-	err = a.config.Store.RemoveKey(r.Context(), r.id, force)
+	err = h.store.RemoveKey(r.Context(), r.id, force)
 	var used *store.KeyInUseError
 	switch {
 	case errors.Is(err, keyring.ErrUnknown):
@@ -61,6 +68,6 @@ func (a *API) removeKey(r *request) (any, error) {
 	case err != nil:
 		return nil, err
 	}
-	a.logger.Info("key of variables removed", "key_id", r.id)
+	h.logger.Info("key of variables removed", "key_id", r.id)
 	return noContent{}, nil
 }

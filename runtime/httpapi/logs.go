@@ -44,8 +44,8 @@ func (r *request) follows(unlessSaid bool) (bool, error) {
 }
 
 // taskLogs streams the past and the new output of a task.
-func (a *API) taskLogs(r *request) (any, error) {
-	ask, err := a.logRequest(r)
+func (h *fileHandler) taskLogs(r *request) (any, error) {
+	ask, err := h.logRequest(r)
 	if err != nil {
 		return nil, err
 	}
@@ -55,14 +55,14 @@ func (a *API) taskLogs(r *request) (any, error) {
 	}
 	if !plain {
 		r.frames(func(ctx context.Context, emit func(api.StreamFrame) error) error {
-			return a.config.Node.Logs().Follow(ctx, ask, func(c logs.Chunk) error {
+			return h.node.Logs().Follow(ctx, ask, func(c logs.Chunk) error {
 				return emit(api.StreamFrame{File: path.Join("alloc/logs", c.File), Offset: c.Offset + int64(len(c.Data)), Data: c.Data})
 			})
 		})
 		return nil, nil
 	}
 	s := r.stream("text/plain; charset=utf-8")
-	_ = a.config.Node.Logs().Follow(r.Context(), ask, func(c logs.Chunk) error { // the response has started, so the error cannot be sent
+	_ = h.node.Logs().Follow(r.Context(), ask, func(c logs.Chunk) error { // the response has started, so the error cannot be sent
 		_, err := s.Write(c.Data)
 		return err
 	})
@@ -70,8 +70,8 @@ func (a *API) taskLogs(r *request) (any, error) {
 }
 
 // logRequest reads the parameters, and checks that the requested output exists.
-func (a *API) logRequest(r *request) (logs.FollowRequest, error) {
-	ask := logs.FollowRequest{AllocID: r.id, Task: r.query.Get("task"), Dir: a.config.Node.LogDir(r.id), Stream: logs.Stream(r.query.Get("type"))}
+func (h *fileHandler) logRequest(r *request) (logs.FollowRequest, error) {
+	ask := logs.FollowRequest{AllocID: r.id, Task: r.query.Get("task"), Dir: h.node.LogDir(r.id), Stream: logs.Stream(r.query.Get("type"))}
 	end, offset, err := r.from()
 	if err != nil {
 		return ask, err
@@ -86,7 +86,7 @@ func (a *API) logRequest(r *request) (logs.FollowRequest, error) {
 	case ask.Stream != logs.Stdout && ask.Stream != logs.Stderr:
 		return ask, bad("must provide log type (stdout/stderr)")
 	}
-	alloc, err := a.allocation(r.id)
+	alloc, err := findAllocation(h.store, r.id)
 	if err != nil {
 		return ask, err
 	}
@@ -96,7 +96,7 @@ func (a *API) logRequest(r *request) (logs.FollowRequest, error) {
 	if state := alloc.TaskStates[ask.Task]; state == nil || state.StartedAt.IsZero() {
 		return ask, notFound(fmt.Sprintf("task %q not started yet. No logs available", ask.Task))
 	}
-	if kept, err := a.config.Node.Logs().Kept(ask); err != nil || !kept {
+	if kept, err := h.node.Logs().Kept(ask); err != nil || !kept {
 		text := fmt.Sprintf("log entry for task %q and log type %q not found", ask.Task, ask.Stream)
 		if hint := collectedHint(alloc); hint != "" {
 			text += ": " + hint

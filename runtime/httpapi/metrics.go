@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -18,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // Telemetry disables metrics. The zero value enables all.
@@ -38,16 +40,24 @@ type sample struct {
 	counts bool // a counter, which never decreases
 }
 
-// metrics collects the metrics of a request; no values are kept between requests.
-func (a *API) metrics(r *request) (any, error) {
-	t := a.telemetry.Load()
+// metricsHandler serves the metrics of the agent, of the machine and of allocations.
+type metricsHandler struct {
+	agent     *localAgent
+	store     *store.Store
+	node      Node
+	telemetry *atomic.Pointer[Telemetry]
+}
+
+// read collects the metrics of a request; no values are kept between requests.
+func (h *metricsHandler) read(r *request) (any, error) {
+	t := h.telemetry.Load()
 	switch format := r.query.Get("format"); format {
 	case "prometheus":
 		if t.NoPrometheus {
 			return nil, &statusError{http.StatusUnsupportedMediaType, "Prometheus is not enabled"}
 		}
 		registry := prometheus.NewRegistry()
-		registry.MustRegister(scrape(a.measure(r.Context(), t)))
+		registry.MustRegister(scrape(h.measure(r.Context(), t)))
 		// promhttp would add 0.3 MB: see DESIGN.md.
 		families, err := prometheus.Gatherers{prometheus.DefaultGatherer, registry}.Gather()
 		if len(families) == 0 {
@@ -65,7 +75,7 @@ func (a *API) metrics(r *request) (any, error) {
 		}
 		return nil, nil
 	case "":
-		return summary(a.measure(r.Context(), t), time.Now()), nil
+		return summary(h.measure(r.Context(), t), time.Now()), nil
 	default:
 		return nil, bad("format must be prometheus, or be left out")
 	}
@@ -113,11 +123,11 @@ func summary(samples []*sample, now time.Time) api.MetricsSummary {
 }
 
 // measure returns all samples, by name.
-func (a *API) measure(ctx context.Context, t *Telemetry) []*sample {
-	n := a.node()
+func (h *metricsHandler) measure(ctx context.Context, t *Telemetry) []*sample {
+	n := h.agent.currentNode()
 	m := measurement{host: n.Name}
 	m.agent()
-	s := a.config.Store.Snapshot()
+	s := h.store.Snapshot()
 	for _, j := range s.Jobs(nil, "*", "") {
 		m.job(j, summarize(s, nil, j))
 	}
@@ -125,13 +135,13 @@ func (a *API) measure(ctx context.Context, t *Telemetry) []*sample {
 	allocs := s.AllocationsByNode(nil, n.ID)
 	m.node(n, allocs)
 	if !t.NoNode {
-		m.machine(a.config.Node.Usage(ctx))
+		m.machine(h.node.Usage(ctx))
 	}
 	if !t.NoAllocations {
 		for _, alloc := range allocs {
 			m.allocation(alloc)
 		}
-		m.usage(a.usage(ctx, allocs))
+		m.usage(h.usage(ctx, allocs))
 	}
 	slices.SortStableFunc(m.samples, func(a, b *sample) int { return strings.Compare(a.name, b.name) })
 	return m.samples
@@ -299,11 +309,11 @@ type used struct {
 }
 
 // usage requests the usage of all tasks in parallel, and omits tasks without a timely reply.
-func (a *API) usage(ctx context.Context, allocs []*api.Allocation) []used {
+func (h *metricsHandler) usage(ctx context.Context, allocs []*api.Allocation) []used {
 	stats := make([]allocrunner.Stats, len(allocs))
 	var asking sync.WaitGroup
 	for i, alloc := range allocs {
-		if runner := a.config.Node.Alloc(alloc.ID); runner != nil && alloc.ClientStatus == api.AllocClientStatusRunning {
+		if runner := h.node.Alloc(alloc.ID); runner != nil && alloc.ClientStatus == api.AllocClientStatusRunning {
 			asking.Go(func() { stats[i] = runner.Stats(ctx, "") })
 		}
 	}

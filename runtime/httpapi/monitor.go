@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -45,12 +44,20 @@ func (f *follower) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
+// debugHandler serves the log, profiles and host data.
+type debugHandler struct {
+	agent   *localAgent
+	node    Node
+	log     hclog.InterceptLogger // nil disables the log
+	enabled bool                  // profiles and host data are permitted
+}
+
 // monitor streams new log lines.
-func (a *API) monitor(r *request) (any, error) {
+func (h *debugHandler) monitor(r *request) (any, error) {
 	if r.query.Get("node_id") != "" && r.query.Get("server_id") != "" {
 		return nil, bad("Cannot target node and server simultaneously")
 	}
-	if err := r.thisNode(a); err != nil {
+	if err := h.agent.checkTarget(r); err != nil {
 		return nil, err
 	}
 	level := hclog.Info
@@ -67,14 +74,14 @@ func (a *API) monitor(r *request) (any, error) {
 	if err != nil {
 		return nil, bad(err.Error())
 	}
-	if a.config.Log == nil {
+	if h.log == nil {
 		return nil, &statusError{http.StatusNotImplemented, "this agent has no log to follow"}
 	}
 
 	f := &follower{lines: make(chan []byte, monitorLines), dropped: make(chan int, 1)}
-	sink := hclog.NewSinkAdapter(&hclog.LoggerOptions{Name: a.config.Log.Name(), Level: level, Output: f, JSONFormat: inJSON})
-	a.config.Log.RegisterSink(sink)
-	defer a.config.Log.DeregisterSink(sink)
+	sink := hclog.NewSinkAdapter(&hclog.LoggerOptions{Name: h.log.Name(), Level: level, Output: f, JSONFormat: inJSON})
+	h.log.RegisterSink(sink)
+	defer h.log.DeregisterSink(sink)
 	if plain {
 		s := r.stream("text/plain; charset=utf-8")
 		return nil, f.follow(r.Context(), func(line []byte) error { _, err := s.Write(line); return err }, nil)
@@ -112,18 +119,5 @@ func (f *follower) follow(ctx context.Context, write func(line []byte) error, be
 		if err != nil {
 			return nil // the client has disconnected
 		}
-	}
-}
-
-// thisNode rejects requests for another node or server.
-func (r *request) thisNode(a *API) error {
-	if id := r.query.Get("node_id"); id != "" && id != a.config.NodeID {
-		return notFound("Unknown node " + printable(id))
-	}
-	switch id := r.query.Get("server_id"); id {
-	case "", "leader", a.config.NodeID, a.self().Name:
-		return nil
-	default:
-		return notFound("Unknown server " + strconv.Quote(id))
 	}
 }

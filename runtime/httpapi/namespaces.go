@@ -13,6 +13,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
+// namespaceHandler serves the routes of namespaces.
+type namespaceHandler struct{ store *store.Store }
+
 // defaultNamespace always exists.
 var defaultNamespace = &api.Namespace{Name: api.DefaultNamespace, Description: "Default shared namespace", CreateIndex: 1, ModifyIndex: 1}
 
@@ -31,15 +34,6 @@ func namespaces(s store.Reader, ws store.WatchSet, prefix string) []*api.Namespa
 		found = append(found, defaultNamespace)
 	}
 	return found
-}
-
-// namespaceNames returns the names of the stored namespaces, for the validation of jobs.
-func (a *API) namespaceNames() []string {
-	var names []string
-	for _, n := range a.config.Store.Snapshot().Namespaces(nil, "") {
-		names = append(names, n.Name)
-	}
-	return names
 }
 
 // namespaceWithHash is a namespace in the server's JSON format.
@@ -64,16 +58,16 @@ func hashOf(object any) []byte {
 	return sum[:]
 }
 
-func (a *API) listNamespaces(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (h *namespaceHandler) list(r *request) (any, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		byName := func(n *api.Namespace) sortKey { return named("", n.Name) }
 		list, err := page(r, namespaces(s.Reader, ws, r.query.Get("prefix")), byName, namespaceHashed)
 		return list, s.TableIndex(ws, store.Namespaces), err
 	})
 }
 
-func (a *API) readNamespace(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (h *namespaceHandler) read(r *request) (any, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		n := namespace(s.Reader, ws, r.id)
 		if n == nil {
 			return nil, s.TableIndex(ws, store.Namespaces), notFound("Namespace not found")
@@ -82,7 +76,7 @@ func (a *API) readNamespace(r *request) (any, error) {
 	})
 }
 
-func (a *API) putNamespace(r *request) (any, error) {
+func (h *namespaceHandler) put(r *request) (any, error) {
 	var n api.Namespace
 	if err := r.body(&n, maxBody, false); err != nil {
 		return nil, err
@@ -93,7 +87,7 @@ func (a *API) putNamespace(r *request) (any, error) {
 	if err := model.NamespaceFault(&n); err != nil {
 		return nil, bad(err.Error())
 	}
-	index, err := a.config.Store.Update(r.Context(), func(tx *store.Txn) error {
+	index, err := h.store.Update(r.Context(), func(tx *store.Txn) error {
 		tx.PutNamespace(&n)
 		return nil
 	})
@@ -101,11 +95,11 @@ func (a *API) putNamespace(r *request) (any, error) {
 	return noContent{}, err
 }
 
-func (a *API) deleteNamespace(r *request) (any, error) {
+func (h *namespaceHandler) delete(r *request) (any, error) {
 	if r.id == api.DefaultNamespace {
 		return nil, bad("can not delete default namespace")
 	}
-	index, err := a.config.Store.Update(r.Context(), func(tx *store.Txn) error {
+	index, err := h.store.Update(r.Context(), func(tx *store.Txn) error {
 		if tx.Namespace(nil, r.id) == nil {
 			return notFound("Namespace not found")
 		}

@@ -12,16 +12,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
+// nodeHandler serves the routes of nodes, and the metadata of the node.
+type nodeHandler struct {
+	agent     *localAgent
+	store     *store.Store
+	scheduler *scheduler.Scheduler
+	node      Node
+	token     Secret // which clients need, except over a unix socket
+}
+
 // nodeStub is an entry of a list of nodes; the client's type lacks its volumes.
 type nodeStub struct {
 	*api.NodeListStub
 	HostVolumes map[string]*api.HostVolumeInfo
 }
 
-func (a *API) listNodes(r *request) (any, error) { return a.nodes(r, api.NodePoolAll) }
+func (h *nodeHandler) list(r *request) (any, error) { return h.inPool(r, api.NodePoolAll) }
 
-// nodes lists the nodes of a pool.
-func (a *API) nodes(r *request, pool string) (any, error) {
+// inPool lists the nodes of a pool.
+func (h *nodeHandler) inPool(r *request, pool string) (any, error) {
 	withOS, err := r.flag("os")
 	if err != nil {
 		return nil, bad(err.Error())
@@ -30,7 +39,7 @@ func (a *API) nodes(r *request, pool string) (any, error) {
 	if err != nil {
 		return nil, bad(err.Error())
 	}
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Nodes(ws, r.query.Get("prefix")), func(n *api.Node) bool { return !inPool(n, pool) })
 		stubs, err := page(r, found, func(n *api.Node) sortKey { return named("", n.ID) }, func(n *api.Node) nodeStub {
 			address, _, err := net.SplitHostPort(n.HTTPAddr)
@@ -55,16 +64,16 @@ func (a *API) nodes(r *request, pool string) (any, error) {
 	})
 }
 
-func (a *API) readNode(r *request) (any, error) {
+func (h *nodeHandler) read(r *request) (any, error) {
 	if err := wholeID("node", r.id); err != nil {
 		return nil, err
 	}
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		n := s.Node(ws, r.id)
 		if n == nil {
 			return nil, s.TableIndex(ws, store.Nodes), notFound("node not found")
 		}
-		if a.config.Token != "" && r.Context().Value(unixKey{}) != nil {
+		if h.token != "" && r.Context().Value(unixKey{}) != nil {
 			// Clients connect to the address for logs and exec sessions. A client that needs no
 			// token here would be rejected there and would not retry; without the address it uses
 			// this connection.
@@ -76,8 +85,8 @@ func (a *API) readNode(r *request) (any, error) {
 	})
 }
 
-func (a *API) nodeAllocations(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (h *nodeHandler) allocations(r *request) (any, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		return list(byCreation(s.AllocationsByNode(ws, r.id))), s.TableIndex(ws, store.Allocations), nil
 	})
 }
@@ -98,71 +107,71 @@ func (r *request) changed(out scheduler.NodeOutcome, err error) (any, error) {
 	return nodeWritten{out.EvalIDs, out.EvalCreateIndex, out.NodeModifyIndex, r.meta(out.Index)}, nil
 }
 
-// ourNode rejects a change of another node.
-func (a *API) ourNode(r *request) error {
-	if r.id != a.config.NodeID {
+// checkID rejects a change of another node.
+func (h *nodeHandler) checkID(r *request) error {
+	if r.id != h.agent.nodeID {
 		return &statusError{http.StatusInternalServerError, "node not found"}
 	}
 	return nil
 }
 
-func (a *API) setEligibility(r *request) (any, error) {
+func (h *nodeHandler) setEligibility(r *request) (any, error) {
 	var body api.NodeUpdateEligibilityRequest
 	if err := r.body(&body, maxBody, false); err != nil {
 		return nil, err
 	}
-	if err := a.ourNode(r); err != nil {
+	if err := h.checkID(r); err != nil {
 		return nil, err
 	}
-	return r.changed(a.config.Scheduler.SetEligibility(r.Context(), body.Eligibility))
+	return r.changed(h.scheduler.SetEligibility(r.Context(), body.Eligibility))
 }
 
-func (a *API) drainNode(r *request) (any, error) {
+func (h *nodeHandler) drain(r *request) (any, error) {
 	var body api.NodeUpdateDrainRequest
 	if err := r.body(&body, maxBody, false); err != nil {
 		return nil, err
 	}
-	if err := a.ourNode(r); err != nil {
+	if err := h.checkID(r); err != nil {
 		return nil, err
 	}
-	return r.changed(a.config.Scheduler.Drain(r.Context(), scheduler.DrainRequest{Spec: body.DrainSpec, MarkEligible: body.MarkEligible, Meta: body.Meta}))
+	return r.changed(h.scheduler.Drain(r.Context(), scheduler.DrainRequest{Spec: body.DrainSpec, MarkEligible: body.MarkEligible, Meta: body.Meta}))
 }
 
-// evaluateNode has no effect: blocked evaluations are processed whenever the node changes.
-func (a *API) evaluateNode(r *request) (any, error) {
-	if err := a.ourNode(r); err != nil {
+// evaluate has no effect: blocked evaluations are processed whenever the node changes.
+func (h *nodeHandler) evaluate(r *request) (any, error) {
+	if err := h.checkID(r); err != nil {
 		return nil, err
 	}
-	n := a.config.Store.Snapshot().Node(nil, r.id)
+	n := h.store.Snapshot().Node(nil, r.id)
 	if n == nil {
 		return nil, &statusError{http.StatusInternalServerError, "node not found"}
 	}
 	return nodeWritten{EvalIDs: []string{}, NodeModifyIndex: n.ModifyIndex}, nil
 }
 
-func (a *API) purgeNode(r *request) (any, error) {
-	if err := a.ourNode(r); err != nil {
+func (h *nodeHandler) purge(r *request) (any, error) {
+	if err := h.checkID(r); err != nil {
 		return nil, err
 	}
 	return nil, &statusError{http.StatusInternalServerError, "this agent is its only node, which cannot be purged: stop the agent and remove its data directory"}
 }
 
-func (a *API) readMetadata(r *request) (any, error) {
-	if err := r.thisNode(a); err != nil {
+func (h *nodeHandler) readMetadata(r *request) (any, error) {
+	if err := h.agent.checkTarget(r); err != nil {
 		return nil, err
 	}
-	return a.config.Node.Meta(), nil
+	return h.node.Meta(), nil
 }
 
-func (a *API) setMetadata(r *request) (any, error) {
+func (h *nodeHandler) setMetadata(r *request) (any, error) {
 	var body api.NodeMetaApplyRequest
 	if err := r.body(&body, maxBody, false); err != nil {
 		return nil, err
 	}
-	if err := r.thisNode(a); err != nil {
+	if err := h.agent.checkTarget(r); err != nil {
 		return nil, err
 	}
-	if body.NodeID != "" && body.NodeID != a.config.NodeID {
+	if body.NodeID != "" && body.NodeID != h.agent.nodeID {
 		return nil, notFound("Unknown node " + body.NodeID)
 	}
 	if len(body.Meta) == 0 {
@@ -173,10 +182,17 @@ func (a *API) setMetadata(r *request) (any, error) {
 			return nil, bad("metadata has a key without a name")
 		}
 	}
-	if err := a.config.Node.SetMeta(r.Context(), body.Meta); err != nil {
+	if err := h.node.SetMeta(r.Context(), body.Meta); err != nil {
 		return nil, err
 	}
-	return a.config.Node.Meta(), nil
+	return h.node.Meta(), nil
+}
+
+// poolHandler serves the routes of node pools.
+type poolHandler struct {
+	store *store.Store
+	nodes *nodeHandler
+	jobs  *jobReader
 }
 
 // inPool reports whether a node is in a pool; all nodes are in "all".
@@ -213,16 +229,16 @@ func poolHashed(p *api.NodePool) poolWithHash {
 	return poolWithHash{bare, hashOf(content)}
 }
 
-func (a *API) listPools(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (h *poolHandler) list(r *request) (any, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(pools(s, ws), func(p *api.NodePool) bool { return !strings.HasPrefix(p.Name, r.query.Get("prefix")) })
 		all, err := page(r, found, func(p *api.NodePool) sortKey { return named("", p.Name) }, poolHashed)
 		return all, s.TableIndex(ws, store.Nodes), err
 	})
 }
 
-// pool returns the node pool in the path.
-func (r *request) pool(s *store.Snapshot, ws store.WatchSet) (*api.NodePool, error) {
+// findPool returns the node pool in the path.
+func findPool(r *request, s *store.Snapshot, ws store.WatchSet) (*api.NodePool, error) {
 	for _, p := range pools(s, ws) {
 		if p.Name == r.id {
 			return p, nil
@@ -231,9 +247,9 @@ func (r *request) pool(s *store.Snapshot, ws store.WatchSet) (*api.NodePool, err
 	return nil, notFound("node pool not found")
 }
 
-func (a *API) readPool(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		p, err := r.pool(s, ws)
+func (h *poolHandler) read(r *request) (any, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		p, err := findPool(r, s, ws)
 		if err != nil {
 			return nil, s.TableIndex(ws, store.Nodes), err
 		}
@@ -241,16 +257,16 @@ func (a *API) readPool(r *request) (any, error) {
 	})
 }
 
-func (a *API) poolNodes(r *request) (any, error) {
-	if _, err := r.pool(a.config.Store.Snapshot(), nil); err != nil {
+func (h *poolHandler) listNodes(r *request) (any, error) {
+	if _, err := findPool(r, h.store.Snapshot(), nil); err != nil {
 		return nil, err
 	}
-	return a.nodes(r, r.id)
+	return h.nodes.inPool(r, r.id)
 }
 
-func (a *API) poolJobs(r *request) (any, error) {
-	if _, err := r.pool(a.config.Store.Snapshot(), nil); err != nil {
+func (h *poolHandler) listJobs(r *request) (any, error) {
+	if _, err := findPool(r, h.store.Snapshot(), nil); err != nil {
 		return nil, err
 	}
-	return a.jobs(r, func(j *api.Job) bool { return r.id == api.NodePoolAll || val(j.NodePool) == r.id })
+	return h.jobs.matching(r, func(j *api.Job) bool { return r.id == api.NodePoolAll || val(j.NodePool) == r.id })
 }

@@ -30,7 +30,7 @@ func TestDescription(t *testing.T) {
 			described++
 			where := strings.ToUpper(method) + " " + path
 			asked := strings.NewReplacer("{", "", "}", "").Replace(path)
-			if _, _, found, _ := find(routes, strings.ToUpper(method), asked); !found {
+			if _, _, found, _ := find(f.routes, strings.ToUpper(method), asked); !found {
 				t.Errorf("%s is described and leads nowhere", where)
 			}
 			if op.Summary == "" || len(op.Responses) < 2 {
@@ -44,7 +44,7 @@ func TestDescription(t *testing.T) {
 		}
 	}
 	routed := 0
-	for _, rt := range routes {
+	for _, rt := range f.routes {
 		routed += len(strings.Fields(rt.methods))
 		for method := range strings.FieldsSeq(strings.ToLower(rt.methods)) {
 			if _, ok := d.Paths[strings.ReplaceAll(rt.pattern, "...}", "}")][method]; !ok {

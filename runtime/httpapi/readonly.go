@@ -85,12 +85,12 @@ var hiddenFields = map[reflect.Type][]string{
 }
 
 // readOnly reports whether the read-only token is the only authentication of a request.
-func (a *API) readOnly(r *http.Request) bool {
-	if a.isTrusted(r) || a.config.ReadToken == "" {
+func (p *accessPolicy) readOnly(r *http.Request) bool {
+	if p.isTrusted(r) || p.readToken == "" {
 		return false
 	}
 	token := tokenOf(r)
-	return sameSecret(token, string(a.config.ReadToken)) && !sameSecret(token, string(a.config.Token))
+	return sameSecret(token, string(p.readToken)) && !sameSecret(token, string(p.token))
 }
 
 // admitReadOnly rejects a request that the read-only token does not permit.

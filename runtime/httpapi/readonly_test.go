@@ -23,14 +23,14 @@ func readOnlyFixture(t *testing.T) *fixture {
 func TestReadOnlyTokenOpensWhatTheTableNames(t *testing.T) {
 	f := readOnlyFixture(t)
 	named := make(map[string]bool)
-	for _, rt := range routes {
+	for _, rt := range f.routes {
 		path := strings.NewReplacer("{id...}", "x", "{id}", "x").Replace(rt.pattern)
 		for _, method := range []string{"GET", "HEAD", "PUT", "POST", "DELETE", "PATCH"} {
 			as := method
 			if method == "HEAD" {
 				as = "GET"
 			}
-			found, _, is, _ := find(routes, as, path)
+			found, _, is, _ := find(f.routes, as, path)
 			_, opened := readOnlyRoutes[found.pattern]
 			opened = opened && as == "GET"
 			if !is || opened && found.pattern == eventsPath { // the stream has no end

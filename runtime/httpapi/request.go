@@ -252,7 +252,7 @@ type reader func(s *store.Snapshot, ws store.WatchSet) (value any, index uint64,
 
 // state replies with the result of read when its index is higher than the index that the client
 // has sent. It blocks until then, at most for the wait time.
-func (r *request) state(a *API, read reader) (any, error) {
+func (r *request) state(state *store.Store, read reader) (any, error) {
 	r.read = true
 	ctx, cancel := context.WithTimeout(r.Context(), r.wait)
 	defer cancel()
@@ -261,7 +261,7 @@ func (r *request) state(a *API, read reader) (any, error) {
 		if r.minIndex > 0 {
 			ws = store.NewWatchSet()
 		}
-		value, index, err := read(a.config.Store.Snapshot(), ws)
+		value, index, err := read(state.Snapshot(), ws)
 		r.index = max(index, 1)
 		if r.minIndex == 0 || r.index > r.minIndex || isBadRequest(err) {
 			return value, err

@@ -192,12 +192,15 @@ type searchAnswer struct {
 	meta
 }
 
-func (a *API) searchPrefix(r *request) (any, error) {
+// searchHandler serves the search.
+type searchHandler struct{ store *store.Store }
+
+func (h *searchHandler) prefix(r *request) (any, error) {
 	var body searchBody
 	if err := r.body(&body, maxBody, false); err != nil {
 		return nil, err
 	}
-	return a.search(r, prefixContexts, body.Context, body.Prefix, func(found []*candidate) any {
+	return h.search(r, prefixContexts, body.Context, body.Prefix, func(found []*candidate) any {
 		names := make([]string, len(found))
 		for i, c := range found {
 			names[i] = c.name
@@ -206,7 +209,7 @@ func (a *API) searchPrefix(r *request) (any, error) {
 	})
 }
 
-func (a *API) searchFuzzy(r *request) (any, error) {
+func (h *searchHandler) fuzzy(r *request) (any, error) {
 	var body searchBody
 	if err := r.body(&body, maxBody, false); err != nil {
 		return nil, err
@@ -214,7 +217,7 @@ func (a *API) searchFuzzy(r *request) (any, error) {
 	if n := utf8.RuneCountInString(body.Text); n < minFuzzy {
 		return nil, fmt.Errorf("fuzzy search query must be at least %d characters, got %d", minFuzzy, n)
 	}
-	return a.search(r, fuzzyContexts, body.Context, body.Text, func(found []*candidate) any {
+	return h.search(r, fuzzyContexts, body.Context, body.Text, func(found []*candidate) any {
 		matches := make([]api.FuzzyMatch, len(found))
 		for i, c := range found {
 			matches[i] = api.FuzzyMatch{ID: c.name, Scope: c.scope}
@@ -224,14 +227,14 @@ func (a *API) searchFuzzy(r *request) (any, error) {
 }
 
 // search searches for a text in one context, or in all contexts.
-func (a *API) search(r *request, in map[contexts.Context]finder, context contexts.Context, text string, encode func([]*candidate) any) (any, error) {
+func (h *searchHandler) search(r *request, in map[contexts.Context]finder, context contexts.Context, text string, encode func([]*candidate) any) (any, error) {
 	asked := []contexts.Context{context}
 	if context == contexts.All || context == "" {
 		asked = slices.Collect(maps.Keys(in))
 	} else if in[context] == nil {
 		return nil, fmt.Errorf("context must be one of %v or 'all' for all contexts; got %q", slices.Sorted(maps.Keys(in)), context)
 	}
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		state := &searched{s, r.namespace}
 		answer := searchAnswer{make(map[contexts.Context]any), make(map[contexts.Context]bool), r.meta(s.Index())}
 		for _, c := range asked {

@@ -143,7 +143,7 @@ func TestSearchIsCutShort(t *testing.T) {
 func TestEmptyListsAreNotNull(t *testing.T) {
 	f := newFixture(t, nil)
 	lists := 0
-	for _, rt := range routes {
+	for _, rt := range f.routes {
 		if rt.gives == nil || rt.gives.Kind().String() != "slice" || !slices.Contains(strings.Fields(rt.methods), "GET") || strings.Contains(rt.pattern, "{") {
 			continue
 		}

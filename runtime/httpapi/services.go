@@ -13,10 +13,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// listServices lists names by namespace. Nomad ignores the prefix, so that `service info` shows
+// serviceHandler serves the routes of services.
+type serviceHandler struct{ store *store.Store }
+
+// list lists names by namespace. Nomad ignores the prefix, so that `service info` shows
 // other services if the requested service does not exist.
-func (a *API) listServices(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (h *serviceHandler) list(r *request) (any, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		known := slices.DeleteFunc(s.Services(ws, r.namespace), func(reg *api.ServiceRegistration) bool {
 			return !strings.HasPrefix(reg.ServiceName, r.query.Get("prefix"))
 		})
@@ -41,9 +44,9 @@ func (a *API) listServices(r *request) (any, error) {
 	})
 }
 
-func (a *API) noServiceName(*request) (any, error) { return nil, bad("missing service name") }
+func (h *serviceHandler) noName(*request) (any, error) { return nil, bad("missing service name") }
 
-func (a *API) readService(r *request) (any, error) {
+func (h *serviceHandler) read(r *request) (any, error) {
 	if strings.Contains(r.id, "/") {
 		return nil, bad("invalid URI")
 	}
@@ -51,7 +54,7 @@ func (a *API) readService(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found, err := page(r, s.ServicesByName(ws, r.namespace, r.id), byServiceID, identity)
 		return choose.from(found), s.TableIndex(ws, store.Services), err
 	})
@@ -105,7 +108,7 @@ func mix(h uint64) uint64 {
 
 var errNoService = errors.New("service registration not found")
 
-func (a *API) deleteService(r *request) (any, error) {
+func (h *serviceHandler) delete(r *request) (any, error) {
 	name, id, _ := strings.Cut(r.id, "/")
 	switch {
 	case strings.Contains(id, "/"):
@@ -115,7 +118,7 @@ func (a *API) deleteService(r *request) (any, error) {
 	case id == "":
 		return nil, bad("missing service id")
 	}
-	index, err := a.config.Store.Update(r.Context(), func(tx *store.Txn) error {
+	index, err := h.store.Update(r.Context(), func(tx *store.Txn) error {
 		if reg := tx.Service(nil, r.namespace, id); reg == nil || reg.ServiceName != name {
 			return errNoService
 		}

@@ -81,16 +81,16 @@ func (g *sessionGroup) stop() {
 	g.running.Wait()
 }
 
-// session runs a command for a client over a websocket. Errors of the request are sent in the
+// serve runs a command for a client over a websocket. Errors of the request are sent in the
 // session, too, because clients show only that text.
-func (a *API) session(r *request, find func() (execCommand, error)) (any, error) {
+func (h *execHandler) serve(r *request, find func() (execCommand, error)) (any, error) {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return nil, &statusError{http.StatusInternalServerError, "websocket connection not found in context"}
 	}
-	if !a.sessions.start() {
+	if !h.sessions.start() {
 		return nil, &statusError{http.StatusServiceUnavailable, errStopping.Error()}
 	}
-	defer a.sessions.end()
+	defer h.sessions.end()
 	r.answered = true
 	// The token and the origin of the request have been checked.
 	conn, err := websocket.Accept(r.w, r.Request, &websocket.AcceptOptions{InsecureSkipVerify: true})
@@ -98,7 +98,7 @@ func (a *API) session(r *request, find func() (execCommand, error)) (any, error)
 		return nil, nil // Accept has sent the error
 	}
 	defer conn.CloseNow()
-	err = a.handshake(r, conn)
+	err = h.handshake(r, conn)
 	conn.SetReadLimit(maxInput)
 	var command execCommand
 	if err == nil {
@@ -107,7 +107,7 @@ func (a *API) session(r *request, find func() (execCommand, error)) (any, error)
 	if err != nil {
 		closeConn(conn, err)
 	} else {
-		a.serveExec(r.Context(), conn, command)
+		serveExec(r.Context(), conn, command)
 	}
 	return nil, nil
 }
@@ -161,7 +161,7 @@ func asksLater(r *http.Request) bool {
 }
 
 // handshake reads the token of a client that sends it in the session.
-func (a *API) handshake(r *request, conn *websocket.Conn) error {
+func (h *execHandler) handshake(r *request, conn *websocket.Conn) error {
 	if !asksLater(r.Request) {
 		return nil
 	}
@@ -182,7 +182,7 @@ func (a *API) handshake(r *request, conn *websocket.Conn) error {
 	case hello.Version != 1:
 		return wrongExec("unsupported handshake version: %d", hello.Version)
 	}
-	if !a.isTrusted(r.Request) && !sameSecret(hello.AuthToken, string(a.config.Token)) {
+	if !h.access.isTrusted(r.Request) && !sameSecret(hello.AuthToken, string(h.access.token)) {
 		return wrongExec("%v", errDenied)
 	}
 	if !r.conn.authenticate() {
@@ -193,7 +193,7 @@ func (a *API) handshake(r *request, conn *websocket.Conn) error {
 
 // serveExec runs the command with the client as its terminal, and sends the exit code. The command
 // is killed when the client disconnects or the agent shuts down.
-func (a *API) serveExec(parent context.Context, conn *websocket.Conn, command execCommand) {
+func serveExec(parent context.Context, conn *websocket.Conn, command execCommand) {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	// The connection outlives the command, for the last output and the exit code. But a client

@@ -8,14 +8,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// allocStats returns the resource usage of an allocation's tasks. An allocation without a runner
+// stats returns the resource usage of an allocation's tasks. An allocation without a runner
 // has no running tasks.
-func (a *API) allocStats(r *request) (any, error) {
-	if _, err := a.allocation(r.id); err != nil {
+func (h *allocHandler) stats(r *request) (any, error) {
+	if _, err := findAllocation(h.store, r.id); err != nil {
 		return nil, err
 	}
 	var stats allocrunner.Stats
-	if runner := a.config.Node.Alloc(r.id); runner != nil {
+	if runner := h.node.Alloc(r.id); runner != nil {
 		stats = runner.Stats(r.Context(), r.query.Get("task"))
 	}
 	all := api.AllocResourceUsage{ResourceUsage: usageOf(stats.Total), Tasks: make(map[string]*api.TaskResourceUsage, len(stats.Tasks))}
@@ -57,16 +57,16 @@ type checkStatus struct {
 	Timestamp  int64
 }
 
-// allocChecks returns the state of an allocation's checks, null if it has none.
-func (a *API) allocChecks(r *request) (any, error) {
-	if _, err := a.allocation(r.id); err != nil {
+// checks returns the state of an allocation's checks, null if it has none.
+func (h *allocHandler) checks(r *request) (any, error) {
+	if _, err := findAllocation(h.store, r.id); err != nil {
 		return nil, err
 	}
 	var results []api.AllocCheckStatus
-	if runner := a.config.Node.Alloc(r.id); runner != nil {
+	if runner := h.node.Alloc(r.id); runner != nil {
 		results = runner.Checks()
 	} else {
-		stored, err := a.config.Store.Snapshot().CheckResults(r.id)
+		stored, err := h.store.Snapshot().CheckResults(r.id)
 		if err != nil {
 			return nil, err
 		}
@@ -87,12 +87,12 @@ func (a *API) allocChecks(r *request) (any, error) {
 	return all, nil
 }
 
-// allocServices lists the service registrations of an allocation.
-func (a *API) allocServices(r *request) (any, error) {
+// services lists the service registrations of an allocation.
+func (h *allocHandler) services(r *request) (any, error) {
 	if err := wholeID("alloc", r.id); err != nil {
 		return nil, err
 	}
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		index := s.TableIndex(ws, store.Services)
 		if s.Allocation(ws, r.id) == nil {
 			return nil, index, notFound("allocation not found")
@@ -103,9 +103,9 @@ func (a *API) allocServices(r *request) (any, error) {
 }
 
 // hostStats returns the resource usage of the machine.
-func (a *API) hostStats(r *request) (any, error) {
-	if err := r.thisNode(a); err != nil {
+func (h *agentHandler) hostStats(r *request) (any, error) {
+	if err := h.agent.checkTarget(r); err != nil {
 		return nil, err
 	}
-	return a.config.Node.Usage(r.Context()), nil
+	return h.node.Usage(r.Context()), nil
 }

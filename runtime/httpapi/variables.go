@@ -14,10 +14,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/variables"
 )
 
-// listVariables applies filters to metadata only: a filter on items would disclose their values
+// variableHandler serves the routes of variables.
+type variableHandler struct {
+	store     *store.Store
+	variables *variables.Variables
+}
+
+// list applies filters to metadata only: a filter on items would disclose their values
 // bit by bit.
-func (a *API) listVariables(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (h *variableHandler) list(r *request) (any, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := []*api.VariableMetadata{}
 		for _, v := range s.Variables(ws, r.namespace, r.query.Get("prefix")) {
 			found = append(found, model.VariableMetadata(v))
@@ -27,13 +33,13 @@ func (a *API) listVariables(r *request) (any, error) {
 	})
 }
 
-func (a *API) noVariablePath(*request) (any, error) { return nil, bad("missing variable path") }
+func (h *variableHandler) noPath(*request) (any, error) { return nil, bad("missing variable path") }
 
 // otherMethod replies to other methods with Nomad's text and status.
-func (a *API) otherMethod(*request) (any, error) { return nil, bad(errMethod.text) }
+func (h *variableHandler) otherMethod(*request) (any, error) { return nil, bad(errMethod.text) }
 
-func (a *API) readVariable(r *request) (any, error) {
-	return r.state(a, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+func (h *variableHandler) read(r *request) (any, error) {
+	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		v := s.Variable(ws, r.namespace, r.id)
 		if v == nil {
 			return nil, s.TableIndex(ws, store.Variables), notFound("variable not found")
@@ -48,12 +54,12 @@ func (a *API) readVariable(r *request) (any, error) {
 // maxVariableBody is the size of the largest variable with each character escaped.
 const maxVariableBody = 8 * model.MaxVariable
 
-func (a *API) putVariable(r *request) (any, error) {
-	check, err := r.check()
+func (h *variableHandler) put(r *request) (any, error) {
+	check, err := casIndex(r)
 	if err != nil {
 		return nil, err
 	}
-	lock, err := r.lockOperation()
+	lock, err := lockOperation(r)
 	if err != nil {
 		return nil, err
 	}
@@ -69,31 +75,32 @@ func (a *API) putVariable(r *request) (any, error) {
 		v.Namespace = r.namespace
 	}
 	if lock != nil {
-		v, err = lock(a.variables, r.Context(), v)
+		v, err = lock(h.variables, r.Context(), v)
 	} else {
-		v, err = a.variables.Put(r.Context(), v, check)
+		v, err = h.variables.Put(r.Context(), v, check)
 	}
 	if err != nil {
-		return r.notChanged(err, check)
+		return replyNotChanged(r, err, check)
 	}
 	r.index = v.ModifyIndex
 	return v, nil
 }
 
-func (a *API) deleteVariable(r *request) (any, error) {
-	check, err := r.check()
+func (h *variableHandler) delete(r *request) (any, error) {
+	check, err := casIndex(r)
 	if err != nil {
 		return nil, err
 	}
-	r.index, err = a.variables.Delete(r.Context(), r.namespace, r.id, check)
+	r.index, err = h.variables.Delete(r.Context(), r.namespace, r.id, check)
 	if err != nil {
-		return r.notChanged(err, check)
+		return replyNotChanged(r, err, check)
 	}
 	r.code = http.StatusNoContent
 	return noContent{}, nil
 }
 
-func (r *request) check() (variables.Check, error) {
+// casIndex returns the check-and-set index of a request, nil if the request has none.
+func casIndex(r *request) (variables.Check, error) {
 	text, asked := r.query["cas"]
 	if !asked {
 		return nil, nil
@@ -112,7 +119,7 @@ var lockOperations = map[string]func(*variables.Variables, context.Context, *api
 }
 
 // lockOperation returns the lock operation of a request, nil if the request has none.
-func (r *request) lockOperation() (do func(*variables.Variables, context.Context, *api.Variable) (*api.Variable, error), err error) {
+func lockOperation(r *request) (do func(*variables.Variables, context.Context, *api.Variable) (*api.Variable, error), err error) {
 	for name, operation := range lockOperations {
 		if _, asked := r.query[name]; !asked {
 			continue
@@ -125,9 +132,9 @@ func (r *request) lockOperation() (do func(*variables.Variables, context.Context
 	return do, nil
 }
 
-// notChanged returns why a variable was not changed. For a request with a check-and-set index the
+// replyNotChanged returns why a variable was not changed. For a request with a check-and-set index the
 // reply is the current variable, which clients decode.
-func (r *request) notChanged(err error, check variables.Check) (any, error) {
+func replyNotChanged(r *request, err error, check variables.Check) (any, error) {
 	var invalid variables.Invalid
 	var conflict *variables.Conflict
 	switch {
