@@ -50,7 +50,7 @@ var isolations = map[string]sdk.FSIsolation{
 }
 
 // taskConfig is the `config` block of a task. All durations are strings like
-// "2s".
+// "2s". It is large because each field is an independent fault or behaviour that a test can ask for.
 type taskConfig struct {
 	// Start.
 	StartBlockFor         duration `codec:"start_block_for"` // duration of StartTask

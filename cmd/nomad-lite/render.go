@@ -11,7 +11,8 @@ import (
 )
 
 // page is the output of a command for a person. Text from an agent goes through its cells,
-// which drop sequences that would change the terminal.
+// which drop sequences that would change the terminal. It is large because each kind of object that
+// commands show has its own method.
 type page struct {
 	text    strings.Builder
 	colours bool

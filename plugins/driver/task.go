@@ -6,6 +6,8 @@ import (
 
 // TaskConfig is everything a driver receives about one start of a task (plugin-protocol
 // 2.2). Each start has its own ID: a restart of a task is a new start.
+//
+// It is large because a driver receives all facts about the task in one message of the protocol.
 type TaskConfig struct {
 	ID            string // "<alloc id>/<task name>/<8 hex>", new for every start
 	Name          string // task name

@@ -120,6 +120,8 @@ type networkIdentity struct {
 	Dynamic        []api.Port
 }
 
+// taskIdentity has the parts of a task that cannot change while it runs. It is large because it has
+// one field for each such part of api.Task, so that two of them can be compared.
 type taskIdentity struct {
 	Driver, User    string
 	Config          map[string]any

@@ -25,6 +25,8 @@ const AnyNamespace = "*"
 // have another result. Results are shared and must not be changed. The result for a
 // missing object is nil. Lists are sorted by key, unless the method documents another
 // order.
+//
+// It is large because each table has its own typed methods for reading, one for each index.
 type Reader struct {
 	begin      func() *memdb.Txn
 	unreadable func(Table, *localRecord, error) // unreadable moves a record into the quarantine; it does not block

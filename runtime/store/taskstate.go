@@ -20,7 +20,8 @@ type taskState struct {
 	Events      []*taskEvent
 }
 
-// taskEvent has exactly the fields of api.TaskEvent, so that it can be converted.
+// taskEvent has exactly the fields of api.TaskEvent, so that it can be converted. It is large because
+// that type is.
 type taskEvent struct {
 	Type             string
 	Time             int64

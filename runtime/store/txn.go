@@ -24,6 +24,8 @@ const keptScalingEvents = 20
 // it must not be changed afterwards. To change an object that was read, put a copy. An
 // error (a missing id, or an object of the store that was changed in place) fails the
 // whole update.
+//
+// It is large because each table has its own typed methods for writing.
 type Txn struct {
 	Reader
 	store      *Store

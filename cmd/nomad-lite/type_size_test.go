@@ -1,0 +1,192 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Limits of a type without a reason in its doc comment.
+const (
+	maxMethods = 40
+	maxFields  = 20
+)
+
+// largeReason is the start of the sentence with which a doc comment justifies a larger type.
+const largeReason = "It is large because "
+
+// largeTypes are larger than the limits permit, and have no reason. The numbers are upper limits:
+// the types may become smaller, and then leave the table.
+var largeTypes = map[string]typeSize{
+	"runtime/agent.Agent":         {methods: 63, fields: 36},
+	"runtime/agent/config.Config": {fields: 36},
+	"runtime/allocrunner.Config":  {fields: 21},
+	"runtime/scheduler.change":    {methods: 76},
+	"runtime/taskrunner.Runner":   {methods: 122, fields: 51},
+}
+
+// typeSize counts the methods that are declared on a type, and the fields or methods in its
+// declaration. What an embedded type adds is not counted.
+type typeSize struct {
+	methods, fields int
+	justified       bool // the doc comment has a reason
+}
+
+func (s typeSize) within(limit typeSize) bool {
+	return s.methods <= max(limit.methods, maxMethods) && s.fields <= max(limit.fields, maxFields)
+}
+
+func (s typeSize) String() string { return fmt.Sprintf("%d methods, %d fields", s.methods, s.fields) }
+
+// A type with more methods or fields than one person can remember is split, or its doc comment has
+// a reason.
+func TestTypeSizes(t *testing.T) {
+	sizes := typeSizes(t, "../..")
+	if len(sizes) < 500 {
+		t.Fatalf("only %d types were found", len(sizes))
+	}
+	for name, size := range sizes {
+		limit, known := largeTypes[name]
+		small := size.within(typeSize{})
+		switch {
+		case known && (small || size.justified):
+			t.Errorf("%s has %v: remove it from largeTypes", name, size)
+		case known && !size.within(limit):
+			t.Errorf("%s has %v, more than the %v in largeTypes", name, size, limit)
+		case !known && !small && !size.justified:
+			t.Errorf("%s has %v: a type has at most %d methods and %d fields, unless its doc comment has a sentence that starts with %q",
+				name, size, maxMethods, maxFields, largeReason)
+		}
+	}
+	for name := range largeTypes {
+		if _, ok := sizes[name]; !ok {
+			t.Errorf("%s does not exist: remove it from largeTypes", name)
+		}
+	}
+}
+
+// A type over the limit is found in each form of declaration, and a reason permits it.
+func TestTypeSizesCountsDeclarations(t *testing.T) {
+	const source = `package p
+
+// A is documented. It is large because of this test.
+type A struct { a, b int; c string; B }
+
+type (
+	// B is an interface.
+	B interface { one(); two() }
+	C[T any] []T
+)
+
+func (*A) one() {}
+func (a A) two() {}
+func (C[T]) three() {}
+`
+	file, err := parser.ParseFile(token.NewFileSet(), "p.go", source, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sizes := map[string]typeSize{}
+	addTypes(sizes, "p", file)
+	for name, want := range map[string]typeSize{
+		"p.A": {methods: 2, fields: 4, justified: true}, "p.B": {methods: 2}, "p.C": {methods: 1},
+	} {
+		if got := sizes[name]; got != want {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
+	}
+}
+
+// typeSizes returns the sizes of all types in the module that are not generated, without those in
+// tests.
+func typeSizes(t *testing.T, root string) map[string]typeSize {
+	t.Helper()
+	sizes := map[string]typeSize{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata"):
+			return fs.SkipDir
+		case d.IsDir(), !strings.HasSuffix(path, ".go"), strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		if !ast.IsGenerated(file) {
+			pkg, err := filepath.Rel(root, filepath.Dir(path))
+			if err != nil {
+				return err
+			}
+			addTypes(sizes, filepath.ToSlash(pkg), file)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sizes
+}
+
+// addTypes adds the declarations of a file.
+func addTypes(sizes map[string]typeSize, pkg string, file *ast.File) {
+	add := func(name string, n typeSize) {
+		size := sizes[pkg+"."+name]
+		size.methods += n.methods
+		size.fields += n.fields
+		size.justified = size.justified || n.justified
+		sizes[pkg+"."+name] = size
+	}
+	for _, decl := range file.Decls {
+		switch decl := decl.(type) {
+		case *ast.FuncDecl:
+			if decl.Recv != nil {
+				add(receiver(decl), typeSize{methods: 1})
+			}
+		case *ast.GenDecl:
+			for _, spec := range decl.Specs {
+				spec, ok := spec.(*ast.TypeSpec)
+				if !ok {
+					continue
+				}
+				doc := decl.Doc.Text() + spec.Doc.Text()
+				size := typeSize{justified: strings.Contains(strings.Join(strings.Fields(doc), " "), largeReason)}
+				switch declared := spec.Type.(type) {
+				case *ast.StructType:
+					size.fields = declared.Fields.NumFields()
+				case *ast.InterfaceType:
+					size.methods = declared.Methods.NumFields()
+				}
+				add(spec.Name.Name, size)
+			}
+		}
+	}
+}
+
+// receiver returns the name of the type of a method.
+func receiver(method *ast.FuncDecl) string {
+	expr := method.Recv.List[0].Type
+	for {
+		switch e := expr.(type) {
+		case *ast.StarExpr:
+			expr = e.X
+		case *ast.ParenExpr:
+			expr = e.X
+		case *ast.IndexExpr: // a type with one parameter
+			expr = e.X
+		case *ast.IndexListExpr:
+			expr = e.X
+		case *ast.Ident:
+			return e.Name
+		default:
+			panic(fmt.Sprintf("method %s has a receiver of type %T", method.Name.Name, expr))
+		}
+	}
+}
