@@ -10,30 +10,30 @@ generate: ## protobuf code, after a change of a .proto file
 	go generate ./...
 
 test-vm: ## in emulated machines with cgroups v2: what touches processes, and power that is lost
-	NOMAD_LITE_VM=1 go test -count=1 -timeout=30m -run '^TestVM$$' ./cmd/nomad-lite
+	NOMAD_LITE_VM=1 go test -count=1 -timeout=30m -run '^TestVM$$' ./cmd/nomad-lite/systemtest
 
 test-faults: ## each process killed at each moment of a task's life; up to an hour, needs root
-	go test -count=1 -timeout 90m -parallel 4 -run '^Test(StoppedStartLeavesTasks|StartWithoutDescriptorsLeavesTasks|Faults|DamagedState|ManyRuns)$$' ./cmd/nomad-lite -faults
+	go test -count=1 -timeout 90m -parallel 4 -run '^Test(StoppedStartLeavesTasks|StartWithoutDescriptorsLeavesTasks|Faults|DamagedState|ManyRuns)$$' ./cmd/nomad-lite/systemtest -faults
 
 KILLS ?= 1h
 test-kills: ## random pairs of processes killed while 100 tasks run; KILLS is the duration; needs root
-	go test -count=1 -timeout 24h -run '^TestRandomKills$$' ./cmd/nomad-lite -v -random-kills $(KILLS) -random-kills-tasks 100
+	go test -count=1 -timeout 24h -run '^TestRandomKills$$' ./cmd/nomad-lite/systemtest -v -random-kills $(KILLS) -random-kills-tasks 100
 
 ACCOUNT_SCHEDULES ?= 200
 test-accounts: ## other accounts attack an agent while tasks start, restart and end and the agent is killed, in random schedules; about eight minutes, needs root
-	go test -count=1 -timeout 1h -run '^TestOtherAccountsGetNothing$$' ./cmd/nomad-lite -v -account-schedules $(ACCOUNT_SCHEDULES)
+	go test -count=1 -timeout 1h -run '^TestOtherAccountsGetNothing$$' ./cmd/nomad-lite/systemtest -v -account-schedules $(ACCOUNT_SCHEDULES)
 
 simulate: ## random jobs and faults under virtual time: plans alone, then with the real runners; a failure names its seed
 	go test -count=1 -timeout 30m -run '^TestSimulation$$' ./runtime/scheduler -seeds 10000
 	go test -count=1 -timeout 30m -run '^TestSimulation$$' ./runtime/agent -seeds 1000
 
 test-behaviour: ## scenarios that were played on Nomad, from ../shared; less than a minute, needs root
-	NOMAD_LITE_BEHAVIOUR=1 go test -count=1 -run '^TestBehaviour$$' ./cmd/nomad-lite
+	NOMAD_LITE_BEHAVIOUR=1 go test -count=1 -run '^TestBehaviour$$' ./cmd/nomad-lite/systemtest
 
 BENCHTIME ?= 5x
 bench: ## every figure of the design's budgets, beside its floor, as a table, and the API; on a machine that does nothing else
 	go test -run '^$$' -bench '^Benchmark(Front|Jobs)$$' ./runtime/httpapi
-	go test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 30m ./cmd/nomad-lite
+	go test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 30m ./cmd/nomad-lite/systemtest
 
 bench-all: ## the benchmarks of all packages
 	go test -run '^$$' -bench . -benchtime 1x ./...

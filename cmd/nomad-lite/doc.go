@@ -1,7 +1,9 @@
 // Command nomad-lite runs Nomad job files on one machine.
 //
-// This package wires the rooms together and is the command line: one file per
-// command, each turning flags into a struct and calling into runtime, plugins
-// or sdk. It holds no logic that another program could want. The hidden
-// commands are the helper processes: the same binary, started again.
+// The packages below it are the command line: one package per group of commands, each
+// command turning flags into a struct and calling into runtime, plugins or sdk. Packages
+// that several groups share have one purpose each, such as cli, apiclient and output; they
+// import no group. Package root builds the tree of commands, and package systemtest tests
+// the whole program. The hidden commands are the helper processes: the same binary,
+// started again.
 package main

@@ -2,9 +2,11 @@ package main
 
 import (
 	"os"
-	_ "time/tzdata" // the time zones of periodic jobs, for machines without zone files
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/root"
 )
 
 func main() {
-	os.Exit(execute(os.Args[1:], &streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}))
+	os.Exit(root.Execute(os.Args[1:], &cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }

@@ -5,7 +5,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 )
 
@@ -116,6 +115,40 @@ func TestRuntimeLayers(t *testing.T) {
 	}
 }
 
+// sharedCommandPackages are the packages below cmd/nomad-lite that several groups of
+// commands import. Each other package there is a group of commands.
+var sharedCommandPackages = []string{
+	"agentconfig", "agentsocket", "apiclient", "builtins", "cli", "execsession", "jobfile", "localplugins", "monitor", "output", "pluginstatus",
+	"streaming", "tables", "taskview", "terminal", "version",
+}
+
+// Only the root of the command tree, and tests of the whole program, import groups of
+// commands; only the program imports the root.
+func TestCommandGroupsAreIndependent(t *testing.T) {
+	const commands = repositoryPath + "cmd/nomad-lite"
+	groups := 0
+	for _, line := range strings.Split(goList(t), "\n") {
+		importer, imports, _ := strings.Cut(line, " ")
+		if importer == commands || importer == commands+"/systemtest" {
+			continue
+		}
+		for _, imported := range strings.Fields(imports) {
+			name, below := strings.CutPrefix(imported, commands+"/")
+			name, _, _ = strings.Cut(name, "/")
+			switch {
+			case !below || slices.Contains(sharedCommandPackages, name):
+			case importer == commands+"/root" && name != "root":
+				groups++
+			default:
+				t.Errorf("%s imports %s, which is no shared package", importer, imported)
+			}
+		}
+	}
+	if groups < 20 {
+		t.Errorf("root imports %d groups, want at least 20", groups)
+	}
+}
+
 func TestRooms(t *testing.T) {
 	seen := map[string]bool{}
 	for _, line := range strings.Split(goList(t), "\n") {
@@ -177,19 +210,3 @@ func goList(t *testing.T) string {
 	}
 	return strings.TrimSpace(string(out))
 }
-
-var goEnvs = sync.OnceValue(func() map[string]string {
-	values := map[string]string{}
-	out, err := exec.Command("go", "env").Output()
-	if err != nil {
-		return values
-	}
-	for _, line := range strings.Split(string(out), "\n") {
-		if name, value, ok := strings.Cut(line, "="); ok {
-			values[name] = strings.Trim(value, "'")
-		}
-	}
-	return values
-})
-
-func goEnv(name string) string { return goEnvs()[name] }

@@ -8,7 +8,7 @@ import (
 
 // Watch does not call stepped if the clock is not set, and returns when its context ends. A test
 // in a virtual machine, whose clock can be set, checks that a step is reported (TestVM/clock in
-// cmd/nomad-lite).
+// cmd/nomad-lite/systemtest).
 func TestWatchEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

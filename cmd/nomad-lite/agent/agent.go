@@ -1,0 +1,176 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentconfig"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
+	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec/confined"
+)
+
+const help = `Run jobs on this machine, and keep them running.
+
+The agent serves Nomad's HTTP API on 127.0.0.1:4646 and on the unix socket
+nomad.sock in its data directory. What it knows is in the data directory:
+/var/lib/nomad-lite for root, else $XDG_STATE_HOME/nomad-lite.
+
+Interrupt, SIGTERM and even kill -9 end the agent and leave the tasks running;
+the next agent takes them over. To stop a job: nomad-lite job stop. SIGHUP reads
+the configuration again: log level, certificates, telemetry, metadata and
+reservations of the node, plugin and hook blocks, and when what has ended is
+removed from the disk.
+
+With -dev nothing is kept: when the agent ends, all tasks end, and all files go.
+No token is asked for. So as root it serves the unix socket only, which commands
+find, unless -bind or the configuration names an address or a port, or disables
+acl: each account of the machine can become root through that port.
+
+Configuration files are Nomad's, in HCL or JSON. A directory stands for the
+files in it. What has no meaning on one machine is named and ignored.`
+
+type options struct {
+	dev       bool
+	configs   []string
+	dataDir   string
+	bind      string
+	node      string
+	dc        string
+	region    string
+	nodeClass string
+	nodePool  string
+	meta      map[string]string
+	network   string
+	pluginDir string
+	logLevel  string
+	logJSON   bool
+	logPlace  bool
+	printUnit bool
+}
+
+// NewCommand returns the command "agent".
+func NewCommand(s *cli.Streams) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "agent [flags]",
+		Short: "Run jobs on this machine, and keep them running",
+		Long:  help,
+		Example: `  nomad-lite agent -dev                       try it; nothing stays
+  nomad-lite agent -config /etc/nomad.d
+  nomad-lite agent -print-unit > /etc/systemd/system/nomad-lite.service`,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.printUnit {
+				return printUnit(s.Out, o)
+			}
+			return runAgent(cmd.Context(), o, s)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.dev, "dev", false, "keep nothing: all ends with the agent; raw_exec is enabled and no token is asked for")
+	f.StringArrayVar(&o.configs, "config", nil, "configuration `file` or directory; may be repeated, later ones win")
+	f.StringVar(&o.dataDir, "data-dir", "", "keep everything in this `directory`")
+	f.StringVar(&o.bind, "bind", "", "`address` to listen on")
+	f.StringVar(&o.node, "node", "", "`name` of the node")
+	f.StringVar(&o.dc, "dc", "", "`name` of the datacenter")
+	f.StringVar(&o.region, "region", "", "`name` of the region")
+	f.StringVar(&o.nodeClass, "node-class", "", "`class` of the node")
+	f.StringVar(&o.nodePool, "node-pool", "", "`name` of the pool that the node is in")
+	f.StringToStringVar(&o.meta, "meta", nil, "metadata of the node, as `name=value`; may be repeated")
+	f.StringVar(&o.network, "network-interface", "", "`name` of the interface whose address tasks get")
+	f.StringVar(&o.pluginDir, "plugin-dir", "", "take plugins from this `directory`")
+	f.StringVar(&o.logLevel, "log-level", "", "how much is logged: trace, debug, info, warn or error")
+	f.BoolVar(&o.logJSON, "log-json", false, "log in JSON")
+	f.BoolVar(&o.logPlace, "log-include-location", false, "say where in the program each line of the log comes from")
+	f.BoolVar(&o.printUnit, "print-unit", false, "print a systemd unit that starts this agent, with these flags")
+	return cmd
+}
+
+func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
+	c, err := o.load(s)
+	if err != nil {
+		return err
+	}
+	// From here on a signal must shut down in order what has been started.
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+
+	logger := hclog.NewInterceptLogger(&hclog.LoggerOptions{
+		Name: "nomad-lite", Level: hclog.LevelFromString(c.LogLevel), Output: s.Err, JSONFormat: c.LogJSON, IncludeLocation: c.LogPlace,
+	})
+	plugins, err := agentconfig.Plugins(c, o.dev, logger)
+	if err != nil {
+		return err
+	}
+	l, err := listen(c, o.dev, logger)
+	if err != nil {
+		return err
+	}
+	defer l.close()
+	open := agentconfig.New(c, plugins, logger)
+	open.Node.HTTPAddr, open.Node.TLS = l.advertise(c), l.certificates != nil
+	a, err := agent.Open(ctx, open)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, a.Close()) }()
+	if open.Node.HTTPAddr == "" {
+		open.Node.HTTPAddr = l.everywhere(a.Host().IP)
+		a.Advertise(open.Node.HTTPAddr)
+	}
+	if err := l.addSocket(a.DataDir(), c.SocketGroup, c.HTTPConns, logger); err != nil {
+		return err
+	}
+	if l.tcp == nil {
+		dir := agent.TemporaryDir(os.Geteuid())
+		if err := safepath.CheckDir(dir); err != nil {
+			logger.Warn("commands find this agent only with NOMAD_ADDR", "error", err)
+		} else if err := l.addLink(filepath.Join(dir, agentsocket.FileName)); err != nil {
+			return err
+		}
+	}
+	token, readToken, err := l.tokens(c, o.dev, a.DataDir(), s, logger)
+	if err != nil {
+		return err
+	}
+	r := &runningAgent{
+		agent: a, options: o, address: open.Node.HTTPAddr, listen: l, config: c, streams: s, logger: logger,
+		systemd: supervision(), signals: signals,
+	}
+	r.api = httpapi.New(httpapi.Config{
+		Store:     a.Store(),
+		Scheduler: a.Scheduler(),
+		Node:      a,
+		Parser:    confined.New("nomad-lite", JobParser),
+		NodeID:    a.NodeID(),
+		Region:    a.Node().Region,
+		Advertise: open.Node.HTTPAddr,
+		Self:      r.self,
+		Reload:    r.reload,
+		Log:       logger,
+		Debug:     c.Debug,
+		Version:   fingerprint.NomadVersion,
+		Token:     token,
+		ReadToken: readToken,
+		Names:     l.names(c, a.Host().Hostname),
+		Headers:   c.HTTPHeaders,
+		Logger:    logger,
+
+		HandshakeTimeout: c.HandshakeTimeout,
+	})
+	r.api.SetTelemetry(c.Telemetry)
+	return r.run(ctx)
+}

@@ -1,0 +1,113 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"path/filepath"
+	"strconv"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentconfig"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/version"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
+	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
+)
+
+// load reads the configuration: files first, flags over them.
+func (o options) load(s *cli.Streams) (*config.Config, error) {
+	c, err := agentconfig.Read(o.configs, s)
+	if err != nil {
+		return nil, err
+	}
+	for _, flag := range []struct {
+		value string
+		field *string
+	}{
+		{o.dataDir, &c.DataDir},
+		{o.bind, &c.BindAddr},
+		{o.node, &c.Node.Name},
+		{o.dc, &c.Node.Datacenter},
+		{o.region, &c.Node.Region},
+		{o.nodeClass, &c.Node.Class},
+		{o.nodePool, &c.Node.Pool},
+		{o.network, &c.Node.NetworkInterface},
+		{o.pluginDir, &c.PluginDir},
+		{o.logLevel, &c.LogLevel},
+	} {
+		if flag.value != "" {
+			*flag.field = flag.value
+		}
+	}
+	if c.Node.Meta == nil {
+		c.Node.Meta = make(map[string]string)
+	}
+	maps.Copy(c.Node.Meta, o.meta)
+	c.LogJSON = c.LogJSON || o.logJSON
+	c.LogPlace = c.LogPlace || o.logPlace
+	if c.LogLevel == "" {
+		c.LogLevel = "info"
+	}
+	if hclog.LevelFromString(c.LogLevel) == hclog.NoLevel {
+		return nil, fmt.Errorf("log-level %q: use trace, debug, info, warn or error", c.LogLevel)
+	}
+	if o.dev {
+		if o.dataDir != "" {
+			return nil, errors.New("-dev keeps nothing: leave out -data-dir, or -dev")
+		}
+		c.DataDir = ""
+		return c, nil
+	}
+	if c.DataDir == "" {
+		c.DataDir, err = agentsocket.DefaultDataDir()
+	}
+	if err == nil {
+		c.DataDir, err = filepath.Abs(c.DataDir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	return c, nil
+}
+
+// self returns the configuration that the API shows. It lists fields explicitly, and none
+// of them holds a secret.
+func (r *runningAgent) self() map[string]any {
+	c, node, b := r.settings(), r.agent.Node(), version.Read()
+	plugins := []map[string]any{}
+	for _, p := range r.agent.Plugins() {
+		plugins = append(plugins, map[string]any{"Name": p.Name})
+	}
+	_, port, _ := net.SplitHostPort(r.address)
+	number, _ := strconv.Atoi(port) // port is "" without an address, and number then 0
+	return map[string]any{
+		"Region": node.Region, "Datacenter": node.Datacenter, "NodeName": node.Name, "BindAddr": c.BindAddr,
+		"DataDir": r.agent.DataDir(), "LogLevel": c.LogLevel, "LogJson": c.LogJSON, "DevMode": r.options.dev,
+		"EnableDebug": c.Debug, "PluginDir": c.PluginDir, "Plugins": plugins, "Hooks": r.hooks(),
+		"LeaveOnInt": c.LeaveOnInterrupt, "LeaveOnTerm": c.LeaveOnTerminate,
+		"ACL":            map[string]any{"Enabled": false},
+		"AdvertiseAddrs": map[string]any{"HTTP": r.address, "RPC": "", "Serf": ""},
+		"Client": map[string]any{
+			"Enabled": true, "NodeClass": node.Class, "NodePool": node.Pool, "Meta": node.Meta,
+			"GCInterval": c.GC.Interval, "GCMaxAllocs": c.GC.MaxAllocs, "GCDiskUsageThreshold": c.GC.DiskUsage,
+			"GCDiskUsageMinAge": c.GC.DiskUsageMinAge,
+		},
+		"Ports":  map[string]any{"HTTP": number, "RPC": 0, "Serf": 0},
+		"Server": map[string]any{"Enabled": true},
+		"TLSConfig": map[string]any{
+			"EnableHTTP": c.TLS.HTTP, "VerifyHTTPSClient": c.TLS.VerifyClient, "CAFile": c.TLS.CAFile, "CertFile": c.TLS.CertFile,
+			"KeyFile": c.TLS.KeyFile,
+		},
+		"Telemetry": map[string]any{
+			"PrometheusMetrics":        !c.Telemetry.NoPrometheus,
+			"PublishAllocationMetrics": !c.Telemetry.NoAllocations,
+			"PublishNodeMetrics":       !c.Telemetry.NoNode,
+		},
+		"UI":      map[string]any{"Enabled": false, "ShowCLIHints": false},
+		"Version": map[string]any{"Version": fingerprint.NomadVersion, "VersionPrerelease": "", "VersionMetadata": b.Metadata(), "Revision": b.Revision},
+	}
+}

@@ -1,0 +1,40 @@
+package agent
+
+import (
+	"os"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
+)
+
+// An agent in development mode that is root has a port only if the user requests it.
+func TestPortInDevelopmentMode(t *testing.T) {
+	root := os.Geteuid() == 0
+	for text, want := range map[string]bool{
+		``:                              !root,
+		`region = "here"`:               !root,
+		`tls { http = true }`:           !root,
+		`acl { enabled = true }`:        !root,
+		`advertise { http = "1.2.3.4"}`: !root,
+		`ports { http = 0 }`:            true,
+		`ports { http = 4646 }`:         true,
+		`bind_addr = "127.0.0.1"`:       true,
+		`addresses { http = "::1" }`:    true,
+		`acl { enabled = false }`:       true,
+	} {
+		var c config.Config
+		if diags := c.Parse("agent.hcl", []byte(text)); diags.HasErrors() {
+			t.Fatalf("%s: %v", text, diags)
+		}
+		if got := servesTCP(&c, true); got != want {
+			t.Errorf("with %q it is served over TCP: %v, want %v", text, got, want)
+		}
+		if !servesTCP(&c, false) {
+			t.Errorf("with %q an agent with a data directory is not served over TCP", text)
+		}
+	}
+	if c, err := (options{dev: true, bind: "127.0.0.1"}).load(&cli.Streams{}); err != nil || !servesTCP(c, true) {
+		t.Errorf("with -bind it is not served over TCP (%v)", err)
+	}
+}

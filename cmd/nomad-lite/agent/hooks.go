@@ -1,0 +1,75 @@
+package agent
+
+import (
+	"slices"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/pluginstatus"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+)
+
+// hooks returns the hooks of the agent in the order of their plugins, followed by hooks
+// that only a hook block names.
+func (r *runningAgent) hooks() []pluginstatus.Hook {
+	list := []pluginstatus.Hook{}
+	rules := r.settings().Hooks
+	for _, p := range r.agent.Plugins() {
+		name := p.Serves.Name
+		switch {
+		case p.Superseded != "":
+			continue
+		case p.Serves.Type == base.TypeHook:
+		case name == "" && (p.Builtin && builtins.All[p.Name].Kind == base.TypeHook || named(rules, p.Name)):
+			name = p.Name // the plugin has not been up
+		default:
+			continue
+		}
+		row := pluginstatus.PluginOf(p, supervisor.Info{})
+		h := pluginstatus.Hook{Name: name, Version: row.Version, Health: row.Health}
+		if p.Takes == nil {
+			h.Description = row.Note
+		} else {
+			h.AllAllocs = p.Takes.AllAllocs
+			for _, m := range p.Takes.Subscriptions {
+				h.HookPoints = append(h.HookPoints, m.Point.String())
+			}
+		}
+		if p.Err != nil {
+			h.Description = p.Err.Error()
+		}
+		list = append(list, h)
+	}
+	for _, rule := range rules {
+		at := slices.IndexFunc(list, func(h pluginstatus.Hook) bool { return h.Name == rule.Name })
+		if at < 0 {
+			at = len(list)
+			list = append(list, pluginstatus.Hook{Name: rule.Name, Health: "missing", Description: "there is a hook block, and no plugin"})
+		}
+		list[at].Rule = hookRuleOf(rule)
+	}
+	for i, h := range list {
+		list[i].Allocs = r.agent.HookUsers(h.Name)
+	}
+	return list
+}
+
+func named(rules []hookplugin.Rule, name string) bool {
+	return slices.ContainsFunc(rules, func(r hookplugin.Rule) bool { return r.Name == name })
+}
+
+func hookRuleOf(rule hookplugin.Rule) *pluginstatus.HookRule {
+	shown := &pluginstatus.HookRule{Order: rule.Order, OnError: "fail", Matches: rule.Match != nil, Place: rule.Range.String()}
+	if shown.Order == 0 {
+		shown.Order = hooks.OrderPlugin
+	}
+	if rule.Warn {
+		shown.OnError = "warn"
+	}
+	if rule.Timeout > 0 {
+		shown.Timeout = rule.Timeout.String()
+	}
+	return shown
+}

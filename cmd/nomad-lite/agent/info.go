@@ -1,0 +1,47 @@
+package agent
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+const infoHelp = `Show what the agent says of itself: its version, its node, and what it counts.`
+
+// NewInfoCommand returns the command "agent-info".
+func NewInfoCommand(s *cli.Streams) *cobra.Command {
+	var client apiclient.Flags
+	var format output.FormatFlags
+	cmd := &cobra.Command{
+		Use:   "agent-info [flags]",
+		Short: "Show what the agent says of itself",
+		Long:  infoHelp,
+		Args:  cli.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			c, err := client.Client()
+			if err != nil {
+				return err
+			}
+			self, err := apiclient.ReadAgent(c)
+			if err != nil {
+				return err
+			}
+			return format.Show(s, self, func(p *output.Page) {
+				for _, name := range slices.Sorted(maps.Keys(self.Stats)) {
+					p.Line("%s", name)
+					for _, pair := range output.SortedPairs(self.Stats[name]) {
+						p.Line("  %s = %s", pair[0], pair[1])
+					}
+				}
+			})
+		},
+	}
+	client.Register(cmd)
+	format.Register(cmd)
+	return cmd
+}

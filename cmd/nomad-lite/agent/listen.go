@@ -1,0 +1,265 @@
+package agent
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
+	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
+)
+
+const (
+	defaultHTTPPort = 4646
+	loopback        = "127.0.0.1"
+)
+
+// listeners are the listeners that serve the API.
+type listeners struct {
+	tcp          net.Listener  // nil without TCP
+	certificates *certificates // nil without TLS
+	unix         net.Listener
+	socket       string
+	link         string // link to the socket, where commands look for it; empty without a link
+}
+
+// mostConnections is the default limit of TCP connections. Half of the descriptors that the
+// agent can open are kept for its tasks in any case.
+const mostConnections = 8192
+
+// servesTCP reports whether the API is served over TCP. An agent in development mode needs
+// no token; as root it serves TCP only if the operator has asked for it explicitly.
+func servesTCP(c *config.Config, dev bool) bool {
+	return !dev || os.Geteuid() != 0 || c.HTTPPort != nil || c.HTTPAddr != "" || c.BindAddr != "" || c.NoTokens
+}
+
+// listen opens the TCP port, if the configuration has one.
+func listen(c *config.Config, dev bool, logger hclog.Logger) (*listeners, error) {
+	l := &listeners{}
+	if !servesTCP(c, dev) {
+		return l, nil
+	}
+	if c.TLS.HTTP {
+		l.certificates = &certificates{}
+		if err := l.certificates.load(c.TLS, logger); err != nil {
+			return nil, err
+		}
+	}
+	host, port := loopback, defaultHTTPPort
+	switch {
+	case c.HTTPAddr != "":
+		host = c.HTTPAddr
+	case c.BindAddr != "":
+		host = c.BindAddr
+	}
+	if c.HTTPPort != nil {
+		port = *c.HTTPPort
+	}
+	address := net.JoinHostPort(host, strconv.Itoa(port))
+	tcp, err := net.Listen("tcp", address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("%w: another agent may be running; ports { http = … } in a configuration file chooses another port", err)
+	}
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return nil, fmt.Errorf("%w: choose an address of this machine with bind_addr, addresses { http = … } or -bind", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	most := mostConnections
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err == nil {
+		most = int(min(uint64(most), limit.Cur/2))
+	}
+	l.tcp = httpapi.Limit(tcp, most, c.HTTPConns)
+	if l.certificates != nil {
+		l.tcp = tls.NewListener(l.tcp, l.certificates.config())
+	}
+	return l, nil
+}
+
+// addSocket opens the unix socket in the data directory. Only this user, and the members of
+// the group if there is one, can connect at any time: the socket is created in a directory
+// of its own, and moved after its mode is set. conns is the maximum number of its
+// connections; 0 means no limit.
+func (l *listeners) addSocket(dataDir, group string, conns int, logger hclog.Logger) error {
+	mode, gid, err := socketAccess(dataDir, group, logger)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(dataDir, ".socket-")
+	if err != nil {
+		return fmt.Errorf("make unix socket: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	// The path of a socket is limited to 107 bytes; this path is always short.
+	handle, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("make unix socket: %w", err)
+	}
+	defer handle.Close()
+	unix, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: fmt.Sprintf("/proc/self/fd/%d/%s", handle.Fd(), agentsocket.FileName)})
+	if err != nil {
+		return fmt.Errorf("make unix socket: %w", err)
+	}
+	unix.SetUnlinkOnClose(false)
+	made := filepath.Join(dir, agentsocket.FileName)
+	socket := filepath.Join(dataDir, agentsocket.FileName)
+	if err := errors.Join(os.Lchown(made, -1, gid), os.Chmod(made, mode), os.Rename(made, socket)); err != nil {
+		unix.Close()
+		return fmt.Errorf("make unix socket: %w", err)
+	}
+	l.unix, l.socket = httpapi.Limit(unix, 0, conns), socket
+	return nil
+}
+
+// socketAccess returns the mode of the unix socket and its group. The group -1 means the
+// group of the process.
+func socketAccess(dataDir, group string, logger hclog.Logger) (fs.FileMode, int, error) {
+	if group == "" {
+		return 0o600, -1, nil
+	}
+	found, err := user.LookupGroup(group)
+	if err != nil {
+		found, err = user.LookupGroupId(group)
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("unix_sockets: there is no group %q", group)
+	}
+	gid, err := strconv.Atoi(found.Gid)
+	if err != nil {
+		return 0, 0, fmt.Errorf("unix_sockets: group %q: %w", group, err)
+	}
+	info, err := os.Stat(dataDir)
+	if err != nil {
+		return 0, 0, fmt.Errorf("unix_sockets: %w", err)
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && info.Mode()&0o001 == 0 && (int(stat.Gid) != gid || info.Mode()&0o010 == 0) {
+		logger.Warn("members of the group cannot enter the data directory, and so cannot use the unix socket", "group", group, "path", dataDir)
+	}
+	as := "this user"
+	if os.Geteuid() == 0 {
+		as = "root"
+	}
+	logger.Warn("each member of the group can do through the unix socket what "+as+" can", "group", group)
+	return 0o660, gid, nil
+}
+
+// addLink creates the link by which commands find the socket of an agent in development
+// mode, unless another agent holds the link.
+func (l *listeners) addLink(link string) error {
+	if c, err := net.DialTimeout("unix", link, time.Second); err == nil {
+		return c.Close()
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(link), ".socket-")
+	if err != nil {
+		return fmt.Errorf("make link to unix socket: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	made := filepath.Join(dir, agentsocket.FileName)
+	if err := os.Symlink(l.socket, made); err != nil {
+		return fmt.Errorf("make link to unix socket: %w", err)
+	}
+	if err := os.Rename(made, link); err != nil {
+		return fmt.Errorf("make link to unix socket: %w", err)
+	}
+	l.link = link
+	return nil
+}
+
+func (l *listeners) all() []net.Listener {
+	all := []net.Listener{l.unix}
+	if l.tcp != nil {
+		all = append(all, l.tcp)
+	}
+	return all
+}
+
+func (l *listeners) close() {
+	if l.tcp != nil {
+		l.tcp.Close()
+	}
+	if l.unix != nil {
+		l.unix.Close()
+		os.Remove(l.socket)
+	}
+	if target, err := os.Readlink(l.link); err == nil && target == l.socket {
+		os.Remove(l.link)
+	}
+}
+
+// String returns the addresses of the API.
+func (l *listeners) String() string {
+	if l.tcp == nil {
+		return "unix://" + l.socket
+	}
+	if l.certificates != nil {
+		return "https://" + l.tcp.Addr().String()
+	}
+	return "http://" + l.tcp.Addr().String()
+}
+
+// port returns the port of the TCP listener.
+func (l *listeners) port() string {
+	_, port, err := net.SplitHostPort(l.tcp.Addr().String())
+	if err != nil {
+		return ""
+	}
+	return port
+}
+
+// advertise returns the address by which clients reach the API over TCP: the configured
+// address, or the address of the listener. It is empty without TCP, or if the agent listens
+// on all addresses.
+func (l *listeners) advertise(c *config.Config) string {
+	switch {
+	case l.tcp == nil:
+		return ""
+	case c.HTTPAdvertise != "":
+		if _, _, err := net.SplitHostPort(c.HTTPAdvertise); err == nil {
+			return c.HTTPAdvertise
+		}
+		return net.JoinHostPort(c.HTTPAdvertise, l.port())
+	}
+	if address, ok := l.tcp.Addr().(*net.TCPAddr); ok && !address.IP.IsUnspecified() {
+		return address.String()
+	}
+	return ""
+}
+
+// everywhere returns the address of a listener on all addresses.
+func (l *listeners) everywhere(ip string) string {
+	if l.tcp == nil {
+		return ""
+	}
+	return net.JoinHostPort(ip, l.port())
+}
+
+// names returns the host names that the API accepts in requests.
+func (l *listeners) names(c *config.Config, hostname string) []string {
+	names := []string{hostname, c.Node.Name, c.HTTPAddr, c.BindAddr, c.HTTPAdvertise}
+	if host, _, err := net.SplitHostPort(c.HTTPAdvertise); err == nil {
+		names = append(names, host)
+	}
+	return names
+}
+
+// isLoopback reports whether only this machine can connect over TCP.
+func (l *listeners) isLoopback() bool {
+	if l.tcp == nil {
+		return true
+	}
+	address, ok := l.tcp.Addr().(*net.TCPAddr)
+	return ok && address.IP.IsLoopback()
+}

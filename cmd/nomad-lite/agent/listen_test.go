@@ -1,0 +1,82 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+)
+
+// connectAs connects to a unix socket as another user, who is in one more group.
+func connectAs(socket string, uid, gid, group uint32) error {
+	result := make(chan error)
+	go func() {
+		// Only this thread changes its user, and it ends with the goroutine.
+		runtime.LockOSThread()
+		result <- func() error {
+			groups := []uint32{group}
+			for _, call := range [][4]uintptr{
+				{unix.SYS_SETGROUPS, 1, uintptr(unsafe.Pointer(&groups[0]))},
+				{unix.SYS_SETRESGID, uintptr(gid), uintptr(gid), uintptr(gid)},
+				{unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)},
+			} {
+				if _, _, errno := syscall.RawSyscall(call[0], call[1], call[2], call[3]); errno != 0 {
+					return fmt.Errorf("become user %d: %w", uid, errno)
+				}
+			}
+			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			return unix.Connect(fd, &unix.SockaddrUnix{Name: socket})
+		}()
+	}()
+	return <-result
+}
+
+func TestSocketIsForTheGroupOfTheConfiguration(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to connect as other users")
+	}
+	const stranger, member = 4242, 1 // every Linux system has the group daemon
+	for _, group := range []string{"", "daemon", "1"} {
+		t.Run("group "+group, func(t *testing.T) {
+			dir, err := os.MkdirTemp("", "socket")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer os.RemoveAll(dir)
+			if err := os.Chmod(dir, 0o711); err != nil {
+				t.Fatal(err)
+			}
+			l := &listeners{}
+			if err := l.addSocket(dir, group, 0, hclog.NewNullLogger()); err != nil {
+				t.Fatal(err)
+			}
+			defer l.close()
+			socket := filepath.Join(dir, agentsocket.FileName)
+			if err := connectAs(socket, stranger, stranger, stranger); !errors.Is(err, unix.EACCES) {
+				t.Errorf("a stranger connects: %v", err)
+			}
+			err = connectAs(socket, stranger, stranger, member)
+			if group == "" && !errors.Is(err, unix.EACCES) || group != "" && err != nil {
+				t.Errorf("a member of the group connects: %v", err)
+			}
+		})
+	}
+	l := &listeners{}
+	if err := l.addSocket(t.TempDir(), "no such group", 0, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), `no group "no such group"`) {
+		t.Errorf("a group that is not there: %v", err)
+	}
+}

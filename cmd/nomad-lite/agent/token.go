@@ -1,0 +1,85 @@
+package agent
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
+	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
+)
+
+// These are the names of the files with tokens in a data directory. The routes that the
+// read-only token gives access to are in the table of read-only routes of package httpapi.
+const (
+	TokenFile     = "token"
+	readTokenFile = "token-read"
+)
+
+// tokens returns the operator's token and the read-only one. A client over TCP must present
+// one of them: an open port of an agent that runs as root gives root to every user of the
+// machine, or of the network. Both are empty if the operator has disabled tokens, or in
+// development mode, as long as only this machine can connect to the port.
+func (l *listeners) tokens(c *config.Config, dev bool, dataDir string, s *cli.Streams, logger hclog.Logger) (token, readOnly httpapi.Secret, err error) {
+	if (dev || c.NoTokens) && l.isLoopback() {
+		if os.Geteuid() == 0 && l.tcp != nil {
+			logger.Warn("the API asks for no token, and this agent is root: each account of this machine can become root through it", "address", l.tcp.Addr().String())
+		}
+		return "", "", nil
+	}
+	switch {
+	case l.isLoopback():
+	case c.NoTokens || dev:
+		logger.Warn("clients must show the token all the same: the API listens on more than the loopback address", "address", l.tcp.Addr().String())
+	case l.certificates == nil:
+		logger.Warn("the token goes over the network in the clear: a tls block in the configuration encrypts it", "address", l.tcp.Addr().String())
+	}
+	path := filepath.Join(dataDir, TokenFile)
+	token, made, err := readToken(path)
+	if made {
+		// The message names the file, because the token itself would get into the journal.
+		fmt.Fprintf(s.Err, "==> clients over TCP must show the token in %s:\n    export NOMAD_TOKEN=$(cat %s)\n", path, cli.ShellQuote(path))
+	}
+	if err == nil {
+		readOnly, _, err = readToken(filepath.Join(dataDir, readTokenFile))
+	}
+	if err == nil && readOnly == token {
+		err = fmt.Errorf("%s and %s in %s have the same token: remove one, and the next agent makes another", TokenFile, readTokenFile, dataDir)
+	}
+	return token, readOnly, err
+}
+
+// readToken returns the token in a file. A missing file is created with mode 0600; an
+// existing file keeps its mode.
+func readToken(path string) (token httpapi.Secret, made bool, err error) {
+	text, err := os.ReadFile(path)
+	switch token := strings.TrimSpace(string(text)); {
+	case err == nil && token == "":
+		return "", false, fmt.Errorf("%s is empty: remove it, and the next agent makes another", path)
+	case err == nil:
+		return httpapi.Secret(token), false, nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return "", false, fmt.Errorf("read token: %w", err)
+	}
+	id, err := uuid.NewRandomFromReader(rand.Reader)
+	if err != nil {
+		return "", false, fmt.Errorf("make token: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return "", false, fmt.Errorf("make token: %w", err)
+	}
+	_, err = f.WriteString(id.String() + "\n")
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return "", false, errors.Join(fmt.Errorf("make token: %w", err), os.Remove(path))
+	}
+	return httpapi.Secret(id.String()), true, nil
+}

@@ -1,0 +1,108 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// printUnit writes a unit for systemd. Stopping the unit must stop the agent and leave the
+// tasks, whose cgroups the agent manages.
+func printUnit(w io.Writer, o options) error {
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find the program: %w", err)
+	}
+	line := []string{program, "agent"}
+	add := func(name, value string, isPath bool) error {
+		if value == "" {
+			return nil
+		}
+		if isPath {
+			if value, err = filepath.Abs(value); err != nil {
+				return err
+			}
+		}
+		line = append(line, "-"+name, value)
+		return nil
+	}
+	var errs []error
+	for _, c := range o.configs {
+		errs = append(errs, add("config", c, true))
+	}
+	errs = append(errs, add("data-dir", o.dataDir, true), add("bind", o.bind, false), add("node", o.node, false), add("dc", o.dc, false),
+		add("region", o.region, false), add("node-class", o.nodeClass, false), add("plugin-dir", o.pluginDir, true), add("log-level", o.logLevel, false))
+	if o.logJSON {
+		line = append(line, "-log-json")
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for i, word := range line {
+		line[i] = unitWord(word)
+	}
+	_, err = fmt.Fprintf(w, unitText, strings.Join(line, " "))
+	return err
+}
+
+// unitWord quotes a word of a command line for systemd.
+func unitWord(word string) string {
+	escaped := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%", "$", "$$").Replace(word)
+	if strings.ContainsAny(escaped, " \t\"'\\;") {
+		return `"` + escaped + `"`
+	}
+	return escaped
+}
+
+const unitText = `[Unit]
+Description=nomad-lite agent
+Documentation=https://github.com/nomad-lite/nomad-lite
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+Type=notify
+ExecStart=%s
+ExecReload=/bin/kill -HUP $MAINPID
+# Only the agent is stopped: tasks go on, and so do the processes that watch them.
+KillMode=process
+KillSignal=SIGINT
+TimeoutStopSec=30
+Restart=on-failure
+RestartSec=2
+# The cgroups of the tasks are made by the agent.
+Delegate=yes
+LimitNOFILE=1048576
+LimitNPROC=infinity
+TasksMax=infinity
+
+[Install]
+WantedBy=multi-user.target
+`
+
+// supervised notifies systemd of the agent's state, if systemd has started the agent.
+type supervised struct{ socket string }
+
+// supervision removes the address of systemd from the environment, so that tasks do not
+// inherit it.
+func supervision() supervised {
+	const variable = "NOTIFY_SOCKET"
+	defer os.Unsetenv(variable)
+	return supervised{os.Getenv(variable)}
+}
+
+func (s supervised) tell(state string) {
+	if s.socket == "" {
+		return
+	}
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Net: "unixgram", Name: s.socket})
+	if err != nil {
+		return // the socket of systemd is gone
+	}
+	defer c.Close()
+	_, _ = c.Write([]byte(state))
+}

@@ -1,0 +1,123 @@
+package agentconfig
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/hcl/v2"
+
+	"github.com/nomad-lite/nomad-lite/builtin/artifact"
+	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
+	"github.com/nomad-lite/nomad-lite/builtin/template"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/version"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
+	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+)
+
+// Read reads the agent's configuration files, and prints their errors and warnings.
+func Read(files []string, s *cli.Streams) (*config.Config, error) {
+	c, diags := config.Load(files)
+	for _, d := range diags {
+		kind := "warning"
+		if d.Severity == hcl.DiagError {
+			kind = "error"
+		}
+		text := strings.TrimSuffix(d.Summary, ".")
+		if d.Detail != "" {
+			text += ": " + d.Detail
+		}
+		if d.Subject != nil {
+			text = d.Subject.String() + ": " + kind + ": " + text
+		}
+		fmt.Fprintln(s.Err, text)
+	}
+	if diags.HasErrors() {
+		return nil, &cli.ExitError{Code: 1}
+	}
+	return c, nil
+}
+
+// Plugins returns the plugins of an agent. A driver that runs commands without
+// isolation must be enabled by the operator.
+func Plugins(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Catalog, error) {
+	plugins := catalog.Config{Dir: c.PluginDir, Blocks: c.Plugins, Logger: logger}
+	for _, name := range builtins.Names() {
+		named := slices.ContainsFunc(c.Plugins, func(b catalog.Block) bool { return b.Name == name })
+		switch {
+		case builtins.All[name].Kind == base.TypeHook:
+			// The plugin starts when a job needs it.
+		case Denied(c, name):
+			continue
+		case name != rawexec.Name && !named:
+			continue // this driver exists for tests
+		}
+		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind}
+		if dev || c.RawExec && name == rawexec.Name {
+			builtin.Config = builtins.DevConfig[name]
+		}
+		plugins.Builtins = append(plugins.Builtins, builtin)
+	}
+	return catalog.New(plugins)
+}
+
+// Denied reports whether the operator has disabled a driver.
+func Denied(c *config.Config, driver string) bool {
+	return slices.Contains(c.DriverDeny, driver) || c.DriverAllow != nil && !slices.Contains(c.DriverAllow, driver)
+}
+
+// New returns the configuration of an agent with these plugins.
+func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
+	limits := allocrunner.Limits{
+		MaxKillTimeout: c.MaxKillTimeout, UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserDrivers,
+		NomadModes: c.NomadModes,
+	}
+	if os.Geteuid() == 0 { // an agent that is not root has one user for all downloads
+		limits.DownloadUIDs = c.DownloadUIDs()
+	}
+	return agent.Config{
+		DataDir:      c.DataDir,
+		Node:         c.Node,
+		Limits:       limits,
+		EnvDenylist:  c.EnvDenylist,
+		EnvAllowlist: c.EnvAllowlist,
+		GC:           c.GC,
+		Records:      c.Records,
+		Plugins:      plugins,
+		Hooks:        c.Hooks,
+		HookLimits:   map[string]map[string]any{artifact.Name: c.Artifact, template.Name: c.Template},
+		TaskProcess:  TaskProcess,
+		Memory:       pluginCache(),
+		Version:      version.String(),
+		Logger:       logger,
+	}
+}
+
+// TaskProcess returns the main process of a task of a builtin driver, from the state of
+// the driver in the task's handle.
+func TaskProcess(driver string, state []byte) (process.ID, bool) {
+	if driver != rawexec.Name {
+		return process.ID{}, false
+	}
+	s, err := rawexec.ProcessOf(state)
+	return process.ID{PID: s.PID, StartTime: s.StartTime}, err == nil && s.PID > 1
+}
+
+// pluginCache returns the file that keeps plugin descriptions between runs. Without the
+// file, a start only takes longer.
+func pluginCache() string {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "nomad-lite", "plugins.json")
+}

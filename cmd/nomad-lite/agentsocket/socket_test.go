@@ -1,0 +1,65 @@
+package agentsocket
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Commands do not use the socket of another account: a socket that another account owns, or
+// can replace, is skipped.
+func TestSocketsOfOtherUsersAreNotTrusted(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to make files of another user")
+	}
+	const stranger = 54321
+	for name, c := range map[string]struct {
+		change func(dir, socket string) error
+		want   bool
+	}{
+		"of this user":                       {func(string, string) error { return nil }, true},
+		"in another user's directory":        {func(dir, _ string) error { return os.Chown(dir, stranger, stranger) }, false},
+		"in everybody's directory":           {func(dir, _ string) error { return os.Chmod(dir, 0o777) }, false},
+		"in everybody's directory, sticky":   {func(dir, _ string) error { return os.Chmod(dir, os.ModeSticky|0o777) }, false},
+		"in the directory of a group":        {func(dir, _ string) error { return errors.Join(os.Chown(dir, 0, stranger), os.Chmod(dir, 0o770)) }, false},
+		"of another user":                    {func(_, socket string) error { return os.Chown(socket, stranger, stranger) }, false},
+		"a link to another user's directory": {linkToStranger, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("TMPDIR", t.TempDir())
+			socket := DevPaths()[0]
+			dir := filepath.Dir(socket)
+			if err := os.Mkdir(dir, 0o711); err != nil {
+				t.Fatal(err)
+			}
+			listener, err := net.Listen("unix", socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer listener.Close()
+			if err := c.change(dir, socket); err != nil {
+				t.Fatal(err)
+			}
+			if conn, err := net.Dial("unix", socket); err != nil {
+				t.Fatal(err) // the test is only about trust
+			} else {
+				conn.Close()
+			}
+			if got := isTrusted(socket); got != c.want {
+				t.Errorf("it is trusted: %v, want %v", got, c.want)
+			}
+			if got := Find() == socket; got != c.want {
+				t.Errorf("commands use it: %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// linkToStranger moves a socket to another user's directory, and leaves a link.
+func linkToStranger(dir, socket string) error {
+	theirs := filepath.Join(filepath.Dir(dir), "theirs")
+	moved := filepath.Join(theirs, FileName)
+	return errors.Join(os.Mkdir(theirs, 0o711), os.Rename(socket, moved), os.Symlink(moved, socket), os.Chown(theirs, 54321, 54321))
+}

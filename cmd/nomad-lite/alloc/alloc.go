@@ -1,0 +1,81 @@
+package alloc
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+// NewCommand returns the command "alloc" with its subcommands.
+func NewCommand(s *cli.Streams) *cobra.Command {
+	return cli.Group("alloc", "Look at allocations, and into them",
+		newStatusCommand(s),
+		newLogsCommand(s),
+		newExecCommand(s),
+		newFSCommand(s),
+		newRestartCommand(s),
+		newSignalCommand(s),
+		newStopCommand(s),
+		newChecksCommand(s),
+		newStatsCommand(s),
+		newPauseCommand(s),
+	)
+}
+
+// chooseTask returns the named task, or the allocation's only task.
+func chooseTask(alloc *api.Allocation, name string) (string, error) {
+	var names []string
+	for _, task := range apiclient.TasksOf(alloc) {
+		names = append(names, task.Name)
+	}
+	switch {
+	case name != "" && (len(names) == 0 || slices.Contains(names, name)):
+		return name, nil
+	case name != "":
+		return "", fmt.Errorf("allocation %q has no task %q; it has %s", output.Short(alloc.ID), name, strings.Join(names, ", "))
+	case len(names) == 1:
+		return names[0], nil
+	case len(names) == 0:
+		return "", fmt.Errorf("allocation %q does not say which tasks it has; name one with -task", output.Short(alloc.ID))
+	}
+	return "", fmt.Errorf("allocation %q has several tasks; name one with -task: %s", output.Short(alloc.ID), strings.Join(names, ", "))
+}
+
+// taskArgument returns the task that the flag or an argument names.
+func taskArgument(flag string, args []string) (string, error) {
+	switch {
+	case len(args) == 0:
+		return flag, nil
+	case flag == "" || flag == args[0]:
+		return args[0], nil
+	}
+	return "", fmt.Errorf("-task says %q and the argument %q; leave one out", flag, args[0])
+}
+
+// findTask is FindAlloc for a command about one task of an allocation, which must exist, or
+// about all tasks. It also returns a description of the target for messages.
+func findTask(ctx context.Context, f *apiclient.Flags, id, task string) (c *api.Client, alloc *api.Allocation, what string, err error) {
+	c, alloc, err = f.FindAlloc(ctx, id)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	what = fmt.Sprintf("allocation %q", output.Short(alloc.ID))
+	if task != "" {
+		_, err = chooseTask(alloc, task)
+		what = fmt.Sprintf("task %q of %s", task, what)
+	}
+	return c, alloc, what, err
+}
+
+var (
+	oneAlloc      = cli.ArgCount(1, 1, "the id of an allocation, or the begin of it; 'nomad-lite alloc status' lists them")
+	allocThenTask = cli.ArgCount(1, 2, "an allocation, and perhaps a task; 'nomad-lite alloc status' lists the allocations")
+)

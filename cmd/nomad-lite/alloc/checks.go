@@ -1,0 +1,102 @@
+package alloc
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+const checksHelp = `Show the checks of the services of an allocation (those with provider "nomad"), and
+what they found last.
+
+Exit codes: 0, or 1 when there is no such allocation.`
+
+type checksOptions struct {
+	client  apiclient.Flags
+	format  output.FormatFlags
+	verbose bool
+}
+
+func newChecksCommand(s *cli.Streams) *cobra.Command {
+	var o checksOptions
+	cmd := &cobra.Command{
+		Use:     "checks [flags] ALLOC",
+		Short:   "Show the service checks of an allocation",
+		Long:    checksHelp,
+		Example: "  nomad-lite alloc checks 8ba85cef",
+		Args:    oneAlloc,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return allocChecks(cmd.Context(), o, args[0], s)
+		},
+		ValidArgsFunction: cli.FirstArg(apiclient.Allocations.Complete(&o.client)),
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show whole ids")
+	return cmd
+}
+
+func allocChecks(ctx context.Context, o checksOptions, id string, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	found, err := apiclient.Allocations.Find(ctx, c, id)
+	if err != nil {
+		return err
+	}
+	checks, err := c.Allocations().Checks(found.ID, apiclient.QueryOptions(ctx, found.Namespace))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("read the checks of allocation %q", output.Short(found.ID)), err)
+	}
+	if o.format.IsSet() {
+		return o.format.Print(s, checks)
+	}
+	p := output.NewPage(s)
+	if len(checks) == 0 {
+		p.Line("Allocation %q has no service checks", output.Short(found.ID))
+		return output.Print(s, p)
+	}
+	p.Line("Status of %d Nomad Service Checks", len(checks))
+	for _, check := range sortedChecks(checks) {
+		rows := output.Pairs{
+			{"ID", output.ShortID(check.ID, o.verbose)},
+			{"Name", check.Check},
+			{"Group", check.Group},
+			{"Task", cmp.Or(check.Task, "(group)")},
+			{"Service", check.Service},
+			{"Status", output.StatusCell(check.Status)},
+		}
+		if check.StatusCode > 0 {
+			rows = append(rows, [2]any{"StatusCode", check.StatusCode})
+		}
+		rows = append(rows, output.Pairs{
+			{"Mode", check.Mode},
+			{"Timestamp", output.Date(check.Timestamp * int64(time.Second))},
+			{"Output", check.Output},
+		}...)
+		p.Line("")
+		p.Pairs(rows)
+	}
+	return output.Print(s, p)
+}
+
+func sortedChecks(checks api.AllocCheckStatuses) []*api.AllocCheckStatus {
+	sorted := make([]*api.AllocCheckStatus, 0, len(checks))
+	for _, check := range checks {
+		sorted = append(sorted, &check)
+	}
+	slices.SortFunc(sorted, func(a, b *api.AllocCheckStatus) int {
+		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Task, b.Task), cmp.Compare(a.Check, b.Check), cmp.Compare(a.ID, b.ID))
+	})
+	return sorted
+}

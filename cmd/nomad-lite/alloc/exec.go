@@ -1,0 +1,76 @@
+package alloc
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/execsession"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+const execHelp = `Run a command inside of a task that runs: in its directory, with its environment,
+and where its driver puts it.
+
+Flags come before ALLOC; all that follows is the command, with its own flags. A
+terminal is used if you have one; leave it out with -t=false.
+
+On a terminal, what you type goes to the command, Ctrl-C too. At the begin of a
+line, ~. ends the session.
+
+Exit codes: that of the command; 127 when there is no such command, 126 when it
+is not executable; 1 when it could not be run; 130 when you interrupted it
+without a terminal.`
+
+const execExamples = `  nomad-lite alloc exec 8ba85cef sh              a shell in its only task
+  nomad-lite alloc exec -task server 8ba85cef ls -la local
+  nomad-lite alloc exec -job web cat /etc/hosts  in an allocation of a job
+  echo hello | nomad-lite alloc exec -t=false 8ba85cef cat`
+
+type execOptions struct {
+	client  apiclient.Flags
+	alloc   apiclient.AllocFlags
+	task    string
+	session execsession.Flags
+}
+
+func newExecCommand(s *cli.Streams) *cobra.Command {
+	var o execOptions
+	cmd := &cobra.Command{
+		Use:     "exec [flags] ALLOC COMMAND [ARGUMENT...]",
+		Short:   "Run a command inside of a task",
+		Long:    execHelp,
+		Example: execExamples,
+		Args:    cli.ArgCount(2, -1, "an allocation and a command, such as sh"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.session.Settle(cmd, s); err != nil {
+				return err
+			}
+			return allocExec(cmd.Context(), o, args[0], args[1:], s)
+		},
+		ValidArgsFunction: cli.FirstArg(apiclient.Allocations.Complete(&o.client)),
+	}
+	o.client.Register(cmd)
+	o.alloc.Register(cmd)
+	cmd.Flags().StringVar(&o.task, "task", "", "`task` to run it in; not needed if there is only one")
+	o.session.Register(cmd)
+	return cli.RunProgram(cmd)
+}
+
+func allocExec(ctx context.Context, o execOptions, name string, command []string, s *cli.Streams) error {
+	c, alloc, err := o.alloc.Find(ctx, &o.client, name)
+	if err != nil {
+		return err
+	}
+	task, err := chooseTask(alloc, o.task)
+	if err != nil {
+		return err
+	}
+	what := fmt.Sprintf("run %q in task %q of allocation %q", command[0], task, output.Short(alloc.ID))
+	return o.session.Run(ctx, s, what, func(ctx context.Context, e execsession.Session) (int, error) {
+		return c.Allocations().Exec(ctx, alloc, task, o.session.TTY, command, e.Stdin, e.Stdout, e.Stderr, e.Sizes, apiclient.QueryOptions(ctx, alloc.Namespace))
+	})
+}

@@ -1,0 +1,136 @@
+package alloc
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/streaming"
+)
+
+const logsHelp = `Print what a task has written to its standard output, or to its standard error.
+
+The task need not be named if there is only one. With -f and neither -stdout nor
+-stderr both are followed; the latter goes to standard error. To see all tasks of
+a job at once: nomad-lite logs JOB.
+
+Ctrl-C ends -f. Exit codes: 0, or 1 when there is no such task or it has not
+written anything yet.`
+
+const logsExamples = `  nomad-lite alloc logs 8ba85cef                all of its only task
+  nomad-lite alloc logs -f 8ba85cef server      both outputs, as they come
+  nomad-lite alloc logs -stderr -tail -n 50 8ba85cef server
+  nomad-lite alloc logs -job web                of a running allocation of a job`
+
+type logsOptions struct {
+	client apiclient.Flags
+	alloc  apiclient.AllocFlags
+	task   string
+	stdout bool
+	stderr bool
+	follow bool
+	tail   tailFlags
+}
+
+// tailFlags select how much of the end of an output is shown.
+type tailFlags struct {
+	tail  bool
+	lines int
+	bytes int64
+}
+
+func (f *tailFlags) register(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.tail, "tail", false, "show the end only: the last 10 lines, or what -n or -c say")
+	cmd.Flags().IntVarP(&f.lines, "n", "n", -1, "with -tail or -f, begin `lines` before the end")
+	cmd.Flags().Int64VarP(&f.bytes, "c", "c", -1, "with -tail or -f, begin `bytes` before the end")
+	cli.HideDefaults(cmd, "n", "c")
+	cmd.MarkFlagsMutuallyExclusive("n", "c")
+}
+
+// check rejects contradicting flags, and sets the default number of lines.
+func (f *tailFlags) check(cmd *cobra.Command, follow bool) error {
+	given := cmd.Flags().Changed("n") || cmd.Flags().Changed("c")
+	switch {
+	case given && !f.tail && !follow:
+		return cli.UsageError(cmd, fmt.Errorf("-n and -c need -tail or -f"))
+	case cmd.Flags().Changed("n") && f.lines < 0, cmd.Flags().Changed("c") && f.bytes < 0:
+		return cli.UsageError(cmd, fmt.Errorf("-n and -c take a number that is not negative"))
+	case f.tail && !given:
+		f.lines = 10
+	}
+	return nil
+}
+
+func newLogsCommand(s *cli.Streams) *cobra.Command {
+	var o logsOptions
+	cmd := &cobra.Command{
+		Use:     "logs [flags] ALLOC [TASK]",
+		Short:   "Print what a task has written",
+		Long:    logsHelp,
+		Example: logsExamples,
+		Args:    allocThenTask,
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if err := o.tail.check(cmd, o.follow); err != nil {
+				return err
+			}
+			if o.task, err = taskArgument(o.task, args[1:]); err != nil {
+				return err
+			}
+			ctx, stop := cli.UntilInterrupted(cmd.Context())
+			defer stop()
+			return allocLogs(ctx, o, args[0], s)
+		},
+		ValidArgsFunction: cli.FirstArg(apiclient.Allocations.Complete(&o.client)),
+	}
+	o.client.Register(cmd)
+	o.alloc.Register(cmd)
+	cmd.Flags().StringVar(&o.task, "task", "", "`task` to print; may be the last argument as well")
+	cmd.Flags().BoolVar(&o.stdout, "stdout", false, "print standard output; the default without -f")
+	cmd.Flags().BoolVar(&o.stderr, "stderr", false, "print standard error")
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written from now on")
+	o.tail.register(cmd)
+	return cmd
+}
+
+func allocLogs(ctx context.Context, o logsOptions, name string, s *cli.Streams) error {
+	c, alloc, err := o.alloc.Find(ctx, &o.client, name)
+	if err != nil {
+		return err
+	}
+	task, err := chooseTask(alloc, o.task)
+	if err != nil {
+		return err
+	}
+	outputs := map[string]io.Writer{}
+	if o.stdout || !o.stderr {
+		outputs[api.FSLogNameStdout] = s.Out
+	}
+	if o.stderr || o.follow && !o.stdout {
+		outputs[api.FSLogNameStderr] = s.Err
+	}
+	var wg sync.WaitGroup
+	errs := make(chan error, len(outputs))
+	for stream, w := range outputs {
+		wg.Go(func() {
+			r := streaming.LogRequest{Alloc: alloc, Task: task, Stream: stream, Follow: o.follow, FromNewest: true, Lines: o.tail.lines, Bytes: o.tail.bytes}
+			errs <- r.Read(ctx, c, func(data []byte) error {
+				_, err := w.Write(data)
+				return err
+			})
+		})
+	}
+	wg.Wait()
+	for range outputs {
+		if err := <-errs; err != nil {
+			return apiclient.WrapError(fmt.Sprintf("read the output of task %q of allocation %q", task, output.Short(alloc.ID)), err)
+		}
+	}
+	return nil
+}

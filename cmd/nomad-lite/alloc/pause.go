@@ -1,0 +1,70 @@
+package alloc
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+const pauseHelp = `Change or show the schedule of a task. Task schedules are a feature of Nomad
+Enterprise: an agent without them refuses.`
+
+type pauseOptions struct {
+	client apiclient.Flags
+	task   string
+	state  string
+	status bool
+}
+
+func newPauseCommand(s *cli.Streams) *cobra.Command {
+	var o pauseOptions
+	cmd := &cobra.Command{
+		Use:   "pause [flags] ALLOC [TASK]",
+		Short: "Change the schedule of a task (Nomad Enterprise)",
+		Long:  pauseHelp,
+		Args:  allocThenTask,
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if o.task, err = taskArgument(o.task, args[1:]); err != nil {
+				return err
+			}
+			return pauseTask(cmd.Context(), o, args[0], s)
+		},
+	}
+	o.client.Register(cmd)
+	cmd.Flags().StringVar(&o.task, "task", "", "`task` to pause; not needed if there is only one")
+	cmd.Flags().StringVar(&o.state, "state", "pause", "`state` to set: pause, run or scheduled")
+	cmd.Flags().BoolVar(&o.status, "status", false, "show the state and leave it")
+	return cmd
+}
+
+func pauseTask(ctx context.Context, o pauseOptions, id string, s *cli.Streams) error {
+	c, alloc, err := o.client.FindAlloc(ctx, id)
+	if err != nil {
+		return err
+	}
+	task, err := chooseTask(alloc, o.task)
+	if err != nil {
+		return err
+	}
+	what := fmt.Sprintf("schedule of task %q of allocation %q", task, output.Short(alloc.ID))
+	if o.status {
+		state, _, err := c.Allocations().GetPauseState(alloc, apiclient.QueryOptions(ctx, alloc.Namespace), task)
+		if err != nil {
+			return apiclient.WrapError("read "+what, err)
+		}
+		if state == "" {
+			state = "run"
+		}
+		_, err = fmt.Fprintln(s.Out, state)
+		return err
+	}
+	if err := c.Allocations().SetPauseState(alloc, apiclient.QueryOptions(ctx, alloc.Namespace), task, o.state); err != nil {
+		return apiclient.WrapError("change "+what, err)
+	}
+	return nil
+}

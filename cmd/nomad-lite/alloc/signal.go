@@ -1,0 +1,58 @@
+package alloc
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+)
+
+const signalHelp = `Send a signal to a task of an allocation, or to all of its tasks.
+
+Exit codes: 0, or 1 when a task does not run.`
+
+const signalExamples = `  nomad-lite alloc signal -s SIGHUP 8ba85cef server
+  nomad-lite alloc signal -s SIGUSR1 8ba85cef   to all tasks`
+
+type signalOptions struct {
+	client apiclient.Flags
+	task   string
+	signal string
+}
+
+func newSignalCommand(s *cli.Streams) *cobra.Command {
+	var o signalOptions
+	cmd := &cobra.Command{
+		Use:     "signal [flags] ALLOC [TASK]",
+		Short:   "Send a signal to the tasks of an allocation",
+		Long:    signalHelp,
+		Example: signalExamples,
+		Args:    allocThenTask,
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if o.task, err = taskArgument(o.task, args[1:]); err != nil {
+				return err
+			}
+			return signalAlloc(cmd.Context(), o, args[0], s)
+		},
+		ValidArgsFunction: cli.FirstArg(apiclient.Allocations.Complete(&o.client)),
+	}
+	o.client.Register(cmd)
+	cmd.Flags().StringVar(&o.task, "task", "", "`task` to signal; may be the last argument as well")
+	cmd.Flags().StringVarP(&o.signal, "signal", "s", "SIGKILL", "`signal` to send, such as SIGHUP")
+	return cmd
+}
+
+func signalAlloc(ctx context.Context, o signalOptions, id string, s *cli.Streams) error {
+	c, alloc, what, err := findTask(ctx, &o.client, id, o.task)
+	if err != nil {
+		return err
+	}
+	if err := c.Allocations().Signal(alloc, apiclient.QueryOptions(ctx, alloc.Namespace), o.task, o.signal); err != nil {
+		return apiclient.WrapError(fmt.Sprintf("send %s to %s", o.signal, what), err)
+	}
+	_, err = fmt.Fprintf(s.Out, "Sent %s to %s\n", o.signal, what)
+	return err
+}

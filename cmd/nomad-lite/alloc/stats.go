@@ -1,0 +1,134 @@
+package alloc
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+)
+
+const statsHelp = `Show what the tasks of an allocation use of processor and memory, now. Those that
+do not run use nothing.
+
+Exit codes: 0, or 1 when it is not known.`
+
+const statsExamples = `  nomad-lite alloc stats 8ba85cef
+  nomad-lite alloc stats -task server 8ba85cef
+  nomad-lite alloc stats -json 8ba85cef`
+
+type statsOptions struct {
+	client apiclient.Flags
+	format output.FormatFlags
+	task   string
+}
+
+func newStatsCommand(s *cli.Streams) *cobra.Command {
+	var o statsOptions
+	cmd := &cobra.Command{
+		Use:     "stats [flags] ALLOC",
+		Short:   "Show what the tasks of an allocation use",
+		Long:    statsHelp,
+		Example: statsExamples,
+		Args:    oneAlloc,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return allocStats(cmd.Context(), o, args[0], s)
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	cmd.Flags().StringVar(&o.task, "task", "", "show this `task` only")
+	return cmd
+}
+
+func allocStats(ctx context.Context, o statsOptions, id string, s *cli.Streams) error {
+	c, alloc, err := o.client.FindAlloc(ctx, id)
+	if err != nil {
+		return err
+	}
+	tasks := apiclient.TasksOf(alloc)
+	if o.task != "" {
+		if _, err := chooseTask(alloc, o.task); err != nil {
+			return err
+		}
+		tasks = slices.DeleteFunc(tasks, func(t *api.Task) bool { return t.Name != o.task })
+	}
+	usage, err := c.Allocations().Stats(alloc, apiclient.QueryOptions(ctx, alloc.Namespace))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("read what allocation %q uses (it is %s)", output.Short(alloc.ID), alloc.ClientStatus), err)
+	}
+	if o.format.IsSet() {
+		if o.task != "" {
+			return o.format.Print(s, usage.Tasks[o.task])
+		}
+		return o.format.Print(s, usage)
+	}
+	p := output.NewPage(s)
+	t := output.NewTable("Task", "CPU", "CPU %", "Memory", "Processes")
+	for _, task := range tasks {
+		used := usage.Tasks[task.Name]
+		if used == nil || used.ResourceUsage == nil {
+			t.Row(task.Name, "-", "-", "-", "-")
+			continue
+		}
+		cpu, memory := apiclient.ValueOf(used.ResourceUsage.CpuStats), apiclient.ValueOf(used.ResourceUsage.MemoryStats)
+		t.Row(task.Name, fmt.Sprintf("%.0f MHz", cpu.TotalTicks), fmt.Sprintf("%.1f %%", cpu.Percent), output.Bytes(tables.ResidentMemory(&memory)), len(used.Pids))
+	}
+	p.Table(t)
+	for _, task := range tasks {
+		if used := usage.Tasks[task.Name]; used != nil && used.ResourceUsage != nil {
+			p.Section(fmt.Sprintf("Task %q", task.Name))
+			printUsage(p, used.ResourceUsage)
+		}
+	}
+	return output.Print(s, p)
+}
+
+// printUsage shows the measured resource usage of a task.
+func printUsage(p *output.Page, used *api.ResourceUsage) {
+	if m := used.MemoryStats; m != nil {
+		printMeasured(p, "Memory Stats", m.Measured, map[string]string{
+			"RSS":              output.Bytes(m.RSS),
+			"Cache":            output.Bytes(m.Cache),
+			"Swap":             output.Bytes(m.Swap),
+			"Usage":            output.Bytes(m.Usage),
+			"Max Usage":        output.Bytes(m.MaxUsage),
+			"Kernel Usage":     output.Bytes(m.KernelUsage),
+			"Kernel Max Usage": output.Bytes(m.KernelMaxUsage),
+		})
+	}
+	if c := used.CpuStats; c != nil {
+		printMeasured(p, "CPU Stats", c.Measured, map[string]string{
+			"Percent":           fmt.Sprintf("%.2f%%", c.Percent),
+			"System Mode":       fmt.Sprintf("%.2f%%", c.SystemMode),
+			"User Mode":         fmt.Sprintf("%.2f%%", c.UserMode),
+			"Throttled Periods": fmt.Sprint(c.ThrottledPeriods),
+			"Throttled Time":    fmt.Sprint(c.ThrottledTime),
+		})
+	}
+}
+
+// printMeasured adds a table of one line with the values that were measured.
+func printMeasured(p *output.Page, title string, names []string, values map[string]string) {
+	t := output.NewTable()
+	var row []any
+	for _, name := range names {
+		if value, known := values[name]; known {
+			t.Head = append(t.Head, name)
+			row = append(row, value)
+		}
+	}
+	if row == nil {
+		return
+	}
+	t.Row(row...)
+	p.Line("%s", title)
+	p.Table(t)
+	p.Line("")
+}

@@ -1,0 +1,419 @@
+package alloc
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/pluginstatus"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+)
+
+const statusHelp = `Show an allocation: what it is for, how its tasks are, and what has happened to
+them. Without an argument the allocations are listed.
+
+ALLOC is the id of an allocation, or the begin of it.
+
+Exit codes: 0, or 1 when there is no such allocation, or several.`
+
+const statusExamples = `  nomad-lite alloc status                  all allocations
+  nomad-lite alloc status -filter 'ClientStatus == "failed"'
+  nomad-lite alloc status 8ba85cef         one of them
+  nomad-lite alloc status -stats 8ba85cef  with what its tasks use
+  nomad-lite alloc status -t '{{.ClientStatus}}' 8ba85cef`
+
+type statusOptions struct {
+	client  apiclient.Flags
+	format  output.FormatFlags
+	short   bool
+	stats   bool
+	verbose bool
+	filter  string
+}
+
+func newStatusCommand(s *cli.Streams) *cobra.Command {
+	var o statusOptions
+	cmd := &cobra.Command{
+		Use:     "status [flags] [ALLOC]",
+		Short:   "Show allocations, or one allocation",
+		Long:    statusHelp,
+		Example: statusExamples,
+		Args:    cli.ArgCount(0, 1, "an allocation, or nothing for all"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return listAllocs(cmd.Context(), o, s)
+			}
+			return showAlloc(cmd.Context(), o, args[0], s)
+		},
+		ValidArgsFunction: cli.FirstArg(apiclient.Allocations.Complete(&o.client)),
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	cmd.Flags().BoolVar(&o.short, "short", false, "one line per task, without events and resources")
+	cmd.Flags().BoolVar(&o.stats, "stats", false, "show in detail what the tasks use")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "whole ids, points in time, and how the allocation was placed")
+	cmd.Flags().StringVar(&o.filter, "filter", "", "list those only for which this `expression` is true")
+	return cmd
+}
+
+func listAllocs(ctx context.Context, o statusOptions, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	q := apiclient.QueryOptions(ctx, "")
+	q.Filter = o.filter
+	allocs, _, err := c.Allocations().List(q)
+	if err != nil {
+		return apiclient.WrapError("list allocations", err)
+	}
+	return o.format.Show(s, allocs, func(p *output.Page) {
+		t := output.NewTable("ID", "Job ID", "Task Group", "Node ID", "Version", "Desired", "Status", "Created", "Modified")
+		for _, a := range allocs {
+			t.Row(output.ShortID(a.ID, o.verbose), a.JobID, a.TaskGroup, output.ShortID(a.NodeID, o.verbose), a.JobVersion, a.DesiredStatus,
+				output.StatusCell(a.ClientStatus), output.When(a.CreateTime, o.verbose), output.When(a.ModifyTime, o.verbose))
+		}
+		p.TableOr(t, "No allocations")
+	})
+}
+
+func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) error {
+	c, alloc, err := o.client.FindAlloc(ctx, id)
+	if err != nil {
+		return err
+	}
+	if o.format.IsSet() {
+		return o.format.Print(s, alloc)
+	}
+	q := apiclient.QueryOptions(ctx, alloc.Namespace)
+	p := output.NewPage(s)
+	p.Pairs(allocHead(ctx, c, alloc, o.verbose))
+	if o.short {
+		p.Section("Tasks")
+		p.Table(taskTable(alloc, o.verbose))
+		return output.Print(s, p)
+	}
+	printAddresses(p, alloc)
+
+	// An error of these requests is ignored: the rest of the status is shown without them.
+	if services, _, err := c.Allocations().Services(alloc.ID, q); err == nil && len(services) > 0 {
+		p.Section("Services")
+		p.Table(tables.ServiceRegistrations(services, o.verbose))
+	}
+	if checks, err := c.Allocations().Checks(alloc.ID, q); err == nil && len(checks) > 0 {
+		p.Section("Nomad Service Checks")
+		t := output.NewTable("Service", "Task", "Name", "Mode", "Status")
+		for _, check := range sortedChecks(checks) {
+			t.Row(check.Service, cmp.Or(check.Task, "(group)"), check.Check, check.Mode, output.StatusCell(check.Status))
+		}
+		p.Table(t)
+	}
+
+	var usage *api.AllocResourceUsage
+	if alloc.ClientStatus == api.AllocClientStatusRunning && alloc.DesiredStatus == api.AllocDesiredStatusRun {
+		if usage, err = c.Allocations().Stats(alloc, q); err != nil {
+			usage = nil
+			fmt.Fprintln(s.Err, apiclient.WrapError("what the tasks use is not known", err))
+		}
+	}
+	for _, task := range apiclient.TasksOf(alloc) {
+		printTask(p, alloc, task, usage, o)
+	}
+	if o.verbose && alloc.Metrics != nil {
+		p.Section("Placement Metrics")
+		printPlacement(p, alloc.Metrics)
+	}
+	return output.Print(s, p)
+}
+
+// allocHead returns the fields of the allocation as a whole.
+func allocHead(ctx context.Context, c *api.Client, alloc *api.Allocation, verbose bool) output.Pairs {
+	var version any = "<unknown>"
+	if alloc.Job != nil && alloc.Job.Version != nil {
+		version = *alloc.Job.Version
+	}
+	head := output.Pairs{
+		{"ID", alloc.ID},
+		{"Eval ID", output.ShortID(alloc.EvalID, verbose)},
+		{"Name", alloc.Name},
+		{"Node ID", output.ShortID(alloc.NodeID, verbose)},
+		{"Node Name", alloc.NodeName},
+		{"Job ID", alloc.JobID},
+		{"Job Version", version},
+		{"Client Status", output.StatusCell(alloc.ClientStatus)},
+		{"Client Description", alloc.ClientDescription},
+		{"Desired Status", alloc.DesiredStatus},
+		{"Desired Description", alloc.DesiredDescription},
+		{"Created", output.When(alloc.CreateTime, verbose)},
+		{"Modified", output.When(alloc.ModifyTime, verbose)},
+	}
+	add := func(name string, value any) { head = append(head, [2]any{name, value}) }
+	if alloc.DeploymentID != "" {
+		add("Deployment ID", output.ShortID(alloc.DeploymentID, verbose))
+		if d := alloc.DeploymentStatus; d != nil && d.Canary {
+			add("Canary", true)
+		}
+		add("Deployment Health", deploymentHealth(alloc.DeploymentStatus))
+	}
+	if events := alloc.RescheduleTracker; events != nil && len(events.Events) > 0 {
+		add("Reschedule Attempts", rescheduleAttempts(alloc))
+	}
+	if alloc.FollowupEvalID != "" {
+		q := apiclient.QueryOptions(ctx, alloc.Namespace)
+		if eval, _, err := c.Evaluations().Info(alloc.FollowupEvalID, q); err == nil && time.Until(eval.WaitUntil) > 0 {
+			add("Reschedule Eligibility", output.When(eval.WaitUntil.UnixNano(), verbose))
+		}
+	}
+	if hooks := hooksOf(c, alloc); len(hooks) > 0 {
+		add("Hooks", strings.Join(hooks, ", "))
+	}
+	for _, other := range [][2]string{
+		{"Replacement Alloc ID", alloc.NextAllocation},
+		{"Previous Alloc ID", alloc.PreviousAllocation},
+		{"Preempted by Alloc ID", alloc.PreemptedByAllocation},
+	} {
+		if other[1] != "" {
+			add(other[0], output.ShortID(other[1], verbose))
+		}
+	}
+	return head
+}
+
+func deploymentHealth(d *api.AllocDeploymentStatus) string {
+	switch {
+	case d == nil || d.Healthy == nil:
+		return "unset"
+	case *d.Healthy:
+		return "healthy"
+	}
+	return "unhealthy"
+}
+
+// hooksOf returns the names of the hook plugins of an allocation that runs or is about to
+// run.
+func hooksOf(c *api.Client, alloc *api.Allocation) (names []string) {
+	if alloc.ClientStatus != api.AllocClientStatusRunning && alloc.ClientStatus != api.AllocClientStatusPending {
+		return nil
+	}
+	for _, h := range pluginstatus.ReadHooks(c, "") {
+		if slices.Contains(h.Allocs, alloc.ID) {
+			names = append(names, fmt.Sprintf("%s (%s)", h.Name, h.Health))
+		}
+	}
+	return names
+}
+
+// rescheduleAttempts returns how often an allocation was rescheduled, and the limit.
+func rescheduleAttempts(alloc *api.Allocation) string {
+	if group := apiclient.GroupOf(alloc); group != nil && group.ReschedulePolicy != nil {
+		policy := group.ReschedulePolicy
+		if policy.Attempts != nil && policy.Interval != nil && !apiclient.ValueOf(policy.Unlimited) {
+			used, allowed := alloc.RescheduleInfo(time.Now())
+			return fmt.Sprintf("%d/%d", used, allowed)
+		}
+	}
+	return fmt.Sprint(len(alloc.RescheduleTracker.Events))
+}
+
+// printAddresses shows the ports of an allocation.
+func printAddresses(p *output.Page, alloc *api.Allocation) {
+	if alloc.AllocatedResources == nil {
+		return
+	}
+	shared := alloc.AllocatedResources.Shared
+	ports, mode := shared.Ports, ""
+	dynamic := map[string]bool{}
+	for _, network := range shared.Networks {
+		if network == nil {
+			continue
+		}
+		mode = network.Mode
+		for _, port := range network.DynamicPorts {
+			dynamic[port.Label] = true
+		}
+		if len(shared.Ports) > 0 {
+			continue
+		}
+		for _, port := range slices.Concat(network.ReservedPorts, network.DynamicPorts) {
+			ports = append(ports, api.PortMapping{Label: port.Label, Value: port.Value, To: port.To, HostIP: network.IP})
+		}
+	}
+	if len(ports) == 0 {
+		return
+	}
+	title := "Allocation Addresses"
+	if mode != "" && mode != "host" {
+		title += fmt.Sprintf(" (mode = %q)", mode)
+	}
+	p.Section(title)
+	t := output.NewTable("Label", "Dynamic", "Address")
+	for _, port := range ports {
+		address := fmt.Sprintf("%s:%d", port.HostIP, port.Value)
+		if port.To > 0 {
+			address += fmt.Sprintf(" -> %d", port.To)
+		}
+		t.Row(port.Label, yesNo(dynamic[port.Label]), address)
+	}
+	p.Table(t)
+}
+
+func yesNo(yes bool) string {
+	if yes {
+		return "yes"
+	}
+	return "no"
+}
+
+// taskTable returns a table with one line per task.
+func taskTable(alloc *api.Allocation, verbose bool) *output.Table {
+	t := output.NewTable("Name", "State", "Last Event", "Time", "Lifecycle")
+	for _, task := range apiclient.TasksOf(alloc) {
+		state := apiclient.ValueOf(alloc.TaskStates[task.Name])
+		var last api.TaskEvent
+		if n := len(state.Events); n > 0 {
+			last = apiclient.ValueOf(state.Events[n-1])
+		}
+		t.Row(task.Name, output.StatusCell(taskState(state)), last.Type, output.When(last.Time, verbose), cmp.Or(apiclient.StageOf(task), "main"))
+	}
+	return t
+}
+
+// taskState returns the state of a task, "pending" if the agent has reported none yet.
+func taskState(state api.TaskState) string { return cmp.Or(state.State, "pending") }
+
+// printTask shows one task: its resources, its usage and its events.
+func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api.AllocResourceUsage, o statusOptions) {
+	state := apiclient.ValueOf(alloc.TaskStates[task.Name])
+	title := fmt.Sprintf("Task %q is %q", task.Name, taskState(state))
+	if stage := apiclient.StageOf(task); stage != "" {
+		if task.Lifecycle.Sidecar {
+			stage += " sidecar"
+		}
+		title = fmt.Sprintf("Task %q (%s) is %q", task.Name, stage, taskState(state))
+	}
+	p.Section(title)
+
+	var used *api.ResourceUsage
+	if usage != nil && usage.Tasks[task.Name] != nil {
+		used = usage.Tasks[task.Name].ResourceUsage
+	}
+	p.Line("Task Resources:")
+	t := output.NewTable("CPU", "Memory", "Disk")
+	row := taskResources(alloc, task.Name, used)
+	if addresses := taskAddresses(alloc, task.Name); addresses != "" {
+		t.Head, row = append(t.Head, "Addresses"), append(row, addresses)
+	}
+	t.Row(row...)
+	p.Table(t)
+	p.Line("")
+	if o.stats && used != nil {
+		printUsage(p, used)
+	}
+
+	p.Line("Task Events:")
+	p.Pairs(output.Pairs{
+		{"Started At", output.Timestamp(state.StartedAt)},
+		{"Finished At", output.Timestamp(state.FinishedAt)},
+		{"Total Restarts", state.Restarts},
+		{"Last Restart", output.Timestamp(state.LastRestart)},
+	})
+	p.Line("")
+	p.Line("Recent Events:")
+	if len(state.Events) == 0 {
+		p.Line("none yet")
+		return
+	}
+	t = output.NewTable("Time", "Type", "Description")
+	for _, e := range slices.Backward(state.Events) {
+		if e != nil {
+			t.Row(output.Date(e.Time), e.Type, e.DisplayMessage)
+		}
+	}
+	p.Table(t)
+}
+
+// taskResources returns the cells for the resources of a task, with its current usage if
+// that was measured.
+func taskResources(alloc *api.Allocation, name string, used *api.ResourceUsage) []any {
+	var cpu, memory, memoryMax, disk int64
+	if all := alloc.AllocatedResources; all != nil {
+		disk = all.Shared.DiskMB
+		if r := all.Tasks[name]; r != nil {
+			cpu, memory, memoryMax = r.Cpu.CpuShares, r.Memory.MemoryMB, r.Memory.MemoryMaxMB
+		}
+	} else if r := alloc.TaskResources[name]; r != nil {
+		cpu, memory, memoryMax = int64(apiclient.ValueOf(r.CPU)), int64(apiclient.ValueOf(r.MemoryMB)), int64(apiclient.ValueOf(r.MemoryMaxMB))
+		if alloc.Resources != nil {
+			disk = int64(apiclient.ValueOf(alloc.Resources.DiskMB))
+		}
+	}
+	cpuText, memoryText := fmt.Sprintf("%d MHz", cpu), output.Mebibytes(memory)
+	if used != nil && used.CpuStats != nil {
+		cpuText = fmt.Sprintf("%.0f/%s", used.CpuStats.TotalTicks, cpuText)
+	}
+	if used != nil && used.MemoryStats != nil {
+		memoryText = output.Bytes(tables.ResidentMemory(used.MemoryStats)) + "/" + memoryText
+	}
+	if memoryMax > 0 && memoryMax != memory {
+		memoryText += " (max " + output.Mebibytes(memoryMax) + ")"
+	}
+	return []any{cpuText, memoryText, output.Mebibytes(disk)}
+}
+
+// taskAddresses returns the ports of a task's own network block, a deprecated form of jobs.
+func taskAddresses(alloc *api.Allocation, name string) string {
+	if alloc.AllocatedResources == nil {
+		return ""
+	}
+	var addresses []string
+	for _, network := range apiclient.ValueOf(alloc.AllocatedResources.Tasks[name]).Networks {
+		for _, port := range slices.Concat(network.ReservedPorts, network.DynamicPorts) {
+			addresses = append(addresses, fmt.Sprintf("%s: %s:%d", port.Label, network.IP, port.Value))
+		}
+	}
+	return strings.Join(addresses, ", ")
+}
+
+// printPlacement shows how an allocation was placed on its node, or why it was not placed.
+func printPlacement(p *output.Page, m *api.AllocationMetric) {
+	p.Pairs(output.Pairs{
+		{"Nodes Evaluated", m.NodesEvaluated},
+		{"Nodes Filtered", m.NodesFiltered},
+		{"Nodes Exhausted", m.NodesExhausted},
+		{"Allocation Time", m.AllocationTime},
+		{"Failures", m.CoalescedFailures},
+	})
+	for _, line := range tables.PlacementFailureReasons(m) {
+		p.Line("* %s", line)
+	}
+	if len(m.ScoreMetaData) == 0 {
+		return
+	}
+	scorers := map[string]bool{}
+	for _, node := range m.ScoreMetaData {
+		for name := range node.Scores {
+			scorers[name] = true
+		}
+	}
+	names := slices.Sorted(maps.Keys(scorers))
+	p.Line("")
+	t := output.NewTable(append(append([]string{"Node"}, names...), "Final Score")...)
+	for _, node := range m.ScoreMetaData {
+		row := []any{node.NodeID}
+		for _, name := range names {
+			row = append(row, fmt.Sprintf("%.3g", node.Scores[name]))
+		}
+		t.Row(append(row, fmt.Sprintf("%.3g", node.NormScore))...)
+	}
+	p.Table(t)
+}

@@ -1,0 +1,70 @@
+package alloc
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/monitor"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+const stopHelp = `Stop an allocation. Its job is still wanted, so another one takes its place; to
+stop the job: nomad-lite job stop.
+
+What comes of it is watched, as after 'job run'.
+
+Exit codes: 0; 1 when there is no such allocation or a deployment failed; 2 when
+no other one could be placed.`
+
+const stopExamples = `  nomad-lite alloc stop 8ba85cef
+  nomad-lite alloc stop -detach 8ba85cef   and do not watch`
+
+type stopOptions struct {
+	client          apiclient.Flags
+	watch           monitor.Flags
+	noShutdownDelay bool
+}
+
+func newStopCommand(s *cli.Streams) *cobra.Command {
+	var o stopOptions
+	cmd := &cobra.Command{
+		Use:     "stop [flags] ALLOC",
+		Short:   "Stop an allocation, so that another takes its place",
+		Long:    stopHelp,
+		Example: stopExamples,
+		Args:    oneAlloc,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return stopAlloc(cmd.Context(), o, args[0], s)
+		},
+		ValidArgsFunction: cli.FirstArg(apiclient.Allocations.Complete(&o.client)),
+	}
+	o.client.Register(cmd)
+	o.watch.Register(cmd)
+	cmd.Flags().BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "do not wait for the shutdown_delay of the tasks")
+	return cmd
+}
+
+func stopAlloc(ctx context.Context, o stopOptions, id string, s *cli.Streams) error {
+	c, alloc, err := o.client.FindAlloc(ctx, id)
+	if err != nil {
+		return err
+	}
+	q := apiclient.QueryOptions(ctx, alloc.Namespace)
+	q.Params = map[string]string{}
+	if o.noShutdownDelay {
+		q.Params["no_shutdown_delay"] = "true"
+	}
+	if alloc.Job != nil && apiclient.ValueOf(alloc.Job.Type) == api.JobTypeBatch {
+		q.Params["reschedule"] = "true" // without it, an allocation of a batch job is not replaced
+	}
+	answer, err := c.Allocations().Stop(alloc, q)
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("stop allocation %q", output.Short(alloc.ID)), err)
+	}
+	return o.watch.Watch(ctx, s, c, alloc.Namespace, answer.EvalID)
+}

@@ -1,0 +1,29 @@
+package apiclient
+
+import (
+	"errors"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// ReadAgent returns the agent's description of itself. The Go client's own method panics on
+// an empty answer.
+func ReadAgent(c *api.Client) (*api.AgentSelf, error) {
+	var self api.AgentSelf
+	if _, err := c.Raw().Query("/v1/agent/self", &self, nil); err != nil {
+		return nil, WrapError("ask the agent about itself", err)
+	}
+	return &self, nil
+}
+
+// LocalNode returns the node id of the client's agent.
+func LocalNode(c *api.Client) (string, error) {
+	self, err := ReadAgent(c)
+	if err != nil {
+		return "", err
+	}
+	if id := self.Stats["client"]["node_id"]; id != "" {
+		return id, nil
+	}
+	return "", errors.New("the agent that was asked is not a node itself: name a node instead of -self")
+}

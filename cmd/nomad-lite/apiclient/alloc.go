@@ -1,0 +1,123 @@
+package apiclient
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+// AllocFlags select the allocation of a command: the allocation with the id, or an
+// allocation of a job.
+type AllocFlags struct {
+	Job   bool
+	Group string
+}
+
+// Register adds the flags to a command.
+func (f *AllocFlags) Register(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.Job, "job", false, "take an allocation of the job that is named instead, one that runs if there is any")
+	cmd.Flags().StringVar(&f.Group, "group", "", "with -job, take one of this `group`")
+}
+
+// Find returns the allocation that the argument names, and the agent that has it.
+func (f *AllocFlags) Find(ctx context.Context, client *Flags, name string) (*api.Client, *api.Allocation, error) {
+	if !f.Job {
+		return client.FindAlloc(ctx, name)
+	}
+	c, job, namespace, err := client.FindJob(ctx, name, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	allocs, _, err := c.Jobs().Allocations(job, false, QueryOptions(ctx, namespace))
+	if err != nil {
+		return nil, nil, WrapError(fmt.Sprintf("list allocations of job %q", job), err)
+	}
+	if f.Group != "" {
+		allocs = slices.DeleteFunc(allocs, func(a *api.AllocationListStub) bool { return a.TaskGroup != f.Group })
+	}
+	if len(allocs) == 0 {
+		return nil, nil, fmt.Errorf("job %q has no such allocation; 'nomad-lite job status %s' says why", job, job)
+	}
+	// The allocations are sorted newest first.
+	chosen := allocs[0]
+	if i := slices.IndexFunc(allocs, func(a *api.AllocationListStub) bool {
+		return a.ClientStatus == api.AllocClientStatusRunning
+	}); i >= 0 {
+		chosen = allocs[i]
+	}
+	alloc, err := readAlloc(ctx, c, chosen)
+	return c, alloc, err
+}
+
+// FindAlloc returns the only allocation with this id or id prefix, and a client of its
+// agent.
+func (f *Flags) FindAlloc(ctx context.Context, id string) (*api.Client, *api.Allocation, error) {
+	c, err := f.Client()
+	if err != nil {
+		return nil, nil, err
+	}
+	found, err := Allocations.Find(ctx, c, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	alloc, err := readAlloc(ctx, c, found)
+	return c, alloc, err
+}
+
+func readAlloc(ctx context.Context, c *api.Client, found *api.AllocationListStub) (*api.Allocation, error) {
+	alloc, _, err := c.Allocations().Info(found.ID, QueryOptions(ctx, found.Namespace))
+	if err != nil {
+		return nil, WrapError(fmt.Sprintf("read allocation %q", output.Short(found.ID)), err)
+	}
+	return alloc, nil
+}
+
+// TasksOf returns the tasks of an allocation in the order in which they start; tasks of the
+// same stage are sorted by name.
+func TasksOf(alloc *api.Allocation) []*api.Task {
+	var tasks []*api.Task
+	if group := GroupOf(alloc); group != nil {
+		tasks = slices.Clone(group.Tasks)
+	}
+	if len(tasks) == 0 { // the answer has no job
+		for _, name := range slices.Sorted(maps.Keys(alloc.TaskStates)) {
+			tasks = append(tasks, &api.Task{Name: name})
+		}
+	}
+	stages := []string{api.TaskLifecycleHookPrestart, "", api.TaskLifecycleHookPoststart, api.TaskLifecycleHookPoststop}
+	slices.SortFunc(tasks, func(a, b *api.Task) int {
+		if d := slices.Index(stages, StageOf(a)) - slices.Index(stages, StageOf(b)); d != 0 {
+			return d
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+	return tasks
+}
+
+// GroupOf returns the task group of an allocation, or nil if the answer has no job.
+func GroupOf(alloc *api.Allocation) *api.TaskGroup {
+	if alloc.Job == nil {
+		return nil
+	}
+	for _, group := range alloc.Job.TaskGroups {
+		if group != nil && group.Name != nil && *group.Name == alloc.TaskGroup {
+			return group
+		}
+	}
+	return nil
+}
+
+// StageOf returns the lifecycle hook of a task, "" for a main task.
+func StageOf(task *api.Task) string {
+	if task.Lifecycle == nil {
+		return ""
+	}
+	return task.Lifecycle.Hook
+}

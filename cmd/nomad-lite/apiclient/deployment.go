@@ -1,0 +1,11 @@
+package apiclient
+
+import "github.com/hashicorp/nomad/api"
+
+// Promote promotes the canaries of some groups, or of all.
+func Promote(a *api.Deployments, d *api.Deployment, groups []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
+	if len(groups) > 0 {
+		return a.PromoteGroups(d.ID, groups, w)
+	}
+	return a.PromoteAll(d.ID, w)
+}

@@ -1,0 +1,212 @@
+package apiclient
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+// FindJob returns the id and the namespace of the only job with this id or id prefix. A
+// filter leaves out jobs that the command does not apply to.
+func FindJob(ctx context.Context, c *api.Client, prefix, filter string) (id, namespace string, err error) {
+	prefix = strings.TrimSpace(prefix)
+	q := QueryOptions(ctx, "")
+	q.Prefix, q.Filter, q.PerPage = prefix, filter, 20
+	jobs, _, err := c.Jobs().List(q)
+	if matches := matching[filter]; matches != nil && err != nil && strings.Contains(err.Error(), "failed to create result paginator") {
+		q.Filter = ""
+		jobs, _, err = c.Jobs().List(q)
+		jobs = slices.DeleteFunc(jobs, func(j *api.JobListStub) bool { return !matches(j) })
+	}
+	if err != nil {
+		if strings.Contains(err.Error(), "Permission denied") {
+			return prefix, "", nil // a token that cannot list jobs may still give access to this one
+		}
+		return "", "", WrapError(fmt.Sprintf("look for job %q", prefix), err)
+	}
+	at := slices.IndexFunc(jobs, func(j *api.JobListStub) bool { return j.ID == prefix })
+	// The same id can be in several namespaces.
+	again := at >= 0 && slices.ContainsFunc(jobs[at+1:], func(j *api.JobListStub) bool { return j.ID == prefix })
+	switch {
+	case at >= 0 && !again:
+		return jobs[at].ID, NamespaceOf(jobs[at]), nil
+	case len(jobs) == 1:
+		return jobs[0].ID, NamespaceOf(jobs[0]), nil
+	case len(jobs) == 0 && filter == "":
+		return "", "", fmt.Errorf("there is no job whose id begins with %q\nSee the jobs: nomad-lite job status%s", prefix, Everywhere)
+	case len(jobs) == 0:
+		return "", "", fmt.Errorf("there is no such job whose id begins with %q\nSee the jobs and their types: nomad-lite job status%s", prefix, Everywhere)
+	}
+	t := output.NewTable("ID", "Namespace", "Type", "Status")
+	for _, j := range jobs {
+		t.Row(j.ID, NamespaceOf(j), JobType(j), j.Status)
+	}
+	return "", "", Ambiguous("job", prefix, t)
+}
+
+// These filters select the jobs that a command applies to.
+const (
+	OnlyParameterized = `ParentID == "" and ParameterizedJob is not nil`
+	OnlyPeriodic      = "Periodic is not nil"
+)
+
+// matching holds the same filters for older servers, which cannot parse such expressions.
+var matching = map[string]func(*api.JobListStub) bool{
+	OnlyParameterized: func(j *api.JobListStub) bool { return j.ParentID == "" && j.ParameterizedJob },
+	OnlyPeriodic:      func(j *api.JobListStub) bool { return j.Periodic },
+}
+
+// FindJob also returns the client that has found the job.
+func (f *Flags) FindJob(ctx context.Context, prefix, filter string) (c *api.Client, id, namespace string, err error) {
+	if c, err = f.Client(); err != nil {
+		return nil, "", "", err
+	}
+	id, namespace, err = FindJob(ctx, c, prefix, filter)
+	return c, id, namespace, err
+}
+
+// Everywhere is the flag that shows all namespaces.
+const Everywhere = " -namespace '*'"
+
+// NamespaceOf returns the namespace of a listed job. Older agents report it only in the
+// summary.
+func NamespaceOf(j *api.JobListStub) string {
+	if j.Namespace == "" && j.JobSummary != nil {
+		return j.JobSummary.Namespace
+	}
+	return j.Namespace
+}
+
+// JobType returns the type of a listed job, with the suffix /periodic or /parameterized.
+func JobType(j *api.JobListStub) string {
+	kind := j.Type
+	if j.Periodic {
+		kind += "/periodic"
+	}
+	if j.ParameterizedJob {
+		kind += "/parameterized"
+	}
+	return kind
+}
+
+// Ambiguous returns the error for a prefix of several ids, which the table lists.
+func Ambiguous(noun, prefix string, t *output.Table) error {
+	p := new(output.Page)
+	p.Table(t)
+	return fmt.Errorf("%q is the beginning of several ids: which %s is meant?\n\n%s", prefix, noun, strings.TrimRight(p.Text.String(), "\n"))
+}
+
+// Resource describes one kind of object with an id.
+type Resource[T any] struct {
+	noun string
+	path string // path of the list; see DESIGN.md for why it is no method of api.Client
+	id   func(T) string
+	// head and row are the columns that distinguish objects, beside the id.
+	head []string
+	row  func(T) []any
+}
+
+// Allocations looks up allocations.
+var Allocations = Resource[*api.AllocationListStub]{
+	noun: "allocation",
+	path: "/v1/allocations",
+	id:   func(a *api.AllocationListStub) string { return a.ID },
+	head: []string{"Name", "Version", "Desired", "Status", "Created"},
+	row: func(a *api.AllocationListStub) []any {
+		return []any{a.Name, a.JobVersion, a.DesiredStatus, a.ClientStatus, output.When(a.CreateTime, false)}
+	},
+}
+
+// Evaluations looks up evaluations.
+var Evaluations = Resource[*api.Evaluation]{
+	noun: "evaluation",
+	path: "/v1/evaluations",
+	id:   func(e *api.Evaluation) string { return e.ID },
+	head: []string{"Job", "Triggered By", "Status"},
+	row:  func(e *api.Evaluation) []any { return []any{e.JobID, e.TriggeredBy, e.Status} },
+}
+
+// Deployments looks up deployments.
+var Deployments = Resource[*api.Deployment]{
+	noun: "deployment",
+	path: "/v1/deployments",
+	id:   func(d *api.Deployment) string { return d.ID },
+	head: []string{"Job", "Version", "Status"},
+	row:  func(d *api.Deployment) []any { return []any{d.JobID, d.JobVersion, d.Status} },
+}
+
+// Nodes looks up nodes.
+var Nodes = Resource[*api.NodeListStub]{
+	noun: "node",
+	path: "/v1/nodes",
+	id:   func(n *api.NodeListStub) string { return n.ID },
+	head: []string{"Name", "Datacenter", "Eligibility", "Status"},
+	row:  func(n *api.NodeListStub) []any { return []any{n.Name, n.Datacenter, n.SchedulingEligibility, n.Status} },
+}
+
+// Find returns the only object with this id or id prefix.
+func (k *Resource[T]) Find(ctx context.Context, c *api.Client, prefix string) (T, error) {
+	var nothing T
+	digits := hexDigits(prefix)
+	if len(digits) < 2 {
+		return nothing, fmt.Errorf("%q is too short: give at least two characters of the id of the %s", prefix, k.noun)
+	}
+	all, err := k.withPrefix(ctx, c, digits)
+	if err != nil {
+		return nothing, WrapError(fmt.Sprintf("look for %s %q", k.noun, prefix), err)
+	}
+	switch len(all) {
+	case 0:
+		return nothing, fmt.Errorf("there is no %s whose id begins with %q\nIn another namespace? Add%s", k.noun, prefix, Everywhere)
+	case 1:
+		return all[0], nil
+	}
+	t := output.NewTable(append([]string{"ID"}, k.head...)...)
+	for _, one := range all {
+		t.Row(append([]any{k.id(one)}, k.row(one)...)...)
+	}
+	return nothing, Ambiguous(k.noun, prefix, t)
+}
+
+// withPrefix returns the objects whose id has this prefix of hexadecimal digits.
+func (k *Resource[T]) withPrefix(ctx context.Context, c *api.Client, digits string) ([]T, error) {
+	q := QueryOptions(ctx, "")
+	q.Prefix = digits[:len(digits)&^1] // servers reject half a byte
+	var all []T
+	if _, err := c.Raw().Query(k.path, &all, q); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(all, func(one T) bool { return !strings.HasPrefix(hexDigits(k.id(one)), digits) }), nil
+}
+
+// Complete suggests ids.
+func (k *Resource[T]) Complete(f *Flags) cli.Completer {
+	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		return f.Suggest(cmd.Context(), func(ctx context.Context, c *api.Client) ([]string, error) { return k.suggest(ctx, c, begun) })
+	}
+}
+
+func (k *Resource[T]) suggest(ctx context.Context, c *api.Client, begun string) (ids []string, err error) {
+	all, err := k.withPrefix(ctx, c, hexDigits(begun))
+	for _, one := range all {
+		about := fmt.Sprintln(k.row(one)...)
+		ids = append(ids, cobra.CompletionWithDesc(k.id(one), strings.TrimSpace(about)))
+	}
+	return ids, err
+}
+
+func hexDigits(id string) string {
+	return strings.ToLower(strings.ReplaceAll(strings.TrimSpace(id), "-", ""))
+}
+
+// OneJob checks the arguments of a command that takes one job.
+func OneJob(cmd *cobra.Command, args []string) error {
+	return cli.ArgCount(1, 1, "one argument: the id of a job, or its beginning")(cmd, args)
+}

@@ -1,0 +1,35 @@
+package apiclient
+
+import "github.com/hashicorp/nomad/api"
+
+// ValueOf returns the value that a pointer of the API points to, or the zero value for nil.
+func ValueOf[T any](p *T) T {
+	var zero T
+	if p == nil {
+		return zero
+	}
+	return *p
+}
+
+// EachTask calls do for each task of a job, which can be invalid.
+func EachTask(job *api.Job, do func(*api.TaskGroup, *api.Task)) {
+	for _, group := range job.TaskGroups {
+		if group == nil {
+			continue
+		}
+		for _, task := range group.Tasks {
+			if task != nil {
+				do(group, task)
+			}
+		}
+	}
+}
+
+// Instances returns the number of allocations that a job asks for.
+func Instances(job *api.Job) int {
+	n := 0
+	for _, g := range job.TaskGroups {
+		n += ValueOf(ValueOf(g).Count)
+	}
+	return n
+}

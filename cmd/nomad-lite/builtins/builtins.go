@@ -1,0 +1,59 @@
+package builtins
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nomad-lite/nomad-lite/builtin/artifact"
+	"github.com/nomad-lite/nomad-lite/builtin/mock"
+	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
+	"github.com/nomad-lite/nomad-lite/builtin/script"
+	"github.com/nomad-lite/nomad-lite/builtin/template"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// All are the builtin drivers and hooks. Each runs in a process of its own, like
+// third-party plugins: this binary, started again with `plugin serve NAME`.
+var All = map[string]struct {
+	Kind  base.Type
+	serve func()
+}{
+	artifact.Name: {base.TypeHook, func() { artifact.Confine(); sdk.Serve(&artifact.Hook{Args: []string{ArtifactDownload}}) }},
+	mock.Name:     {base.TypeDriver, func() { sdk.Serve(&mock.Driver{}) }},
+	rawexec.Name:  {base.TypeDriver, func() { sdk.Serve(&rawexec.Driver{}) }},
+	script.Name:   {base.TypeHook, func() { sdk.Serve(&script.Hook{OwnProcess: true}) }},
+	template.Name: {base.TypeHook, func() { template.Confine(); sdk.Serve(&template.Hook{}) }},
+}
+
+// DevConfig is the configuration of builtins for users who let jobs run commands without
+// isolation.
+var DevConfig = map[string]map[string]any{
+	rawexec.Name: {"enabled": true},
+	script.Name:  {"commands": true},
+}
+
+// Serve serves a builtin as a plugin process. Started by a person, it prints that it
+// is a plugin.
+func Serve(name string) error {
+	builtin, ok := All[name]
+	if !ok {
+		names := slices.Sorted(maps.Keys(All))
+		return fmt.Errorf("plugin serve: there is no builtin plugin %q, only %s", name, strings.Join(names, ", "))
+	}
+	builtin.serve()
+	return nil
+}
+
+// Names returns the names of all builtins, sorted.
+func Names() []string { return slices.Sorted(maps.Keys(All)) }
+
+// Drivers returns the names of the builtin drivers, sorted.
+func Drivers() []string {
+	return slices.DeleteFunc(Names(), func(name string) bool { return All[name].Kind != base.TypeDriver })
+}
+
+// ArtifactDownload is the name of the process that makes one download, confined.
+const ArtifactDownload = "artifact-download"

@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// Group returns a command that only has subcommands.
+func Group(use, short string, children ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return UnknownCommand(cmd, args[0])
+		},
+	}
+	cmd.AddCommand(children...)
+	return cmd
+}
+
+// UnknownCommand returns the error for a command that does not exist, with a suggestion.
+func UnknownCommand(cmd *cobra.Command, name string) error {
+	text := fmt.Sprintf("%s: there is no command %q", cmd.CommandPath(), name)
+	cmd.SuggestionsMinimumDistance = 2
+	if info, err := os.Stat(name); err == nil && !info.IsDir() {
+		text += fmt.Sprintf("; to run a job file: %s run %s", cmd.Root().Name(), name)
+	} else if near := suggestions(cmd, name); len(near) > 0 {
+		text += fmt.Sprintf("; did you mean %q?", near[0])
+	}
+	return fmt.Errorf("%s\nRun '%s --help' for the commands that there are", text, cmd.CommandPath())
+}
+
+// suggestions returns commands with a similar name, and commands with the same name below
+// another command.
+func suggestions(cmd *cobra.Command, name string) []string {
+	near := cmd.SuggestionsFor(name)
+	for _, child := range cmd.Commands() {
+		for _, c := range child.Commands() {
+			if c.Name() == name {
+				near = append(near, child.Name()+" "+name)
+			}
+		}
+	}
+	return near
+}
+
+// FlagError names the command that does not take the flag. For a command that does not
+// exist, it reports that instead.
+func FlagError(cmd *cobra.Command, err error) error {
+	if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 {
+		return UnknownCommand(cmd, args[0])
+	}
+	return UsageError(cmd, err)
+}
+
+// UsageError is the error of an invalid command line.
+func UsageError(cmd *cobra.Command, err error) error {
+	return fmt.Errorf("%s: %w\nRun '%s --help' for its flags and arguments", cmd.CommandPath(), err, cmd.CommandPath())
+}
+
+// ArgCount checks the number of arguments. A negative most means no limit.
+func ArgCount(least, most int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) >= least && (most < 0 || len(args) <= most) {
+			return nil
+		}
+		return wrongArguments(cmd, args, what)
+	}
+}
+
+// NoArgs rejects arguments.
+func NoArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return wrongArguments(cmd, args, "no arguments")
+}
+
+func wrongArguments(cmd *cobra.Command, args []string, what string) error {
+	if len(args) == 0 {
+		return UsageError(cmd, fmt.Errorf("takes %s", what))
+	}
+	return UsageError(cmd, fmt.Errorf("takes %s, and not %q", what, args))
+}
+
+// HideDefaults removes defaults that stand for no number from the help text.
+func HideDefaults(cmd *cobra.Command, flags ...string) {
+	for _, name := range flags {
+		cmd.Flags().Lookup(name).DefValue = "0"
+	}
+}
+
+// RunsProgramAnnotation marks a command whose arguments after the first are the command line
+// of a program: a flag there is the program's.
+const RunsProgramAnnotation = "runs a program"
+
+// RunProgram marks a command with RunsProgramAnnotation.
+func RunProgram(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().SetInterspersed(false)
+	cmd.Annotations = map[string]string{RunsProgramAnnotation: "yes"}
+	return cmd
+}

@@ -1,0 +1,27 @@
+package cli
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// UntilInterrupted returns a context that ends when the user interrupts the command. A
+// command that followed an output has then succeeded.
+func UntilInterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, EndSignals()...)
+}
+
+// EndSignals returns the signals that end a command. Signals that were ignored at its start, as
+// under nohup, stay ignored.
+func EndSignals() []os.Signal {
+	all := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}
+	return slices.DeleteFunc(all, signal.Ignored)
+}
+
+// DuplicateSignalWindow is the time in which one signal can arrive twice: timeout(1) sends it to a process
+// and to its group, and a shell passes on the SIGHUP of its terminal.
+const DuplicateSignalWindow = 100 * time.Millisecond

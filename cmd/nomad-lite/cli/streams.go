@@ -1,0 +1,28 @@
+package cli
+
+import (
+	"io"
+	"os"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+)
+
+// Streams are the standard streams of a command: data goes to Out, all other text to Err.
+type Streams struct {
+	In  io.Reader
+	Out io.Writer
+	Err io.Writer
+
+	NoColour, ForceColour bool
+}
+
+// Colours reports whether output to w can have colours.
+func (s *Streams) Colours(w io.Writer) bool {
+	switch {
+	case s.NoColour || os.Getenv("NO_COLOR") != "" || os.Getenv("NOMAD_CLI_NO_COLOR") != "":
+		return false
+	case s.ForceColour || os.Getenv("NOMAD_CLI_FORCE_COLOR") != "":
+		return true
+	}
+	return terminal.SupportsCursor(w)
+}

@@ -1,0 +1,2 @@
+// Package deployment has the commands below "nomad-lite deployment".
+package deployment

@@ -1,0 +1,55 @@
+package deployment
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+)
+
+type listOptions struct {
+	client  apiclient.Flags
+	format  output.FormatFlags
+	page    apiclient.PageFlags
+	verbose bool
+}
+
+func newListCommand(s *cli.Streams) *cobra.Command {
+	var o listOptions
+	cmd := &cobra.Command{
+		Use:   "list [flags]",
+		Short: "List deployments",
+		Long:  `List the deployments of all jobs, the newest first.`,
+		Example: `  nomad-lite deployment list
+  nomad-lite deployment list -filter 'Status == "running"'`,
+		Args:              cli.ArgCount(0, 0, "no arguments"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return listDeployments(cmd.Context(), o, s)
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	o.page.Register(cmd)
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
+	return cmd
+}
+
+func listDeployments(ctx context.Context, o listOptions, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	all, meta, err := c.Deployments().List(o.page.QueryOptions(ctx))
+	if err != nil {
+		return apiclient.WrapError("list deployments", err)
+	}
+	return o.format.Show(s, all, func(p *output.Page) {
+		tables.PrintDeployments(p, all, o.verbose)
+		p.MorePages(meta)
+	})
+}

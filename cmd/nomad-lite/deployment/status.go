@@ -1,0 +1,69 @@
+package deployment
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/monitor"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+type statusOptions struct {
+	client  apiclient.Flags
+	format  output.FormatFlags
+	monitor bool
+	verbose bool
+}
+
+func newStatusCommand(s *cli.Streams) *cobra.Command {
+	var o statusOptions
+	cmd := &cobra.Command{
+		Use:   "status [flags] [DEPLOYMENT]",
+		Short: "Show one deployment, and how far it is",
+		Long: `Show one deployment, and how far it is; without an id, list all of them.
+
+With -monitor it is watched until it ends; the exit code is then 0 if it
+succeeded, else 1.`,
+		Example: `  nomad-lite deployment status 8fd7b6dd
+  nomad-lite deployment status -monitor 8fd7b6dd`,
+		Args:              cli.ArgCount(0, 1, "at most one argument: the id of a deployment, or its beginning"),
+		ValidArgsFunction: cli.FirstArg(apiclient.Deployments.Complete(&o.client)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return listDeployments(cmd.Context(), listOptions{client: o.client, format: o.format, verbose: o.verbose}, s)
+			}
+			return showDeployment(cmd.Context(), o, args[0], s)
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	cmd.Flags().BoolVar(&o.monitor, "monitor", false, "watch until it ends")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids, and the allocations")
+	return cmd
+}
+
+func showDeployment(ctx context.Context, o statusOptions, prefix string, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	d, err := apiclient.Deployments.Find(ctx, c, prefix)
+	if err != nil {
+		return err
+	}
+	if o.format.IsSet() {
+		return o.format.Print(s, d)
+	}
+	m := monitor.New(s, c, d.Namespace, o.verbose)
+	if o.monitor {
+		return m.Deployment(ctx, d.ID)
+	}
+	p := output.NewPage(s)
+	if err := m.State(ctx, p, d); err != nil {
+		return err
+	}
+	return output.Print(s, p)
+}

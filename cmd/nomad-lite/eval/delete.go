@@ -1,0 +1,90 @@
+package eval
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+type deleteOptions struct {
+	client apiclient.Flags
+	filter string
+	yes    bool
+}
+
+func newDeleteCommand(s *cli.Streams) *cobra.Command {
+	var o deleteOptions
+	cmd := &cobra.Command{
+		Use:   "delete [flags] [EVALUATION]",
+		Short: "Delete evaluations of a cluster whose scheduler is overwhelmed",
+		Long: `Delete one evaluation, or all that a filter is true of.
+
+This is for a Nomad cluster whose scheduler is overwhelmed: it must have been
+paused first, with 'nomad operator scheduler set-config -pause-eval-broker true'.
+An agent of nomad-lite forgets old evaluations by itself; 'nomad-lite system gc'
+makes it do so now.`,
+		Example: `  nomad-lite eval delete 2ae0e6a5
+  nomad-lite eval delete -yes -filter 'Status == "pending" and JobID == "web"'`,
+		Args:              cli.ArgCount(0, 1, "the id of an evaluation, or -filter"),
+		ValidArgsFunction: cli.FirstArg(apiclient.Evaluations.Complete(&o.client)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if (len(args) == 1) == (o.filter != "") {
+				return cli.UsageError(cmd, errors.New("takes either the id of an evaluation, or -filter"))
+			}
+			return deleteEvals(cmd.Context(), o, args, s)
+		},
+	}
+	o.client.Register(cmd)
+	cmd.Flags().StringVar(&o.filter, "filter", "", "delete what this `expression` is true of")
+	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask")
+	return cmd
+}
+
+func deleteEvals(ctx context.Context, o deleteOptions, args []string, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	config, _, err := c.Operator().SchedulerGetConfiguration(apiclient.QueryOptions(ctx, ""))
+	if err != nil {
+		return apiclient.WrapError("read the configuration of the scheduler", err)
+	}
+	if config.SchedulerConfig == nil || !config.SchedulerConfig.PauseEvalBroker {
+		return errors.New("delete evaluations: the scheduler is not paused, so they might be at work\nPause it first: nomad operator scheduler set-config -pause-eval-broker true")
+	}
+	if o.filter == "" {
+		eval, err := apiclient.Evaluations.Find(ctx, c, args[0])
+		if err != nil {
+			return err
+		}
+		if _, err := c.Evaluations().Delete([]string{eval.ID}, apiclient.WriteOptions(ctx, eval.Namespace)); err != nil {
+			return apiclient.WrapError(fmt.Sprintf("delete evaluation %q", eval.ID), err)
+		}
+		_, err = fmt.Fprintln(s.Out, "Successfully deleted 1 evaluation")
+		return err
+	}
+	q := apiclient.QueryOptions(ctx, "")
+	q.Filter = o.filter
+	count, _, err := c.Evaluations().Count(q)
+	if err != nil {
+		return apiclient.WrapError("count evaluations", err)
+	}
+	if !o.yes {
+		if err := s.Confirm(fmt.Sprintf("Delete %s?", output.Counted(count.Count, "evaluation"))); err != nil {
+			return err
+		}
+	}
+	out, _, err := c.Evaluations().DeleteOpts(&api.EvalDeleteRequest{Filter: o.filter}, apiclient.WriteOptions(ctx, ""))
+	if err != nil {
+		return apiclient.WrapError("delete evaluations", err)
+	}
+	_, err = fmt.Fprintf(s.Out, "Successfully deleted %s\n", output.Counted(out.Count, "evaluation"))
+	return err
+}

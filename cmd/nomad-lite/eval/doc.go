@@ -1,0 +1,2 @@
+// Package eval has the commands below "nomad-lite eval".
+package eval

@@ -1,0 +1,16 @@
+package eval
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+)
+
+// NewCommand returns the command "eval" with its subcommands.
+func NewCommand(s *cli.Streams) *cobra.Command {
+	return cli.Group("eval", "See what the scheduler has decided, and why",
+		newListCommand(s),
+		newStatusCommand(s),
+		newDeleteCommand(s),
+	)
+}

@@ -1,0 +1,72 @@
+package eval
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+)
+
+type listOptions struct {
+	client  apiclient.Flags
+	format  output.FormatFlags
+	page    apiclient.PageFlags
+	job     string
+	status  string
+	verbose bool
+}
+
+func newListCommand(s *cli.Streams) *cobra.Command {
+	var o listOptions
+	cmd := &cobra.Command{
+		Use:   "list [flags]",
+		Short: "List evaluations",
+		Long:  `List the evaluations that the scheduler has made, the newest first.`,
+		Example: `  nomad-lite eval list -job web
+  nomad-lite eval list -status blocked`,
+		Args:              cli.ArgCount(0, 0, "no arguments"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return listEvals(cmd.Context(), o, s)
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	o.page.Register(cmd)
+	cmd.Flags().StringVar(&o.job, "job", "", "list only those of the job with this `id`")
+	cmd.Flags().StringVar(&o.status, "status", "", "list only those with this `status`: pending, complete, failed, blocked or canceled")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
+	_ = cmd.RegisterFlagCompletionFunc("job", o.client.CompleteJobs(""))
+	_ = cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions([]string{"pending", "complete", "failed", "blocked", "canceled"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func listEvals(ctx context.Context, o listOptions, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	q := o.page.QueryOptions(ctx)
+	q.Params = map[string]string{}
+	for name, wanted := range map[string]string{"job": o.job, "status": o.status} {
+		if wanted != "" {
+			q.Params[name] = wanted
+		}
+	}
+	evals, meta, err := c.Evaluations().List(q)
+	if err != nil {
+		return apiclient.WrapError("list evaluations", err)
+	}
+	return o.format.Show(s, evals, func(p *output.Page) {
+		t := output.NewTable("ID", "Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status", "Placement Failures")
+		for _, e := range evals {
+			t.Row(output.ShortID(e.ID, o.verbose), e.Priority, e.TriggeredBy, e.JobID, e.Namespace, output.ShortID(e.NodeID, o.verbose), output.StatusCell(e.Status), tables.PlacementFailureCell(e))
+		}
+		p.TableOr(t, "No evaluations found")
+		p.MorePages(meta)
+	})
+}

@@ -1,0 +1,143 @@
+package eval
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/monitor"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+)
+
+type statusOptions struct {
+	client  apiclient.Flags
+	format  output.FormatFlags
+	monitor bool
+	verbose bool
+}
+
+func newStatusCommand(s *cli.Streams) *cobra.Command {
+	var o statusOptions
+	cmd := &cobra.Command{
+		Use:   "status [flags] EVALUATION",
+		Short: "Show one evaluation: what was decided, and what could not be placed",
+		Long: `Show one evaluation: why the scheduler looked at a job, what it decided, and
+what it could not place.
+
+With -monitor it is watched until it is settled, with the deployment that it has
+begun. Exit codes then: 0 all is well, 1 the deployment failed, 2 not all could
+be placed.`,
+		Example: `  nomad-lite eval status 2ae0e6a5
+  nomad-lite eval status -monitor 2ae0e6a5`,
+		Args:              cli.ArgCount(1, 1, "one argument: the id of an evaluation, or its beginning"),
+		ValidArgsFunction: cli.FirstArg(apiclient.Evaluations.Complete(&o.client)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return showEval(cmd.Context(), o, args[0], s)
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	cmd.Flags().BoolVar(&o.monitor, "monitor", false, "watch until it is settled")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids and times")
+	return cmd
+}
+
+func showEval(ctx context.Context, o statusOptions, prefix string, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	stub, err := apiclient.Evaluations.Find(ctx, c, prefix)
+	if err != nil {
+		return err
+	}
+	if o.monitor {
+		return monitor.New(s, c, stub.Namespace, o.verbose).Evaluation(ctx, stub.ID)
+	}
+	q := apiclient.QueryOptions(ctx, stub.Namespace)
+	q.Params = map[string]string{"related": "true"}
+	eval, _, err := c.Evaluations().Info(stub.ID, q)
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("read evaluation %q", stub.ID), err)
+	}
+	if o.format.IsSet() {
+		return o.format.Print(s, eval)
+	}
+	allocs, _, err := c.Evaluations().Allocations(stub.ID, apiclient.QueryOptions(ctx, stub.Namespace))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("read allocations of evaluation %q", stub.ID), err)
+	}
+	p := output.NewPage(s)
+	printEvaluation(p, eval, allocs, o.verbose)
+	return output.Print(s, p)
+}
+
+// printEvaluation adds one evaluation and its results.
+func printEvaluation(p *output.Page, e *api.Evaluation, allocs []*api.AllocationListStub, verbose bool) {
+	all := output.Pairs{
+		{"ID", output.ShortID(e.ID, verbose)},
+		{"Create Time", output.When(e.CreateTime, verbose)},
+		{"Modify Time", output.When(e.ModifyTime, verbose)},
+		{"Status", output.StatusCell(e.Status)},
+		{"Status Description", e.StatusDescription},
+		{"Type", e.Type},
+		{"TriggeredBy", e.TriggeredBy},
+		{"Job ID", e.JobID},
+		{"Namespace", e.Namespace},
+		{"Priority", e.Priority},
+		{"Placement Failures", tables.PlacementFailureCell(e)},
+	}
+	for _, part := range [][2]string{
+		{"Node ID", e.NodeID}, {"Deployment ID", e.DeploymentID}, {"Previous Eval", e.PreviousEval}, {"Next Eval", e.NextEval}, {"Blocked Eval", e.BlockedEval},
+	} {
+		if part[1] != "" {
+			all = append(all, [2]any{part[0], output.ShortID(part[1], verbose)})
+		}
+	}
+	if !e.WaitUntil.IsZero() {
+		all = append(all, [2]any{"Wait Until", e.WaitUntil.Local().Format(time.RFC3339)})
+	}
+	p.Pairs(all)
+	printAnnotations(p, e.PlanAnnotations)
+	if len(e.FailedTGAllocs) > 0 {
+		p.Section("Failed Placements")
+		tables.PrintPlacementFailures(p, "", e.FailedTGAllocs)
+		if e.BlockedEval != "" {
+			p.Line("")
+			p.Line("Evaluation %q waits for room for the rest", output.ShortID(e.BlockedEval, verbose))
+		}
+	}
+	if len(e.RelatedEvals) > 0 {
+		p.Section("Related Evaluations")
+		t := output.NewTable("ID", "Priority", "Triggered By", "Node ID", "Status", "Description")
+		for _, r := range e.RelatedEvals {
+			t.Row(output.ShortID(r.ID, verbose), r.Priority, r.TriggeredBy, output.ShortID(r.NodeID, verbose), output.StatusCell(r.Status), r.StatusDescription)
+		}
+		p.Table(t)
+	}
+	p.Section("Placed Allocations")
+	tables.PrintAllocations(p, allocs, verbose)
+}
+
+// printAnnotations adds the scheduler's planned changes for each group.
+func printAnnotations(p *output.Page, a *api.PlanAnnotations) {
+	if a == nil || len(a.DesiredTGUpdates) == 0 {
+		return
+	}
+	p.Section("Plan Annotations")
+	t := output.NewTable("Task Group", "Ignore", "Place", "Stop", "Migrate", "InPlace", "Destructive", "Canary")
+	for _, name := range slices.Sorted(maps.Keys(a.DesiredTGUpdates)) {
+		if u := a.DesiredTGUpdates[name]; u != nil {
+			t.Row(name, u.Ignore, u.Place, u.Stop, u.Migrate, u.InPlaceUpdate, u.DestructiveUpdate, u.Canary)
+		}
+	}
+	p.Table(t)
+}

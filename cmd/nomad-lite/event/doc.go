@@ -1,0 +1,2 @@
+// Package event has the commands below "nomad-lite event".
+package event

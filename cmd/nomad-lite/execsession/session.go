@@ -1,0 +1,160 @@
+package execsession
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/streaming"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+)
+
+// Flags select what a command that runs in a task reads and writes here. They are
+// Nomad's flags.
+type Flags struct {
+	stdin  bool
+	TTY    bool
+	both   bool
+	escape string
+}
+
+// Register adds the flags to a command.
+func (f *Flags) Register(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP(&f.stdin, "stdin", "i", true, "pass standard input to the command")
+	cmd.Flags().BoolVarP(&f.TTY, "tty", "t", false, "give the command a terminal; the default if you have one")
+	cmd.Flags().BoolVar(&f.both, "it", false, "the same as -i -t")
+	cmd.Flags().StringVarP(&f.escape, "escape", "e", "~", "`character` that begins an escape at the begin of a line, or none")
+}
+
+// Run connects the streams to a command that runs elsewhere, and returns its exit code.
+func (f *Flags) Run(ctx context.Context, s *cli.Streams, what string, exec func(context.Context, Session) (int, error)) error {
+	session := Session{Stdin: s.In, Stdout: s.Out, Stderr: s.Err}
+	if !f.stdin {
+		session.Stdin = noInput{}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if f.TTY {
+		restore, err := session.terminal(ctx, s, f.escape, cancel)
+		if err != nil {
+			return err
+		}
+		defer restore()
+	}
+	// On a terminal Ctrl-C is an ordinary byte; these signals come from other processes.
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, cli.EndSignals()...)
+	defer signal.Stop(signals)
+	go func() { // this goroutine ends with cancel
+		select {
+		case sig := <-signals:
+			cancel(interrupted{sig.(syscall.Signal)})
+		case <-ctx.Done():
+		}
+	}()
+	code, err := exec(ctx, session)
+	var stopped interrupted
+	switch {
+	case errors.As(context.Cause(ctx), &stopped):
+		return &cli.ExitError{Code: 128 + int(stopped.signal)}
+	case errors.Is(context.Cause(ctx), errLeft):
+		return &cli.ExitError{Code: 1, Err: errLeft}
+	case err != nil:
+		return apiclient.WrapError(what, streaming.DescribeError(err))
+	case code != 0:
+		return &cli.ExitError{Code: code}
+	}
+	return nil
+}
+
+// interrupted is the cause of a session that a signal ended before the command.
+type interrupted struct{ signal syscall.Signal }
+
+func (i interrupted) Error() string { return i.signal.String() }
+
+// errLeft is the cause of a session that the user has left with the escape.
+var errLeft = errors.New("session left; the command has been ended")
+
+// noInput is a standard input at its end.
+type noInput struct{}
+
+func (noInput) Read([]byte) (int, error) { return 0, io.EOF }
+
+// Session is the input, the output and the terminal size of a command that runs
+// elsewhere.
+type Session struct {
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+	Sizes  <-chan api.TerminalSize
+}
+
+// Settle sets the flags that the user has not given.
+func (f *Flags) Settle(cmd *cobra.Command, s *cli.Streams) error {
+	if f.both {
+		f.stdin, f.TTY = true, true
+	} else if !cmd.Flags().Changed("tty") {
+		f.TTY = f.stdin && terminal.IsTerminal(s.In) && terminal.IsTerminal(s.Out)
+	}
+	switch {
+	case f.TTY && !f.stdin:
+		return cli.UsageError(cmd, errors.New("-t needs -i: a terminal is for typing"))
+	case f.escape != "none" && len(f.escape) > 1:
+		return cli.UsageError(cmd, errors.New("-e takes one character, or none"))
+	}
+	return nil
+}
+
+// terminal puts the terminal into raw mode and passes all keys to the command. It sends the
+// terminal's size to the command until ctx ends. The returned function restores the
+// terminal.
+func (e *Session) terminal(ctx context.Context, s *cli.Streams, escape string, leave context.CancelCauseFunc) (func(), error) {
+	in, ok := s.In.(*os.File)
+	restore := func() {}
+	if ok && term.IsTerminal(int(in.Fd())) {
+		before, err := term.MakeRaw(int(in.Fd()))
+		if err != nil {
+			return nil, fmt.Errorf("prepare the terminal: %w", err)
+		}
+		restore = func() { _ = term.Restore(int(in.Fd()), before) } // the terminal can be closed by now
+		if escape != "none" && escape != "" {
+			e.Stdin = &escapeReader{r: s.In, char: escape[0], atStart: true, leave: func() { leave(errLeft) }}
+		}
+	}
+	out, ok := s.Out.(*os.File)
+	if !ok || !term.IsTerminal(int(out.Fd())) {
+		return restore, nil
+	}
+	changes := make(chan os.Signal, 1)
+	signal.Notify(changes, syscall.SIGWINCH)
+	sizes := make(chan api.TerminalSize)
+	e.Sizes = sizes
+	go func() { // this goroutine ends with ctx
+		defer signal.Stop(changes)
+		for {
+			if width, height, err := term.GetSize(int(out.Fd())); err == nil {
+				select {
+				case sizes <- api.TerminalSize{Width: width, Height: height}:
+				case <-ctx.Done():
+					return
+				}
+			}
+			select {
+			case <-changes:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return restore, nil
+}

@@ -1,0 +1,2 @@
+// Package format has the command "nomad-lite fmt", which formats HCL files.
+package format

@@ -1,0 +1,198 @@
+package format
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
+)
+
+// fmtFlags are Nomad's flags.
+type fmtFlags struct {
+	check     bool
+	list      bool
+	write     bool
+	recursive bool
+}
+
+// NewCommand returns the command "fmt".
+func NewCommand(s *cli.Streams) *cobra.Command {
+	var flags fmtFlags
+	cmd := &cobra.Command{
+		Use:   "fmt [flags] [PATH...]",
+		Short: "Lay job files out in the canonical style",
+		Long: `Lay job files out in the canonical style.
+
+Each PATH is a file whose name ends in .nomad or .hcl, a directory with such
+files, or - for standard input, which is written to standard output. Without a
+PATH the working directory is taken.
+
+Exit codes: 0, or 1 when a file cannot be read or parsed, or when -check finds
+one that is not in the canonical style.`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, args []string) error {
+			f := &formatter{Streams: s, flags: flags}
+			return f.run(args)
+		},
+	}
+	cmd.Flags().BoolVar(&flags.check, "check", false, "change nothing: exit with 1 when a file is not in the canonical style")
+	cmd.Flags().BoolVar(&flags.list, "list", true, "print the names of the files that are not in the canonical style")
+	cmd.Flags().BoolVar(&flags.write, "write", true, "write the result back into the files")
+	cmd.Flags().BoolVar(&flags.recursive, "recursive", false, "take the files in subdirectories too")
+	return cmd
+}
+
+// formatter formats files one after the other. After an invalid file it continues with the
+// others.
+type formatter struct {
+	*cli.Streams
+	flags   fmtFlags
+	changed bool
+	failed  bool
+}
+
+func (f *formatter) run(args []string) error {
+	if len(args) == 0 {
+		args = []string{"."}
+	}
+	if len(args) == 1 && args[0] == "-" {
+		return f.stdin()
+	}
+	for _, arg := range args {
+		if err := f.path(arg); err != nil {
+			f.failed = true
+			fmt.Fprintln(f.Err, err)
+		}
+	}
+	if f.failed || f.flags.check && f.changed {
+		return &cli.ExitError{Code: 1}
+	}
+	return nil
+}
+
+func (f *formatter) stdin() error {
+	text, err := io.ReadAll(io.LimitReader(f.In, jobspec.MaxText+1))
+	if err != nil {
+		return fmt.Errorf("read standard input: %w", err)
+	}
+	formatted, err := f.format(text, "stdin")
+	if err != nil {
+		return err
+	}
+	if !f.flags.check {
+		_, err = f.Out.Write(formatted)
+		return err
+	}
+	if !bytes.Equal(text, formatted) {
+		return &cli.ExitError{Code: 1}
+	}
+	return nil
+}
+
+// format formats a text. The diagnostics of an invalid text go to standard error.
+func (f *formatter) format(text []byte, name string) ([]byte, error) {
+	formatted, diags := jobspec.Format(text, name)
+	if err := jobspec.WriteDiagnostics(f.Err, diags, map[string][]byte{name: text}); err != nil {
+		return nil, err
+	}
+	if diags.HasErrors() {
+		return nil, &cli.ExitError{Code: 1}
+	}
+	return formatted, nil
+}
+
+//lint:ignore ST1005 Nomad's text
+var errNotHCL = errors.New("Only .nomad and .hcl files can be processed using nomad fmt")
+
+func isHCLName(name string) bool {
+	ext := filepath.Ext(name)
+	return ext == ".nomad" || ext == ".hcl"
+}
+
+// path formats a file, or the files of a directory.
+func (f *formatter) path(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("fmt: %w", err)
+	}
+	if !info.IsDir() {
+		if !isHCLName(path) {
+			return fmt.Errorf("%s: %w", path, errNotHCL)
+		}
+		return f.file(path)
+	}
+	return filepath.WalkDir(path, func(at string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return fmt.Errorf("fmt: %w", err)
+		case entry.IsDir() && at != path && (!f.flags.recursive || strings.HasPrefix(entry.Name(), ".")):
+			return fs.SkipDir
+		case !entry.Type().IsRegular() || !isHCLName(at):
+			return nil
+		}
+		// An invalid file is reported, and the walk continues.
+		if err := f.file(at); err != nil {
+			f.failed = true
+			fmt.Fprintln(f.Err, err)
+		}
+		return nil
+	})
+}
+
+func (f *formatter) file(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("fmt: %w", err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("fmt: %w", err)
+	}
+	formatted, err := f.format(text, path)
+	if exit := (*cli.ExitError)(nil); errors.As(err, &exit) {
+		f.failed = true
+		return nil
+	}
+	if err != nil || bytes.Equal(text, formatted) {
+		return err
+	}
+	f.changed = true
+	if f.flags.list || f.flags.check {
+		fmt.Fprintln(f.Out, path)
+	}
+	if f.flags.check || !f.flags.write {
+		return nil
+	}
+	return writeBeside(path, formatted, info.Mode().Perm())
+}
+
+// writeBeside replaces a file atomically, so that a full disk leaves the old text and not
+// half of the new one. A symbolic link stays a link.
+func writeBeside(path string, text []byte, mode fs.FileMode) error {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return fmt.Errorf("fmt: %w", err)
+	}
+	temp, err := os.CreateTemp(filepath.Dir(path), ".fmt-*")
+	if err != nil {
+		return fmt.Errorf("fmt: %w", err)
+	}
+	_, err = temp.Write(text)
+	err = errors.Join(err, temp.Chmod(mode), temp.Close())
+	if err == nil {
+		err = os.Rename(temp.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("fmt: write %s: %w", path, err), os.Remove(temp.Name()))
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/execsession"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+type actionOptions struct {
+	client  apiclient.Flags
+	job     string
+	alloc   string
+	group   string
+	task    string
+	session execsession.Flags
+}
+
+func newActionCommand(s *cli.Streams) *cobra.Command {
+	var o actionOptions
+	cmd := &cobra.Command{
+		Use:   "action [flags] ACTION",
+		Short: "Run a command that a job offers",
+		Long: `Run a command that a job offers: an action block of one of its tasks. It runs
+in a task that runs, of the job that -job names or in the allocation that -alloc
+names. 'job status' lists the actions.
+
+Exit codes: that of the command; 1 when it could not be run.`,
+		Example: `  nomad-lite job action -job web -task server flush-cache
+  nomad-lite job action -alloc 8ba85cef flush-cache`,
+		Args: cli.ArgCount(1, 1, "one argument: the name of an action"),
+		ValidArgsFunction: cli.FirstArg(func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+			return completeActions(&o.client, cmd, o.job)
+		}),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if (o.job == "") == (o.alloc == "") {
+				return cli.UsageError(cmd, errors.New("of which job? Give -job or -alloc"))
+			}
+			if err := o.session.Settle(cmd, s); err != nil {
+				return err
+			}
+			return runAction(cmd.Context(), o, args[0], s)
+		},
+	}
+	o.client.Register(cmd)
+	o.session.Register(cmd)
+	cmd.Flags().StringVar(&o.job, "job", "", "`id` of the job")
+	cmd.Flags().StringVar(&o.alloc, "alloc", "", "`id` of an allocation, instead of a job")
+	cmd.Flags().StringVar(&o.group, "group", "", "with -job: in an allocation of this `group`")
+	cmd.Flags().StringVar(&o.task, "task", "", "`task` that offers it; not needed if there is only one")
+	_ = cmd.RegisterFlagCompletionFunc("job", o.client.CompleteJobs("Stop == false"))
+	_ = cmd.RegisterFlagCompletionFunc("alloc", apiclient.Allocations.Complete(&o.client))
+	return cmd
+}
+
+func runAction(ctx context.Context, o actionOptions, action string, s *cli.Streams) error {
+	find := apiclient.AllocFlags{Job: o.job != "", Group: o.group}
+	c, alloc, err := find.Find(ctx, &o.client, cmp.Or(o.job, o.alloc))
+	if err != nil {
+		return err
+	}
+	task, err := actionTask(alloc, o.task, action)
+	if err != nil {
+		return err
+	}
+	what := fmt.Sprintf("run action %q in task %q of allocation %q", action, task, output.Short(alloc.ID))
+	return o.session.Run(ctx, s, what, func(ctx context.Context, e execsession.Session) (int, error) {
+		return c.Jobs().ActionExec(ctx, alloc, alloc.JobID, task, o.session.TTY, []string{}, action, e.Stdin, e.Stdout, e.Stderr, e.Sizes, apiclient.QueryOptions(ctx, alloc.Namespace))
+	})
+}
+
+// actionTask returns the named task, or the only task with the action.
+func actionTask(alloc *api.Allocation, named, action string) (string, error) {
+	var offering, offers []string
+	for _, task := range apiclient.TasksOf(alloc) {
+		for _, a := range task.Actions {
+			if a == nil || named != "" && named != task.Name {
+				continue
+			}
+			offers = append(offers, a.Name)
+			if a.Name == action {
+				offering = append(offering, task.Name)
+			}
+		}
+	}
+	switch {
+	case len(offering) == 1:
+		return offering[0], nil
+	case len(offering) > 1:
+		return "", fmt.Errorf("several tasks offer action %q; name one with -task: %s", action, strings.Join(offering, ", "))
+	case len(offers) > 0:
+		return "", fmt.Errorf("no task of allocation %q offers action %q, but %s", output.Short(alloc.ID), action, strings.Join(offers, ", "))
+	}
+	return "", fmt.Errorf("no task of allocation %q offers an action\nActions come from action blocks in the tasks of a job", output.Short(alloc.ID))
+}
+
+// completeActions suggests the actions of a job's tasks.
+func completeActions(f *apiclient.Flags, cmd *cobra.Command, job string) ([]string, cobra.ShellCompDirective) {
+	return f.Suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
+		if job == "" {
+			return nil, nil
+		}
+		j, _, err := c.Jobs().Info(job, apiclient.QueryOptions(ctx, ""))
+		if err != nil {
+			return nil, err
+		}
+		t := actionTable(j)
+		for _, row := range t.Rows {
+			names = append(names, cobra.CompletionWithDesc(fmt.Sprint(row[0]), fmt.Sprint(row[2])))
+		}
+		return names, nil
+	})
+}

@@ -1,0 +1,58 @@
+package job
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+)
+
+type allocsOptions struct {
+	client  apiclient.Flags
+	format  output.FormatFlags
+	all     bool
+	verbose bool
+}
+
+func newAllocsCommand(s *cli.Streams) *cobra.Command {
+	var o allocsOptions
+	cmd := &cobra.Command{
+		Use:   "allocs [flags] JOB",
+		Short: "List the allocations of a job",
+		Long: `List the allocations of a job, the newest first.
+
+Those of an earlier job with the same name are left out, unless -all asks for
+them.`,
+		Example: `  nomad-lite job allocs web
+  nomad-lite job allocs -t '{{range .}}{{println .ID .ClientStatus}}{{end}}' web`,
+		Args:              apiclient.OneJob,
+		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return jobAllocs(cmd.Context(), o, args[0], s)
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	cmd.Flags().BoolVar(&o.all, "all", false, "list also those of an earlier job with this id")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids and times")
+	return cmd
+}
+
+func jobAllocs(ctx context.Context, o allocsOptions, prefix string, s *cli.Streams) error {
+	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
+	if err != nil {
+		return err
+	}
+	allocs, _, err := c.Jobs().Allocations(id, o.all, apiclient.QueryOptions(ctx, namespace))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("list allocations of job %q", id), err)
+	}
+	return o.format.Show(s, allocs, func(p *output.Page) {
+		tables.PrintAllocations(p, allocs, o.verbose)
+	})
+}

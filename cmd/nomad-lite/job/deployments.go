@@ -1,0 +1,74 @@
+package job
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+)
+
+type deploymentsOptions struct {
+	client  apiclient.Flags
+	format  output.FormatFlags
+	latest  bool
+	all     bool
+	verbose bool
+}
+
+func newDeploymentsCommand(s *cli.Streams) *cobra.Command {
+	var o deploymentsOptions
+	cmd := &cobra.Command{
+		Use:   "deployments [flags] JOB",
+		Short: "List the deployments of a job",
+		Long:  `List the deployments of a job, the newest first, or show the latest one.`,
+		Example: `  nomad-lite job deployments web
+  nomad-lite job deployments -latest web`,
+		Args:              apiclient.OneJob,
+		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return jobDeployments(cmd.Context(), o, args[0], s)
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	cmd.Flags().BoolVar(&o.latest, "latest", false, "show the latest one only, and how far it is")
+	cmd.Flags().BoolVar(&o.all, "all", false, "list also those of an earlier job with this id")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
+	return cmd
+}
+
+func jobDeployments(ctx context.Context, o deploymentsOptions, prefix string, s *cli.Streams) error {
+	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
+	if err != nil {
+		return err
+	}
+	p := output.NewPage(s)
+	if o.latest {
+		d, _, err := c.Jobs().LatestDeployment(id, apiclient.QueryOptions(ctx, namespace))
+		switch {
+		case err != nil:
+			return apiclient.WrapError(fmt.Sprintf("read deployment of job %q", id), err)
+		case o.format.IsSet():
+			return o.format.Print(s, d)
+		case d == nil || d.ID == "":
+			tables.PrintDeployments(p, nil, false)
+		default:
+			tables.PrintDeployment(p, d, o.verbose)
+		}
+		return output.Print(s, p)
+	}
+	all, _, err := c.Jobs().Deployments(id, o.all, apiclient.QueryOptions(ctx, namespace))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("list deployments of job %q", id), err)
+	}
+	if o.format.IsSet() {
+		return o.format.Print(s, all)
+	}
+	tables.PrintDeployments(p, all, o.verbose)
+	return output.Print(s, p)
+}

@@ -1,0 +1,148 @@
+package job
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+)
+
+// These are the types of change in a diff.
+const (
+	diffNone    = "None"
+	diffAdded   = "Added"
+	diffDeleted = "Deleted"
+	diffEdited  = "Edited"
+)
+
+// diffMarks maps each type of change to its mark, as in Nomad's output.
+var diffMarks = map[string]output.ColoredCell{
+	diffAdded:   {Colour: terminal.ColourGreen, Text: "+"},
+	diffDeleted: {Colour: terminal.ColourRed, Text: "-"},
+	diffEdited:  {Colour: terminal.ColourYellow, Text: "+/-"},
+}
+
+// updateColours maps the scheduler's updates of allocations to colours.
+var updateColours = map[string]string{
+	"create":                terminal.ColourGreen,
+	"canary":                terminal.ColourGreen,
+	"destroy":               terminal.ColourRed,
+	"migrate":               terminal.ColourYellow,
+	"in-place update":       terminal.ColourYellow,
+	"create/destroy update": terminal.ColourYellow,
+}
+
+// differ writes the diff of a job. Parts that were added or removed as a whole are only
+// named, unless all is set.
+type differ struct {
+	*output.Page
+	all bool
+}
+
+func (d differ) job(diff *api.JobDiff) {
+	d.head(0, diff.Type, "Job", diff.ID, "")
+	d.body(2, diff.Type, diff.Fields, diff.Objects)
+	for _, group := range diff.TaskGroups {
+		if group != nil {
+			d.group(group)
+		}
+	}
+}
+
+func (d differ) group(group *api.TaskGroupDiff) {
+	var updates []string
+	for _, name := range slices.Sorted(maps.Keys(group.Updates)) {
+		updates = append(updates, d.Paint(updateColours[name], d.Cell(fmt.Sprintf("%d %s", group.Updates[name], name))))
+	}
+	d.head(0, group.Type, "Task Group", group.Name, strings.Join(updates, ", "))
+	d.body(2, group.Type, group.Fields, group.Objects)
+	for _, task := range group.Tasks {
+		if task == nil {
+			continue
+		}
+		var notes []string
+		for _, note := range task.Annotations {
+			notes = append(notes, d.Paint(updateColours[strings.TrimPrefix(note, "forces ")], d.Cell(note)))
+		}
+		d.head(2, task.Type, "Task", task.Name, strings.Join(notes, ", "))
+		d.body(4, task.Type, task.Fields, task.Objects)
+	}
+}
+
+// head writes the line of a job, a group or a task.
+func (d differ) head(indent int, kind, noun, name, notes string) {
+	mark := d.mark(kind, 0)
+	if notes != "" {
+		notes = " (" + notes + ")"
+	}
+	fmt.Fprintf(&d.Text, "%s%s%s: %q%s\n", strings.Repeat(" ", indent), mark, d.Paint(terminal.ColourBold, noun), d.Cell(name), notes)
+}
+
+// mark returns the mark at the start of a line, padded to width.
+func (d differ) mark(kind string, width int) string {
+	mark, ok := diffMarks[kind]
+	if !ok && width == 0 {
+		return ""
+	}
+	return d.Paint(mark.Colour, mark.Text) + strings.Repeat(" ", max(width, len(mark.Text)+1)-len(mark.Text))
+}
+
+// body writes the fields and objects of a part.
+func (d differ) body(indent int, kind string, fields []*api.FieldDiff, objects []*api.ObjectDiff) {
+	if kind == diffEdited || d.all {
+		d.parts(indent, fields, objects)
+	}
+}
+
+func (d differ) parts(indent int, fields []*api.FieldDiff, objects []*api.ObjectDiff) {
+	marks, names := 2, 0
+	for _, f := range fields {
+		if f != nil {
+			names = max(names, len(f.Name))
+			if f.Type == diffEdited {
+				marks = 4
+			}
+		}
+	}
+	for _, o := range objects {
+		if o != nil && o.Type == diffEdited {
+			marks = 4
+		}
+	}
+	space := strings.Repeat(" ", indent)
+	for _, f := range fields {
+		if f != nil {
+			fmt.Fprintf(&d.Text, "%s%s%-*s %s%s\n", space, d.mark(f.Type, marks), names+1, d.Cell(f.Name)+":", d.values(f), d.notes(f.Annotations))
+		}
+	}
+	for _, o := range objects {
+		if o == nil {
+			continue
+		}
+		fmt.Fprintf(&d.Text, "%s%s%s {\n", space, d.mark(o.Type, marks), d.Cell(o.Name))
+		d.parts(indent+marks, o.Fields, o.Objects)
+		fmt.Fprintf(&d.Text, "%s%s}\n", space, strings.Repeat(" ", marks))
+	}
+}
+
+func (d differ) values(f *api.FieldDiff) string {
+	switch f.Type {
+	case diffAdded:
+		return fmt.Sprintf("%q", f.New)
+	case diffEdited:
+		return fmt.Sprintf("%q => %q", f.Old, f.New)
+	}
+	return fmt.Sprintf("%q", f.Old)
+}
+
+func (d differ) notes(notes []string) string {
+	if len(notes) == 0 {
+		return ""
+	}
+	return " (" + d.Cell(strings.Join(notes, ", ")) + ")"
+}

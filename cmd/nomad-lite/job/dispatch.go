@@ -1,0 +1,114 @@
+package job
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/monitor"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+type dispatchOptions struct {
+	client   apiclient.Flags
+	watch    monitor.Flags
+	meta     []string
+	token    string
+	prefix   string
+	priority int
+}
+
+func newDispatchCommand(s *cli.Streams) *cobra.Command {
+	var o dispatchOptions
+	cmd := &cobra.Command{
+		Use:   "dispatch [flags] JOB [FILE]",
+		Short: "Run an instance of a parameterized job",
+		Long: `Run an instance of a parameterized job, with metadata and, from a file or from
+standard input (-), a payload.
+
+It is a job of its own: its id is printed, and 'job status' of the parameterized
+job lists it.
+
+Exit codes: those of 'job run'.`,
+		Example: `  nomad-lite job dispatch -meta input=a.mp4 -detach encode
+  echo hello | nomad-lite job dispatch mail -`,
+		Args: cli.ArgCount(1, 2, "the id of a parameterized job, and perhaps a file or - for the payload"),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 1 {
+				return nil, cobra.ShellCompDirectiveDefault
+			}
+			return cli.FirstArg(o.client.CompleteJobs(apiclient.OnlyParameterized))(cmd, args, begun)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			meta, err := assignments(o.meta)
+			if err != nil {
+				return cli.UsageError(cmd, fmt.Errorf("-meta %w", err))
+			}
+			return dispatchJob(cmd.Context(), o, args, meta, s)
+		},
+	}
+	o.client.Register(cmd)
+	o.watch.Register(cmd)
+	cmd.Flags().StringArrayVar(&o.meta, "meta", nil, "metadata of the instance, as `name=value`; may be repeated")
+	cmd.Flags().StringVar(&o.token, "idempotency-token", "", "run no second instance with this `token` while one with it runs")
+	cmd.Flags().StringVar(&o.prefix, "id-prefix-template", "", "`text` to put into the id of the instance")
+	cmd.Flags().IntVar(&o.priority, "priority", 0, "`priority` of the instance, if it is not to be that of the job")
+	return cmd
+}
+
+// assignments parses arguments of the form name=value.
+func assignments(words []string) (map[string]string, error) {
+	all := make(map[string]string, len(words))
+	for _, word := range words {
+		name, value, ok := strings.Cut(word, "=")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("%q is not of the form name=value", word)
+		}
+		all[name] = value
+	}
+	return all, nil
+}
+
+func dispatchJob(ctx context.Context, o dispatchOptions, args []string, meta map[string]string, s *cli.Streams) error {
+	var payload []byte
+	var err error
+	if len(args) == 2 {
+		if args[1] == "-" {
+			payload, err = io.ReadAll(s.In)
+		} else {
+			payload, err = os.ReadFile(args[1])
+		}
+		if err != nil {
+			return fmt.Errorf("read payload: %w", err)
+		}
+	}
+	c, id, namespace, err := o.client.FindJob(ctx, args[0], apiclient.OnlyParameterized)
+	if err != nil {
+		return err
+	}
+	w := apiclient.WriteOptions(ctx, namespace)
+	w.IdempotencyToken = o.token
+	out, _, err := c.Jobs().DispatchOpts(&api.DispatchOptions{
+		JobID: id, Meta: meta, Payload: payload, IdPrefixTemplate: o.prefix, Priority: o.priority,
+	}, w)
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("dispatch job %q", id), err)
+	}
+	p := output.NewPage(s)
+	all := output.Pairs{{"Dispatched Job ID", out.DispatchedJobID}}
+	if out.EvalID != "" {
+		all = append(all, [2]any{"Evaluation ID", output.ShortID(out.EvalID, o.watch.Verbose)})
+	}
+	p.Pairs(all)
+	if err := output.Print(s, p); err != nil || o.watch.Detach {
+		return err
+	}
+	return o.watch.Watch(ctx, s, c, namespace, out.EvalID)
+}

@@ -1,0 +1,55 @@
+package job
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/monitor"
+)
+
+type evalOptions struct {
+	client     apiclient.Flags
+	watch      monitor.Flags
+	reschedule bool
+}
+
+func newEvalCommand(s *cli.Streams) *cobra.Command {
+	var o evalOptions
+	cmd := &cobra.Command{
+		Use:   "eval [flags] JOB",
+		Short: "Let the scheduler look at a job again",
+		Long: `Let the scheduler look at a job again.
+
+With -force-reschedule failed allocations are replaced at once, even if their
+policy says later or never.
+
+Exit codes: those of 'job run'.`,
+		Example:           `  nomad-lite job eval -force-reschedule web`,
+		Args:              apiclient.OneJob,
+		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return evalJob(cmd.Context(), o, args[0], s)
+		},
+	}
+	o.client.Register(cmd)
+	o.watch.Register(cmd)
+	cmd.Flags().BoolVar(&o.reschedule, "force-reschedule", false, "replace failed allocations now")
+	return cmd
+}
+
+func evalJob(ctx context.Context, o evalOptions, prefix string, s *cli.Streams) error {
+	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
+	if err != nil {
+		return err
+	}
+	evalID, _, err := c.Jobs().EvaluateWithOpts(id, api.EvalOptions{ForceReschedule: o.reschedule}, apiclient.WriteOptions(ctx, namespace))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("evaluate job %q", id), err)
+	}
+	return o.watch.Watch(ctx, s, c, namespace, evalID)
+}

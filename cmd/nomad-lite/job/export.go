@@ -1,0 +1,56 @@
+package job
+
+import (
+	"context"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
+)
+
+type exportOptions struct {
+	client  apiclient.Flags
+	version int64
+}
+
+func newExportCommand(s *cli.Streams) *cobra.Command {
+	var o exportOptions
+	cmd := &cobra.Command{
+		Use:   "export [flags] JOB",
+		Short: "Print a job so that another agent can run it",
+		Long: `Print the JSON of a job without what only this agent knows about it, so that
+another agent, or a Nomad cluster, can run it with 'job run -json -'.`,
+		Example: `  nomad-lite job export web > web.json
+  nomad-lite job export web | nomad job run -json -
+  nomad-lite job export web | nomad-lite job run -address https://nomad.example.com:4646 -json -`,
+		Args:              apiclient.OneJob,
+		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return exportJob(cmd.Context(), o, args[0], s)
+		},
+	}
+	o.client.Register(cmd)
+	cmd.Flags().Int64Var(&o.version, "version", -1, "the job as it was in this `version`")
+	return cmd
+}
+
+func exportJob(ctx context.Context, o exportOptions, prefix string, s *cli.Streams) error {
+	_, job, err := findJobVersion(ctx, &o.client, prefix, o.version)
+	if err != nil {
+		return err
+	}
+	forget(job)
+	return jobspec.Encode(s.Out, job)
+}
+
+// forget removes the fields that an agent has set from a job.
+func forget(job *api.Job) {
+	job.Stop, job.Status, job.StatusDescription, job.Stable = nil, nil, nil, nil
+	job.Version, job.VersionTag, job.SubmitTime = nil, nil, nil
+	job.CreateIndex, job.ModifyIndex, job.JobModifyIndex = nil, nil, nil
+	job.NomadTokenID, job.ConsulNamespace, job.VaultNamespace = nil, nil, nil
+	job.Dispatched, job.DispatchIdempotencyToken = false, nil
+}

@@ -1,0 +1,133 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+type historyOptions struct {
+	client      apiclient.Flags
+	format      output.FormatFlags
+	diffs       bool
+	full        bool
+	version     int64
+	diffVersion int64
+	diffTag     string
+}
+
+func newHistoryCommand(s *cli.Streams) *cobra.Command {
+	var o historyOptions
+	cmd := &cobra.Command{
+		Use:   "history [flags] JOB",
+		Short: "List the versions of a job, and what has changed between them",
+		Long: `List the versions of a job, the newest first, and what has changed between them.
+
+'job revert' goes back to one of them.`,
+		Example: `  nomad-lite job history -p web
+  nomad-lite job history -version 3 -full web
+  nomad-lite job history -diff-tag golden web`,
+		Args:              apiclient.OneJob,
+		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.diffVersion >= 0 && o.diffTag != "" {
+				return cli.UsageError(cmd, errors.New("-diff-version and -diff-tag exclude each other"))
+			}
+			return jobHistory(cmd.Context(), o, args[0], s)
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	cmd.Flags().BoolVarP(&o.diffs, "p", "p", false, "show what each version has changed")
+	cmd.Flags().BoolVar(&o.full, "full", false, "show the whole job of each version")
+	cmd.Flags().Int64Var(&o.version, "version", -1, "show only this `version`")
+	cmd.Flags().Int64Var(&o.diffVersion, "diff-version", -1, "compare each version with this `version`")
+	cmd.Flags().StringVar(&o.diffTag, "diff-tag", "", "compare each version with the one that has this `tag`")
+	return cmd
+}
+
+// jobWithDiff is a version of a job and its changes from the version before.
+type jobWithDiff struct {
+	*api.Job
+	Diff *api.JobDiff
+}
+
+func jobHistory(ctx context.Context, o historyOptions, prefix string, s *cli.Streams) error {
+	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
+	if err != nil {
+		return err
+	}
+	options := &api.VersionsOptions{Diffs: o.diffs || o.diffVersion >= 0 || o.diffTag != "", DiffTag: o.diffTag}
+	if o.diffVersion >= 0 {
+		options.DiffVersion = new(uint64(o.diffVersion))
+	}
+	jobs, diffs, _, err := c.Jobs().VersionsOpts(id, options, apiclient.QueryOptions(ctx, namespace))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("read versions of job %q", id), err)
+	}
+	var versions []jobWithDiff
+	for i, job := range jobs {
+		v := jobWithDiff{Job: job}
+		if i < len(diffs) {
+			v.Diff = diffs[i]
+		}
+		if job != nil && (o.version < 0 || apiclient.ValueOf(job.Version) == uint64(o.version)) {
+			versions = append(versions, v)
+		}
+	}
+	if len(versions) == 0 && o.version >= 0 {
+		return fmt.Errorf("job %q has no version %d\nSee those that there are: nomad-lite job history %s", id, o.version, id)
+	}
+	if o.format.IsSet() {
+		if options.Diffs {
+			return o.format.Print(s, versions)
+		}
+		plain := make([]*api.Job, len(versions))
+		for i, v := range versions {
+			plain[i] = v.Job
+		}
+		return o.format.Print(s, plain)
+	}
+	if o.full {
+		for _, v := range versions {
+			if err := output.PrintJSON(s, struct{ Job *api.Job }{v.Job}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	p := output.NewPage(s)
+	for i, v := range versions {
+		if i > 0 {
+			p.Line("")
+		}
+		printVersion(p, v.Job)
+		if v.Diff != nil {
+			p.Line("")
+			differ{p, false}.job(v.Diff)
+		}
+	}
+	return output.Print(s, p)
+}
+
+func printVersion(p *output.Page, j *api.Job) {
+	all := output.Pairs{
+		{"Version", apiclient.ValueOf(j.Version)},
+		{"Stable", apiclient.ValueOf(j.Stable)},
+		{"Submit Date", output.Date(apiclient.ValueOf(j.SubmitTime))},
+	}
+	if t := j.VersionTag; t != nil {
+		all = append(all, [2]any{"Tag Name", t.Name})
+		if t.Description != "" {
+			all = append(all, [2]any{"Tag Description", t.Description})
+		}
+	}
+	p.Pairs(all)
+}

@@ -1,0 +1,130 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+type inspectOptions struct {
+	client   apiclient.Flags
+	format   output.FormatFlags
+	version  int64
+	hcl      bool
+	withVars bool
+}
+
+// NewInspectCommand returns the command "inspect".
+func NewInspectCommand(s *cli.Streams) *cobra.Command {
+	var o inspectOptions
+	cmd := &cobra.Command{
+		Use:   "inspect [flags] JOB",
+		Short: "Print a job as the agent has it, or its source",
+		Long: `Print a job as the agent has it: JSON with each default filled in.
+
+With -hcl its source is printed, byte for byte as it was run, if the agent has
+kept it.`,
+		Example: `  nomad-lite job inspect web
+  nomad-lite job inspect -hcl web > web.nomad.hcl
+  nomad-lite job inspect -version 3 -t '{{(index .TaskGroups 0).Count}}' web`,
+		Args:              apiclient.OneJob,
+		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return inspectJob(cmd.Context(), o, args[0], s)
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	cmd.Flags().Int64Var(&o.version, "version", -1, "the job as it was in this `version`")
+	cmd.Flags().BoolVar(&o.hcl, "hcl", false, "print the source")
+	cmd.Flags().BoolVar(&o.withVars, "with-vars", false, "with -hcl: print also the values that were given to its variables")
+	return cmd
+}
+
+func inspectJob(ctx context.Context, o inspectOptions, prefix string, s *cli.Streams) error {
+	c, job, err := findJobVersion(ctx, &o.client, prefix, o.version)
+	if err != nil {
+		return err
+	}
+	switch {
+	case o.hcl:
+		return printSource(ctx, o, c, job, s)
+	case o.format.Template != "":
+		return o.format.Print(s, job)
+	}
+	return output.PrintJSON(s, struct{ Job *api.Job }{job})
+}
+
+// findJobVersion finds a job and reads its current version, or the given one.
+func findJobVersion(ctx context.Context, f *apiclient.Flags, prefix string, version int64) (*api.Client, *api.Job, error) {
+	c, id, namespace, err := f.FindJob(ctx, prefix, "")
+	if err != nil {
+		return nil, nil, err
+	}
+	job, err := jobVersion(ctx, c, id, namespace, version)
+	return c, job, err
+}
+
+// jobVersion reads the given version of a job; a negative version means the current one.
+func jobVersion(ctx context.Context, c *api.Client, id, namespace string, version int64) (*api.Job, error) {
+	if version < 0 {
+		job, _, err := c.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
+		if err != nil {
+			return nil, apiclient.WrapError(fmt.Sprintf("read job %q", id), err)
+		}
+		return job, nil
+	}
+	versions, _, _, err := c.Jobs().Versions(id, false, apiclient.QueryOptions(ctx, namespace))
+	if err != nil {
+		return nil, apiclient.WrapError(fmt.Sprintf("read versions of job %q", id), err)
+	}
+	for _, job := range versions {
+		if job != nil && apiclient.ValueOf(job.Version) == uint64(version) {
+			return job, nil
+		}
+	}
+	return nil, fmt.Errorf("job %q has no version %d\nSee those that there are: nomad-lite job history %s", id, version, id)
+}
+
+func printSource(ctx context.Context, o inspectOptions, c *api.Client, job *api.Job, s *cli.Streams) error {
+	id, version := apiclient.ValueOf(job.ID), apiclient.ValueOf(job.Version)
+	source, _, err := c.Jobs().Submission(id, int(version), apiclient.QueryOptions(ctx, apiclient.ValueOf(job.Namespace)))
+	switch answer := new(api.UnexpectedResponseError); {
+	case errors.As(err, answer) && answer.StatusCode() == 404, err == nil && (source == nil || source.Source == ""):
+		return fmt.Errorf("the agent has not kept the source of version %d of job %q: it was not run from a file, or that was too large\nPrint the job without -hcl", version, id)
+	case err != nil:
+		return apiclient.WrapError(fmt.Sprintf("read the source of job %q", id), err)
+	}
+	text := source.Source
+	if o.withVars && source.Variables != "" {
+		text += "\n// Variables from files:\n" + commented(source.Variables)
+	}
+	if o.withVars && len(source.VariableFlags) > 0 {
+		text += "\n// Variables from the command line:\n"
+		for _, name := range slices.Sorted(maps.Keys(source.VariableFlags)) {
+			text += commented(fmt.Sprintf("%s = %q", name, source.VariableFlags[name]))
+		}
+	}
+	_, err = io.WriteString(s.Out, text)
+	return err
+}
+
+// commented returns a text with each line turned into a comment.
+func commented(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		b.WriteString("// " + strings.TrimRight(line, "\n") + "\n")
+	}
+	return b.String()
+}

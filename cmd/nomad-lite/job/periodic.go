@@ -1,0 +1,57 @@
+package job
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/monitor"
+)
+
+type periodicForceOptions struct {
+	client apiclient.Flags
+	watch  monitor.Flags
+}
+
+func newPeriodicCommand(s *cli.Streams) *cobra.Command {
+	return cli.Group("periodic", "Look after periodic jobs", newPeriodicForceCommand(s))
+}
+
+func newPeriodicForceCommand(s *cli.Streams) *cobra.Command {
+	var o periodicForceOptions
+	cmd := &cobra.Command{
+		Use:   "force [flags] JOB",
+		Short: "Run a periodic job now",
+		Long: `Run a periodic job now, even if prohibit_overlap forbids it and an instance
+runs.
+
+Exit codes: those of 'job run'.`,
+		Example:           `  nomad-lite job periodic force backup`,
+		Args:              apiclient.OneJob,
+		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs(apiclient.OnlyPeriodic)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return forcePeriodic(cmd.Context(), o, args[0], s)
+		},
+	}
+	o.client.Register(cmd)
+	o.watch.Register(cmd)
+	return cmd
+}
+
+func forcePeriodic(ctx context.Context, o periodicForceOptions, prefix string, s *cli.Streams) error {
+	c, id, namespace, err := o.client.FindJob(ctx, prefix, apiclient.OnlyPeriodic)
+	if err != nil {
+		return err
+	}
+	evalID, _, err := c.Jobs().PeriodicForce(id, apiclient.WriteOptions(ctx, namespace))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("force periodic job %q", id), err)
+	}
+	if o.watch.Detach {
+		fmt.Fprintln(s.Out, "Force periodic successful")
+	}
+	return o.watch.Watch(ctx, s, c, namespace, evalID)
+}

@@ -1,0 +1,214 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+)
+
+const planHelp = `Show what would change if this job was run now, and whether there is room for
+it. Nothing is changed.
+
+At the end stands the index of the job that the plan was made for: given to
+'job run -check-index', nothing is run if the job has changed since.
+
+Exit codes: 0 nothing would be placed or stopped, 1 something would, 255 the
+plan could not be made.`
+
+// noPlan is the exit code of a failed plan.
+const noPlan = 255
+
+type planOptions struct {
+	file           jobfile.Flags
+	client         apiclient.Flags
+	format         output.FormatFlags
+	diff           bool
+	verbose        bool
+	policyOverride bool
+}
+
+// NewPlanCommand returns the command "plan".
+func NewPlanCommand(s *cli.Streams) *cobra.Command {
+	var o planOptions
+	cmd := &cobra.Command{
+		Use:   "plan [flags] FILE",
+		Short: "Show what a job file would change",
+		Long:  planHelp,
+		Example: `  nomad-lite job plan web.nomad.hcl
+  nomad-lite job plan -var image=web:2 -verbose web.nomad.hcl`,
+		Args: func(cmd *cobra.Command, args []string) error { return planFailed(jobfile.OneFile(cmd, args)) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			changes, err := planJob(cmd.Context(), o, args[0], s)
+			if err != nil {
+				return planFailed(err)
+			}
+			if changes {
+				return &cli.ExitError{Code: 1}
+			}
+			return nil
+		},
+	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return planFailed(cli.FlagError(cmd, err)) })
+	o.file.Register(cmd)
+	o.client.Register(cmd)
+	o.format.RegisterTemplate(cmd)
+	cmd.Flags().BoolVar(&o.diff, "diff", true, "show what is different")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show all of what is new or gone")
+	cmd.Flags().BoolVar(&o.policyOverride, "policy-override", false, "override soft policies, where there are any")
+	return cmd
+}
+
+func planFailed(err error) error {
+	var said *cli.ExitError
+	if errors.As(err, &said) {
+		err = said.Err
+	} else if err == nil {
+		return nil
+	}
+	return &cli.ExitError{Code: noPlan, Err: err}
+}
+
+// planJob returns whether running the job would place or stop anything.
+func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (changes bool, err error) {
+	file, err := o.file.Read(s, path, noPlan)
+	if err != nil {
+		return false, err
+	}
+	c, err := o.client.Client()
+	if err != nil {
+		return false, err
+	}
+	if good, err := file.CheckPorts(s); err != nil || !good {
+		return false, errors.Join(&cli.ExitError{Code: noPlan}, err)
+	}
+	o.client.UseRegion(c, file.Job)
+	plan, _, err := c.Jobs().PlanOpts(file.Job, &api.PlanOptions{Diff: o.diff, PolicyOverride: o.policyOverride}, apiclient.WriteOptions(ctx, apiclient.ValueOf(file.Job.Namespace)))
+	if err != nil {
+		return false, file.WithPlaces(apiclient.WrapError("plan job "+path, err))
+	}
+	model.Canonicalize(file.Job)
+	if len(plan.FailedTGAllocs) > 0 {
+		if err := checkRemoteNode(ctx, file, s, c); err != nil {
+			return false, err
+		}
+	}
+	if o.format.IsSet() {
+		return planChanges(plan), o.format.Print(s, plan)
+	}
+	p := output.NewPage(s)
+	if o.diff && plan.Diff != nil {
+		differ{p, o.verbose}.job(plan.Diff)
+		p.Line("")
+	}
+	if gates := model.GateGraph(file.Job); gates != "" {
+		p.Lines(gates)
+		p.Line("")
+	}
+	printDryRun(p, plan)
+	if plan.Warnings != "" {
+		p.Line("")
+		p.Line("%s", output.ColoredCell{Colour: terminal.ColourYellow, Text: "Job Warnings:"})
+		p.Lines(plan.Warnings)
+	}
+	p.Line("")
+	p.Line("Job Modify Index: %d", plan.JobModifyIndex)
+	p.Line("To run the job only if it has not changed since this plan:")
+	p.Line("")
+	p.Line("  nomad-lite job run -check-index %d %s", plan.JobModifyIndex, strings.Join(append(flagArguments(&o.file), path), " "))
+	return planChanges(plan), output.Print(s, p)
+}
+
+// checkRemoteNode reports which constraints the node of an agent does not satisfy. In a
+// cluster, and for a client that cannot read nodes, it reports nothing, and the plan shows
+// what fits.
+func checkRemoteNode(ctx context.Context, j *jobfile.File, s *cli.Streams, c *api.Client) error {
+	nodes, _, err := c.Nodes().List(apiclient.QueryOptions(ctx, ""))
+	if err != nil || len(nodes) != 1 {
+		return nil
+	}
+	n, _, err := c.Nodes().Info(nodes[0].ID, apiclient.QueryOptions(ctx, ""))
+	if err != nil {
+		return nil
+	}
+	_, err = j.CheckNode(s, fmt.Sprintf("Node %q does not satisfy:", n.Name), scheduler.Node{NodeFacts: model.NodeFacts{
+		ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, Class: n.NodeClass, Pool: n.NodePool, Attributes: n.Attributes, Meta: n.Meta,
+	}})
+	return err
+}
+
+// printDryRun adds the changes that the scheduler would make.
+func printDryRun(p *output.Page, plan *api.JobPlanResponse) {
+	p.Line("%s", output.ColoredCell{Colour: terminal.ColourBold, Text: "Scheduler dry-run:"})
+	if len(plan.FailedTGAllocs) == 0 {
+		p.Line("%s", output.ColoredCell{Colour: terminal.ColourGreen, Text: "- All tasks successfully allocated."})
+	} else {
+		p.Line("%s", output.ColoredCell{Colour: terminal.ColourYellow, Text: "- WARNING: Failed to place all allocations."})
+		tables.PrintPlacementFailures(p, "  ", plan.FailedTGAllocs)
+	}
+	for _, e := range plan.CreatedEvals {
+		if e != nil && e.TriggeredBy == "rolling-update" {
+			p.Line("- Rolling update, next evaluation will be in %s.", e.Wait)
+		}
+	}
+	if next := plan.NextPeriodicLaunch; !next.IsZero() {
+		p.Line("- If submitted now, next periodic launch would be at %s (%s).", next.Local().Format(time.RFC3339), output.Ago(time.Since(next)))
+	}
+	if a := plan.Annotations; a != nil && len(a.PreemptedAllocs) > 0 {
+		p.Section("Preempted Allocations")
+		tables.PrintAllocations(p, a.PreemptedAllocs, false)
+	}
+}
+
+func planChanges(plan *api.JobPlanResponse) bool {
+	if plan.Annotations == nil || plan.Diff != nil && plan.Diff.Type == diffNone {
+		return false
+	}
+	return slices.ContainsFunc(slices.Collect(maps.Values(plan.Annotations.DesiredTGUpdates)), func(u *api.DesiredUpdates) bool {
+		return u != nil && u.Stop+u.Place+u.Migrate+u.DestructiveUpdate+u.Canary > 0
+	})
+}
+
+// flagArguments returns the flags as arguments for another command line.
+func flagArguments(f *jobfile.Flags) []string {
+	var words []string
+	if f.JSON {
+		words = append(words, "-json")
+	}
+	if !f.Strict {
+		words = append(words, "-hcl2-strict=false")
+	}
+	for _, v := range f.Vars {
+		words = append(words, "-var", quoted(v))
+	}
+	for _, v := range f.VarFiles {
+		words = append(words, "-var-file", quoted(v))
+	}
+	return words
+}
+
+// quoted quotes a word for a shell.
+func quoted(word string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_=./:,@%+", r)
+	}
+	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
+		return word
+	}
+	return fmt.Sprintf("'%s'", strings.ReplaceAll(word, "'", `'\''`))
+}

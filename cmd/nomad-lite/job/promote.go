@@ -1,0 +1,61 @@
+package job
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/monitor"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+type promoteOptions struct {
+	client apiclient.Flags
+	watch  monitor.Flags
+	groups []string
+}
+
+func newPromoteCommand(s *cli.Streams) *cobra.Command {
+	var o promoteOptions
+	cmd := &cobra.Command{
+		Use:   "promote [flags] JOB",
+		Short: "Let the canaries of a job take over",
+		Long: `Let the canaries of a job take over: the old allocations are replaced by the
+new version. All canaries must be healthy.
+
+Exit codes: those of 'job run'.`,
+		Example: `  nomad-lite job promote web
+  nomad-lite job promote -group frontend web`,
+		Args:              apiclient.OneJob,
+		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return promoteJob(cmd.Context(), o, args[0], s)
+		},
+	}
+	o.client.Register(cmd)
+	o.watch.Register(cmd)
+	cmd.Flags().StringArrayVar(&o.groups, "group", nil, "only this `group`; may be repeated")
+	return cmd
+}
+
+func promoteJob(ctx context.Context, o promoteOptions, prefix string, s *cli.Streams) error {
+	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
+	if err != nil {
+		return err
+	}
+	d, _, err := c.Jobs().LatestDeployment(id, apiclient.QueryOptions(ctx, namespace))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("read deployment of job %q", id), err)
+	}
+	if d == nil || d.ID == "" {
+		return fmt.Errorf("job %q has no deployment to promote\nCanaries come from 'canary' in an update block of the job", id)
+	}
+	out, _, err := apiclient.Promote(c.Deployments(), d, o.groups, apiclient.WriteOptions(ctx, namespace))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("promote deployment %q of job %q", output.Short(d.ID), id), err)
+	}
+	return o.watch.Watch(ctx, s, c, namespace, out.EvalID)
+}

@@ -1,0 +1,390 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/monitor"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+const restartHelp = `Restart what runs of a job, one allocation after the other, or in larger batches.
+
+Without flags the tasks that run are restarted in place. With -all-tasks those
+that have ended run again too, in the order of their lifecycle. With -reschedule
+each allocation is replaced by a new one, and the next batch waits until the
+new ones run.
+
+Exit codes: 0 all was restarted, 1 something was not.`
+
+type restartOptions struct {
+	client          apiclient.Flags
+	allTasks        bool
+	reschedule      bool
+	groups, tasks   []string
+	batchSize       string
+	batchWait       string
+	onError         string
+	noShutdownDelay bool
+	yes             bool
+	verbose         bool
+}
+
+func newRestartCommand(s *cli.Streams) *cobra.Command {
+	var o restartOptions
+	cmd := &cobra.Command{
+		Use:   "restart [flags] JOB",
+		Short: "Restart the tasks of a job, or replace its allocations",
+		Long:  restartHelp,
+		Example: `  nomad-lite job restart web
+  nomad-lite job restart -group frontend -batch-size 25% -batch-wait 30s web
+  nomad-lite job restart -reschedule web`,
+		Args:              apiclient.OneJob,
+		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("Stop == false")),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := o.restart(s)
+			if err != nil {
+				return cli.UsageError(cmd, err)
+			}
+			return r.run(cmd.Context(), args[0])
+		},
+	}
+	o.client.Register(cmd)
+	flags := cmd.Flags()
+	flags.BoolVar(&o.allTasks, "all-tasks", false, "run also tasks again that have ended")
+	flags.BoolVar(&o.reschedule, "reschedule", false, "replace the allocations by new ones")
+	flags.StringArrayVar(&o.groups, "group", nil, "only this `group`; may be repeated")
+	flags.StringArrayVar(&o.tasks, "task", nil, "only this `task`; may be repeated")
+	flags.StringVar(&o.batchSize, "batch-size", "1", "so `many` allocations at once, or so many percent of them, such as 25%")
+	flags.StringVar(&o.batchWait, "batch-wait", "0s", "`time` to wait between two batches, or 'ask' to be asked")
+	flags.StringVar(&o.onError, "on-error", "ask", "'ask' or 'fail' when an allocation could not be restarted")
+	flags.BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "with -reschedule: do not wait for the shutdown_delay of groups and tasks")
+	flags.BoolVar(&o.yes, "yes", false, "do not ask when the argument is only the beginning of an id, nor after errors")
+	flags.BoolVar(&o.verbose, "verbose", false, "print whole ids")
+	return cmd
+}
+
+// restart restarts a job in batches.
+type restart struct {
+	restartOptions
+	streams *cli.Streams
+	client  *api.Client
+	size    int
+	percent bool
+	wait    time.Duration
+	ask     bool // ask for confirmation between batches
+
+	mu   sync.Mutex // guards the output
+	lost bool       // an allocation could not be restarted
+}
+
+// restart builds a restart from the flags.
+func (o restartOptions) restart(s *cli.Streams) (*restart, error) {
+	r := &restart{restartOptions: o, streams: s}
+	size, percent := strings.CutSuffix(o.batchSize, "%")
+	n, err := strconv.Atoi(size)
+	if err != nil || n < 1 || percent && n > 100 {
+		return nil, fmt.Errorf("-batch-size %q: use a number from 1 on, or a percentage such as 25%%", o.batchSize)
+	}
+	r.size, r.percent = n, percent
+	if r.ask = o.batchWait == "ask"; !r.ask {
+		if r.wait, err = time.ParseDuration(o.batchWait); err != nil || r.wait < 0 {
+			return nil, fmt.Errorf("-batch-wait %q: use a time such as 30s, or ask", o.batchWait)
+		}
+	}
+	if !slices.Contains([]string{"ask", "fail"}, o.onError) {
+		return nil, fmt.Errorf("-on-error %q: use ask or fail", o.onError)
+	}
+	if !s.Interactive() {
+		if r.ask {
+			return nil, errors.New("-batch-wait ask: nobody is there to answer")
+		}
+		r.onError = "fail"
+	}
+	switch {
+	case o.reschedule && (o.allTasks || len(o.tasks) > 0):
+		return nil, errors.New("-reschedule replaces whole allocations: leave out -task and -all-tasks")
+	case o.allTasks && len(o.tasks) > 0:
+		return nil, errors.New("-all-tasks and -task exclude each other")
+	case o.noShutdownDelay && !o.reschedule:
+		return nil, errors.New("-no-shutdown-delay is for -reschedule: a restart in place has no such delay")
+	}
+	return r, nil
+}
+
+// tell writes a line in the format of the monitor.
+func (r *restart) tell(add func(*output.Page)) {
+	p := output.NewPage(r.streams)
+	add(p)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_ = output.Print(r.streams, p) // an error of the output must not leave a restart half done
+}
+
+func (r *restart) run(ctx context.Context, prefix string) error {
+	c, id, namespace, err := r.restartOptions.client.FindJob(ctx, prefix, "")
+	if err != nil {
+		return err
+	}
+	r.client = c
+	if id != prefix && !r.yes {
+		if err := r.streams.Confirm(fmt.Sprintf("Restart job %q?", id)); err != nil {
+			return err
+		}
+	}
+	job, err := jobVersion(ctx, c, id, namespace, -1)
+	if err != nil {
+		return err
+	}
+	if err := r.checkNames(job); err != nil {
+		return err
+	}
+	allocs, err := r.allocations(ctx, job)
+	if err != nil {
+		return err
+	}
+	if len(allocs) == 0 {
+		r.tell(func(p *output.Page) { p.Line("No allocations to restart") })
+		return nil
+	}
+	if r.percent {
+		r.size = max(1, len(allocs)*r.size/100)
+	}
+	r.tell(func(p *output.Page) {
+		p.Heading("Restarting %s of job %q", output.Counted(len(allocs), "allocation"), id)
+	})
+	if err := r.batches(ctx, job, allocs); err != nil {
+		return err
+	}
+	if r.lost {
+		return &cli.ExitError{Code: 1, Err: fmt.Errorf("not all of job %q was restarted\nSee what runs: nomad-lite job status %s", id, id)}
+	}
+	r.tell(func(p *output.Page) { p.Heading("Job restarted") })
+	return nil
+}
+
+// checkNames rejects groups and tasks that the job does not have.
+func (r *restart) checkNames(job *api.Job) error {
+	var groups, tasks []string
+	apiclient.EachTask(job, func(group *api.TaskGroup, task *api.Task) {
+		groups = append(groups, apiclient.ValueOf(group.Name))
+		if r.wants(apiclient.ValueOf(group.Name)) {
+			tasks = append(tasks, task.Name)
+		}
+	})
+	for _, name := range r.groups {
+		if !slices.Contains(groups, name) {
+			return fmt.Errorf("job %q has no group %q, but %s", apiclient.ValueOf(job.ID), name, strings.Join(slices.Compact(groups), ", "))
+		}
+	}
+	for _, name := range r.tasks {
+		if !slices.Contains(tasks, name) {
+			return fmt.Errorf("job %q has no task %q there, but %s", apiclient.ValueOf(job.ID), name, strings.Join(tasks, ", "))
+		}
+	}
+	return nil
+}
+
+func (r *restart) wants(group string) bool {
+	return len(r.groups) == 0 || slices.Contains(r.groups, group)
+}
+
+// allocations returns the running allocations that the flags select.
+func (r *restart) allocations(ctx context.Context, job *api.Job) ([]*api.AllocationListStub, error) {
+	all, _, err := r.client.Jobs().Allocations(apiclient.ValueOf(job.ID), true, apiclient.QueryOptions(ctx, apiclient.ValueOf(job.Namespace)))
+	if err != nil {
+		return nil, apiclient.WrapError(fmt.Sprintf("list allocations of job %q", apiclient.ValueOf(job.ID)), err)
+	}
+	all = slices.DeleteFunc(all, func(a *api.AllocationListStub) bool {
+		return a.ClientStatus != api.AllocClientStatusRunning || a.DesiredStatus != api.AllocDesiredStatusRun || !r.wants(a.TaskGroup)
+	})
+	slices.SortStableFunc(all, func(a, b *api.AllocationListStub) int { return cmp.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+func (r *restart) batches(ctx context.Context, job *api.Job, allocs []*api.AllocationListStub) error {
+	number := 0
+	for batch := range slices.Chunk(allocs, r.size) {
+		if number++; number > 1 {
+			if err := r.between(ctx); err != nil {
+				return err
+			}
+		}
+		if err := r.noDeployment(ctx, job); err != nil {
+			return err
+		}
+		var wg sync.WaitGroup
+		errs := make([]error, len(batch))
+		for i, a := range batch {
+			wg.Go(func() { errs[i] = r.one(ctx, job, a) })
+		}
+		wg.Wait()
+		err := errors.Join(errs...)
+		if err == nil {
+			continue
+		}
+		r.lost = true
+		if r.onError == "fail" && !r.yes {
+			return err
+		}
+		r.tell(func(p *output.Page) { p.Lines(err.Error()) })
+		if !r.yes {
+			if err := r.streams.Confirm("Go on with the others?"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (r *restart) between(ctx context.Context) error {
+	if r.ask {
+		return r.streams.Confirm("Go on with the next batch?")
+	}
+	if r.wait > 0 {
+		r.tell(func(p *output.Page) { p.Detail("Waiting %s before the next batch", r.wait) })
+	}
+	return monitor.Pause(ctx, r.wait)
+}
+
+// noDeployment returns an error if a deployment is replacing the allocations.
+func (r *restart) noDeployment(ctx context.Context, job *api.Job) error {
+	all, _, err := r.client.Jobs().Deployments(apiclient.ValueOf(job.ID), true, apiclient.QueryOptions(ctx, apiclient.ValueOf(job.Namespace)))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("list deployments of job %q", apiclient.ValueOf(job.ID)), err)
+	}
+	for _, d := range all {
+		switch d.Status {
+		case api.DeploymentStatusSuccessful, api.DeploymentStatusFailed, api.DeploymentStatusCancelled:
+		default:
+			return fmt.Errorf("job %q has an active deployment (%s)\nWait for its end, or end it: nomad-lite deployment fail %s", apiclient.ValueOf(job.ID), d.Status, output.Short(d.ID))
+		}
+	}
+	return nil
+}
+
+// one restarts or replaces one allocation.
+func (r *restart) one(ctx context.Context, job *api.Job, stub *api.AllocationListStub) error {
+	alloc := &api.Allocation{ID: stub.ID, Namespace: stub.Namespace, NodeID: stub.NodeID}
+	q := apiclient.QueryOptions(ctx, stub.Namespace)
+	id := output.ShortID(stub.ID, r.verbose)
+	where := fmt.Sprintf("restart allocation %q", id)
+	var err error
+	switch {
+	case r.reschedule:
+		r.tell(func(p *output.Page) { p.Detail("Rescheduling allocation %q for group %q", id, stub.TaskGroup) })
+		return r.replace(ctx, job, alloc, stub.TaskGroup)
+	case r.allTasks:
+		r.tell(func(p *output.Page) {
+			p.Detail("Restarting all tasks in allocation %q for group %q", id, stub.TaskGroup)
+		})
+		err = r.client.Allocations().RestartAllTasks(alloc, q)
+	case len(r.tasks) > 0:
+		for _, task := range r.tasks {
+			if state := stub.TaskStates[task]; state == nil || state.State != "running" {
+				continue // the task is in another group, or has ended
+			}
+			r.tell(func(p *output.Page) {
+				p.Detail("Restarting task %q in allocation %q for group %q", task, id, stub.TaskGroup)
+			})
+			if e := r.client.Allocations().Restart(alloc, task, q); e != nil {
+				err = errors.Join(err, apiclient.WrapError(fmt.Sprintf("restart task %q of allocation %q", task, id), e))
+			}
+		}
+		return err
+	default:
+		r.tell(func(p *output.Page) {
+			p.Detail("Restarting running tasks in allocation %q for group %q", id, stub.TaskGroup)
+		})
+		err = r.client.Allocations().Restart(alloc, "", q)
+	}
+	if err != nil {
+		return apiclient.WrapError(where, err)
+	}
+	return nil
+}
+
+// replace stops an allocation and waits until its replacement runs.
+func (r *restart) replace(ctx context.Context, job *api.Job, alloc *api.Allocation, group string) error {
+	id := output.ShortID(alloc.ID, r.verbose)
+	q := apiclient.QueryOptions(ctx, alloc.Namespace)
+	q.Params = map[string]string{}
+	if r.noShutdownDelay {
+		q.Params["no_shutdown_delay"] = "true"
+	}
+	if apiclient.ValueOf(job.Type) == api.JobTypeBatch {
+		q.Params["reschedule"] = "true" // without it, the allocation counts as complete
+	}
+	stopped, err := r.client.Allocations().Stop(alloc, q)
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("stop allocation %q", id), err)
+	}
+	if kind := apiclient.ValueOf(job.Type); kind == api.JobTypeSystem || kind == api.JobTypeSysbatch {
+		// Without a forced reschedule, the scheduler regards the node as served.
+		if _, _, err := r.client.Jobs().EvaluateWithOpts(apiclient.ValueOf(job.ID), api.EvalOptions{ForceReschedule: true}, apiclient.WriteOptions(ctx, alloc.Namespace)); err != nil {
+			return apiclient.WrapError(fmt.Sprintf("evaluate job %q", apiclient.ValueOf(job.ID)), err)
+		}
+	}
+	next, err := r.await(ctx, alloc, func(a *api.Allocation) bool { return a.NextAllocation != "" }, stopped.EvalID)
+	if err != nil {
+		return fmt.Errorf("wait for what follows allocation %q: %w", id, err)
+	}
+	follower := &api.Allocation{ID: next.NextAllocation, Namespace: alloc.Namespace}
+	r.tell(func(p *output.Page) {
+		p.Detail("Allocation %q replaced by %q for group %q", id, output.ShortID(follower.ID, r.verbose), group)
+	})
+	running, err := r.await(ctx, follower, func(a *api.Allocation) bool {
+		return a.ClientStatus != api.AllocClientStatusPending
+	}, "")
+	switch {
+	case err != nil:
+		return fmt.Errorf("wait for allocation %q: %w", output.ShortID(follower.ID, r.verbose), err)
+	case running.ClientStatus == api.AllocClientStatusFailed || running.ClientStatus == api.AllocClientStatusLost:
+		return fmt.Errorf("allocation %q, which replaces %q, is %s\nSee why: nomad-lite alloc status %s", output.ShortID(follower.ID, r.verbose), id, running.ClientStatus, output.Short(follower.ID))
+	}
+	r.tell(func(p *output.Page) {
+		p.Detail("Allocation %q is %s", output.ShortID(follower.ID, r.verbose), output.StatusCell(running.ClientStatus))
+	})
+	return nil
+}
+
+// slowPollInterval is the time after which await checks whether the allocation can still be
+// placed.
+const slowPollInterval = 10 * time.Second
+
+// await reads an allocation until reached reports true. It returns an error when the
+// evaluation reports that there is no room.
+func (r *restart) await(ctx context.Context, alloc *api.Allocation, reached func(*api.Allocation) bool, evalID string) (*api.Allocation, error) {
+	q := apiclient.QueryOptions(ctx, alloc.Namespace)
+	q.WaitTime = slowPollInterval
+	for {
+		a, meta, err := r.client.Allocations().Info(alloc.ID, q)
+		if err != nil {
+			return nil, apiclient.WrapError(fmt.Sprintf("read allocation %q", alloc.ID), err)
+		}
+		if reached(a) {
+			return a, nil
+		}
+		if evalID != "" {
+			eval, _, err := r.client.Evaluations().Info(evalID, apiclient.QueryOptions(ctx, alloc.Namespace))
+			if err == nil && (eval.BlockedEval != "" || len(eval.FailedTGAllocs) > 0) {
+				return nil, fmt.Errorf("there is no room for it\nSee why: nomad-lite eval status %s", output.Short(evalID))
+			}
+		}
+		if err := monitor.NextIndex(ctx, q, meta); err != nil {
+			return nil, err
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package job
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/monitor"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+type revertOptions struct {
+	client apiclient.Flags
+	watch  monitor.Flags
+}
+
+func newRevertCommand(s *cli.Streams) *cobra.Command {
+	var o revertOptions
+	cmd := &cobra.Command{
+		Use:   "revert [flags] JOB VERSION",
+		Short: "Go back to an earlier version of a job",
+		Long: `Go back to an earlier version of a job, named by its number or its tag. It runs
+as a new version.
+
+Exit codes: those of 'job run'.`,
+		Example: `  nomad-lite job revert web 3
+  nomad-lite job revert web golden`,
+		Args: cli.ArgCount(2, 2, "two arguments: the id of a job, and a version or a tag"),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 1 {
+				return completeVersions(&o.client, cmd, args[0])
+			}
+			return cli.FirstArg(o.client.CompleteJobs(""))(cmd, args, begun)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return revertJob(cmd.Context(), o, args[0], args[1], s)
+		},
+	}
+	o.client.Register(cmd)
+	o.watch.Register(cmd)
+	return cmd
+}
+
+func revertJob(ctx context.Context, o revertOptions, prefix, to string, s *cli.Streams) error {
+	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
+	if err != nil {
+		return err
+	}
+	version, err := strconv.ParseUint(to, 10, 64)
+	if err != nil {
+		if version, err = taggedVersion(ctx, c, id, namespace, to); err != nil {
+			return err
+		}
+	}
+	out, _, err := c.Jobs().Revert(id, version, nil, apiclient.WriteOptions(ctx, namespace), "", "")
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("revert job %q to version %d", id, version), err)
+	}
+	return o.watch.Watch(ctx, s, c, namespace, out.EvalID)
+}
+
+// taggedVersion returns the number of the version with a tag.
+func taggedVersion(ctx context.Context, c *api.Client, id, namespace, tag string) (uint64, error) {
+	versions, _, _, err := c.Jobs().Versions(id, false, apiclient.QueryOptions(ctx, namespace))
+	if err != nil {
+		return 0, apiclient.WrapError(fmt.Sprintf("read versions of job %q", id), err)
+	}
+	for _, job := range versions {
+		if job != nil && job.VersionTag != nil && job.VersionTag.Name == tag {
+			return apiclient.ValueOf(job.Version), nil
+		}
+	}
+	return 0, fmt.Errorf("job %q has no version with the tag %q, and it is not a number\nSee the versions: nomad-lite job history %s", id, tag, id)
+}
+
+// completeVersions suggests the versions of a job.
+func completeVersions(f *apiclient.Flags, cmd *cobra.Command, id string) ([]string, cobra.ShellCompDirective) {
+	return f.Suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (numbers []string, err error) {
+		versions, _, _, err := c.Jobs().Versions(id, false, apiclient.QueryOptions(ctx, ""))
+		for _, job := range versions {
+			if job != nil {
+				numbers = append(numbers, cobra.CompletionWithDesc(fmt.Sprint(apiclient.ValueOf(job.Version)), output.Date(apiclient.ValueOf(job.SubmitTime))))
+			}
+		}
+		return numbers, err
+	})
+}

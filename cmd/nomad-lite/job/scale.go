@@ -1,0 +1,92 @@
+package job
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/monitor"
+)
+
+type scaleOptions struct {
+	client     apiclient.Flags
+	watch      monitor.Flags
+	checkIndex uint64
+}
+
+func newScaleCommand(s *cli.Streams) *cobra.Command {
+	var o scaleOptions
+	cmd := &cobra.Command{
+		Use:   "scale [flags] JOB [GROUP] COUNT",
+		Short: "Change how many instances of a group run",
+		Long: `Change how many instances of a group run. The group may be left out if the job
+has only one.
+
+Exit codes: those of 'job run'.`,
+		Example: `  nomad-lite job scale web 3
+  nomad-lite job scale -detach web frontend 0`,
+		Args:              cli.ArgCount(2, 3, "two or three arguments: the id of a job, the name of a group if it has several, and a count"),
+		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			count, err := strconv.ParseInt(args[len(args)-1], 10, 32)
+			if err != nil || count < 0 {
+				return cli.UsageError(cmd, fmt.Errorf("the count is %q, which is not a number from 0 on", args[len(args)-1]))
+			}
+			group := ""
+			if len(args) == 3 {
+				group = args[1]
+			}
+			return scaleJob(cmd.Context(), o, args[0], group, count, s)
+		},
+	}
+	o.client.Register(cmd)
+	o.watch.Register(cmd)
+	cmd.Flags().Uint64Var(&o.checkIndex, "check-index", 0, "change nothing unless the modify `index` of the job is this one")
+	return cmd
+}
+
+func scaleJob(ctx context.Context, o scaleOptions, prefix, group string, count int64, s *cli.Streams) error {
+	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
+	if err != nil {
+		return err
+	}
+	state, _, err := c.Jobs().ScaleStatus(id, apiclient.QueryOptions(ctx, namespace))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("read scale of job %q", id), err)
+	}
+	groups := slices.Sorted(maps.Keys(state.TaskGroups))
+	switch {
+	case group == "" && len(groups) == 1:
+		group = groups[0]
+	case group == "":
+		return fmt.Errorf("job %q has several groups: %s\nName one: nomad-lite job scale %s %s %d", id, strings.Join(groups, ", "), id, firstOf(groups), count)
+	case !slices.Contains(groups, group):
+		return fmt.Errorf("job %q has no group %q, but %s", id, group, strings.Join(groups, ", "))
+	}
+	out, _, err := c.Jobs().ScaleWithRequest(id, &api.ScalingRequest{
+		Count:          &count,
+		Target:         map[string]string{"Job": id, "Group": group},
+		Message:        "submitted using nomad-lite",
+		JobModifyIndex: o.checkIndex,
+	}, apiclient.WriteOptions(ctx, namespace))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("scale group %q of job %q", group, id), err)
+	}
+	warn(s, out.Warnings)
+	return o.watch.Watch(ctx, s, c, namespace, out.EvalID)
+}
+
+func firstOf(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return names[0]
+}

@@ -1,0 +1,76 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+type scalingEventsOptions struct {
+	client  apiclient.Flags
+	format  output.FormatFlags
+	verbose bool
+}
+
+func newScalingEventsCommand(s *cli.Streams) *cobra.Command {
+	var o scalingEventsOptions
+	cmd := &cobra.Command{
+		Use:               "scaling-events [flags] JOB",
+		Short:             "List how the groups of a job were scaled",
+		Long:              `List how the groups of a job were scaled, and by whom, the newest first.`,
+		Example:           `  nomad-lite job scaling-events web`,
+		Args:              apiclient.OneJob,
+		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return listScalingEvents(cmd.Context(), o, args[0], s)
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids, and all that was said")
+	return cmd
+}
+
+// scalingEvent is one scaling of a group.
+type scalingEvent struct {
+	TaskGroup string
+	api.ScalingEvent
+}
+
+func listScalingEvents(ctx context.Context, o scalingEventsOptions, prefix string, s *cli.Streams) error {
+	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
+	if err != nil {
+		return err
+	}
+	state, _, err := c.Jobs().ScaleStatus(id, apiclient.QueryOptions(ctx, namespace))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("read scale of job %q", id), err)
+	}
+	events := []*scalingEvent{}
+	for _, group := range slices.Sorted(maps.Keys(state.TaskGroups)) {
+		for _, e := range state.TaskGroups[group].Events {
+			events = append(events, &scalingEvent{group, e})
+		}
+	}
+	slices.SortStableFunc(events, func(a, b *scalingEvent) int { return cmp.Compare(b.Time, a.Time) })
+	return o.format.Show(s, events, func(p *output.Page) {
+		t := output.NewTable("Task Group", "Count", "PrevCount", "Error", "Message", "Eval ID", "Date")
+		for _, e := range events {
+			count := "<unchanged>"
+			if e.Count != nil {
+				count = fmt.Sprint(*e.Count)
+			}
+			t.Row(e.TaskGroup, count, e.PreviousCount, e.Error, e.Message, output.ShortID(apiclient.ValueOf(e.EvalID), o.verbose), output.Date(int64(e.Time)))
+		}
+		p.TableOr(t, "No events found")
+	})
+}

@@ -1,0 +1,64 @@
+package job
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/monitor"
+)
+
+type startOptions struct {
+	client apiclient.Flags
+	watch  monitor.Flags
+}
+
+func newStartCommand(s *cli.Streams) *cobra.Command {
+	var o startOptions
+	cmd := &cobra.Command{
+		Use:   "start [flags] JOB",
+		Short: "Run a job again that was stopped",
+		Long: `Run a job again that was stopped, as it was in its last version.
+
+Exit codes: those of 'job run'.`,
+		Example:           `  nomad-lite job start web`,
+		Args:              apiclient.OneJob,
+		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("Stop == true")),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return startJob(cmd.Context(), o, args[0], s)
+		},
+	}
+	o.client.Register(cmd)
+	o.watch.Register(cmd)
+	return cmd
+}
+
+func startJob(ctx context.Context, o startOptions, prefix string, s *cli.Streams) error {
+	c, job, err := findJobVersion(ctx, &o.client, prefix, -1)
+	if err != nil {
+		return err
+	}
+	id, namespace := apiclient.ValueOf(job.ID), apiclient.ValueOf(job.Namespace)
+	if !apiclient.ValueOf(job.Stop) {
+		hint := "To restart its tasks: nomad-lite job restart " + id
+		if apiclient.ValueOf(job.Status) == "dead" {
+			hint = "To run again what has failed: nomad-lite job eval -force-reschedule " + id
+		}
+		return fmt.Errorf("job %q was not stopped: its status is %q\n%s", id, apiclient.ValueOf(job.Status), hint)
+	}
+	// The new version keeps the source of the version that is started again.
+	source, _, err := c.Jobs().Submission(id, int(apiclient.ValueOf(job.Version)), apiclient.QueryOptions(ctx, namespace))
+	if err != nil || source == nil || source.Source == "" {
+		source = nil
+	}
+	job.Stop = new(false)
+	out, _, err := c.Jobs().RegisterOpts(job, &api.RegisterOptions{Submission: source}, apiclient.WriteOptions(ctx, namespace))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("start job %q", id), err)
+	}
+	return o.watch.Watch(ctx, s, c, namespace, out.EvalID)
+}

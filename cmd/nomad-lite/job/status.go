@@ -1,0 +1,333 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+)
+
+const statusHelp = `Show the jobs of an agent, or one job: what it is made of, what runs of it, its
+latest deployment, and why something of it could not be placed.
+
+The beginning of a job's id is enough, as long as no other begins so.`
+
+type statusOptions struct {
+	client    apiclient.Flags
+	format    output.FormatFlags
+	short     bool
+	evals     bool
+	allAllocs bool
+	verbose   bool
+}
+
+func newStatusCommand(s *cli.Streams) *cobra.Command {
+	var o statusOptions
+	cmd := &cobra.Command{
+		Use:   "status [flags] [JOB]",
+		Short: "Show jobs, or one job",
+		Long:  statusHelp,
+		Example: `  nomad-lite job status
+  nomad-lite job status -evals -verbose web
+  nomad-lite job status -t '{{range .}}{{println .Job.ID .Job.Status}}{{end}}'`,
+		Args:              cli.ArgCount(0, 1, "the id of a job, or nothing for all jobs"),
+		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.client.Client()
+			if err != nil {
+				return err
+			}
+			if len(args) == 0 {
+				return listJobs(cmd.Context(), o, c, s)
+			}
+			return showJob(cmd.Context(), o, c, args[0], s)
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	cmd.Flags().BoolVar(&o.short, "short", false, "show only what the job is")
+	cmd.Flags().BoolVar(&o.evals, "evals", false, "list the evaluations of the job")
+	cmd.Flags().BoolVar(&o.allAllocs, "all-allocs", false, "list also allocations of an earlier job with this id")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids and times")
+	return cmd
+}
+
+func listJobs(ctx context.Context, o statusOptions, c *api.Client, s *cli.Streams) error {
+	jobs, _, err := c.Jobs().List(apiclient.QueryOptions(ctx, ""))
+	if err != nil {
+		return apiclient.WrapError("list jobs", err)
+	}
+	if o.format.IsSet() {
+		all := make([]*jobState, len(jobs))
+		for i, j := range jobs {
+			if all[i], err = readJob(ctx, c, j.ID, apiclient.NamespaceOf(j), o.allAllocs); err != nil {
+				return err
+			}
+		}
+		return o.format.Print(s, all)
+	}
+	p := output.NewPage(s)
+	tables.PrintJobs(p, jobs, "No running jobs")
+	return output.Print(s, p)
+}
+
+// jobState is a job and the objects that belong to it.
+type jobState struct {
+	Job              *api.Job
+	Summary          *api.JobSummary
+	Allocations      []*api.AllocationListStub
+	LatestDeployment *api.Deployment
+	Evaluations      []*api.Evaluation
+}
+
+func readJob(ctx context.Context, c *api.Client, id, namespace string, allAllocs bool) (state *jobState, err error) {
+	state = new(jobState)
+	for _, part := range []struct {
+		name string
+		read func(q *api.QueryOptions) error
+	}{
+		{"", func(q *api.QueryOptions) error { state.Job, _, err = c.Jobs().Info(id, q); return err }},
+		{"summary of ", func(q *api.QueryOptions) error { state.Summary, _, err = c.Jobs().Summary(id, q); return err }},
+		{"allocations of ", func(q *api.QueryOptions) error {
+			state.Allocations, _, err = c.Jobs().Allocations(id, allAllocs, q)
+			return err
+		}},
+		{"deployment of ", func(q *api.QueryOptions) error {
+			state.LatestDeployment, _, err = c.Jobs().LatestDeployment(id, q)
+			return err
+		}},
+		{"evaluations of ", func(q *api.QueryOptions) error { state.Evaluations, _, err = c.Jobs().Evaluations(id, q); return err }},
+	} {
+		if err := part.read(apiclient.QueryOptions(ctx, namespace)); err != nil {
+			return nil, apiclient.WrapError(fmt.Sprintf("read %sjob %q", part.name, id), err)
+		}
+	}
+	return state, nil
+}
+
+func showJob(ctx context.Context, o statusOptions, c *api.Client, prefix string, s *cli.Streams) error {
+	id, namespace, err := apiclient.FindJob(ctx, c, prefix, "")
+	if err != nil {
+		return err
+	}
+	if o.format.IsSet() {
+		state, err := readJob(ctx, c, id, namespace, o.allAllocs)
+		if err != nil {
+			return err
+		}
+		return o.format.Print(s, []*jobState{state})
+	}
+	p := output.NewPage(s)
+	if o.short {
+		job, _, err := c.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
+		if err != nil {
+			return apiclient.WrapError(fmt.Sprintf("read job %q", id), err)
+		}
+		printJob(p, job)
+		return output.Print(s, p)
+	}
+	state, err := readJob(ctx, c, id, namespace, o.allAllocs)
+	if err != nil {
+		return err
+	}
+	printJob(p, state.Job)
+	switch job := state.Job; {
+	case job.Periodic != nil:
+		err = printChildren(ctx, p, c, state, "/periodic-", "Previously Launched Jobs")
+	case job.ParameterizedJob != nil && !job.Dispatched:
+		printParameterized(p, job.ParameterizedJob)
+		err = printChildren(ctx, p, c, state, "/dispatch-", "Dispatched Jobs")
+	default:
+		printRunningJob(ctx, p, c, state, o)
+	}
+	if err != nil {
+		return err
+	}
+	return output.Print(s, p)
+}
+
+// printJob adds the fields of a job.
+func printJob(p *output.Page, j *api.Job) {
+	all := output.Pairs{
+		{"ID", apiclient.ValueOf(j.ID)},
+		{"Name", apiclient.ValueOf(j.Name)},
+		{"Submit Date", output.Date(apiclient.ValueOf(j.SubmitTime))},
+		{"Type", apiclient.ValueOf(j.Type)},
+		{"Priority", apiclient.ValueOf(j.Priority)},
+		{"Version", apiclient.ValueOf(j.Version)},
+		{"Datacenters", strings.Join(j.Datacenters, ",")},
+		{"Namespace", apiclient.ValueOf(j.Namespace)},
+		{"Node Pool", apiclient.ValueOf(j.NodePool)},
+		{"Status", tables.JobStatus(apiclient.ValueOf(j.Status), apiclient.ValueOf(j.Stop))},
+		{"Periodic", j.Periodic != nil},
+		{"Parameterized", j.ParameterizedJob != nil},
+	}
+	if j.VersionTag != nil {
+		all = append(all, [2]any{"Version Tag", j.VersionTag.Name})
+	}
+	if j.Periodic != nil && !apiclient.ValueOf(j.Stop) {
+		all = append(all, [2]any{"Next Periodic Launch", nextLaunch(j.Periodic)})
+	}
+	p.Pairs(all)
+	if j.UI != nil && j.UI.Description != "" {
+		p.Line("")
+		p.Line("%s", j.UI.Description)
+	}
+}
+
+func nextLaunch(periodic *api.PeriodicConfig) string {
+	periodic.Canonicalize()
+	if !*periodic.Enabled {
+		return "none: it is not enabled"
+	}
+	zone, err := periodic.GetLocation()
+	if err != nil {
+		return err.Error()
+	}
+	now := time.Now().In(zone)
+	next, err := periodic.Next(now)
+	switch {
+	case err != nil:
+		return err.Error()
+	case next.IsZero():
+		return "none"
+	}
+	return fmt.Sprintf("%s (%s)", next.Format(time.RFC3339), output.Ago(now.Sub(next)))
+}
+
+func printParameterized(p *output.Page, config *api.ParameterizedJobConfig) {
+	p.Section("Parameterized Job")
+	p.Pairs(output.Pairs{
+		{"Payload", cmp.Or(config.Payload, "optional")},
+		{"Required Metadata", strings.Join(config.MetaRequired, ", ")},
+		{"Optional Metadata", strings.Join(config.MetaOptional, ", ")},
+	})
+}
+
+// printChildren adds the jobs that were created from a job.
+func printChildren(ctx context.Context, p *output.Page, c *api.Client, state *jobState, infix, title string) error {
+	if state.Summary != nil && state.Summary.Children != nil {
+		p.Section("Children Job Summary")
+		t := output.NewTable("Pending", "Running", "Dead")
+		t.Row(state.Summary.Children.Pending, state.Summary.Children.Running, state.Summary.Children.Dead)
+		p.Table(t)
+	}
+	q := apiclient.QueryOptions(ctx, apiclient.ValueOf(state.Job.Namespace))
+	q.Prefix = apiclient.ValueOf(state.Job.ID) + infix
+	jobs, _, err := c.Jobs().List(q)
+	if err != nil {
+		return apiclient.WrapError("list jobs", err)
+	}
+	p.Section(title)
+	if len(jobs) == 0 {
+		p.Line("None so far")
+		return nil
+	}
+	t := output.NewTable("ID", "Status", "Submit Date")
+	for _, j := range jobs {
+		t.Row(j.ID, tables.JobStatus(j.Status, j.Stop), output.Date(j.SubmitTime))
+	}
+	p.Table(t)
+	return nil
+}
+
+// printRunningJob adds the groups, deployment and allocations of a job.
+func printRunningJob(ctx context.Context, p *output.Page, c *api.Client, state *jobState, o statusOptions) {
+	if state.Summary != nil {
+		p.Section("Summary")
+		t := output.NewTable("Task Group", "Queued", "Starting", "Running", "Failed", "Complete", "Lost", "Unknown")
+		for _, name := range slices.Sorted(maps.Keys(state.Summary.Summary)) {
+			g := state.Summary.Summary[name]
+			t.Row(name, g.Queued, g.Starting, g.Running, g.Failed, g.Complete, g.Lost, g.Unknown)
+		}
+		p.Table(t)
+	}
+	evals := slices.Clone(state.Evaluations)
+	slices.SortStableFunc(evals, func(a, b *api.Evaluation) int { return cmp.Compare(b.CreateIndex, a.CreateIndex) })
+	if o.evals && len(evals) > 0 {
+		p.Section("Evaluations")
+		tables.PrintEvaluations(p, evals, o.verbose)
+	}
+	for _, e := range evals {
+		if len(e.FailedTGAllocs) > 0 && e.Status != api.EvalStatusComplete {
+			p.Section("Placement Failure")
+			tables.PrintPlacementFailures(p, "", e.FailedTGAllocs)
+			break
+		}
+	}
+	printReschedules(ctx, p, c, state, o.verbose)
+	if d := state.LatestDeployment; d != nil && d.ID != "" {
+		p.Section("Latest Deployment")
+		p.Pairs(output.Pairs{{"ID", output.ShortID(d.ID, o.verbose)}, {"Status", output.StatusCell(d.Status)}, {"Description", d.StatusDescription}})
+		if len(d.TaskGroups) > 0 {
+			p.Section("Deployed")
+			tables.PrintDeployedGroups(p, d.TaskGroups)
+		}
+	}
+	if t := actionTable(state.Job); len(t.Rows) > 0 {
+		p.Section("Actions Available")
+		p.Table(t)
+	}
+	p.Section("Allocations")
+	tables.PrintAllocations(p, state.Allocations, o.verbose)
+}
+
+// printReschedules adds the times at which failed allocations will be placed again.
+func printReschedules(ctx context.Context, p *output.Page, c *api.Client, state *jobState, verbose bool) {
+	t := output.NewTable("Task Group", "Reschedule Policy", "Eval ID", "Eval Time")
+	groups := make(map[string]*api.TaskGroup)
+	for _, g := range state.Job.TaskGroups {
+		if g != nil {
+			groups[apiclient.ValueOf(g.Name)] = g
+		}
+	}
+	for _, a := range state.Allocations {
+		if a.FollowupEvalID == "" || a.NextAllocation != "" {
+			continue
+		}
+		eval, _, err := c.Evaluations().Info(a.FollowupEvalID, apiclient.QueryOptions(ctx, a.Namespace))
+		if err != nil || eval.Status != api.EvalStatusPending || eval.WaitUntil.IsZero() {
+			continue // the evaluation can be garbage collected by now
+		}
+		policy := ""
+		if g := groups[a.TaskGroup]; g != nil && g.ReschedulePolicy != nil {
+			policy = reschedulePolicy(g.ReschedulePolicy)
+		}
+		t.Row(a.TaskGroup, policy, output.ShortID(eval.ID, verbose), output.Ago(time.Since(eval.WaitUntil)))
+	}
+	if len(t.Rows) > 0 {
+		p.Section("Future Rescheduling Attempts")
+		p.Table(t)
+	}
+}
+
+func reschedulePolicy(r *api.ReschedulePolicy) string {
+	if apiclient.ValueOf(r.Unlimited) {
+		return fmt.Sprintf("unlimited with %s delay, max_delay = %s", apiclient.ValueOf(r.DelayFunction), apiclient.ValueOf(r.MaxDelay))
+	}
+	return fmt.Sprintf("%d in %s with %s delay, max_delay = %s", apiclient.ValueOf(r.Attempts), apiclient.ValueOf(r.Interval), apiclient.ValueOf(r.DelayFunction), apiclient.ValueOf(r.MaxDelay))
+}
+
+// actionTable lists the actions of a job's tasks.
+func actionTable(job *api.Job) *output.Table {
+	t := output.NewTable("Action Name", "Task Group", "Task")
+	apiclient.EachTask(job, func(group *api.TaskGroup, task *api.Task) {
+		for _, action := range task.Actions {
+			if action != nil {
+				t.Row(action.Name, apiclient.ValueOf(group.Name), task.Name)
+			}
+		}
+	})
+	return t
+}

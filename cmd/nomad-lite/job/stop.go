@@ -1,0 +1,101 @@
+package job
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/monitor"
+)
+
+const stopHelp = `Stop jobs: their tasks end in order, and the agent keeps the records, so that
+'job start' can run them again.
+
+With -purge a job is forgotten as well.`
+
+type stopOptions struct {
+	client          apiclient.Flags
+	watch           monitor.Flags
+	purge           bool
+	global          bool
+	yes             bool
+	noShutdownDelay bool
+	evalPriority    int
+}
+
+// NewStopCommand returns the command "stop".
+func NewStopCommand(s *cli.Streams) *cobra.Command {
+	var o stopOptions
+	cmd := &cobra.Command{
+		Use:   "stop [flags] JOB...",
+		Short: "Stop jobs",
+		Long:  stopHelp,
+		Example: `  nomad-lite job stop web
+  nomad-lite job stop -purge -yes web db`,
+		Args:              cli.ArgCount(1, -1, "the ids of one or more jobs"),
+		ValidArgsFunction: o.client.CompleteJobs("Stop == false"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return stopJobs(cmd.Context(), o, args, s)
+		},
+	}
+	o.client.Register(cmd)
+	o.watch.Register(cmd)
+	cmd.Flags().BoolVar(&o.purge, "purge", false, "forget the job as well")
+	cmd.Flags().BoolVar(&o.global, "global", false, "stop a job of several regions in all of them")
+	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask when an argument is only the beginning of an id")
+	cmd.Flags().BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "do not wait for the shutdown_delay of groups and tasks")
+	cmd.Flags().IntVar(&o.evalPriority, "eval-priority", 0, "`priority` of the evaluation, if it is not to be that of the job")
+	return cmd
+}
+
+func stopJobs(ctx context.Context, o stopOptions, prefixes []string, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	// All jobs are looked up before the first is stopped.
+	var jobs []*api.Job
+	for _, prefix := range slices.Compact(slices.Sorted(slices.Values(prefixes))) {
+		id, namespace, err := apiclient.FindJob(ctx, c, prefix, "")
+		if err != nil {
+			return err
+		}
+		if id != prefix && !o.yes {
+			if err := s.Confirm(fmt.Sprintf("Stop job %q?", id)); err != nil {
+				return err
+			}
+		}
+		job, _, err := c.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
+		if err != nil {
+			return apiclient.WrapError(fmt.Sprintf("stop job %q", id), err)
+		}
+		jobs = append(jobs, job)
+	}
+	evals := make([]string, len(jobs))
+	for i, job := range jobs {
+		evals[i], _, err = c.Jobs().DeregisterOpts(apiclient.ValueOf(job.ID), &api.DeregisterOptions{
+			Purge: o.purge, Global: o.global, NoShutdownDelay: o.noShutdownDelay, EvalPriority: o.evalPriority,
+		}, apiclient.WriteOptions(ctx, apiclient.ValueOf(job.Namespace)))
+		if err != nil {
+			return apiclient.WrapError(fmt.Sprintf("stop job %q", apiclient.ValueOf(job.ID)), err)
+		}
+	}
+	for i, job := range jobs {
+		switch {
+		case evals[i] == "": // nothing was left to stop, so there is no evaluation
+		case o.watch.Detach:
+			_, err = fmt.Fprintln(s.Out, evals[i])
+		default:
+			err = monitor.New(s, c, apiclient.ValueOf(job.Namespace), o.watch.Verbose).Evaluation(ctx, evals[i])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,91 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+)
+
+func newTagCommand(s *cli.Streams) *cobra.Command {
+	return cli.Group("tag", "Give versions of a job a name", newTagApplyCommand(s), newTagUnsetCommand(s))
+}
+
+type tagOptions struct {
+	client      apiclient.Flags
+	name        string
+	description string
+	version     int64
+}
+
+func newTagApplyCommand(s *cli.Streams) *cobra.Command {
+	var o tagOptions
+	cmd := newJobTagged(&o, "apply [flags] JOB", "Give a version of a job a name", func(cmd *cobra.Command, args []string) error {
+		return tagJob(cmd.Context(), o, args[0], s)
+	})
+	cmd.Long = `Give a version of a job a name, by which 'job revert' and 'job history -diff-tag'
+know it. A version with a name is not forgotten when there are many newer ones.`
+	cmd.Example = `  nomad-lite job tag apply -name golden -description "before the rewrite" web
+  nomad-lite job tag apply -name golden -version 3 web`
+	cmd.Flags().StringVar(&o.description, "description", "", "`text` about the version")
+	cmd.Flags().Int64Var(&o.version, "version", -1, "number of the `version`; without it the current one")
+	return cmd
+}
+
+func newTagUnsetCommand(s *cli.Streams) *cobra.Command {
+	var o tagOptions
+	cmd := newJobTagged(&o, "unset [flags] JOB", "Take a version's name away", func(cmd *cobra.Command, args []string) error {
+		return untagJob(cmd.Context(), o, args[0], s)
+	})
+	cmd.Long = "Take a version's name away. The version stays, as long as any other would."
+	cmd.Example = `  nomad-lite job tag unset -name golden web`
+	return cmd
+}
+
+// newJobTagged returns a command that changes the tag of a job version.
+func newJobTagged(o *tagOptions, use, short string, run func(*cobra.Command, []string) error) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:               use,
+		Short:             short,
+		Args:              apiclient.OneJob,
+		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.name == "" {
+				return cli.UsageError(cmd, errors.New("which tag? Add -name"))
+			}
+			return run(cmd, args)
+		},
+	}
+	o.client.Register(cmd)
+	cmd.Flags().StringVar(&o.name, "name", "", "`name` of the tag")
+	return cmd
+}
+
+func tagJob(ctx context.Context, o tagOptions, prefix string, s *cli.Streams) error {
+	c, job, err := findJobVersion(ctx, &o.client, prefix, o.version)
+	if err != nil {
+		return err
+	}
+	id, version := apiclient.ValueOf(job.ID), apiclient.ValueOf(job.Version)
+	if _, err := c.Jobs().TagVersion(id, version, o.name, o.description, apiclient.WriteOptions(ctx, apiclient.ValueOf(job.Namespace))); err != nil {
+		return apiclient.WrapError(fmt.Sprintf("tag version %d of job %q", version, id), err)
+	}
+	_, err = fmt.Fprintf(s.Out, "Job version %d tagged with name %q\n", version, o.name)
+	return err
+}
+
+func untagJob(ctx context.Context, o tagOptions, prefix string, s *cli.Streams) error {
+	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
+	if err != nil {
+		return err
+	}
+	if _, err := c.Jobs().UntagVersion(id, o.name, apiclient.WriteOptions(ctx, namespace)); err != nil {
+		return apiclient.WrapError(fmt.Sprintf("untag job %q", id), err)
+	}
+	_, err = fmt.Fprintf(s.Out, "Tag %q removed from job %q\n", o.name, id)
+	return err
+}

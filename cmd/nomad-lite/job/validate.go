@@ -1,0 +1,81 @@
+package job
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/localplugins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// NewValidateCommand returns the command "validate".
+func NewValidateCommand(s *cli.Streams) *cobra.Command {
+	var file jobfile.Flags
+	var plugins localplugins.Flags
+	cmd := &cobra.Command{
+		Use:   "validate [flags] FILE",
+		Short: "Say what is wrong with a job file",
+		Long: `Say what is wrong with a job file, and where.
+
+The job is checked as Nomad checks it, and then for what this build of
+nomad-lite cannot run, and for what this machine does not have: constraints that
+it does not satisfy, memory. What stands in the config blocks of its tasks is
+compared with what the drivers take, and lite_hook_NAME of meta with what the
+hooks take. The checks are those of nomad-lite run, except that ports may be in
+use. No agent is asked. Of a job whose tasks wait for each other (lite_after and its
+like in meta), the order is shown. FILE is a path, or - for standard input.
+
+Exit codes: 0 when the job can run here, 1 when it cannot.`,
+		Example: `  nomad-lite job validate web.nomad.hcl
+  nomad-lite job validate -plugin-dir ./plugins -var image=web:2 web.nomad.hcl`,
+		Args: jobfile.OneFile,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			job, err := file.Read(s, args[0], 1)
+			if err != nil {
+				return err
+			}
+			local, err := plugins.Read(s)
+			if err != nil {
+				return err
+			}
+			drivers, err := local.Drivers(job.Drivers())
+			if err != nil {
+				return err
+			}
+			valid, err := job.Check(s)
+			if err != nil {
+				return err
+			}
+			if err := job.WarnOfForeground(s); err != nil {
+				return err
+			}
+			runs, err := job.CheckSupported(s, drivers, false)
+			if err != nil {
+				return err
+			}
+			fits, err := job.CheckNodeAndConfigs(cmd.Context(), local, drivers, valid && runs, s)
+			if err != nil {
+				return err
+			}
+			hooked, err := job.CheckHooks(cmd.Context(), local, s)
+			if err != nil {
+				return err
+			}
+			if !valid || !runs || !fits || !hooked {
+				return &cli.ExitError{Code: 1}
+			}
+			if gates := model.GateGraph(job.Job); gates != "" {
+				fmt.Fprintf(s.Out, "%s\n", terminal.Printable([]byte(gates), false))
+			}
+			_, err = fmt.Fprintln(s.Out, "Job validation successful")
+			return err
+		},
+	}
+	file.Register(cmd)
+	plugins.Register(cmd)
+	return cmd
+}

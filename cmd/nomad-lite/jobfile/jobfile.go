@@ -1,0 +1,267 @@
+package jobfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+)
+
+// Flags are the flags of commands that read a job file. They are Nomad's.
+type Flags struct {
+	Vars     []string
+	VarFiles []string
+	JSON     bool
+	Strict   bool
+}
+
+// Register adds the flags to a command.
+func (f *Flags) Register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringArrayVar(&f.Vars, "var", nil, "set a variable of the job file, as `name=value`; may be repeated")
+	flags.StringArrayVar(&f.VarFiles, "var-file", nil, "read variables from this `file`; may be repeated")
+	flags.BoolVar(&f.JSON, "json", false, "the file is a job in the JSON form of the HTTP API")
+	flags.BoolVar(&f.Strict, "hcl2-strict", true, "refuse values for variables that the job file does not declare")
+}
+
+// OneFile accepts the arguments of a command that reads one job file.
+func OneFile(cmd *cobra.Command, args []string) error {
+	if len(args) == 1 {
+		return nil
+	}
+	return cli.UsageError(cmd, errors.New("takes one argument: the path of a job file, or - for standard input"))
+}
+
+// File is a parsed job and the source positions of its parts.
+type File struct {
+	Job    *api.Job
+	File   *jobspec.File
+	Source []byte
+}
+
+// Read reads and parses a job file. It prints diagnostics to standard error; its error then
+// holds only the exit code.
+func (f *Flags) Read(s *cli.Streams, path string, code int) (*File, error) {
+	fail := func(err error) error {
+		//lint:ignore ST1005 the text is Nomad's
+		return &cli.ExitError{Code: code, Err: fmt.Errorf("Error getting job struct: %w", err)}
+	}
+	if f.JSON && len(f.Vars)+len(f.VarFiles) > 0 {
+		//lint:ignore ST1005 the text is Nomad's
+		return nil, &cli.ExitError{Code: code, Err: fmt.Errorf("Invalid job options: %w", jobspec.ErrVariablesWithJSON)}
+	}
+	for _, v := range f.Vars {
+		if !strings.Contains(v, "=") {
+			fmt.Fprintf(s.Err, "warning: -var %s is ignored: it has no value; write -var %s=value\n", v, v)
+		}
+	}
+	text, name, err := readSource(s, path)
+	if err != nil {
+		//lint:ignore ST1005 the text is Nomad's
+		return nil, fail(fmt.Errorf("Error reading job file from %s: %w", path, err))
+	}
+	if f.JSON {
+		job, err := jobspec.ParseJSON(text)
+		if err != nil {
+			//lint:ignore ST1005 the text is Nomad's
+			return nil, fail(fmt.Errorf("Error parsing job file from %s:\n%w", path, err))
+		}
+		return &File{job, &jobspec.File{}, text}, nil
+	}
+	file, diags := jobspec.Parse(jobspec.Source{
+		Name: name, Text: text, Vars: f.Vars, VarFiles: f.VarFiles, Environ: os.Environ(), Files: true, Strict: f.Strict,
+	})
+	if diags.HasErrors() {
+		fmt.Fprintf(s.Err, "Error getting job struct: Error parsing job file from %s:\n", path)
+	}
+	if err := jobspec.WriteDiagnostics(s.Err, diags, file.Texts); err != nil {
+		return nil, err
+	}
+	if diags.HasErrors() {
+		for _, diag := range diags {
+			if name, unset := jobspec.UnsetVariable(diag); unset {
+				fmt.Fprintf(s.Err, "Set it: -var %s=VALUE, NOMAD_VAR_%s=VALUE in the environment, a line in a -var-file, or a default in the file\n", name, name)
+			}
+		}
+		if regexp.MustCompile(`^\s*\{\s*"(Job|ID)"\s*:`).Match(text) {
+			fmt.Fprintln(s.Err, "This looks like the JSON form of the HTTP API: add -json")
+		}
+		return nil, &cli.ExitError{Code: code}
+	}
+	return &File{file.Job, file, text}, nil
+}
+
+// readSource returns the text of a job file and its name for diagnostics.
+func readSource(s *cli.Streams, path string) (text []byte, name string, err error) {
+	if path == "-" {
+		text, err = io.ReadAll(io.LimitReader(s.In, jobspec.MaxText+1))
+		return text, "stdin", err
+	}
+	if strings.Contains(path, "://") {
+		return nil, "", errors.New("only files of this machine can be read: download it first, or pipe it in and name it -")
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, "", errors.Unwrap(err)
+	}
+	text, err = io.ReadAll(io.LimitReader(f, jobspec.MaxText+1))
+	return text, filepath.Base(path), errors.Join(err, f.Close())
+}
+
+// Check brings the job into canonical form and prints all errors with their places in the
+// file. It does not check whether the namespace exists, because only an agent has the list.
+// It reports whether the job is valid.
+func (j *File) Check(s *cli.Streams) (bool, error) {
+	model.Canonicalize(j.Job)
+	if warnings := model.Warnings(j.Job); len(warnings) > 0 {
+		fmt.Fprintf(s.Err, "Job Warnings:\n%s\n", strings.TrimRight(model.FormatWarnings(warnings), "\n"))
+	}
+	var namespaces []string
+	if model.NamespaceNameFault(*j.Job.Namespace) == nil {
+		namespaces = append(namespaces, *j.Job.Namespace)
+	}
+	invalid := model.Validate(j.Job, namespaces...)
+	if invalid == nil {
+		return true, nil
+	}
+	fmt.Fprintf(s.Err, "Job validation errors:\n%s\n", strings.TrimRight(invalid.Error(), "\n"))
+	faults := model.Faults(invalid)
+	places := make(hcl.Diagnostics, 0, len(faults))
+	for _, fault := range faults {
+		places = append(places, j.diagnostic(fault.Path, fault.Text+fault.Hint()))
+	}
+	return false, j.writeDiagnostics(s, places)
+}
+
+// WithPlaces adds the place in the file to an error with which an agent has rejected the job.
+func (j *File) WithPlaces(refusal error) error {
+	text := refusal.Error()
+	var places hcl.Diagnostics
+	for line := range strings.Lines(text) {
+		path, reason, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		if strings.HasPrefix(path, "group.") {
+			places = append(places, j.diagnostic(strings.Split(path, "."), reason))
+		}
+	}
+	model.Canonicalize(j.Job)
+	for _, fault := range model.Faults(model.Validate(j.Job)) {
+		if strings.Contains(text, fault.Text) {
+			places = append(places, j.diagnostic(fault.Path, fault.Text+fault.Hint()))
+		}
+	}
+	var b strings.Builder
+	if err := j.writeDiagnostics(&cli.Streams{Err: &b}, places); err != nil || b.Len() == 0 {
+		return refusal
+	}
+	return fmt.Errorf("%w\n%s", refusal, strings.TrimRight(b.String(), "\n"))
+}
+
+// CheckSupported prints each part of a canonical job that this build cannot run, with its place in
+// the file: in the foreground, or on an agent, which can wait. drivers are the names of the
+// available drivers; nil means unknown. It reports whether the job can run.
+func (j *File) CheckSupported(s *cli.Streams, drivers []string, foreground bool) (bool, error) {
+	known := func(name string) bool { return drivers == nil || slices.Contains(drivers, name) }
+	refusals := slices.DeleteFunc(model.UnsupportedParts(j.Job, known, drivers...), func(r model.Unsupported) bool { return needsAgent(r) && !foreground })
+	return j.report(s, "This job cannot run here:", append(refusals, model.UnknownPorts(j.Job)...))
+}
+
+// needsAgent reports whether the refused part of a job runs on an agent.
+func needsAgent(r model.Unsupported) bool { return r.Foreground && !r.Blocked }
+
+// CheckPorts reports port labels that do not exist, for commands that leave all other
+// checks to an agent: Nomad's API accepts such labels.
+func (j *File) CheckPorts(s *cli.Streams) (bool, error) {
+	return j.report(s, "This job cannot run here:", model.UnknownPorts(j.Job))
+}
+
+// WarnOfForeground reports the parts of a job that only an agent runs.
+func (j *File) WarnOfForeground(s *cli.Streams) error {
+	var places hcl.Diagnostics
+	for _, refusal := range model.UnsupportedParts(j.Job, func(string) bool { return true }) {
+		if needsAgent(refusal) {
+			place := j.diagnostic(refusal.Path, "in the foreground (nomad-lite run), "+refusal.Reason)
+			place.Severity = hcl.DiagWarning
+			places = append(places, place)
+		}
+	}
+	return j.writeDiagnostics(s, places)
+}
+
+// CheckNode reports the constraints of a valid canonical job that the node does not
+// satisfy, with what the node has instead.
+func (j *File) CheckNode(s *cli.Streams, heading string, node scheduler.Node) (bool, error) {
+	var unmet []model.Unsupported
+	for _, u := range scheduler.UnmetConstraints(j.Job, node) {
+		unmet = append(unmet, model.Unsupported{Path: u.Path, Reason: u.Err.Error()})
+	}
+	return j.report(s, heading, unmet)
+}
+
+// report prints refusals under a heading, with their places in the file. It returns true if
+// there are none.
+func (j *File) report(s *cli.Streams, heading string, refusals []model.Unsupported) (bool, error) {
+	if len(refusals) == 0 {
+		return true, nil
+	}
+	fmt.Fprintln(s.Err, heading)
+	places := make(hcl.Diagnostics, 0, len(refusals))
+	for _, refusal := range refusals {
+		places = append(places, j.diagnostic(refusal.Path, refusal.Reason))
+	}
+	return false, jobspec.WriteDiagnostics(s.Err, places, j.File.Texts)
+}
+
+// Drivers returns the names of the drivers of the job's tasks.
+func (j *File) Drivers() []string {
+	var names []string
+	apiclient.EachTask(j.Job, func(_ *api.TaskGroup, task *api.Task) { names = append(names, task.Driver) })
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// Hooks returns the names of the hooks that take part in the job.
+func (j *File) Hooks() []string {
+	var names []string
+	for _, at := range model.HookAttachments(j.Job) {
+		names = append(names, at.Hook)
+	}
+	names = append(names, hookplugin.BuiltinHooks(j.Job)...)
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// diagnostic returns a diagnostic at a part of the job.
+func (j *File) diagnostic(path []string, text string) *hcl.Diagnostic {
+	diag := &hcl.Diagnostic{Severity: hcl.DiagError, Summary: text}
+	if rng, ok := j.File.Range(path...); ok {
+		diag.Subject = &rng
+	}
+	return diag
+}
+
+// writeDiagnostics prints the source positions of the errors in a list that has none. It prints
+// nothing for a job without source text.
+func (j *File) writeDiagnostics(s *cli.Streams, diags hcl.Diagnostics) error {
+	var placed hcl.Diagnostics
+	for _, diag := range diags {
+		if diag.Subject != nil {
+			placed = append(placed, diag)
+		}
+	}
+	return jobspec.WriteDiagnostics(s.Err, placed, j.File.Texts)
+}

@@ -1,0 +1,134 @@
+package localplugins
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentconfig"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
+)
+
+// Flags select the plugins of a command, beside the builtin ones, and the agent
+// configuration that applies to them.
+type Flags struct {
+	dir    string
+	config string
+}
+
+// Register adds the flags to a command.
+func (f *Flags) Register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.dir, "plugin-dir", "", "take task drivers and hooks from this `directory` too")
+	cmd.Flags().StringVar(&f.config, "config", "", "configuration `file` or directory of an agent: its plugin, hook and client blocks count")
+}
+
+// Plugins are the plugins that a command uses without an agent.
+type Plugins struct{ Config *config.Config }
+
+// Read reads the configuration. It prints errors and warnings to standard error.
+func (f *Flags) Read(s *cli.Streams) (Plugins, error) {
+	var files []string
+	if f.config != "" {
+		files = append(files, f.config)
+	}
+	c, err := agentconfig.Read(files, s)
+	if err != nil {
+		return Plugins{}, err
+	}
+	if f.dir != "" {
+		// A directory from a configuration file can be created later; a directory from the
+		// flag must exist.
+		if _, err := os.ReadDir(f.dir); err != nil {
+			return Plugins{}, fmt.Errorf("plugin-dir: %w", err)
+		}
+		c.PluginDir = f.dir
+	}
+	c.DataDir = "" // the data directory belongs to an agent
+	return Plugins{c}, nil
+}
+
+// Catalog enumerates the plugins. wanted are the names of a job's drivers and hooks, to
+// which hooks with a hook block are added; nil means all builtin plugins and all plugins
+// with a plugin block.
+func (p Plugins) Catalog(wanted []string, logger hclog.Logger) (*catalog.Catalog, error) {
+	if wanted != nil {
+		wanted = append(slices.Clip(wanted), p.Hooks()...)
+	}
+	c := catalog.Config{Dir: p.Config.PluginDir, Blocks: p.Config.Plugins, Wanted: wanted, Logger: logger}
+	for _, name := range builtins.Names() {
+		if builtins.All[name].Kind == base.TypeDriver && agentconfig.Denied(p.Config, name) {
+			continue
+		}
+		// Running a job in the foreground enables the builtins that it needs. A plugin
+		// block for a builtin takes precedence.
+		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind, Config: builtins.DevConfig[name]}
+		c.Builtins = append(c.Builtins, builtin)
+	}
+	return catalog.New(c)
+}
+
+// Hooks returns the names of the hooks with a hook block.
+func (p Plugins) Hooks() []string {
+	var names []string
+	for _, rule := range p.Config.Hooks {
+		names = append(names, rule.Name)
+	}
+	return names
+}
+
+// Optional returns the names of the hooks without which tasks run, too.
+func (p Plugins) Optional() []string {
+	var names []string
+	for _, rule := range p.Config.Hooks {
+		if rule.Warn {
+			names = append(names, rule.Name)
+		}
+	}
+	return names
+}
+
+// AgentConfig returns the configuration of an agent that has only these plugins.
+func (p Plugins) AgentConfig(plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
+	return agentconfig.New(p.Config, plugins, logger)
+}
+
+// Drivers returns the names of the drivers that a job can use. It starts no plugin: a file
+// counts as the driver of its name.
+func (p Plugins) Drivers(wanted []string) ([]string, error) {
+	known, err := p.Catalog(append(builtins.Names(), wanted...), hclog.NewNullLogger())
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, entry := range known.Entries() {
+		if entry.Type != base.TypeHook {
+			names = append(names, entry.DriverName())
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// WithAgent starts the plugins of these names, and calls do with their agent.
+func WithAgent(ctx context.Context, plugins Plugins, wanted []string, do func(*agent.Agent)) error {
+	logger := hclog.NewNullLogger() // the caller reports plugins that do not start
+	known, err := plugins.Catalog(wanted, logger)
+	if err != nil {
+		return err
+	}
+	a, err := agent.Open(ctx, plugins.AgentConfig(known, logger))
+	if err != nil {
+		return err
+	}
+	do(a)
+	return a.Close()
+}

@@ -1,0 +1,316 @@
+package logs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/streaming"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskview"
+)
+
+const help = `Print what the tasks of a job write, with the task in front of each line. What
+they write to standard error goes to standard error.
+
+Of each allocation name the newest allocation is shown, whether it runs or not;
+with -all those that came before it, too. With -f new lines are shown as they are
+written, also those of allocations that come later, until the job has ended or
+you press Ctrl-C.
+
+Exit codes: 0, or 1 when there is no such job or it has no allocations.`
+
+const examples = `  nomad-lite logs web                 what was written so far
+  nomad-lite logs -f web              and what will be
+  nomad-lite logs -f -tail 20 web     beginning with the last 20 lines of each task
+  nomad-lite logs -task server web    of one task`
+
+type options struct {
+	client apiclient.Flags
+	follow bool
+	lines  int
+	all    bool
+	task   string
+	group  string
+	stdout bool
+	stderr bool
+}
+
+// NewCommand returns the command "logs".
+func NewCommand(s *cli.Streams) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:     "logs [flags] JOB",
+		Short:   "Print what all tasks of a job write",
+		Long:    help,
+		Example: examples,
+		Args:    apiclient.OneJob,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("tail") && o.lines < 0 {
+				return cli.UsageError(cmd, errors.New("-tail takes a number that is not negative"))
+			}
+			ctx, stop := cli.UntilInterrupted(cmd.Context())
+			defer stop()
+			return jobLogs(ctx, o, args[0], s)
+		},
+		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+	}
+	o.client.Register(cmd)
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written from now on")
+	cmd.Flags().IntVarP(&o.lines, "tail", "n", -1, "begin with the last `lines` of each task")
+	cli.HideDefaults(cmd, "tail")
+	cmd.Flags().BoolVar(&o.all, "all", false, "show earlier allocations as well")
+	cmd.Flags().StringVar(&o.task, "task", "", "show this `task` only")
+	cmd.Flags().StringVar(&o.group, "group", "", "show this `group` only")
+	cmd.Flags().BoolVar(&o.stdout, "stdout", false, "show standard output only")
+	cmd.Flags().BoolVar(&o.stderr, "stderr", false, "show standard error only")
+	return cmd
+}
+
+// jobOutput shows the output of one job's tasks.
+type jobOutput struct {
+	o        options
+	client   *api.Client
+	job      *api.Job
+	view     *taskview.View
+	readers  sync.WaitGroup
+	begun    map[string]bool          // streams that are read, by allocation and task
+	over     map[string]chan struct{} // by allocation; closed when the allocation has ended
+	labelled int
+}
+
+func jobLogs(ctx context.Context, o options, name string, s *cli.Streams) error {
+	c, id, namespace, err := o.client.FindJob(ctx, name, "")
+	if err != nil {
+		return err
+	}
+	job, _, err := c.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("read job %q", id), err)
+	}
+	if err := knownTask(job, o.group, o.task); err != nil {
+		return err
+	}
+	j := &jobOutput{o: o, client: c, job: job, view: taskview.New(s, nil), begun: map[string]bool{}, over: map[string]chan struct{}{}}
+	j.view.Width = labelWidth(job)
+	defer j.view.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { // this goroutine ends with cancel
+		select {
+		case <-j.view.BrokenPipe:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	err = j.run(ctx, id, namespace)
+	if err != nil {
+		cancel()
+	}
+	j.readers.Wait()
+	return err
+}
+
+// run starts to read as soon as there is output.
+func (j *jobOutput) run(ctx context.Context, id, namespace string) error {
+	var first uint64 // allocations created after this index are shown whatever their name
+	q := apiclient.QueryOptions(ctx, namespace)
+	for {
+		allocs, meta, err := j.client.Jobs().Allocations(id, false, q)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return apiclient.WrapError(fmt.Sprintf("list allocations of job %q", id), err)
+		case !j.o.follow && len(allocs) == 0:
+			return fmt.Errorf("job %q has no allocations%s", id, j.emptyOutputAdvice(id))
+		}
+		shown := allocs
+		if !j.o.all {
+			shown = newestPerName(allocs)
+		}
+		if first == 0 {
+			first = max(meta.LastIndex, 1)
+		}
+		ended := true
+		slices.SortFunc(allocs, compareAllocs)
+		for _, a := range allocs {
+			late := a.CreateIndex > first
+			if late || j.over[a.ID] != nil || slices.Contains(shown, a) {
+				j.alloc(ctx, a, late)
+			}
+			ended = ended && j.finished(a)
+		}
+		if !j.o.follow {
+			if len(j.begun) == 0 {
+				j.view.Message(fmt.Sprintf("none of these tasks of job %q has started yet; -f waits for them", id))
+			}
+			return nil
+		}
+		q.WaitIndex, q.WaitTime = meta.LastIndex, 0
+		if ended {
+			job, _, err := j.client.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
+			if apiclient.IsNotFound(err) || err == nil && apiclient.ValueOf(job.Status) == "dead" && len(allocs) > 0 {
+				return nil
+			}
+			q.WaitTime = time.Second // a job can end without a change of its allocations
+		}
+		if meta.LastIndex == 0 { // this server does not support blocking queries
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// compareAllocs sorts allocations by age, oldest first, and allocations of the same age by
+// number.
+func compareAllocs(a, b *api.AllocationListStub) int {
+	return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(len(a.Name), len(b.Name)), strings.Compare(a.Name, b.Name))
+}
+
+// emptyOutputAdvice returns advice for the output of a job without allocations of its own.
+func (j *jobOutput) emptyOutputAdvice(id string) string {
+	if j.job.IsPeriodic() || j.job.IsParameterized() {
+		return fmt.Sprintf(": those are its children's\nSee them: nomad-lite job status %s", id)
+	}
+	return fmt.Sprintf(" yet\nSee why: nomad-lite job status %s", id)
+}
+
+// newestPerName returns the newest of the allocations with the same name; a system job has one of
+// each name on each node.
+func newestPerName(allocs []*api.AllocationListStub) []*api.AllocationListStub {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(slices.Clone(allocs), func(a *api.AllocationListStub) bool {
+		key := a.Name
+		if a.JobType == api.JobTypeSystem || a.JobType == api.JobTypeSysbatch {
+			key += " " + a.NodeID
+		}
+		again := seen[key]
+		seen[key] = true
+		return again
+	})
+}
+
+// finished reports whether an allocation has ended, and notifies its readers.
+func (j *jobOutput) finished(a *api.AllocationListStub) bool {
+	switch a.ClientStatus {
+	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
+	default:
+		return false
+	}
+	if over := j.over[a.ID]; over != nil && !streaming.IsClosed(over) {
+		close(over)
+	}
+	return true
+}
+
+// alloc reads the output of the tasks of an allocation that have started.
+func (j *jobOutput) alloc(ctx context.Context, a *api.AllocationListStub, late bool) {
+	if j.o.group != "" && a.TaskGroup != j.o.group {
+		return
+	}
+	if j.over[a.ID] == nil {
+		j.over[a.ID] = make(chan struct{})
+	}
+	var tasks []string
+	for name, state := range a.TaskStates {
+		if state != nil && !state.StartedAt.IsZero() && (j.o.task == "" || j.o.task == name) && !j.begun[a.ID+name] {
+			tasks = append(tasks, name)
+		}
+	}
+	slices.SortFunc(tasks, func(x, y string) int {
+		return cmp.Or(a.TaskStates[x].StartedAt.Compare(a.TaskStates[y].StartedAt), strings.Compare(x, y))
+	})
+	for _, name := range tasks {
+		j.begun[a.ID+name] = true
+		t := &taskview.Task{Label: taskLabel(j.job, a, name), Colour: taskview.TaskColours[j.labelled%len(taskview.TaskColours)]}
+		j.labelled++
+		for _, stream := range []string{api.FSLogNameStdout, api.FSLogNameStderr} {
+			if stream == api.FSLogNameStdout && j.o.stderr && !j.o.stdout || stream == api.FSLogNameStderr && j.o.stdout && !j.o.stderr {
+				continue
+			}
+			r := streaming.LogRequest{
+				Alloc: &api.Allocation{ID: a.ID, NodeID: a.NodeID, Namespace: a.Namespace},
+				Task:  name, Stream: stream, Follow: j.o.follow, Lines: j.o.lines, Bytes: -1, Ended: j.over[a.ID],
+			}
+			if late {
+				r.Lines = -1
+			}
+			if j.o.follow {
+				j.readers.Go(func() { j.read(ctx, r, t) })
+			} else {
+				j.read(ctx, r, t)
+			}
+		}
+	}
+}
+
+// read shows one output stream of one task.
+func (j *jobOutput) read(ctx context.Context, r streaming.LogRequest, t *taskview.Task) {
+	var lines taskview.LineBuffer
+	show := func(text []byte) { j.view.Lines(t, r.Stream == api.FSLogNameStderr, text) }
+	err := r.Read(ctx, j.client, func(data []byte) error {
+		lines.Add(data, show)
+		return nil
+	})
+	lines.Flush(show)
+	if err != nil && ctx.Err() == nil {
+		j.view.Message(apiclient.WrapError("output of task "+t.Label+" is not shown", err).Error())
+	}
+}
+
+// taskLabel returns the label of a task: "server", or "web[1].server" if the job has
+// several allocations.
+func taskLabel(job *api.Job, a *api.AllocationListStub, task string) string {
+	if apiclient.Instances(job) <= 1 {
+		return task
+	}
+	label := strings.TrimPrefix(a.Name, a.JobID+".") + "." + task
+	if apiclient.ValueOf(job.Type) == api.JobTypeSystem || apiclient.ValueOf(job.Type) == api.JobTypeSysbatch {
+		label += "@" + cmp.Or(a.NodeName, output.Short(a.NodeID))
+	}
+	return label
+}
+
+// labelWidth returns the maximum width of a job's labels.
+func labelWidth(job *api.Job) int {
+	widest := 0
+	apiclient.EachTask(job, func(group *api.TaskGroup, task *api.Task) {
+		label := task.Name
+		if apiclient.Instances(job) > 1 {
+			label = fmt.Sprintf("%s[%d].%s", apiclient.ValueOf(group.Name), max(apiclient.ValueOf(group.Count)-1, 0), task.Name)
+		}
+		widest = max(widest, utf8.RuneCountInString(label))
+	})
+	return min(widest, taskview.MaxLabelWidth)
+}
+
+// knownTask rejects a group or a task that the job does not have.
+func knownTask(job *api.Job, group, task string) error {
+	var names []string
+	apiclient.EachTask(job, func(g *api.TaskGroup, t *api.Task) {
+		if group == "" || apiclient.ValueOf(g.Name) == group {
+			names = append(names, t.Name)
+		}
+	})
+	switch {
+	case len(names) > 0 && task == "", slices.Contains(names, task):
+		return nil
+	case names == nil:
+		return fmt.Errorf("job %q has no group %q", apiclient.ValueOf(job.ID), group)
+	}
+	return fmt.Errorf("job %q has no task %q; it has %s", apiclient.ValueOf(job.ID), task, strings.Join(names, ", "))
+}

@@ -1,0 +1,5 @@
+// Package monitor follows an evaluation, and its deployment, until they end.
+//
+// Commands that change a job call it after the change; its error holds the exit code of the
+// command.
+package monitor

@@ -1,0 +1,288 @@
+package monitor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+)
+
+// Flags select how a command follows the effects of its change. They are Nomad's
+// flags.
+type Flags struct {
+	Detach  bool
+	Verbose bool
+}
+
+// Register adds the flags to a command.
+func (f *Flags) Register(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.Detach, "detach", false, "do not watch: print the id of the evaluation and return")
+	f.registerVerbose(cmd)
+}
+
+func (f *Flags) registerVerbose(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.Verbose, "verbose", false, "print whole ids, and more about allocations")
+}
+
+// Watch follows an evaluation, or with -detach prints its id. A job that is only a template
+// for others has no evaluation.
+func (f *Flags) Watch(ctx context.Context, s *cli.Streams, c *api.Client, namespace, evalID string) error {
+	if evalID == "" {
+		return nil
+	}
+	if f.Detach {
+		_, err := fmt.Fprintln(s.Out, "Evaluation ID:", evalID)
+		return err
+	}
+	return New(s, c, namespace, f.Verbose).Evaluation(ctx, evalID)
+}
+
+// Monitor follows an evaluation until it is complete, as Nomad's command line does. If the
+// evaluation has a deployment, monitor follows the deployment to its end.
+type Monitor struct {
+	client    *api.Client
+	streams   *cli.Streams
+	namespace string
+	verbose   bool
+	screen    *terminal.Screen // nil unless standard output is a terminal
+}
+
+// New returns a monitor that prints to the standard output of a command.
+func New(s *cli.Streams, c *api.Client, namespace string, verbose bool) *Monitor {
+	m := &Monitor{client: c, streams: s, namespace: namespace, verbose: verbose}
+	if screen := terminal.NewScreen(s.Out, s.Err); screen != nil && terminal.SameFile(screen.W, s.Out) {
+		m.screen = screen
+	}
+	return m
+}
+
+// show writes a page. On a terminal the live lines stay below it, until the next call.
+func (m *Monitor) show(p *output.Page, live string) error {
+	if m.screen == nil {
+		return output.Print(m.streams, p)
+	}
+	return m.screen.Show([]byte(p.Text.String()), func(_, rows int) []string {
+		lines := strings.Split(strings.TrimSuffix(live, "\n"), "\n")
+		if live == "" || len(lines) >= rows {
+			return nil
+		}
+		return lines
+	})
+}
+
+func (m *Monitor) page() *output.Page { return output.NewPage(m.streams) }
+
+func (m *Monitor) id(id string) string { return output.ShortID(id, m.verbose) }
+
+// Evaluation returns an error with the exit code: 2 when an allocation could not be placed,
+// 1 when a deployment has failed.
+func (m *Monitor) Evaluation(ctx context.Context, id string) error {
+	p := m.page()
+	p.Heading("Monitoring evaluation %q", m.id(id))
+	seen := make(map[string]string) // client status by allocation
+	q, told := apiclient.QueryOptions(ctx, m.namespace), false
+	for {
+		eval, meta, err := m.client.Evaluations().Info(id, q)
+		if err != nil {
+			return apiclient.WrapError(fmt.Sprintf("read evaluation %q", id), err)
+		}
+		if !told {
+			told = true
+			p.Detail("Evaluation triggered by job %q", eval.JobID)
+		}
+		if err := m.allocations(ctx, p, eval, seen); err != nil {
+			return err
+		}
+		switch eval.Status {
+		case api.EvalStatusComplete, api.EvalStatusFailed, api.EvalStatusCancelled:
+			return m.settled(ctx, p, eval)
+		case "":
+			return fmt.Errorf("read evaluation %q: the answer does not say how it stands", id)
+		}
+		if err := m.show(p, ""); err != nil {
+			return err
+		}
+		p = m.page()
+		if err := NextIndex(ctx, q, meta); err != nil {
+			return err
+		}
+	}
+}
+
+// NextIndex makes the next query block until the index of the last answer changes. If the
+// server sends no index, NextIndex waits for a second.
+func NextIndex(ctx context.Context, q *api.QueryOptions, meta *api.QueryMeta) error {
+	if q.WaitIndex = meta.LastIndex; q.WaitIndex == 0 {
+		return Pause(ctx, time.Second)
+	}
+	return nil
+}
+
+// Pause waits, or returns the cause of the end of ctx.
+func Pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (m *Monitor) allocations(ctx context.Context, p *output.Page, eval *api.Evaluation, seen map[string]string) error {
+	allocs, _, err := m.client.Evaluations().Allocations(eval.ID, apiclient.QueryOptions(ctx, m.namespace))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("read allocations of evaluation %q", m.id(eval.ID)), err)
+	}
+	slices.Reverse(allocs) // newest first
+	for _, a := range allocs {
+		before, known := seen[a.ID]
+		seen[a.ID] = a.ClientStatus
+		switch {
+		case !known && a.DesiredStatus != api.AllocDesiredStatusRun:
+		case !known && a.CreateIndex >= eval.CreateIndex:
+			p.Detail("Allocation %q created: node %q, group %q", m.id(a.ID), m.id(a.NodeID), a.TaskGroup)
+		case !known:
+			p.Detail("Allocation %q modified: node %q, group %q", m.id(a.ID), m.id(a.NodeID), a.TaskGroup)
+		case before != a.ClientStatus:
+			p.Detail("Allocation %q status changed: %q -> %q (%s)", m.id(a.ID), before, output.StatusCell(a.ClientStatus), a.ClientDescription)
+		}
+	}
+	return nil
+}
+
+func (m *Monitor) settled(ctx context.Context, p *output.Page, eval *api.Evaluation) error {
+	p.Heading("Evaluation %q finished with status %q", m.id(eval.ID), eval.Status)
+	var code error
+	if len(eval.FailedTGAllocs) > 0 {
+		code = &cli.ExitError{Code: 2}
+		p.Detail("Not all could be placed:")
+		tables.PrintPlacementFailures(p, "    ", eval.FailedTGAllocs)
+		if eval.StatusDescription != "" {
+			p.Detail("%s", eval.StatusDescription)
+		}
+	}
+	if eval.BlockedEval != "" {
+		p.Detail("Evaluation %q waiting for additional capacity to place remainder", m.id(eval.BlockedEval))
+	}
+	if eval.NextEval != "" {
+		p.Detail("Monitoring next evaluation %q in %s", m.id(eval.NextEval), eval.Wait)
+		if err := m.show(p, ""); err != nil {
+			return err
+		}
+		if err := Pause(ctx, eval.Wait); err != nil {
+			return err
+		}
+		return m.Evaluation(ctx, eval.NextEval)
+	}
+	if err := m.show(p, ""); err != nil {
+		return err
+	}
+	if eval.DeploymentID == "" {
+		return code
+	}
+	return m.Deployment(ctx, eval.DeploymentID)
+}
+
+// Deployment waits for the end of a deployment, and of its rollback. On a terminal it
+// updates the live lines; elsewhere each change is another page.
+func (m *Monitor) Deployment(ctx context.Context, id string) error {
+	p := m.page()
+	p.Heading("Monitoring deployment %q", m.id(id))
+	q, shown, start := apiclient.QueryOptions(ctx, m.namespace), "", time.Now()
+	if m.screen != nil {
+		q.WaitTime = time.Second // the elapsed time is shown
+	}
+	for {
+		d, meta, err := m.client.Deployments().Info(id, q)
+		if err != nil {
+			return apiclient.WrapError(fmt.Sprintf("read deployment %q", id), err)
+		}
+		state := m.page()
+		state.Indent("    ", func(p *output.Page) { err = m.State(ctx, p, d) })
+		if err != nil {
+			return err
+		}
+		ended := deploymentEnded(d.Status)
+		live := ""
+		switch {
+		case m.screen != nil && !ended:
+			live = state.Text.String() + fmt.Sprintf("    %s so far\n", output.Span(time.Since(start)))
+		case shown != state.Text.String():
+			shown = state.Text.String()
+			p.Line("    %s", time.Now().Format(time.RFC3339))
+			p.Text.WriteString(shown)
+		}
+		if err := m.show(p, live); err != nil {
+			return err
+		}
+		p = m.page()
+		switch {
+		case d.Status == api.DeploymentStatusSuccessful:
+			return nil
+		case d.Status == api.DeploymentStatusFailed:
+			if err := m.rollback(ctx, d); err != nil {
+				return err
+			}
+			return &cli.ExitError{Code: 1}
+		case ended:
+			return &cli.ExitError{Code: 1}
+		case d.Status == "":
+			return fmt.Errorf("read deployment %q: the answer does not say how it stands", id)
+		}
+		if err := NextIndex(ctx, q, meta); err != nil {
+			return err
+		}
+	}
+}
+
+func deploymentEnded(status string) bool {
+	switch status {
+	case api.DeploymentStatusSuccessful, api.DeploymentStatusFailed, api.DeploymentStatusCancelled, api.DeploymentStatusBlocked:
+		return true
+	}
+	return false
+}
+
+// State adds a deployment and, with -verbose, its allocations.
+func (m *Monitor) State(ctx context.Context, p *output.Page, d *api.Deployment) error {
+	tables.PrintDeployment(p, d, m.verbose)
+	if !m.verbose {
+		return nil
+	}
+	allocs, _, err := m.client.Deployments().Allocations(d.ID, apiclient.QueryOptions(ctx, m.namespace))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("read allocations of deployment %q", d.ID), err)
+	}
+	p.Section("Allocations")
+	tables.PrintAllocations(p, allocs, true)
+	return nil
+}
+
+// rollback follows the deployment that an auto_revert has started.
+func (m *Monitor) rollback(ctx context.Context, failedOne *api.Deployment) error {
+	for _, group := range failedOne.TaskGroups {
+		if group == nil || !group.AutoRevert {
+			continue
+		}
+		if err := Pause(ctx, time.Second); err != nil {
+			return err
+		}
+		next, _, err := m.client.Jobs().LatestDeployment(failedOne.JobID, apiclient.QueryOptions(ctx, m.namespace))
+		if err != nil || next == nil || next.ID == failedOne.ID {
+			return err
+		}
+		_ = m.Deployment(ctx, next.ID) // the exit code is that of the failed deployment
+		return nil
+	}
+	return nil
+}

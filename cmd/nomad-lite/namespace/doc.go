@@ -1,0 +1,2 @@
+// Package namespace has the commands below "nomad-lite namespace".
+package namespace

@@ -1,0 +1,306 @@
+package namespace
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2/hclsimple"
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+const applyHelp = `Create a namespace, or change it. NAME may be a file in HCL, or JSON with -json, or -
+for standard input, that describes it.
+
+Exit codes: 0, or 1 when it is refused.`
+
+const applyExamples = `  nomad-lite namespace apply -description 'what we try out' try
+  nomad-lite namespace apply try.hcl`
+
+const deleteHelp = `Delete a namespace that has no jobs and no variables any more.
+
+Exit codes: 0, or 1 when it is refused.`
+
+// NewCommand returns the command "namespace" with its subcommands.
+func NewCommand(s *cli.Streams) *cobra.Command {
+	return cli.Group("namespace", "Keep jobs apart from each other",
+		newListCommand(s),
+		newStatusCommand(s),
+		newApplyCommand(s),
+		newDeleteCommand(s),
+	)
+}
+
+type options struct {
+	client      apiclient.Flags
+	format      output.FormatFlags
+	description string
+	meta        []string
+	quota       string
+	json        bool
+}
+
+func newListCommand(s *cli.Streams) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "list [flags]",
+		Short: "List namespaces",
+		Args:  cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := o.client.Client()
+			if err != nil {
+				return err
+			}
+			all, _, err := c.Namespaces().List(apiclient.QueryOptions(cmd.Context(), ""))
+			if err != nil {
+				return apiclient.WrapError("list namespaces", err)
+			}
+			slices.SortFunc(all, func(a, b *api.Namespace) int { return cmp.Compare(a.Name, b.Name) })
+			return o.format.Show(s, all, func(p *output.Page) {
+				t := output.NewTable("Name", "Description")
+				for _, n := range all {
+					t.Row(n.Name, n.Description)
+				}
+				p.Table(t)
+			})
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	return cmd
+}
+
+var oneNamespace = cli.ArgCount(1, 1, "the name of a namespace; 'nomad-lite namespace list' lists them")
+
+func newStatusCommand(s *cli.Streams) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:     "status [flags] NAME",
+		Aliases: []string{"inspect"},
+		Short:   "Show a namespace",
+		Args:    oneNamespace,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return showNamespace(cmd.Context(), o, args[0], cmd.CalledAs() == "inspect", s)
+		},
+		ValidArgsFunction: cli.FirstArg(o.client.CompleteNamespaces),
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	return cmd
+}
+
+func showNamespace(ctx context.Context, o options, name string, inspect bool, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	n, err := findNamespace(ctx, c, name)
+	if err != nil {
+		return err
+	}
+	if o.format.IsSet() || inspect {
+		return o.format.Print(s, n)
+	}
+	p := output.NewPage(s)
+	p.Pairs(output.Pairs{{"Name", n.Name}, {"Description", n.Description}})
+	if n.Quota != "" {
+		p.Pairs(output.Pairs{{"Quota", n.Quota}})
+	}
+	if len(n.Meta) > 0 {
+		p.Section("Metadata")
+		p.Pairs(output.SortedPairs(n.Meta))
+	}
+	if caps := n.Capabilities; caps != nil {
+		p.Section("Capabilities")
+		p.Pairs(output.Pairs{
+			{"Enabled Task Drivers", strings.Join(caps.EnabledTaskDrivers, ", ")},
+			{"Disabled Task Drivers", strings.Join(caps.DisabledTaskDrivers, ", ")},
+			{"Enabled Network Modes", strings.Join(caps.EnabledNetworkModes, ", ")},
+			{"Disabled Network Modes", strings.Join(caps.DisabledNetworkModes, ", ")},
+		})
+	}
+	return output.Print(s, p)
+}
+
+// findNamespace returns the namespace with this name, or the only one with this prefix.
+func findNamespace(ctx context.Context, c *api.Client, name string) (*api.Namespace, error) {
+	all, _, err := c.Namespaces().PrefixList(name, apiclient.QueryOptions(ctx, ""))
+	if err != nil {
+		return nil, apiclient.WrapError(fmt.Sprintf("look for namespace %q", name), err)
+	}
+	if i := slices.IndexFunc(all, func(n *api.Namespace) bool { return n.Name == name }); i >= 0 {
+		return all[i], nil
+	}
+	switch len(all) {
+	case 0:
+		return nil, fmt.Errorf("there is no namespace %q\nSee those that there are: nomad-lite namespace list", name)
+	case 1:
+		return all[0], nil
+	}
+	t := output.NewTable("Name", "Description")
+	for _, n := range all {
+		t.Row(n.Name, n.Description)
+	}
+	return nil, apiclient.Ambiguous("namespace", name, t)
+}
+
+func newApplyCommand(s *cli.Streams) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:     "apply [flags] NAME|FILE",
+		Short:   "Create a namespace, or change it",
+		Long:    applyHelp,
+		Example: applyExamples,
+		Args:    cli.ArgCount(1, 1, "the name of a namespace, or a file that describes one"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return applyNamespace(cmd, o, args[0], s)
+		},
+	}
+	o.client.Register(cmd)
+	cmd.Flags().StringVar(&o.description, "description", "", "`text` about it")
+	cmd.Flags().StringArrayVar(&o.meta, "meta", nil, "`key=value` to keep with it; may be given several times")
+	cmd.Flags().StringVar(&o.quota, "quota", "", "`quota` to apply (Nomad Enterprise)")
+	cmd.Flags().BoolVar(&o.json, "json", false, "the file is JSON")
+	return cmd
+}
+
+func applyNamespace(cmd *cobra.Command, o options, name string, s *cli.Streams) error {
+	ctx := cmd.Context()
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	n, err := o.described(name, s.In)
+	if err != nil {
+		return err
+	}
+	if n == nil {
+		// Fields without a flag keep their values.
+		n, _, err = c.Namespaces().Info(name, apiclient.QueryOptions(ctx, ""))
+		if apiclient.IsNotFound(err) {
+			n, err = &api.Namespace{Name: name}, nil
+		}
+		if err != nil {
+			return apiclient.WrapError(fmt.Sprintf("read namespace %q", name), err)
+		}
+	}
+	if cmd.Flags().Changed("description") {
+		n.Description = o.description
+	}
+	if cmd.Flags().Changed("quota") {
+		n.Quota = o.quota
+	}
+	for _, pair := range o.meta {
+		key, value, found := strings.Cut(pair, "=")
+		if !found || key == "" {
+			return cli.UsageError(cmd, fmt.Errorf("-meta %q: want key=value", pair))
+		}
+		if n.Meta == nil {
+			n.Meta = map[string]string{}
+		}
+		n.Meta[key] = value
+	}
+	if _, err := c.Namespaces().Register(n, apiclient.WriteOptions(ctx, "")); err != nil {
+		return apiclient.WrapError(fmt.Sprintf("apply namespace %q", n.Name), err)
+	}
+	_, err = fmt.Fprintf(s.Out, "Successfully applied namespace %q!\n", n.Name)
+	return err
+}
+
+// described returns the namespace that a file describes, nil if the argument is not a file.
+func (o options) described(name string, stdin io.Reader) (*api.Namespace, error) {
+	var text []byte
+	var err error
+	if name == "-" {
+		text, err = io.ReadAll(stdin)
+	} else if info, statErr := os.Stat(name); statErr == nil && info.Mode().IsRegular() {
+		text, err = os.ReadFile(name)
+	} else if strings.ContainsAny(name, "./") {
+		return nil, fmt.Errorf("there is no file %s, and a namespace cannot be called that", name)
+	}
+	if text == nil || err != nil {
+		return nil, err
+	}
+	n := new(api.Namespace)
+	if o.json || strings.HasSuffix(name, ".json") {
+		if err := json.Unmarshal(text, n); err != nil {
+			return nil, fmt.Errorf("read %s: %w", name, err)
+		}
+	} else {
+		var spec namespaceSpec
+		if err := hclsimple.Decode("namespace.hcl", text, nil, &spec); err != nil {
+			return nil, fmt.Errorf("read %s: %w", name, err)
+		}
+		*n = spec.namespace()
+	}
+	if n.Name == "" {
+		return nil, fmt.Errorf("%s does not name the namespace: it needs name = \"…\"", name)
+	}
+	return n, nil
+}
+
+// namespaceSpec is the content of a namespace file.
+type namespaceSpec struct {
+	Name        string `hcl:"name"`
+	Description string `hcl:"description,optional"`
+	Quota       string `hcl:"quota,optional"`
+	Meta        *struct {
+		Values map[string]string `hcl:",remain"`
+	} `hcl:"meta,block"`
+	Capabilities *struct {
+		EnabledTaskDrivers   []string `hcl:"enabled_task_drivers,optional"`
+		DisabledTaskDrivers  []string `hcl:"disabled_task_drivers,optional"`
+		EnabledNetworkModes  []string `hcl:"enabled_network_modes,optional"`
+		DisabledNetworkModes []string `hcl:"disabled_network_modes,optional"`
+	} `hcl:"capabilities,block"`
+}
+
+func (spec namespaceSpec) namespace() api.Namespace {
+	n := api.Namespace{Name: spec.Name, Description: spec.Description, Quota: spec.Quota}
+	if spec.Meta != nil {
+		n.Meta = spec.Meta.Values
+	}
+	if c := spec.Capabilities; c != nil {
+		n.Capabilities = &api.NamespaceCapabilities{
+			EnabledTaskDrivers:   c.EnabledTaskDrivers,
+			DisabledTaskDrivers:  c.DisabledTaskDrivers,
+			EnabledNetworkModes:  c.EnabledNetworkModes,
+			DisabledNetworkModes: c.DisabledNetworkModes,
+		}
+	}
+	return n
+}
+
+func newDeleteCommand(s *cli.Streams) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "delete [flags] NAME",
+		Short: "Delete a namespace",
+		Long:  deleteHelp,
+		Args:  oneNamespace,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.client.Client()
+			if err != nil {
+				return err
+			}
+			if _, err := c.Namespaces().Delete(args[0], apiclient.WriteOptions(cmd.Context(), "")); err != nil {
+				return apiclient.WrapError(fmt.Sprintf("delete namespace %q", args[0]), err)
+			}
+			_, err = fmt.Fprintf(s.Out, "Successfully deleted namespace %q!\n", args[0])
+			return err
+		},
+		ValidArgsFunction: cli.FirstArg(o.client.CompleteNamespaces),
+	}
+	o.client.Register(cmd)
+	return cmd
+}

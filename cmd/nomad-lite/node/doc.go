@@ -1,0 +1,2 @@
+// Package node has the commands below "nomad-lite node".
+package node

@@ -1,0 +1,179 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+const drainHelp = `Move all allocations away from a node, and place no new ones on it. On a single
+node there is nowhere to move them to: they are stopped, and their jobs wait until
+the node is eligible again.
+
+It is watched until nothing runs any more; Ctrl-C ends the watching, not the
+drain.
+
+Exit codes: 0, or 1 when the node refuses.`
+
+const drainExamples = `  nomad-lite node drain -enable -self -deadline 1m
+  nomad-lite node drain -disable -self          take it back
+  nomad-lite node drain -monitor -self          watch a drain that goes on`
+
+type drainOptions struct {
+	client         apiclient.Flags
+	node           nodeFlags
+	enable         bool
+	disable        bool
+	monitor        bool
+	detach         bool
+	force          bool
+	noDeadline     bool
+	deadline       time.Duration
+	ignoreSystem   bool
+	keepIneligible bool
+	message        string
+	meta           []string
+}
+
+func newDrainCommand(s *cli.Streams) *cobra.Command {
+	var o drainOptions
+	cmd := &cobra.Command{
+		Use:     "drain [flags] [NODE]",
+		Short:   "Stop what runs on a node",
+		Long:    drainHelp,
+		Example: drainExamples,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			if err := o.node.check(cmd, args); err != nil {
+				return err
+			}
+			ctx, stop := cli.UntilInterrupted(cmd.Context())
+			defer stop()
+			return drainNode(ctx, o, args, s)
+		},
+		ValidArgsFunction: cli.FirstArg(apiclient.Nodes.Complete(&o.client)),
+	}
+	o.client.Register(cmd)
+	o.node.register(cmd)
+	f := cmd.Flags()
+	f.BoolVar(&o.enable, "enable", false, "begin to drain")
+	f.BoolVar(&o.disable, "disable", false, "stop draining, and make the node eligible again")
+	f.BoolVar(&o.monitor, "monitor", false, "watch a drain that goes on")
+	f.BoolVar(&o.detach, "detach", false, "do not watch")
+	f.BoolVar(&o.force, "force", false, "stop all allocations at once")
+	f.BoolVar(&o.noDeadline, "no-deadline", false, "wait for allocations as long as it takes")
+	f.DurationVar(&o.deadline, "deadline", time.Hour, "stop what has not moved after this `time`")
+	f.BoolVar(&o.ignoreSystem, "ignore-system", false, "leave allocations of system jobs running")
+	f.BoolVar(&o.keepIneligible, "keep-ineligible", false, "with -disable, place no new allocations on it all the same")
+	f.StringVarP(&o.message, "message", "m", "", "`text` that says why, kept with the drain")
+	f.StringArrayVar(&o.meta, "meta", nil, "`key=value` to keep with the drain; may be given several times")
+	return cmd
+}
+
+func (o drainOptions) check(cmd *cobra.Command) error {
+	chosen := 0
+	for _, on := range []bool{o.enable, o.disable, o.monitor} {
+		if on {
+			chosen++
+		}
+	}
+	switch {
+	case chosen != 1:
+		return cli.UsageError(cmd, errors.New("takes one of -enable, -disable and -monitor"))
+	case o.force && (o.noDeadline || cmd.Flags().Changed("deadline")), o.noDeadline && cmd.Flags().Changed("deadline"):
+		return cli.UsageError(cmd, errors.New("-force, -deadline and -no-deadline exclude each other"))
+	case o.deadline <= 0:
+		return cli.UsageError(cmd, errors.New("-deadline takes a positive time; see -force and -no-deadline"))
+	case o.keepIneligible && !o.disable:
+		return cli.UsageError(cmd, errors.New("-keep-ineligible needs -disable"))
+	}
+	return nil
+}
+
+func drainNode(ctx context.Context, o drainOptions, args []string, s *cli.Streams) error {
+	c, node, err := o.node.find(ctx, &o.client, args)
+	if err != nil {
+		return err
+	}
+	index := uint64(1)
+	if o.monitor {
+		if node.DrainStrategy == nil {
+			_, err := fmt.Fprintf(s.Out, "Node %q does not drain\n", node.ID)
+			return err
+		}
+	} else {
+		options, err := o.request()
+		if err != nil {
+			return err
+		}
+		answer, err := c.Nodes().UpdateDrainOpts(node.ID, options, apiclient.WriteOptions(ctx, ""))
+		if err != nil {
+			return apiclient.WrapError(fmt.Sprintf("change drain of node %q", output.Short(node.ID)), err)
+		}
+		index = answer.LastIndex
+		if o.disable {
+			_, err := fmt.Fprintf(s.Out, "Node %q drain strategy unset\n", node.ID)
+			return err
+		}
+		if _, err := fmt.Fprintf(s.Out, "Node %q drain strategy set\n", node.ID); err != nil || o.detach {
+			return err
+		}
+	}
+	return watchDrain(ctx, c, node.ID, index, o.ignoreSystem, s)
+}
+
+// request returns the drain that the flags describe.
+func (o drainOptions) request() (*api.DrainOptions, error) {
+	options := &api.DrainOptions{MarkEligible: o.disable && !o.keepIneligible}
+	for _, pair := range o.meta {
+		name, value, found := strings.Cut(pair, "=")
+		if !found || name == "" {
+			return nil, fmt.Errorf("-meta %q: want key=value", pair)
+		}
+		if options.Meta == nil {
+			options.Meta = map[string]string{}
+		}
+		options.Meta[name] = value
+	}
+	if o.message != "" {
+		if options.Meta == nil {
+			options.Meta = map[string]string{}
+		}
+		options.Meta["message"] = o.message
+	}
+	if !o.enable {
+		return options, nil
+	}
+	options.DrainSpec = &api.DrainSpec{Deadline: o.deadline, IgnoreSystemJobs: o.ignoreSystem}
+	switch {
+	case o.force:
+		options.DrainSpec.Deadline = -1
+	case o.noDeadline:
+		options.DrainSpec.Deadline = 0
+	}
+	return options, nil
+}
+
+func watchDrain(ctx context.Context, c *api.Client, id string, index uint64, ignoreSystem bool, s *cli.Streams) error {
+	fmt.Fprintf(s.Err, "Ctrl-C to stop watching: that does not stop the drain\n")
+	var last *api.MonitorMessage
+	for message := range c.Nodes().MonitorDrain(ctx, id, index, ignoreSystem) {
+		last = message
+		fmt.Fprintf(s.Out, "%s: %s\n", time.Now().Format(time.RFC3339), message)
+	}
+	if last != nil && last.Level == api.MonitorMsgLevelError {
+		return &cli.ExitError{Code: 1}
+	}
+	return nil
+}

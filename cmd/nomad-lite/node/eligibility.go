@@ -1,0 +1,69 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+const eligibilityHelp = `Say whether new allocations may be placed on a node. Those that are there go on; to
+move them away: nomad-lite node drain.
+
+Exit codes: 0, or 1 when the node refuses, for instance because it drains.`
+
+const eligibilityExamples = `  nomad-lite node eligibility -disable -self
+  nomad-lite node eligibility -enable -self`
+
+type eligibilityOptions struct {
+	client  apiclient.Flags
+	node    nodeFlags
+	enable  bool
+	disable bool
+}
+
+func newEligibilityCommand(s *cli.Streams) *cobra.Command {
+	var o eligibilityOptions
+	cmd := &cobra.Command{
+		Use:     "eligibility [flags] [NODE]",
+		Short:   "Say whether a node takes new allocations",
+		Long:    eligibilityHelp,
+		Example: eligibilityExamples,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.enable == o.disable {
+				return cli.UsageError(cmd, errors.New("takes either -enable or -disable"))
+			}
+			if err := o.node.check(cmd, args); err != nil {
+				return err
+			}
+			return setEligibility(cmd.Context(), o, args, s)
+		},
+		ValidArgsFunction: cli.FirstArg(apiclient.Nodes.Complete(&o.client)),
+	}
+	o.client.Register(cmd)
+	o.node.register(cmd)
+	cmd.Flags().BoolVar(&o.enable, "enable", false, "place new allocations on it again")
+	cmd.Flags().BoolVar(&o.disable, "disable", false, "place no new allocations on it")
+	return cmd
+}
+
+func setEligibility(ctx context.Context, o eligibilityOptions, args []string, s *cli.Streams) error {
+	c, node, err := o.node.find(ctx, &o.client, args)
+	if err != nil {
+		return err
+	}
+	if _, err := c.Nodes().ToggleEligibility(node.ID, o.enable, apiclient.WriteOptions(ctx, "")); err != nil {
+		return apiclient.WrapError(fmt.Sprintf("change eligibility of node %q", output.Short(node.ID)), err)
+	}
+	is := "eligible"
+	if o.disable {
+		is = "ineligible"
+	}
+	_, err = fmt.Fprintf(s.Out, "Node %q scheduling eligibility set: %s for scheduling\n", node.ID, is)
+	return err
+}

@@ -1,0 +1,179 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+const metaReadHelp = `Show the metadata of a node, which jobs can use as ${meta.NAME}: all of it, what
+its configuration says, and what was changed since.
+
+Without -node-id it is the node of the agent.
+
+Exit codes: 0, or 1 when there is no such node.`
+
+const metaApplyHelp = `Change the metadata of a node while it runs. The change outlives the agent, and
+hides what its configuration says.
+
+Without -node-id it is the node of the agent.
+
+Exit codes: 0, or 1 when it is refused.`
+
+const metaApplyExamples = `  nomad-lite node meta apply rack=r7 owner=ops
+  nomad-lite node meta apply -unset owner`
+
+type metaOptions struct {
+	client apiclient.Flags
+	format output.FormatFlags
+	node   string
+	unset  []string
+}
+
+func newMetaCommand(s *cli.Streams) *cobra.Command {
+	return cli.Group("meta", "Show and change the metadata of a node", newMetaReadCommand(s), newMetaApplyCommand(s))
+}
+
+func newMetaReadCommand(s *cli.Streams) *cobra.Command {
+	var o metaOptions
+	cmd := &cobra.Command{
+		Use:   "read [flags]",
+		Short: "Show the metadata of a node",
+		Long:  metaReadHelp,
+		Args:  cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return readNodeMeta(cmd.Context(), o, s)
+		},
+	}
+	o.register(cmd)
+	o.format.Register(cmd)
+	return cmd
+}
+
+func newMetaApplyCommand(s *cli.Streams) *cobra.Command {
+	var o metaOptions
+	cmd := &cobra.Command{
+		Use:     "apply [flags] [NAME=VALUE...]",
+		Short:   "Change the metadata of a node",
+		Long:    metaApplyHelp,
+		Example: metaApplyExamples,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			meta, err := o.change(args)
+			if err != nil {
+				return cli.UsageError(cmd, err)
+			}
+			return applyNodeMeta(cmd.Context(), o, meta, s)
+		},
+	}
+	o.register(cmd)
+	cmd.Flags().StringSliceVar(&o.unset, "unset", nil, "`names` to remove, separated by commas")
+	return cmd
+}
+
+func (o *metaOptions) register(cmd *cobra.Command) {
+	o.client.Register(cmd)
+	cmd.Flags().StringVar(&o.node, "node-id", "", "`id` of the node")
+	_ = cmd.RegisterFlagCompletionFunc("node-id", apiclient.Nodes.Complete(&o.client)) // fails only without the flag
+}
+
+// id returns the id of the node, "" for the node of the agent.
+func (o metaOptions) id(ctx context.Context, c *api.Client) (string, error) {
+	if o.node == "" {
+		return "", nil
+	}
+	found, err := apiclient.Nodes.Find(ctx, c, o.node)
+	if err != nil {
+		return "", err
+	}
+	return found.ID, nil
+}
+
+// change returns the changes of the arguments and -unset; nil removes a name.
+func (o metaOptions) change(args []string) (map[string]*string, error) {
+	meta := map[string]*string{}
+	for _, name := range o.unset {
+		meta[name] = nil
+	}
+	for _, arg := range args {
+		name, value, found := strings.Cut(arg, "=")
+		if !found || name == "" {
+			return nil, fmt.Errorf("%q: want NAME=VALUE", arg)
+		}
+		meta[name] = &value
+	}
+	if len(meta) == 0 {
+		return nil, errors.New("takes NAME=VALUE, or -unset NAME")
+	}
+	return meta, nil
+}
+
+func readNodeMeta(ctx context.Context, o metaOptions, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	id, err := o.id(ctx, c)
+	if err != nil {
+		return err
+	}
+	meta, err := c.Nodes().Meta().Read(id, apiclient.QueryOptions(ctx, ""))
+	if err != nil {
+		return apiclient.WrapError("read metadata of the node", err)
+	}
+	if o.format.IsSet() {
+		return o.format.Print(s, meta)
+	}
+	p := output.NewPage(s)
+	for _, part := range []struct {
+		title string
+		pairs output.Pairs
+	}{
+		{"All Meta", output.SortedPairs(meta.Meta)},
+		{"Dynamic Meta", pointerPairs(meta.Dynamic)},
+		{"Static Meta", output.SortedPairs(meta.Static)},
+	} {
+		p.Section(part.title)
+		if len(part.pairs) == 0 {
+			p.Line("none")
+		}
+		p.Pairs(part.pairs)
+	}
+	return output.Print(s, p)
+}
+
+// pointerPairs returns the pairs of a map in which nil means removed.
+func pointerPairs(m map[string]*string) output.Pairs {
+	flat := map[string]string{}
+	for name, value := range m {
+		if value == nil {
+			flat[name] = "<unset>"
+		} else {
+			flat[name] = *value
+		}
+	}
+	return output.SortedPairs(flat)
+}
+
+func applyNodeMeta(ctx context.Context, o metaOptions, meta map[string]*string, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	id, err := o.id(ctx, c)
+	if err != nil {
+		return err
+	}
+	if _, err := c.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{NodeID: id, Meta: meta}, apiclient.QueryOptions(ctx, "")); err != nil {
+		return apiclient.WrapError("change metadata of the node", err)
+	}
+	_, err = fmt.Fprintln(s.Out, "Changed the metadata of the node")
+	return err
+}

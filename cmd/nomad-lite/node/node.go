@@ -1,0 +1,72 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+// NewCommand returns the command "node" with its subcommands.
+func NewCommand(s *cli.Streams) *cobra.Command {
+	return cli.Group("node", "Look at nodes, and take them out of service",
+		newStatusCommand(s),
+		newDrainCommand(s),
+		newEligibilityCommand(s),
+		newMetaCommand(s),
+		cli.UnsupportedCommand("config", cli.NoServers),
+		cli.UnsupportedCommand("identity", cli.NoServers),
+		newPoolCommand(s),
+	)
+}
+
+// nodeFlags select the node of a command, beside its argument.
+type nodeFlags struct {
+	self bool
+}
+
+func (f *nodeFlags) register(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.self, "self", false, "take the node of the agent that is asked")
+}
+
+// check requires either -self or one argument.
+func (f *nodeFlags) check(cmd *cobra.Command, args []string) error {
+	switch {
+	case f.self && len(args) > 0:
+		return cli.UsageError(cmd, errors.New("-self and a node exclude each other"))
+	case !f.self && len(args) != 1:
+		return cli.UsageError(cmd, errors.New("takes the id of a node, or -self; 'nomad-lite node status' lists the nodes"))
+	}
+	return nil
+}
+
+// find returns the selected node, and a client of the agent that has it.
+func (f *nodeFlags) find(ctx context.Context, client *apiclient.Flags, args []string) (*api.Client, *api.Node, error) {
+	c, err := client.Client()
+	if err != nil {
+		return nil, nil, err
+	}
+	var id string
+	if f.self {
+		if id, err = apiclient.LocalNode(c); err != nil {
+			return nil, nil, err
+		}
+	} else {
+		found, err := apiclient.Nodes.Find(ctx, c, args[0])
+		if err != nil {
+			return nil, nil, err
+		}
+		id = found.ID
+	}
+	node, _, err := c.Nodes().Info(id, apiclient.QueryOptions(ctx, ""))
+	if err != nil {
+		return nil, nil, apiclient.WrapError(fmt.Sprintf("read node %q", output.Short(id)), err)
+	}
+	return c, node, nil
+}

@@ -1,0 +1,141 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+)
+
+// newPoolCommand holds the commands that look at node pools.
+func newPoolCommand(s *cli.Streams) *cobra.Command {
+	cmd := cli.Group("pool", "Look at node pools", newPoolListCommand(s), newPoolInfoCommand(s), newPoolNodesCommand(s), newPoolJobsCommand(s))
+	for _, name := range []string{"apply", "delete", "init"} {
+		cmd.AddCommand(cli.UnsupportedCommand(name, "a node is in the pool that the client block of its configuration names"))
+	}
+	return cmd
+}
+
+func newPoolListCommand(s *cli.Streams) *cobra.Command {
+	var client apiclient.Flags
+	var format output.FormatFlags
+	var part apiclient.PageFlags
+	cmd := &cobra.Command{
+		Use:               "list [flags]",
+		Short:             "List node pools",
+		Args:              cli.ArgCount(0, 0, "no arguments"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := client.Client()
+			if err != nil {
+				return err
+			}
+			all, meta, err := c.NodePools().List(part.QueryOptions(cmd.Context()))
+			if err != nil {
+				return apiclient.WrapError("list node pools", err)
+			}
+			return format.Show(s, all, func(p *output.Page) {
+				t := output.NewTable("Name", "Description")
+				for _, pool := range all {
+					t.Row(pool.Name, pool.Description)
+				}
+				p.Table(t)
+				p.MorePages(meta)
+			})
+		},
+	}
+	client.Register(cmd)
+	format.Register(cmd)
+	part.Register(cmd)
+	return cmd
+}
+
+var oneNodePool = cli.ArgCount(1, 1, "the name of a node pool; 'nomad-lite node pool list' lists them")
+
+// completePools suggests names.
+func completePools(f *apiclient.Flags) cli.Completer {
+	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		return f.Suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
+			all, _, err := c.NodePools().PrefixList(begun, apiclient.QueryOptions(ctx, ""))
+			for _, pool := range all {
+				names = append(names, pool.Name)
+			}
+			return names, err
+		})
+	}
+}
+
+// onePool returns a command that reads and shows something of a pool. doing names the
+// operation in errors.
+func onePool(s *cli.Streams, use, short, doing string, read func(ctx context.Context, c *api.Client, name string) (found any, show func(*output.Page), err error)) *cobra.Command {
+	var client apiclient.Flags
+	var format output.FormatFlags
+	cmd := &cobra.Command{
+		Use:               use,
+		Short:             short,
+		Args:              oneNodePool,
+		ValidArgsFunction: cli.FirstArg(completePools(&client)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := client.Client()
+			if err != nil {
+				return err
+			}
+			found, show, err := read(cmd.Context(), c, args[0])
+			if err != nil {
+				return apiclient.WrapError(fmt.Sprintf("%s %q", doing, args[0]), err)
+			}
+			return format.Show(s, found, show)
+		},
+	}
+	client.Register(cmd)
+	format.Register(cmd)
+	return cmd
+}
+
+func newPoolInfoCommand(s *cli.Streams) *cobra.Command {
+	return onePool(s, "info [flags] POOL", "Show a node pool", "read node pool", func(ctx context.Context, c *api.Client, name string) (any, func(*output.Page), error) {
+		pool, _, err := c.NodePools().Info(name, apiclient.QueryOptions(ctx, ""))
+		return pool, func(p *output.Page) {
+			p.Pairs(output.Pairs{{"Name", pool.Name}, {"Description", pool.Description}})
+			if len(pool.Meta) > 0 {
+				p.Section("Metadata")
+				p.Pairs(output.SortedPairs(pool.Meta))
+			}
+		}, err
+	})
+}
+
+func newPoolNodesCommand(s *cli.Streams) *cobra.Command {
+	var verbose bool
+	cmd := onePool(s, "nodes [flags] POOL", "List the nodes of a pool", "list the nodes of pool", func(ctx context.Context, c *api.Client, name string) (any, func(*output.Page), error) {
+		nodes, _, err := c.NodePools().ListNodes(name, apiclient.QueryOptions(ctx, ""))
+		return nodes, func(p *output.Page) {
+			t := output.NewTable("ID", "Name", "Datacenter", "Drain", "Eligibility", "Status")
+			for _, n := range nodes {
+				t.Row(output.ShortID(n.ID, verbose), n.Name, n.Datacenter, n.Drain, n.SchedulingEligibility, output.StatusCell(n.Status))
+			}
+			p.TableOr(t, "No nodes in this pool")
+		}, err
+	})
+	cmd.Flags().BoolVar(&verbose, "verbose", false, "print whole ids")
+	return cmd
+}
+
+func newPoolJobsCommand(s *cli.Streams) *cobra.Command {
+	var part apiclient.PageFlags
+	cmd := onePool(s, "jobs [flags] POOL", "List the jobs that run on a pool", "list the jobs of pool", func(ctx context.Context, c *api.Client, name string) (any, func(*output.Page), error) {
+		jobs, meta, err := c.NodePools().ListJobs(name, part.QueryOptions(ctx))
+		return jobs, func(p *output.Page) {
+			tables.PrintJobs(p, jobs, "No jobs in this pool")
+			p.MorePages(meta)
+		}, err
+	})
+	part.Register(cmd)
+	return cmd
+}

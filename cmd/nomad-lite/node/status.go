@@ -1,0 +1,181 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+const statusHelp = `Show the nodes, or one node: its state, its drivers, what is reserved and used on
+it, and its allocations.
+
+Exit codes: 0, or 1 when there is no such node, or several.`
+
+const statusExamples = `  nomad-lite node status                the nodes
+  nomad-lite node status -self          that of the agent
+  nomad-lite node status -self -stats   with what each processor and disk does
+  nomad-lite node status -t '{{range .}}{{println .ID .Status}}{{end}}'`
+
+type statusOptions struct {
+	client  apiclient.Flags
+	format  output.FormatFlags
+	node    nodeFlags
+	short   bool
+	stats   bool
+	allocs  bool
+	os      bool
+	quiet   bool
+	verbose bool
+	page    apiclient.PageFlags
+}
+
+func newStatusCommand(s *cli.Streams) *cobra.Command {
+	var o statusOptions
+	cmd := &cobra.Command{
+		Use:     "status [flags] [NODE]",
+		Short:   "Show nodes, or one node",
+		Long:    statusHelp,
+		Example: statusExamples,
+		Args:    cli.ArgCount(0, 1, "a node, or nothing for all"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			one := o.node.self || len(args) > 0
+			if one {
+				if err := o.node.check(cmd, args); err != nil {
+					return err
+				}
+			}
+			if one {
+				return showNode(cmd.Context(), o, args, s)
+			}
+			return listNodes(cmd.Context(), o, s)
+		},
+		ValidArgsFunction: cli.FirstArg(apiclient.Nodes.Complete(&o.client)),
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	o.node.register(cmd)
+	o.page.Register(cmd)
+	cmd.Flags().BoolVar(&o.short, "short", false, "leave out resources and events")
+	cmd.Flags().BoolVar(&o.stats, "stats", false, "show what each processor and each disk does")
+	cmd.Flags().BoolVar(&o.allocs, "allocs", false, "count the running allocations of each node")
+	cmd.Flags().BoolVar(&o.os, "os", false, "show the operating system of each node")
+	cmd.Flags().BoolVarP(&o.quiet, "quiet", "q", false, "print ids only")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "whole ids, points in time, attributes and metadata")
+	return cmd
+}
+
+func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	q := o.page.QueryOptions(ctx)
+	if o.os {
+		q.Params = map[string]string{"os": "true"}
+	}
+	all, meta, err := c.Nodes().List(q)
+	if err != nil {
+		return apiclient.WrapError("list nodes", err)
+	}
+	if o.format.IsSet() {
+		return o.format.Print(s, all)
+	}
+	p := output.NewPage(s)
+	if o.quiet {
+		for _, n := range all {
+			p.Line("%s", output.ShortID(n.ID, o.verbose))
+		}
+		return output.Print(s, p)
+	}
+	head := []string{"ID", "Node Pool", "DC", "Name", "Class"}
+	if o.os {
+		head = append(head, "OS")
+	}
+	if o.verbose {
+		head = append(head, "Address", "Version")
+	}
+	head = append(head, "Drain", "Eligibility", "Status")
+	if o.allocs {
+		head = append(head, "Running Allocs")
+	}
+	t := output.NewTable(head...)
+	for _, n := range all {
+		row := []any{output.ShortID(n.ID, o.verbose), n.NodePool, n.Datacenter, n.Name, n.NodeClass}
+		if o.os {
+			row = append(row, n.Attributes["os.name"])
+		}
+		if o.verbose {
+			row = append(row, n.Address, n.Version)
+		}
+		row = append(row, n.Drain, output.StatusCell(n.SchedulingEligibility), output.StatusCell(n.Status))
+		if o.allocs {
+			allocs, _, err := c.Nodes().Allocations(n.ID, apiclient.QueryOptions(ctx, ""))
+			if err != nil {
+				return apiclient.WrapError(fmt.Sprintf("list allocations of node %q", output.Short(n.ID)), err)
+			}
+			row = append(row, len(runningOf(allocs)))
+		}
+		t.Row(row...)
+	}
+	p.TableOr(t, "No nodes")
+	p.MorePages(meta)
+	return output.Print(s, p)
+}
+
+func runningOf(allocs []*api.Allocation) []*api.Allocation {
+	return slices.DeleteFunc(slices.Clone(allocs), func(a *api.Allocation) bool {
+		return a.ClientStatus != api.AllocClientStatusRunning
+	})
+}
+
+func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Streams) error {
+	c, node, err := o.node.find(ctx, &o.client, args)
+	if err != nil {
+		return err
+	}
+	if o.format.IsSet() {
+		return o.format.Print(s, node)
+	}
+	p := output.NewPage(s)
+	if o.quiet {
+		p.Line("%s", output.ShortID(node.ID, o.verbose))
+		return output.Print(s, p)
+	}
+	allocs, _, err := c.Nodes().Allocations(node.ID, apiclient.QueryOptions(ctx, ""))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("list allocations of node %q", output.Short(node.ID)), err)
+	}
+	// The figures of the host are optional.
+	host, err := c.Nodes().Stats(node.ID, apiclient.QueryOptions(ctx, ""))
+	if err != nil {
+		host = nil
+		fmt.Fprintln(s.Err, apiclient.WrapError("what the host uses is not known", err))
+	}
+	p.Pairs(nodeHead(node, host))
+
+	if !o.short {
+		printNodeEvents(p, node, o.verbose)
+		printNodeResources(ctx, p, c, node, allocs, host, s)
+		if host != nil && o.stats {
+			printHostStats(p, host)
+		}
+	}
+	if o.verbose {
+		printDrivers(p, node)
+	}
+	printNodeAllocations(p, allocs, o.verbose)
+	if o.verbose {
+		p.Section("Attributes")
+		p.Pairs(output.SortedPairs(node.Attributes))
+		p.Section("Meta")
+		p.Pairs(output.SortedPairs(node.Meta))
+	}
+	return output.Print(s, p)
+}

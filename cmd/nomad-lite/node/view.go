@@ -1,0 +1,237 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+)
+
+// nodeHead returns the description and status of a node; host can be nil.
+func nodeHead(node *api.Node, host *api.HostStats) output.Pairs {
+	head := output.Pairs{
+		{"ID", node.ID},
+		{"Name", node.Name},
+		{"Node Pool", node.NodePool},
+		{"Class", node.NodeClass},
+		{"DC", node.Datacenter},
+		{"Drain", drainText(node)},
+		{"Eligibility", output.StatusCell(node.SchedulingEligibility)},
+		{"Status", output.StatusCell(node.Status)},
+	}
+	if node.StatusDescription != "" {
+		head = append(head, [2]any{"Status Description", node.StatusDescription})
+	}
+	if host != nil {
+		head = append(head, [2]any{"Uptime", output.Span(time.Duration(host.Uptime) * time.Second)})
+	}
+	return append(head, output.Pairs{
+		{"Host Volumes", output.JoinKeys(node.HostVolumes)},
+		{"Host Networks", output.JoinKeys(node.HostNetworks)},
+		{"Driver Status", driverText(node)},
+	}...)
+}
+
+// drainText returns whether a node drains, and the result of the last drain.
+func drainText(node *api.Node) string {
+	if node.DrainStrategy == nil {
+		if node.LastDrain != nil && node.LastDrain.Status != "" {
+			return fmt.Sprintf("%v; the last one, %s: %s", node.Drain, output.Timestamp(node.LastDrain.UpdatedAt), node.LastDrain.Status)
+		}
+		return fmt.Sprint(node.Drain)
+	}
+	text := "true; "
+	switch d := node.DrainStrategy; {
+	case d.Deadline < 0:
+		text += "force drain"
+	case d.ForceDeadline.IsZero():
+		text += "no deadline"
+	default:
+		text += "deadline " + output.Timestamp(d.ForceDeadline)
+	}
+	if node.DrainStrategy.IgnoreSystemJobs {
+		text += ", system jobs stay"
+	}
+	return text
+}
+
+// driverText lists the drivers of a node, and marks the unhealthy ones.
+func driverText(node *api.Node) string {
+	var text []string
+	for _, name := range slices.Sorted(maps.Keys(node.Drivers)) {
+		switch d := node.Drivers[name]; {
+		case d == nil || !d.Detected:
+		case d.Healthy:
+			text = append(text, name)
+		default:
+			text = append(text, name+" (unhealthy)")
+		}
+	}
+	return strings.Join(text, ", ")
+}
+
+func printNodeEvents(p *output.Page, node *api.Node, verbose bool) {
+	p.Section("Node Events")
+	head := []string{"Time", "Subsystem", "Message"}
+	if verbose {
+		head = append(head, "Details")
+	}
+	t := output.NewTable(head...)
+	for _, e := range slices.Backward(node.Events) {
+		if e == nil {
+			continue
+		}
+		subsystem := e.Subsystem
+		if driver := e.Details["driver"]; driver != "" {
+			subsystem += ": " + driver
+		}
+		row := []any{output.Timestamp(e.Timestamp), subsystem, e.Message}
+		if verbose {
+			var details []string
+			for _, name := range slices.Sorted(maps.Keys(e.Details)) {
+				details = append(details, name+"="+e.Details[name])
+			}
+			row = append(row, strings.Join(details, " "))
+		}
+		t.Row(row...)
+	}
+	if len(t.Rows) == 0 {
+		p.Line("none")
+		return
+	}
+	p.Table(t)
+}
+
+// printNodeResources adds the resources that are reserved for allocations, that allocations use,
+// and that the host uses, as far as they are available.
+func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node *api.Node, allocs []*api.Allocation, host *api.HostStats, s *cli.Streams) {
+	running := runningOf(allocs)
+	if node.NodeResources == nil {
+		return
+	}
+	reserved := apiclient.ValueOf(node.ReservedResources)
+	cpu := node.NodeResources.Cpu.CpuShares - int64(reserved.Cpu.CpuShares)
+	memory := node.NodeResources.Memory.MemoryMB - int64(reserved.Memory.MemoryMB)
+	disk := node.NodeResources.Disk.DiskMB - int64(reserved.Disk.DiskMB)
+	if cores := node.NodeResources.Cpu.TotalCpuCores; cores > 0 {
+		p.Section(fmt.Sprintf("Allocated Resources (%d cores)", cores))
+	} else {
+		p.Section("Allocated Resources")
+	}
+	var usedCPU, usedMemory, usedDisk int64
+	for _, a := range running {
+		c, m, d := allocated(a)
+		usedCPU, usedMemory, usedDisk = usedCPU+c, usedMemory+m, usedDisk+d
+	}
+	t := output.NewTable("CPU", "Memory", "Disk")
+	t.Row(fmt.Sprintf("%d/%d MHz", usedCPU, cpu), output.Mebibytes(usedMemory)+"/"+output.Mebibytes(memory), output.Mebibytes(usedDisk)+"/"+output.Mebibytes(disk))
+	p.Table(t)
+
+	p.Section("Allocation Resource Utilization")
+	var ticks float64
+	var bytes uint64
+	for _, a := range running {
+		usage, err := c.Allocations().Stats(a, apiclient.QueryOptions(ctx, a.Namespace))
+		if err != nil {
+			fmt.Fprintln(s.Err, apiclient.WrapError(fmt.Sprintf("what allocation %q uses is not known", output.Short(a.ID)), err))
+			continue
+		}
+		used := apiclient.ValueOf(usage.ResourceUsage)
+		ticks += apiclient.ValueOf(used.CpuStats).TotalTicks
+		memory := apiclient.ValueOf(used.MemoryStats)
+		bytes += tables.ResidentMemory(&memory)
+	}
+	t = output.NewTable("CPU", "Memory")
+	t.Row(fmt.Sprintf("%.0f/%d MHz", ticks, cpu), output.Bytes(bytes)+"/"+output.Mebibytes(memory))
+	p.Table(t)
+
+	if host == nil {
+		return
+	}
+	p.Section("Host Resource Utilization")
+	row := []any{fmt.Sprintf("%.0f/%d MHz", host.CPUTicksConsumed, node.NodeResources.Cpu.CpuShares), "-", "-"}
+	if m := host.Memory; m != nil {
+		row[1] = output.Bytes(m.Used) + "/" + output.Bytes(m.Total)
+	}
+	for _, d := range host.DiskStats {
+		if d != nil && d.Device == node.Attributes["unique.storage.volume"] {
+			row[2] = output.Bytes(d.Used) + "/" + output.Bytes(d.Size)
+		}
+	}
+	t = output.NewTable("CPU", "Memory", "Disk")
+	t.Row(row...)
+	p.Table(t)
+}
+
+// allocated returns the resources reserved for an allocation: CPU in MHz, memory and disk
+// in MB.
+func allocated(a *api.Allocation) (cpu, memory, disk int64) {
+	if r := a.AllocatedResources; r != nil {
+		for _, task := range r.Tasks {
+			if task != nil {
+				cpu, memory = cpu+task.Cpu.CpuShares, memory+task.Memory.MemoryMB
+			}
+		}
+		return cpu, memory, r.Shared.DiskMB
+	}
+	r := apiclient.ValueOf(a.Resources)
+	return int64(apiclient.ValueOf(r.CPU)), int64(apiclient.ValueOf(r.MemoryMB)), int64(apiclient.ValueOf(r.DiskMB))
+}
+
+func printHostStats(p *output.Page, host *api.HostStats) {
+	p.Section("CPU Stats")
+	t := output.NewTable("CPU", "User", "System", "Idle")
+	for _, c := range host.CPU {
+		if c != nil {
+			t.Row(c.CPU, output.Percent(c.User), output.Percent(c.System), output.Percent(c.Idle))
+		}
+	}
+	p.Table(t)
+	if m := host.Memory; m != nil {
+		p.Section("Memory Stats")
+		p.Pairs(output.Pairs{{"Total", output.Bytes(m.Total)}, {"Available", output.Bytes(m.Available)}, {"Used", output.Bytes(m.Used)}, {"Free", output.Bytes(m.Free)}})
+	}
+	p.Section("Disk Stats")
+	t = output.NewTable("Device", "MountPoint", "Size", "Used", "Available", "Used Percent", "Inodes Percent")
+	for _, d := range host.DiskStats {
+		if d != nil {
+			t.Row(d.Device, d.Mountpoint, output.Bytes(d.Size), output.Bytes(d.Used), output.Bytes(d.Available), output.Percent(d.UsedPercent), output.Percent(d.InodesUsedPercent))
+		}
+	}
+	p.Table(t)
+}
+
+// printDrivers adds all drivers of a node with their attributes.
+func printDrivers(p *output.Page, node *api.Node) {
+	p.Section("Drivers")
+	t := output.NewTable("Driver", "Detected", "Healthy", "Message", "Time")
+	for _, name := range slices.Sorted(maps.Keys(node.Drivers)) {
+		d := apiclient.ValueOf(node.Drivers[name])
+		t.Row(name, d.Detected, d.Healthy, cmp.Or(d.HealthDescription, output.None), output.Timestamp(d.UpdateTime))
+	}
+	p.Table(t)
+}
+
+func printNodeAllocations(p *output.Page, allocs []*api.Allocation, verbose bool) {
+	p.Section("Allocations")
+	t := output.NewTable("ID", "Job ID", "Task Group", "Version", "Desired", "Status", "Created", "Modified")
+	for _, a := range allocs {
+		var version any = "?"
+		if a.Job != nil && a.Job.Version != nil {
+			version = *a.Job.Version
+		}
+		t.Row(output.ShortID(a.ID, verbose), a.JobID, a.TaskGroup, version, a.DesiredStatus, output.StatusCell(a.ClientStatus),
+			output.When(a.CreateTime, verbose), output.When(a.ModifyTime, verbose))
+	}
+	p.TableOr(t, "No allocations placed")
+}

@@ -1,0 +1,259 @@
+package operator
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+)
+
+const aPIHelp = `Send a request to the HTTP API of the agent, and print the answer as it is. Address,
+token and certificates are those of all commands, so that it does what curl does
+without them.
+
+PATH may leave out /v1/. With a body, from -d or from a pipe, the method is PUT
+unless -X names another.
+
+Exit codes: 0, or 1 when the agent answers with an error.`
+
+const aPIExamples = `  nomad-lite operator api jobs
+  nomad-lite operator api '/v1/allocations?prefix=8ba85cef'
+  nomad-lite operator api -filter 'Status == "running"' jobs
+  nomad-lite operator api -X DELETE job/web
+  nomad-lite operator api -dryrun jobs       print the command of curl instead`
+
+type aPIOptions struct {
+	client  apiclient.Flags
+	method  string
+	data    string
+	headers []string
+	filter  string
+	dryRun  bool
+	verbose bool
+}
+
+func newAPICommand(s *cli.Streams) *cobra.Command {
+	var o aPIOptions
+	cmd := &cobra.Command{
+		Use:     "api [flags] PATH",
+		Short:   "Send a request to the API",
+		Long:    aPIHelp,
+		Example: aPIExamples,
+		Args:    cli.ArgCount(1, 1, "the path of a request, such as /v1/jobs"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return operatorAPI(cmd.Context(), o, args[0], s)
+		},
+	}
+	o.client.Register(cmd)
+	cmd.Flags().StringVarP(&o.method, "method", "X", "", "`method`: GET, PUT, POST or DELETE")
+	cmd.Flags().StringVarP(&o.data, "data", "d", "", "`body` to send; @FILE reads a file and @- standard input")
+	cmd.Flags().StringArrayVarP(&o.headers, "header", "H", nil, "`header` to send, as 'Name: value'; may be given several times")
+	cmd.Flags().StringVar(&o.filter, "filter", "", "`expression` that chooses from a list")
+	cmd.Flags().BoolVar(&o.dryRun, "dryrun", false, "print the command of curl that does the same, and do nothing")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show the request and the headers of the answer on standard error")
+	return cmd
+}
+
+func operatorAPI(ctx context.Context, o aPIOptions, path string, s *cli.Streams) error {
+	config := o.client.Config()
+	socket, _ := strings.CutPrefix(config.Address, "unix://")
+	c, err := api.NewClient(config) // NewClient replaces the address of a socket by an ordinary one
+	if err != nil {
+		return fmt.Errorf("address %q: %w", config.Address, err)
+	}
+	body, err := o.body(s.In)
+	if err != nil {
+		return err
+	}
+	request, err := o.request(ctx, config, path, body)
+	if err != nil {
+		return err
+	}
+	if o.dryRun {
+		if socket == config.Address {
+			socket = ""
+		}
+		_, err := fmt.Fprintln(s.Out, curl(request, socket, config, body))
+		return err
+	}
+	if o.verbose {
+		fmt.Fprintf(s.Err, "> %s %s\n", request.Method, request.URL)
+	}
+	if config.SecretID != "" {
+		request.Header.Set("X-Nomad-Token", config.SecretID)
+	}
+	answer, err := c.Raw().Do(request)
+	if err != nil {
+		return apiclient.WrapError("ask the agent", err)
+	}
+	defer answer.Body.Close()
+	if o.verbose {
+		fmt.Fprintf(s.Err, "< %s %s\n", answer.Proto, answer.Status)
+		for _, pair := range output.SortedPairs(flatHeader(answer.Header)) {
+			fmt.Fprintf(s.Err, "< %s: %s\n", pair[0], pair[1])
+		}
+	}
+	last := &lastByte{w: s.Out}
+	if _, err := io.Copy(last, answer.Body); err != nil {
+		return apiclient.WrapError("read the answer", err)
+	}
+	if last.c != '\n' && last.c != 0 && terminal.IsTerminal(s.Out) {
+		fmt.Fprintln(s.Out)
+	}
+	if answer.StatusCode >= 400 {
+		return &cli.ExitError{Code: 1, Err: fmt.Errorf("the agent answered %s", answer.Status)}
+	}
+	return nil
+}
+
+// body returns the body of the request, nil if it has none.
+func (o aPIOptions) body(stdin io.Reader) ([]byte, error) {
+	name, fromFile := strings.CutPrefix(o.data, "@")
+	switch {
+	case o.data == "" && isPipe(stdin), fromFile && name == "-":
+		text, err := io.ReadAll(stdin)
+		if err != nil {
+			return nil, fmt.Errorf("read standard input: %w", err)
+		}
+		if len(text) == 0 && !fromFile {
+			return nil, nil
+		}
+		return text, nil
+	case fromFile:
+		return os.ReadFile(name)
+	case o.data == "":
+		return nil, nil
+	}
+	return []byte(o.data), nil
+}
+
+// isPipe reports whether standard input is a pipe or a file with a body to read, and not
+// just inherited from a script.
+func isPipe(r io.Reader) bool {
+	file, ok := r.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := file.Stat()
+	return err == nil && (info.Mode()&os.ModeNamedPipe != 0 || info.Mode().IsRegular())
+}
+
+func (o aPIOptions) request(ctx context.Context, config *api.Config, path string, body []byte) (*http.Request, error) {
+	target, err := url.Parse(path)
+	if err != nil {
+		return nil, fmt.Errorf("path %q: %w", path, err)
+	}
+	base, err := url.Parse(config.Address)
+	if err != nil {
+		return nil, fmt.Errorf("address %q: %w", config.Address, err)
+	}
+	target.Scheme, target.Host, target.User = base.Scheme, base.Host, nil
+	if !strings.HasPrefix(target.Path, "/") {
+		if !strings.HasPrefix(target.Path, "v1/") {
+			target.Path = "v1/" + target.Path
+		}
+		target.Path, target.RawPath = "/"+target.Path, ""
+	}
+	params := target.Query()
+	for name, value := range map[string]string{"region": config.Region, "namespace": config.Namespace, "filter": o.filter} {
+		if value != "" && !params.Has(name) {
+			params.Set(name, value)
+		}
+	}
+	target.RawQuery = params.Encode()
+	method := strings.ToUpper(o.method)
+	switch {
+	case method != "":
+	case body != nil:
+		method = http.MethodPut
+	default:
+		method = http.MethodGet
+	}
+	request, err := http.NewRequestWithContext(ctx, method, target.String(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("request %s %s: %w", method, path, err)
+	}
+	if body != nil {
+		request.Body, request.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	}
+	for _, header := range o.headers {
+		name, value, found := strings.Cut(header, ":")
+		if !found {
+			return nil, fmt.Errorf("-H %q: want 'Name: value'", header)
+		}
+		request.Header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+	}
+	if auth := config.HttpAuth; auth != nil {
+		request.SetBasicAuth(auth.Username, auth.Password)
+	}
+	return request, nil
+}
+
+// curl returns the curl command line that sends the request. It refers to the token by its
+// environment variable.
+func curl(request *http.Request, socket string, config *api.Config, body []byte) string {
+	words := []string{"curl"}
+	add := func(flag, value string) {
+		if value != "" {
+			words = append(words, flag, cli.ShellQuote(value))
+		}
+	}
+	add("--unix-socket", socket)
+	if tls := config.TLSConfig; tls != nil {
+		add("--cacert", tls.CACert)
+		add("--capath", tls.CAPath)
+		add("--cert", tls.ClientCert)
+		add("--key", tls.ClientKey)
+		if tls.Insecure {
+			words = append(words, "--insecure")
+		}
+	}
+	if request.Method != http.MethodGet {
+		add("-X", request.Method)
+	}
+	for _, pair := range output.SortedPairs(flatHeader(request.Header)) {
+		if pair[0] != "Authorization" {
+			add("-H", fmt.Sprintf("%s: %s", pair[0], pair[1]))
+		}
+	}
+	if config.SecretID != "" {
+		words = append(words, "-H", `"X-Nomad-Token: $NOMAD_TOKEN"`)
+	}
+	if body != nil {
+		add("--data-binary", string(body))
+	}
+	return strings.Join(append(words, cli.ShellQuote(request.URL.String())), " ")
+}
+
+func flatHeader(h http.Header) map[string]string {
+	flat := map[string]string{}
+	for name, values := range h {
+		flat[name] = strings.Join(values, ", ")
+	}
+	return flat
+}
+
+// lastByte remembers the last byte written.
+type lastByte struct {
+	w io.Writer
+	c byte
+}
+
+func (l *lastByte) Write(data []byte) (int, error) {
+	if len(data) > 0 {
+		l.c = data[len(data)-1]
+	}
+	return l.w.Write(data)
+}

@@ -1,0 +1,318 @@
+package operator
+
+import (
+	"archive/tar"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/version"
+)
+
+const debugHelp = `Capture what those want to see who look for a fault: what the agent says of itself,
+its metrics, jobs, evaluations, deployments, allocations, nodes and services every
+-interval, what it logs and what happens meanwhile, and profiles if the agent gives
+them away (enable_debug = true in its configuration).
+
+After -duration, or at Ctrl-C, an archive nomad-debug-TIME.tar.gz lies in the current
+directory; with -output a directory of that name below another one. What could not
+be captured is said, and is in its index.json.
+
+Variables and what tasks write are not in it, nor job files, unless you ask for the
+events of jobs (-event-topic); names and the log of the agent are. Read it before you
+give it away.
+
+Exit codes: 0, or 1 when the agent cannot be reached or nothing can be written.`
+
+type debugOptions struct {
+	client   apiclient.Flags
+	duration time.Duration
+	interval time.Duration
+	profile  time.Duration
+	level    string
+	location bool
+	topics   string
+	index    uint64
+	maxNodes int
+	nodes    string
+	output   string
+}
+
+func newDebugCommand(s *cli.Streams) *cobra.Command {
+	var o debugOptions
+	cmd := &cobra.Command{
+		Use:   "debug [flags]",
+		Short: "Capture what a report of a fault needs",
+		Long:  debugHelp,
+		Example: `  nomad-lite operator debug
+  nomad-lite operator debug -duration 10s -interval 2s -event-topic Job:web,Allocation`,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.duration < 0 || o.interval <= 0 || o.profile < 0 {
+				return cli.UsageError(cmd, errors.New("-duration and -pprof-duration take a time, -interval one that is not zero"))
+			}
+			ctx, stop := cli.UntilInterrupted(cmd.Context())
+			defer stop()
+			return operatorDebug(ctx, o, s)
+		},
+	}
+	o.client.Register(cmd)
+	f := cmd.Flags()
+	f.DurationVar(&o.duration, "duration", 2*time.Minute, "how `long` to capture")
+	f.DurationVar(&o.interval, "interval", 30*time.Second, "capture what there is each `time`")
+	f.DurationVar(&o.profile, "pprof-duration", time.Second, "how `long` to look at what the processors do")
+	f.StringVar(&o.level, "log-level", "DEBUG", "`level` to log at: TRACE, DEBUG, INFO, WARN or ERROR")
+	f.BoolVar(&o.location, "log-include-location", false, "say where in the program each line of the log comes from")
+	f.StringVar(&o.topics, "event-topic", "none", "`topics` of events, with commas, such as Job:web,Allocation; all or none")
+	f.Uint64Var(&o.index, "event-index", 0, "begin with the events of this `index`")
+	f.IntVar(&o.maxNodes, "max-nodes", 10, "capture at most so `many` nodes; 0 means all")
+	f.StringVar(&o.nodes, "node-id", "all", "capture only the nodes whose ids begin with one of these `ids`, with commas")
+	f.StringVar(&o.output, "output", "", "make a directory in this `directory`, and no archive")
+	return cmd
+}
+
+// request is a file, and the API path of its content.
+type request struct{ file, path string }
+
+var (
+	debugAgent = []request{
+		{"agent/self.json", "/v1/agent/self"},
+		{"agent/members.json", "/v1/agent/members"},
+		{"agent/health.json", "/v1/agent/health"},
+		{"agent/host.json", "/v1/agent/host"},
+	}
+	debugProfiles = []request{
+		{"pprof/goroutine.txt", "/v1/agent/pprof/goroutine?debug=2"},
+		{"pprof/heap.prof", "/v1/agent/pprof/heap"},
+		{"pprof/allocs.prof", "/v1/agent/pprof/allocs"},
+		{"pprof/threadcreate.prof", "/v1/agent/pprof/threadcreate"},
+		{"pprof/profile.prof", "/v1/agent/pprof/profile?seconds=SECONDS"},
+		{"pprof/trace.prof", "/v1/agent/pprof/trace?seconds=SECONDS"},
+	}
+	debugState = []request{
+		{"metrics.json", "/v1/metrics"},
+		{"jobs.json", "/v1/jobs?namespace=*"},
+		{"evaluations.json", "/v1/evaluations?namespace=*"},
+		{"deployments.json", "/v1/deployments?namespace=*"},
+		{"allocations.json", "/v1/allocations?namespace=*&resources=true"},
+		{"services.json", "/v1/services?namespace=*"},
+		{"nodes.json", "/v1/nodes?resources=true"},
+		{"namespaces.json", "/v1/namespaces"},
+		{"plugins.json", "/v1/plugins?type=csi"},
+		{"volumes.json", "/v1/volumes?type=csi&namespace=*"},
+	}
+	debugNode = []request{
+		{"node.json", "/v1/node/ID"},
+		{"stats.json", "/v1/client/stats?node_id=ID"},
+	}
+)
+
+// capture writes answers of an agent into the files of a directory.
+type capture struct {
+	client *api.Client
+	dir    *os.Root
+
+	mu      sync.Mutex
+	missing map[string]string // why a file is missing or incomplete; guarded by mu
+}
+
+func operatorDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err error) {
+	client, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	self, err := client.Agent().Self()
+	if err != nil {
+		return apiclient.WrapError("ask the agent who it is", err)
+	}
+	name := "nomad-debug-" + time.Now().UTC().Format("2006-01-02-150405Z")
+	parent, result := o.output, filepath.Join(o.output, name)
+	if o.output == "" {
+		// The archive is created first, so that a missing permission is reported before the
+		// capture.
+		result = name + ".tar.gz"
+		archive, err := os.OpenFile(result, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return fmt.Errorf("make the archive: %w", err)
+		}
+		if parent, err = os.MkdirTemp("", "nomad-debug-"); err != nil {
+			return errors.Join(err, archive.Close(), os.Remove(result))
+		}
+		defer func() {
+			if err == nil {
+				err = pack(archive, parent)
+			}
+			err = errors.Join(err, archive.Close(), os.RemoveAll(parent))
+			if err != nil {
+				err = errors.Join(err, os.Remove(result))
+				return
+			}
+			_, err = fmt.Fprintf(s.Out, "Created debug archive: %s\n", result)
+		}()
+	}
+	directory := filepath.Join(parent, name)
+	if err := os.MkdirAll(directory, 0o700); err != nil {
+		return err
+	}
+	dir, err := os.OpenRoot(directory)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	fmt.Fprintf(s.Err, "Capturing what agent %q does for %v, every %v; Ctrl-C ends it earlier\n", self.Member.Name, o.duration, o.interval)
+	c := &capture{client: client, dir: dir, missing: make(map[string]string)}
+	begun := time.Now().UTC()
+	c.run(ctx, o)
+	index := map[string]any{
+		"Captured": begun, "Took": time.Since(begun).Round(time.Millisecond).String(), "By": "nomad-lite " + version.String(),
+		"Agent": o.client.Config().Address, "Interval": o.interval.String(), "Missing": c.missing,
+	}
+	text, err := json.MarshalIndent(index, "", "    ")
+	if err != nil {
+		return err
+	}
+	if err := dir.WriteFile("index.json", append(text, '\n'), 0o600); err != nil {
+		return err
+	}
+	c.tell(s)
+	if o.output != "" {
+		_, err = fmt.Fprintf(s.Out, "Created debug directory: %s\n", result)
+	}
+	return err
+}
+
+// run captures until the duration has passed or ctx ends.
+func (c *capture) run(ctx context.Context, o debugOptions) {
+	during, stop := context.WithTimeout(ctx, o.duration)
+	defer stop()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	log := url.Values{"plain": {"true"}, "log_level": {o.level}, "log_include_location": {fmt.Sprint(o.location)}}
+	wg.Go(func() { c.save(during, request{"agent/monitor.log", "/v1/agent/monitor?" + log.Encode()}) })
+	if o.topics != "none" {
+		events := url.Values{"index": {fmt.Sprint(o.index)}, "namespace": {"*"}}
+		if o.topics != "all" {
+			events["topic"] = strings.Split(o.topics, ",")
+		}
+		wg.Go(func() { c.save(during, request{"events.json", "/v1/event/stream?" + events.Encode()}) })
+	}
+	seconds := max(1, int(o.profile.Round(time.Second).Seconds()))
+	wg.Go(func() { c.saveAll(ctx, debugProfiles, "", "SECONDS", fmt.Sprint(seconds)) })
+	c.saveAll(ctx, debugAgent, "", "", "")
+	c.saveNodes(ctx, o)
+	ticker := time.NewTicker(o.interval)
+	defer ticker.Stop()
+	for i := 0; ; i++ {
+		c.saveAll(ctx, debugState, fmt.Sprintf("state/%04d", i), "", "")
+		select {
+		case <-ticker.C:
+		case <-during.Done():
+			return
+		}
+	}
+}
+
+func (c *capture) saveNodes(ctx context.Context, o debugOptions) {
+	nodes, _, err := c.client.Nodes().List(apiclient.QueryOptions(ctx, ""))
+	if err != nil {
+		c.miss("nodes", err)
+		return
+	}
+	wanted := strings.Split(o.nodes, ",")
+	nodes = slices.DeleteFunc(nodes, func(n *api.NodeListStub) bool {
+		return !slices.ContainsFunc(wanted, func(begin string) bool { return begin == "all" || strings.HasPrefix(n.ID, begin) })
+	})
+	if o.maxNodes > 0 && len(nodes) > o.maxNodes {
+		nodes = nodes[:o.maxNodes]
+	}
+	for _, n := range nodes {
+		c.saveAll(ctx, debugNode, "nodes/"+n.ID, "ID", n.ID)
+	}
+}
+
+// saveAll creates files in a directory. value replaces name in paths.
+func (c *capture) saveAll(ctx context.Context, all []request, dir, name, value string) {
+	for _, r := range all {
+		if name != "" {
+			r.path = strings.ReplaceAll(r.path, name, url.PathEscape(value))
+		}
+		c.save(ctx, request{filepath.Join(dir, r.file), r.path})
+	}
+}
+
+// save writes an answer to a file. An answer without an end is complete when ctx ends.
+func (c *capture) save(ctx context.Context, r request) {
+	if ctx.Err() != nil {
+		return
+	}
+	err := c.write(ctx, r)
+	if err != nil && ctx.Err() == nil {
+		c.miss(r.file, err)
+	}
+}
+
+func (c *capture) write(ctx context.Context, r request) (err error) {
+	body, err := c.client.Raw().Response(r.path, apiclient.QueryOptions(ctx, ""))
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if err := c.dir.MkdirAll(filepath.Dir(r.file), 0o700); err != nil {
+		return err
+	}
+	f, err := c.dir.OpenFile(r.file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, body)
+	return errors.Join(err, f.Close())
+}
+
+func (c *capture) miss(file string, err error) {
+	text := err.Error()
+	if answer := new(api.UnexpectedResponseError); errors.As(err, answer) {
+		text = cmp.Or(strings.TrimSpace(answer.Body()), answer.StatusText(), text)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.missing[file] = text
+}
+
+// tell prints the files that were not captured, one line per reason.
+func (c *capture) tell(s *cli.Streams) {
+	files := make(map[string][]string)
+	for _, file := range slices.Sorted(maps.Keys(c.missing)) {
+		files[c.missing[file]] = append(files[c.missing[file]], file)
+	}
+	for _, reason := range slices.Sorted(maps.Keys(files)) {
+		fmt.Fprintf(s.Err, "not captured: %s: %s\n", strings.Join(files[reason], ", "), terminal.Printable([]byte(reason), false))
+	}
+	if _, denied := c.missing["pprof/heap.prof"]; denied {
+		fmt.Fprintln(s.Err, "For profiles the configuration of the agent needs enable_debug = true")
+	}
+}
+
+// pack writes the content of a directory as an archive.
+func pack(to io.Writer, dir string) error {
+	compressed := gzip.NewWriter(to)
+	archive := tar.NewWriter(compressed)
+	return errors.Join(archive.AddFS(os.DirFS(dir)), archive.Close(), compressed.Close())
+}

@@ -1,0 +1,76 @@
+package operator
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+const metricsHelp = `Print what the agent counts and measures, as JSON or in the form that Prometheus
+reads.`
+
+const metricsExamples = `  nomad-lite operator metrics -pretty
+  nomad-lite operator metrics -format prometheus
+  nomad-lite operator metrics -t '{{range .Gauges}}{{println .Name .Value}}{{end}}'`
+
+type metricsOptions struct {
+	client apiclient.Flags
+	format output.FormatFlags
+	pretty bool
+	form   string
+}
+
+func newMetricsCommand(s *cli.Streams) *cobra.Command {
+	var o metricsOptions
+	cmd := &cobra.Command{
+		Use:     "metrics [flags]",
+		Short:   "Print what the agent counts and measures",
+		Long:    metricsHelp,
+		Example: metricsExamples,
+		Args:    cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.form != "json" && o.form != "prometheus" {
+				return cli.UsageError(cmd, errors.New("-format takes json or prometheus"))
+			}
+			return operatorMetrics(cmd.Context(), o, s)
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	cmd.Flags().BoolVar(&o.pretty, "pretty", false, "indent the JSON")
+	cmd.Flags().StringVar(&o.form, "format", "json", "`form` to print: json or prometheus")
+	return cmd
+}
+
+func operatorMetrics(ctx context.Context, o metricsOptions, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	if o.format.IsSet() {
+		summary, _, err := c.Operator().MetricsSummary(apiclient.QueryOptions(ctx, ""))
+		if err != nil {
+			return apiclient.WrapError("read metrics", err)
+		}
+		return o.format.Print(s, summary)
+	}
+	q := apiclient.QueryOptions(ctx, "")
+	q.Params = map[string]string{}
+	if o.pretty {
+		q.Params["pretty"] = "1"
+	}
+	if o.form == "prometheus" {
+		q.Params["format"] = o.form
+	}
+	metrics, err := c.Operator().Metrics(q)
+	if err != nil {
+		return apiclient.WrapError("read metrics", err)
+	}
+	_, err = s.Out.Write(metrics)
+	return err
+}

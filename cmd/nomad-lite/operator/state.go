@@ -1,0 +1,244 @@
+package operator
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+const stateInspectHelp = `Show what is in a state file, while no agent uses it.
+
+  nomad-lite operator state inspect DATA-DIR                 what there is
+  nomad-lite operator state inspect DATA-DIR allocations     the records of a table
+  nomad-lite operator state inspect DATA-DIR jobs default/web
+                                                             one record, as JSON
+
+Instead of a data directory a state file can be named, also a damaged one that
+was set aside. The file is only read. The values of variables and environments,
+tokens, and the texts of jobs and templates are not shown; the field Sealed stands
+for what is encrypted with a key of keyring.json. A KEY may be the begin of one.
+
+Exit codes: 0, or 1 when the file cannot be opened or has no such record.`
+
+const stateVerifyHelp = `Check a state file, while no agent uses it.
+
+Each page and the checksum of each record is read. What an agent would put into
+quarantine, or could not read at all, is listed. The file is only read.
+
+Exit codes: 0 when all is well, 1 when something is damaged or the file cannot be
+opened.`
+
+func newStateInspectCommand(s *cli.Streams) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "inspect [flags] DATA-DIR|FILE [TABLE [KEY]]",
+		Short: "Show what is in a state file",
+		Long:  stateInspectHelp,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 1 || len(args) > 3 {
+				return cli.UsageError(cmd, fmt.Errorf("takes a data directory or state file, and perhaps a table and a key, and not %q", args))
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			contents, err := store.Inspect(stateFile(args[0]))
+			if err != nil {
+				return err
+			}
+			switch len(args) {
+			case 1:
+				return printState(s.Out, contents, asJSON)
+			case 2:
+				return printTable(s.Out, contents, args[1], asJSON)
+			default:
+				return printRecord(s.Out, contents, args[1], args[2])
+			}
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func newStateVerifyCommand(s *cli.Streams) *cobra.Command {
+	return &cobra.Command{
+		Use:   "verify [flags] DATA-DIR|FILE",
+		Short: "Check a state file",
+		Long:  stateVerifyHelp,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return cli.UsageError(cmd, fmt.Errorf("takes one data directory or state file, and not %q", args))
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			path := stateFile(args[0])
+			contents, err := store.Inspect(path)
+			if err != nil {
+				return err
+			}
+			for _, q := range contents.Quarantine {
+				fmt.Fprintf(s.Out, "in quarantine since %s: %s %q: %s\n", q.Time.UTC().Format(time.RFC3339), q.Table, q.Key, q.Cause)
+			}
+			for _, d := range contents.Damage {
+				fmt.Fprintln(s.Out, d.What())
+			}
+			if n := len(contents.Damage); n > 0 {
+				return &cli.ExitError{Code: 1, Err: fmt.Errorf(
+					"%s is damaged: %d places, %d records can be read. An agent starts with those and keeps what it cannot read", path, n, len(contents.Records))}
+			}
+			_, err = fmt.Fprintf(s.Out, "%s: %d records at index %d, all well\n", path, len(contents.Records), contents.Index)
+			return err
+		},
+	}
+}
+
+// stateFile returns the state file of a data directory.
+func stateFile(arg string) string {
+	if info, err := os.Stat(arg); err == nil && info.IsDir() {
+		return filepath.Join(arg, store.FileName)
+	}
+	return arg
+}
+
+// tableRow is one table of the state in the summary.
+type tableRow struct {
+	Table   store.Table
+	Records int
+	Bytes   int
+}
+
+func printState(w io.Writer, c *store.Contents, asJSON bool) error {
+	var rows []tableRow
+	for _, r := range c.Records {
+		i := slices.IndexFunc(rows, func(row tableRow) bool { return row.Table == r.Table })
+		if i < 0 {
+			i, rows = len(rows), append(rows, tableRow{Table: r.Table})
+		}
+		rows[i].Records++
+		rows[i].Bytes += r.Bytes
+	}
+	if asJSON {
+		type held struct {
+			Table store.Table
+			Key   string
+			Cause string
+			Time  time.Time
+			Bytes int
+		}
+		out := struct {
+			Size       int64
+			Index      uint64
+			Tables     []tableRow
+			Quarantine []held
+			Damage     []string
+		}{Size: c.Size, Index: c.Index, Tables: rows}
+		for _, q := range c.Quarantine {
+			out.Quarantine = append(out.Quarantine, held{q.Table, q.Key, q.Cause, q.Time, len(q.Value)})
+		}
+		for _, d := range c.Damage {
+			out.Damage = append(out.Damage, d.What())
+		}
+		return printStateJSON(w, out)
+	}
+	fmt.Fprintf(w, "Size   %d\nIndex  %d\n\n", c.Size, c.Index)
+	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tab, "Table\tRecords\tBytes")
+	for _, row := range rows {
+		fmt.Fprintf(tab, "%s\t%d\t%d\n", row.Table, row.Records, row.Bytes)
+	}
+	if err := tab.Flush(); err != nil {
+		return err
+	}
+	if len(c.Quarantine) > 0 {
+		fmt.Fprintln(w, "\nQuarantine")
+		for _, q := range c.Quarantine {
+			fmt.Fprintf(w, "%s %q: %s (%d bytes, %s)\n", q.Table, q.Key, q.Cause, len(q.Value), q.Time.UTC().Format(time.RFC3339))
+		}
+	}
+	if len(c.Damage) > 0 {
+		fmt.Fprintln(w, "\nDamage")
+		for _, d := range c.Damage {
+			fmt.Fprintln(w, d.What())
+		}
+	}
+	return nil
+}
+
+func printTable(w io.Writer, c *store.Contents, table string, asJSON bool) error {
+	records, err := recordsOf(c, table)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		objects := make(map[string]any, len(records))
+		for _, r := range records {
+			if objects[r.Key], err = r.Redacted(); err != nil {
+				return err
+			}
+		}
+		return printStateJSON(w, objects)
+	}
+	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tab, "Key\tIndex\tBytes")
+	for _, r := range records {
+		fmt.Fprintf(tab, "%s\t%d\t%d\n", r.Key, r.Index, r.Bytes)
+	}
+	return tab.Flush()
+}
+
+func printRecord(w io.Writer, c *store.Contents, table, key string) error {
+	records, err := recordsOf(c, table)
+	if err != nil {
+		return err
+	}
+	found := slices.DeleteFunc(records, func(r *store.Record) bool { return !strings.HasPrefix(r.Key, key) })
+	exact := slices.IndexFunc(found, func(r *store.Record) bool { return r.Key == key })
+	switch {
+	case exact >= 0:
+		found = found[exact:]
+	case len(found) == 0:
+		return fmt.Errorf("table %s has no record %q; 'inspect' without it lists them", table, key)
+	case len(found) > 1:
+		return fmt.Errorf("table %s has %d records that begin with %q: %s, %s …", table, len(found), key, found[0].Key, found[1].Key)
+	}
+	object, err := found[0].Redacted()
+	if err != nil {
+		return err
+	}
+	return printStateJSON(w, object)
+}
+
+func recordsOf(c *store.Contents, table string) ([]*store.Record, error) {
+	var found []*store.Record
+	var tables []string
+	for _, r := range c.Records {
+		if r.Table == store.Table(table) {
+			found = append(found, r)
+		}
+		tables = append(tables, string(r.Table))
+	}
+	if len(found) == 0 {
+		tables = slices.Compact(tables)
+		return nil, fmt.Errorf("there is nothing in a table %q; there is something in: %s", table, cmp.Or(strings.Join(tables, ", "), "none"))
+	}
+	return found, nil
+}
+
+func printStateJSON(w io.Writer, v any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(v)
+}

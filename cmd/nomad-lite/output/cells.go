@@ -1,0 +1,134 @@
+package output
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+)
+
+// None stands for an empty value, as in Nomad's tables.
+const None = "<none>"
+
+// ColoredCell is a cell with a colour.
+type ColoredCell struct{ Colour, Text string }
+
+// StatusCell returns a status in its colour.
+func StatusCell(text string) ColoredCell {
+	word, _, _ := strings.Cut(text, " ")
+	switch word {
+	case "running", "successful", "complete", "ready", "passing", "success", "true":
+		return ColoredCell{terminal.ColourGreen, text}
+	case "failed", "lost", "down", "critical", "failing", "failure", "unknown":
+		return ColoredCell{terminal.ColourRed, text}
+	case "pending", "blocked", "paused", "initializing", "disconnected", "ineligible":
+		return ColoredCell{terminal.ColourYellow, text}
+	}
+	return ColoredCell{"", text}
+}
+
+// ShortID returns an id for display: its first eight characters are enough for a person,
+// and for each command that takes an id.
+func ShortID(id string, verbose bool) string {
+	if verbose {
+		return id
+	}
+	return Short(id)
+}
+
+// Short returns the first eight characters of an id.
+func Short(id string) string { return id[:min(8, len(id))] }
+
+// Counted returns a number and its noun.
+func Counted(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}
+
+// JoinKeys returns the keys of a map, sorted.
+func JoinKeys[T any](m map[string]T) string {
+	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
+}
+
+// Date formats a point in time of the API, in nanoseconds.
+func Date(nanoseconds int64) string {
+	if nanoseconds == 0 {
+		return "N/A"
+	}
+	return time.Unix(0, nanoseconds).Format(time.RFC3339)
+}
+
+// Timestamp formats a time of a task.
+func Timestamp(t time.Time) string {
+	if t.IsZero() {
+		return "N/A"
+	}
+	return Date(t.UnixNano())
+}
+
+// When formats a point in time as its distance from now, or with -verbose as a date.
+func When(nanoseconds int64, verbose bool) string {
+	if verbose || nanoseconds == 0 {
+		return Date(nanoseconds)
+	}
+	return Ago(time.Since(time.Unix(0, nanoseconds)))
+}
+
+// Ago formats a duration in its two largest units.
+func Ago(d time.Duration) string {
+	suffix := " ago"
+	if d < 0 {
+		d, suffix = -d, " from now"
+	}
+	return Span(d) + suffix
+}
+
+// Span formats a duration in its two largest units.
+func Span(d time.Duration) string {
+	const day = 24 * time.Hour
+	d = d.Truncate(time.Second)
+	var parts []string
+	for _, unit := range []struct {
+		name string
+		size time.Duration
+	}{{"y", 365 * day}, {"mo", 30 * day}, {"d", day}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}} {
+		if n := d / unit.size; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d%s", n, unit.name))
+			d -= n * unit.size
+		} else if len(parts) > 0 {
+			break
+		}
+		if len(parts) == 2 {
+			break
+		}
+	}
+	if parts == nil {
+		return "0s"
+	}
+	return strings.Join(parts, "")
+}
+
+// Percent formats a number of percent.
+func Percent(f float64) string { return strconv.FormatFloat(f, 'f', 2, 64) + "%" }
+
+// Bytes formats a number of bytes.
+func Bytes(n uint64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	value, unit := float64(n), 0
+	for value >= 1024 && unit < len(units)-1 {
+		value, unit = value/1024, unit+1
+	}
+	if unit == 0 || value >= 10 {
+		return fmt.Sprintf("%.0f %s", value, units[unit])
+	}
+	return fmt.Sprintf("%.1f %s", value, units[unit])
+}
+
+// Mebibytes formats a number of mebibytes.
+func Mebibytes(n int64) string { return Bytes(uint64(max(n, 0)) << 20) }

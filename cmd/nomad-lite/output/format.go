@@ -1,0 +1,72 @@
+package output
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"text/template"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+)
+
+// FormatFlags select an output format for programs. They are Nomad's flags.
+type FormatFlags struct {
+	JSON     bool
+	Template string
+}
+
+// Register adds the flags to a command.
+func (f *FormatFlags) Register(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.JSON, "json", false, "print the objects as the API gives them")
+	f.RegisterTemplate(cmd)
+}
+
+// RegisterTemplate registers -t only, for a command in which -json has another meaning.
+func (f *FormatFlags) RegisterTemplate(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&f.Template, "t", "t", "", "print the objects with this Go `template`, such as '{{range .}}{{println .ID}}{{end}}'")
+}
+
+// IsSet reports whether the output is for a program.
+func (f *FormatFlags) IsSet() bool { return f.JSON || f.Template != "" }
+
+// Print writes an object of the API, or a list of them.
+func (f *FormatFlags) Print(s *cli.Streams, value any) error {
+	if f.Template == "" {
+		return PrintJSON(s, value)
+	}
+	if f.JSON {
+		return errors.New("-json and -t exclude each other: leave one out")
+	}
+	t, err := template.New("-t").Parse(f.Template)
+	if err != nil {
+		return fmt.Errorf("read the template of -t: %w", err)
+	}
+	var text strings.Builder
+	if err := t.Execute(&text, value); err != nil {
+		return fmt.Errorf("%w\nThe names are those of -json", err)
+	}
+	_, err = fmt.Fprintln(s.Out, strings.TrimSuffix(text.String(), "\n"))
+	return err
+}
+
+// Show writes an object of the API, or a list of them, in the selected format. Without one
+// it draws the page for people.
+func (f *FormatFlags) Show(s *cli.Streams, value any, draw func(*Page)) error {
+	if f.IsSet() {
+		return f.Print(s, value)
+	}
+	p := NewPage(s)
+	draw(p)
+	return Print(s, p)
+}
+
+// PrintJSON writes a value as indented JSON to standard output.
+func PrintJSON(s *cli.Streams, value any) error {
+	encoder := json.NewEncoder(s.Out)
+	encoder.SetIndent("", "    ")
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(value)
+}

@@ -1,0 +1,195 @@
+package output
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+)
+
+// Page is the output of a command for a person. Text from an agent goes through its cells,
+// which drop sequences that would change the terminal.
+type Page struct {
+	Text    strings.Builder
+	colours bool
+}
+
+// NewPage returns an empty page for the standard output of a command.
+func NewPage(s *cli.Streams) *Page { return &Page{colours: s.Colours(s.Out)} }
+
+// Print writes the page to standard output.
+func Print(s *cli.Streams, p *Page) error {
+	_, err := io.WriteString(s.Out, p.Text.String())
+	return err
+}
+
+// Cell returns a value as one line of text.
+func (p *Page) Cell(value any) string {
+	colour := ""
+	if c, ok := value.(ColoredCell); ok {
+		colour, value = c.Colour, c.Text
+	}
+	text := strings.NewReplacer("\n", " ", "\t", " ").Replace(strings.TrimSpace(string(terminal.Printable([]byte(fmt.Sprint(value)), false))))
+	if text == "" {
+		return None
+	}
+	return p.Paint(colour, text)
+}
+
+// Paint returns a text in a colour, if the page has colours.
+func (p *Page) Paint(colour, text string) string {
+	if colour == "" || !p.colours {
+		return text
+	}
+	return colour + text + terminal.ColourReset
+}
+
+// Line adds a line. Its arguments become cells.
+func (p *Page) Line(format string, args ...any) {
+	for i, arg := range args {
+		switch arg.(type) {
+		case string, ColoredCell, fmt.Stringer, error:
+			args[i] = p.Cell(arg)
+		}
+	}
+	fmt.Fprintf(&p.Text, format+"\n", args...)
+}
+
+// Section adds the title of a new part.
+func (p *Page) Section(title string) {
+	if p.Text.Len() > 0 {
+		p.Text.WriteByte('\n')
+	}
+	p.Text.WriteString(p.Paint(terminal.ColourBold, title) + "\n")
+}
+
+// Table is rows of cells in aligned columns.
+type Table struct {
+	Head []string
+	Rows [][]any
+}
+
+// NewTable returns a table with these titles.
+func NewTable(head ...string) *Table { return &Table{Head: head} }
+
+// Row adds a row.
+func (t *Table) Row(cells ...any) { t.Rows = append(t.Rows, cells) }
+
+// Pairs are rows of two cells, aligned at an equals sign.
+type Pairs [][2]any
+
+// Table adds a table.
+func (p *Page) Table(t *Table) { p.indented("", t) }
+
+// indented adds a table with a prefix on each line.
+func (p *Page) indented(indent string, t *Table) {
+	rows := make([][]string, 0, len(t.Rows)+1)
+	if t.Head != nil {
+		head := make([]string, len(t.Head))
+		for i, title := range t.Head {
+			head[i] = p.Paint(terminal.ColourBold, title)
+		}
+		rows = append(rows, head)
+	}
+	for _, row := range t.Rows {
+		cells := make([]string, len(row))
+		for i, value := range row {
+			cells[i] = p.Cell(value)
+		}
+		rows = append(rows, cells)
+	}
+	p.align(indent, "  ", rows)
+}
+
+// Pairs adds pairs.
+func (p *Page) Pairs(all Pairs) {
+	rows := make([][]string, len(all))
+	for i, pair := range all {
+		rows[i] = []string{p.Paint(terminal.ColourBold, fmt.Sprint(pair[0])), p.Cell(pair[1])}
+	}
+	p.align("", " = ", rows)
+}
+
+func (p *Page) align(indent, gap string, rows [][]string) {
+	var widths []int
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], terminal.Width(cell))
+		}
+	}
+	for _, row := range rows {
+		p.Text.WriteString(indent)
+		for i, cell := range row {
+			p.Text.WriteString(cell)
+			if i < len(row)-1 {
+				p.Text.WriteString(strings.Repeat(" ", widths[i]-terminal.Width(cell)) + gap)
+			}
+		}
+		p.Text.WriteByte('\n')
+	}
+}
+
+// TableOr adds a table, or the line nothing if the table is empty.
+func (p *Page) TableOr(t *Table, nothing string) {
+	if len(t.Rows) == 0 {
+		p.Line("%s", nothing)
+		return
+	}
+	p.Table(t)
+}
+
+// SortedPairs returns the entries of a map, sorted by key.
+func SortedPairs(m map[string]string) Pairs {
+	var all Pairs
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		all = append(all, [2]any{name, m[name]})
+	}
+	return all
+}
+
+// Lines adds a text of several lines from an agent.
+func (p *Page) Lines(text string) {
+	for line := range strings.Lines(strings.TrimSpace(text)) {
+		p.Text.WriteString(strings.TrimRight(string(terminal.Printable([]byte(line), false)), "\n") + "\n")
+	}
+}
+
+// Indent adds the output of add with a prefix on each line that is not empty.
+func (p *Page) Indent(indent string, add func(*Page)) {
+	inner := &Page{colours: p.colours}
+	add(inner)
+	for line := range strings.Lines(inner.Text.String()) {
+		if line != "\n" {
+			line = indent + line
+		}
+		_, _ = io.WriteString(&p.Text, line) // a strings.Builder returns no error
+	}
+}
+
+// MorePages adds the command line for the rest of a list.
+func (p *Page) MorePages(meta *api.QueryMeta) {
+	if meta != nil && meta.NextToken != "" {
+		p.Line("")
+		p.Line("There are more: add -page-token %s", meta.NextToken)
+	}
+}
+
+// Heading adds the first line about a watched object.
+func (p *Page) Heading(format string, args ...any) {
+	p.Line("==> "+time.Now().Format(time.RFC3339)+": "+format, args...)
+}
+
+// Detail adds one of the lines below a heading.
+func (p *Page) Detail(format string, args ...any) {
+	p.Line("    "+time.Now().Format(time.RFC3339)+": "+format, args...)
+}

@@ -1,0 +1,146 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/localplugins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/pluginstatus"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+)
+
+const listHelp = `List the plugins that a job could use, with their health.
+
+Plugins come from the box and from the plugin directory. Those in the box, and
+those that a plugin block of the configuration names, are started and asked; one
+that is slow is waited for.
+
+Exit codes: 0, or 1 when a plugin could not be started.`
+
+func newListCommand(s *cli.Streams) *cobra.Command {
+	var plugins localplugins.Flags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "list [flags]",
+		Short: "List the plugins that a job could use",
+		Long:  listHelp,
+		Args:  cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := listPlugins(cmd.Context(), plugins, s)
+			if err != nil {
+				return err
+			}
+			return printPlugins(s, list, asJSON)
+		},
+	}
+	plugins.Register(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func listPlugins(ctx context.Context, plugins localplugins.Flags, s *cli.Streams) (rows []*pluginstatus.Plugin, err error) {
+	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: hclog.Error, Output: s.Err})
+	local, err := plugins.Read(s)
+	if err != nil {
+		return nil, err
+	}
+	known, err := local.Catalog(nil, logger)
+	if err != nil {
+		return nil, err
+	}
+	a, err := agent.Open(ctx, local.AgentConfig(known, logger))
+	if err != nil {
+		return nil, err
+	}
+	if err := waitReady(ctx, a, s); err == nil {
+		rows = rowsOf(a)
+	}
+	rows = append(rows, idlePrograms(local.Config.PluginDir, rows)...)
+	slices.SortFunc(rows, func(a, b *pluginstatus.Plugin) int { return strings.Compare(a.Name, b.Name) })
+	return rows, a.Close()
+}
+
+// readyTimeout is longer than the launch timeout of a plugin.
+const readyTimeout = 90 * time.Second
+
+// waitReady waits until the plugins have launched, and after a while prints those that are
+// missing. It returns an error only when ctx ends.
+func waitReady(ctx context.Context, a *agent.Agent, s *cli.Streams) error {
+	if err := a.Ready(ctx); err != nil {
+		return err
+	}
+	for _, row := range rowsOf(a) {
+		if row.Health == pluginstatus.HealthStarting {
+			fmt.Fprintf(s.Err, "Waiting for plugin %q\n", row.Name)
+		}
+	}
+	limited, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	_ = a.AllReady(limited) // the list shows plugins that have not launched
+	return ctx.Err()
+}
+
+func rowsOf(a *agent.Agent) (rows []*pluginstatus.Plugin) {
+	drivers := a.Drivers()
+	for _, p := range a.Plugins() {
+		rows = append(rows, pluginstatus.PluginOf(p, drivers[p.Serves.Name]))
+	}
+	return rows
+}
+
+// idlePrograms returns the programs in the plugin directory that start only when a job needs
+// them. Some may not be plugins.
+func idlePrograms(dir string, asked []*pluginstatus.Plugin) (rows []*pluginstatus.Plugin) {
+	entries, _ := os.ReadDir(dir) // a missing directory was reported earlier
+	for _, entry := range entries {
+		name := strings.TrimPrefix(entry.Name(), catalog.DriverPrefix)
+		info, err := os.Stat(filepath.Join(dir, entry.Name()))
+		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 ||
+			slices.ContainsFunc(asked, func(r *pluginstatus.Plugin) bool { return strings.TrimPrefix(r.Name, catalog.DriverPrefix) == name }) {
+			continue
+		}
+		rows = append(rows, &pluginstatus.Plugin{
+			Name: entry.Name(), Health: "ready", Path: filepath.Join(dir, entry.Name()),
+			Note: fmt.Sprintf("starts when a job asks for the driver or hook %q", name),
+		})
+	}
+	return rows
+}
+
+func printPlugins(s *cli.Streams, rows []*pluginstatus.Plugin, asJSON bool) error {
+	var failed error
+	for _, row := range rows {
+		if row.Failed {
+			failed = &cli.ExitError{Code: 1}
+		}
+	}
+	if asJSON {
+		encoder := json.NewEncoder(s.Out)
+		encoder.SetIndent("", "    ")
+		if err := encoder.Encode(rows); err != nil {
+			return err
+		}
+		return failed
+	}
+	table := tabwriter.NewWriter(s.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "Plugin\tServes\tVersion\tHealth\tNote")
+	for _, row := range rows {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", row.Name, row.Serves(), row.Version, row.Health, row.Note)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	return failed
+}

@@ -1,0 +1,263 @@
+package plugin
+
+import (
+	"bytes"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	goversion "go/version"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"text/template"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/version"
+)
+
+const newHelp = `Begin a %s of your own: a directory NAME with a Go program that works.
+
+It needs Go to build. With a released nomad-lite the sdk comes from the module
+proxy; one that was built from a checkout uses that checkout, and -replace names
+another.
+
+Exit codes: 0, or 1 when nothing was made.`
+
+//go:embed template/plugin template/driver template/hook
+var pluginTemplates embed.FS
+
+const sdkModule = "github.com/nomad-lite/nomad-lite"
+
+func newNewCommand(s *cli.Streams) *cobra.Command {
+	return cli.Group("new", "Begin a plugin of your own",
+		newNewKindCommand(s, "driver", "task driver"),
+		newNewKindCommand(s, "hook", "hook"),
+	)
+}
+
+// newNewKindCommand returns the command that creates plugins of a kind; what is the
+// kind in messages.
+func newNewKindCommand(s *cli.Streams, kind, what string) *cobra.Command {
+	var replace string
+	cmd := &cobra.Command{
+		Use:   kind + " [flags] NAME",
+		Short: "Begin a " + what,
+		Long:  fmt.Sprintf(newHelp, what),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return fmt.Errorf("plugin new %[1]s: give the %[1]s one name, such as hello", kind)
+			}
+			return nil
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := newPlugin(s, kind, args[0], replace); err != nil {
+				return fmt.Errorf("plugin new %s: %w", kind, err)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&replace, "replace", "", "build with the nomad-lite checkout in this `directory`")
+	return cmd
+}
+
+// required matches the versions that a go.mod file can require. A build of a modified
+// checkout has another version.
+var required = regexp.MustCompile(`^v[^+]*$`)
+
+var pluginName = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
+
+func newPlugin(s *cli.Streams, kind, name, replace string) error {
+	if len(name) > 63 || !pluginName.MatchString(name) {
+		return fmt.Errorf("%q is not a good name for a %s: a lower case letter, then letters, digits, - and _", name, kind)
+	}
+	if slices.Contains(builtins.Names(), name) {
+		return fmt.Errorf("%q is the name of a plugin in the box; choose another", name)
+	}
+	if _, err := os.Lstat(name); err == nil {
+		return fmt.Errorf("%s exists already; choose another name, or move it away", name)
+	}
+	mod, err := describeModule(name, replace)
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(name, 0o755); err != nil {
+		return err
+	}
+	files, err := render(mod, kind)
+	if err == nil {
+		err = mod.write(files, name)
+	}
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(name))
+	}
+	for _, file := range files {
+		fmt.Fprintf(s.Out, "%s/%s\n", name, file.name)
+	}
+	fmt.Fprintf(s.Err, `
+Next:
+  cd %[1]s
+  go build
+  nomad-lite plugin test ./%[1]s
+  nomad-lite run -plugin-dir . %[1]s.nomad.hcl
+`, name)
+	if mod.Replace == "" {
+		if err := tidy(name); err != nil {
+			fmt.Fprintf(s.Err, `
+It does not build yet: the sdk of this nomad-lite (%s) could not be had.
+Run go mod tidy in %s when it can be, or remove %[2]s and begin again with
+-replace and the directory of a checkout of nomad-lite. Go says: %v
+`, mod.Version, name, err)
+		}
+	}
+	return nil
+}
+
+// newModule is the data of the templates for a new Go module.
+type newModule struct {
+	Name    string
+	Go      string
+	Version string // version of nomad-lite
+	Replace string // directory of a checkout, or empty
+
+	Indirect []requirement
+	sum      []byte
+}
+
+type requirement struct {
+	Path, Version string
+}
+
+func describeModule(name, replace string) (*newModule, error) {
+	m := &newModule{Name: name, Go: strings.TrimPrefix(runtime.Version(), "go"), Version: version.String(), Replace: replace}
+	if m.Replace == "" && version.Release == "" {
+		m.Replace = checkout()
+		if m.Replace == "" && !required.MatchString(m.Version) {
+			return nil, errors.New("this nomad-lite is no release, and the checkout that it was built from is not there; name one with -replace DIR")
+		}
+	}
+	if m.Replace == "" {
+		return m, nil
+	}
+	dir, err := filepath.Abs(m.Replace)
+	if err != nil {
+		return nil, err
+	}
+	m.Replace, m.Version = dir, "v0.0.0"
+	return m, m.follow()
+}
+
+// follow copies the dependencies of the checkout into the module, so that it builds without
+// requests for versions or checksums.
+func (m *newModule) follow() error {
+	cmd := exec.Command("go", "mod", "edit", "-json", filepath.Join(m.Replace, "go.mod"))
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = errors.New(strings.TrimSpace(string(exit.Stderr)))
+		}
+		return fmt.Errorf("read the module in %s: %w", m.Replace, err)
+	}
+	var from struct {
+		Module  struct{ Path string }
+		Go      string
+		Require []requirement
+	}
+	if err := json.Unmarshal(out, &from); err != nil {
+		return fmt.Errorf("read the module in %s: %w", m.Replace, err)
+	}
+	if from.Module.Path != sdkModule {
+		return fmt.Errorf("%s is module %s, not a checkout of %s", m.Replace, from.Module.Path, sdkModule)
+	}
+	m.Indirect, m.Go = from.Require, from.Go
+	m.sum, err = os.ReadFile(filepath.Join(m.Replace, "go.sum"))
+	return err
+}
+
+// checkout returns the directory that this program was built from, "" if it does not exist.
+func checkout() string {
+	_, file, _, ok := runtime.Caller(0)
+	dir := filepath.Join(filepath.Dir(file), "..", "..", "..")
+	if !ok || !filepath.IsAbs(file) { // the program was built with -trimpath
+		return ""
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+	if err != nil || !bytes.HasPrefix(text, []byte("module "+sdkModule+"\n")) {
+		return ""
+	}
+	return dir
+}
+
+type renderedFile struct {
+	name string
+	text []byte
+}
+
+// render executes the templates of a kind, and the templates of all kinds. "NAME" in the
+// name of a template stands for the plugin.
+func render(m *newModule, kind string) (files []renderedFile, err error) {
+	paths, err := fs.Glob(pluginTemplates, "template/"+kind+"/*")
+	if err != nil {
+		return nil, err
+	}
+	common, err := fs.Glob(pluginTemplates, "template/plugin/*")
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range append(paths, common...) {
+		t, err := template.ParseFS(pluginTemplates, path)
+		if err != nil {
+			return nil, err
+		}
+		var text bytes.Buffer
+		if err := t.Execute(&text, m); err != nil {
+			return nil, err
+		}
+		name := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(path), ".tmpl"), "NAME", m.Name)
+		if name == "gitignore" {
+			name = ".gitignore" // a template named .gitignore would be in force here, and is not embedded
+		}
+		files = append(files, renderedFile{name, text.Bytes()})
+	}
+	return files, nil
+}
+
+func (m *newModule) write(files []renderedFile, dir string) error {
+	if len(m.sum) > 0 {
+		files = append(files, renderedFile{"go.sum", m.sum})
+	}
+	for _, file := range files {
+		if err := os.WriteFile(filepath.Join(dir, file.name), file.text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tidy finds the versions and checksums of a module without a checkout.
+func tidy(dir string) error {
+	cmd := exec.Command("go", "mod", "tidy")
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// GoLine returns the version for the go line of go.mod. The go command does not accept the
+// version of a development build of Go.
+func (m *newModule) GoLine() string {
+	if goversion.IsValid("go" + m.Go) {
+		return m.Go
+	}
+	return "1.26"
+}

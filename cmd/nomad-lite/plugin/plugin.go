@@ -1,0 +1,17 @@
+package plugin
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+)
+
+// NewCommand returns the command "plugin" with its subcommands.
+func NewCommand(s *cli.Streams) *cobra.Command {
+	return cli.Group("plugin", "Write, check and list plugins",
+		newNewCommand(s),
+		newTestCommand(s),
+		newListCommand(s),
+		newStatusCommand(s),
+	)
+}

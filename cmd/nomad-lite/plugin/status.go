@@ -1,0 +1,135 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/pluginstatus"
+)
+
+const statusHelp = `Show the task drivers as the agent sees them on its nodes, the hooks of the agent,
+or one of them, and the CSI plugins if there are any. To see which plugins there are on this machine,
+without an agent: nomad-lite plugin list.
+
+Exit codes: 0, or 1 when there is no such plugin.`
+
+type statusOptions struct {
+	client  apiclient.Flags
+	format  output.FormatFlags
+	verbose bool
+}
+
+func newStatusCommand(s *cli.Streams) *cobra.Command {
+	var o statusOptions
+	cmd := &cobra.Command{
+		Use:     "status [flags] [PLUGIN]",
+		Short:   "Show plugins as the agent sees them",
+		Long:    statusHelp,
+		Example: "  nomad-lite plugin status\n  nomad-lite plugin status raw_exec\n  nomad-lite plugin status script",
+		Args:    cli.ArgCount(0, 1, "a plugin, or nothing for all"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := ""
+			if len(args) > 0 {
+				name = args[0]
+			}
+			return pluginStatus(cmd.Context(), o, name, s)
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show whole ids")
+	return cmd
+}
+
+// driverOnNode is the state of a driver on one node.
+type driverOnNode struct {
+	Driver   string
+	NodeID   string
+	NodeName string
+	*api.DriverInfo
+}
+
+func pluginStatus(ctx context.Context, o statusOptions, name string, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	drivers, err := driversOfNodes(ctx, c, name)
+	if err != nil {
+		return err
+	}
+	csi, _, err := c.CSIPlugins().List(apiclient.QueryOptions(ctx, ""))
+	if err != nil && !apiclient.IsNotFound(err) {
+		return apiclient.WrapError("list CSI plugins", err)
+	}
+	csi = slices.DeleteFunc(csi, func(p *api.CSIPluginListStub) bool { return name != "" && p.ID != name })
+	hooks := pluginstatus.ReadHooks(c, name)
+	if name != "" && len(drivers)+len(csi)+len(hooks) == 0 {
+		return fmt.Errorf("no node has a plugin %q\nSee those that there are: nomad-lite plugin status", name)
+	}
+	if o.format.IsSet() {
+		return o.format.Print(s, struct {
+			Drivers []driverOnNode
+			Hooks   []pluginstatus.Hook `json:",omitempty"`
+			CSI     []*api.CSIPluginListStub
+		}{drivers, hooks, csi})
+	}
+	p := output.NewPage(s)
+	if name == "" || len(drivers) > 0 {
+		t := output.NewTable("Driver", "Node ID", "Node Name", "Detected", "Healthy", "Message", "Since")
+		for _, d := range drivers {
+			t.Row(d.Driver, output.ShortID(d.NodeID, o.verbose), d.NodeName, d.Detected, d.Healthy, d.HealthDescription, output.Timestamp(d.UpdateTime))
+		}
+		p.Table(t)
+	}
+	if name != "" {
+		for _, d := range drivers {
+			if len(d.Attributes) > 0 {
+				p.Section(fmt.Sprintf("Attributes of %q on node %q", d.Driver, d.NodeName))
+				p.Pairs(output.SortedPairs(d.Attributes))
+			}
+		}
+	}
+	switch {
+	case name == "" && len(hooks) > 0:
+		p.Section("Hooks")
+		p.Table(pluginstatus.HookTable(hooks))
+	case len(hooks) > 0:
+		pluginstatus.PrintHook(p, hooks[0], o.verbose)
+	}
+	if len(csi) > 0 {
+		p.Section("CSI Plugins")
+		t := output.NewTable("ID", "Provider", "Controllers Healthy/Expected", "Nodes Healthy/Expected")
+		for _, plugin := range csi {
+			t.Row(plugin.ID, plugin.Provider, fmt.Sprintf("%d/%d", plugin.ControllersHealthy, plugin.ControllersExpected),
+				fmt.Sprintf("%d/%d", plugin.NodesHealthy, plugin.NodesExpected))
+		}
+		p.Table(t)
+	}
+	return output.Print(s, p)
+}
+
+// driversOfNodes returns the drivers of all nodes, or only the driver with this name.
+func driversOfNodes(ctx context.Context, c *api.Client, name string) ([]driverOnNode, error) {
+	nodes, _, err := c.Nodes().List(apiclient.QueryOptions(ctx, ""))
+	if err != nil {
+		return nil, apiclient.WrapError("list nodes", err)
+	}
+	var drivers []driverOnNode
+	for _, n := range nodes {
+		for _, driver := range slices.Sorted(maps.Keys(n.Drivers)) {
+			if info := n.Drivers[driver]; info != nil && (name == "" || name == driver) {
+				drivers = append(drivers, driverOnNode{driver, n.ID, n.Name, info})
+			}
+		}
+	}
+	return drivers, nil
+}

@@ -1,0 +1,228 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclparse"
+	"github.com/spf13/cobra"
+	"github.com/zclconf/go-cty/cty"
+	ctyjson "github.com/zclconf/go-cty/cty/json"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
+	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
+)
+
+const testHelp = `Prove a task driver or a hook against the contract that hosts rely on.
+
+The plugin is started as hosts start it. A driver is made to run, stop, recover
+and lose tasks; a hook is called at its hook points for many tasks. Both are killed
+in the middle of it. Each case prints PASS, FAIL or SKIP.
+
+What a plugin can be made to do is said in a file, by default plugin_test.hcl
+beside PATH. For a driver:
+
+  runs  = { message = "again and again" }  # a task that runs until it is stopped
+  ends  = { times = 1 }                    # one that ends by itself, and well
+  fails = { exit_code = 3 }                # one that ends by itself, and not well
+
+  # or, for a driver that runs commands, this alone: most cases are for these
+  shell = { command = "/bin/sh", args = ["-c", script] }
+
+Each is the body of a task's config block. Without a file, a driver that takes
+a command and args is made to run /bin/sh. For a hook:
+
+  attachment = { greeting = "hello" }      # how a job attaches it, if it wants to know
+
+And for both:
+
+  config = { enabled = true }              # the body of the plugin block, if any
+
+A case that takes longer than -timeout fails, and the plugin is killed. The first
+Ctrl-C ends the test after the case that runs, the second at once: the plugin and
+its tasks are killed.
+
+Exit codes: 0 when nothing failed, else 1.`
+
+// pluginTestFile is the name of the configuration file beside the plugin.
+const pluginTestFile = "plugin_test.hcl"
+
+func newTestCommand(s *cli.Streams) *cobra.Command {
+	var tasks string
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "test [flags] PATH [-- ARGS...]",
+		Short: "Prove a plugin against the contract",
+		Long:  testHelp,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("plugin test: which plugin? Give the path of its program, such as ./hello")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return testPlugin(cmd.Context(), s, args[0], args[1:], tasks, timeout)
+		},
+	}
+	cmd.Flags().StringVar(&tasks, "tasks", "", "read what the plugin is made to do from this `file`")
+	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "fail a case that takes longer than this `duration`, and kill the plugin")
+	return cmd
+}
+
+func testPlugin(ctx context.Context, s *cli.Streams, path string, args []string, tasks string, timeout time.Duration) error {
+	if timeout <= 0 {
+		return fmt.Errorf("plugin test: -timeout=%v: the time for a case must be longer than 0", timeout)
+	}
+	p := sdktest.Plugin{Path: path, Args: args, CaseTimeout: timeout}
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("plugin test %s: there is no such file; is the plugin built?", path)
+	case err != nil:
+		return fmt.Errorf("plugin test: %w", err)
+	case info.IsDir():
+		return fmt.Errorf("plugin test %s: that is a directory; give the path of the program in it", path)
+	case info.Mode()&0o111 == 0:
+		return fmt.Errorf("plugin test %s: that file is not executable", path)
+	}
+	if tasks == "" {
+		beside := filepath.Join(filepath.Dir(path), pluginTestFile)
+		if _, err := os.Stat(beside); err == nil {
+			tasks = beside
+		}
+	}
+	if tasks != "" {
+		if err := readTasks(s, tasks, &p); err != nil {
+			return err
+		}
+	}
+	ctx, kill, stop := interruptedTwice(ctx, s)
+	defer stop()
+	if err := sdktest.CheckUntil(ctx, kill, s.Out, p); err != nil {
+		return &cli.ExitError{Code: 1, Err: fmt.Errorf("plugin test %s: %w", path, err)}
+	}
+	return nil
+}
+
+// interruptedTwice returns two contexts. The first interrupt ends first, so that the suite
+// stops in order after the current case; the second ends kill. stop releases the signal
+// handler.
+func interruptedTwice(ctx context.Context, s *cli.Streams) (first, kill context.Context, stop func()) {
+	first, endFirst := context.WithCancelCause(ctx)
+	kill, endKill := context.WithCancelCause(context.WithoutCancel(ctx))
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	stopped := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-signals:
+			case <-stopped:
+				return
+			}
+			if first.Err() != nil {
+				endKill(errors.New("interrupted twice, the plugin was killed"))
+				return
+			}
+			fmt.Fprintln(s.Err, "Stopping after this case. Press Ctrl-C again to kill the plugin.")
+			endFirst(errors.New("interrupted"))
+		}
+	})
+	return first, kill, func() {
+		signal.Stop(signals)
+		close(stopped)
+		wg.Wait()
+		endFirst(nil)
+		endKill(nil)
+	}
+}
+
+// readTasks sets the fields of p from the file.
+func readTasks(s *cli.Streams, path string, p *sdktest.Plugin) error {
+	parser := hclparse.NewParser()
+	file, diags := parser.ParseHCLFile(path)
+	refuse := func(diags hcl.Diagnostics) error {
+		if err := jobspec.WriteDiagnostics(s.Err, diags, parser.Sources()); err != nil {
+			return err
+		}
+		return &cli.ExitError{Code: 1}
+	}
+	if diags.HasErrors() {
+		return refuse(diags)
+	}
+	attributes, diags := file.Body.JustAttributes()
+	if diags.HasErrors() {
+		return refuse(diags)
+	}
+	for name, attribute := range attributes {
+		switch name {
+		case "runs":
+			p.Tasks.Runs, diags = body(attribute, "")
+		case "ends":
+			p.Tasks.Ends, diags = body(attribute, "")
+		case "fails":
+			p.Tasks.Fails, diags = body(attribute, "")
+		case "attachment":
+			p.Attachment, diags = body(attribute, "")
+		case "config":
+			p.Config, diags = body(attribute, "")
+		case "shell":
+			_, diags = body(attribute, "exit 0")
+			p.Tasks.Shell = func(script string) map[string]any {
+				b, _ := body(attribute, script) // body has succeeded with another text
+				return b
+			}
+		default:
+			diags = hcl.Diagnostics{{
+				Severity: hcl.DiagError,
+				Summary:  "Unknown argument",
+				Detail:   fmt.Sprintf("There is no %q here; runs, ends, fails, shell, attachment and config are possible.", name),
+				Subject:  &attribute.NameRange,
+			}}
+		}
+		if diags.HasErrors() {
+			return refuse(diags)
+		}
+	}
+	return nil
+}
+
+// body returns the value of an argument in the form of a config block. script is the value
+// of the variable of that name.
+func body(attribute *hcl.Attribute, script string) (map[string]any, hcl.Diagnostics) {
+	var variables map[string]cty.Value
+	if script != "" {
+		// The value is interpolated once more, as in any config block.
+		variables = map[string]cty.Value{"script": cty.StringVal(hclspec.Verbatim(script))}
+	}
+	value, diags := attribute.Expr.Value(&hcl.EvalContext{Variables: variables})
+	if diags.HasErrors() {
+		return nil, diags
+	}
+	var b map[string]any
+	text, err := ctyjson.Marshal(value, value.Type())
+	if err == nil {
+		err = json.Unmarshal(text, &b)
+	}
+	if err != nil || b == nil {
+		return nil, hcl.Diagnostics{{
+			Severity: hcl.DiagError,
+			Summary:  "Not a config block",
+			Detail:   fmt.Sprintf("%s must be an object: { name = value, … }.", attribute.Name),
+			Subject:  attribute.Expr.Range().Ptr(),
+		}}
+	}
+	return b, nil
+}

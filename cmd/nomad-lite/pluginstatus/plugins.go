@@ -1,0 +1,77 @@
+package pluginstatus
+
+import (
+	"strings"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+)
+
+// Plugin is one plugin in the list.
+type Plugin struct {
+	Name    string
+	Driver  string `json:",omitempty"`
+	Hook    string `json:",omitempty"`
+	Version string
+	Health  string
+	Path    string `json:",omitempty"`
+	Note    string `json:",omitempty"` // why the plugin does not run, or its health message
+	Failed  bool   `json:"-"`
+}
+
+// Serves returns the kind and the name of what the plugin serves.
+func (r *Plugin) Serves() string {
+	switch {
+	case r.Hook != "":
+		return "hook " + r.Hook
+	case r.Driver != "":
+		return "driver " + r.Driver
+	}
+	return ""
+}
+
+// PluginOf describes a plugin. info is the fingerprint of its driver.
+func PluginOf(p supervisor.Plugin, info supervisor.Info) *Plugin {
+	row := &Plugin{Name: p.Name, Version: p.Version, Path: p.Path}
+	if p.Serves.Type == base.TypeHook {
+		row.Hook = p.Serves.Name
+	} else {
+		row.Driver, row.Note = p.Serves.Name, info.Description
+	}
+	switch {
+	case p.Err != nil:
+		row.Health, row.Note, row.Failed = "failed", p.Err.Error(), true
+	case p.Superseded != "":
+		row.Health, row.Note = "unused", p.Superseded
+	case p.Idle:
+		row.Hook, row.Health, row.Note = p.Name, "ready", "starts when a job needs it"
+	case p.Takes != nil:
+		row.Health, row.Note = "healthy", hookPointsOf(p.Takes)
+	case p.Serves.Name == "":
+		row.Health, row.Note = HealthStarting, "has not answered yet"
+	case !info.Detected:
+		row.Health = "undetected"
+	case !info.Healthy:
+		row.Health = "unhealthy"
+	default:
+		row.Health = "healthy"
+	}
+	return row
+}
+
+// HealthStarting is the health of a plugin that has not launched yet.
+const HealthStarting = "starting"
+
+// hookPointsOf returns the hook points at which a hook is called.
+func hookPointsOf(d *hook.Description) string {
+	var names []string
+	for _, p := range d.Subscriptions {
+		names = append(names, p.Point.String())
+	}
+	text := strings.Join(names, ", ")
+	if d.AllAllocs {
+		text += "; of every allocation"
+	}
+	return text
+}

@@ -1,0 +1,73 @@
+package root
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+)
+
+// usage writes the part of a command's help after its description. The flags that all
+// commands share come last.
+func usage(cmd *cobra.Command) error {
+	var b strings.Builder
+	b.WriteString("Usage:")
+	if cmd.Runnable() && !cmd.HasAvailableSubCommands() {
+		fmt.Fprintf(&b, "\n  %s", cmd.UseLine())
+	}
+	if cmd.HasAvailableSubCommands() {
+		fmt.Fprintf(&b, "\n  %s COMMAND", cmd.CommandPath())
+	}
+	b.WriteByte('\n')
+	if len(cmd.Aliases) > 0 {
+		fmt.Fprintf(&b, "\nAliases:\n  %s\n", cmd.NameAndAliases())
+	}
+	if cmd.HasExample() {
+		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
+	}
+	rest := &cobra.Group{Title: "Commands:"}
+	if len(cmd.Groups()) > 0 {
+		rest.Title = "Other commands:"
+	}
+	for _, group := range append(cmd.Groups(), rest) {
+		commands(&b, cmd, group)
+	}
+	var own, shared pflag.FlagSet
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		_, common := f.Annotations[apiclient.ConnectionAnnotation]
+		switch {
+		case f.Hidden:
+		case common || cmd.InheritedFlags().Lookup(f.Name) != nil:
+			shared.AddFlag(f)
+		default:
+			own.AddFlag(f)
+		}
+	})
+	cmd.InheritedFlags().VisitAll(shared.AddFlag)
+	if own.HasFlags() {
+		fmt.Fprintf(&b, "\nFlags:\n%s", own.FlagUsages())
+	}
+	if shared.HasFlags() {
+		fmt.Fprintf(&b, "\nCommon flags:\n%s", shared.FlagUsages())
+	}
+	if cmd.HasAvailableSubCommands() {
+		fmt.Fprintf(&b, "\nRun '%s COMMAND --help' for more about a command.\n", cmd.CommandPath())
+	}
+	_, err := fmt.Fprint(cmd.OutOrStderr(), b.String())
+	return err
+}
+
+// commands writes the commands of a group; the last group holds the commands without a
+// group.
+func commands(b *strings.Builder, cmd *cobra.Command, group *cobra.Group) {
+	title := "\n" + group.Title + "\n"
+	for _, c := range cmd.Commands() {
+		if c.GroupID == group.ID && c.IsAvailableCommand() {
+			fmt.Fprintf(b, "%s  %-*s %s\n", title, c.NamePadding(), c.Name(), c.Short)
+			title = ""
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package root
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+)
+
+const (
+	noVault   = "Consul and Vault are not a part of it"
+	noBrowser = "no browser is opened; 'nomad-lite ui ID' prints the address of the page"
+	noAgent   = "no agent is asked"
+	// noMessage is the reason of flags that need no message, because their effect is the
+	// default.
+	noMessage = ""
+)
+
+// ignoredFlags are flags of Nomad that have no effect here. Scripts can pass them: the command
+// prints why they change nothing, and continues. A flag whose name ends in = takes a value.
+var ignoredFlags = []struct{ commands, flags, why string }{
+	{"job run, job plan, plan, job validate, validate", "consul-namespace= consul-token= vault-namespace= vault-token=", noVault},
+	{"job revert", "consul-token= vault-token=", noVault},
+	{"job run, job status, job stop, stop, job dispatch, alloc status, alloc logs, alloc exec, node status, eval status, deployment status, status", "ui", noBrowser},
+	{"job validate, validate", "address= namespace= region= token= ca-cert= ca-path= client-cert= client-key= tls-server-name= tls-skip-verify", noAgent},
+	{"alloc fs, alloc logs, alloc pause, alloc restart, alloc signal, operator debug", "verbose", noMessage},
+	{"deployment status", "wait=", "each change is shown at once"},
+	{"node drain, node eligibility", "yes", noMessage},
+	{"operator debug", "node-class= pprof-interval= server-id= stale", "all that the agent knows is captured, once for a profile"},
+	{"plugin status, volume status", "short", noMessage},
+	{"ui", "authenticate", "there is no page to log in to"},
+	{"agent", "client server", noMessage},
+	{"agent", "bootstrap-expect= encrypt= join= raft-protocol= rejoin retry-interval= retry-join= retry-max= server-join= servers=", "there are no servers to join"},
+	{"agent", "consul-address= consul-token= vault-address= vault-token= vault-namespace=", noVault},
+	{"agent", "alloc-dir= alloc-mounts-dir= state-dir=", "all is in the data directory"},
+	{"agent", "log-file= log-rotate-bytes= log-rotate-duration= log-rotate-max-files=", "the log goes to standard error, for the journal or whoever started the agent"},
+	{"agent", "network-speed= no-host-uuid", "as in the configuration"},
+}
+
+// addIgnoredFlags adds the ignored flags to the commands below root. Help does not list them.
+func addIgnoredFlags(root *cobra.Command, s *cli.Streams) {
+	for _, idle := range ignoredFlags {
+		for path := range strings.SplitSeq(idle.commands, ", ") {
+			cmd, rest, err := root.Find(strings.Fields(path))
+			if err != nil || len(rest) > 0 {
+				panic(fmt.Sprintf("idle flags of %q: there is no such command", path))
+			}
+			for name := range strings.FieldsSeq(idle.flags) {
+				name, value := strings.CutSuffix(name, "=")
+				flag := cmd.Flags().VarPF(&ignoredFlag{err: s.Err, name: name, reason: idle.why}, name, "", "")
+				flag.Hidden = true
+				if !value {
+					flag.NoOptDefVal = "true"
+				}
+			}
+		}
+	}
+}
+
+// ignoredFlag is the value of an ignored flag. It prints the reason once, when it is set.
+type ignoredFlag struct {
+	err          io.Writer
+	name, reason string
+	printed      bool
+}
+
+func (f *ignoredFlag) Set(string) error {
+	if f.printed || f.reason == noMessage {
+		return nil
+	}
+	f.printed = true
+	_, err := fmt.Fprintf(f.err, "warning: -%s has no effect: %s\n", f.name, f.reason)
+	return err
+}
+
+func (f *ignoredFlag) String() string { return "" }
+
+func (f *ignoredFlag) Type() string { return "" }

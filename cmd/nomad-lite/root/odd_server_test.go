@@ -1,0 +1,140 @@
+package root
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+)
+
+const someID = "8ba85cef-0000-4000-8000-000000000001"
+
+// oneOfEach are the list endpoints, each with an answer of one object that has only the
+// required fields.
+var oneOfEach = map[string]string{
+	"/v1/allocations":                             `[{"ID": "` + someID + `"}]`,
+	"/v1/allocation/" + someID:                    `{"ID": "` + someID + `"}`,
+	"/v1/jobs":                                    `[{"ID": "web"}]`,
+	"/v1/job/web/allocations":                     `[{"ID": "` + someID + `", "TaskStates": {"t": null}}]`,
+	"/v1/job/web":                                 `{"ID": "web", "TaskGroups": [null, {"Tasks": [null, {"Actions": [null]}]}]}`,
+	"/v1/job/web/summary":                         `{"Summary": {"g": {}}}`,
+	"/v1/job/web/versions":                        `{"Versions": [null, {"ID": "web"}], "Diffs": [null, {"TaskGroups": [null, {"Tasks": [null]}], "Objects": [null]}]}`,
+	"/v1/job/web/deployment":                      `{"ID": "` + someID + `", "TaskGroups": {"g": null}}`,
+	"/v1/job/web/deployments":                     `[{"ID": "` + someID + `"}]`,
+	"/v1/job/web/evaluations":                     `[{"ID": "` + someID + `", "FailedTGAllocs": {"g": null}}]`,
+	"/v1/job/web/scale":                           `{"TaskGroups": {"g": {"Events": [{}]}}}`,
+	"/v1/job/web/plan":                            `{"Diff": {"Type": "Edited", "Fields": [null, {}], "TaskGroups": [null, {"Tasks": [null]}]}, "FailedTGAllocs": {"g": null}, "Annotations": {"DesiredTGUpdates": {"g": null}}, "CreatedEvals": [null]}`,
+	"/v1/evaluations":                             `[{"ID": "` + someID + `", "FailedTGAllocs": {"g": null}}]`,
+	"/v1/evaluation/" + someID:                    `{"ID": "` + someID + `", "FailedTGAllocs": {"g": null}, "RelatedEvals": [null], "PlanAnnotations": {"DesiredTGUpdates": {"g": null}}}`,
+	"/v1/deployments":                             `[{"ID": "` + someID + `", "TaskGroups": {"g": null}}]`,
+	"/v1/deployment/" + someID:                    `{"ID": "` + someID + `", "TaskGroups": {"g": null}}`,
+	"/v1/nodes":                                   `[{"ID": "` + someID + `", "Drivers": {"raw_exec": null}}]`,
+	"/v1/node/" + someID:                          `{"ID": "` + someID + `", "Drivers": {"raw_exec": null}, "Events": [null], "HostVolumes": {"v": null}}`,
+	"/v1/node/" + someID + "/allocations":         `[{"ID": "` + someID + `", "ClientStatus": "running"}]`,
+	"/v1/agent/self":                              `{"stats": {"client": {"node_id": "` + someID + `"}}}`,
+	"/v1/agent/members":                           `{"Members": [{"Name": "a"}]}`,
+	"/v1/services":                                `[{"Namespace": "default", "Services": [{}]}]`,
+	"/v1/service/web":                             `[{}]`,
+	"/v1/namespaces":                              `[{"Name": "default"}]`,
+	"/v1/vars":                                    `[{"Path": "p"}]`,
+	"/v1/var/p":                                   `{"Path": "p"}`,
+	"/v1/search":                                  `{"Matches": {"jobs": ["web"]}}`,
+	"/v1/event/stream":                            `{"Index": 1, "Events": [{"Topic": "Job"}, {"Topic": "Service", "Payload": {"Service": {"Port": "x"}}}, {}]}` + "\n",
+	"/v1/client/stats":                            `{"CPU": [null], "DiskStats": [null]}`,
+	"/v1/client/allocation/" + someID + "/stats":  `{"Tasks": {"t": null, "u": {}}}`,
+	"/v1/client/allocation/" + someID + "/checks": `{"c": {}}`,
+}
+
+// TestOddServers runs each command against servers whose answers no Nomad server sends. No
+// answer may cause a panic, and each error must name the failed operation. An empty answer
+// is among them (checklist 42).
+func TestOddServers(t *testing.T) {
+	t.Parallel()
+	answers := map[string]http.HandlerFunc{
+		"not found": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) },
+		"null":      text("null"),
+		"object":    text("{}"),
+		"list":      text("[]"),
+		"page":      text("<html>"),
+		"nothing":   text(""),
+		"refusal":   func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "Permission denied", http.StatusForbidden) },
+		"bare objects": func(w http.ResponseWriter, r *http.Request) {
+			body, known := oneOfEach[r.URL.Path]
+			if !known {
+				body = "{}"
+			}
+			text(body)(w, r)
+		},
+		"objects and no more": func(w http.ResponseWriter, r *http.Request) {
+			body, known := oneOfEach[r.URL.Path]
+			if !known || strings.HasSuffix(r.URL.Path, "stats") {
+				w.WriteHeader(http.StatusNotFound)
+				return
+			}
+			text(body)(w, r)
+		},
+	}
+	const file = "../job/template/short.nomad.hcl"
+	commands := []string{
+		"alloc status", "alloc status 8ba85cef", "alloc status -verbose -stats 8ba85cef", "alloc status -short 8ba85cef", "alloc status -json 8ba85cef",
+		"alloc logs 8ba85cef", "alloc logs -tail 8ba85cef t", "alloc logs -job web", "alloc fs 8ba85cef", "alloc fs 8ba85cef f", "alloc fs -tail 8ba85cef f",
+		"alloc exec 8ba85cef true", "alloc exec -task t 8ba85cef true",
+		"alloc restart 8ba85cef", "alloc signal 8ba85cef", "alloc stop -detach 8ba85cef", "alloc checks 8ba85cef", "alloc stats 8ba85cef", "alloc pause 8ba85cef t",
+		"logs web", "node status", "node status -allocs -os -verbose", "node status 8ba85cef", "node status -self -verbose -stats", "node eligibility -enable -self",
+		"node drain -enable -detach -self", "node drain -disable 8ba85cef", "node meta read", "node meta apply a=b",
+		"service list", "service info web", "service info -verbose web", "service delete web id",
+		"var list", "var get p", "var put p a=b", "var put -force p a=b", "var purge p", "namespace list", "namespace status default", "namespace apply x", "namespace delete x",
+		"event stream", "event stream -json -filter Payload.Job.ID==x", "monitor", "system gc", "operator api jobs", "operator metrics", "operator metrics -json",
+		"job status", "job status -json", "job status web", "job status -evals -verbose web", "job status -json web", "job allocs web", "job deployments web",
+		"job deployments -latest web", "job dispatch web", "job eval web", "job export web", "job export -version 0 web", "job history -p web", "job history -full web",
+		"job inspect web", "job inspect -hcl web", "job periodic force web", "job promote web", "job restart web", "job restart -reschedule web", "job revert web 0",
+		"job revert web tag", "job scale web g 1", "job scale web 1", "job scaling-events web", "job start web", "job stop web", "job stop -detach web", "job tag apply -name n web",
+		"job tag unset -name n web", "job action -job web a", "job action -alloc 8ba85cef a", "job plan " + file, "job run " + file, "job run -detach " + file,
+		"eval list", "eval status 8ba85cef", "eval status -monitor 8ba85cef", "eval delete 8ba85cef", "eval delete -yes -filter x",
+		"deployment list", "deployment status -verbose 8ba85cef", "deployment status -monitor 8ba85cef", "deployment fail 8ba85cef", "deployment pause 8ba85cef",
+		"deployment promote 8ba85cef", "deployment resume 8ba85cef", "deployment unblock 8ba85cef", "status web", "status",
+		"server members", "server members -verbose", "agent-info", "plugin status", "plugin status raw_exec", "volume status", "ui web",
+	}
+	for name, handler := range answers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(handler)
+			defer server.Close()
+			for _, command := range commands {
+				code, stderr := runCommand(t, server.URL, command)
+				if code != 0 && stderr == "" {
+					t.Errorf("%s: exit code %d, and not a word", command, code)
+				}
+			}
+		})
+	}
+}
+
+func text(body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, body) }
+}
+
+// runCommand runs a command line in this process.
+func runCommand(t *testing.T, address, command string) (code int, stderr string) {
+	defer func() {
+		if r := recover(); r != nil {
+			t.Errorf("%s: panic: %v", command, r)
+		}
+	}()
+	args := strings.Fields(command)
+	s := &cli.Streams{In: strings.NewReader("")}
+	cmd, _, err := newCommand(s).Find(args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := len(strings.Fields(cmd.CommandPath())) - 1 // without the name of the program
+	var out, said bytes.Buffer
+	s.Out, s.Err = &out, &said
+	code = Execute(slices.Insert(args, words, "-address", address), s)
+	return code, said.String()
+}

@@ -1,0 +1,148 @@
+package root
+
+import (
+	"context"
+	"errors"
+	_ "time/tzdata" // the time zones of periodic jobs, for machines without zone files
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agent"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/alloc"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/deployment"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/eval"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/event"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/format"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/job"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/logs"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/namespace"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/node"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/operator"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/plugin"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/run"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/scaling"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/server"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/service"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/status"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/system"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/ui"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/variable"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/version"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/volume"
+)
+
+func newCommand(s *cli.Streams) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "nomad-lite",
+		Short: "Run Nomad job files on one machine",
+		Long: `nomad-lite runs Nomad job files on one machine, from one binary, without servers.
+
+  nomad-lite run web.nomad.hcl      run a job here, until it ends or you press Ctrl-C
+  nomad-lite agent                  keep jobs running; 'job run' gives it some
+  nomad-lite job validate FILE      say what is wrong with a job file
+  nomad-lite plugin new driver X    begin a task driver of your own
+
+The commands are Nomad's, and work with a Nomad cluster too: -address, or
+NOMAD_ADDR. A flag may have one dash, as Nomad's have, or two.
+
+To complete commands, flags and ids in a shell: nomad-lite completion --help`,
+		Version:       version.String(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return cli.UnknownCommand(cmd, args[0])
+		},
+	}
+	root.SetIn(s.In)
+	root.SetOut(s.Out)
+	root.SetErr(s.Err)
+	root.SetVersionTemplate("nomad-lite {{.Version}}\n")
+	root.SetFlagErrorFunc(cli.FlagError)
+	root.SetUsageFunc(usage)
+	root.PersistentFlags().BoolVar(&s.NoColour, "no-color", false, "print no colours (NO_COLOR, NOMAD_CLI_NO_COLOR)")
+	root.PersistentFlags().BoolVar(&s.ForceColour, "force-color", false, "print colours also when the output is no terminal (NOMAD_CLI_FORCE_COLOR)")
+	section(root, "Job files",
+		run.NewCommand(s),
+		job.NewInitCommand(s),
+		job.NewValidateCommand(s),
+		format.NewCommand(s),
+	)
+	section(root, "Jobs on an agent",
+		job.NewCommand(s),
+		status.NewCommand(),
+		job.NewPlanCommand(s),
+		job.NewStopCommand(s),
+		job.NewInspectCommand(s),
+		logs.NewCommand(s),
+		alloc.NewCommand(s),
+		deployment.NewCommand(s),
+		eval.NewCommand(s),
+		service.NewCommand(s),
+		variable.NewCommand(s),
+		namespace.NewCommand(s),
+		scaling.NewCommand(s),
+		event.NewCommand(s),
+		ui.NewCommand(s),
+	)
+	section(root, "The agent and its machine",
+		agent.NewCommand(s),
+		agent.NewInfoCommand(s),
+		agent.NewMonitorCommand(s),
+		node.NewCommand(s),
+		server.NewCommand(s),
+		system.NewCommand(s),
+		operator.NewCommand(s),
+		volume.NewCommand(s),
+		plugin.NewCommand(s),
+	)
+	root.AddCommand(version.NewCommand(s))
+	root.AddCommand(unsupportedCommands()...)
+	addIgnoredFlags(root, s)
+	return root
+}
+
+// section adds commands under one title of the help.
+func section(root *cobra.Command, title string, commands ...*cobra.Command) {
+	root.AddGroup(&cobra.Group{ID: title, Title: title + ":"})
+	for _, cmd := range commands {
+		cmd.GroupID = title
+		root.AddCommand(cmd)
+	}
+}
+
+// Execute runs one command line and returns its exit code.
+func Execute(args []string, s *cli.Streams) int {
+	if serve := subprocess(args, s); serve != nil {
+		return exitCode(serve(), s)
+	}
+	root := newCommand(s)
+	root.SetArgs(longFlags(root, args))
+	if isCompletion(args) {
+		unquoteFlags(root)
+	}
+	if completesOneDash(args) {
+		root.SetOut(singleDashWriter{s.Out})
+	}
+	return exitCode(root.ExecuteContext(context.Background()), s)
+}
+
+// exitCode prints an error, unless the command has printed it, and returns the exit code.
+func exitCode(err error, s *cli.Streams) int {
+	if err == nil {
+		return 0
+	}
+	code := 1
+	if exit := new(cli.ExitError); errors.As(err, &exit) {
+		code, err = exit.Code, exit.Err
+	}
+	if err != nil {
+		s.Err.Write(terminal.Printable([]byte(err.Error()+"\n"), false)) //nolint:errcheck // an error of standard error cannot be reported
+	}
+	return code
+}

@@ -1,0 +1,44 @@
+package root
+
+import (
+	"context"
+	"slices"
+
+	"github.com/nomad-lite/nomad-lite/builtin/artifact"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agent"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec/confined"
+	"github.com/nomad-lite/nomad-lite/runtime/logs"
+)
+
+// subprocess returns the helper process of nomad-lite that these arguments start, or nil. It is
+// called before any command is constructed: all commands with all their flags would be a
+// third of the memory of a process that idles beside the tasks.
+func subprocess(args []string, s *cli.Streams) func() error {
+	switch {
+	case slices.Equal(args, []string{"keeper"}):
+		return func() error { return keeper.Serve(context.Background()) }
+	case slices.Equal(args, []string{"log-collector"}):
+		return func() error { return logs.Serve(context.Background()) }
+	case slices.Equal(args, []string{agent.JobParser}):
+		return exitStatus(func() int { return confined.Serve(s.In, s.Out, s.Err) })
+	case slices.Equal(args, []string{builtins.ArtifactDownload}):
+		return exitStatus(func() int { return artifact.Download(s.In, s.Err) })
+	case len(args) == 3 && args[0] == "plugin" && args[1] == "serve":
+		return func() error { return builtins.Serve(args[2]) }
+	}
+	return nil
+}
+
+// exitStatus turns a helper into a command. A helper that returns a code other than 0 has
+// printed the reason.
+func exitStatus(run func() int) func() error {
+	return func() error {
+		if code := run(); code != 0 {
+			return &cli.ExitError{Code: code}
+		}
+		return nil
+	}
+}

@@ -1,0 +1,107 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// jobResult returns how a job ended, after all its allocations have: nil for success. An
+// allocation that was replaced does not count.
+func jobResult(job *api.Job, allocs []*api.Allocation, stopped bool) error {
+	var reasons []error
+	for _, alloc := range allocs {
+		switch {
+		case alloc.NextAllocation != "":
+		case alloc.ClientStatus == api.AllocClientStatusFailed:
+			reasons = append(reasons, failure(alloc)...)
+		case stopped && endsByItself(job) && !succeeded(alloc):
+			reasons = append(reasons, fmt.Errorf("alloc %s: stopped before it was complete", alloc.Name))
+		}
+	}
+	if len(reasons) == 0 {
+		return nil
+	}
+	return fmt.Errorf("job %q failed:\n%w", *job.ID, errors.Join(reasons...))
+}
+
+// endsByItself reports whether the job is expected to complete, and not to run until its
+// user stops it.
+func endsByItself(job *api.Job) bool {
+	return *job.Type == api.JobTypeBatch || *job.Type == api.JobTypeSysbatch
+}
+
+// succeeded reports whether each main task completed successfully.
+func succeeded(alloc *api.Allocation) bool {
+	for _, task := range alloc.GetTaskGroup().Tasks {
+		if task.Lifecycle != nil && task.Lifecycle.Hook != "" {
+			continue
+		}
+		state := alloc.TaskStates[task.Name]
+		if state == nil || state.Failed || lastEvent(state.Events, api.TaskKilling) != nil {
+			return false
+		}
+		if end := lastEvent(state.Events, api.TaskTerminated); end == nil || end.ExitCode != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// failure returns the failed tasks of an allocation, with their exit statuses and the
+// reasons why they were not restarted.
+func failure(alloc *api.Allocation) []error {
+	var errs []error
+	for _, task := range alloc.GetTaskGroup().Tasks {
+		state := alloc.TaskStates[task.Name]
+		if state == nil || !state.Failed {
+			continue
+		}
+		events := state.Events
+		for i, e := range events {
+			if e.Type == api.TaskRestarting {
+				events = state.Events[i:] // earlier events did not end the task
+			}
+		}
+		var parts []string
+		for _, kind := range []string{
+			api.TaskSetupFailure, api.TaskArtifactDownloadFailed, api.TaskFailedValidation, api.TaskDriverFailure, model.TaskHookFailed,
+			api.TaskTerminated, api.TaskNotRestarting,
+		} {
+			i := slices.IndexFunc(events, func(e *api.TaskEvent) bool { return e.Type == kind })
+			if i >= 0 && events[i].DisplayMessage != "" {
+				parts = append(parts, cause(events[i].DisplayMessage))
+			}
+		}
+		if e := lastEvent(events, api.TaskKilling); len(parts) == 0 && e != nil {
+			parts = append(parts, cause(e.DisplayMessage)) // for example a template that never renders
+		}
+		errs = append(errs, fmt.Errorf("task %q of alloc %s: %s", task.Name, alloc.Name, strings.Join(parts, ": ")))
+	}
+	if len(errs) == 0 {
+		errs = append(errs, fmt.Errorf("alloc %s: %s", alloc.Name, alloc.ClientDescription))
+	}
+	return errs
+}
+
+// cause returns an event's message in one line, without the details of gRPC.
+func cause(message string) string {
+	if _, text, ok := strings.Cut(message, " desc = "); ok && strings.HasPrefix(message, "rpc error: ") {
+		message = text
+	}
+	return strings.Join(strings.Fields(message), " ")
+}
+
+func lastEvent(events []*api.TaskEvent, kind string) *api.TaskEvent {
+	for _, e := range slices.Backward(events) {
+		if e.Type == kind {
+			return e
+		}
+	}
+	return nil
+}

@@ -1,0 +1,486 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/localplugins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskview"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+const help = `Run a job here, in the foreground, until it ends.
+
+Every group runs, with as many instances as its count says. What the tasks
+write goes to stdout and stderr, with the name of the task in front of each
+line; where the tasks are in their life goes to stderr. The first Ctrl-C (or
+SIGTERM, or SIGHUP) stops the job as Nomad does: leader first, sidecars last,
+then the poststop tasks. A second one kills.
+
+Without -data-dir everything is kept in a temporary directory, which is removed
+at the end; if nomad-lite itself is killed, so is the job.
+
+Exit codes: 0 the job completed, or was a service and you stopped it; 1 it
+failed, or was stopped before it was complete; 2 it was refused, or the command
+line made no sense, and nothing of it has run.`
+
+type options struct {
+	file     jobfile.Flags
+	plugins  localplugins.Flags
+	dataDir  string
+	logLevel string
+}
+
+// NewCommand returns the command "run".
+func NewCommand(s *cli.Streams) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "run [flags] FILE",
+		Short: "Run a job here, in the foreground",
+		Long:  help,
+		Example: `  nomad-lite run web.nomad.hcl
+  nomad-lite run -var image=web:2 -var-file prod.hcl web.nomad.hcl
+  nomad-lite run -data-dir ./state web.nomad.hcl   keep logs and task directories
+  nomad-lite run -plugin-dir ./plugins web.nomad.hcl`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if err := jobfile.OneFile(cmd, args); err != nil {
+				return refused(err)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return run(cmd.Context(), o, args[0], s)
+		},
+	}
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		said := cli.FlagError(cmd, err)
+		if missing := new(pflag.NotExistError); errors.As(err, &missing) {
+			said = fmt.Errorf("%w\nTo give a job to an agent: nomad-lite job run", said)
+		}
+		return refused(said)
+	})
+	o.file.Register(cmd)
+	o.plugins.Register(cmd)
+	cmd.Flags().StringVar(&o.dataDir, "data-dir", "", "keep logs and task directories in this `directory` after the run")
+	cmd.Flags().StringVar(&o.logLevel, "log-level", "warn", "how much nomad-lite says about itself: trace, debug, info, warn or error")
+	return cmd
+}
+
+// stopSignals stop the job. SIGQUIT (Ctrl-\\) is one of them because its default action
+// prints the stacks of all goroutines.
+var stopSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}
+
+// errRefused is the error of a run that did not start and has printed the reason.
+var errRefused = &cli.ExitError{Code: 2}
+
+// refused returns the error of a run that did not start.
+func refused(err error) error {
+	var said *cli.ExitError
+	if errors.As(err, &said) {
+		return &cli.ExitError{Code: 2, Err: said.Err}
+	}
+	return &cli.ExitError{Code: 2, Err: err}
+}
+
+func run(ctx context.Context, o options, path string, s *cli.Streams) error {
+	level := hclog.LevelFromString(o.logLevel)
+	if level == hclog.NoLevel {
+		return refused(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
+	}
+	file, err := o.file.Read(s, path, 2)
+	if err != nil {
+		return err
+	}
+	if good, err := file.Check(s); err != nil || !good {
+		return errors.Join(errRefused, err)
+	}
+	if good, err := file.CheckSupported(s, nil, true); err != nil || !good {
+		return errors.Join(errRefused, err)
+	}
+	for _, warning := range model.ForegroundWarnings(file.Job) {
+		fmt.Fprintln(s.Err, "warning:", warning)
+	}
+	if o.dataDir != "" {
+		if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
+			return refused(err)
+		}
+	}
+	v := taskview.New(s, terminal.NewScreen(s.Out, s.Err))
+	defer v.Close()
+	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: level, Output: v})
+	local, err := o.plugins.Read(s)
+	if err != nil {
+		return refused(err)
+	}
+	plugins, err := local.Catalog(append(file.Drivers(), file.Hooks()...), logger)
+	if err != nil {
+		return refused(err)
+	}
+
+	// From here on a signal must shut down in order what has been started.
+	signals, release := awaitSignals()
+	defer release()
+
+	config := local.AgentConfig(plugins, logger)
+	config.DataDir, config.Forget = o.dataDir, true
+	// The directories of ended allocations are kept while their output is shown.
+	config.GC = noderunner.GC{DiskUsage: 100, InodeUsage: 100}
+	a, err := agent.Open(ctx, config)
+	if err != nil {
+		return refused(err)
+	}
+	r := &foregroundRun{
+		agent: a, file: file, view: v, streams: s, signals: signals,
+		dispensable: local.Optional(),
+
+		seen:  make(map[string]uint64),
+		ended: make(chan struct{}),
+	}
+	return errors.Join(r.run(ctx), a.Close())
+}
+
+// awaitSignals returns a channel that receives the signals that end a run, until release is
+// called.
+func awaitSignals() (signals chan os.Signal, release func()) {
+	signals = make(chan os.Signal, 2)
+	for _, s := range stopSignals {
+		// Signals that were ignored at the start, as by nohup(1) and by shells for jobs in
+		// the background, stay ignored.
+		if !signal.Ignored(s) {
+			signal.Notify(signals, s)
+		}
+	}
+	// With a handler, SIGPIPE becomes a write error, which the view handles. If the run
+	// ignored SIGPIPE, the tasks would inherit that.
+	pipe := make(chan os.Signal, 1)
+	signal.Notify(pipe, syscall.SIGPIPE)
+	return signals, func() {
+		signal.Stop(pipe)
+		signal.Stop(signals)
+	}
+}
+
+// foregroundRun is one job on an open agent of this process.
+type foregroundRun struct {
+	agent   *agent.Agent
+	file    *jobfile.File
+	view    *taskview.View
+	streams *cli.Streams
+	signals <-chan os.Signal
+
+	dispensable []string // hooks without which tasks run, too
+
+	seen    map[string]uint64 // last shown version of each allocation
+	stopped atomic.Bool
+	ended   chan struct{} // closed when all allocations of the job have ended
+}
+
+func (r *foregroundRun) run(ctx context.Context) error {
+	if err := r.agent.Ready(ctx); err != nil {
+		return err
+	}
+	if err := r.awaitDrivers(ctx); err != nil {
+		return err
+	}
+	if err := r.checkPlugins(ctx); err != nil {
+		return err
+	}
+	job := r.file.Job
+	if err := r.checkFits(); err != nil {
+		return err
+	}
+	if apiclient.Instances(job) == 0 {
+		r.view.Message(fmt.Sprintf("job %q has nothing to run: the count of each group is 0", *job.ID))
+		return nil
+	}
+
+	var background sync.WaitGroup
+	defer background.Wait()
+	agentCtx, endAgent := context.WithCancel(ctx)
+	defer endAgent()
+	background.Go(func() { r.agent.Run(agentCtx) })
+	select {
+	case <-r.agent.Registered():
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	// The store is new, so the job's namespace does not exist yet.
+	if _, err := r.agent.Store().Update(ctx, func(tx *store.Txn) error {
+		tx.PutNamespace(&api.Namespace{Name: *job.Namespace})
+		return nil
+	}); err != nil {
+		return err
+	}
+	if _, err := r.agent.Scheduler().Register(ctx, foregroundJob(job), scheduler.RegisterOptions{}); err != nil {
+		return refused(err)
+	}
+	background.Go(func() { r.handleSignals(ctx) })
+	return r.watch(ctx)
+}
+
+// checkFits rejects a job that does not fit on this machine as a whole: a foreground run
+// does not wait for room.
+func (r *foregroundRun) checkFits() error {
+	fits, err := r.file.CheckFits(r.streams, r.agent, scheduler.PortFree)
+	if err == nil && !fits {
+		err = errRefused
+	}
+	return err
+}
+
+// foregroundJob returns the job as a foreground run executes it: a failed allocation is
+// replaced only if the file has a block for that. Nomad's default, one more attempt or
+// unlimited attempts, would delay the report of the failure.
+func foregroundJob(job *api.Job) *api.Job {
+	next := *job
+	next.TaskGroups = slices.Clone(job.TaskGroups)
+	for i, g := range next.TaskGroups {
+		if p := g.ReschedulePolicy; p == nil || !reflect.DeepEqual(p, api.NewDefaultReschedulePolicy(*job.Type)) {
+			continue
+		}
+		group, never := *g, *g.ReschedulePolicy
+		never.Attempts, never.Unlimited = new(0), new(false)
+		group.ReschedulePolicy = &never
+		next.TaskGroups[i] = &group
+	}
+	return &next
+}
+
+// watch shows the job's updates until all allocations have ended and none will follow, and
+// returns how the job ended.
+func (r *foregroundRun) watch(ctx context.Context) error {
+	job := r.file.Job
+	shown := make(chan struct{}) // closed when the view has all updates
+	var output sync.WaitGroup
+	for {
+		ws := store.NewWatchSet()
+		state := r.agent.Store().Snapshot()
+		allocs := state.AllocationsByJob(ws, *job.Namespace, *job.ID)
+		evals := state.EvaluationsByJob(ws, *job.Namespace, *job.ID)
+		var news []*api.Allocation
+		for _, a := range allocs {
+			if _, known := r.seen[a.ID]; !known {
+				news = append(news, a)
+			}
+		}
+		for _, task := range r.view.Show(news, apiclient.Instances(job), r.agent.LogDir) {
+			output.Go(func() { r.follow(ctx, task, shown) })
+		}
+		over := true
+		for _, a := range allocs {
+			if r.seen[a.ID] != a.ModifyIndex {
+				r.seen[a.ID] = a.ModifyIndex
+				r.view.Update(a.ID, a.TaskStates)
+			}
+			over = over && agent.Ended(state.Reader, a.ID)
+		}
+		var queued error
+		for _, e := range evals {
+			over = over && e.Status != api.EvalStatusPending
+			if e.Status == api.EvalStatusBlocked {
+				queued = fmt.Errorf("job %q does not fit on this machine: %s", *job.ID, state.Evaluation(nil, e.PreviousEval).StatusDescription)
+			}
+		}
+		if queued != nil && !r.stopped.Load() {
+			// Another process has taken the resources since CheckFits.
+			r.stop(ctx)
+			continue
+		}
+		if !over {
+			if err := ws.WatchCtx(ctx); err != nil {
+				return context.Cause(ctx)
+			}
+			continue
+		}
+		close(r.ended)
+		r.await(func() {
+			r.view.ShowUpdates()
+			close(shown)
+			output.Wait()
+		})
+		return errors.Join(queued, jobResult(job, allocs, r.stopped.Load()))
+	}
+}
+
+// stop requests a stop of all allocations.
+func (r *foregroundRun) stop(ctx context.Context) {
+	r.stopped.Store(true)
+	if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.KeyOf(r.file.Job), scheduler.DeregisterOptions{}); err != nil {
+		r.view.Message("the job cannot be stopped in order: " + err.Error())
+		r.agent.Kill()
+	}
+}
+
+// awaitDrivers waits for plugins of this job that start more slowly than a node would wait
+// for. The launch timeout of each plugin limits the wait.
+func (r *foregroundRun) awaitDrivers(ctx context.Context) error {
+	said := false
+	for {
+		changed := r.agent.Changed()
+		slow := r.slowPlugins()
+		if len(slow) == 0 {
+			return nil
+		}
+		if !said {
+			r.view.Message("waiting for plugin " + strings.Join(slow, ", "))
+			said = true
+		}
+		select {
+		case <-changed:
+		case <-r.signals:
+			return fmt.Errorf("stopped while it waited for plugin %s: nothing has run", strings.Join(slow, ", "))
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// slowPlugins returns the plugins that have not launched yet and that this job may need:
+// by its name, or because a driver is missing that such a plugin can provide.
+func (r *foregroundRun) slowPlugins() []string {
+	wanted := r.file.Drivers()
+	plugins := r.agent.Plugins()
+	missing := slices.ContainsFunc(wanted, func(driver string) bool {
+		return !slices.ContainsFunc(plugins, func(p supervisor.Plugin) bool {
+			return p.Serves == supervisor.PluginKey{Type: base.TypeDriver, Name: driver}
+		})
+	})
+	var slow []string
+	for _, p := range plugins {
+		if p.Reported {
+			continue
+		}
+		if missing && p.Serves.Name == "" || slices.Contains(wanted, strings.TrimPrefix(p.Name, catalog.DriverPrefix)) {
+			slow = append(slow, p.Name)
+		}
+	}
+	return slow
+}
+
+// flushTimeout is the time after which Ctrl-C discards the last output. An earlier signal
+// was meant for the job.
+const flushTimeout = time.Second
+
+// await waits until the last output is written, or until a signal discards it: a terminal
+// or a pager can block it.
+func (r *foregroundRun) await(output func()) {
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		output()
+	}()
+	select {
+	case <-read:
+		return
+	case <-time.After(flushTimeout):
+	}
+	for len(r.signals) > 0 {
+		<-r.signals
+	}
+	r.view.Message("the last output waits for its reader; once more to give it up")
+	select {
+	case <-read:
+	case <-r.signals:
+		r.view.Abandon()
+	}
+}
+
+// checkPlugins rejects the job when a driver or hook that it needs is missing, cannot be
+// started, or does not accept the job's configuration.
+func (r *foregroundRun) checkPlugins(ctx context.Context) error {
+	wanted := r.file.Drivers()
+	drivers := r.agent.Drivers()
+	var broken []error
+	for _, name := range wanted {
+		if d, ok := drivers[name]; ok && !(d.Detected && d.Healthy) {
+			broken = append(broken, fmt.Errorf("driver %q cannot be used: %s", name, d.Description))
+		}
+	}
+	for _, p := range r.agent.Plugins() {
+		if p.Err != nil && slices.Contains(wanted, strings.TrimPrefix(p.Name, catalog.DriverPrefix)) {
+			broken = append(broken, p.Err)
+		}
+	}
+	if len(broken) > 0 {
+		return refused(errors.Join(broken...))
+	}
+	names := slices.AppendSeq(builtins.Drivers(), maps.Keys(drivers))
+	if good, err := r.file.CheckSupported(r.streams, names, true); err != nil || !good {
+		return errors.Join(errRefused, err)
+	}
+	if good, err := r.file.CheckConfigs(ctx, r.agent, wanted, r.streams); err != nil || !good {
+		return errors.Join(errRefused, err)
+	}
+	good, trouble, err := r.file.CheckAttachments(ctx, r.agent, r.streams)
+	if err != nil || !good {
+		return errors.Join(errRefused, err)
+	}
+	for _, p := range r.agent.Plugins() {
+		if p.Err != nil && slices.Contains(r.file.Hooks(), p.Name) && !slices.Contains(r.dispensable, p.Name) {
+			broken = append(broken, fmt.Errorf("hook %q cannot be used: %w", p.Name, p.Err))
+		}
+	}
+	if len(broken) > 0 {
+		return refused(errors.Join(broken...))
+	}
+	jobfile.WarnOfHooks(r.streams, trouble)
+	return nil
+}
+
+// handleSignals stops the job at the first signal, and force kills it at the second. The third exits
+// nomad-lite, if the kill is delayed.
+func (r *foregroundRun) handleSignals(ctx context.Context) {
+	select {
+	case <-r.signals:
+	case <-r.view.BrokenPipe:
+	case <-r.ended:
+		return
+	}
+	r.view.Message("stopping the job; once more to kill it")
+	r.stop(ctx)
+	select {
+	case <-time.After(cli.DuplicateSignalWindow):
+	case <-r.ended:
+		return
+	}
+	for len(r.signals) > 0 {
+		<-r.signals
+	}
+	select {
+	case <-r.signals:
+	case <-r.ended:
+		return
+	}
+	signal.Reset(stopSignals...)
+	r.view.Message("killing the job")
+	r.agent.Kill()
+}

@@ -1,0 +1,2 @@
+// Package scaling has the commands below "nomad-lite scaling".
+package scaling

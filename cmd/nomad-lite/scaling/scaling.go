@@ -1,0 +1,161 @@
+package scaling
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+const policyHelp = `A scaling policy is the scaling block of a group of a job. Something that scales, such
+as the Nomad Autoscaler, reads it.`
+
+// NewCommand returns the command "scaling" with its subcommands.
+func NewCommand(s *cli.Streams) *cobra.Command {
+	return cli.Group("scaling", "Look at the scaling policies of jobs",
+		cli.Group("policy", "Look at the scaling policies of jobs", newPolicyListCommand(s), newPolicyInfoCommand(s)))
+}
+
+type policyOptions struct {
+	client   apiclient.Flags
+	format   output.FormatFlags
+	job, typ string
+	verbose  bool
+}
+
+func newPolicyListCommand(s *cli.Streams) *cobra.Command {
+	var o policyOptions
+	cmd := &cobra.Command{
+		Use:   "list [flags]",
+		Short: "List scaling policies",
+		Long:  policyHelp,
+		Args:  cli.ArgCount(0, 0, "no arguments"),
+		Example: `  nomad-lite scaling policy list
+  nomad-lite scaling policy list -job web`,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all, err := o.list(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return o.format.Show(s, all, func(p *output.Page) {
+				p.TableOr(policyTable(all, o.verbose), "No policies found")
+			})
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	cmd.Flags().StringVar(&o.job, "job", "", "only those of this `job`")
+	cmd.Flags().StringVar(&o.typ, "type", "", "only those of this `type`, such as horizontal")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
+	return cmd
+}
+
+func (o *policyOptions) list(ctx context.Context) ([]*api.ScalingPolicyListStub, error) {
+	c, err := o.client.Client()
+	if err != nil {
+		return nil, err
+	}
+	q := apiclient.QueryOptions(ctx, "")
+	q.Params = map[string]string{}
+	if o.job != "" {
+		q.Params["job"] = o.job
+	}
+	if o.typ != "" {
+		q.Params["type"] = o.typ
+	}
+	all, _, err := c.Scaling().ListPolicies(q)
+	if err != nil {
+		return nil, apiclient.WrapError("list scaling policies", err)
+	}
+	return all, nil
+}
+
+func policyTable(all []*api.ScalingPolicyListStub, verbose bool) *output.Table {
+	t := output.NewTable("ID", "Enabled", "Type", "Target")
+	for _, policy := range all {
+		t.Row(output.ShortID(policy.ID, verbose), policy.Enabled, policy.Type, targetText(policy.Target))
+	}
+	return t
+}
+
+// targetText returns the target of a policy on one line.
+func targetText(target map[string]string) string {
+	var parts []string
+	for _, pair := range output.SortedPairs(target) {
+		parts = append(parts, fmt.Sprintf("%v:%v", pair[0], pair[1]))
+	}
+	return strings.Join(parts, ",")
+}
+
+func newPolicyInfoCommand(s *cli.Streams) *cobra.Command {
+	var o policyOptions
+	cmd := &cobra.Command{
+		Use:     "info [flags] POLICY",
+		Short:   "Show a scaling policy",
+		Long:    policyHelp + "\n\nThe beginning of the policy's id is enough.",
+		Example: `  nomad-lite scaling policy info 8fd7b6dd`,
+		Args:    cli.ArgCount(1, 1, "the id of a scaling policy, or its beginning; 'nomad-lite scaling policy list' lists them"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			policy, err := o.find(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if o.format.IsSet() {
+				return o.format.Print(s, policy)
+			}
+			rule, err := json.MarshalIndent(policy.Policy, "", "  ")
+			if err != nil {
+				return err
+			}
+			p := output.NewPage(s)
+			p.Pairs(output.Pairs{
+				{"ID", output.ShortID(policy.ID, o.verbose)}, {"Enabled", apiclient.ValueOf(policy.Enabled)}, {"Type", policy.Type}, {"Target", targetText(policy.Target)},
+				{"Min", apiclient.ValueOf(policy.Min)}, {"Max", apiclient.ValueOf(policy.Max)},
+			})
+			p.Section("Policy")
+			p.Lines(string(rule))
+			return output.Print(s, p)
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print the whole id")
+	return cmd
+}
+
+// find returns the only policy with this id prefix.
+func (o *policyOptions) find(ctx context.Context, prefix string) (*api.ScalingPolicy, error) {
+	all, err := o.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var near []*api.ScalingPolicyListStub
+	for _, policy := range all {
+		if strings.HasPrefix(policy.ID, prefix) {
+			near = append(near, policy)
+		}
+	}
+	switch len(near) {
+	case 0:
+		return nil, fmt.Errorf("there is no scaling policy whose id begins with %q\nSee those that there are: nomad-lite scaling policy list", prefix)
+	case 1:
+		c, err := o.client.Client()
+		if err != nil {
+			return nil, err
+		}
+		policy, _, err := c.Scaling().GetPolicy(near[0].ID, apiclient.QueryOptions(ctx, ""))
+		if err != nil {
+			return nil, apiclient.WrapError(fmt.Sprintf("read scaling policy %q", prefix), err)
+		}
+		return policy, nil
+	}
+	return nil, apiclient.Ambiguous("scaling policy", prefix, policyTable(near, true))
+}

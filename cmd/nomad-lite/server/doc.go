@@ -1,0 +1,2 @@
+// Package server has the commands below "nomad-lite server".
+package server

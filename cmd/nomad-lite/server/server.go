@@ -1,0 +1,117 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+const membersHelp = `List the servers that the agent knows, and who leads them. A nomad-lite agent is its
+own and only one.`
+
+type membersOptions struct {
+	client   apiclient.Flags
+	format   output.FormatFlags
+	detailed bool
+	verbose  bool
+}
+
+// NewCommand returns the command "server" with its subcommands.
+func NewCommand(s *cli.Streams) *cobra.Command {
+	return cli.Group("server", "Look at the servers",
+		newMembersCommand(s),
+		cli.UnsupportedCommand("join", cli.NoServers),
+		cli.UnsupportedCommand("force-leave", cli.NoServers),
+	)
+}
+
+func newMembersCommand(s *cli.Streams) *cobra.Command {
+	var o membersOptions
+	cmd := &cobra.Command{
+		Use:   "members [flags]",
+		Short: "List servers",
+		Long:  membersHelp,
+		Args:  cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return serverMembers(cmd.Context(), o, s)
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	cmd.Flags().BoolVar(&o.detailed, "detailed", false, "show all tags")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show addresses, ports and protocols")
+	return cmd
+}
+
+func serverMembers(ctx context.Context, o membersOptions, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	answer, err := c.Agent().MembersOpts(apiclient.QueryOptions(ctx, ""))
+	if err != nil {
+		return apiclient.WrapError("list servers", err)
+	}
+	var members []*api.AgentMember
+	if answer != nil {
+		members = answer.Members
+	}
+	slices.SortFunc(members, func(a, b *api.AgentMember) int {
+		return cmp.Or(cmp.Compare(a.Tags["region"], b.Tags["region"]), cmp.Compare(a.Tags["dc"], b.Tags["dc"]), cmp.Compare(a.Name, b.Name))
+	})
+	if o.format.IsSet() {
+		return o.format.Print(s, members)
+	}
+	p := output.NewPage(s)
+	switch {
+	case len(members) == 0:
+		p.Line("No servers")
+	case o.detailed:
+		t := output.NewTable("Name", "Address", "Port", "Tags")
+		for _, m := range members {
+			t.Row(m.Name, m.Addr, m.Port, tagText(m.Tags))
+		}
+		p.Table(t)
+	default:
+		head := []string{"Name", "Address", "Port", "Status", "Leader", "Raft Version", "Build", "Datacenter", "Region"}
+		if o.verbose {
+			head = append(head, "Protocol", "ID")
+		}
+		leaders := map[string]string{} // leader by region
+		t := output.NewTable(head...)
+		for _, m := range members {
+			region := m.Tags["region"]
+			if _, known := leaders[region]; !known {
+				// After an error the leader is unknown and shown as missing.
+				leaders[region], _ = c.Status().RegionLeader(region)
+			}
+			leads := leaders[region] == fmt.Sprintf("%s:%s", m.Addr, m.Tags["port"])
+			row := []any{m.Name, m.Addr, m.Port, output.StatusCell(m.Status), leads, m.Tags["raft_vsn"], m.Tags["build"], m.Tags["dc"], region}
+			if o.verbose {
+				row = append(row, m.ProtocolCur, m.Tags["id"])
+			}
+			t.Row(row...)
+		}
+		p.Table(t)
+	}
+	return output.Print(s, p)
+}
+
+func tagText(tags map[string]string) string {
+	text := ""
+	for i, pair := range output.SortedPairs(tags) {
+		if i > 0 {
+			text += ","
+		}
+		text += fmt.Sprintf("%s=%s", pair[0], pair[1])
+	}
+	return text
+}

@@ -1,0 +1,2 @@
+// Package service has the commands below "nomad-lite service".
+package service

@@ -1,0 +1,194 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+)
+
+const listHelp = `List the services that running allocations have registered (those with provider
+"nomad").`
+
+const infoHelp = `Show where the instances of a service are.
+
+Exit codes: 0, or 1 when there is no such service.`
+
+const infoExamples = `  nomad-lite service info web
+  nomad-lite service info -filter 'Tags contains "canary"' web
+  nomad-lite service info -t '{{range .}}{{println .Address .Port}}{{end}}' web`
+
+const deleteHelp = `Delete a registration that was left behind. A service whose allocation runs comes
+back.`
+
+type options struct {
+	client  apiclient.Flags
+	format  output.FormatFlags
+	page    apiclient.PageFlags
+	verbose bool
+}
+
+// NewCommand returns the command "service" with its subcommands.
+func NewCommand(s *cli.Streams) *cobra.Command {
+	return cli.Group("service", "Look at registered services",
+		newListCommand(s), newInfoCommand(s), newDeleteCommand(s))
+}
+
+func newListCommand(s *cli.Streams) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "list [flags]",
+		Short: "List services",
+		Long:  listHelp,
+		Args:  cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return listServices(cmd.Context(), o, s)
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	return cmd
+}
+
+func newInfoCommand(s *cli.Streams) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:     "info [flags] SERVICE",
+		Short:   "Show the instances of a service",
+		Long:    infoHelp,
+		Example: infoExamples,
+		Args:    cli.ArgCount(1, 1, "the name of a service; 'nomad-lite service list' lists them"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return serviceInfo(cmd.Context(), o, args[0], s)
+		},
+		ValidArgsFunction: cli.FirstArg(completeServices(&o.client)),
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	o.page.Register(cmd)
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show all that is known of each")
+	return cmd
+}
+
+func newDeleteCommand(s *cli.Streams) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "delete [flags] SERVICE ID",
+		Short: "Delete a registration",
+		Long:  deleteHelp,
+		Args:  cli.ArgCount(2, 2, "the name of a service and the id of a registration; 'nomad-lite service info -verbose NAME' shows the ids"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.client.Client()
+			if err != nil {
+				return err
+			}
+			if _, err := c.Services().Delete(args[0], args[1], apiclient.WriteOptions(cmd.Context(), "")); err != nil {
+				return apiclient.WrapError(fmt.Sprintf("delete registration %q of service %q", args[1], args[0]), err)
+			}
+			_, err = fmt.Fprintln(s.Out, "Successfully deleted service registration")
+			return err
+		},
+	}
+	o.client.Register(cmd)
+	return cmd
+}
+
+// completeServices suggests names.
+func completeServices(f *apiclient.Flags) cli.Completer {
+	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return f.Suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
+			all, _, err := c.Services().List(apiclient.QueryOptions(ctx, ""))
+			for _, namespace := range all {
+				for _, service := range namespace.Services {
+					names = append(names, service.ServiceName)
+				}
+			}
+			return names, err
+		})
+	}
+}
+
+func listServices(ctx context.Context, o options, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	all, _, err := c.Services().List(apiclient.QueryOptions(ctx, ""))
+	if err != nil {
+		return apiclient.WrapError("list services", err)
+	}
+	if o.format.IsSet() {
+		return o.format.Print(s, all)
+	}
+	several := len(all) > 1 || o.client.Namespace == "*"
+	head := []string{"Service Name", "Tags"}
+	if several {
+		head = append(head, "Namespace")
+	}
+	t := output.NewTable(head...)
+	for _, namespace := range all {
+		for _, service := range namespace.Services {
+			row := []any{service.ServiceName, "[" + strings.Join(slices.Sorted(slices.Values(service.Tags)), ",") + "]"}
+			if several {
+				row = append(row, namespace.Namespace)
+			}
+			t.Row(row...)
+		}
+	}
+	p := output.NewPage(s)
+	p.TableOr(t, "No service registrations found")
+	return output.Print(s, p)
+}
+
+func serviceInfo(ctx context.Context, o options, name string, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	instances, meta, err := c.Services().Get(name, o.page.QueryOptions(ctx))
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("read service %q", name), err)
+	}
+	if len(instances) == 0 && o.page.Filter == "" {
+		return fmt.Errorf("no service %q is registered\nSee those that are: nomad-lite service list", name)
+	}
+	if o.format.IsSet() {
+		return o.format.Print(s, instances)
+	}
+	p := output.NewPage(s)
+	if len(instances) == 0 {
+		p.Line("No registration matches the filter")
+		return output.Print(s, p)
+	}
+	if !o.verbose {
+		p.Table(tables.ServiceRegistrations(instances, false))
+		p.MorePages(meta)
+		return output.Print(s, p)
+	}
+	for i, r := range instances {
+		if i > 0 {
+			p.Line("")
+		}
+		p.Pairs(output.Pairs{
+			{"ID", r.ID},
+			{"Service Name", r.ServiceName},
+			{"Namespace", r.Namespace},
+			{"Job ID", r.JobID},
+			{"Alloc ID", r.AllocID},
+			{"Node ID", r.NodeID},
+			{"Datacenter", r.Datacenter},
+			{"Address", tables.HostPort(r)},
+			{"Tags", "[" + strings.Join(r.Tags, ",") + "]"},
+		})
+	}
+	p.MorePages(meta)
+	return output.Print(s, p)
+}

@@ -1,0 +1,137 @@
+package status
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/hashicorp/nomad/api/contexts"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+// shownBy maps each kind of object that a search finds to the command that shows it.
+var shownBy = map[contexts.Context][]string{
+	contexts.Jobs:        {"job", "status"},
+	contexts.Allocs:      {"alloc", "status"},
+	contexts.Evals:       {"eval", "status"},
+	contexts.Deployments: {"deployment", "status"},
+	contexts.Nodes:       {"node", "status"},
+	contexts.Namespaces:  {"namespace", "status"},
+	contexts.Volumes:     {"volume", "status"},
+}
+
+// NewCommand returns the command "status".
+func NewCommand() *cobra.Command {
+	var o struct {
+		client  apiclient.Flags
+		format  output.FormatFlags
+		verbose bool
+	}
+	cmd := &cobra.Command{
+		Use:   "status [flags] [ID]",
+		Short: "Show whatever has this id: a job, an allocation, a node…",
+		Long: `Show whatever has this id, or an id that begins so: a job, an allocation, an
+evaluation, a deployment, a node… Without an id the jobs are listed.`,
+		Example: `  nomad-lite status
+  nomad-lite status web
+  nomad-lite status 8ba85cef`,
+		Args:              cli.ArgCount(0, 1, "an id, or nothing for all jobs"),
+		ValidArgsFunction: cli.FirstArg(completeAnything(&o.client)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return showWith(cmd, shownBy[contexts.Jobs], nil)
+			}
+			c, err := o.client.Client()
+			if err != nil {
+				return err
+			}
+			kind, err := findAnything(cmd.Context(), c, args[0])
+			if err != nil {
+				return err
+			}
+			return showWith(cmd, shownBy[kind], args)
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids and times")
+	return cmd
+}
+
+// showWith runs another command with the flags and arguments of this one.
+func showWith(cmd *cobra.Command, path, args []string) error {
+	other, _, err := cmd.Root().Find(path)
+	if err != nil {
+		return err
+	}
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if err == nil {
+			err = other.Flags().Set(f.Name, f.Value.String())
+		}
+	})
+	if err != nil {
+		return cli.UsageError(other, err)
+	}
+	other.SetContext(cmd.Context())
+	return other.RunE(other, args)
+}
+
+// findAnything returns the kind of the only object with this id prefix. An object with
+// exactly this id takes precedence.
+func findAnything(ctx context.Context, c *api.Client, prefix string) (contexts.Context, error) {
+	answer, _, err := c.Search().PrefixSearch(prefix, contexts.All, apiclient.QueryOptions(ctx, ""))
+	if err != nil {
+		return "", apiclient.WrapError(fmt.Sprintf("look for %q", prefix), err)
+	}
+	var some, exact []contexts.Context
+	for _, kind := range slices.Sorted(maps.Keys(answer.Matches)) {
+		if ids := answer.Matches[kind]; shownBy[kind] != nil && len(ids) > 0 {
+			some = append(some, kind)
+			if slices.Contains(ids, prefix) {
+				exact = append(exact, kind)
+			}
+		}
+	}
+	switch {
+	case len(exact) == 1:
+		return exact[0], nil
+	case len(some) == 1:
+		return some[0], nil
+	case len(some) == 0:
+		return "", fmt.Errorf("nothing has an id that begins with %q\nSee the jobs: nomad-lite job status%s", prefix, apiclient.Everywhere)
+	}
+	t := output.NewTable("What", "ID")
+	for _, kind := range some {
+		for _, id := range answer.Matches[kind] {
+			t.Row(shownBy[kind][0], id)
+		}
+	}
+	return "", apiclient.Ambiguous("thing", prefix, t)
+}
+
+// completeAnything suggests ids of objects that status can show.
+func completeAnything(f *apiclient.Flags) cli.Completer {
+	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		return f.Suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (ids []string, err error) {
+			answer, _, err := c.Search().PrefixSearch(begun, contexts.All, apiclient.QueryOptions(ctx, ""))
+			if err != nil {
+				return nil, err
+			}
+			for kind, matches := range answer.Matches {
+				if path := shownBy[kind]; path != nil {
+					for _, id := range matches {
+						ids = append(ids, cobra.CompletionWithDesc(id, path[0]))
+					}
+				}
+			}
+			return ids, nil
+		})
+	}
+}

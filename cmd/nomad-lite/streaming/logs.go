@@ -1,0 +1,112 @@
+package streaming
+
+import (
+	"context"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+)
+
+// LogRequest is a request for a part of one output stream of a task.
+type LogRequest struct {
+	Alloc      *api.Allocation // only the ids are used
+	Task       string
+	Stream     string
+	Follow     bool
+	FromNewest bool            // following starts at the newest file
+	Lines      int             // lines from the end; negative means all
+	Bytes      int64           // bytes from the end; negative means all
+	Ended      <-chan struct{} // closed when the task writes no more; can be nil
+}
+
+// AssumedLineLength is the assumed length of a line, in bytes, in requests for the last lines. It is
+// the value of Nomad's command line.
+const AssumedLineLength = 120
+
+// Read passes the output to each until the output ends. The end of ctx is not an error.
+func (r LogRequest) Read(ctx context.Context, c *api.Client, each func([]byte) error) error {
+	switch {
+	case !r.Follow && (r.Lines == 0 || r.Bytes == 0):
+		return nil
+	case r.Bytes >= 0:
+		return r.open(ctx, c, api.OriginEnd, r.Bytes, FrameReader{Each: each})
+	case r.Follow && (r.Lines >= 0 || r.Ended != nil):
+		return r.untilOver(ctx, c, each)
+	case r.Lines >= 0:
+		return r.lastLines(ctx, c, each)
+	case r.Follow && r.FromNewest:
+		return r.open(ctx, c, api.OriginEnd, 0, FrameReader{Each: each})
+	}
+	return r.open(ctx, c, api.OriginStart, 0, FrameReader{Each: each})
+}
+
+// untilOver follows the output until the task writes no more, and then requests the missing
+// rest: a busy machine can deliver the end late, or no output at all.
+func (r LogRequest) untilOver(ctx context.Context, c *api.Client, each func([]byte) error) error {
+	over := r.Ended
+	var come int64
+	count := func(data []byte) error {
+		come += int64(len(data))
+		return each(data)
+	}
+	followed := !IsClosed(over)
+	if followed {
+		var err error
+		if r.Lines >= 0 {
+			t := &tail{lines: r.Lines, maxHeld: r.Lines * AssumedLineLength, out: count}
+			err = r.open(ctx, c, api.OriginEnd, int64(t.maxHeld), FrameReader{Each: t.add, onIdle: t.release, ended: over})
+		} else {
+			err = r.open(ctx, c, api.OriginStart, 0, FrameReader{Each: count, ended: over})
+		}
+		if err != nil || !IsClosed(over) {
+			return err
+		}
+	}
+	r.Follow, r.Ended = false, nil
+	var err error
+	switch {
+	case r.Lines < 0:
+		err = r.open(ctx, c, api.OriginStart, come, FrameReader{Each: each})
+	case come == 0: // otherwise the offset of the received output is unknown
+		err = r.Read(ctx, c, each)
+	}
+	if followed && apiclient.IsNotFound(err) {
+		return nil // the file is gone by now
+	}
+	return err
+}
+
+// IsClosed reports whether a channel is closed.
+func IsClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// LastLines requests more and more of the end, until there are enough lines.
+func (r LogRequest) lastLines(ctx context.Context, c *api.Client, each func([]byte) error) error {
+	for size := int64(r.Lines) * AssumedLineLength; ; size *= 8 {
+		var text []byte
+		err := r.open(ctx, c, api.OriginEnd, size, FrameReader{Each: func(data []byte) error {
+			text = append(text, data...)
+			return nil
+		}})
+		if err != nil {
+			return err
+		}
+		if end := LastLines(text, r.Lines); len(end) < len(text) || int64(len(text)) < size {
+			return each(end)
+		}
+	}
+}
+
+func (r LogRequest) open(ctx context.Context, c *api.Client, origin string, offset int64, reader FrameReader) error {
+	ctx, cancel := context.WithCancel(ctx) // the client's goroutine runs until ctx ends
+	defer cancel()
+	frames, errs := c.AllocFS().Logs(r.Alloc, r.Follow, r.Task, r.Stream, origin, offset, ctx.Done(), apiclient.QueryOptions(ctx, r.Alloc.Namespace))
+	return reader.Read(ctx, frames, errs)
+}

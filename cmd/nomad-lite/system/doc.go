@@ -1,0 +1,2 @@
+// Package system has the commands below "nomad-lite system".
+package system

@@ -1,0 +1,51 @@
+package system
+
+import (
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+)
+
+const gCHelp = `Forget jobs, evaluations, deployments and allocations that have ended, and remove
+the directories of the latter, now rather than when the agent does it by itself.`
+
+const reconcileHelp = `Count the allocations of all jobs anew. The counts in 'job status' are right
+without it.`
+
+// NewCommand returns the command "system" with its subcommands.
+func NewCommand(s *cli.Streams) *cobra.Command {
+	return cli.Group("system", "Clean up",
+		newActionCommand(s, "gc", "Forget what has ended", gCHelp, (*api.System).GarbageCollect),
+		cli.Group("reconcile", "Put counts right",
+			newActionCommand(s, "summaries", "Count the allocations of all jobs anew", reconcileHelp, (*api.System).ReconcileSummaries)),
+	)
+}
+
+// newActionCommand returns a command that starts one action of the agent, which
+// continues in the background.
+func newActionCommand(s *cli.Streams, name, about, help string, action func(*api.System) error) *cobra.Command {
+	var client apiclient.Flags
+	cmd := &cobra.Command{
+		Use:   name + " [flags]",
+		Short: about,
+		Long:  help,
+		Args:  cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := client.Client()
+			if err != nil {
+				return err
+			}
+			if err := action(c.System()); err != nil {
+				return apiclient.WrapError("system "+name, err)
+			}
+			fmt.Fprintln(s.Err, "The agent does it now")
+			return nil
+		},
+	}
+	client.Register(cmd)
+	return cmd
+}

@@ -1,0 +1,556 @@
+package systemtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agent"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// steadyNode is a node whose tasks must not be affected by the ends of its agents.
+type steadyNode struct {
+	*testing.T
+	surroundings
+	dir, data, plugins, config string
+
+	starts int
+	log    string                     // log file of the last agent
+	before map[string][]process.ID    // all processes except the agent
+	allocs map[string]*api.Allocation // allocations as reported by the first agent
+}
+
+const steadyConfig = `
+client {
+  gc_disk_usage_threshold  = 100
+  gc_inode_usage_threshold = 100
+  cpu_total_compute        = 100000
+  memory_total_mb          = 1000000
+}
+ports {
+  http = 0
+}
+plugin "raw_exec" {
+  config {
+    enabled = true
+  }
+}
+plugin "shell-driver" {}
+`
+
+const steadyJob = `
+job "steady" {
+%s}
+`
+
+const steadyGroup = `
+  group %[1]q {
+    count = %[2]d
+    ephemeral_disk {
+      size = 10
+    }
+    task "life" {
+      driver = %[1]q
+      logs {
+        max_files     = 1
+        max_file_size = 1
+      }
+      config {
+        command = "/bin/sleep"
+        args    = ["100000"]
+      }
+      resources {
+        cpu    = 1
+        memory = 10
+      }
+    }
+  }
+`
+
+// newSteadyNode starts tasks of a builtin driver and of an external one, and stops their
+// agent.
+func newSteadyNode(t *testing.T, s surroundings, count int) *steadyNode {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to start agents of several users")
+	}
+	dir, err := os.MkdirTemp("", "steady")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &steadyNode{
+		T: t, surroundings: s, dir: dir, data: filepath.Join(dir, "data"),
+		plugins: filepath.Join(dir, "plugins"), config: filepath.Join(dir, "agent.hcl"),
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the last agent said:\n%s", n.said())
+			for _, p := range nodeProcesses(n.data) {
+				_ = p.Signal(syscall.SIGKILL)
+			}
+		}
+		expectNobody(t, n.data)
+		if err := s.remove(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	err = errors.Join(
+		os.Mkdir(n.data, 0o711), os.Mkdir(n.plugins, 0o755), s.own(dir),
+		os.WriteFile(n.config, []byte(steadyConfig), 0o644), link("shell-driver", n.plugin()),
+		disk(n.data).mount(s),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent := n.start()
+	client := n.ready(agent)
+	job, err := client.Jobs().ParseHCL(fmt.Sprintf(steadyJob, fmt.Sprintf(steadyGroup, "raw_exec", count)+fmt.Sprintf(steadyGroup, "shell", count)), true)
+	if err == nil {
+		_, _, err = client.Jobs().Register(job, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.allocs = n.running(client, 2*count)
+	n.before = n.processes()
+	n.end(agent, syscall.SIGKILL)
+	n.unchanged("the first agent was killed")
+	return n
+}
+
+func (n *steadyNode) plugin() string { return filepath.Join(n.plugins, "shell-driver") }
+
+func (n *steadyNode) said() string {
+	text, _ := os.ReadFile(n.log)
+	return string(text)
+}
+
+// start starts an agent.
+func (n *steadyNode) start(more ...string) *exec.Cmd {
+	n.Helper()
+	n.starts++
+	n.log = filepath.Join(n.dir, fmt.Sprintf("log-%d", n.starts))
+	log, err := os.Create(n.log)
+	if err != nil {
+		n.Fatal(err)
+	}
+	defer log.Close()
+	cmd := n.command("nomad-lite", append([]string{"agent", "-config", n.config, "-data-dir", n.data, "-plugin-dir", n.plugins}, more...)...)
+	cmd.Dir, cmd.Stderr = n.dir, log
+	if err := cmd.Start(); err != nil {
+		n.Fatal(err)
+	}
+	n.Cleanup(func() {
+		if cmd.ProcessState == nil { // the test has failed
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+	return cmd
+}
+
+// ready waits until an agent is ready, and returns a client of it.
+func (n *steadyNode) ready(agent *exec.Cmd) *api.Client {
+	n.Helper()
+	for deadline := time.Now().Add(allowance); !strings.Contains(n.said(), "agent is ready"); time.Sleep(5 * time.Millisecond) {
+		if p, err := process.Lookup(agent.Process.Pid); err != nil || !p.Alive() || time.Now().After(deadline) {
+			n.Fatalf("the agent does not become ready: %v", err)
+		}
+	}
+	client, err := api.NewClient(&api.Config{Address: "unix://" + filepath.Join(n.data, agentsocket.FileName)})
+	if err != nil {
+		n.Fatal(err)
+	}
+	n.Cleanup(client.Close)
+	return client
+}
+
+// end sends a signal to an agent and waits until it exits.
+func (n *steadyNode) end(agent *exec.Cmd, signal syscall.Signal) {
+	n.Helper()
+	_ = agent.Process.Signal(signal) // the agent can have exited
+	n.ended(agent)
+}
+
+// ended waits until an agent exits, and returns its error.
+func (n *steadyNode) ended(agent *exec.Cmd) error {
+	n.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- agent.Wait() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(allowance):
+		_ = agent.Process.Signal(syscall.SIGQUIT)
+		<-ended
+		n.Fatal("the agent does not end")
+		return nil
+	}
+}
+
+// processes returns the keeper, the log collector, the plugins and the tasks of the node,
+// by kind. It leaves out the agent and the parser of job files.
+func (n *steadyNode) processes() map[string][]process.ID {
+	all := byKind(nodeProcesses(n.data))
+	maps.DeleteFunc(all, func(kind string, _ []process.ID) bool { return kind == "agent" || kind == agent.JobParser })
+	return all
+}
+
+// unchanged asserts that tasks, plugins, log collector and keeper are still the same
+// processes.
+func (n *steadyNode) unchanged(after string) {
+	n.Helper()
+	if now := n.processes(); !maps.EqualFunc(now, n.before, slices.Equal) {
+		n.Fatalf("after %s, processes are\n%v\nwere\n%v", after, now, n.before)
+	}
+}
+
+// tasksUnchanged asserts that the tasks are still the same processes.
+func (n *steadyNode) tasksUnchanged(after string) {
+	n.Helper()
+	tasks := func(all map[string][]process.ID) map[string][]process.ID {
+		maps.DeleteFunc(all, func(kind string, _ []process.ID) bool { return !isTask(kind) })
+		return all
+	}
+	if now, before := tasks(n.processes()), tasks(maps.Clone(n.before)); !maps.EqualFunc(now, before, slices.Equal) {
+		n.Fatalf("after %s, tasks are\n%v\nwere\n%v", after, now, before)
+	}
+}
+
+// running waits until the agent reports count running tasks.
+func (n *steadyNode) running(client *api.Client, count int) map[string]*api.Allocation {
+	n.Helper()
+	var last any
+	for deadline := time.Now().Add(allowance); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		stubs, _, err := client.Jobs().Allocations("steady", false, nil)
+		last = err
+		allocs := map[string]*api.Allocation{}
+		for _, stub := range stubs {
+			alloc, _, err := client.Allocations().Info(stub.ID, nil)
+			if err != nil {
+				n.Fatal(err)
+			}
+			last = stub.TaskStates
+			if running(alloc) {
+				allocs[alloc.ID] = alloc
+			}
+		}
+		if len(stubs) == count && len(allocs) == count {
+			return allocs
+		}
+	}
+	n.Fatalf("tasks do not run: %+v", last)
+	return nil
+}
+
+// finish starts the last agent. It must recover all tasks, which have no new events except
+// of the given types; then finish stops the tasks, and asserts that the node leaves nothing
+// behind.
+func (n *steadyNode) finish(expected ...string) {
+	n.Helper()
+	agent := n.start()
+	client := n.ready(agent)
+	for id, alloc := range n.running(client, len(n.allocs)) {
+		before := n.allocs[id]
+		if before == nil {
+			n.Fatalf("allocation %s is new", id)
+		}
+		// A session proves that the runner has its task.
+		runs := func() (code int, err error) {
+			ctx, cancel := context.WithTimeout(n.Context(), allowance)
+			defer cancel()
+			return client.Allocations().Exec(ctx, alloc, "life", false, []string{"/bin/true"}, strings.NewReader(""), nopWriter{}, nopWriter{}, nil, nil)
+		}
+		code, err := runs()
+		for deadline := time.Now().Add(allowance); err != nil && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+			code, err = runs() // the state shows the task as running before it is restored
+		}
+		if code != 0 || err != nil {
+			n.Errorf("allocation %s: exec: %d, %v", id, code, err)
+		}
+		lifecycle := func(a *api.Allocation) []string {
+			return types(slices.DeleteFunc(slices.Clone(a.TaskStates["life"].Events), func(e *api.TaskEvent) bool {
+				return isLimitEvent(e) || slices.Contains(expected, e.Type)
+			}))
+		}
+		events, was := lifecycle(alloc), lifecycle(before)
+		if len(alloc.TaskStates["life"].Events) == 10 {
+			was = was[max(0, len(was)-len(events)):]
+		}
+		if !slices.Equal(events, was) || alloc.TaskStates["life"].Restarts != 0 {
+			n.Errorf("allocation %s: events %v, were %v", id, events, was)
+		}
+	}
+	n.tasksUnchanged("the last agent has recovered them")
+	if _, _, err := client.Jobs().Deregister("steady", true, nil); err != nil {
+		n.Fatal(err)
+	}
+	for deadline := time.Now().Add(allowance); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		left := slices.DeleteFunc(slices.Collect(maps.Keys(n.processes())), func(kind string) bool { return !isTask(kind) })
+		dirs, err := os.ReadDir(filepath.Join(n.data, "alloc"))
+		if err == nil && len(left)+len(dirs) == 0 {
+			break
+		}
+	}
+	n.end(agent, syscall.SIGTERM)
+}
+
+type nopWriter struct{}
+
+func (nopWriter) Write(p []byte) (int, error) { return len(p), nil }
+
+// TestStoppedStartLeavesTasks ends agents at various times of their start, by each of three
+// signals, while tasks of a builtin driver and of an external one run. No process of the
+// node except the agent may exit, and the last agent recovers all tasks.
+//
+//	go test -run TestStoppedStartLeavesTasks ./cmd/nomad-lite/systemtest            some moments
+//	go test -run TestStoppedStartLeavesTasks ./cmd/nomad-lite/systemtest -faults    each millisecond
+func TestStoppedStartLeavesTasks(t *testing.T) {
+	for i, s := range allSurroundings {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			n := newSteadyNode(t, s, 3)
+			began := time.Now()
+			agent := n.start()
+			n.running(n.ready(agent), len(n.allocs))
+			start := time.Since(began)
+			n.end(agent, syscall.SIGTERM)
+			n.unchanged("an agent has ended")
+
+			points := 8
+			if *allFaults {
+				points = 170
+			}
+			signals := []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGKILL}
+			last := max(start*3/2, time.Duration(points)*time.Millisecond*6/5)
+			if !*allFaults {
+				last = start * 5 / 4
+			}
+			for point := range points {
+				for j, signal := range signals {
+					if !*allFaults && (point+i+j)%2 == 0 {
+						continue
+					}
+					delay := last * time.Duration(point) / time.Duration(points)
+					agent := n.start()
+					time.Sleep(delay)
+					n.end(agent, signal)
+					n.unchanged(fmt.Sprintf("a start of %v that %v ended after %v", start, signal, delay))
+				}
+			}
+			n.finish()
+		})
+	}
+}
+
+// TestFailedStartLeavesTasks starts agents that cannot start, each because of another
+// fault. Their tasks, and the processes that these need, must not be affected.
+func TestFailedStartLeavesTasks(t *testing.T) {
+	t.Parallel()
+	n := newSteadyNode(t, allSurroundings[0], 2)
+	sockets := filepath.Dir(n.keeperSocket())
+	occupied, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer occupied.Close()
+	taken := filepath.Join(n.dir, "taken.hcl")
+	broken := filepath.Join(n.dir, "broken.hcl")
+	port := occupied.Addr().(*net.TCPAddr).Port
+	err = errors.Join(
+		os.WriteFile(taken, fmt.Appendf(nil, "ports {\n  http = %d\n}\n", port), 0o600),
+		os.WriteFile(broken, []byte("tls {\n  http      = true\n  cert_file = \"missing.pem\"\n  key_file  = \"missing.pem\"\n}\n"), 0o600),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, fault := range []struct {
+		name string
+		args []string
+		make func() (undo func() error, err error)
+		says string
+		runs bool // the agent starts in spite of the fault
+	}{
+		{name: "the token is empty", make: replaced(filepath.Join(n.data, agent.TokenFile), func(path string) error { return os.WriteFile(path, nil, 0o600) }), says: "is empty"},
+		{name: "the token cannot be read", make: replaced(filepath.Join(n.data, agent.TokenFile), directory), says: "read token"},
+		{name: "the port is in use", args: []string{"-config", taken}, says: "address already in use"},
+		{name: "the place of the API's socket is taken", make: replaced(filepath.Join(n.data, agentsocket.FileName), directory), says: "make unix socket"},
+		{name: "a certificate is missing", args: []string{"-config", broken}, says: "missing.pem"},
+		{name: "the state is locked", make: func() (func() error, error) {
+			file, err := os.Open(filepath.Join(n.data, store.FileName))
+			if err != nil {
+				return nil, err
+			}
+			return file.Close, unix.Flock(int(file.Fd()), unix.LOCK_EX)
+		}, says: "is in use by process"},
+		{name: "the state is a directory", make: replaced(filepath.Join(n.data, store.FileName), directory), says: "open state"},
+		{name: "the data directory is locked", make: func() (func() error, error) {
+			file, err := os.Open(filepath.Join(n.data, "lock"))
+			if err != nil {
+				return nil, err
+			}
+			return file.Close, unix.Flock(int(file.Fd()), unix.LOCK_EX)
+		}, says: "in use by another nomad-lite"},
+		{name: "others can write to the data directory", make: mode(n.data, 0o777), says: "everybody may write"},
+		{name: "the place of the directory for sockets is taken", make: replaced(sockets, func(path string) error { return os.WriteFile(path, nil, 0o600) }), says: "make a directory for sockets"},
+		{name: "others can write to the directory for sockets", make: mode(sockets, 0o722), says: "sockets"},
+		{name: "the keeper's lock cannot be opened", make: replaced(filepath.Join(n.data, "keeper.lock"), directory), says: "start keeper"},
+		{name: "the place of the hooks' socket is taken", make: replaced(filepath.Join(sockets, "hooks.sock"), directory), says: "hooks"},
+		{name: "the disk is full", make: func() (func() error, error) { return disk(n.data).free, disk(n.data).fill() }, says: "no space left on the file system of " + n.data, runs: true},
+		{name: "the log collector cannot be started", make: replaced(filepath.Join(n.data, "collector.lock"), directory), says: "no log collector", runs: true},
+	} {
+		undo := func() error { return nil }
+		if fault.make != nil {
+			var err error
+			if undo, err = fault.make(); err != nil {
+				t.Fatalf("%s: %v", fault.name, err)
+			}
+		}
+		agent := n.start(fault.args...)
+		if runs := !n.failsToStart(agent); runs != fault.runs {
+			t.Errorf("%s: the agent starts: %v", fault.name, runs)
+		} else if runs {
+			n.awaitSaid(fault.says)
+			n.end(agent, syscall.SIGTERM)
+		}
+		if said := n.said(); !strings.Contains(said, fault.says) {
+			t.Errorf("%s: the agent does not say that: %s", fault.name, said)
+		}
+		if err := undo(); err != nil {
+			t.Fatalf("%s: %v", fault.name, err)
+		}
+		n.unchanged("a start while " + fault.name)
+	}
+
+	n.finish()
+}
+
+// TestStartWithoutDescriptorsLeavesTasks starts agents that run out of descriptors, each at
+// another step: before anything is restored, while plugins are reattached and tasks are
+// recovered, or afterwards. An agent with a limit fails at the step that exceeds the limit;
+// an agent whose limit is lowered while it starts fails from then on.
+//
+//	go test -run TestStartWithoutDescriptorsLeavesTasks ./cmd/nomad-lite/systemtest            some of them
+//	go test -run TestStartWithoutDescriptorsLeavesTasks ./cmd/nomad-lite/systemtest -faults    each limit and moment
+func TestStartWithoutDescriptorsLeavesTasks(t *testing.T) {
+	t.Parallel()
+	n := newSteadyNode(t, allSurroundings[0], 2)
+	start := func(limit int, delay time.Duration) {
+		agent := n.start()
+		time.Sleep(delay)
+		// The agent can have exited.
+		_ = unix.Prlimit(agent.Process.Pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(limit), Max: uint64(limit)}, nil)
+		if !n.failsToStart(agent) {
+			time.Sleep(200 * time.Millisecond) // the steps after the start need descriptors, too
+			n.end(agent, syscall.SIGTERM)
+		}
+		n.unchanged(fmt.Sprintf("a start with %d descriptors after %v", limit, delay))
+	}
+	limits, moments := 7, 50*time.Millisecond
+	if *allFaults {
+		limits, moments = 1, 8*time.Millisecond
+	}
+	for limit := 4; limit <= 64; limit += limits {
+		start(limit, 0)
+	}
+	for delay := 10 * time.Millisecond; delay <= 400*time.Millisecond; delay += moments {
+		start(4, delay)
+	}
+	// An agent that cannot reach a driver, or call a hook again, does not change the task.
+	// Such events can take the places of earlier ones.
+	n.finish(api.TaskDriverMessage, model.TaskHookFailed, model.TaskHookMessage)
+}
+
+// awaitSaid waits until the last agent has logged a text, which the caller checks.
+func (n *steadyNode) awaitSaid(text string) {
+	for deadline := time.Now().Add(allowance); !strings.Contains(n.said(), text) && time.Now().Before(deadline); {
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// failsToStart waits until an agent has exited or is ready, and reports whether it has
+// exited.
+func (n *steadyNode) failsToStart(agent *exec.Cmd) bool {
+	n.Helper()
+	p, err := process.Lookup(agent.Process.Pid)
+	for deadline := time.Now().Add(allowance); err == nil && p.Alive() && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if strings.Contains(n.said(), "agent is ready") {
+			return false
+		}
+	}
+	_ = n.ended(agent)
+	return true
+}
+
+// keeperSocket returns the socket on which the plugins of the node reach the keeper.
+func (n *steadyNode) keeperSocket() string {
+	n.Helper()
+	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", n.before["plugin"][0].PID))
+	if err != nil {
+		n.Fatal(err)
+	}
+	for v := range strings.SplitSeq(string(environ), "\x00") {
+		if path, ok := strings.CutPrefix(v, keeper.EnvSocket+"="); ok {
+			return path
+		}
+	}
+	n.Fatal("the plugin does not know where the keeper is")
+	return ""
+}
+
+// replaced returns a fault that replaces a path, which can be missing.
+func replaced(path string, by func(string) error) func() (func() error, error) {
+	return func() (undo func() error, err error) {
+		aside := path + ".aside"
+		err = os.Rename(path, aside)
+		there := err == nil
+		if errors.Is(err, os.ErrNotExist) {
+			err = nil
+		}
+		if err == nil {
+			err = by(path)
+		}
+		return func() error {
+			err := os.RemoveAll(path)
+			if there {
+				err = errors.Join(err, os.Rename(aside, path))
+			}
+			return err
+		}, err
+	}
+}
+
+// directory makes a directory that is not empty.
+func directory(path string) error {
+	return os.MkdirAll(filepath.Join(path, "full"), 0o700)
+}
+
+// mode returns a fault that changes the mode of a path.
+func mode(path string, mode os.FileMode) func() (func() error, error) {
+	return func() (func() error, error) {
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, err
+		}
+		return func() error { return os.Chmod(path, info.Mode()) }, os.Chmod(path, mode)
+	}
+}

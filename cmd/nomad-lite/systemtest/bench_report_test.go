@@ -1,0 +1,97 @@
+package systemtest
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"testing"
+	"text/tabwriter"
+)
+
+// figure is a line of the report of the benchmarks: a budget of the design, the measured
+// values, and the floor of the same run.
+type figure struct {
+	name, what, unit string
+	budget, nomad    string // Nomad's value was measured once, on another run
+	values, floors   []float64
+}
+
+var figures = []*figure{
+	{name: "ready, fresh", what: "agent exec -> node ready, fresh", unit: "ms", budget: "60", nomad: "1300-2700"},
+	{name: "ready, warm", what: "the same, with a data directory that was used", unit: "ms", budget: "60", nomad: "1300-2700"},
+	{name: "idle memory", what: "idle memory, all processes", unit: "MB", budget: "30", nomad: "90"},
+	{name: "memory per task, 100", what: "memory per task beyond itself, of 100", unit: "MB", budget: "0.15", nomad: "28.7"},
+	{name: "memory per task, 500", what: "the same, of 500", unit: "MB", budget: "0.15", nomad: "28.7"},
+	{name: "first instruction", what: "job submitted -> first instruction", unit: "ms", budget: "8", nomad: "128"},
+	{name: "said to run", what: "first instruction -> API says running; floor: a request", unit: "ms", budget: "5", nomad: "about 1000"},
+	{name: "run", what: "run exec -> first instruction", unit: "ms"},
+	{name: "100 sleeping", what: "100 sleeping allocs running; floor: their directories and forks", unit: "/s", budget: "300", nomad: "11"},
+	{name: "500 sleeping", what: "500 sleeping allocs running", unit: "/s", budget: "300", nomad: "11"},
+	{name: "100 complete", what: "100 no-op batch allocs complete; floor: the same", unit: "/s", budget: "200", nomad: "12"},
+	{name: "500 complete", what: "500 no-op batch allocs complete", unit: "/s", budget: "200", nomad: "12"},
+	{name: "stop, fresh", what: "stop 100 allocs; floor: to kill and reap", unit: "ms", budget: "100", nomad: "1100-7900"},
+	{name: "stop, re-adopted", what: "the same, re-adopted", unit: "ms", budget: "100", nomad: "1100-7900"},
+	{name: "respawn", what: "crash -> respawn, delay 0", unit: "ms", budget: "5", nomad: "55"},
+	{name: "line to follower", what: "log line written -> seen by a follower", unit: "ms", budget: "5", nomad: "297"},
+	{name: "exec", what: "alloc exec of /bin/true, end to end", unit: "ms"},
+	{name: "exec, terminal", what: "the same, with a terminal", unit: "ms"},
+	{name: "log throughput", what: "log throughput, 1 GiB, 64 KiB writes", unit: "GB/s", budget: "1.2", nomad: "0.4-0.8"},
+	{name: "recovery", what: "agent killed with 100 tasks -> owned again; floor: a program's start", unit: "ms", budget: "300", nomad: "2000 (20 tasks)"},
+	{name: "recovery, plugin", what: "the same, with the driver plugin", unit: "ms", budget: "300"},
+	{name: "recovery, collector", what: "the same, with the log collector", unit: "ms", budget: "300"},
+	{name: "recovery, another build", what: "the same, and the next agent is another build", unit: "ms", budget: "300"},
+	{name: "syncs per life, 1", what: "fdatasyncs in the life of a task", unit: ""},
+	{name: "syncs per life, 100", what: "the same, for each of 100 at once", unit: ""},
+	{name: "1 hook", what: "a hook plugin adds to a task's start; floor: a unary call", unit: "ms", budget: "1"},
+	{name: "3 hooks", what: "three hook plugins add; floor: three calls", unit: "ms", budget: "3"},
+	{name: "500 with a hook", what: "500 no-op batch allocs with a hook plugin; floor: without", unit: "/s"},
+	{name: "idle hook", what: "memory of an idle hook plugin", unit: "MB"},
+	{name: "finished", what: "heap of each of 1000 allocs that have ended", unit: "kB", budget: "5"},
+	{name: "health, socket", what: "slowest of 50 health requests during an attack, unix socket; floor: without", unit: "ms", budget: "100"},
+	{name: "health, second address", what: "the same over TCP, from another address", unit: "ms", budget: "100"},
+	{name: "binary", what: "binary, stripped", unit: "MB", budget: "30", nomad: "100+"},
+}
+
+// noFloor is the floor of figures that have none.
+var noFloor = math.NaN()
+
+// measured adds a sample to a figure.
+func measured(b *testing.B, name string, value, floor float64) {
+	b.Helper()
+	for _, f := range figures {
+		if f.name == name {
+			f.values = append(f.values, value)
+			if !math.IsNaN(floor) {
+				f.floors = append(f.floors, floor)
+			}
+			b.ReportMetric(0, "ns/op") // the total time of all figures is meaningless
+			return
+		}
+	}
+	b.Fatalf("figure %q is not in the report", name)
+}
+
+// printFigures prints the medians of the measured values.
+func printFigures(w io.Writer) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	head := "\n\tmeasured\tfloor of this run\tbudget\tNomad 2.0.6-dev, not remeasured\t\n"
+	for _, f := range figures {
+		if len(f.values) == 0 {
+			continue
+		}
+		floor := "-"
+		if len(f.floors) > 0 {
+			floor = fmt.Sprintf("%.3g", median(f.floors))
+		}
+		fmt.Fprintf(t, "%s%s\t%.3g %s\t%s\t%s\t%s\t\n", head, f.what, median(f.values), f.unit, floor, orDash(f.budget), orDash(f.nomad))
+		head = ""
+	}
+	_ = t.Flush() // to a terminal
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

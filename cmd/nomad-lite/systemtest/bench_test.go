@@ -1,0 +1,848 @@
+package systemtest
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// product builds the measured binary as it is released. It is removed after all benchmarks.
+var product = sync.OnceValues(func() (path string, err error) {
+	if productDir, err = os.MkdirTemp("", "nomad-lite-bench"); err != nil {
+		return "", err
+	}
+	path = filepath.Join(productDir, "nomad-lite")
+	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "..").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+var productDir string
+
+// command returns a command of the measured program.
+func command(b *testing.B, args ...string) *exec.Cmd {
+	b.Helper()
+	path, err := product()
+	if err != nil {
+		b.Fatal(err)
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Args[0] = "nomad-lite"
+	return cmd
+}
+
+// benchAgent is an agent in a process of its own.
+type benchAgent struct {
+	*exec.Cmd
+	dir    string
+	client *api.Client
+	ready  time.Duration     // from the start of the program until jobs can be placed
+	logged chan struct{}     // closed when all of its log was read
+	meta   map[string]string // meta of the jobs that it runs from now on
+}
+
+const benchConfig = `
+ports {
+  http = 0
+}
+client {
+  cpu_total_compute = 1000000
+  memory_total_mb   = 1000000
+  disk_total_mb     = 10000000
+  gc_max_allocs     = 100000
+
+  gc_disk_usage_threshold = 99 # however full this machine is
+}
+plugin "raw_exec" {
+  config {
+    enabled = true
+  }
+}
+`
+
+// startAgent starts an agent; more is appended to its configuration.
+func startAgent(b *testing.B, dir string, more ...string) *benchAgent {
+	b.Helper()
+	config := filepath.Join(b.TempDir(), "agent.hcl")
+	if err := os.WriteFile(config, []byte(benchConfig+strings.Join(more, "")), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	a := &benchAgent{Cmd: command(b, "agent", "-config", config, "-data-dir", dir), dir: dir, logged: make(chan struct{})}
+	a.Env = append(os.Environ(), workVariable+"="+dir)
+	stderr, err := a.StderrPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { // the agent still runs if the benchmark has failed
+		for _, p := range nodeProcesses(dir) {
+			_ = p.Signal(syscall.SIGKILL)
+		}
+		_ = allocdir.Sweep(dir)
+	})
+	began := time.Now()
+	if err := a.Start(); err != nil {
+		b.Fatal(err)
+	}
+	log := bufio.NewScanner(stderr)
+	for log.Scan() {
+		if strings.Contains(log.Text(), "agent is ready") {
+			a.ready = time.Since(began)
+			break
+		}
+	}
+	if a.ready == 0 {
+		b.Fatal("the agent is not ready")
+	}
+	go func() {
+		defer close(a.logged)
+		for log.Scan() {
+		}
+	}()
+	if a.client, err = api.NewClient(&api.Config{Address: "unix://" + filepath.Join(dir, agentsocket.FileName)}); err != nil {
+		b.Fatal(err)
+	}
+	return a
+}
+
+// end signals the agent and waits until it exits.
+func (a *benchAgent) end(b *testing.B, signal syscall.Signal) {
+	b.Helper()
+	a.client.Close()
+	if err := a.Process.Signal(signal); err != nil {
+		b.Fatal(err)
+	}
+	<-a.logged
+	_ = a.Wait() // a killed agent returns an error
+}
+
+// run registers a job of one task.
+func (a *benchAgent) run(b *testing.B, kind, id string, count int, argv ...string) {
+	b.Helper()
+	job := api.NewServiceJob(id, id, "global", 50)
+	job.Type, job.Meta = &kind, a.meta
+	task := api.NewTask("t", "raw_exec").SetConfig("command", argv[0]).SetConfig("args", argv[1:])
+	cpu := 100 // Nomad's default
+	if count > 1 {
+		cpu = 1 // hundreds of tasks must find room
+	}
+	task.Resources = &api.Resources{CPU: &cpu, MemoryMB: new(10)}
+	group := api.NewTaskGroup("g", count).AddTask(task)
+	group.RestartPolicy = &api.RestartPolicy{Attempts: new(1000), Interval: new(time.Hour), Delay: new(time.Duration(0)), Mode: new("fail")}
+	job.AddTaskGroup(group)
+	if _, _, err := a.client.Jobs().Register(job, nil); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// await waits until all allocations of a job have a status, and returns the time that this
+// took.
+func (a *benchAgent) await(b *testing.B, id string, count int, status string) time.Duration {
+	b.Helper()
+	began, index := time.Now(), uint64(0)
+	for {
+		summary, meta, err := a.client.Jobs().Summary(id, &api.QueryOptions{WaitIndex: index, WaitTime: time.Minute})
+		if err != nil {
+			b.Fatal(err)
+		}
+		g := summary.Summary["g"]
+		if status == api.AllocClientStatusRunning && g.Running == count || status == api.AllocClientStatusComplete && g.Complete == count {
+			return time.Since(began)
+		}
+		if time.Since(began) > time.Minute {
+			b.Fatalf("after a minute: %+v", g)
+		}
+		index = meta.LastIndex
+	}
+}
+
+// stop stops a job and returns the time that this took.
+func (a *benchAgent) stop(b *testing.B, id string, count int) time.Duration {
+	b.Helper()
+	began := time.Now()
+	if _, _, err := a.client.Jobs().Deregister(id, false, nil); err != nil {
+		b.Fatal(err)
+	}
+	a.await(b, id, count, api.AllocClientStatusComplete)
+	return time.Since(began)
+}
+
+// memory returns the sum of the memory (PSS) of all processes of nomad-lite, in MB, after
+// they were idle for quiet.
+func (a *benchAgent) memory(b *testing.B, quiet time.Duration) float64 {
+	b.Helper()
+	time.Sleep(quiet)
+	kib := 0
+	for _, p := range nodeProcesses(a.dir) {
+		if !strings.Contains(p.kind, "/") {
+			kib += pss(b, p.PID)
+		}
+	}
+	return float64(kib) / 1000 * 1.024
+}
+
+func pss(b *testing.B, pid int) int {
+	b.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	match := regexp.MustCompile(`(?m)^Pss: +([0-9]+) kB`).FindSubmatch(text)
+	kib, err := strconv.Atoi(string(match[1]))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return kib
+}
+
+// emptyProgram imports the libraries that every agent needs.
+const emptyProgram = `package main
+
+import (
+	"time"
+
+	_ "github.com/hashicorp/go-plugin"
+	_ "github.com/hashicorp/hcl/v2/hclsyntax"
+	_ "go.etcd.io/bbolt"
+	_ "google.golang.org/grpc"
+)
+
+func main() { time.Sleep(time.Hour) }
+`
+
+// idlers returns the memory of count processes of a program that does nothing, in MB. It is
+// the floor for a node, which is an agent and a keeper.
+func idlers(b *testing.B, count int) (sum float64) {
+	b.Helper()
+	dir := b.TempDir()
+	program := filepath.Join(dir, "empty")
+	if err := os.WriteFile(program+".go", []byte(emptyProgram), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, program+".go").CombinedOutput(); err != nil {
+		b.Fatalf("build: %v\n%s", err, out)
+	}
+	var all []*exec.Cmd
+	for range count {
+		cmd := exec.Command(program)
+		if err := cmd.Start(); err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, cmd)
+	}
+	time.Sleep(time.Second)
+	for _, cmd := range all {
+		sum += float64(pss(b, cmd.Process.Pid)) / 1000 * 1.024
+	}
+	for _, cmd := range all {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // the process was killed
+	}
+	return sum
+}
+
+// forks starts count programs, one after the other, and returns the time that this took;
+// end ends them, and returns the same. It is the floor for starting and stopping tasks.
+func forks(b *testing.B, count int, argv ...string) (took time.Duration, end func() time.Duration) {
+	b.Helper()
+	began := time.Now()
+	var all []*exec.Cmd
+	for range count {
+		cmd := exec.Command(argv[0], argv[1:]...)
+		if err := cmd.Start(); err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, cmd)
+	}
+	return time.Since(began), func() time.Duration {
+		began := time.Now()
+		for _, cmd := range all {
+			_ = cmd.Process.Signal(syscall.SIGINT)
+		}
+		for _, cmd := range all {
+			_ = cmd.Wait() // the process was signalled
+		}
+		return time.Since(began)
+	}
+}
+
+// skeletons creates the directories and files of count allocations with one task, and
+// returns the time that this took.
+func skeletons(b *testing.B, count int) time.Duration {
+	b.Helper()
+	root := b.TempDir()
+	began := time.Now()
+	for i := range count {
+		for _, name := range []string{"alloc/data", "alloc/tmp", "alloc/logs", "t/local", "t/private", "t/secrets", "t/tmp"} {
+			if err := os.MkdirAll(filepath.Join(root, strconv.Itoa(i), name), 0o755); err != nil {
+				b.Fatal(err)
+			}
+		}
+		for _, name := range []string{"t.stdout.0", "t.stderr.0", ".t.stdout.fifo", ".t.stderr.fifo"} {
+			if err := os.WriteFile(filepath.Join(root, strconv.Itoa(i), "alloc/logs", name), nil, 0o600); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	return time.Since(began)
+}
+
+// starting returns the start time of the program with a command that does nothing.
+func starting(b *testing.B) float64 {
+	b.Helper()
+	return milliseconds(duration(b, command(b, "version").Run))
+}
+
+// BenchmarkAgentReady measures the time from exec until jobs can be placed, with an empty
+// data directory and with a used one.
+func BenchmarkAgentReady(b *testing.B) {
+	starting(b) // loads the program into the page cache
+	for b.Loop() {
+		dir, floor := b.TempDir(), starting(b)
+		for _, name := range []string{"ready, fresh", "ready, warm"} {
+			a := startAgent(b, dir)
+			measured(b, name, milliseconds(a.ready), floor)
+			a.end(b, syscall.SIGINT)
+		}
+	}
+	path, err := product()
+	if err != nil {
+		b.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	measured(b, "binary", float64(info.Size())/1e6, noFloor)
+}
+
+// BenchmarkMemory measures the memory of a node without tasks, and of each task.
+func BenchmarkMemory(b *testing.B) {
+	for first := true; b.Loop(); first = false {
+		if !first {
+			continue // this figure takes minutes, and varies little
+		}
+		a := startAgent(b, b.TempDir())
+		// An unused builtin exits after a minute.
+		measured(b, "idle memory", a.memory(b, 65*time.Second), idlers(b, 2))
+		a.run(b, "service", "one", 1, "/bin/sleep", "1000")
+		a.await(b, "one", 1, api.AllocClientStatusRunning)
+		const settle = 40 * time.Second // by then the deployment has ended, and the driver has sent another fingerprint
+		one := a.memory(b, settle)
+		for _, count := range []int{100, 500} {
+			id := fmt.Sprint("sleep-", count)
+			a.run(b, "service", id, count, "/bin/sleep", "1000")
+			a.await(b, id, count, api.AllocClientStatusRunning)
+			measured(b, fmt.Sprintf("memory per task, %d", count), (a.memory(b, settle)-one)/float64(count), noFloor)
+			a.stop(b, id, count)
+		}
+		a.stop(b, "one", 1)
+		a.end(b, syscall.SIGINT)
+	}
+}
+
+// BenchmarkBursts starts and stops many allocations at once. A figure ends when the API
+// reports the status.
+func BenchmarkBursts(b *testing.B) {
+	for b.Loop() {
+		for _, count := range []int{100, 500} {
+			rate := func(d time.Duration) float64 { return float64(count) / d.Seconds() }
+			a := startAgent(b, b.TempDir())
+			began := time.Now()
+			a.run(b, "service", "sleep", count, "/bin/sleep", "1000")
+			a.await(b, "sleep", count, api.AllocClientStatusRunning)
+			up := time.Since(began)
+			forked, kill := forks(b, count, "/bin/sleep", "1000")
+			floor, made := milliseconds(kill()), skeletons(b, count)
+			measured(b, fmt.Sprintf("%d sleeping", count), rate(up), rate(made+forked))
+			fresh := a.stop(b, "sleep", count)
+
+			began = time.Now()
+			a.run(b, "batch", "true", count, "/bin/true")
+			a.await(b, "true", count, api.AllocClientStatusComplete)
+			done := time.Since(began)
+			forked, wait := forks(b, count, "/bin/true")
+			measured(b, fmt.Sprintf("%d complete", count), rate(done), rate(made+forked+wait()))
+
+			if count == 100 {
+				measured(b, "stop, fresh", milliseconds(fresh), floor)
+				a.run(b, "service", "again", count, "/bin/sleep", "1000")
+				a.await(b, "again", count, api.AllocClientStatusRunning)
+				a.end(b, syscall.SIGKILL)
+				a = startAgent(b, a.dir)
+				measured(b, "stop, re-adopted", milliseconds(a.stop(b, "again", count)), floor)
+			}
+			a.end(b, syscall.SIGINT)
+		}
+	}
+}
+
+// BenchmarkOneTask measures the time that a user waits for one task.
+func BenchmarkOneTask(b *testing.B) {
+	a := startAgent(b, b.TempDir())
+	defer a.end(b, syscall.SIGINT)
+	round := 0
+	for b.Loop() {
+		round++
+		id, file := fmt.Sprint("one-", round), filepath.Join(b.TempDir(), "stamps")
+		began := time.Now()
+		a.run(b, "service", id, 1, "/bin/sh", "-c", "date +%s%N > "+file+"; exec sleep 1000")
+		a.await(b, id, 1, api.AllocClientStatusRunning)
+		running := time.Now()
+		first := stamps(b, file, 1)[0]
+		floor := time.Now()
+		out, err := exec.Command("/bin/sh", "-c", "date +%s%N").Output()
+		if err != nil {
+			b.Fatal(err)
+		}
+		measured(b, "first instruction", milliseconds(first.Sub(began)), milliseconds(stamp(b, out).Sub(floor)))
+		call := func() error { _, err := a.client.Status().Leader(); return err }
+		measured(b, "said to run", milliseconds(running.Sub(first)), milliseconds(duration(b, call)))
+		a.stop(b, id, 1)
+
+		id, file = fmt.Sprint("crash-", round), filepath.Join(b.TempDir(), "stamps")
+		a.run(b, "service", id, 1, "/bin/sh", "-c", "date +%s%N >> "+file)
+		times := stamps(b, file, 11)
+		var gaps, floors []float64
+		for i := range times[1:] {
+			gaps = append(gaps, milliseconds(times[i+1].Sub(times[i])))
+			floors = append(floors, milliseconds(duration(b, exec.Command("/bin/sh", "-c", "date +%s%N").Run)))
+		}
+		measured(b, "respawn", median(gaps), median(floors))
+		a.stop(b, id, 1)
+	}
+}
+
+// quietHook is a hook that takes part in Prestart, and does nothing.
+func quietHook() { sdk.Serve(quiet{}) }
+
+type quiet struct{}
+
+func (quiet) Info() sdk.Info { return sdk.Info{Name: os.Args[1]} }
+
+func (quiet) Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
+	return sdk.TaskPrestartResponse{}, nil
+}
+
+// unary returns the time of a call to a hook that does nothing: a server and a client at
+// both ends of a socket.
+func unary(b *testing.B) float64 {
+	b.Helper()
+	l, err := net.Listen("unix", filepath.Join(b.TempDir(), "s"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	server := grpc.NewServer()
+	hook.RegisterServer(server, nil, quiet{})
+	go func() { _ = server.Serve(l) }() // the server runs until Stop
+	defer server.Stop()
+	conn, err := grpc.NewClient("unix:"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Close()
+	client := hook.NewClient(conn, make(chan struct{}))
+	var times []float64
+	for range 100 {
+		times = append(times, milliseconds(duration(b, func() error {
+			_, err := client.Prestart(b.Context(), sdk.TaskPrestartRequest{})
+			return err
+		})))
+	}
+	return median(times)
+}
+
+// BenchmarkHooks measures the time that hooks in processes of their own add to the start of
+// a task.
+func BenchmarkHooks(b *testing.B) {
+	program, err := exec.LookPath("quiet-hook")
+	if err != nil {
+		b.Fatal(err)
+	}
+	plugins, blocks := b.TempDir(), ""
+	for i := range 3 {
+		name := fmt.Sprint("quiet", i)
+		if err := os.WriteFile(filepath.Join(plugins, name), fmt.Appendf(nil, "#!/bin/sh\nexec %s %s\n", program, name), 0o755); err != nil {
+			b.Fatal(err)
+		}
+		blocks += fmt.Sprintf("plugin %q {}\n", name)
+	}
+	idle := filepath.Join(plugins, "idle-hook")
+	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", idle, "../../../sdk/examples/sidelog").CombinedOutput(); err != nil {
+		b.Fatalf("build: %v\n%s", err, out)
+	}
+	if err := os.Chmod(plugins, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	a := startAgent(b, b.TempDir(), fmt.Sprintf("plugin_dir = %q\nplugin \"idle-hook\" {}\n", plugins)+blocks)
+	defer a.end(b, syscall.SIGINT)
+	attach := func(hooks int) {
+		a.meta = map[string]string{}
+		for i := range hooks {
+			a.meta[fmt.Sprint("lite_hook_quiet", i)] = ""
+		}
+	}
+	round := 0
+	// A task that exits at once is started again and again, each time with Prestart.
+	starts := func(hooks int) (gaps []float64) {
+		round++
+		id, file := fmt.Sprint("again-", round), filepath.Join(b.TempDir(), "stamps")
+		attach(hooks)
+		a.run(b, "service", id, 1, "/bin/sh", "-c", "date +%s%N >> "+file)
+		times := stamps(b, file, 41)
+		a.stop(b, id, 1)
+		for i := range times[1:] {
+			gaps = append(gaps, milliseconds(times[i+1].Sub(times[i])))
+		}
+		return gaps
+	}
+	starts(3) // this run starts the plugins
+	for b.Loop() {
+		var gaps [4][]float64
+		for range 5 {
+			for _, hooks := range []int{0, 1, 3} {
+				gaps[hooks] = append(gaps[hooks], starts(hooks)...)
+			}
+		}
+		none := median(gaps[0])
+		floor := unary(b)
+		measured(b, "1 hook", median(gaps[1])-none, floor)
+		measured(b, "3 hooks", median(gaps[3])-none, 3*floor)
+		const count = 500
+		rates := [2]float64{}
+		for hooks := range rates {
+			round++
+			id := fmt.Sprint("many-", round)
+			attach(hooks)
+			began := time.Now()
+			a.run(b, "batch", id, count, "/bin/true")
+			a.await(b, id, count, api.AllocClientStatusComplete)
+			rates[hooks] = count / time.Since(began).Seconds()
+		}
+		measured(b, "500 with a hook", rates[1], rates[0])
+		for _, p := range nodeProcesses(a.dir) {
+			if p.kind == "idle-hook" {
+				measured(b, "idle hook", float64(pss(b, p.PID))/1000*1.024, noFloor)
+			}
+		}
+	}
+}
+
+// BenchmarkFollower measures the time of a line from a task to a client that follows.
+func BenchmarkFollower(b *testing.B) {
+	a := startAgent(b, b.TempDir())
+	defer a.end(b, syscall.SIGINT)
+	a.run(b, "service", "lines", 1, "/bin/sh", "-c", "while :; do date +%s%N; sleep 0.05; done")
+	a.await(b, "lines", 1, api.AllocClientStatusRunning)
+	allocs, _, err := a.client.Jobs().Allocations("lines", false, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	alloc, _, err := a.client.Allocations().Info(allocs[0].ID, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	cancel := make(chan struct{})
+	frames, errs := a.client.AllocFS().Logs(alloc, true, "t", api.FSLogNameStdout, api.OriginEnd, 0, cancel, nil)
+	follow := func() time.Duration {
+		for {
+			select {
+			case f := <-frames:
+				if len(f.Data) > 0 {
+					return time.Since(stamp(b, f.Data))
+				}
+			case err := <-errs:
+				b.Fatal(err)
+			}
+		}
+	}
+	follow() // reads the existing output
+	for b.Loop() {
+		line := milliseconds(follow())
+		text, err := exec.Command("/bin/sh", "-c", "date +%s%N").Output() // the floor: a line through a pipe
+		if err != nil {
+			b.Fatal(err)
+		}
+		measured(b, "line to follower", line, milliseconds(time.Since(stamp(b, text))))
+	}
+	close(cancel)
+	a.stop(b, "lines", 1)
+}
+
+// BenchmarkLogs measures the cost of a task's output.
+func BenchmarkLogs(b *testing.B) {
+	a := startAgent(b, b.TempDir())
+	defer a.end(b, syscall.SIGINT)
+	round := 0
+	for b.Loop() {
+		round++
+		const size, id = 1 << 30, "flood"
+		argv := []string{"/bin/dd", "if=/dev/zero", "bs=64k", "count=16384", "status=none"}
+		name := fmt.Sprint(id, round)
+		a.run(b, "batch", name, 1, argv...)
+		a.await(b, name, 1, api.AllocClientStatusComplete)
+		allocs, _, err := a.client.Jobs().Allocations(name, false, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		state := allocs[0].TaskStates["t"]
+		file := filepath.Join(b.TempDir(), "flood")
+		floor := duration(b, exec.Command(argv[0], append(argv[1:], "of="+file)...).Run)
+		measured(b, "log throughput", size/1e9/state.FinishedAt.Sub(state.StartedAt).Seconds(), size/1e9/floor.Seconds())
+		if err := os.Remove(file); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkExec measures a command in a task for a client of the API: the websocket, the
+// driver, the process, and the answer.
+func BenchmarkExec(b *testing.B) {
+	a := startAgent(b, b.TempDir())
+	defer a.end(b, syscall.SIGINT)
+	a.run(b, "service", "exec", 1, "/bin/sleep", "1000")
+	a.await(b, "exec", 1, api.AllocClientStatusRunning)
+	allocs, _, err := a.client.Jobs().Allocations("exec", false, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	alloc := &api.Allocation{ID: allocs[0].ID, NodeID: allocs[0].NodeID, Namespace: allocs[0].Namespace}
+	for b.Loop() {
+		for _, tty := range []bool{false, true} {
+			floor := milliseconds(duration(b, exec.Command("/bin/true").Run))
+			took := duration(b, func() error {
+				code, err := a.client.Allocations().Exec(b.Context(), alloc, "t", tty, []string{"/bin/true"}, strings.NewReader(""), io.Discard, io.Discard, nil, nil)
+				if code != 0 {
+					err = errors.Join(err, fmt.Errorf("exit code %d", code))
+				}
+				return err
+			})
+			measured(b, map[bool]string{false: "exec", true: "exec, terminal"}[tty], milliseconds(took), floor)
+		}
+	}
+	a.stop(b, "exec", 1)
+}
+
+// BenchmarkRunToFirstInstruction measures the time from the start of `nomad-lite run` to
+// the first instruction of a task.
+func BenchmarkRunToFirstInstruction(b *testing.B) {
+	const job = `job "bench" {
+  type = "batch"
+  group "g" {
+    task "t" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/date"
+        args    = ["+%s%N"]
+      }
+    }
+  }
+}
+`
+	file := filepath.Join(b.TempDir(), "bench.nomad.hcl")
+	if err := os.WriteFile(file, []byte(job), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		var times []float64
+		for _, cmd := range []*exec.Cmd{command(b, "run", file), exec.Command("/bin/date", "+%s%N")} {
+			began := time.Now()
+			out, err := cmd.Output()
+			if err != nil {
+				b.Fatal(err)
+			}
+			times = append(times, milliseconds(stamp(b, out).Sub(began)))
+		}
+		measured(b, "run", times[0], times[1])
+	}
+}
+
+// BenchmarkRecovery kills an agent with 100 tasks, and measures the time from the start of
+// the next agent until it has recovered all of them.
+func BenchmarkRecovery(b *testing.B) {
+	const tasks = 100
+	for _, c := range []struct{ figure, victim string }{
+		{"recovery", ""},
+		{"recovery, plugin", "plugin"},
+		{"recovery, collector", "log-collector"},
+		{"recovery, another build", ""},
+	} {
+		b.Run(c.figure, func(b *testing.B) {
+			dir := b.TempDir()
+			data, programs := filepath.Join(dir, "data"), []string{"/proc/self/exe", "/proc/self/exe"}
+			if strings.HasSuffix(c.figure, "build") {
+				programs[1] = anotherBuild(b)
+			}
+			m := startMortal(b, programs[0], data)
+			m.submit(dir, strings.Replace(fmt.Sprintf(manyJob, tasks), "exec 3<> <(:); while", "exec sleep 1000; while", 1))
+			all := func(v survivors) bool { return v.Owned == tasks && v.running() == tasks }
+			m.await("all tasks run", all)
+			for b.Loop() {
+				slices.Reverse(programs)
+				m.kill()
+				for _, p := range byKind(nodeProcesses(data))[c.victim] {
+					_ = p.Signal(syscall.SIGKILL)
+				}
+				began := time.Now()
+				m = startMortal(b, programs[0], data)
+				m.await("all tasks are owned", all)
+				measured(b, c.figure, milliseconds(time.Since(began)), starting(b))
+			}
+			m.end("stop")
+		})
+	}
+}
+
+// BenchmarkFinished measures the memory that an agent keeps per ended allocation.
+func BenchmarkFinished(b *testing.B) {
+	dir := b.TempDir()
+	m := startMortal(b, "/proc/self/exe", filepath.Join(dir, "data"))
+	complete := func(id string, count int) (heap int) {
+		m.submit(dir, fmt.Sprintf(trueJob, id, count))
+		m.await("all are complete", func(v survivors) bool {
+			n := 0
+			for _, alloc := range v.Allocs {
+				if alloc.JobID == id && alloc.ClientStatus == api.AllocClientStatusComplete {
+					n++
+				}
+			}
+			return n == count
+		})
+		time.Sleep(2 * time.Second) // late reports
+		m.ask("heap", &heap)
+		return heap
+	}
+	round := 0
+	for b.Loop() {
+		round++
+		// Memory that does not grow with the number of ended allocations is allocated
+		// before: for the largest number that ran at once, and for the events that the feed
+		// keeps.
+		const count = 1000
+		before := complete(fmt.Sprint("first-", round), count)
+		after := complete(fmt.Sprint("then-", round), count)
+		measured(b, "finished", float64(after-before)/count/1000, noFloor)
+	}
+	m.end("stop")
+}
+
+// BenchmarkSyncs counts how often the state is written in the life of a task; a write
+// waits for the disk twice.
+func BenchmarkSyncs(b *testing.B) {
+	dir := b.TempDir()
+	m := startMortal(b, "/proc/self/exe", filepath.Join(dir, "data"))
+	round := 0
+	for b.Loop() {
+		round++
+		for _, count := range []int{1, 100} {
+			id := fmt.Sprintf("syncs-%d-%d", round, count)
+			var before, after survivors
+			m.ask("states", &before)
+			m.submit(dir, fmt.Sprintf(trueJob, id, count))
+			m.await("all are complete", func(v survivors) bool {
+				after = v
+				complete := 0
+				for _, alloc := range v.Allocs {
+					if alloc.JobID == id && alloc.ClientStatus == api.AllocClientStatusComplete {
+						complete++
+					}
+				}
+				return complete == count
+			})
+			measured(b, fmt.Sprintf("syncs per life, %d", count), 2*float64(after.Commits-before.Commits)/float64(count), noFloor)
+		}
+	}
+	m.end("stop")
+}
+
+const trueJob = `
+job %q {
+  type = "batch"
+  group "g" {
+    count = %d
+    task "t" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/true"
+      }
+      resources {
+        cpu    = 20
+        memory = 10
+      }
+    }
+  }
+}
+`
+
+// duration returns the time that do takes.
+func duration(b *testing.B, do func() error) time.Duration {
+	b.Helper()
+	began := time.Now()
+	if err := do(); err != nil {
+		b.Fatal(err)
+	}
+	return time.Since(began)
+}
+
+// stamps waits until a file has count times.
+func stamps(b *testing.B, file string, count int) (times []time.Time) {
+	b.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		text, _ := os.ReadFile(file)
+		if lines := bytes.SplitAfter(text, []byte("\n")); len(lines) > count {
+			for _, line := range lines[:count] {
+				times = append(times, stamp(b, line))
+			}
+			return times
+		}
+		if time.Now().After(deadline) {
+			b.Fatalf("%s has\n%s", file, text)
+		}
+	}
+}
+
+// stamp parses a time that a program has written, in nanoseconds since 1970.
+func stamp(b *testing.B, out []byte) time.Time {
+	b.Helper()
+	digits := regexp.MustCompile(`[0-9]{19}`).FindAll(out, -1)
+	if len(digits) == 0 {
+		b.Fatalf("no time in %q", out)
+	}
+	ns, err := strconv.ParseInt(string(digits[len(digits)-1]), 10, 64)
+	if err != nil {
+		b.Fatalf("no time in %q", out)
+	}
+	return time.Unix(0, ns)
+}
+
+func median[T cmp.Ordered](values []T) T {
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -1,0 +1,371 @@
+package systemtest
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+)
+
+var allFaults = flag.Bool("faults", false, "run the whole matrix of faults, not only a row per step")
+
+// victim is the set of processes and files that a fault hits.
+type victim struct {
+	name  string
+	agent bool
+	kills func(kind string) bool // whether the fault kills processes of this kind, besides the agent; kinds as in nodeProcesses
+
+	sockets bool // the directory for sockets is removed
+	// next is the kind of processes that is killed afterwards, as soon as one exists that
+	// was not killed before. Empty means none.
+	next string
+
+	restart bool // the next agent is killed, too, while it starts
+	full    bool // the disk is full when the next agent starts, and has room again after that agent's death
+
+	everywhere bool // the matrix has rows for both drivers in all surroundings
+}
+
+// outage reports whether the driver is unavailable for some time after the deaths.
+func (v victim) outage() bool { return v.next != "" }
+
+func ofKind(wanted string) func(string) bool { return func(kind string) bool { return kind == wanted } }
+
+func nothing(string) bool { return false }
+
+func isTask(kind string) bool { return strings.HasSuffix(kind, "/life") }
+
+var victims = []victim{
+	{name: "agent", agent: true, kills: nothing},
+	{name: "driver plugin", kills: ofKind("plugin")},
+	{name: "keeper", kills: ofKind("keeper")},
+	{name: "collector", kills: ofKind("log-collector")},
+	{name: "task", kills: isTask},
+	{name: "all", agent: true, kills: func(string) bool { return true }},
+	{name: "hook plugin", kills: ofKind("dying-hook")},
+	{name: "socket directory", kills: nothing, sockets: true, everywhere: true},
+	{name: "agent and socket directory", agent: true, kills: nothing, sockets: true, everywhere: true},
+	{name: "plugin twice", kills: ofKind("plugin"), next: "plugin", everywhere: true},
+	{name: "keeper and plugin within a second", kills: ofKind("keeper"), next: "plugin", everywhere: true},
+	{name: "agent during start", agent: true, kills: nothing, restart: true, everywhere: true},
+	{name: "disk full at start", agent: true, kills: nothing, full: true, everywhere: true},
+}
+
+// fault is one row of the matrix.
+type fault struct {
+	step   failpoint.Step
+	phase  failpoint.Phase
+	victim victim
+
+	external bool // the driver is external, made with the SDK; otherwise builtin
+	in       surroundings
+}
+
+func (f fault) String() string {
+	name := fmt.Sprintf("%v %v: %s", f.step, f.phase, f.victim.name)
+	if f.victim.everywhere {
+		name += ", " + f.place()
+	}
+	return name
+}
+
+// place returns the driver and the surroundings of the fault.
+func (f fault) place() string { return f.driver() + ", " + f.in.name }
+
+func (f fault) driver() string {
+	if f.external {
+		return "shell"
+	}
+	return "raw_exec"
+}
+
+// role returns the kind of a process as victims use it: "plugin" is the plugin of the
+// driver.
+func (f fault) role(kind string) string {
+	switch {
+	case f.external && kind == "shell-driver":
+		return "plugin"
+	case f.external && kind == "plugin":
+		return "the plugin of the other driver"
+	}
+	return kind
+}
+
+// killsTasks reports whether the fault can kill tasks.
+func (f fault) killsTasks() bool { return f.victim.name == "task" || f.victim.name == "all" }
+
+// anywhere reports whether the fault can come at any time of the start: the failpoint
+// blocks the goroutine that has accepted the job, while the allocation continues.
+func (f fault) anywhere() bool { return f.step == failpoint.JobAccepted }
+
+// unknownMoments returns the number of agents that are killed at a time of their start that
+// the row does not name.
+func (f fault) unknownMoments() int {
+	if f.victim.restart || f.victim.full {
+		return 1
+	}
+	return 0
+}
+
+// possible reports whether the victim exists at the failpoint.
+func (f fault) possible() bool {
+	if f.victim.name != "task" {
+		return true
+	}
+	switch f.step {
+	case failpoint.HandleStored, failpoint.Poststart, failpoint.Running, failpoint.PreKill, failpoint.UpdateInPlace:
+		return true
+	case failpoint.StartTask:
+		return f.phase == failpoint.After
+	case failpoint.StopTask, failpoint.UpdateStop:
+		return f.phase == failpoint.Before
+	}
+	return false
+}
+
+// matrix returns all faults: each victim at each phase of each step, and in each place.
+func matrix() (faults []fault) {
+	for _, step := range failpoint.Steps() {
+		for _, phase := range failpoint.Phases {
+			for _, v := range victims {
+				f := fault{step: step, phase: phase, victim: v}
+				if !f.possible() {
+					continue
+				}
+				if !v.everywhere {
+					faults = append(faults, f)
+					continue
+				}
+				for _, f.in = range allSurroundings {
+					for _, f.external = range []bool{false, true} {
+						faults = append(faults, f)
+					}
+				}
+			}
+		}
+	}
+	return faults
+}
+
+// sample returns a part of the matrix: the failpoints between an action of a driver and its
+// record, with each victim, and each step once, with the victims, the phases and the places
+// in turn.
+func sample(faults []fault) (chosen []fault) {
+	turns := map[string]int{}
+	choose := func(from []fault) {
+		count := func(f fault) []string {
+			return []string{f.victim.name + f.phase.String(), f.victim.name + f.place(), f.place()}
+		}
+		weight := func(f fault) (all []int) {
+			for _, turn := range count(f) {
+				all = append(all, turns[turn])
+			}
+			return all
+		}
+		next := slices.MinFunc(from, func(f, g fault) int { return slices.Compare(weight(f), weight(g)) })
+		for _, turn := range count(next) {
+			turns[turn]++
+		}
+		chosen = append(chosen, next)
+	}
+	for _, step := range failpoint.Steps() {
+		var others []fault
+		byVictim := map[string][]fault{}
+		for _, f := range faults {
+			switch {
+			case f.step != step:
+			case step == failpoint.StartTask && f.phase == failpoint.After, step == failpoint.ExitObserved && f.phase == failpoint.Before:
+				byVictim[f.victim.name] = append(byVictim[f.victim.name], f)
+			default:
+				others = append(others, f)
+			}
+		}
+		for _, v := range slices.Sorted(maps.Keys(byVictim)) {
+			choose(byVictim[v])
+		}
+		choose(others)
+	}
+	return chosen
+}
+
+// TestFaults kills one process of a node, or all, at a failpoint in the life of a job, and
+// asserts the invariants that hold for every failpoint. The life: the job is registered,
+// runs, has a session in it, fails once, is updated in place and then by a replacement, and
+// is purged. TestStoppedStartLeavesTasks ends the program itself at each millisecond of its
+// start, by each signal.
+//
+//	go test -run TestFaults ./cmd/nomad-lite/systemtest            some rows, of each step one
+//	go test -run TestFaults ./cmd/nomad-lite/systemtest -faults    all rows
+func TestFaults(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to have task directories like an agent's")
+	}
+	faults := matrix()
+	if !*allFaults {
+		faults = sample(faults)
+	}
+	for _, f := range faults {
+		t.Run(f.String(), func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, f)
+			n.live()
+			select {
+			case <-n.struck:
+			default:
+				t.Error("the moment was not reached")
+			}
+		})
+	}
+}
+
+// TestEachFailpointIsReached checks that the failpoints of all rows exist.
+func TestEachFailpointIsReached(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to have task directories like an agent's")
+	}
+	t.Parallel()
+	n := newNode(t, fault{step: -1})
+	reached := n.live()
+	for _, step := range failpoint.Steps() {
+		if step.String() == "" {
+			t.Errorf("step %d has no name", step)
+		}
+		for _, phase := range failpoint.Phases {
+			if moment := fmt.Sprint(step, " ", phase); !slices.Contains(reached, moment) {
+				t.Errorf("%s: not reached", moment)
+			}
+		}
+	}
+}
+
+// These are the pipes over which an agent reports that it has reached the failpoint, and
+// receives the permission to continue.
+const (
+	tellFD = 3
+	goOnFD = 4
+)
+
+// faultyAgent is a mortalAgent that blocks at a failpoint after a command.
+func faultyAgent() {
+	syscall.CloseOnExec(tellFD)
+	syscall.CloseOnExec(goOnFD)
+	tell, goOn := os.NewFile(tellFD, "tell"), os.NewFile(goOnFD, "go on")
+	var mu sync.Mutex
+	armed, reached := "", map[string]bool{}
+	failpoint.Reached = func(s failpoint.Step, p failpoint.Phase) {
+		moment := fmt.Sprint(s, " ", p)
+		mu.Lock()
+		reached[moment] = true
+		here := moment == armed
+		if here {
+			armed = ""
+		}
+		mu.Unlock()
+		if here {
+			_, err := tell.WriteString("!")
+			if err == nil {
+				_, err = io.ReadFull(goOn, make([]byte, 1))
+			}
+			if err != nil {
+				panic(err)
+			}
+		}
+	}
+	moreVerbs["arm"] = func(_ context.Context, _ *agent.Agent, moment string) any {
+		mu.Lock()
+		defer mu.Unlock()
+		armed = moment
+		return "ok"
+	}
+	moreVerbs["reached"] = func(context.Context, *agent.Agent, string) any {
+		mu.Lock()
+		defer mu.Unlock()
+		return maps.Clone(reached) // a copy, because steps are reached while it is encoded
+	}
+	mortalAgent()
+}
+
+// moreVerbs are further commands of a mortalAgent.
+var moreVerbs = map[string]func(ctx context.Context, a *agent.Agent, arg string) any{
+	"look": func(_ context.Context, a *agent.Agent, _ string) any {
+		s := a.Store().Snapshot()
+		seen := sight{Local: s.LocalAllocations()}
+		for _, alloc := range s.Allocations(nil, "") {
+			seen.Allocs = append(seen.Allocs, &api.Allocation{
+				ID: alloc.ID, JobID: alloc.JobID, DesiredStatus: alloc.DesiredStatus, ClientStatus: alloc.ClientStatus,
+				ClientDescription: alloc.ClientDescription, TaskStates: alloc.TaskStates, Job: &api.Job{Version: alloc.Job.Version},
+			})
+		}
+		return seen
+	},
+	"exec": func(ctx context.Context, a *agent.Agent, id string) any {
+		runner := a.Alloc(id)
+		if runner == nil {
+			return "the agent has just begun"
+		}
+		out := &bytes.Buffer{}
+		_, err := runner.ExecStreaming(ctx, "life", driver.Exec{Command: []string{"/bin/echo", "hello"}, Stdout: out})
+		return fmt.Sprint(out, err)
+	},
+	"heap": func(context.Context, *agent.Agent, string) any {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	},
+	"register": func(ctx context.Context, a *agent.Agent, path string) any {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err.Error()
+		}
+		file, _ := jobspec.Parse(jobspec.Source{Name: path, Text: text})
+		_, err = a.Scheduler().Register(ctx, file.Job, scheduler.RegisterOptions{})
+		return fmt.Sprint(err)
+	},
+	"purge": func(ctx context.Context, a *agent.Agent, job string) any {
+		_, err := a.Scheduler().Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: job}, scheduler.DeregisterOptions{Purge: true})
+		return fmt.Sprint(err)
+	},
+}
+
+// sight is an agent's report about its allocations.
+type sight struct {
+	Allocs []*api.Allocation
+	Local  []string // allocations with records of their tasks
+}
+
+func (s sight) of(job string, wanted func(*api.Allocation) bool) (found *api.Allocation) {
+	for _, a := range s.Allocs {
+		if a.JobID == job && wanted(a) {
+			found = a
+		}
+	}
+	return found
+}
+
+func running(a *api.Allocation) bool {
+	for _, s := range a.TaskStates {
+		if s.State != model.TaskRunning {
+			return false
+		}
+	}
+	return a.DesiredStatus == api.AllocDesiredStatusRun && a.ClientStatus == api.AllocClientStatusRunning
+}

@@ -1,0 +1,334 @@
+package systemtest
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+)
+
+// These are the parts of half-sent requests that a client without a token sends.
+const (
+	halfCount  = 1000
+	halfLength = 128 << 10 // bytes sent of a body or a message of 1 MiB
+)
+
+var halfRequests = map[string]string{
+	"half of a header":        "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Half: " + strings.Repeat("x", 15<<10),
+	"half of many headers":    "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n" + manyHeaders(),
+	"half of a GET's body":    "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfLength),
+	"half of a POST's body":   "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfLength),
+	"an open path and a body": "GET /v1/agent/health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfLength),
+	"half of a message":       halfMessage(),
+	halfTLS:                   "\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + strings.Repeat("x", 15<<10),
+}
+
+const halfTLS = "half of a TLS handshake"
+
+// manyHeaders returns as many headers as a server reads at most.
+func manyHeaders() string {
+	var b strings.Builder
+	for i := range 2500 {
+		fmt.Fprintf(&b, "%03x:\r\n", i)
+	}
+	return b.String()
+}
+
+// halfMessage starts a session whose token is in the first message.
+func halfMessage() string {
+	frame := binary.BigEndian.AppendUint64([]byte{0x81, 0x80 | 127}, 1<<20)
+	return "GET /v1/client/allocation/x/exec?ws_handshake=true HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
+		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n" +
+		string(frame) + "mask" + strings.Repeat("x", halfLength)
+}
+
+// halfSender KIND ADDRESS SOURCES COUNT keeps COUNT half-sent requests open until it is
+// killed, from SOURCES addresses of this machine. It prints a word after it has sent the
+// first request of each.
+func halfSender() {
+	kind, address := os.Args[1], os.Args[2]
+	sources, _ := strconv.Atoi(os.Args[3])
+	count, _ := strconv.Atoi(os.Args[4])
+	var sent sync.WaitGroup
+	for i := range count {
+		from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}
+		if sources > 1 {
+			from.IP = net.IPv4(127, 0, 1, byte(1+i%sources))
+		}
+		sent.Add(1)
+		go func() {
+			first := sync.OnceFunc(sent.Done)
+			for {
+				sendHalf(from, address, halfRequests[kind], first)
+				first()
+				time.Sleep(100 * time.Millisecond)
+			}
+		}()
+	}
+	sent.Wait()
+	fmt.Println("sent")
+	select {}
+}
+
+// sendHalf sends a half request, and returns when the server has closed the connection.
+func sendHalf(from net.Addr, address, text string, sent func()) {
+	conn, err := (&net.Dialer{LocalAddr: from}).Dial("tcp", address)
+	if err != nil {
+		return // the server has no free connection now
+	}
+	defer conn.Close()
+	_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
+	_, _ = io.WriteString(conn, text) // a server that does not read the text accepts only a part
+	sent()
+	_, _ = io.Copy(io.Discard, conn)
+}
+
+// attack starts half-sent requests as a user without any rights. The returned function
+// stops them.
+func attack(t testing.TB, kind, address string, sources int) (end func()) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", kind, address, strconv.Itoa(sources), strconv.Itoa(halfCount))
+	cmd.Args[0] = "half-sender"
+	cmd.Dir = "/"
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}
+	}
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	end = sync.OnceFunc(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	t.Cleanup(end)
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "sent\n" {
+		t.Fatalf("the attack has not begun: %q, %v", line, err)
+	}
+	return end
+}
+
+// guarded is an agent that requires its token.
+type guarded struct {
+	pid     int
+	socket  string
+	address string
+	secure  bool
+}
+
+func guard(t *testing.T, secure bool) *guarded {
+	t.Helper()
+	dir := t.TempDir()
+	config, text := filepath.Join(dir, "agent.hcl"), "ports {\n http = 0\n}\n"
+	if secure {
+		certificates := exec.Command("mint", "ca", "server")
+		certificates.Dir = dir
+		if out, err := certificates.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		text += fmt.Sprintf("tls {\n http = true\n cert_file = %q\n key_file = %q\n}\n", dir+"/server.pem", dir+"/server.key")
+	}
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	data := filepath.Join(dir, "data")
+	cmd := exec.Command("nomad-lite", "agent", "-config", config, "-data-dir", data)
+	cmd.Stderr = log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGINT) // the agent can have exited
+		if err := cmd.Wait(); err != nil {
+			t.Error("the agent: ", err)
+		}
+		for _, p := range nodeProcesses(data) {
+			_ = p.Signal(syscall.SIGKILL) // keeper and collector stay for the next agent
+		}
+		expectNobody(t, data)
+	})
+	ready := regexp.MustCompile(`agent is ready: https?://([^,]+)`)
+	for deadline := time.Now().Add(allowance); ; time.Sleep(5 * time.Millisecond) {
+		text, _ := os.ReadFile(log.Name())
+		if found := ready.FindSubmatch(text); found != nil {
+			return &guarded{cmd.Process.Pid, filepath.Join(data, agentsocket.FileName), string(found[1]), secure}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the agent is not ready:\n%s", text)
+		}
+	}
+}
+
+// health requests the health of the agent over a new connection, and returns the time that
+// this took. from is an address of this machine; if from is nil, the request goes over the
+// unix socket.
+func health(ctx context.Context, socket, address string, from net.IP, secure bool) (time.Duration, error) {
+	began := time.Now()
+	transport := insecureTransport()
+	defer transport.CloseIdleConnections()
+	transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		if from == nil {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		}
+		return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: from}}).DialContext(ctx, "tcp", address)
+	}
+	scheme := "http"
+	if secure && from != nil {
+		scheme = "https"
+	}
+	r, err := http.NewRequestWithContext(ctx, "GET", scheme+"://"+address+"/v1/agent/health", nil)
+	if err != nil {
+		return 0, err
+	}
+	answer, err := (&http.Client{Transport: transport}).Do(r)
+	if err != nil {
+		return 0, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("status %d", answer.StatusCode)
+	}
+	return time.Since(began), nil
+}
+
+func insecureTransport() *http.Transport {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	if err := api.ConfigureTLS(&http.Client{Transport: t}, &api.TLSConfig{Insecure: true}); err != nil {
+		panic(err)
+	}
+	return t
+}
+
+var secondAddress = net.IPv4(127, 0, 0, 2)
+
+// resident returns a line of the memory of a process, in bytes.
+func resident(t testing.TB, pid int, line string) int {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(line + `:\s*(\d+) kB`).FindSubmatch(text)
+	if found == nil {
+		t.Fatalf("no %s in %s", line, text)
+	}
+	kib, _ := strconv.Atoi(string(found[1]))
+	return kib << 10
+}
+
+// 1,000 half-sent requests of a client without a token do not fill the memory of the agent,
+// and do not block other clients, whether they come from one address or from ten.
+func TestHalfSentRequests(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("sends thousands of requests")
+	}
+	if raceDetector {
+		t.Skip("measures memory, of which the race detector takes most")
+	}
+	const most = 64 << 20
+	agents := map[bool]*guarded{}
+	for _, kind := range slices.Sorted(maps.Keys(halfRequests)) {
+		secure := kind == halfTLS
+		if agents[secure] == nil {
+			agents[secure] = guard(t, secure)
+		}
+		g := agents[secure]
+		for _, sources := range []int{1, 10} {
+			if sources == 1 && kind != "half of a header" {
+				continue // this attack is weaker: the agent serves only 100 connections of an address
+			}
+			t.Run(fmt.Sprintf("%s from %d addresses", kind, sources), func(t *testing.T) {
+				before := resident(t, g.pid, "VmRSS")
+				// This resets the peak of the memory.
+				if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", g.pid), []byte("5"), 0); err != nil {
+					t.Fatal(err)
+				}
+				end := attack(t, kind, g.address, sources)
+				defer end()
+				for range 2 {
+					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+					for _, from := range []net.IP{nil, secondAddress} {
+						if _, err := health(ctx, g.socket, g.address, from, g.secure); err != nil {
+							t.Errorf("the agent does not answer (from %v): %v", from, err)
+						}
+					}
+					cancel()
+					time.Sleep(500 * time.Millisecond)
+				}
+				grown := resident(t, g.pid, "VmHWM") - before
+				t.Logf("before %d MB, grown by %.1f MB", before>>20, float64(grown)/(1<<20))
+				if info, _ := debug.ReadBuildInfo(); grown > most && !slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "-race" && s.Value == "true" }) {
+					t.Errorf("the agent has grown by %d bytes, want at most %d", grown, most)
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkHealthUnderAttack measures a request over a new connection while another user
+// has 1,000 half-sent requests open.
+func BenchmarkHealthUnderAttack(b *testing.B) {
+	a := startAgent(b, b.TempDir())
+	defer a.end(b, syscall.SIGINT)
+	self, err := a.client.Agent().Self()
+	if err != nil {
+		b.Fatal(err)
+	}
+	advertised, _ := self.Config["AdvertiseAddrs"].(map[string]any)
+	address, _ := advertised["HTTP"].(string)
+	ask := func(from net.IP) float64 {
+		took, err := health(b.Context(), filepath.Join(a.dir, agentsocket.FileName), address, from, false)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return milliseconds(took)
+	}
+	worst := func(from net.IP) (most float64) {
+		for range 50 {
+			most = max(most, ask(from))
+		}
+		return most
+	}
+	for b.Loop() {
+		for kind := range halfRequests {
+			if kind == halfTLS {
+				continue
+			}
+			socket, second := worst(nil), worst(secondAddress)
+			end := attack(b, kind, address, 10)
+			measured(b, "health, socket", worst(nil), socket)
+			measured(b, "health, second address", worst(secondAddress), second)
+			end()
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package systemtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// doomedAgent is an agent that is killed when it is about to start a task.
+func doomedAgent() {
+	failpoint.Reached = func(s failpoint.Step, p failpoint.Phase) {
+		if s == failpoint.StartTask && p == failpoint.Before {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+	}
+	nomadLite()
+}
+
+// dyingHook is a plugin that writes each hook point into a ledger, and dies at some. Its
+// arguments are its name, and any word to take part in every allocation.
+func dyingHook() { sdk.Serve(dying{}) }
+
+type dying struct{}
+
+func (dying) Info() sdk.Info {
+	name := "dying"
+	if len(os.Args) > 1 {
+		name = os.Args[1]
+	}
+	ledger, every := sdk.Attr("ledger", "string", true), len(os.Args) > 2
+	if every { // jobs attach no configuration to this hook
+		ledger = sdk.Default(sdk.Attr("ledger", "string", false), sdk.Literal(`"ledger.JOB"`))
+	}
+	return sdk.Info{
+		Name: name, Version: "1.0.0", AllAllocs: every,
+		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
+			"ledger": ledger,
+			"name":   sdk.Attr("name", "string", false),      // prefix of each line
+			"die":    sdk.Attr("die", "list(string)", false), // hook points at which the hook dies
+			"often":  sdk.Default(sdk.Attr("often", "number", false), sdk.Literal("1")),
+			"refuse": sdk.Attr("refuse", "list(string)", false),
+			"until":  sdk.Attr("until", "string", false), // the hook returns an error until this file exists
+			"done":   sdk.Attr("done", "bool", false),
+			"lie":    sdk.Attr("lie", "bool", false), // the answer is too large
+		}),
+	}
+}
+
+type dyingOrders struct {
+	Ledger string   `codec:"ledger"`
+	Name   string   `codec:"name"`
+	Die    []string `codec:"die"`
+	Often  int      `codec:"often"`
+	Refuse []string `codec:"refuse"`
+	Until  string   `codec:"until"`
+	Done   bool     `codec:"done"`
+	Lie    bool     `codec:"lie"`
+}
+
+// obey executes the orders of the attachment for a hook point.
+func (dying) obey(g sdk.RequestMeta, alloc sdk.Alloc, point, text string) (o dyingOrders, err error) {
+	if err := g.Config(&o); err != nil {
+		return o, err
+	}
+	o.Ledger = strings.ReplaceAll(o.Ledger, "JOB", alloc.JobID)
+	before, _ := os.ReadFile(o.Ledger)
+	line := point + text
+	dies := slices.Contains(o.Die, point) && strings.Count(string(before), point+" dies\n") < o.Often
+	_, missing := os.Stat(o.Until)
+	refuses := slices.Contains(o.Refuse, point) && missing != nil
+	switch {
+	case dies:
+		line = point + " dies"
+	case refuses:
+		line = point + " refused"
+	}
+	f, err := os.OpenFile(o.Ledger, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return o, err
+	}
+	fmt.Fprintln(f, o.Name+line)
+	f.Close()
+	switch {
+	case dies:
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		time.Sleep(time.Minute) // the answer must not overtake the signal
+	case refuses:
+		return o, fmt.Errorf("no %s here", point)
+	}
+	return o, nil
+}
+
+// hangingHook is a plugin that never answers. It takes part in two hook points only, so
+// that its timeout can be short.
+func hangingHook() { sdk.Serve(hanging{}) }
+
+type hanging struct{}
+
+func (hanging) Info() sdk.Info { return sdk.Info{Name: "hanging", Version: "1.0.0"} }
+
+func (hanging) Poststart(context.Context, sdk.TaskPoststartRequest) (sdk.TaskPoststartResponse, error) {
+	return sdk.TaskPoststartResponse{}, hang()
+}
+
+func (hanging) Exited(context.Context, sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error) {
+	return sdk.TaskExitedResponse{}, hang()
+}
+
+func hang() error {
+	<-make(chan struct{}) // ignores the context
+	return nil
+}
+
+func (d dying) Prerun(_ context.Context, req sdk.AllocPrerunRequest) (sdk.AllocPrerunResponse, error) {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "prerun", " "+req.Env["NOMAD_JOB_NAME"])
+	return sdk.AllocPrerunResponse{}, err
+}
+
+func (d dying) UpdateAlloc(_ context.Context, req sdk.AllocUpdateRequest) (sdk.AllocUpdateResponse, error) {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "update_alloc", "")
+	return sdk.AllocUpdateResponse{}, err
+}
+
+func (d dying) PreTaskRestart(_ context.Context, req sdk.AllocPreTaskRestartRequest) (sdk.AllocPreTaskRestartResponse, error) {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "pre_task_restart", "")
+	return sdk.AllocPreTaskRestartResponse{}, err
+}
+
+func (d dying) PreKill(_ context.Context, req sdk.AllocPreKillRequest) (sdk.AllocPreKillResponse, error) {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "pre_kill", "")
+	return sdk.AllocPreKillResponse{}, err
+}
+
+func (d dying) Postrun(_ context.Context, req sdk.AllocPostrunRequest) (sdk.AllocPostrunResponse, error) {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "postrun", "")
+	return sdk.AllocPostrunResponse{}, err
+}
+
+func (d dying) Destroy(_ context.Context, req sdk.AllocDestroyRequest) (sdk.AllocDestroyResponse, error) {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "destroy", "")
+	return sdk.AllocDestroyResponse{}, err
+}
+
+func (d dying) ShutdownAlloc(_ context.Context, req sdk.AllocShutdownRequest) (sdk.AllocShutdownResponse, error) {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "shutdown_alloc", "")
+	return sdk.AllocShutdownResponse{}, err
+}
+
+func (d dying) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
+	visits := req.PreviousState["visits"] + "x"
+	answer := sdk.TaskPrestartResponse{State: map[string]string{"visits": visits}, Env: map[string]string{"VISITS": visits}}
+	o, err := d.obey(req.RequestMeta, req.Alloc, "prestart", " "+visits)
+	answer.Done = o.Done
+	if o.Lie {
+		answer.Env["LIE"] = strings.Repeat("x", 2<<20)
+	}
+	return answer, err
+}
+
+func (d dying) Poststart(_ context.Context, req sdk.TaskPoststartRequest) (sdk.TaskPoststartResponse, error) {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "poststart", " "+req.Env["VISITS"])
+	return sdk.TaskPoststartResponse{}, err
+}
+
+func (d dying) Update(_ context.Context, req sdk.TaskUpdateRequest) (sdk.TaskUpdateResponse, error) {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "update", "")
+	return sdk.TaskUpdateResponse{}, err
+}
+
+func (d dying) PreKilling(_ context.Context, req sdk.TaskPreKillingRequest) (sdk.TaskPreKillingResponse, error) {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "pre_killing", "")
+	return sdk.TaskPreKillingResponse{}, err
+}
+
+func (d dying) Exited(_ context.Context, req sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error) {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "exited", fmt.Sprintf(" code=%d restarts=%v", req.Exit.ExitCode, req.WillRestart))
+	return sdk.TaskExitedResponse{}, err
+}
+
+func (d dying) Stop(_ context.Context, req sdk.TaskStopRequest) (sdk.TaskStopResponse, error) {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "stop", " "+req.PreviousState["visits"])
+	return sdk.TaskStopResponse{}, err
+}
+
+func (d dying) Shutdown(_ context.Context, req sdk.TaskShutdownRequest) (sdk.TaskShutdownResponse, error) {
+	_, err := d.obey(req.RequestMeta, req.Alloc, "shutdown", "")
+	return sdk.TaskShutdownResponse{}, err
+}

@@ -1,0 +1,134 @@
+package systemtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// askingHook is a plugin that makes all calls to its host, and writes down the answers.
+func askingHook() { sdk.Serve(&asking{}) }
+
+type asking struct {
+	host    sdk.Host
+	streams atomic.Int32 // streams of samples
+}
+
+func (*asking) Info() sdk.Info {
+	return sdk.Info{Name: "asking", Version: "1.0.0", ReportsHealth: true}
+}
+
+func (a *asking) SetHost(host sdk.Host, _ sdk.Node) { a.host = host }
+
+func note(format string, values ...any) { noteIn("answers", format, values...) }
+
+func noteIn(file, format string, values ...any) {
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		panic(err)
+	}
+	defer f.Close()
+	fmt.Fprintf(f, format+"\n", values...)
+}
+
+// follow watches a variable until the task has exited, and then writes down how the watch
+// ended. The variable's value decides about the health.
+func (a *asking) follow(s sdk.Scope) {
+	ctx := context.Background()
+	for after := uint64(0); ; {
+		items, index, err := a.host.Variable(ctx, s, "word", after)
+		if err != nil {
+			note("variable: denied=%v", errors.Is(err, sdk.ErrDenied))
+			return
+		}
+		note("variable: %q", items["is"])
+		if word := items["is"]; word != "" {
+			if err := a.host.SetHealth(ctx, s, word != "bad", "the word is "+word); err != nil {
+				note("health: %v", err)
+			}
+		}
+		after = index
+	}
+}
+
+// sample notes each sample of a stream until the process of the task has exited.
+func (a *asking) sample(s sdk.Scope) {
+	stream := a.streams.Add(1)
+	samples, err := a.host.Stats(context.Background(), s, 100*time.Millisecond)
+	if err != nil {
+		note("stats: %v", err)
+		return
+	}
+	for range samples {
+		noteIn("samples", "sample of stream %d", stream)
+	}
+	noteIn("samples", "end of stream %d", stream)
+}
+
+func (a *asking) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) (sdk.TaskPoststartResponse, error) {
+	s := req.Scope()
+	if result, err := a.host.Exec(ctx, s, []string{"sh", "-c", "echo here; exit 7"}, time.Minute); err != nil {
+		note("exec: %v", err)
+	} else {
+		note("exec: %q %d", result.Stdout, result.Exit.ExitCode)
+	}
+	if text, err := a.host.Interpolate(ctx, s, "${NOMAD_TASK_NAME} ${NOMAD_META_word} ${attr.kernel.name}"); err != nil {
+		note("interpolate: %v", err)
+	} else {
+		note("interpolate: %s", text)
+	}
+	if state, err := a.host.State(ctx, s); err != nil {
+		note("state: %v", err)
+	} else {
+		note("state: %s, wanted: %s, main: %s", state.ClientStatus, state.DesiredStatus, state.Tasks["main"].State)
+	}
+	sampling, cancel := context.WithCancel(ctx)
+	if samples, err := a.host.Stats(sampling, s, 100*time.Millisecond); err != nil {
+		note("stats: %v", err)
+	} else {
+		note("stats: memory %v", (<-samples).MemoryRSS > 0)
+	}
+	cancel()
+	note("event: %v", a.host.EmitEvent(ctx, s, sdk.Event{Message: "the hook was here"}))
+	note("forged: %v", a.host.EmitEvent(ctx, s, sdk.Event{Type: "Killed"}) != nil)
+	other := s
+	other.Task = "other"
+	_, err := a.host.Exec(ctx, other, []string{"true"}, time.Second)
+	note("other: denied=%v", errors.Is(err, sdk.ErrDenied))
+	forged := s
+	forged.Token = strings.ToUpper(s.Token)
+	_, err = a.host.State(ctx, forged)
+	note("capability: denied=%v", errors.Is(err, sdk.ErrDenied))
+	if list, _, err := a.host.Services(ctx, s, "web", 0); err != nil || len(list) > 1 {
+		note("services: %v %v", list, err)
+	}
+	go a.follow(s)
+	go a.sample(s)
+	return sdk.TaskPoststartResponse{}, nil
+}
+
+// PreKill has the scope of an allocation, in which a call must name its task.
+func (a *asking) PreKill(ctx context.Context, req sdk.AllocPreKillRequest) (sdk.AllocPreKillResponse, error) {
+	for _, task := range []string{"", "main", "nobody"} {
+		s := req.Scope()
+		s.Task = task
+		result, err := a.host.Exec(ctx, s, []string{"sh", "-c", "echo $NOMAD_TASK_NAME"}, time.Minute)
+		if err != nil {
+			note("exec in task %q of an allocation: no task=%v", task, errors.Is(err, sdk.ErrNoTask))
+			continue
+		}
+		note("exec in task %q of an allocation: %q", task, result.Stdout)
+	}
+	return sdk.AllocPreKillResponse{}, nil
+}
+
+func (a *asking) Exited(ctx context.Context, req sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error) {
+	note("exited: restart=%v", req.WillRestart)
+	return sdk.TaskExitedResponse{}, nil
+}

@@ -1,0 +1,160 @@
+package systemtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/go-plugin"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
+)
+
+// strangeHook NAME MODE is a hook plugin that violates the expectations of a host.
+func strangeHook() {
+	s := &strange{
+		name: os.Args[1], mode: os.Args[2],
+		info: base.Info{Type: base.TypeHook, Name: os.Args[1], Version: "1.0.0", APIVersions: []string{hook.APIVersion}},
+	}
+	// Each launch appends a mark.
+	marks, _ := os.ReadFile(s.name + ".launches")
+	s.launches = 1 + bytes.Count(marks, []byte("x"))
+	if err := os.WriteFile(s.name+".launches", bytes.Repeat([]byte("x"), s.launches), 0o644); err != nil {
+		panic(err)
+	}
+	handshake := base.Handshake
+	switch s.mode {
+	case "handshake":
+		handshake.ProtocolVersion = 9
+	case "cookie":
+		handshake.MagicCookieValue = "another"
+	case "name", "twin":
+		s.info.Name = "somebody"
+	case "no-name":
+		s.info.Name = "../../etc/passwd"
+	case "version":
+		s.info.Version = "one"
+	case "api":
+		s.info.APIVersions = []string{"v9"}
+	case "no-api":
+		s.info.APIVersions = nil
+	case "device":
+		s.info.Type, s.info.APIVersions = base.TypeDevice, []string{"v0.1.0"}
+	case "driver":
+		s.info.Type, s.info.APIVersions = base.TypeDriver, []string{"v0.1.0"}
+	case "renamed":
+		if s.launches > 1 {
+			s.info.Name = "somebody-else"
+		}
+	}
+	plugin.Serve(&plugin.ServeConfig{
+		HandshakeConfig: handshake,
+		Plugins: plugin.PluginSet{
+			base.PluginName: &base.GRPCPlugin{Impl: s},
+			hook.PluginName: &hook.GRPCPlugin{Impl: s, Hook: s},
+		},
+		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
+			s.server = grpc.NewServer(append(options, grpc.UnaryInterceptor(s.intercept))...)
+			return s.server
+		},
+		Logger: hclog.NewNullLogger(),
+	})
+	if s.mode == "deaf" && s.launches == 1 {
+		<-make(chan struct{}) // blocks until it is killed
+	}
+}
+
+// intercept replaces answers by answers of another version of the protocol.
+func (s *strange) intercept(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	method := path.Base(call.FullMethod)
+	if s.mode == "older" && slices.Contains([]string{"Configure", "Prestart", "Exited"}, method) {
+		return nil, status.Error(codes.Unimplemented, "unknown method "+method)
+	}
+	answer, err := handler(ctx, request)
+	if m, ok := answer.(proto.Message); ok && s.mode == "newer" {
+		m.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 4242, protowire.BytesType), "news"))
+	}
+	return answer, err
+}
+
+type strange struct {
+	hookplugin.Remote // all hook points, of which only the methods below are called
+	name, mode        string
+	launches          int
+	info              base.Info
+	server            *grpc.Server
+}
+
+func (s *strange) PluginInfo(context.Context) (*base.Info, error) { return &s.info, nil }
+
+func (s *strange) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
+
+func (s *strange) SetConfig(context.Context, *base.Config) error { return nil }
+
+func (s *strange) Configure(context.Context, hook.Config) error { return nil }
+
+func (s *strange) Describe(context.Context) (*hook.Description, error) {
+	d := &hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Prerun}, {Point: hook.Poststart}}}
+	switch s.mode {
+	case "newer":
+		d.Subscriptions = append(d.Subscriptions, hook.Subscription{Point: 99}, hook.Subscription{Point: hook.Stop})
+	case "older":
+		d.Subscriptions = append(d.Subscriptions, hook.Subscription{Point: hook.Stop})
+	case "exits":
+		os.Exit(3)
+	case "hangs":
+		<-make(chan struct{})
+	case "no-points":
+		d.Subscriptions = nil
+	case "future":
+		d.Subscriptions = []hook.Subscription{{Point: 99}}
+	case "large":
+		d.Schema = hclspec.Object(map[string]*hclspec.Spec{strings.Repeat("x", 5<<20): hclspec.Attr("x", "string", false)})
+	case "changes":
+		if s.launches > 1 { // later launches no longer take part in Prerun, and require a larger schema
+			d.Subscriptions = slices.Delete(d.Subscriptions, 0, 1)
+			d.Schema = hclspec.Object(map[string]*hclspec.Spec{"key": hclspec.Attr("key", "string", true)})
+		}
+	}
+	return d, nil
+}
+
+func (s *strange) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	if s.mode == "deaf" && s.launches == 1 {
+		go s.server.Stop() // the process continues without its server
+		<-make(chan struct{})
+	}
+	return hook.AllocPrerunResponse{}, s.mark("prerun")
+}
+
+func (s *strange) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	return hook.TaskPoststartResponse{}, s.mark("poststart")
+}
+
+func (s *strange) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, s.mark("stop")
+}
+
+// mark notes a call at a hook point.
+func (s *strange) mark(point string) error {
+	f, err := os.OpenFile(s.name+".points", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err == nil {
+		_, err = fmt.Fprintln(f, point)
+		err = errors.Join(err, f.Close())
+	}
+	return err
+}

@@ -1,0 +1,462 @@
+package systemtest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/go-plugin"
+	"github.com/hashicorp/nomad/api"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+// hostileHook is a plugin that misbehaves at the hook point that its attachment names. Its
+// argument is its name.
+func hostileHook() {
+	h := &hostile{name: os.Args[1]}
+	plugin.Serve(&plugin.ServeConfig{
+		HandshakeConfig: base.Handshake,
+		Plugins: plugin.PluginSet{
+			base.PluginName: &base.GRPCPlugin{Impl: h},
+			hook.PluginName: &hook.GRPCPlugin{Impl: h, Hook: h},
+		},
+		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
+			return grpc.NewServer(append(options, grpc.UnaryInterceptor(h.intercept))...)
+		},
+		Logger: hclog.NewNullLogger(),
+	})
+}
+
+// hostile takes part in all hook points. It implements only Prestart: intercept answers all
+// other calls.
+type hostile struct {
+	hookplugin.Remote
+	name string
+	host *hook.HostClient
+}
+
+// lies are answers of Prestart that are invalid for every task.
+var lies = map[string]hook.TaskPrestartResponse{
+	"env":    {Env: map[string]string{"GOOD": "yes", "BAD": "a\x00b"}},
+	"mount":  {Mounts: []driver.Mount{{TaskPath: "/local/../../../etc", HostPath: "/etc"}}},
+	"device": {Devices: []driver.Device{{TaskPath: "dev", HostPath: "/dev/null", Permissions: "everything"}}},
+	"state":  {State: map[string]string{"x": strings.Repeat("x", 2<<20)}, Done: true},
+	"crowd":  {Mounts: make([]driver.Mount, 20_000)},
+}
+
+func (h *hostile) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	orders, err := ordersOf(req.Attachment)
+	return lies[strings.TrimPrefix(orders.Mode, "lie ")], err
+}
+
+func (h *hostile) PluginInfo(context.Context) (*base.Info, error) {
+	return &base.Info{Type: base.TypeHook, Name: h.name, Version: "1.0.0", APIVersions: []string{hook.APIVersion}}, nil
+}
+
+func (h *hostile) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
+
+func (h *hostile) SetConfig(context.Context, *base.Config) error { return nil }
+
+func (h *hostile) Describe(context.Context) (*hook.Description, error) {
+	d := &hook.Description{Schema: sdk.Object(map[string]*sdk.Spec{
+		"at":   sdk.Attr("at", "string", true),
+		"mode": sdk.Attr("mode", "string", true),
+	})}
+	for m := range hook.AllPoints() {
+		p := hook.Subscription{Point: m, Timeout: allowance}
+		if h.name == tardy(m) || h.name == tardy(m)+"-warn" {
+			p.Timeout = hostileTimeout
+		}
+		d.Subscriptions = append(d.Subscriptions, p)
+	}
+	return d, nil
+}
+
+// tardy returns the name of the hook with a short timeout that does not answer at a hook
+// point. At all other hook points, and with all other faults, the timeout of a hook is long
+// enough for a busy machine.
+func tardy(m hook.Point) string { return "tardy-" + m.String() }
+
+// hostileTimeout is the timeout of hooks that do not answer.
+const hostileTimeout = 2 * time.Second
+
+func (h *hostile) Configure(_ context.Context, c hook.Config) (err error) {
+	h.host, err = hook.DialHost(c.HostSocket)
+	return err
+}
+
+// intercept answers calls in place of the methods.
+func (h *hostile) intercept(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	asked, ok := request.(interface {
+		GetToken() string
+		GetAttachment() []byte
+	})
+	if !ok {
+		return handler(ctx, request)
+	}
+	orders, err := ordersOf(asked.GetAttachment())
+	if err != nil {
+		return nil, err
+	}
+	if rpcOf(orders.At) == filepath.Base(call.FullMethod) {
+		if strings.HasPrefix(orders.Mode, "lie ") {
+			return handler(ctx, request)
+		}
+		if answer, err := h.misbehave(ctx, orders.Mode, hook.Scope{Token: asked.GetToken()}); answer != nil || err != nil {
+			return answer, err
+		}
+	}
+	return &emptypb.Empty{}, nil // on the wire, an answer without a failure is empty
+}
+
+type hostileOrders struct{ At, Mode string }
+
+func ordersOf(attachment []byte) (o hostileOrders, err error) {
+	return o, json.Unmarshal(attachment, &o)
+}
+
+// failureAnswer returns an answer with a failure, as it is on the wire.
+func failureAnswer(message string) (any, error) {
+	text, err := proto.Marshal(wrapperspb.String(message))
+	return wrapperspb.Bytes(text), err
+}
+
+// rpcOf returns the gRPC method of a hook point.
+func rpcOf(point string) string {
+	var name strings.Builder
+	for word := range strings.SplitSeq(point, "_") {
+		name.WriteString(strings.ToUpper(word[:1]) + word[1:])
+	}
+	return name.String()
+}
+
+// misbehave returns the wrong answer of a mode, or nil if the fault comes in addition to a
+// correct answer.
+func (h *hostile) misbehave(ctx context.Context, mode string, s hook.Scope) (any, error) {
+	mode, arg, _ := strings.Cut(mode, " ")
+	switch mode {
+	case "hang":
+		<-make(chan struct{}) // ignores ctx
+	case "late":
+		<-ctx.Done()
+		time.Sleep(time.Second) // gives the host time to notice
+	case "refuse":
+		return failureAnswer("I do not like it")
+	case "code":
+		var code codes.Code
+		if err := code.UnmarshalJSON([]byte(arg)); err != nil {
+			return nil, err
+		}
+		return nil, status.Error(code, "I do not like it")
+	case "corrupt":
+		return wrapperspb.Bytes([]byte{0xff, 0xff, 0xff}), nil // invalid bytes in place of the failure
+	case "oversize":
+		return failureAnswer(strings.Repeat("x", 20<<20))
+	case "chatter":
+		return failureAnswer(strings.Repeat("x", 1<<20) + "\x00\n")
+	case "flood":
+		minded := false
+		for n, end := 0, time.Now().Add(hostileTimeout/4); time.Now().Before(end); n++ {
+			fmt.Fprintf(os.Stderr, "{\"@level\":\"info\",\"@message\":\"flood %d\"}\nnoise %d\n", n, n)
+			if _, err := h.host.State(ctx, s); err != nil {
+				return nil, fmt.Errorf("state: %w", err)
+			}
+			err := h.host.EmitEvent(ctx, s, hook.Event{Message: strings.Repeat("x", 5000)})
+			if minded = minded || err != nil; n > 1000 && !minded {
+				return nil, fmt.Errorf("nobody minds %d events", n)
+			}
+		}
+	case "steal":
+		forged := []byte(s.Token)
+		forged[len(forged)/2] ^= 1
+		for what, scope := range map[string]hook.Scope{
+			"none": {}, "a forged one": {Token: string(forged)}, "that of another task": {Token: s.Token, Task: "other"},
+		} {
+			if err := h.host.Kill(ctx, scope, "stolen"); !errors.Is(err, hook.ErrPermissionDenied) && !errors.Is(err, hook.ErrTaskNotRunning) {
+				return nil, fmt.Errorf("kill with %s: %v", what, err)
+			}
+			if _, err := h.host.State(ctx, scope); err == nil && what != "that of another task" {
+				return nil, fmt.Errorf("state with %s is told", what)
+			}
+		}
+	}
+	return nil, nil
+}
+
+// init adds the commands of the agent of these tests.
+func init() {
+	moreVerbs["end"] = func(ctx context.Context, a *agent.Agent, job string) any {
+		_, err := a.Scheduler().Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: job}, scheduler.DeregisterOptions{})
+		return fmt.Sprint(err)
+	}
+	moreVerbs["restart"] = func(ctx context.Context, a *agent.Agent, ids string) any {
+		for _, id := range strings.Fields(ids) {
+			go func() { _ = a.Alloc(id).RestartAll(ctx) }() // the test checks the result in the events
+		}
+		return "ok"
+	}
+}
+
+// wrong is a fault of a hook, and the expected message.
+type wrong struct {
+	at       hook.Point
+	mode     string
+	says     string
+	harmless bool // the fault is harmless even with on_error fail
+	often    bool // one of many similar faults, which run only with -faults
+}
+
+// wrongs returns all faults.
+func wrongs() (list []wrong) {
+	for m := range hook.AllPoints() {
+		list = append(list,
+			wrong{at: m, mode: "hang", says: "no answer within 2s", often: true},
+			wrong{at: m, mode: "late", says: "no answer within 2s", often: true},
+			wrong{at: m, mode: "refuse", says: "I do not like it", often: true},
+			wrong{at: m, mode: "flood", harmless: true, often: true},
+			wrong{at: m, mode: "corrupt", often: true})
+	}
+	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
+		list = append(list, wrong{at: hook.Poststart, mode: fmt.Sprintf("code %d", code), often: true})
+	}
+	return append(list,
+		wrong{at: hook.Prestart, mode: "corrupt"},
+		wrong{at: hook.Poststart, mode: "flood", harmless: true},
+		wrong{at: hook.Poststart, mode: "oversize", says: "bytes that are taken"},
+		wrong{at: hook.Poststart, mode: "chatter", says: "xxx"},
+		wrong{at: hook.Prestart, mode: "steal", harmless: true},
+		wrong{at: hook.Poststart, mode: "steal", harmless: true},
+		wrong{at: hook.PreKill, mode: "steal", harmless: true},
+		wrong{at: hook.Prestart, mode: "lie env", says: `sets the variable "BAD" to what no environment can hold`},
+		wrong{at: hook.Prestart, mode: "lie mount", says: `mounts "/etc" at "/local/../../../etc"`},
+		wrong{at: hook.Prestart, mode: "lie device", says: `shows the device "/dev/null" at "dev" with permissions "everything"`},
+		wrong{at: hook.Prestart, mode: "lie state", says: "its answer has 2097153 bytes, more than the 1048576 that are kept"},
+		wrong{at: hook.Prestart, mode: "lie crowd", says: "bytes, more than the 1048576 that are kept"})
+}
+
+// sufferer is a job with a hook that misbehaves.
+type sufferer struct {
+	wrong
+	job, hook string
+	lenient   bool
+	heard     map[string]bool
+	steps     []step // remaining steps of its life
+}
+
+// by returns the name of the hook with the fault.
+func (w wrong) by() string {
+	if w.mode == "hang" || w.mode == "late" {
+		return tardy(w.at)
+	}
+	return "bad"
+}
+
+// text returns the job, with the hook that misbehaves.
+func (s *sufferer) text(killTimeout string) string {
+	return hookedJob(s.job, 0, killTimeout, map[string]string{s.hook: fmt.Sprintf("{ at = %q, mode = %q }", s.at, s.mode)})
+}
+
+// step is a condition to wait for, and an action after it.
+type step struct {
+	what string
+	ok   func(*api.Allocation) bool // called with nil after the allocation is gone
+	then func(*api.Allocation)
+}
+
+func (s *sufferer) String() string {
+	return fmt.Sprintf("%s at %s, lenient %v", s.mode, s.at, s.lenient)
+}
+
+// told reports whether an event contains the expected message.
+func (s *sufferer) told() bool {
+	for message := range s.heard {
+		if strings.Contains(message, s.hook) && strings.Contains(message, s.at.String()+": ") && strings.Contains(message, s.says) && strings.Contains(message, "(on_error is warn)") == s.lenient {
+			return true
+		}
+	}
+	return false
+}
+
+// live plans the life of a sufferer. Steps for the shutdown of the agent run after all
+// other steps of all jobs: replaced reports whether the next agent runs.
+func (s *sufferer) live(n *node, replaced *bool) {
+	register := func(timeout string) {
+		n.register(s.text(timeout))
+	}
+	do := func(verb string) func(*api.Allocation) {
+		return func(*api.Allocation) { n.do(verb+" "+s.job, new(string)) }
+	}
+	over := func(status string) func(*api.Allocation) bool {
+		return func(a *api.Allocation) bool {
+			if model.ClientTerminal(a) && a.ClientStatus != status {
+				n.Errorf("%v: %s", s, a.ClientStatus)
+			}
+			return model.ClientTerminal(a) && (s.harmless || s.told())
+		}
+	}
+	gone := step{"is gone", nil, nil}
+	register("1s")
+	switch s.at {
+	case hook.Prerun, hook.Prestart:
+		if !s.lenient && !s.harmless {
+			s.steps = []step{{"fails, and says why", over(api.AllocClientStatusFailed), do("purge")}, gone}
+			return
+		}
+	case hook.Shutdown, hook.ShutdownAlloc:
+		s.steps = []step{
+			{"runs", running, func(*api.Allocation) {}},
+			{"is told by the next agent", func(*api.Allocation) bool { return *replaced && (s.harmless || s.told()) }, do("purge")},
+			gone,
+		}
+		return
+	case hook.Destroy:
+		s.steps = []step{
+			{"runs", running, do("end")},
+			{"ends", func(a *api.Allocation) bool { return a.ClientStatus == api.AllocClientStatusComplete }, do("purge")},
+			gone,
+		}
+		return
+	}
+	s.steps = []step{
+		{"runs", running, func(*api.Allocation) { register("2s") }},
+		{"is updated", func(a *api.Allocation) bool {
+			return *a.Job.Version == 1 && (s.harmless || s.at != hook.Update && s.at != hook.UpdateAlloc || s.told())
+		}, func(a *api.Allocation) { n.do("restart "+a.ID, new(string)) }},
+		{"runs again", func(a *api.Allocation) bool { return running(a) && a.TaskStates["t"].Restarts == 1 }, do("end")},
+		{"ends", over(api.AllocClientStatusComplete), do("purge")},
+		gone,
+	}
+}
+
+// advance runs the next step if its condition holds, and reports whether no step is left.
+func (s *sufferer) advance(a *api.Allocation) bool {
+	hear(a, s.heard)
+	if len(s.steps) == 0 {
+		return true
+	}
+	next := s.steps[0]
+	switch {
+	case a == nil && next.ok == nil:
+		s.steps = nil
+	case a != nil && next.ok != nil && next.ok(a):
+		s.steps = s.steps[1:]
+		next.then(a)
+	}
+	return len(s.steps) == 0
+}
+
+// TestHostileHooks makes a hook misbehave at each hook point, in each way, for many jobs at
+// once. Each fault affects its own allocation as on_error says, and no other allocation:
+// neither an allocation in which the same hook behaves, nor an allocation without it.
+func TestHostileHooks(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to have task directories like an agent's")
+	}
+	t.Parallel()
+	n := newNode(t, fault{step: -1})
+	var all []*sufferer
+	hooks := map[string]bool{}
+	replaced := false
+	for i, w := range wrongs() {
+		for _, hook := range []string{w.by(), w.by() + "-warn"} {
+			if *allFaults || !w.often || i%9 == 0 {
+				hooks[hook] = true
+				all = append(all, &sufferer{
+					wrong: w, job: fmt.Sprintf("job-%d-%s", i, hook), hook: hook, lenient: strings.HasSuffix(hook, "-warn"), heard: map[string]bool{},
+				})
+			}
+		}
+	}
+	for name := range hooks {
+		if err := n.makeHook("hostile-hook", name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.start()
+	n.startBystander()
+	neighbour := &sufferer{wrong: wrong{at: hook.Prerun, mode: "nothing"}, job: "neighbour", hook: "bad", heard: map[string]bool{}}
+	n.register(neighbour.text("1s"))
+
+	// Number of concurrent jobs: the others start when some have ended.
+	const crowd = 40
+	begun := 0
+	var waiting []string
+	await := func(what string, enough func(left []*sufferer) bool) {
+		t.Helper()
+		defer func() {
+			if t.Failed() {
+				t.Logf("not over: %q", waiting)
+			}
+		}()
+		n.await(what, func(seen sight) bool {
+			var left []*sufferer
+			waiting = nil
+			for _, s := range all[:begun] {
+				if !s.advance(seen.of(s.job, func(*api.Allocation) bool { return true })) {
+					left = append(left, s)
+					waiting = append(waiting, fmt.Sprintf("%v: %s: %v", s, s.steps[0].what, slices.Sorted(maps.Keys(s.heard))))
+				}
+			}
+			for ; begun < len(all) && len(left) < crowd; begun++ {
+				all[begun].live(n, &replaced)
+				left = append(left, all[begun])
+			}
+			hear(seen.of(neighbour.job, running), neighbour.heard)
+			return begun == len(all) && enough(left)
+		})
+	}
+	await("all are over but those that wait for the end of the agent", func(left []*sufferer) bool {
+		return !slices.ContainsFunc(left, func(s *sufferer) bool {
+			return (s.at != hook.Shutdown && s.at != hook.ShutdownAlloc) || len(s.steps) == 3
+		})
+	})
+	n.agent.end("leave")
+	n.start()
+	replaced = true
+	await("all are over", func(left []*sufferer) bool { return len(left) == 0 })
+
+	for _, s := range all {
+		for message := range s.heard {
+			if s.harmless && strings.Contains(message, "failed") {
+				t.Errorf("%v: %s", s, message)
+			}
+			if len(message) > 4<<10 {
+				t.Errorf("%v: an event of %d bytes", s, len(message))
+			}
+		}
+	}
+	if got := slices.Sorted(maps.Keys(neighbour.heard)); len(got) != 3 {
+		t.Errorf("the neighbour has heard %q", got)
+	}
+	for _, s := range all {
+		if said := n.said(); s.at == hook.Destroy && s.says != "" && !strings.Contains(said, s.says) {
+			t.Errorf("%v: the agent does not say so", s)
+		}
+	}
+	n.checkBystander()
+	n.agent.end("stop")
+}

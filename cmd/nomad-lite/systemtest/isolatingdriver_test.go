@@ -1,0 +1,85 @@
+package systemtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/sdk/process"
+)
+
+// isolatingDriver is a driver plugin whose tasks see only a part of the host's files:
+// `isolating-driver chroot` or `isolating-driver image` serve the drivers in_chroot and
+// in_image. A task is a shell script. Both need mount namespaces, and the programs unshare,
+// mount and chroot.
+func isolatingDriver() { sdk.Serve(&isolating{os.Args[1]}) }
+
+type isolating struct{ isolation string }
+
+func (d *isolating) Info() sdk.Info {
+	isolation := sdk.FSIsolationChroot
+	if d.isolation == "image" {
+		isolation = sdk.FSIsolationImage
+	}
+	return sdk.Info{
+		Name: "in_" + d.isolation, Version: "0.1.0",
+		TaskSchema:   sdk.Object(map[string]*sdk.Spec{"script": sdk.Attr("script", "string", true)}),
+		Capabilities: sdk.Capabilities{FSIsolation: isolation},
+	}
+}
+
+// isolations are the scripts that mount the files of the task, and become the task. Their
+// arguments are the directory of the task, the shared one, user and group, and the script
+// of the task. Their mounts are in a namespace of the task, and end with it.
+var isolations = map[string]string{
+	// The directory of the task becomes its root.
+	"chroot": `set -e
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+cd "$1"
+mkdir -p usr dev
+for dir in usr dev; do mount --rbind /$dir $dir; done
+for dir in bin sbin lib lib64; do ln -sfn usr/$dir $dir; done
+exec chroot --userspec="$3" --groups= . /bin/sh -c "$4"
+`,
+	// A root that is empty but for the programs stands for an image.
+	"image": `set -e
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+mount -t tmpfs -o mode=755 tmpfs /mnt
+cd /mnt
+mkdir usr dev local secrets tmp alloc
+for dir in usr dev; do mount --rbind /$dir $dir; done
+for dir in local secrets tmp; do mount --bind "$1/$dir" $dir; done
+mount --bind "$2" alloc
+for dir in bin sbin lib lib64; do ln -s usr/$dir $dir; done
+exec chroot --userspec="$3" --groups= . /bin/sh -c "$4"
+`,
+}
+
+func (d *isolating) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
+	var config struct {
+		Script string `codec:"script"`
+	}
+	if err := start.Config(&config); err != nil {
+		return nil, err
+	}
+	user := start.User
+	if user == "" {
+		user = map[string]string{"chroot": "nobody", "image": "0"}[d.isolation]
+	}
+	cred, err := process.Credential(user)
+	if err != nil {
+		return nil, err
+	}
+	asRoot := *start
+	asRoot.User = "" // root until the task has its root directory
+	return process.Start(ctx, &asRoot, process.Command{Path: "/usr/bin/unshare", Dir: "/", Args: []string{
+		"--mount", "/bin/sh", "-c", isolations[d.isolation], "isolate",
+		start.TaskDir(), filepath.Join(start.AllocDir, "alloc"), fmt.Sprintf("%d:%d", cred.Uid, cred.Gid), config.Script,
+	}})
+}
+
+func (*isolating) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
+	return new(shellPlugin).Recover(ctx, start)
+}

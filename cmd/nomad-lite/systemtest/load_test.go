@@ -1,0 +1,154 @@
+package systemtest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// load is the resource usage of an agent: descriptors of all its processes, and goroutines
+// and memory of its own.
+type load struct {
+	descriptors int
+	goroutines  float64
+	heap        float64
+}
+
+func (s *served) load() load {
+	s.t.Helper()
+	var l load
+	for pid, command := range processes(s.work) {
+		if !strings.HasPrefix(command, "nomad-lite") {
+			continue
+		}
+		open, _ := os.ReadDir(filepath.Join("/proc", fmt.Sprint(pid), "fd"))
+		l.descriptors += len(open)
+	}
+	var metrics api.MetricsSummary
+	if _, err := s.Raw().Query("/v1/metrics", &metrics, nil); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, g := range metrics.Gauges {
+		switch {
+		case strings.HasSuffix(g.Name, "runtime.num_goroutines"):
+			l.goroutines = float64(g.Value)
+		case strings.HasSuffix(g.Name, "runtime.alloc_bytes"):
+			l.heap = float64(g.Value)
+		}
+	}
+	return l
+}
+
+// lurk requests a stream over a connection of its own, reads until the text comes, and
+// closes the connection without a further message.
+func (s *served) lurk(path, until string) error {
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.address, "http://"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path); err != nil {
+		return err
+	}
+	seen := bufio.NewScanner(conn)
+	seen.Split(bufio.ScanLines)
+	for seen.Scan() {
+		if strings.Contains(seen.Text(), until) {
+			return conn.(*net.TCPConn).SetLinger(0)
+		}
+	}
+	return fmt.Errorf("the stream ended: %v", seen.Err())
+}
+
+// 500 followers of one log and 100 terminals connect at once, and half of them close the
+// connection without a message: all get their output, and the agent keeps nothing of them.
+func TestCrowd(t *testing.T) {
+	const followers, sessions = 500, 100
+	t.Parallel()
+	// These clients are still connected when the agent shuts down.
+	var last sync.WaitGroup
+	t.Cleanup(last.Wait)
+	s := serve(t, false)
+	alloc := s.run("crowd", api.JobTypeService, "running", shell("web", "n=0; while :; do n=$((n+1)); echo line $n; sleep 0.2; done",
+		func(task *api.Task) { task.Resources.MemoryMB = new(200) })) // the commands of all sessions count as memory of the task
+	logs := "/v1/client/fs/logs/" + alloc.ID + "?task=web&type=stdout&follow=true&plain=true&origin=end"
+	file := "/v1/client/fs/stream/" + alloc.ID + "?path=alloc/logs/web.stdout.0&origin=end"
+	crowd := func(followers, sessions int) {
+		var all sync.WaitGroup
+		for i := range followers {
+			all.Go(func() {
+				path, until := logs, "9"
+				if i%10 == 0 {
+					path, until = file, `"Data"`
+				}
+				if err := s.lurk(path, until); err != nil {
+					t.Error("follower: ", err)
+				}
+			})
+		}
+		for i := range sessions {
+			all.Go(func() {
+				ctx, vanish := context.WithCancel(t.Context())
+				defer vanish()
+				var out bytes.Buffer
+				script, stdin := "read x; echo $x", io.Reader(strings.NewReader(fmt.Sprint("input ", i, "\n")))
+				if i%2 == 0 {
+					script, stdin = "echo here; exec cat", endless{}
+				}
+				code, err := s.Allocations().Exec(ctx, alloc, "web", i%4 > 1, []string{"/bin/sh", "-c", script}, stdin, &vanishing{out: &out, vanish: vanish, when: "here"}, io.Discard, nil, nil)
+				if i%2 == 1 && (err != nil || code != 0 || !strings.Contains(out.String(), fmt.Sprint("input ", i))) {
+					t.Errorf("session %d: %d %q, %v", i, code, out.String(), err)
+				}
+			})
+		}
+		all.Wait()
+	}
+	crowd(20, 8) // permanent memory and descriptors exist after these clients
+	before := s.load()
+	crowd(followers, sessions)
+	s.eventually("nothing is left of the crowd", func() (string, bool) {
+		now := s.load()
+		return fmt.Sprintf("%+v, before %+v", now, before),
+			now.descriptors <= before.descriptors+8 && now.goroutines <= before.goroutines+8 && now.heap <= before.heap+8<<20
+	})
+	t.Logf("before %+v, after %+v", before, s.load())
+	for _, path := range []string{logs, file} {
+		last.Go(func() {
+			if err := s.lurk(path, "what never comes"); err == nil {
+				t.Error("the agent has ended, and a stream has not")
+			}
+		})
+	}
+	last.Go(func() {
+		keys, _ := io.Pipe()
+		code, err := s.Allocations().Exec(context.Background(), alloc, "web", true, []string{"sleep", "1000"}, keys, io.Discard, io.Discard, nil, nil)
+		if err == nil && code == 0 {
+			t.Error("the agent has ended, and a command has ended well")
+		}
+	})
+}
+
+// vanishing is a terminal that disconnects after it has read a word.
+type vanishing struct {
+	out    *bytes.Buffer
+	vanish func()
+	when   string
+}
+
+func (v *vanishing) Write(p []byte) (int, error) {
+	n, err := v.out.Write(p)
+	if strings.Contains(v.out.String(), v.when) {
+		v.vanish()
+	}
+	return n, err
+}

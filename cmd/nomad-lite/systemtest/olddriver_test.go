@@ -1,0 +1,231 @@
+package systemtest
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// oldDriver is a driver plugin in the style of old drivers, written directly for the wire
+// format and without code of nomad-lite: no Init, no Shutdown, no Inspect, sub-messages
+// omitted wherever possible, and a name other than its file's. Its only task writes its
+// greeting and exits.
+func oldDriver() {
+	dir, err := os.MkdirTemp("", "old")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	defer os.RemoveAll(dir)
+	socket := filepath.Join(dir, "plugin")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	d := &gramophone{ended: map[string]chan struct{}{}}
+	server := grpc.NewServer(grpc.ForceServerCodec(rawCodec{}), grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+		return d.handle(stream)
+	}))
+	d.stop = func() { go server.Stop() }
+	fmt.Printf("1|2|unix|%s|grpc|\n", socket)
+	_ = server.Serve(listener)
+}
+
+type gramophone struct {
+	stop func()
+
+	mu    sync.Mutex
+	ended map[string]chan struct{} // by task id
+	host  []byte                   // NomadConfig.driver of the last SetConfig
+}
+
+// fixed are the constant answers, in hex.
+var fixed = map[string]string{
+	// driver, v0.1.0, 0.0.1, gramophone
+	"BasePlugin/PluginInfo":   "0802" + "1206" + "76302e312e30" + "1a05" + "302e302e31" + "220a" + "6772616d6f70686f6e65",
+	"BasePlugin/ConfigSchema": "",
+	// greeting = default(attr string, "hi"): the example of plugin-protocol 2.5
+	"Driver/TaskConfigSchema": "0a32" + "0a300a2e0a086772656574696e6712224a200a141a120a086772656574696e671206737472696e67120852060a0422686922",
+	"Driver/Capabilities":     "",
+	"Driver/StopTask":         "",
+	"Driver/RecoverTask":      "",
+	"Health/Check":            "0801",
+}
+
+func (d *gramophone) handle(stream grpc.ServerStream) error {
+	full, _ := grpc.MethodFromServerStream(stream)
+	service, name := filepath.Split(full)
+	method := service[strings.LastIndexByte(strings.TrimSuffix(service, "/"), '.')+1:] + name
+	request := raw{}
+	if err := stream.RecvMsg(&request); err != nil {
+		return err
+	}
+	if answer, ok := fixed[method]; ok {
+		bytes, err := hex.DecodeString(answer)
+		if err != nil {
+			return err
+		}
+		return stream.SendMsg((*raw)(&bytes))
+	}
+	switch method {
+	case "BasePlugin/SetConfig":
+		d.mu.Lock()
+		d.host = field(field(request, 2), 1)
+		d.mu.Unlock()
+		return stream.SendMsg(&raw{})
+	case "GRPCController/Shutdown":
+		d.stop()
+		return stream.SendMsg(&raw{})
+	case "Driver/Fingerprint": // the answer: healthy, no attributes, no description
+		if err := stream.SendMsg(&raw{0x10, 0x02}); err != nil {
+			return err
+		}
+		<-stream.Context().Done()
+		return nil
+	case "Driver/TaskEvents":
+		<-stream.Context().Done()
+		return nil
+	case "Driver/TaskStats": // the answer: stats without usage or time
+		if err := stream.SendMsg(&raw{0x0a, 0x00}); err != nil {
+			return err
+		}
+		<-stream.Context().Done()
+		return nil
+	case "Driver/StartTask":
+		config := field(request, 1)
+		id := string(field(config, 1))
+		linux := field(field(config, 6), 2)
+		if err := d.play(id, string(field(config, 11)), field(config, 3), string(field(linux, 9))); err != nil {
+			return err // a plain error becomes the code Unknown
+		}
+		var handle []byte // version 1, the config unchanged, no state
+		handle = protowire.AppendTag(handle, 1, protowire.VarintType)
+		handle = protowire.AppendVarint(handle, 1)
+		handle = protowire.AppendTag(handle, 2, protowire.BytesType)
+		handle = protowire.AppendBytes(handle, config)
+		answer := raw(protowire.AppendBytes(protowire.AppendTag(nil, 3, protowire.BytesType), handle))
+		return stream.SendMsg(&answer)
+	case "Driver/WaitTask":
+		d.mu.Lock()
+		ended := d.ended[string(field(request, 1))]
+		d.mu.Unlock()
+		if ended == nil {
+			return status.Error(codes.Unknown, "task not found for given id")
+		}
+		select {
+		case <-ended:
+			return stream.SendMsg(&raw{0x0a, 0x00}) // an exit result of zeros
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		}
+	case "Driver/DestroyTask":
+		d.mu.Lock()
+		delete(d.ended, string(field(request, 1)))
+		d.mu.Unlock()
+		return stream.SendMsg(&raw{})
+	}
+	return status.Errorf(codes.Unimplemented, "unknown method %s", full)
+}
+
+// play runs the task. The greeting is the only string in the config. The cgroup must exist.
+func (d *gramophone) play(id, path string, config []byte, cgroup string) error {
+	if _, err := os.Stat(cgroup); cgroup != "" && err != nil {
+		return err
+	}
+	fifo, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	text := string(config[len("\x81\xa8greeting")+1:])
+	d.mu.Lock()
+	host := d.host
+	d.mu.Unlock()
+	// Like drivers made from the public skeleton, this driver assumes that the host has
+	// sent its ports and its cores: without them it panics.
+	ports := [2]uint64{numbers(host, 2)[0], numbers(host, 1)[0]}
+	topology := fields(host, 3)[0]
+	cores := fields(topology, 3)
+	_ = cores[0]
+	distance := fields(fields(topology, 2)[0], 2)[0][0]
+	ended := make(chan struct{})
+	d.mu.Lock()
+	d.ended[id] = ended
+	d.mu.Unlock()
+	go func() {
+		time.Sleep(100 * time.Millisecond)
+		fmt.Fprintln(fifo, "the record says:", text)
+		fmt.Fprintf(fifo, "it turns in %q\n", cgroup)
+		fmt.Fprintf(fifo, "ports %d, %d cores, distance %d\n", ports, len(cores), distance)
+		fifo.Close()
+		close(ended)
+	}()
+	return nil
+}
+
+// field returns the bytes of one field of a message, nil if the field is missing.
+func field(message []byte, want protowire.Number) []byte {
+	if values := fields(message, want); len(values) > 0 {
+		return values[0]
+	}
+	return nil
+}
+
+// fields returns the bytes of a repeated field.
+func fields(message []byte, want protowire.Number) (values [][]byte) {
+	each(message, want, protowire.BytesType, func(value []byte) {
+		bytes, _ := protowire.ConsumeBytes(value)
+		values = append(values, bytes)
+	})
+	return values
+}
+
+// numbers returns the values of a numeric field.
+func numbers(message []byte, want protowire.Number) (values []uint64) {
+	each(message, want, protowire.VarintType, func(value []byte) {
+		n, _ := protowire.ConsumeVarint(value)
+		values = append(values, n)
+	})
+	return values
+}
+
+func each(message []byte, want protowire.Number, wantType protowire.Type, use func(value []byte)) {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return
+		}
+		size := protowire.ConsumeFieldValue(number, kind, message[n:])
+		if size < 0 {
+			return
+		}
+		if number == want && kind == wantType {
+			use(message[n:])
+		}
+		message = message[n+size:]
+	}
+}
+
+// raw is an encoded message.
+type raw []byte
+
+type rawCodec struct{}
+
+func (rawCodec) Name() string { return "proto" }
+
+func (rawCodec) Marshal(v any) ([]byte, error) { return *v.(*raw), nil }
+
+func (rawCodec) Unmarshal(data []byte, v any) error {
+	*v.(*raw) = append(raw{}, data...)
+	return nil
+}

@@ -1,0 +1,713 @@
+package systemtest
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+)
+
+var (
+	accountSchedules = flag.Int("account-schedules", 4, "random schedules of TestOtherAccountsGetNothing")
+	accountSeed      = flag.Uint64("account-seed", 0, "the seed of the first schedule; random if it is 0")
+)
+
+// These are the users of tasks, and the accounts that attack them. None has an entry in the
+// user database except nobody, which owns the shared directories of all allocations.
+const (
+	firstUser, secondUser, laterUser = 4001, 4002, 4003
+	stranger, nobodyUser             = 4242, 65534
+)
+
+// planted is the text of each template and artifact.
+const planted = "planted-secret"
+
+// intruder is an account that attacks the files and processes of an agent whose paths it
+// has.
+type intruder struct {
+	uid      int
+	own      string // directory of the intruder, on the same file system
+	paths    *atomic.Pointer[[]string]
+	pids     *atomic.Pointer[[]int]
+	attempts atomic.Int64
+
+	mu        sync.Mutex
+	successes []string
+	counts    map[string]*outcome // outcomes by kind of attack
+}
+
+// outcome counts the attempts of an attack, and its successes.
+type outcome struct{ tried, succeeded int }
+
+func (o outcome) String() string { return fmt.Sprintf("%d of %d", o.succeeded, o.tried) }
+
+// run attacks until ctx ends, on a thread that has the uid and no other privilege.
+func (i *intruder) run(ctx context.Context, seed uint64) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		done <- i.attack(ctx, rand.New(rand.NewPCG(seed, uint64(i.uid))))
+	}()
+	return <-done
+}
+
+func (i *intruder) attack(ctx context.Context, r *rand.Rand) error {
+	// Raw system calls change only this thread; the functions of package syscall change all
+	// threads.
+	id := uintptr(i.uid)
+	for _, c := range [][4]uintptr{{unix.SYS_SETGROUPS, 0, 0, 0}, {unix.SYS_SETRESGID, id, id, id}, {unix.SYS_SETRESUID, id, id, id}} {
+		if _, _, errno := unix.RawSyscall(c[0], c[1], c[2], c[3]); errno != 0 {
+			return fmt.Errorf("become user %d: %w", i.uid, errno)
+		}
+	}
+	for ctx.Err() == nil {
+		for _, pid := range *i.pids.Load() {
+			i.signal(pid)
+			for _, dir := range []string{"cwd", "root", "fd"} {
+				path := fmt.Sprintf("/proc/%d/%s", pid, dir)
+				i.try("open", path, open(path, unix.O_RDONLY))
+			}
+			for _, file := range []string{"environ", "maps"} {
+				path := fmt.Sprintf("/proc/%d/%s", pid, file)
+				if text, _ := os.ReadFile(path); len(text) > 0 { // every account can read the empty text of a zombie
+					i.try("read", path, nil)
+				}
+			}
+		}
+		paths := *i.paths.Load()
+		for range min(len(paths), 400) {
+			if ctx.Err() != nil {
+				return nil
+			}
+			i.once(r, paths[r.IntN(len(paths))])
+		}
+	}
+	return nil
+}
+
+// signal tries each way to signal a process. The kernel treats all signals alike, except
+// SIGCONT, which has an exception for processes of the same session.
+func (i *intruder) signal(pid int) {
+	name := strconv.Itoa(pid)
+	i.try("signal", name, unix.Kill(pid, 0))
+	i.try("continue", name, unix.Kill(pid, unix.SIGCONT))
+	i.try("signal the thread", name, unix.Tgkill(pid, pid, 0))
+	i.try("signal the group", name, unix.Kill(-pid, 0)) // most processes lead their own group
+	if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+		i.try("signal the handle", name, unix.PidfdSendSignal(fd, 0, nil, 0))
+		unix.Close(fd)
+	}
+}
+
+// once tries one attack on a path.
+func (i *intruder) once(r *rand.Rand, path string) {
+	evil := filepath.Join(path, "evil")
+	mine := filepath.Join(i.own, strconv.FormatUint(r.Uint64(), 36))
+	switch r.IntN(14) {
+	case 0, 1:
+		i.try("read", path, open(path, unix.O_RDONLY))
+	case 2:
+		i.try("write", path, open(path, unix.O_WRONLY))
+	case 3:
+		i.try("list", path, open(path, unix.O_RDONLY|unix.O_DIRECTORY))
+	case 4:
+		i.try("create", evil, open(evil, unix.O_WRONLY|unix.O_CREAT))
+	case 5:
+		i.try("mkdir", evil, unix.Mkdir(evil, 0o777))
+	case 6:
+		i.try("rename", path, unix.Rename(path, path+".evil"))
+	case 7:
+		i.try("take away", path, unix.Rename(path, mine))
+	case 8:
+		i.try("link", path, unix.Link(path, mine))
+	case 9:
+		i.try("symlink", evil, unix.Symlink("/etc/passwd", evil))
+	case 10:
+		i.try("chmod", path, unix.Chmod(path, 0o777))
+	case 11:
+		i.try("make a FIFO", evil, unix.Mkfifo(evil, 0o666))
+	case 12:
+		i.try("mount over", path, unix.Mount(i.own, path, "", unix.MS_BIND, ""))
+	case 13:
+		i.try("unmount", path, unix.Unmount(path, unix.MNT_DETACH))
+	}
+}
+
+func open(path string, flags int) error {
+	fd, err := unix.Open(path, flags|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o666)
+	if err == nil {
+		unix.Close(fd)
+	}
+	return err
+}
+
+func (i *intruder) try(what, path string, err error) {
+	i.attempts.Add(1)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	o := i.counts[what]
+	if o == nil {
+		o = new(outcome)
+		i.counts[what] = o
+	}
+	o.tried++
+	if err != nil {
+		return
+	}
+	o.succeeded++
+	success := fmt.Sprintf("user %d could %s %s", i.uid, what, path)
+	if len(i.successes) < 20 && !slices.Contains(i.successes, success) {
+		i.successes = append(i.successes, success)
+	}
+}
+
+func newIntruder(t *testing.T, uid int, known *watched) *intruder {
+	t.Helper()
+	own := publicTemp(t)
+	if err := os.Chown(own, uid, uid); err != nil {
+		t.Fatal(err)
+	}
+	return &intruder{uid: uid, own: own, paths: &known.paths, pids: &known.pids, counts: map[string]*outcome{}}
+}
+
+func (i *intruder) succeeded() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return len(i.successes) > 0
+}
+
+// publicTemp returns a directory that every account can enter.
+func publicTemp(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, d := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// watched are the targets of the intruders: all paths below a directory, and the processes
+// of the agent and of its tasks.
+type watched struct {
+	paths atomic.Pointer[[]string]
+	pids  atomic.Pointer[[]int]
+}
+
+// follow refreshes the targets until ctx ends. It sleeps longer than a refresh takes.
+func (w *watched) follow(ctx context.Context, dataDir string, pids func() []int) {
+	for ctx.Err() == nil {
+		began := time.Now()
+		w.look(dataDir, pids)
+		time.Sleep(max(5*time.Millisecond, 2*time.Since(began)))
+	}
+}
+
+func (w *watched) look(dataDir string, processes func() []int) {
+	var paths []string
+	// Files that vanish during the walk are not an error.
+	_ = filepath.WalkDir(dataDir, func(path string, e fs.DirEntry, err error) error {
+		paths = append(paths, path)
+		return nil
+	})
+	mounts, _ := filepath.Glob(dataDir + "/alloc_mounts/*")
+	paths = append(paths, mounts...)
+	pids := processes()
+	w.paths.Store(&paths)
+	w.pids.Store(&pids)
+}
+
+// processesBut returns the processes of the node and of its tasks that run as none of the
+// users.
+func (s *served) processesBut(users ...int) (found []int) {
+	for pid := range processes(s.work) {
+		var st unix.Stat_t
+		if unix.Stat(fmt.Sprintf("/proc/%d", pid), &st) == nil && !slices.Contains(users, int(st.Uid)) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// An account of the machine that has every path reads, lists, replaces, links, mounts and
+// signals nothing of an agent that is root, while tasks start, render, download, restart
+// and end in random schedules, in each of which the agent is killed or stopped, and started
+// again. The tasks themselves check that they have their own files, and no access to the
+// files of other tasks.
+func TestOtherAccountsGetNothing(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("an agent that is not root closes its data directory, which runtime/agent tests")
+	}
+	s := serveLasting(t)
+	downloads := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(2 * time.Millisecond)
+		fmt.Fprint(w, planted)
+	}))
+	defer downloads.Close()
+
+	var known watched
+	ours := func() []int { return s.processesBut(stranger, nobodyUser) }
+	known.look(s.data, ours)
+	ctx, end := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { known.follow(ctx, s.data, ours) })
+	seed := *accountSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("the seed of the first schedule is %d", seed)
+	var intruders []*intruder
+	for _, uid := range []int{stranger, nobodyUser} {
+		i := newIntruder(t, uid, &known)
+		intruders = append(intruders, i)
+		running.Go(func() {
+			if err := i.run(ctx, seed); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	// The check also runs after a schedule that failed because of an intruder.
+	defer func() {
+		end()
+		running.Wait()
+		for _, i := range intruders {
+			t.Logf("user %d has tried %d things, and succeeded with: %v", i.uid, i.attempts.Load(), i.counts)
+			for _, success := range i.successes {
+				t.Error(success)
+			}
+			if i.attempts.Load() < 1000 {
+				t.Errorf("user %d has tried %d things only", i.uid, i.attempts.Load())
+			}
+		}
+	}()
+	for n := range uint64(*accountSchedules) {
+		how := []unix.Signal{unix.SIGKILL, unix.SIGTERM}[n%2]
+		(&schedule{lasting: s, rand: rand.New(rand.NewPCG(seed+n, 0)), seed: seed + n, url: downloads.URL, how: how}).play()
+		if t.Failed() || slices.ContainsFunc(intruders, (*intruder).succeeded) {
+			t.Logf("the seed of this schedule is %d, and its agent got %v", seed+n, how)
+			break
+		}
+	}
+}
+
+// This test shows that an intruder can succeed: without it TestOtherAccountsGetNothing
+// would prove nothing.
+func TestIntruderSucceedsWhereAllIsOpen(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root becomes another user")
+	}
+	dir := publicTemp(t)
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 50 { // each file can be removed once
+		file := filepath.Join(dir, strconv.Itoa(n))
+		if err := errors.Join(os.WriteFile(file, []byte(planted), 0o666), os.Chmod(file, 0o666)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The intruder has no permission to signal the first process; the second is its own.
+	var pids []int
+	for _, uid := range []uint32{nobodyUser, stranger} {
+		cmd := exec.Command("sleep", "1000")
+		cmd.Dir = "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}()
+		pids = append(pids, cmd.Process.Pid)
+	}
+	var known watched
+	known.look(dir, func() []int { return pids })
+	i := newIntruder(t, stranger, &known)
+	ctx, end := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer end()
+	if err := i.run(ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	made := 0 // number of created files; all attempts use one name in the directory
+	for _, what := range []string{"create", "mkdir", "symlink", "make a FIFO"} {
+		if o := i.counts[what]; o != nil {
+			made += o.succeeded
+		}
+	}
+	if made == 0 {
+		t.Errorf("the intruder has made nothing: %v", i.counts)
+	}
+	for _, what := range []string{"read", "write", "list", "rename", "take away", "link", "signal", "continue", "signal the handle"} {
+		if o := i.counts[what]; o == nil || o.succeeded == 0 {
+			t.Errorf("none has succeeded with %q: %v", what, i.counts)
+		}
+	}
+	for what, o := range i.counts {
+		if (strings.HasPrefix(what, "signal") || what == "continue") && o.succeeded*2 != o.tried {
+			t.Errorf("%s: %v have succeeded, want half of them", what, o)
+		}
+	}
+}
+
+// lasting is an agent that keeps its state, and whose tasks continue after it has exited.
+type lasting struct {
+	*served
+	config, data, log string
+	agent             *exec.Cmd
+	starts            int
+}
+
+const lastingConfig = `
+data_dir   = %q
+plugin_dir = %q
+plugin "chroot-driver" {
+}
+plugin "image-driver" {
+}
+`
+
+// serveLasting starts an agent whose data directory others can reach, with a driver of each
+// isolation.
+func serveLasting(t *testing.T) *lasting {
+	t.Helper()
+	dir := survivalDir(t)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := &lasting{
+		served: &served{t: t, work: dir},
+		config: filepath.Join(dir, "agent.hcl"), data: filepath.Join(dir, "data"), log: filepath.Join(dir, "log"),
+	}
+	program, err := exec.LookPath("isolating-driver")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plugins := filepath.Join(dir, "plugins")
+	if err := os.Mkdir(plugins, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for isolation := range isolations {
+		if err := os.WriteFile(filepath.Join(plugins, isolation+"-driver"), fmt.Appendf(nil, "#!/bin/sh\nexec %s %s\n", program, isolation), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(s.config, []byte(servedConfig+fmt.Sprintf(lastingConfig, s.data, plugins)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if s.Client, err = api.NewClient(&api.Config{Address: "unix://" + filepath.Join(s.data, agentsocket.FileName)}); err != nil {
+		t.Fatal(err)
+	}
+	s.start()
+	t.Cleanup(func() {
+		s.stopJobs()
+		s.end(unix.SIGTERM)
+		for _, p := range nodeProcesses(s.data) {
+			_ = p.Signal(unix.SIGKILL) // keeper and collector stay for the next agent
+		}
+		text, err := os.ReadFile(s.log)
+		if err != nil {
+			t.Error(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.Contains(line, "DATA RACE") || strings.Contains(line, "panic:") {
+				t.Error("the agent says ", line)
+			}
+		}
+	})
+	return s
+}
+
+// start starts an agent and waits until it is ready. The agent is not in the session of the
+// test, to which the intruders belong.
+func (s *lasting) start() {
+	s.t.Helper()
+	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer log.Close()
+	roomy, err := filepath.Abs(roomyFile)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.agent = exec.Command("nomad-lite", "agent", "-config", s.config)
+	s.agent.Env = append(os.Environ(), roomyVariable+"="+roomy, workVariable+"="+s.work)
+	s.agent.Stderr = log
+	s.agent.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := s.agent.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.starts++
+	s.eventually("the agent is ready", func() (string, bool) {
+		text, err := os.ReadFile(s.log)
+		return fmt.Sprint(err), strings.Count(string(text), "agent is ready") == s.starts
+	})
+}
+
+// end ends the agent with a signal.
+func (s *lasting) end(how unix.Signal) {
+	s.t.Helper()
+	if err := s.agent.Process.Signal(how); err != nil {
+		s.t.Errorf("the agent has ended before it was told to: %v", err)
+	}
+	if err := s.agent.Wait(); err != nil && how != unix.SIGKILL {
+		s.t.Error("the agent: ", err)
+	}
+}
+
+// stopJobs stops the jobs that a failed schedule has left.
+func (s *lasting) stopJobs() {
+	jobs, _, err := s.Jobs().List(nil)
+	if err != nil {
+		s.t.Error(err)
+	}
+	for _, job := range jobs {
+		if _, _, err := s.Jobs().Deregister(job.ID, true, nil); err != nil {
+			s.t.Error(err)
+		}
+	}
+	s.eventually("all allocations have ended", func() (string, bool) {
+		allocs, _, err := s.Allocations().List(nil)
+		running := slices.ContainsFunc(allocs, func(a *api.AllocationListStub) bool { return a.ClientStatus == api.AllocClientStatusRunning })
+		return fmt.Sprint(err), err == nil && !running
+	})
+}
+
+// schedule is a random sequence of operations on jobs, and one end of the agent.
+type schedule struct {
+	*lasting
+	rand *rand.Rand
+	seed uint64
+	url  string
+	how  unix.Signal // signal that ends the agent
+
+	steps int // number of steps until the agent is ended
+}
+
+// accountJobs are the groups of a schedule. They have no tasks without a user of their own
+// that run as nobody, because another process of nobody has full access to such tasks.
+var accountJobs = map[string]func(*schedule) *api.TaskGroup{
+	"as-root": func(s *schedule) *api.TaskGroup { return accountGroup(s.accountTask("main", "", "")) },
+	"as-user": func(s *schedule) *api.TaskGroup {
+		return accountGroup(s.accountTask("main", strconv.Itoa(firstUser), ""))
+	},
+	"as-name":     func(s *schedule) *api.TaskGroup { return accountGroup(s.accountTask("main", "daemon", "")) },
+	"several":     (*schedule).severalUsers,
+	"drops":       (*schedule).dropsPrivileges,
+	"after-other": (*schedule).afterAnother,
+}
+
+// isolatedJobs are groups of which each schedule has exactly one.
+var isolatedJobs = map[string]func(*schedule) *api.TaskGroup{
+	"in-chroot": func(s *schedule) *api.TaskGroup {
+		return accountGroup(isolated("chroot", s.accountTask("main", strconv.Itoa(firstUser), onlyOwnRoot)))
+	},
+	"in-image": func(s *schedule) *api.TaskGroup {
+		return accountGroup(isolated("image", s.accountTask("main", strconv.Itoa(firstUser), onlyOwnRoot)))
+	},
+	"in-image-as-root": func(s *schedule) *api.TaskGroup {
+		return accountGroup(isolated("image", s.accountTask("main", "", onlyOwnRoot)))
+	},
+	"each-isolation": (*schedule).eachIsolation,
+}
+
+// onlyOwnRoot is a script that fails unless the root directory of a task is not the host's.
+const onlyOwnRoot = `
+test -d /secrets
+if test -e /proc/self || test -e /etc/passwd; then exit 1; fi
+`
+
+// isolated changes a shell task so that another driver runs it.
+func isolated(isolation string, t *api.Task) *api.Task {
+	t.Driver = "in_" + isolation
+	t.Config = map[string]any{"script": t.Config["args"].([]string)[1]}
+	return t
+}
+
+func accountGroup(tasks ...*api.Task) *api.TaskGroup {
+	g := api.NewTaskGroup("g", 1)
+	g.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
+	g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
+	for _, t := range tasks {
+		g.AddTask(t)
+	}
+	return g
+}
+
+// ownFiles is a script that fails unless the task has its own files.
+const ownFiles = `set -e
+test "$(cat $NOMAD_SECRETS_DIR/t)" = ` + planted + `
+test "$(cat $NOMAD_TASK_DIR/t)" = ` + planted + `
+test "$(cat $NOMAD_TASK_DIR/artifact/a)" = ` + planted + `
+for d in $NOMAD_TASK_DIR $NOMAD_SECRETS_DIR $NOMAD_ALLOC_DIR/data $NOMAD_TASK_DIR/../tmp; do echo x > $d/by-$NOMAD_TASK_NAME; rm $d/by-$NOMAD_TASK_NAME; done
+`
+
+// accountTask returns a task with templates and an artifact, which checks them, runs the
+// script, and continues.
+func (s *schedule) accountTask(name, user, script string) *api.Task {
+	return shell(name, ownFiles+script+forever, func(t *api.Task) {
+		t.User = user
+		for _, to := range []string{"secrets/t", "local/t"} {
+			t.Templates = append(t.Templates, &api.Template{EmbeddedTmpl: new(planted), DestPath: new(to), ChangeMode: new("noop")})
+		}
+		t.Artifacts = append(t.Artifacts, &api.TaskArtifact{GetterSource: new(s.url + "/a"), RelativeDest: new("local/artifact")})
+		t.KillTimeout = new(time.Second)
+	})
+}
+
+// cannotRead returns a script that fails if the task can read the files of other users.
+func cannotRead(others ...string) (script string) {
+	for _, name := range others {
+		for _, file := range []string{"secrets/t", "local/t"} {
+			script += fmt.Sprintf("if cat $NOMAD_ALLOC_DIR/../%s/%s; then exit 1; fi\n", name, file)
+		}
+	}
+	return script
+}
+
+// severalUsers returns tasks of several users, who cannot read one another's files.
+func (s *schedule) severalUsers() *api.TaskGroup {
+	const unlisted = "if ls $NOMAD_ALLOC_DIR/../%s; then exit 1; fi\n"
+	return accountGroup(s.accountTask("root", "", ""),
+		s.accountTask("first", strconv.Itoa(firstUser), cannotRead("root", "second")+fmt.Sprintf(unlisted+unlisted, "root", "second")),
+		s.accountTask("second", strconv.Itoa(secondUser), cannotRead("root", "first")+fmt.Sprintf(unlisted+unlisted, "root", "first")))
+}
+
+// eachIsolation returns tasks of several users with one driver each.
+func (s *schedule) eachIsolation() *api.TaskGroup {
+	return accountGroup(s.accountTask("none", strconv.Itoa(firstUser), cannotRead("chroot", "image")),
+		isolated("chroot", s.accountTask("chroot", strconv.Itoa(secondUser), onlyOwnRoot+cannotRead("none", "image"))),
+		isolated("image", s.accountTask("image", strconv.Itoa(laterUser), onlyOwnRoot+cannotRead("none", "chroot"))))
+}
+
+// dropsPrivileges returns a task that starts as root and continues as another user.
+func (s *schedule) dropsPrivileges() *api.TaskGroup {
+	as := fmt.Sprintf("setpriv --reuid=%d --regid=%d --clear-groups", laterUser, laterUser)
+	task := s.accountTask("main", "", as+` sh -c 'set -e; cat $NOMAD_SECRETS_DIR/t; echo x > $NOMAD_TASK_DIR/cache'
+if `+as+` sh -c 'echo x > $NOMAD_TASK_DIR/t'; then exit 1; fi
+`)
+	task.Meta = map[string]string{"lite_users": strconv.Itoa(laterUser)}
+	return accountGroup(task)
+}
+
+// afterAnother returns a task that starts when a task of another user has ended, and uses
+// the files that the other task has left.
+func (s *schedule) afterAnother() *api.TaskGroup {
+	first := shell("first", "echo "+planted+" > $NOMAD_ALLOC_DIR/data/left", func(t *api.Task) {
+		t.User = strconv.Itoa(secondUser)
+		t.Lifecycle = &api.TaskLifecycle{Hook: "prestart"}
+	})
+	return accountGroup(first, s.accountTask("main", strconv.Itoa(firstUser), "test \"$(cat $NOMAD_ALLOC_DIR/data/left)\" = "+planted+"\n"))
+}
+
+// some returns a few of the jobs, in a random order.
+func (s *schedule) some(count int, jobs map[string]func(*schedule) *api.TaskGroup) []string {
+	names := slices.Sorted(maps.Keys(jobs))
+	s.rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	return names[:count]
+}
+
+// step is called between two operations of a schedule. At one of the steps it ends the
+// agent, and starts it again a little later.
+func (s *schedule) step() {
+	s.t.Helper()
+	s.steps--
+	if s.steps != 0 {
+		return
+	}
+	s.pause(50)
+	s.end(s.how)
+	s.pause(50)
+	s.start()
+}
+
+func (s *schedule) pause(most int) {
+	time.Sleep(time.Duration(s.rand.IntN(most)) * time.Millisecond)
+}
+
+// play registers some jobs, restarts and stops them at random, and waits until each has run.
+func (s *schedule) play() {
+	s.t.Helper()
+	groups := map[string]*api.TaskGroup{}
+	var ids []string
+	for _, name := range s.some(1+s.rand.IntN(2), accountJobs) {
+		ids = append(ids, fmt.Sprintf("%s-%d", name, s.seed))
+		groups[ids[len(ids)-1]] = accountJobs[name](s)
+	}
+	for _, name := range s.some(1, isolatedJobs) {
+		ids = append(ids, fmt.Sprintf("%s-%d", name, s.seed))
+		groups[ids[len(ids)-1]] = isolatedJobs[name](s)
+	}
+	allocs := map[string]*api.Allocation{}
+	rounds := 1 + s.rand.IntN(3)
+	s.steps = 1 + s.rand.IntN((3+rounds)*len(ids))
+	for _, id := range ids {
+		s.register(id, api.JobTypeService, groups[id])
+		s.step()
+	}
+	for _, id := range ids {
+		allocs[id] = s.allocOf(id, api.AllocClientStatusRunning)
+		s.step()
+	}
+	for range rounds {
+		for _, id := range ids {
+			switch s.rand.IntN(3) {
+			case 0:
+				if err := s.Allocations().RestartAllTasks(allocs[id], nil); err != nil && !strings.Contains(err.Error(), "not running") {
+					s.t.Errorf("seed %d: restart %s: %v", s.seed, id, err)
+				}
+			case 1:
+				s.pause(50)
+			}
+			s.step()
+		}
+	}
+	for _, id := range ids {
+		s.eventually(fmt.Sprintf("seed %d: %s runs again", s.seed, id), func() (string, bool) {
+			now := s.alloc(allocs[id].ID)
+			return now.ClientStatus + " " + now.ClientDescription, now.ClientStatus == api.AllocClientStatusRunning
+		})
+		s.pause(20)
+		for name, state := range s.alloc(allocs[id].ID).TaskStates {
+			if state.Failed {
+				s.t.Errorf("seed %d: task %s of %s has failed: %s", s.seed, name, id, lastEvents(state))
+			}
+		}
+		if _, _, err := s.Jobs().Deregister(id, s.rand.IntN(2) == 0, nil); err != nil {
+			s.t.Errorf("seed %d: stop %s: %v", s.seed, id, err)
+		}
+		s.step()
+	}
+}
+
+func lastEvents(state *api.TaskState) string {
+	var all []string
+	for _, e := range state.Events {
+		all = append(all, e.Type+": "+e.DisplayMessage)
+	}
+	return strings.Join(all, "; ")
+}

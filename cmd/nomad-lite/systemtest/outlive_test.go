@@ -1,0 +1,195 @@
+package systemtest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+func init() {
+	moreVerbs["collect"] = func(ctx context.Context, a *agent.Agent, alloc string) any {
+		return fmt.Sprint(a.CollectAlloc(ctx, alloc))
+	}
+}
+
+// installBuild replaces the program of the external driver by a script.
+func (n *outageNode) installBuild(script string) (before []byte) {
+	n.Helper()
+	file := filepath.Join(n.plugins, "shell-driver")
+	before, err := os.ReadFile(file)
+	if err != nil {
+		n.Fatal(err)
+	}
+	if err := os.WriteFile(n.dir+"/build", []byte(script), 0o755); err != nil {
+		n.Fatal(err)
+	}
+	if err := os.Rename(n.dir+"/build", file); err != nil {
+		n.Fatal(err)
+	}
+	return before
+}
+
+// An agent stops the plugin of the earlier build, and the next build does not start: the
+// tasks continue, also after the end of that agent, until a build recovers them.
+func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
+	for name, broken := range map[string]string{
+		"it exits":                           "#!/bin/sh\nexit 3\n",
+		"it does not complete its handshake": "#!/bin/sh\nexec sleep 1000\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newOutageNode(t, "shell", false)
+			jobs := []string{"one", "two"}
+			ids, was := map[string]string{}, map[string][]process.ID{}
+			for i, job := range jobs {
+				n.submit(n.dir, n.job(job, "batch", fmt.Sprintf("while [ ! -e %s/done ]; do sleep 0.05; done; exit %d", n.dir, i+7), ""))
+				ids[job] = n.awaitTask(job+" runs", job, isState(model.TaskRunning))
+				was[job] = n.taskProcesses(ids[job])
+			}
+			expect := func(when string) {
+				t.Helper()
+				t.Log(when)
+				for _, job := range jobs {
+					n.expect(ids[job], was[job])
+				}
+			}
+			plugin := n.plugin(process.ID{})
+			n.end("leave")
+			good := n.installBuild(broken)
+			for range 2 { // the second of these agents finds no plugin process
+				n.start()
+				n.await("the plugin of the build before has ended, and the tasks run", func(v survivors) bool {
+					return !plugin.Alive() && v.running() == len(jobs)
+				})
+				time.Sleep(500 * time.Millisecond) // a wrong action of the agent would follow at once
+				v := n.await("the tasks run", func(survivors) bool { return true })
+				for _, job := range jobs {
+					if _, s := v.task(job); s == nil || s.State != model.TaskRunning || s.Failed || s.Restarts != 0 {
+						t.Errorf("%s without a driver: %+v", job, s)
+					}
+				}
+				expect("with a build that does not start")
+				n.end("leave")
+				expect("after the end of the agent")
+			}
+			n.installBuild(string(good) + "# repaired\n")
+			n.start()
+			n.await("the repaired build has the tasks", func(v survivors) bool { return v.Owned == len(jobs) })
+			expect("with the repaired build")
+			if err := os.WriteFile(n.dir+"/done", nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			for i, job := range jobs {
+				want := fmt.Sprintf("Exit Code: %d", i+7)
+				n.awaitTask(job+" has ended with its own status", job, func(s *api.TaskState) bool {
+					return s.State == model.TaskDead && said(s, want)
+				})
+			}
+			n.end("stop")
+		})
+	}
+}
+
+// ownedBy returns the processes that have the id of an allocation in their environment or
+// in their command line.
+func ownedBy(t *testing.T, id string) (found []int) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		environ, _ := os.ReadFile("/proc/" + e.Name() + "/environ")
+		args, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		if bytes.Contains(environ, []byte("NOMAD_ALLOC_ID="+id)) || bytes.Contains(args, []byte(id)) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// The children of a task, also in sessions of their own, end with the task, whether or not
+// the keeper that adopts orphans is still the keeper of their start.
+func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
+	eachDriver(t, func(n *outageNode) {
+		script, count := "trap '' INT; sleep 1000 & setsid sleep 1000 & setsid sh -c 'sleep 1000 & (setsid sleep 1000 &); wait' & ", 6
+		if !n.withoutCgroups { // without cgroups, a process without the names in its environment is not found
+			script, count = script+"env -i setsid sh -c ': '$NOMAD_ALLOC_ID'; while :; do sleep 1; done' & ", count+1
+		}
+		jobs := []string{"stopped", "purged", "collected"}
+		ids := map[string]string{}
+		for _, job := range jobs {
+			n.submit(n.dir, n.job(job, "batch", script+fmt.Sprintf("while [ ! -e %s/%s ]; do sleep 0.05; done", n.dir, job), ""))
+			ids[job] = n.awaitTask(job+" runs", job, isState(model.TaskRunning))
+			n.await(job+" has its children", func(survivors) bool { return len(ownedBy(n.T, ids[job])) >= count })
+		}
+		first := byKind(nodeProcesses(n.data))["keeper"]
+		if len(first) != 1 {
+			n.Fatalf("keepers: %v", first)
+		}
+		_ = first[0].Signal(syscall.SIGKILL)
+		n.await("there is another keeper", func(survivors) bool {
+			now := byKind(nodeProcesses(n.data))["keeper"]
+			return len(now) == 1 && now[0] != first[0]
+		})
+		for _, job := range jobs {
+			if now := ownedBy(n.T, ids[job]); len(now) < count {
+				n.Errorf("%s: the processes %v are left, want %d: they were to outlive the keeper", job, now, count)
+			}
+		}
+		none := func(job string) {
+			n.Helper()
+			if left := ownedBy(n.T, ids[job]); len(left) > 0 {
+				n.Errorf("%s: left: %v", job, left)
+				for _, pid := range left {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+				}
+			}
+		}
+
+		n.ask("deregister stopped", new(string))
+		n.awaitTask("the stopped task is dead", "stopped", isState(model.TaskDead))
+		n.await("its allocation is complete", func(v survivors) bool {
+			alloc, _ := v.task("stopped")
+			return alloc.ClientStatus == api.AllocClientStatusComplete
+		})
+		none("stopped")
+
+		n.ask("purge purged", new(string))
+		n.await("the purged allocation is gone", func(v survivors) bool { return v.Allocs[ids["purged"]] == nil })
+		none("purged")
+
+		if err := os.WriteFile(n.dir+"/collected", nil, 0o644); err != nil {
+			n.Fatal(err)
+		}
+		n.await("the task has ended by itself", func(v survivors) bool {
+			alloc, _ := v.task("collected")
+			return alloc.ClientStatus == api.AllocClientStatusComplete
+		})
+		var answer string
+		n.ask("collect "+ids["collected"], &answer)
+		if answer != "<nil>" {
+			n.Errorf("collect: %s", answer)
+		}
+		dir := filepath.Join(n.data, "alloc", ids["collected"])
+		n.await("its directory is gone", func(survivors) bool { _, err := os.Stat(dir); return os.IsNotExist(err) })
+		none("collected")
+		n.end("stop")
+	})
+}

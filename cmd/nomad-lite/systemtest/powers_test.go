@@ -1,0 +1,205 @@
+package systemtest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+)
+
+// powers are the limits that a row of SECURITY.md lists for a process.
+type powers struct {
+	capabilities uint64
+	all          bool // the process has all capabilities of root
+	filtered     bool // system calls are filtered
+}
+
+// capabilityNames are the capabilities in the table.
+var capabilityNames = map[string]uint64{
+	"CAP_CHOWN": 1 << unix.CAP_CHOWN, "CAP_DAC_OVERRIDE": 1 << unix.CAP_DAC_OVERRIDE, "CAP_FOWNER": 1 << unix.CAP_FOWNER, "CAP_FSETID": 1 << unix.CAP_FSETID,
+	"CAP_KILL": 1 << unix.CAP_KILL, "CAP_SETGID": 1 << unix.CAP_SETGID, "CAP_SETUID": 1 << unix.CAP_SETUID,
+	"CAP_SYS_ADMIN": 1 << unix.CAP_SYS_ADMIN, "CAP_SYS_PTRACE": 1 << unix.CAP_SYS_PTRACE,
+}
+
+// readPowers reads the table of SECURITY.md; its keys are the arguments of the processes.
+func readPowers(t *testing.T) map[string]powers {
+	t.Helper()
+	text, err := os.ReadFile("../../../SECURITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]powers{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)`[^|]*\\|[^|]*\\|([^|]*)\\|([^|]*)\\|$").FindAllStringSubmatch(string(text), -1) {
+		p := powers{all: strings.HasPrefix(strings.TrimSpace(row[2]), "all"), filtered: strings.TrimSpace(row[3]) != "none"}
+		for _, name := range regexp.MustCompile("CAP_[A-Z_]+").FindAllString(row[2], -1) {
+			bit, known := capabilityNames[name]
+			if !known && !p.all {
+				t.Fatalf("SECURITY.md: %s: unknown capability %s", row[1], name)
+			}
+			p.capabilities |= bit
+		}
+		rows[row[1]] = p
+	}
+	return rows
+}
+
+// check compares each thread of a process with a row. "all" means the capabilities of the
+// test.
+func (p powers) check(pid int, bounded bool) error {
+	all, err := boundingSet("/proc/self/status")
+	if err != nil {
+		return err
+	}
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	if err != nil || len(threads) == 0 {
+		return fmt.Errorf("no threads: %w", err)
+	}
+	for _, path := range threads {
+		status, err := os.ReadFile(path)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			continue // the thread has ended
+		}
+		if err != nil {
+			return err
+		}
+		want := []string{"CapAmb:\t0000000000000000"}
+		if p.filtered {
+			want = append(want, "NoNewPrivs:\t1", "Seccomp:\t2")
+		}
+		if !p.all {
+			set := fmt.Sprintf("%016x", p.capabilities&all)
+			want = append(want, "CapInh:\t0000000000000000")
+			// The threads that render have fewer capabilities.
+			for _, name := range []string{"CapPrm", "CapEff"} {
+				var has uint64
+				if _, rest, ok := bytes.Cut(status, []byte("\n"+name+":\t")); ok {
+					if _, err := fmt.Sscanf(string(rest[:16]), "%x", &has); err != nil {
+						return err
+					}
+				}
+				if has&^p.capabilities != 0 {
+					want = append(want, name+":\t"+set)
+				}
+			}
+			if bounded {
+				want = append(want, "CapBnd:\t"+set)
+			}
+		}
+		for _, line := range want {
+			if !bytes.Contains(status, []byte("\n"+line+"\n")) {
+				return fmt.Errorf("%s has no line %q:\n%s", path, line, status)
+			}
+		}
+	}
+	return nil
+}
+
+func boundingSet(status string) (set uint64, err error) {
+	text, err := os.ReadFile(status)
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(text), "\nCapBnd:\t")
+	_, err = fmt.Sscanf(rest, "%x", &set)
+	return set, err
+}
+
+// processesWith returns the descendants of the test that were started with arguments.
+func processesWith(args string) (found []int) {
+	parents := map[int]int{}
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue // the process has exited
+		}
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		parents[pid], _ = strconv.Atoi(fields[1])
+	}
+	for pid := range parents {
+		p := pid
+		for p > 1 && p != os.Getpid() {
+			p = parents[p]
+		}
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err == nil && p == os.Getpid() && strings.HasPrefix(strings.ReplaceAll(string(line), "\x00", " "), "nomad-lite "+args+" ") {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// Each process of an agent has the limits that SECURITY.md lists, in each of its threads.
+func TestPowersOfProcesses(t *testing.T) {
+	if os.Geteuid() != 0 || runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
+		t.Skip("needs root, which has capabilities, and filters of system calls")
+	}
+	rows := readPowers(t)
+	download := rows["artifact-download"]
+	var downloads sync.Once
+	checked := false
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		downloads.Do(func() {
+			for _, pid := range processesWith("artifact-download") {
+				checked = true
+				// The bounding set of a user namespace is full.
+				if err := download.check(pid, false); err != nil {
+					t.Errorf("artifact-download: %v", err)
+				}
+			}
+		})
+		fmt.Fprint(w, "text")
+	}))
+	defer server.Close()
+	s := serve(t, false, "plugin \"script\" {\n  config {\n    commands = false\n  }\n}\n")
+	alloc := s.run("powers", "service", "running", shell("t", forever, func(task *api.Task) {
+		task.Artifacts = []*api.TaskArtifact{{GetterSource: new(server.URL + "/a"), RelativeDest: new("local/artifact")}}
+		task.Templates = []*api.Template{{EmbeddedTmpl: new("text"), DestPath: new("local/template")}}
+		task.Meta = map[string]string{"lite_hook_script": `{"poststart": {"exec": ["true"]}}`}
+	}))
+	if !checked {
+		t.Error("no process downloads")
+	}
+	s.eventually("the hook script has run", func() (string, bool) {
+		for _, e := range s.alloc(alloc.ID).TaskStates["t"].Events {
+			if strings.Contains(e.DisplayMessage, "poststart: true") {
+				return "", true
+			}
+		}
+		return "no event", false
+	})
+	seen := 0
+	for args, row := range rows {
+		if args == "artifact-download" {
+			continue
+		}
+		pids := processesWith(args)
+		if len(pids) != 1 {
+			t.Errorf("processes of %q: %v", args, pids)
+			continue
+		}
+		seen++
+		if err := row.check(pids[0], true); err != nil {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+	if seen < 7 {
+		t.Errorf("SECURITY.md has %d rows of processes that run, want 7", seen)
+	}
+}

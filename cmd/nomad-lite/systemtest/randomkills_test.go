@@ -1,0 +1,643 @@
+package systemtest
+
+import (
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/sdk"
+)
+
+var (
+	killTime  = flag.Duration("random-kills", 0, "how long TestRandomKills kills pairs of processes; 0 means some pairs only")
+	killSeed  = flag.Uint64("random-kills-seed", 0, "seed of TestRandomKills; 0 means a new one")
+	killTasks = flag.Int("random-kills-tasks", 12, "number of tasks of TestRandomKills, half of them of each driver")
+)
+
+// execDriver serves raw_exec as a third-party driver: a file in the plugin directory with
+// the driver name external_exec.
+func execDriver() { sdk.Serve(&externalExec{}) }
+
+type externalExec struct{ rawexec.Driver }
+
+func (d *externalExec) Info() sdk.Info {
+	info := d.Driver.Info()
+	info.Name = "external_exec"
+	return info
+}
+
+const randomKillsConfig = `
+data_dir   = %q
+plugin_dir = %q
+log_level  = "debug"
+ports {
+  http = 0
+}
+client {
+  cpu_total_compute        = 1000000
+  memory_total_mb          = 1000000
+  gc_disk_usage_threshold  = 100
+  gc_inode_usage_threshold = 100
+}
+plugin "raw_exec" {
+  config {
+    enabled = true
+  }
+}
+plugin "exec-driver" {
+  config {
+    enabled = true
+  }
+}
+`
+
+// randomKillsGroup is one group per driver. A task holds an exclusive lock, records the
+// start of each run and each requested exit, and counts on its standard output.
+const randomKillsGroup = `
+  group %[1]q {
+    count = %[2]d
+    restart {
+      attempts = 1000000
+      interval = "24h"
+      delay    = "0s"
+    }
+    reschedule {
+      attempts  = 0
+      unlimited = false
+    }
+    ephemeral_disk {
+      size = 50
+    }
+    task "count" {
+      logs {
+        max_files     = 4
+        max_file_size = 10
+      }
+      driver = %[1]q
+      config {
+        command = "/bin/bash"
+        args    = ["-c", <<-EOT
+          record=%[3]s/$NOMAD_ALLOC_ID
+          exec 9>>$record.lock
+          flock -n 9 || { echo double >>$record; exit 99; }
+          run=1
+          [ -e $record ] && while read word _; do [ $word = start ] && run=$((run+1)); done <$record
+          echo "start $run $$" >>$record
+          exec 3<> <(:)
+          while :; do
+            echo $run $((++i))
+            [ -e $record.end ] && { rm $record.end; echo "end $run $i" >>$record; exit 7; }
+            read -t 0.2 -u 3
+          done
+        EOT
+        ]
+      }
+      resources {
+        cpu    = 20
+        memory = 20
+      }
+    }
+  }
+`
+
+// killAllowance is longer than the longest delay before a plugin is started again.
+const killAllowance = 2 * allowance
+
+// killRun is one run of TestRandomKills.
+type killRun struct {
+	*testing.T
+	random  *rand.Rand
+	dir     string // directory of all files of the run
+	records string // records of the tasks, one file per allocation
+	config  string
+	log     *os.File
+	client  *api.Client
+	agent   *exec.Cmd
+
+	allocs  []string          // ids of the allocations, sorted by name
+	drivers map[string]string // driver by allocation
+	ends    map[string]int    // number of exits that the test has caused, by allocation
+	recent  map[string]bool   // allocations whose task was ended since the last check
+	broken  map[string][]int  // by allocation: runs whose plugin or agent did not survive the start
+	killed  map[string]int    // number of kills since the last check, by kind of process
+	keeper  time.Time         // time at which a keeper was last killed
+	history []string          // kills since the last check
+}
+
+// TestRandomKills kills random pairs of the processes of a node while its tasks run and
+// end, and checks that no task, no exit status and no line of output is lost or doubled,
+// and that the node leaves nothing behind.
+//
+//	go test -run TestRandomKills ./cmd/nomad-lite/systemtest -random-kills 1h -random-kills-tasks 100 -timeout 90m
+func TestRandomKills(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to have cgroups and task directories like an agent's")
+	}
+	t.Parallel()
+	seed := cmp.Or(*killSeed, uint64(time.Now().UnixNano()))
+	t.Logf("seed %d", seed)
+	r := newKillRun(t, rand.New(rand.NewPCG(seed, 0)))
+	r.start()
+	r.submit()
+	r.check()
+	began, pairs, checks := time.Now(), 0, 0
+	for pairs == 0 || time.Since(began) < *killTime || *killTime == 0 && pairs < 8 {
+		for range 3 + r.random.IntN(10) {
+			r.pair()
+			pairs++
+			r.pause(2 * time.Second)
+			if *killTime == 0 && pairs == 8 {
+				break
+			}
+		}
+		r.check()
+		checks++
+	}
+	ends := 0
+	for _, n := range r.ends {
+		ends += n
+	}
+	repeated := 0
+	for _, runs := range r.broken {
+		repeated += len(runs)
+	}
+	t.Logf("%d tasks, %d pairs of kills, %d ends of tasks, %d interrupted starts, %d checks in %v", len(r.allocs), pairs, ends, repeated, checks, time.Since(began).Round(time.Second))
+	r.finish()
+}
+
+func newKillRun(t *testing.T, random *rand.Rand) *killRun {
+	t.Helper()
+	dir := survivalDir(t)
+	r := &killRun{
+		T: t, random: random, dir: dir, records: filepath.Join(dir, "records"), config: filepath.Join(dir, "agent.hcl"),
+		drivers: map[string]string{}, ends: map[string]int{}, recent: map[string]bool{}, broken: map[string][]int{}, killed: map[string]int{},
+	}
+	plugins := filepath.Join(dir, "plugins")
+	for _, d := range []string{r.records, plugins} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program, err := exec.LookPath("exec-driver")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(plugins, "exec-driver"), fmt.Appendf(nil, "#!/bin/sh\nexec %s\n", program), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(r.config, fmt.Appendf(nil, randomKillsConfig, r.data(), plugins), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if r.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			r.keepLog()
+			for _, p := range nodeProcesses(r.data()) {
+				_ = p.Signal(syscall.SIGKILL) // the node no longer shuts down by itself
+			}
+		}
+		r.log.Close()
+	})
+	r.client, err = api.NewClient(&api.Config{Address: "unix://" + filepath.Join(r.data(), agentsocket.FileName)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (r *killRun) data() string { return filepath.Join(r.dir, "data") }
+
+// keepLog prints the end of the log and keeps the whole log in the temporary directory.
+func (r *killRun) keepLog() {
+	text, err := os.ReadFile(r.log.Name())
+	if err != nil {
+		r.Error(err)
+		return
+	}
+	kept := filepath.Join(os.TempDir(), "random-kills.log")
+	if err := os.WriteFile(kept, text, 0o600); err != nil {
+		r.Error(err)
+	}
+	r.Logf("the log of the agents is in %s; since the last check: %s", kept, strings.Join(r.history, ", "))
+}
+
+// start starts an agent and does not wait until it is ready.
+func (r *killRun) start() {
+	r.Helper()
+	r.agent = exec.Command("nomad-lite", "agent", "-config", r.config)
+	r.agent.Stdout, r.agent.Stderr = r.log, r.log
+	r.agent.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+	if err := r.agent.Start(); err != nil {
+		r.Fatal(err)
+	}
+	process := r.agent.Process
+	r.Cleanup(func() { _ = process.Kill() })
+}
+
+// end sends a signal to the agent and waits until it exits.
+func (r *killRun) end(signal syscall.Signal) {
+	r.Helper()
+	if err := r.agent.Process.Signal(signal); err != nil {
+		r.Errorf("agent has ended before it was told to: %v", err)
+	}
+	err := r.agent.Wait()
+	if status := (*exec.ExitError)(nil); errors.As(err, &status) && status.Sys().(syscall.WaitStatus).Signal() == signal {
+		return // the signal came before the agent handled signals, or was SIGKILL
+	}
+	if err != nil {
+		r.Errorf("agent, ended by %v: %v", signal, err)
+	}
+}
+
+func (r *killRun) pause(most time.Duration) { time.Sleep(time.Duration(r.random.Int64N(int64(most)))) }
+
+// submit registers the job and collects its allocations.
+func (r *killRun) submit() {
+	r.Helper()
+	text := "job \"many\" {\n"
+	for _, driver := range []string{rawexec.Name, "external_exec"} {
+		text += fmt.Sprintf(randomKillsGroup, driver, *killTasks/2, r.records)
+	}
+	r.await("the agent answers", func() error {
+		_, err := r.client.Status().Leader()
+		return err
+	})
+	job, err := r.client.Jobs().ParseHCL(text+"}\n", true)
+	if err == nil {
+		_, _, err = r.client.Jobs().Register(job, nil)
+	}
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.await("all tasks are placed", func() error {
+		list, _, err := r.client.Jobs().Allocations("many", false, nil)
+		if err != nil {
+			return err
+		}
+		if len(list) != *killTasks/2*2 {
+			return fmt.Errorf("%d allocations", len(list))
+		}
+		slices.SortFunc(list, func(a, b *api.AllocationListStub) int { return strings.Compare(a.Name, b.Name) })
+		for _, a := range list {
+			r.allocs = append(r.allocs, a.ID)
+			r.drivers[a.ID] = a.TaskGroup
+		}
+		return nil
+	})
+}
+
+// await repeats look until it returns nil.
+func (r *killRun) await(what string, look func() error) {
+	r.Helper()
+	var err error
+	for deadline := time.Now().Add(killAllowance); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if err = look(); err == nil {
+			return
+		}
+	}
+	r.Fatalf("%s: not within %v: %v", what, killAllowance, err)
+}
+
+// victimKinds are the kinds of victims; "stop" is an orderly shutdown of the agent.
+var victimKinds = []string{"agent", "stop", "plugin", "exec-driver", "keeper", "log-collector", "task", "exit"}
+
+// pair kills two victims shortly after each other, and starts the next agent when the agent
+// was one of them.
+func (r *killRun) pair() {
+	r.Helper()
+	first := victimKinds[r.random.IntN(len(victimKinds))]
+	second := victimKinds[r.random.IntN(len(victimKinds))]
+	down := false
+	for _, kind := range []string{first, second} {
+		if kind == "agent" || kind == "stop" {
+			if down { // the second kill comes while the next agent starts
+				r.start()
+				r.pause(150 * time.Millisecond)
+			}
+			down = true
+		}
+		r.strike(kind)
+		if r.random.IntN(2) == 0 {
+			r.pause(time.Second)
+		}
+	}
+	if down {
+		r.start()
+	}
+	r.awaitReaders()
+}
+
+// awaitReaders waits until keeper and log collector hold the FIFOs of all tasks again:
+// the death of a third process before that would leave tasks without a reader.
+func (r *killRun) awaitReaders() {
+	r.Helper()
+	r.await("keeper and log collector hold the output of the tasks", func() error {
+		if _, err := r.client.Status().Leader(); err != nil {
+			return err
+		}
+		processes, want := byKind(nodeProcesses(r.data())), 2*(len(r.allocs)-len(r.recent))
+		for _, kind := range []string{"keeper", "log-collector"} {
+			if len(processes[kind]) != 1 {
+				return fmt.Errorf("%d processes %s", len(processes[kind]), kind)
+			}
+			if got := fifos(processes[kind][0].PID); got < want {
+				return fmt.Errorf("%s has %d FIFOs open, want %d", kind, got, want)
+			}
+		}
+		return nil
+	})
+}
+
+// fifos counts the FIFOs of tasks that a process has open.
+func fifos(pid int) (count int) {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	fds, _ := os.ReadDir(dir) // the process can have exited
+	for _, fd := range fds {
+		if path, err := os.Readlink(filepath.Join(dir, fd.Name())); err == nil && strings.HasSuffix(path, ".fifo") {
+			count++
+		}
+	}
+	return count
+}
+
+// strike kills one victim of a kind, if one exists.
+func (r *killRun) strike(kind string) {
+	r.Helper()
+	r.history = append(r.history, fmt.Sprint(time.Now().Format("15:04:05.000 "), kind))
+	switch kind {
+	case "agent":
+		r.killed[kind]++
+		r.end(syscall.SIGKILL)
+	case "stop":
+		r.end(syscall.SIGTERM)
+	case "task", "exit":
+		r.endTask(kind)
+	default:
+		for _, p := range byKind(nodeProcesses(r.data()))[kind] {
+			_ = p.Signal(syscall.SIGKILL) // the process can have exited
+			r.killed[kind]++
+			if kind == "keeper" {
+				r.keeper = time.Now()
+			}
+		}
+	}
+}
+
+// endTask kills the process of a task, or makes it exit with code 7. It selects a task
+// whose latest run has recorded its start, and which was not ended since the last check.
+func (r *killRun) endTask(how string) {
+	r.Helper()
+	id := r.allocs[r.random.IntN(len(r.allocs))]
+	record := r.record(id)
+	if r.recent[id] || len(record.pids) == 0 {
+		return
+	}
+	if how == "exit" {
+		if err := os.WriteFile(filepath.Join(r.records, id+".end"), nil, 0o644); err != nil {
+			r.Fatal(err)
+		}
+	} else {
+		p, err := process.Lookup(record.pids[len(record.pids)-1])
+		if err == nil {
+			err = p.Signal(syscall.SIGKILL)
+		}
+		if err != nil {
+			r.Errorf("task of %s is gone: %v", id, err)
+			return
+		}
+	}
+	r.history[len(r.history)-1] += " " + id[:8]
+	r.recent[id] = true
+	r.ends[id]++
+}
+
+// taskRecord is the record of one allocation's task.
+type taskRecord struct {
+	pids   []int       // process ids of the runs
+	last   map[int]int // by run: the last number that the run wrote before it exited by itself
+	double bool
+}
+
+func (r *killRun) record(id string) taskRecord {
+	text, err := os.ReadFile(filepath.Join(r.records, id))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		r.Fatal(err)
+	}
+	record := taskRecord{last: map[int]int{}}
+	for line := range strings.Lines(string(text)) {
+		words := strings.Fields(line)
+		switch words[0] {
+		case "start":
+			pid, _ := strconv.Atoi(words[2])
+			record.pids = append(record.pids, pid)
+		case "end":
+			run, _ := strconv.Atoi(words[1])
+			record.last[run], _ = strconv.Atoi(words[2])
+		case "double":
+			record.double = true
+		}
+	}
+	return record
+}
+
+// check waits until all tasks run, and compares the agent's report with the records of the
+// tasks.
+func (r *killRun) check() {
+	r.Helper()
+	r.await("the node is as it should be", func() error {
+		processes := byKind(nodeProcesses(r.data()))
+		// If a task exits while a plugin is down that was killed before this check, the
+		// next check would expect its exit status.
+		for _, kind := range []string{"keeper", "log-collector", "plugin", "exec-driver"} {
+			if n := len(processes[kind]); n != 1 {
+				return fmt.Errorf("%d processes %s", n, kind)
+			}
+		}
+		list, _, err := r.client.Allocations().List(&api.QueryOptions{Params: map[string]string{"task_states": "true"}})
+		if err != nil {
+			return err
+		}
+		if len(list) != len(r.allocs) {
+			return fmt.Errorf("%d allocations, want %d", len(list), len(r.allocs))
+		}
+		for _, a := range list {
+			if err := r.checkAlloc(a, processes[a.ID+"/count"]); err != nil {
+				return fmt.Errorf("%s, driver %s: %w", a.ID, r.drivers[a.ID], err)
+			}
+		}
+		return nil
+	})
+	r.recent, r.killed, r.history = map[string]bool{}, map[string]int{}, nil
+}
+
+func (r *killRun) checkAlloc(a *api.AllocationListStub, processes []process.ID) error {
+	record, state := r.record(a.ID), a.TaskStates["count"]
+	runs := len(record.pids)
+	wanted := 1 + r.ends[a.ID] + len(r.broken[a.ID])
+	// Each death of the plugin or of the agent can interrupt one start, which is repeated.
+	interruptions := r.killed[r.plugin(a.ID)] + r.killed["agent"]
+	for run := wanted - 1; slices.Contains(r.broken[a.ID], run); run-- {
+		interruptions--
+	}
+	for ; runs > wanted && r.recent[a.ID] && interruptions > 0; interruptions-- {
+		r.broken[a.ID] = append(r.broken[a.ID], wanted)
+		wanted++
+	}
+	switch {
+	case record.double:
+		r.Fatalf("%s: two processes of the task have run at the same time", a.ID)
+	case runs > wanted:
+		r.Fatalf("%s: %d runs after %d ends and %d starts that were interrupted: %v", a.ID, runs, r.ends[a.ID], len(r.broken[a.ID]), state)
+	case model.ClientTerminal(&api.Allocation{ClientStatus: a.ClientStatus}):
+		r.Fatalf("%s: status %s: %s", a.ID, a.ClientStatus, a.ClientDescription)
+	case runs < wanted:
+		return fmt.Errorf("%d runs, want %d", runs, wanted)
+	case a.ClientStatus != api.AllocClientStatusRunning || state == nil || state.State != model.TaskRunning:
+		return fmt.Errorf("status %s", a.ClientStatus)
+	case int(state.Restarts) < r.ends[a.ID]: // a start without a driver counts, too
+		return fmt.Errorf("%d restarts after %d ends", state.Restarts, r.ends[a.ID])
+	case len(processes) != 1 || processes[0].PID != record.pids[runs-1]:
+		return fmt.Errorf("processes %v, the last run is %v", processes, record.pids[runs-1])
+	}
+	ended := runs - 1
+	for slices.Contains(r.broken[a.ID], ended) {
+		ended-- // the agent has ended this run
+	}
+	if ended > 0 {
+		if err := r.checkEnd(a.ID, record.last[ended] > 0, state); err != nil {
+			return err
+		}
+	}
+	return r.checkOutput(a.ID, record)
+}
+
+// plugin returns the kind of the process that serves the driver of an allocation.
+func (r *killRun) plugin(id string) string {
+	if r.drivers[id] == rawexec.Name {
+		return "plugin"
+	}
+	return "exec-driver"
+}
+
+// checkEnd checks that the last exit of a task was reported with its exit status. The
+// status can be lost if the plugin was killed since the last check, and the task was
+// started before a keeper was killed: the next keeper is not the parent of such a task.
+func (r *killRun) checkEnd(id string, exited bool, state *api.TaskState) error {
+	want := "Exit Code: 137, Signal: 9"
+	if exited {
+		want = "Exit Code: 7"
+	}
+	starts := 0
+	var started time.Time // start of the run that has ended, if its event is left
+	restarted := false
+	for _, e := range slices.Backward(state.Events) {
+		switch {
+		case e.Type == api.TaskStarted:
+			if starts++; starts == 2 {
+				started = time.Unix(0, e.Time)
+			}
+		case e.Type == api.TaskTerminated && starts < 2:
+			if e.DisplayMessage != want {
+				return fmt.Errorf("the last end is %q, want %q", e.DisplayMessage, want)
+			}
+			return nil
+		case e.Type == api.TaskRestarting && starts < 2:
+			restarted = true
+		}
+	}
+	if slices.ContainsFunc(state.Events, func(e *api.TaskEvent) bool { return e.Type == api.TaskDriverFailure }) {
+		return nil // starts without a driver have replaced the event
+	}
+	if !r.recent[id] {
+		return nil // the event was checked before; others have replaced it
+	}
+	if restarted && r.killed[r.plugin(id)] > 0 && started.Before(r.keeper) {
+		return nil
+	}
+	return fmt.Errorf("no event %q: %v", api.TaskTerminated, types(state.Events))
+}
+
+// checkOutput checks that the output holds 1, 2, 3 … of each run, and is complete for runs
+// that exited by themselves.
+func (r *killRun) checkOutput(id string, record taskRecord) error {
+	text, err := os.ReadFile(filepath.Join(r.data(), "alloc", id, "alloc", "logs", "count.stdout.0"))
+	if err != nil {
+		return err
+	}
+	run, count := 0, 0
+	for line := range strings.Lines(string(text)) {
+		var lineRun, i int
+		if _, err := fmt.Sscanf(line, "%d %d\n", &lineRun, &i); err != nil {
+			if !strings.HasSuffix(line, "\n") {
+				break // the task is writing this line
+			}
+			r.Fatalf("output of %s: line %q", id, line)
+		}
+		if lineRun != run {
+			if last := record.last[run]; last > 0 && last != count {
+				r.Fatalf("output of %s: run %d ends with %d, want %d", id, run, count, last)
+			}
+			run, count = lineRun, 0
+		}
+		if count++; i != count {
+			r.Fatalf("output of %s: run %d: %d in the place of %d", id, run, i, count)
+		}
+	}
+	if run != len(record.pids) {
+		return fmt.Errorf("output of run %d is missing", len(record.pids))
+	}
+	return nil
+}
+
+// finish stops the job and the agent, and checks that they leave nothing behind.
+func (r *killRun) finish() {
+	r.Helper()
+	r.await("the job is stopped", func() error {
+		_, _, err := r.client.Jobs().Deregister("many", true, nil)
+		return err
+	})
+	r.await("its allocations are removed", func() error {
+		if err := r.client.System().GarbageCollect(); err != nil {
+			return err
+		}
+		dirs, err := os.ReadDir(filepath.Join(r.data(), "alloc"))
+		if err != nil || len(dirs) > 0 {
+			return fmt.Errorf("%d directories, %w", len(dirs), err)
+		}
+		return nil
+	})
+	r.end(syscall.SIGTERM)
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		r.Fatal(err)
+	}
+	if strings.Contains(string(mounts), r.data()) {
+		r.Errorf("mounts are left:\n%s", mounts)
+	}
+	for _, id := range r.allocs {
+		groups, _ := filepath.Glob("/sys/fs/cgroup/*/nomad/" + id + ".*")
+		scopes, _ := filepath.Glob("/sys/fs/cgroup/nomad.slice/*/" + id + ".*")
+		if len(groups)+len(scopes) > 0 {
+			r.Errorf("cgroups of %s are left: %v", id, append(groups, scopes...))
+		}
+	}
+}

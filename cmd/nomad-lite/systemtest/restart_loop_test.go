@@ -1,0 +1,89 @@
+package systemtest
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+const churnJob = `
+job "churn" {
+  group "g" {
+    update {
+      max_parallel = 0
+    }
+    restart {
+      attempts = 1000000
+      interval = "24h"
+      delay    = "0s"
+    }
+    task "churn" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/true"
+      }
+      resources {
+        cpu    = 20
+        memory = 10
+      }
+    }
+  }
+}
+`
+
+// TestManyRuns makes a task start again and again (I12): the processes of the node must
+// keep nothing of the runs.
+func TestManyRuns(t *testing.T) {
+	t.Parallel()
+	runs := uint64(100)
+	if *allFaults {
+		runs = 1000
+	}
+	n := newRootNode(t)
+	n.start()
+	n.register(churnJob)
+	restarts := func(least uint64) func(sight) bool {
+		return func(s sight) bool {
+			a := s.of("churn", func(*api.Allocation) bool { return true })
+			return a != nil && a.TaskStates["churn"] != nil && a.TaskStates["churn"].Restarts >= least
+		}
+	}
+	n.await("it has warmed up", restarts(runs/5))
+	before := n.open()
+	n.await("it has run often", restarts(runs/5+runs))
+	after := n.open()
+	for _, kind := range slices.Sorted(maps.Keys(before)) {
+		// Some descriptors come and go with a run.
+		if growth := after[kind] - before[kind]; growth > 16 {
+			t.Errorf("%s has %d more descriptors open after %d runs: %d, then %d", kind, growth, runs, before[kind], after[kind])
+		}
+	}
+	n.do("purge churn", new(string))
+	n.await("it is gone", func(s sight) bool { return len(s.Allocs) == 0 && len(s.Local) == 0 })
+	n.agent.end("stop")
+}
+
+// open counts the open descriptors of the processes of the node.
+func (n *node) open() map[string]int {
+	count := map[string]int{"agent": descriptors(n.T, n.agent.cmd.Process.Pid)}
+	for _, kind := range []string{"keeper", "log-collector", "plugin"} {
+		for _, p := range n.processes()[kind] {
+			count[kind] = descriptors(n.T, p.PID)
+		}
+	}
+	return count
+}
+
+func descriptors(t *testing.T, pid int) int {
+	t.Helper()
+	fds, err := os.ReadDir(filepath.Join("/proc", fmt.Sprint(pid), "fd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(fds)
+}

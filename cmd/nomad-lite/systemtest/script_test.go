@@ -1,0 +1,473 @@
+package systemtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/root"
+)
+
+func TestMain(m *testing.M) {
+	if guest := os.Getenv(vmVariable); os.Getpid() == 1 && guest != "" {
+		vmInit(guest)
+	}
+	testscript.Main(leakGate{m}, map[string]func(){
+		"nomad-lite": roomy, "old-driver": oldDriver, "hostile-driver": hostileDriver, "hostile-sdk-driver": hostileSDKDriver, "dying-hook": dyingHook, "exec-driver": execDriver, "shell-driver": shellDriver, "hanging-hook": hangingHook, "hostile-hook": hostileHook, "quiet-hook": quietHook, "asking-hook": askingHook, "acting-hook": actingHook, "strange-hook": strangeHook, "doomed-agent": doomedAgent, "mortal-agent": mortalAgent, "faulty-agent": faultyAgent, "without-cgroups": withoutCgroups, "ask": ask, "say-hello": sayHello, "mint": mint, "half-sender": halfSender, "isolating-driver": isolatingDriver,
+	})
+}
+
+// roomyVariable names the configuration that all agents of tests start with.
+const roomyVariable = "NOMAD_LITE_TEST_ROOMY"
+
+const roomyFile = "testdata/roomy.hcl"
+
+// roomy is nomad-lite with agents that ignore the disk usage of this machine, because they
+// would otherwise remove ended allocations before a test could check them.
+func roomy() {
+	config := os.Getenv(roomyVariable)
+	if config != "" && len(os.Args) > 1 && os.Args[1] == "agent" && !slices.Contains(os.Args, "-print-unit") {
+		os.Args = slices.Insert(os.Args, 2, "-config", config)
+	}
+	nomadLite()
+}
+
+// nomadLite is the program under test.
+func nomadLite() {
+	os.Exit(root.Execute(os.Args[1:], &cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+}
+
+// leakGate fails the package when a script has left files or processes on the machine.
+type leakGate struct{ tests testscript.TestingM }
+
+func (g leakGate) Run() int {
+	before := traces()
+	code := g.tests.Run()
+	printFigures(os.Stdout)
+	_ = os.RemoveAll(productDir)
+	left := slices.DeleteFunc(traces(), func(trace string) bool { return slices.Contains(before, trace) })
+	// Traces of other processes, such as tests of other packages, come and go.
+	for deadline := time.Now().Add(allowance); ; time.Sleep(50 * time.Millisecond) {
+		now := traces()
+		left = slices.DeleteFunc(left, func(trace string) bool { return !slices.Contains(now, trace) || inUse(trace) })
+		if len(left) == 0 || code != 0 || time.Now().After(deadline) {
+			break
+		}
+	}
+	for _, trace := range left {
+		fmt.Fprintln(os.Stderr, "left behind:", trace)
+		code = max(code, 1)
+	}
+	return code
+}
+
+// inUse reports whether a trace belongs to a running nomad-lite, such as a user's job in
+// another terminal. The command "alone" finds processes that a script leaves running.
+func inUse(trace string) bool {
+	if procs, _ := os.ReadFile(filepath.Join(trace, "cgroup.procs")); len(procs) > 0 {
+		return true
+	}
+	conn, err := net.Dial("unix", filepath.Join(trace, "keeper.sock"))
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
+}
+
+// traces returns the paths outside of its data directory at which a node leaves files.
+func traces() []string {
+	var all []string
+	for _, pattern := range []string{"/run/nomad-lite/*", "/tmp/nomad-lite-*-run/*", "/sys/fs/cgroup/*/nomad/*-*-*-*-*.*", "/sys/fs/cgroup/nomad.slice/*/*.scope"} {
+		found, _ := filepath.Glob(pattern)
+		all = append(all, found...)
+	}
+	mounts, _ := os.ReadFile("/proc/self/mountinfo")
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, "/go-test-script") {
+			all = append(all, line)
+		}
+	}
+	return all
+}
+
+// ask METHOD PATH [BODY] sends a request to the agent of NOMAD_ADDR, and prints the answer.
+func ask() {
+	client, err := api.NewClient(api.DefaultConfig())
+	if err == nil && len(os.Args) < 3 {
+		err = errors.New("usage: ask method path [body]")
+	}
+	var answer json.RawMessage
+	switch {
+	case err != nil:
+	case os.Args[1] == "GET":
+		_, err = client.Raw().Query(os.Args[2], &answer, nil)
+	default:
+		_, err = client.Raw().Write(os.Args[2], json.RawMessage(os.Args[3]), &answer, nil)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Println(string(answer))
+}
+
+// sayHello PORT is a web server.
+func sayHello() {
+	fmt.Fprintln(os.Stderr, http.ListenAndServe(":"+os.Args[1], http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "hello")
+	})))
+	os.Exit(1)
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, scriptParams(t, "testdata/script"))
+}
+
+func scriptParams(t *testing.T, dir string) testscript.Params {
+	repository, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return testscript.Params{
+		Dir:                 dir,
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "",
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"await":     await,
+			"slay":      slay,
+			"raise":     raise,
+			"statefile": statefile,
+			"alone":     alone,
+			"settled":   awaitSettled,
+			"normal":    normal,
+			"terminal":  startTerminal,
+			"type":      typeText,
+			"resize":    resizeTerminal,
+			"hangup":    hangUp,
+			"soon":      soon,
+		},
+		Condition: condition,
+		Setup: func(env *testscript.Env) error {
+			// A script that fails leaves an agent with tasks that would continue.
+			work := env.Getenv("WORK")
+			env.Defer(func() {
+				for pid := range processes(work) {
+					_ = syscall.Kill(pid, syscall.SIGKILL) // the process can have exited
+				}
+			})
+			// Go builds of a script use this checkout and the caches of the machine.
+			for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOFLAGS", "GOPROXY", "GONOSUMDB", "GOTOOLCHAIN"} {
+				env.Setenv(name, goEnv(name))
+			}
+			env.Setenv("REPOSITORY", repository)
+			env.Setenv(workVariable, work)
+			env.Setenv("XDG_CACHE_HOME", filepath.Join(work, ".cache"))
+			env.Setenv(roomyVariable, filepath.Join(repository, "cmd/nomad-lite/systemtest", roomyFile))
+			env.Values[terminal{}] = new(terminal)
+			// Without this, each process under the race detector sleeps for a second at its
+			// exit.
+			env.Setenv("GORACE", "atexit_sleep_ms=0")
+			return nil
+		},
+	}
+}
+
+// await FILE [REGEXP] waits until a file exists, or until a line of it matches. A script
+// that signals a process in the background first waits for the output that the process
+// writes when it is ready.
+func await(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 1 || len(args) > 2 {
+		ts.Fatalf("usage: await file [regexp]")
+	}
+	pattern := regexp.MustCompile("")
+	if len(args) == 2 {
+		pattern = regexp.MustCompile("(?m)" + args[1])
+	}
+	for deadline := time.Now().Add(allowance); ; time.Sleep(5 * time.Millisecond) {
+		text, err := os.ReadFile(ts.MkAbs(args[0]))
+		if err == nil && pattern.Match(text) {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("await: no %s in %s within %v:\n%s", pattern, args[0], allowance, text)
+		}
+	}
+}
+
+// condition evaluates a condition in brackets, in addition to the conditions of testscript.
+func condition(name string) (bool, error) {
+	switch name {
+	case "python-grpc":
+		// CI has installed the module: a script that does not find it fails.
+		return os.Getenv("NOMAD_LITE_CI") != "" || exec.Command("/usr/bin/python3", "-c", "import grpc").Run() == nil, nil
+	case "root":
+		return os.Geteuid() == 0, nil
+	case "protects":
+		// Root needs the capability CAP_SYS_RESOURCE for this, which containers do not
+		// have.
+		return exec.Command("/bin/sh", "-c", "echo -1 >/proc/self/oom_score_adj").Run() == nil, nil
+	}
+	return false, fmt.Errorf("unknown condition %q", name)
+}
+
+// soon REGEXP PROGRAM [ARGUMENT...] runs a program again and again until its output
+// matches.
+func soon(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: soon regexp program [argument...]")
+	}
+	pattern := regexp.MustCompile("(?m)" + args[0])
+	for deadline := time.Now().Add(allowance); ; time.Sleep(50 * time.Millisecond) {
+		err := ts.Exec(args[1], args[2:]...)
+		if err == nil && pattern.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("soon: no %s within %v: %v", pattern, allowance, err)
+		}
+	}
+}
+
+// normal writes the output of the last program to the file "normal", with the same ids,
+// times, addresses and names of hosts on all machines and all days. They change the width
+// of columns, so several spaces become one.
+func normal(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) > 0 {
+		ts.Fatalf("usage: normal")
+	}
+	host, err := os.Hostname()
+	ts.Check(err)
+	text := ts.ReadFile("stdout")
+	for _, change := range [][2]string{
+		{`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`, "UUID"},
+		{`\b[0-9a-f]{8}\b`, "ID"},
+		{`\b\d{4}-\d\d-\d\dT[0-9:.]+(Z|[+-]\d\d:\d\d)`, "TIME"},
+		{`\b(\d+(mo|[ydhms])){1,2} ago\b`, "AGO"},
+		{`\b(\d+(mo|[ydhms])){1,2} from now\b`, "FROM NOW"},
+		{`\b(dispatch|periodic)-\d{10}\b`, "$1-UNIX"},
+		{`"(\w*Time|Timestamp|\w*Index|Port)": \d+`, `"$1": 0`},
+		{`\b\d+\.\d+\.\d+\.\d+\b`, "IP"},
+		{`IP:\d+`, "IP:PORT"},
+		{`\b` + regexp.QuoteMeta(host) + `\b`, "HOST"},
+		{`[\d.]+/[\d.]+ MHz`, "N/N MHz"},
+		{`[\d.]+ ([KMGT]i)?B/`, "N B/"},
+		{`N B/[\d.]+ [KMGT]iB`, "N B/N B"},
+		{`\(\d+ cores\)`, "(N cores)"},
+		{`(Uptime +=).*`, "$1 SPAN"},
+		{`(Job Modify Index: |-check-index )[1-9]\d*`, "${1}INDEX"},
+		{` +(\n|$)`, "$1"},
+		{`  +`, " "},
+	} {
+		text = regexp.MustCompile(change[0]).ReplaceAllString(text, change[1])
+	}
+	ts.Check(os.WriteFile(ts.MkAbs("normal"), []byte(text), 0o644))
+}
+
+// raise SIGNAL REGEXP sends a signal to the processes of this script whose command line
+// matches; there must be one.
+func raise(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 || unix.SignalNum(args[0]) == 0 {
+		ts.Fatalf("usage: raise signal regexp")
+	}
+	pattern := regexp.MustCompile(args[1])
+	found := 0
+	for pid, command := range processes(ts.Getenv("WORK")) {
+		if pattern.MatchString(command) {
+			ts.Check(syscall.Kill(pid, unix.SignalNum(args[0])))
+			ts.Logf("%s to %d: %s", args[0], pid, command)
+			found++
+		}
+	}
+	if found == 0 {
+		ts.Fatalf("raise: no process of this script matches %s", pattern)
+	}
+}
+
+// slay REGEXP kills, with SIGKILL, the processes of this script whose command
+// line matches; there must be one.
+func slay(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: slay regexp")
+	}
+	pattern := regexp.MustCompile(args[0])
+	killed := 0
+	for pid, command := range processes(ts.Getenv("WORK")) {
+		if pattern.MatchString(command) {
+			ts.Check(syscall.Kill(pid, syscall.SIGKILL))
+			ts.Logf("killed %d: %s", pid, command)
+			killed++
+		}
+	}
+	if killed == 0 {
+		ts.Fatalf("slay: no process of this script matches %s", pattern)
+	}
+}
+
+// alone asserts that no process of this script runs any longer, and that none of its
+// directories is left; "alone processes" leaves out the latter. "! alone" asserts that a
+// process runs.
+func alone(ts *testscript.TestScript, neg bool, args []string) {
+	work := ts.Getenv("WORK")
+	if neg {
+		if len(processes(work)) == 0 {
+			ts.Fatalf("no process of this script runs")
+		}
+		return
+	}
+	for deadline := time.Now().Add(allowance); ; time.Sleep(5 * time.Millisecond) {
+		left := processes(work)
+		if len(left) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("processes are left: %v", left)
+		}
+	}
+	if len(args) > 0 {
+		return
+	}
+	if dirs, _ := filepath.Glob(filepath.Join(ts.Getenv("TMPDIR"), "nomad-lite-*", "run-*")); len(dirs) > 0 {
+		ts.Fatalf("directories are left: %v", dirs)
+	}
+}
+
+// settled [DIR] waits until nothing is mounted below a directory of this script, or below
+// all, which means that the cleanup of ended allocations is complete: an agent that exits
+// earlier leaves the cleanup to the next agent.
+func awaitSettled(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) > 1 {
+		ts.Fatalf("usage: settled [dir]")
+	}
+	below := filepath.Join(append([]string{ts.Getenv("WORK")}, args...)...) + "/"
+	for deadline := time.Now().Add(allowance); ; time.Sleep(5 * time.Millisecond) {
+		mounts, err := os.ReadFile("/proc/self/mountinfo")
+		ts.Check(err)
+		if !bytes.Contains(mounts, []byte(below)) {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("settled: not within %v:\n%s", allowance, mounts)
+		}
+	}
+}
+
+// workVariable marks the processes of a test: plugins inherit it, too.
+const workVariable = "NOMAD_LITE_PLUGIN_WORK"
+
+// processes returns the processes with the script's directory in their environment, and
+// their children.
+func processes(work string) map[int]string {
+	found := map[int]string{}
+	parents := map[int]int{}
+	commands := map[int]string{}
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		pid, _ := strconv.Atoi(filepath.Base(dir))
+		command, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		stat, _ := os.ReadFile(filepath.Join(dir, "stat"))
+		environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
+		if len(command) == 0 || len(stat) == 0 {
+			continue // the process has exited, or is a zombie
+		}
+		// The name in parentheses can contain any character.
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		parents[pid], _ = strconv.Atoi(fields[1])
+		commands[pid] = strings.ReplaceAll(strings.TrimRight(string(command), "\x00"), "\x00", " ")
+		if bytes.Contains(environ, []byte(workVariable+"="+work+"\x00")) {
+			found[pid] = commands[pid]
+		}
+	}
+	for grown := true; grown; {
+		grown = false
+		for pid, parent := range parents {
+			if found[parent] != "" && found[pid] == "" {
+				found[pid], grown = commands[pid], true
+			}
+		}
+	}
+	return found
+}
+
+// TestDocs runs the commands of the documents, in their order: each block that is marked sh
+// is executed by a shell that stops at the first error, and each block that is marked with
+// a language and a name is a file.
+func TestDocs(t *testing.T) {
+	documents, err := filepath.Glob("../../../docs/*.md")
+	if err != nil || len(documents) == 0 {
+		t.Fatalf("no documents: %v", err)
+	}
+	scripts := t.TempDir()
+	for _, document := range documents {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := strings.TrimSuffix(filepath.Base(document), ".md") + ".txtar"
+		if err := os.WriteFile(filepath.Join(scripts, name), docScript(string(text)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	testscript.Run(t, scriptParams(t, scripts))
+}
+
+// docScript turns a document into a script.
+func docScript(document string) []byte {
+	var script, files strings.Builder
+	for _, program := range []string{"curl", "openssl"} {
+		if strings.Contains(document, program+" ") {
+			fmt.Fprintf(&script, "[!exec:%[1]s] skip 'there is no %[1]s'\n", program)
+		}
+	}
+	for i, block := range strings.Split("\n"+document, "\n```") {
+		mark, text, _ := strings.Cut(block, "\n")
+		language, name, _ := strings.Cut(mark, " ")
+		switch {
+		case i%2 == 0:
+			continue // this text is between two blocks
+		case name != "":
+			fmt.Fprintf(&files, "-- %s --\n%s\n", name, text)
+		case language == "sh":
+			fmt.Fprintf(&script, "exec sh -ex step%d.sh\n", i)
+			fmt.Fprintf(&files, "-- step%d.sh --\n%s\n", i, text)
+		}
+	}
+	script.WriteString("alone\n")
+	return []byte(script.String() + files.String())
+}
+
+var goEnvs = sync.OnceValue(func() map[string]string {
+	values := map[string]string{}
+	out, err := exec.Command("go", "env").Output()
+	if err != nil {
+		return values
+	}
+	for _, line := range strings.Split(string(out), "\n") {
+		if name, value, ok := strings.Cut(line, "="); ok {
+			values[name] = strings.Trim(value, "'")
+		}
+	}
+	return values
+})
+
+func goEnv(name string) string { return goEnvs()[name] }

@@ -1,0 +1,233 @@
+package systemtest
+
+import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// served is an agent in a process of its own that keeps no state, and a client of it. Its
+// tasks are shell commands.
+type served struct {
+	*api.Client
+	t       testing.TB
+	http    *http.Client // HTTP client with the same TLS configuration
+	address string
+	tls     bool
+	work    string
+	node    string
+}
+
+// eachWay runs a test with an agent over plain TCP, and with an agent that requires and
+// presents certificates. Scripts use the unix socket.
+func eachWay(t *testing.T, test func(t *testing.T, s *served)) {
+	t.Parallel()
+	for name, secure := range map[string]bool{"in the clear": false, "over TLS": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, serve(t, secure))
+		})
+	}
+}
+
+const servedConfig = `
+ports {
+  http = 0
+}
+client {
+  cpu_total_compute = 1000000
+  memory_total_mb   = 1000000
+  disk_total_mb     = 10000000
+}
+plugin "raw_exec" {
+  config {
+    enabled = true
+  }
+}
+`
+
+const servedTLS = `
+tls {
+  http                = true
+  ca_file             = "DIR/ca.pem"
+  cert_file           = "DIR/server.pem"
+  key_file            = "DIR/server.key"
+  verify_https_client = true
+}
+`
+
+// serve starts an agent, which shuts down with the test. more is appended to its
+// configuration.
+func serve(t testing.TB, secure bool, more ...string) *served {
+	t.Helper()
+	dir := t.TempDir()
+	text := servedConfig + strings.Join(more, "")
+	if secure {
+		certificates := exec.Command("mint", "ca", "server", "client")
+		certificates.Dir = dir
+		if out, err := certificates.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		text += strings.ReplaceAll(servedTLS, "DIR", dir)
+	}
+	config := filepath.Join(dir, "agent.hcl")
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	work := t.TempDir()
+	cmd := exec.Command("nomad-lite", "agent", "-dev", "-config", config)
+	roomy, err := filepath.Abs(roomyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Env = append(os.Environ(), roomyVariable+"="+roomy, workVariable+"="+work) // workVariable identifies its processes
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	address := ""
+	log := bufio.NewScanner(stderr)
+	for address == "" && log.Scan() {
+		if found := regexp.MustCompile(`agent is ready: (https?://[^,]+)`).FindStringSubmatch(log.Text()); found != nil {
+			address = found[1]
+		}
+	}
+	logged := make(chan struct{})
+	go func() {
+		defer close(logged)
+		for log.Scan() {
+			if strings.Contains(log.Text(), "DATA RACE") || strings.Contains(log.Text(), "panic:") {
+				t.Error("the agent says ", log.Text())
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGINT) // the agent can have exited
+		<-logged
+		if err := cmd.Wait(); err != nil {
+			t.Error("the agent: ", err)
+		}
+	})
+	if address == "" {
+		t.Fatal("the agent is not ready")
+	}
+	c := &api.Config{Address: address}
+	base := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{}}}
+	t.Cleanup(base.CloseIdleConnections)
+	if secure {
+		c.TLSConfig = &api.TLSConfig{
+			CACert: filepath.Join(dir, "ca.pem"), ClientCert: filepath.Join(dir, "client.pem"), ClientKey: filepath.Join(dir, "client.key"),
+		}
+		if err := api.ConfigureTLS(base, c.TLSConfig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client, err := api.NewClient(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	nodes, _, err := client.Nodes().List(nil)
+	if err != nil || len(nodes) != 1 {
+		t.Fatalf("nodes %v, %v", nodes, err)
+	}
+	return &served{client, t, base, address, secure, work, nodes[0].ID}
+}
+
+// shell is a task that runs a script.
+func shell(name, script string, edit ...func(*api.Task)) *api.Task {
+	task := api.NewTask(name, "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", script})
+	task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
+	for _, e := range edit {
+		e(task)
+	}
+	return task
+}
+
+// forever is a script that runs until it receives SIGTERM or SIGINT.
+const forever = `trap 'exit 0' TERM INT; while :; do sleep 1000 & wait; done`
+
+// run registers a job with one group of these tasks and waits until its allocation has the
+// status, which it returns.
+func (s *served) run(id, kind, status string, tasks ...*api.Task) *api.Allocation {
+	s.t.Helper()
+	group := api.NewTaskGroup("g", 1)
+	for _, task := range tasks {
+		group.AddTask(task)
+	}
+	return s.runGroup(id, kind, status, group)
+}
+
+func (s *served) runGroup(id, kind, status string, group *api.TaskGroup) *api.Allocation {
+	s.t.Helper()
+	s.register(id, kind, group)
+	return s.allocOf(id, status)
+}
+
+func (s *served) register(id, kind string, group *api.TaskGroup) {
+	s.t.Helper()
+	job := api.NewServiceJob(id, id, api.GlobalRegion, 50)
+	job.Type = &kind
+	job.AddTaskGroup(group)
+	if _, _, err := s.Jobs().Register(job, nil); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// allocOf waits until the allocation of a job has the status, and returns it.
+func (s *served) allocOf(id, status string) *api.Allocation {
+	s.t.Helper()
+	var found *api.Allocation
+	s.eventually(id+" is "+status, func() (string, bool) {
+		stubs, _, err := s.Jobs().Allocations(id, false, nil)
+		if err != nil || len(stubs) == 0 {
+			return fmt.Sprint(err), false
+		}
+		found = s.alloc(stubs[0].ID)
+		return found.ClientStatus + " " + found.ClientDescription, found.ClientStatus == status
+	})
+	return found
+}
+
+func (s *served) alloc(id string) *api.Allocation {
+	s.t.Helper()
+	alloc, _, err := s.Allocations().Info(id, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return alloc
+}
+
+// eventually waits until is returns true. After a timeout the test fails with the last text
+// of is.
+func (s *served) eventually(what string, is func() (string, bool)) {
+	s.t.Helper()
+	last, ok := "", false
+	for deadline := time.Now().Add(allowance); ; time.Sleep(5 * time.Millisecond) {
+		if last, ok = is(); ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s: not within %v, but: %s", what, allowance, last)
+		}
+	}
+}
+
+// refusedWith reports whether the error of a client is this answer.
+func refusedWith(err error, code int, text string) bool {
+	return err != nil && strings.Contains(err.Error(), fmt.Sprintf("Unexpected response code: %d (%s)", code, text))
+}

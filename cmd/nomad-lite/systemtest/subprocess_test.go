@@ -1,0 +1,16 @@
+package systemtest
+
+import (
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec/confined"
+)
+
+// The hidden command must be the command that the API starts.
+func TestJobParser(t *testing.T) {
+	job, err := confined.New("nomad-lite", agent.JobParser).Parse(t.Context(), `job "web" {}`, "")
+	if err != nil || *job.ID != "web" {
+		t.Error(job, err)
+	}
+}

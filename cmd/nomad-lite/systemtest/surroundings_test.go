@@ -1,0 +1,121 @@
+package systemtest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+)
+
+// surroundings are the user and the cgroups of an agent. The zero value is root with
+// cgroups.
+type surroundings struct {
+	name      string
+	user      uint32 // 0 means root
+	noCgroups bool   // an unprivileged user has none, either
+}
+
+var allSurroundings = []surroundings{
+	{name: "root"},
+	{name: "root without cgroups", noCgroups: true},
+	{name: "a user", user: 54321},
+}
+
+// command returns a command that runs in the surroundings. TestMain selects the program by
+// its name.
+func (s surroundings) command(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = append([]string{name}, args...)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "XDG_") || strings.HasPrefix(v, "HOME=") || strings.HasPrefix(v, roomyVariable)
+	}), "GORACE=atexit_sleep_ms=0")
+	cmd.SysProcAttr = &syscall.SysProcAttr{}
+	if s.user != 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: s.user, Gid: s.user}
+	}
+	if s.noCgroups {
+		cmd.Args = append([]string{"without-cgroups"}, cmd.Args...)
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
+	}
+	return cmd
+}
+
+// withoutCgroups hides the cgroups in its mount namespace, and executes the program of its
+// arguments. It is not a shell script, because a shell that waits for mount ignores SIGINT.
+func withoutCgroups() {
+	err := errors.Join(
+		unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+		unix.Mount("none", "/sys/fs/cgroup", "ramfs", 0, ""),
+	)
+	if err == nil {
+		err = syscall.Exec("/proc/self/exe", os.Args[1:], os.Environ())
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+// own makes the user of the surroundings the owner of an existing directory.
+func (s surroundings) own(dir string) error {
+	return errors.Join(os.Chmod(dir, 0o711), os.Chown(dir, int(s.user), int(s.user)))
+}
+
+// remove removes the directory of a node, with its data directory in it.
+func (s surroundings) remove(dir string) error {
+	if s.user == 0 {
+		return allocdir.Sweep(dir)
+	}
+	_ = unix.Unmount(filepath.Join(dir, "data"), unix.MNT_DETACH) // the directory can be a mounted disk
+	return os.RemoveAll(dir)                                      // Sweep rejects directories of other users
+}
+
+// disk is a file system in memory that can be made full, mounted on the directory of this
+// name.
+type disk string
+
+// mount mounts the disk for a user.
+func (d disk) mount(s surroundings) error {
+	return unix.Mount("tmpfs", string(d), "tmpfs", 0, fmt.Sprintf("size=1g,mode=0711,uid=%d,gid=%[1]d", s.user))
+}
+
+// fill leaves no free block on the disk.
+func (d disk) fill() error {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(string(d), &stat); err != nil {
+		return err
+	}
+	return d.resize(fmt.Sprint((stat.Blocks - stat.Bfree) * uint64(stat.Bsize)))
+}
+
+func (d disk) free() error { return d.resize("1g") }
+
+func (d disk) resize(size string) error {
+	return unix.Mount("tmpfs", string(d), "tmpfs", unix.MS_REMOUNT, "size="+size)
+}
+
+// link gives a program of this package a path that every user can execute.
+func link(program, path string) error {
+	from, err := exec.LookPath(program)
+	if err != nil {
+		return err
+	}
+	if err = os.Link(from, path); !errors.Is(err, syscall.EXDEV) {
+		return err
+	}
+	text, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	// A child that is started meanwhile must not inherit the file while it is open for
+	// writing, or its execution fails with ETXTBSY.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, text, 0o755)
+}

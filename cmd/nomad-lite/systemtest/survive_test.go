@@ -1,0 +1,728 @@
+package systemtest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentconfig"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/process"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
+	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// mortalAgent is an agent that executes commands from its standard input, until it is
+// killed. Its external plugins are in the directory of its second argument: plugins named
+// -driver are drivers, the others are hooks, and the hooks named -warn have on_error warn.
+func mortalAgent() {
+	if err := serveMortal(os.Args[1], os.Args[2:]...); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func serveMortal(dir string, programs ...string) error {
+	config := catalog.Config{Builtins: []catalog.Builtin{{Name: rawexec.Name, Config: map[string]any{"enabled": true}}}}
+	var rules []hookplugin.Rule
+	if len(programs) > 0 {
+		config.Dir = programs[0]
+		files, err := os.ReadDir(config.Dir)
+		if err != nil {
+			return err
+		}
+		for _, f := range files {
+			config.Blocks = append(config.Blocks, catalog.Block{Name: f.Name()})
+			if strings.HasSuffix(f.Name(), "-driver") {
+				continue
+			}
+			rules = append(rules, hookplugin.Rule{Name: f.Name(), Warn: strings.HasSuffix(f.Name(), "-warn")})
+		}
+	}
+	plugins, err := catalog.New(config)
+	if err != nil {
+		return err
+	}
+	level := hclog.Warn
+	if os.Getenv("MORTAL_DEBUG") != "" {
+		level = hclog.Trace
+	}
+	ctx, end := context.WithCancelCause(context.Background())
+	defer end(nil)
+	a, err := agent.Open(ctx, agent.Config{
+		DataDir:     dir,
+		Node:        agent.NodeConfig{CPU: 100_000, MemoryMB: 1_000_000, DiskMB: 1_000_000},
+		Plugins:     plugins,
+		Hooks:       rules,
+		TaskProcess: agentconfig.TaskProcess,
+		GC:          noderunner.GC{MaxAllocs: 10_000, DiskUsage: 100, InodeUsage: 100}, // keeps everything that a test checks
+		Logger:      hclog.New(&hclog.LoggerOptions{Level: level, Output: os.Stderr}),
+	})
+	if err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() {
+		a.Run(ctx)
+		close(ended)
+	}()
+	answer := json.NewEncoder(os.Stdout)
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		verb, arg, _ := strings.Cut(lines.Text(), " ")
+		switch verb {
+		case "run":
+			<-a.Registered()
+			text, err := os.ReadFile(arg)
+			if err != nil {
+				return err
+			}
+			file, diags := jobspec.Parse(jobspec.Source{Name: arg, Text: text})
+			if diags.HasErrors() {
+				return diags
+			}
+			model.Canonicalize(file.Job)
+			if _, err := a.Scheduler().Register(ctx, file.Job, scheduler.RegisterOptions{}); err != nil {
+				return err
+			}
+			err = answer.Encode("ok")
+			if err != nil {
+				return err
+			}
+		case "states":
+			states := map[string]*api.Allocation{}
+			owned := 0
+			for _, alloc := range a.Store().Snapshot().Allocations(nil, "") {
+				states[alloc.ID] = &api.Allocation{ID: alloc.ID, Name: alloc.Name, JobID: alloc.JobID, ClientStatus: alloc.ClientStatus, TaskStates: alloc.TaskStates}
+				if runner := a.Alloc(alloc.ID); runner != nil {
+					owned += len(runner.LeftRunning())
+				}
+			}
+			if err := answer.Encode(survivors{owned, a.Store().Commits(), states}); err != nil {
+				return err
+			}
+		case "leave":
+			end(allocrunner.ErrShutdown)
+		case "stop":
+			end(nil)
+		default:
+			if err := answer.Encode(moreVerbs[verb](ctx, a, arg)); err != nil {
+				return err
+			}
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	end(nil) // the test is over; its result does not matter here
+	<-ended
+	return a.Close()
+}
+
+// survivors is an agent's report about its allocations.
+type survivors struct {
+	Owned   int   // tasks with a process
+	Commits int64 // writes of the state
+	Allocs  map[string]*api.Allocation
+}
+
+// running counts the tasks that are reported as running.
+func (v survivors) running() (n int) {
+	for _, alloc := range v.Allocs {
+		for _, s := range alloc.TaskStates {
+			if s.State == model.TaskRunning {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// mortal is an agent in a process of its own.
+type mortal struct {
+	t   testing.TB
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *json.Decoder
+}
+
+func startMortal(t testing.TB, program string, args ...string) *mortal {
+	t.Helper()
+	cmd := exec.Command(program, args...)
+	cmd.Args[0] = "mortal-agent"
+	cmd.Stderr = os.Stderr
+	return launchMortal(t, cmd)
+}
+
+// launchMortal starts an agent that takes commands on its standard input.
+func launchMortal(t testing.TB, cmd *exec.Cmd) *mortal {
+	t.Helper()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return &mortal{t: t, cmd: cmd, in: in, out: json.NewDecoder(out)}
+}
+
+func (m *mortal) ask(what string, answer any) {
+	m.t.Helper()
+	if _, err := fmt.Fprintln(m.in, what); err != nil {
+		m.t.Fatal(err)
+	}
+	if answer == nil {
+		return
+	}
+	if err := m.out.Decode(answer); err != nil {
+		m.t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// submit registers jobs.
+func (m *mortal) submit(dir string, jobs ...string) {
+	m.t.Helper()
+	file := filepath.Join(dir, "job.nomad.hcl")
+	for _, text := range jobs {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			m.t.Fatal(err)
+		}
+		m.ask("run "+file, new(string))
+	}
+}
+
+// await requests the states until ok accepts them.
+func (m *mortal) await(what string, ok func(survivors) bool) survivors {
+	m.t.Helper()
+	var v survivors
+	for deadline := time.Now().Add(allowance); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		v = survivors{}
+		m.ask("states", &v)
+		if ok(v) {
+			return v
+		}
+	}
+	text, _ := json.MarshalIndent(v, "", " ")
+	m.t.Fatalf("%s: not within %v: %s", what, allowance, text)
+	return v
+}
+
+func (m *mortal) kill() {
+	_ = m.cmd.Process.Kill()
+	_ = m.cmd.Wait()
+}
+
+func (m *mortal) end(how string) {
+	m.t.Helper()
+	m.ask(how, nil)
+	m.in.Close()
+	if err := m.cmd.Wait(); err != nil {
+		m.t.Errorf("%s: %v", how, err)
+	}
+}
+
+// nodeProcess is one process of a node.
+type nodeProcess struct {
+	process.ID
+	kind string // "keeper", "log-collector", "plugin", "dying-hook", "shell-driver", or "ALLOC/TASK"
+}
+
+// nodeProcesses finds the processes that belong to a data directory.
+func nodeProcesses(data string) (found []nodeProcess) {
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		environ, err := os.ReadFile("/proc/" + e.Name() + "/environ")
+		if err != nil || !bytes.Contains(environ, []byte(data)) {
+			continue
+		}
+		args, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		p, err := process.Lookup(pid)
+		if err != nil || !p.Alive() {
+			continue
+		}
+		var alloc, task string
+		for v := range bytes.SplitSeq(environ, []byte{0}) {
+			if rest, ok := bytes.CutPrefix(v, []byte("NOMAD_ALLOC_ID=")); ok {
+				alloc = string(rest)
+			}
+			if rest, ok := bytes.CutPrefix(v, []byte("NOMAD_TASK_NAME=")); ok {
+				task = string(rest)
+			}
+		}
+		kind := alloc + "/" + task
+		if argv := strings.Split(string(args), "\x00"); argv[0] == "nomad-lite" {
+			kind = argv[1]
+		} else if name := filepath.Base(argv[0]); strings.HasSuffix(name, "-hook") || strings.HasSuffix(name, "-driver") {
+			kind = name
+		} else if sid, _, _ := syscall.Syscall(syscall.SYS_GETSID, uintptr(pid), 0, 0); int(sid) != pid {
+			continue // a child of a task
+		}
+		found = append(found, nodeProcess{p, kind})
+	}
+	return found
+}
+
+// expectNobody asserts that the processes of a node have exited after the node's end.
+func expectNobody(t testing.TB, data string) {
+	t.Helper()
+	left := nodeProcesses(data)
+	for deadline := time.Now().Add(allowance); len(left) > 0 && time.Now().Before(deadline); left = nodeProcesses(data) {
+		time.Sleep(5 * time.Millisecond)
+	}
+	for _, p := range left {
+		t.Errorf("I3: %s is left behind: %d", p.kind, p.PID)
+		_ = p.Signal(syscall.SIGKILL)
+	}
+}
+
+func byKind(processes []nodeProcess) map[string][]process.ID {
+	all := map[string][]process.ID{}
+	for _, p := range processes {
+		all[p.kind] = append(all[p.kind], p.ID)
+	}
+	return all
+}
+
+const manyJob = `
+job "many" {
+  group "g" {
+    count = %d
+    restart {
+      attempts = 3
+      delay    = "0s"
+    }
+    task "loop" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/bash"
+        args    = ["-c", "exec 3<> <(:); while :; do echo $((++i)); read -t 0.1 -u 3; done"]
+      }
+      resources {
+        cpu    = 20
+        memory = 10
+      }
+    }
+  }
+}
+`
+
+const endsJob = `
+job %q {
+  type = "batch"
+  group "g" {
+    count = 3
+    restart {
+      attempts = 0
+      mode     = "fail"
+    }
+    reschedule {
+      attempts  = 0
+      unlimited = false
+    }
+    task "wait" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "while [ ! -e %s ]; do sleep 0.02; done; exit 4"]
+      }
+      resources {
+        cpu    = 20
+        memory = 10
+      }
+    }
+    task "after" {
+      driver = "raw_exec"
+      lifecycle { hook = "poststop" }
+      config {
+        command = "/bin/true"
+      }
+      resources {
+        cpu    = 20
+        memory = 10
+      }
+    }
+  }
+}
+`
+
+const stagesJob = `
+job "stages" {
+  group "g" {
+    task "before" {
+      driver = "raw_exec"
+      lifecycle { hook = "prestart" }
+      config { command = "/bin/true" }
+      resources {
+        cpu    = 20
+        memory = 10
+      }
+    }
+    task "side" {
+      driver = "raw_exec"
+      lifecycle {
+        hook    = "prestart"
+        sidecar = true
+      }
+      config {
+        command = "/bin/sleep"
+        args    = ["1000"]
+      }
+      resources {
+        cpu    = 20
+        memory = 10
+      }
+    }
+    task "main" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/sleep"
+        args    = ["1000"]
+      }
+      resources {
+        cpu    = 20
+        memory = 10
+      }
+    }
+  }
+}
+`
+
+// anotherBuild returns the path of this program with other content.
+func anotherBuild(t testing.TB) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "another")
+	// A child that is started meanwhile must not inherit the file while it is open for
+	// writing: the file cannot be executed until the child has executed its own program.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(path, append(b, "another build"...), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// death is a failure of a node, in addition to the end of its agent.
+type death struct {
+	name    string
+	victims []string // victims besides the agent
+	leave   bool     // the agent shuts down in order
+	upgrade bool     // the next agent is another build
+}
+
+var helpers = []string{"keeper", "log-collector", "plugin"}
+
+// TestTasksOutliveEverybody runs services through one death after the other. Tasks change
+// while no agent runs, and the test checks the report of the next agent.
+func TestTasksOutliveEverybody(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to have task directories like an agent's")
+	}
+	for _, test := range []struct {
+		name     string
+		services int
+		deaths   []death
+	}{
+		{"of a hundred", 100, []death{
+			{name: "agent"},
+			{name: "agent and collector", victims: []string{"log-collector"}},
+			{name: "agent in good order", leave: true},
+			{name: "agent and plugin", victims: []string{"plugin"}},
+			{name: "agent, and the next one is another build", upgrade: true},
+		}},
+		// Only the keeper could record the exit of a task whose plugin dies later.
+		{"with the keeper", 3, []death{{name: "agent and keeper", victims: []string{"keeper"}}}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			outlive(t, test.services, test.deaths)
+		})
+	}
+}
+
+func outlive(t *testing.T, services int, deaths []death) {
+	dir := survivalDir(t)
+	data, program := filepath.Join(dir, "data"), "/proc/self/exe"
+	m := startMortal(t, program, data)
+	m.submit(dir, fmt.Sprintf(manyJob, services), stagesJob)
+	stay := services + 2 // with the tasks of the job with stages
+	killed := map[string]bool{}
+	for round, death := range deaths {
+		ends, flag := fmt.Sprint("ends-", round), filepath.Join(dir, fmt.Sprint("go-", round))
+		m.submit(dir, fmt.Sprintf(endsJob, ends, flag))
+		before := m.await("all tasks run", func(v survivors) bool {
+			return v.Owned == stay+3 && v.running() == stay+3 && done(v, "stages", "before")
+		})
+		processes := byKind(nodeProcesses(data))
+
+		if death.leave {
+			m.end("leave")
+		} else {
+			m.kill()
+		}
+		for _, kind := range death.victims {
+			for _, p := range processes[kind] {
+				if err := p.Signal(syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		var victim string
+		for id, alloc := range before.Allocs {
+			if alloc.JobID == "many" && !killed[id] {
+				victim = id
+			}
+		}
+		killed[victim] = true
+		if err := processes[victim+"/loop"][0].Signal(syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(flag, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(200 * time.Millisecond)
+
+		if death.upgrade {
+			program = anotherBuild(t)
+		}
+		begin := time.Now()
+		m = startMortal(t, program, data)
+		after := m.await("all is as it should be", func(v survivors) bool {
+			return v.Owned == stay && v.running() == stay && done(v, ends, "after") && v.Allocs[victim].TaskStates["loop"].Restarts == 1
+		})
+		t.Logf("%s: all tasks owned after %v", death.name, time.Since(begin))
+		now := byKind(nodeProcesses(data))
+		several := func(kind string) bool { return len(now[kind]) != 1 }
+		// A helper of the old build exits when the new helper has taken over.
+		for limit := time.Now().Add(allowance); slices.ContainsFunc(helpers, several) && time.Now().Before(limit); {
+			time.Sleep(10 * time.Millisecond)
+			now = byKind(nodeProcesses(data))
+		}
+		if len(after.Allocs) != len(before.Allocs) {
+			t.Errorf("%s: %d allocations, before %d", death.name, len(after.Allocs), len(before.Allocs))
+		}
+		for kind, was := range processes {
+			id, task, isTask := strings.Cut(kind, "/")
+			if !isTask || before.Allocs[id].JobID == ends {
+				continue
+			}
+			is, events := now[kind], after.Allocs[id].TaskStates[task].Events
+			switch {
+			case len(is) != 1:
+				t.Errorf("%s: %s has processes %v", death.name, kind, is)
+			case id == victim:
+				want := "[Received Task Setup Started Terminated Restarting Started]"
+				if got := fmt.Sprint(types(events)); got != want || events[3].DisplayMessage != "Exit Code: 137, Signal: 9" {
+					t.Errorf("%s: killed task: %s, %q", death.name, got, events[min(3, len(events)-1)].DisplayMessage)
+				}
+			case is[0] != was[0]:
+				t.Errorf("%s: %s is process %v, was %v", death.name, kind, is, was)
+			case fmt.Sprint(types(events)) != fmt.Sprint(types(before.Allocs[id].TaskStates[task].Events)):
+				t.Errorf("%s: %s has new events: %v", death.name, kind, types(events))
+			}
+		}
+		var logs []string
+		for id, alloc := range after.Allocs {
+			want := api.AllocClientStatusRunning
+			switch {
+			case alloc.JobID == ends:
+				want = api.AllocClientStatusFailed
+				events := alloc.TaskStates["wait"].Events
+				if got := fmt.Sprint(types(events)); got != "[Received Task Setup Started Terminated Not Restarting]" || events[3].DisplayMessage != "Exit Code: 4" {
+					t.Errorf("%s: task that ended: %s, %q", death.name, got, events[min(3, len(events)-1)].DisplayMessage)
+				}
+			case strings.HasPrefix(alloc.JobID, "ends"):
+				want = api.AllocClientStatusFailed
+			case alloc.JobID == "many" && !killed[id]:
+				logs = append(logs, filepath.Join(data, "alloc", id, "alloc", "logs", "loop.stdout.0"))
+			}
+			if alloc.ClientStatus != want {
+				t.Errorf("%s: allocation %s is %s, want %s", death.name, alloc.Name, alloc.ClientStatus, want)
+			}
+		}
+		checkCounts(t, logs)
+		for _, kind := range helpers {
+			if len(now[kind]) != 1 {
+				t.Fatalf("%s: %s is %v, was %v", death.name, kind, now[kind], processes[kind])
+			}
+			survives := !slices.Contains(death.victims, kind) && (!death.upgrade || kind == "keeper")
+			if survives != (now[kind][0] == processes[kind][0]) {
+				t.Errorf("%s: %s is %v, was %v", death.name, kind, now[kind], processes[kind])
+			}
+			if !death.upgrade {
+				continue
+			}
+			file, err := os.Open(program)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if same, err := now[kind][0].SameExecutable(file); !same || err != nil {
+				t.Errorf("%s is not of the new build: %v", kind, err)
+			}
+			file.Close()
+		}
+	}
+	m.end("stop")
+}
+
+// survivalDir returns a directory for a node, and checks at the end that nothing is left
+// behind.
+func survivalDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "survive")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		expectNobody(t, filepath.Join(dir, "data"))
+		if err := allocdir.Sweep(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// TestStartThatTheAgentDidNotSee removes the handle of a running task from the state, as if
+// the agent had been killed before it could store the handle.
+func TestStartThatTheAgentDidNotSee(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to have task directories like an agent's")
+	}
+	for _, victim := range []string{"", "plugin"} {
+		t.Run("victim "+victim, func(t *testing.T) {
+			t.Parallel()
+			dir := survivalDir(t)
+			data := filepath.Join(dir, "data")
+			m := startMortal(t, "/proc/self/exe", data)
+			m.submit(dir, fmt.Sprintf(manyJob, 1))
+			runs := func(v survivors) bool { return v.Owned == 1 && v.running() == 1 }
+			before := m.await("the task runs", runs)
+			m.kill()
+			processes := byKind(nodeProcesses(data))
+			for _, p := range processes[victim] {
+				_ = p.Signal(syscall.SIGKILL)
+			}
+
+			s, err := store.Open(store.Config{Path: filepath.Join(data, "state.db"), Logger: hclog.NewNullLogger()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			id := ""
+			for id = range before.Allocs {
+			}
+			local, _, err := s.Snapshot().TaskLocal(id, "loop")
+			if err != nil {
+				t.Fatal(err)
+			}
+			status, err := s.Snapshot().TaskState(id, "loop")
+			if err != nil {
+				t.Fatal(err)
+			}
+			local.Handle = nil
+			status.State, status.Events = model.TaskPending, status.Events[:2]
+			if err := errors.Join(s.PutTask(id, "loop", local, status, state.Sync)(), s.Close()); err != nil {
+				t.Fatal(err)
+			}
+
+			m = startMortal(t, "/proc/self/exe", data)
+			after := m.await("the task runs again", func(v survivors) bool {
+				return runs(v) && len(v.Allocs[id].TaskStates["loop"].Events) > 2
+			})
+			if got := fmt.Sprint(types(after.Allocs[id].TaskStates["loop"].Events)); got != "[Received Task Setup Started]" {
+				t.Errorf("events %s", got)
+			}
+			kind := id + "/loop"
+			if now := byKind(nodeProcesses(data))[kind]; len(now) != 1 || now[0] == processes[kind][0] {
+				t.Errorf("processes %v, before %v", now, processes[kind])
+			}
+			m.end("stop")
+		})
+	}
+}
+
+// done reports whether a task of all allocations of a job is dead.
+func done(v survivors, job, task string) bool {
+	found := false
+	for _, alloc := range v.Allocs {
+		if alloc.JobID == job {
+			found = true
+			if s := alloc.TaskStates[task]; s == nil || s.State != model.TaskDead {
+				return false
+			}
+		}
+	}
+	return found
+}
+
+func types(events []*api.TaskEvent) (list []string) {
+	for _, e := range events {
+		list = append(list, e.Type)
+	}
+	return list
+}
+
+// checkCounts asserts that the output of tasks is 1, 2, 3 … and still grows.
+func checkCounts(t *testing.T, files []string) {
+	t.Helper()
+	read := func(file string) (lines int) {
+		text, err := os.ReadFile(file)
+		if err != nil && !errors.Is(err, os.ErrNotExist) { // the first output can be pending
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			if lines++; line != fmt.Sprintln(lines) {
+				t.Fatalf("%s: line %d is %q", file, lines, line)
+			}
+		}
+		return lines
+	}
+	begin := map[string]int{}
+	for _, file := range files {
+		begin[file] = read(file)
+	}
+	deadline := time.Now().Add(allowance)
+	for file, lines := range begin {
+		for read(file) < lines+2 {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: the output does not grow", file)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+}

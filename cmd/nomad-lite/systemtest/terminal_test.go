@@ -1,0 +1,107 @@
+package systemtest
+
+import (
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"time"
+
+	"github.com/creack/pty"
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// terminal is a pseudo terminal on which a script runs a program. The output of the program
+// is in the file "screen".
+type terminal struct {
+	master *os.File
+	cmd    *exec.Cmd
+	shown  chan struct{} // closed when all output is in the file
+}
+
+func terminalOf(ts *testscript.TestScript) *terminal { return ts.Value(terminal{}).(*terminal) }
+
+// startTerminal PROGRAM [ARGUMENT...] runs a program on a terminal of 80 columns.
+func startTerminal(ts *testscript.TestScript, neg bool, args []string) {
+	t := terminalOf(ts)
+	if neg || len(args) == 0 || t.cmd != nil {
+		ts.Fatalf("usage: terminal program [argument...], one at a time")
+	}
+	program, err := exec.LookPath(args[0])
+	ts.Check(err)
+	screen, err := os.Create(ts.MkAbs("screen"))
+	ts.Check(err)
+	t.cmd = exec.Command(program, args[1:]...)
+	t.cmd.Dir = ts.MkAbs(".")
+	t.cmd.Env = append(os.Environ(), workVariable+"="+ts.Getenv("WORK"), "NOMAD_ADDR="+ts.Getenv("NOMAD_ADDR"), "HOME="+ts.Getenv("HOME"))
+	t.master, err = pty.StartWithSize(t.cmd, &pty.Winsize{Rows: 24, Cols: 80})
+	ts.Check(err)
+	t.shown = make(chan struct{})
+	go func() {
+		defer close(t.shown)
+		defer screen.Close()
+		_, _ = io.Copy(screen, t.master) // ends with an error when the program has exited
+	}()
+	cmd, master, shown := t.cmd, t.master, t.shown
+	ts.Defer(func() { // a failed script did not call hangUp
+		_ = cmd.Process.Kill()
+		master.Close()
+		<-shown
+	})
+}
+
+// typeText TEXT types a text, in which escapes such as \r stand for keys.
+func typeText(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: type text")
+	}
+	text, err := strconv.Unquote("`" + args[0] + "`")
+	ts.Check(err)
+	keys, err := strconv.Unquote(`"` + escapeQuotes(text) + `"`)
+	ts.Check(err)
+	_, err = terminalOf(ts).master.WriteString(keys)
+	ts.Check(err)
+}
+
+func escapeQuotes(text string) string {
+	quoted := ""
+	for _, r := range text {
+		if r == '"' {
+			quoted += `\`
+		}
+		quoted += string(r)
+	}
+	return quoted
+}
+
+// resizeTerminal ROWS COLUMNS resizes the terminal.
+func resizeTerminal(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: resize rows columns")
+	}
+	rows, err := strconv.ParseUint(args[0], 10, 16)
+	ts.Check(err)
+	columns, err := strconv.ParseUint(args[1], 10, 16)
+	ts.Check(err)
+	ts.Check(pty.Setsize(terminalOf(ts).master, &pty.Winsize{Rows: uint16(rows), Cols: uint16(columns)}))
+}
+
+// hangUp CODE waits until the program exits, with this exit code.
+func hangUp(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: hangup code")
+	}
+	t := terminalOf(ts)
+	defer time.AfterFunc(allowance, func() { _ = t.cmd.Process.Kill() }).Stop() // the program can have exited
+	err := t.cmd.Wait()
+	<-t.shown
+	t.master.Close()
+	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+		ts.Fatalf("hangup: %v", err)
+	}
+	if got := strconv.Itoa(t.cmd.ProcessState.ExitCode()); got != args[0] {
+		ts.Fatalf("hangup: exit code %s, want %s; the screen:\n%s", got, args[0], ts.ReadFile("screen"))
+	}
+	t.cmd = nil
+}

@@ -1,0 +1,293 @@
+package systemtest
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
+)
+
+// These are paths and users in the machine.
+const (
+	vmDirectory = "repository/cmd/nomad-lite/systemtest" // directory of this package
+	vmUser      = 1000                                   // a user without privileges
+)
+
+// These are the cgroups in which the steps run, as in a session of a service manager.
+const (
+	vmRoot      = "/session.slice/root.scope"
+	vmPlain     = "/session.slice/plain.scope"     // cgroup of the user without delegation
+	vmDelegated = "/session.slice/delegated.scope" // cgroup of the user with delegation
+)
+
+// vmStep is one program that runs in the machine, as a child of its first process.
+type vmStep struct {
+	name   string
+	argv   []string
+	cgroup string
+}
+
+// vmCases selects the cases of the contract that can depend on cgroups.
+const vmCases = "-test.run=^TestContract$/(children|statistics|survives|keeps|exec)"
+
+// vmQuick skips tests that only compute, which takes minutes in an emulated machine.
+const vmQuick = "-test.skip=^TestSimulation$"
+
+// The scripts check the cgroups of the whole machine.
+const (
+	vmScripts  = "-test.run=^TestVMScripts$"
+	vmOneByOne = "-test.parallel=1"
+)
+
+var vmSteps = []vmStep{
+	{"sdk process", []string{"/tests/process.test"}, vmRoot},
+	{"raw_exec contract", []string{"/tests/rawexec.test", "-test.skip=^TestContractUnprivileged$"}, vmRoot},
+	{"raw_exec contract unprivileged", []string{"/tests/rawexec.test", vmCases}, vmPlain},
+	{"raw_exec contract in delegated cgroups", []string{"/tests/rawexec.test", vmCases}, vmDelegated},
+	{"keeper", []string{"/tests/keeper.test"}, vmRoot},
+	// The skipped tests move much data, which takes long in an emulated machine.
+	{"logs", []string{"/tests/logs.test", "-test.skip=^TestNothingIsLost"}, vmRoot},
+	{"agent", []string{"/tests/agent.test", vmQuick}, vmRoot},
+	{"cgroups", []string{"/tests/cgroup.test"}, vmRoot},
+	{"cgroups that are delegated", []string{"/tests/cgroup.test"}, vmDelegated},
+	// This test runs here because a container, the usual place of tests, may be unable to
+	// protect a process.
+	{"job parser of a protected agent", []string{"/tests/confined.test", "-test.run=^TestChildIsNotProtected$"}, vmRoot},
+	{"protected agent", []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^oom$`}, vmRoot},
+	{"run", []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^run_(batch|killed|survives|limits)$`}, vmRoot},
+	{"run in cgroups", []string{"/tests/systemtest.test", vmScripts, vmOneByOne}, vmRoot},
+	{"run unprivileged", []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^run_(batch|killed)$`}, vmPlain},
+	{"run unprivileged in delegated cgroups", []string{"/tests/systemtest.test", vmScripts, vmOneByOne}, vmDelegated},
+}
+
+// vmInit is the first process of the machine. When it returns, the kernel stops.
+func vmInit(guest string) {
+	if err := prepareVM(); err != nil {
+		fmt.Println("prepare the machine:", err)
+	} else if guest == vmPower {
+		tellVM(powerStep, beNode)
+	} else if guest == vmClock {
+		tellVM(clockStep, stepClock)
+	} else {
+		for _, step := range vmSteps {
+			tellVM(step.name, step.run)
+		}
+	}
+	unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
+}
+
+// tellVM executes do, and writes the result to the console.
+func tellVM(name string, do func() error) {
+	fmt.Println(vmBegin + name)
+	began := time.Now()
+	verdict := "ok"
+	if err := do(); err != nil {
+		verdict = strings.ReplaceAll(err.Error(), "\n", "; ")
+	}
+	fmt.Printf("\n%s%s after %v\n", vmEnd, verdict, time.Since(began).Round(10*time.Millisecond))
+}
+
+func prepareVM() error {
+	for _, m := range []struct {
+		kind, dir, options string
+		flags              uintptr
+	}{
+		{"proc", "/proc", "", 0},
+		{"sysfs", "/sys", "", 0},
+		{"devtmpfs", "/dev", "", 0},
+		{"devpts", "/dev/pts", "ptmxmode=0666,mode=0620,gid=5", 0},
+		{"tmpfs", "/tmp", "mode=1777", 0},
+		{"tmpfs", "/run", "mode=0755", 0},
+		{"cgroup2", "/sys/fs/cgroup", "", 0},
+	} {
+		if err := os.MkdirAll(m.dir, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount(m.kind, m.dir, m.kind, m.flags, m.options); err != nil {
+			return fmt.Errorf("mount %s: %w", m.dir, err)
+		}
+	}
+	for _, link := range []struct{ target, name string }{{"/proc/self/fd", "/dev/fd"}, {"fd/0", "/dev/stdin"}, {"fd/1", "/dev/stdout"}, {"fd/2", "/dev/stderr"}} {
+		if err := os.Symlink(link.target, link.name); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{vmRoot, vmPlain, vmDelegated} {
+		if err := os.MkdirAll("/sys/fs/cgroup"+dir, 0o755); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"} {
+		if err := os.Chown(filepath.Join("/sys/fs/cgroup"+vmDelegated, name), vmUser, vmUser); err != nil {
+			return err
+		}
+	}
+	if err := unix.Sethostname([]byte("machine")); err != nil {
+		return err
+	}
+	return loopbackUp()
+}
+
+func loopbackUp() error {
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(s)
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	lo.SetUint16(unix.IFF_UP)
+	return unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, lo)
+}
+
+// run runs a step. A step that leaves something behind fails, too.
+func (s vmStep) run() error {
+	before := vmTraces()
+	cgroup, err := os.Open("/sys/fs/cgroup" + s.cgroup)
+	if err != nil {
+		return err
+	}
+	defer cgroup.Close()
+	attr := &syscall.ProcAttr{
+		Dir:   "/" + vmDirectory,
+		Env:   []string{"PATH=/usr/bin:/bin", "HOME=/root", "TMPDIR=/tmp", "LANG=C"},
+		Files: []uintptr{0, 1, 2},
+		Sys:   &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(cgroup.Fd())},
+	}
+	if s.cgroup != vmRoot {
+		attr.Env[1] = "HOME=/home"
+		attr.Sys.Credential = &syscall.Credential{Uid: vmUser, Gid: vmUser}
+	}
+	argv := append(slices.Clone(s.argv), "-test.v", "-test.timeout=4m")
+	pid, err := syscall.ForkExec(argv[0], argv, attr)
+	if err != nil {
+		return err
+	}
+	status := vmReap(pid)
+	if status != 0 {
+		err = fmt.Errorf("failed with wait status %#x", int(status))
+	}
+	return errors.Join(err, s.left(before))
+}
+
+// vmReap does the work of a first process: it waits for all orphans, until the child pid
+// has exited.
+func vmReap(pid int) unix.WaitStatus {
+	for {
+		var status unix.WaitStatus
+		if got, err := unix.Wait4(-1, &status, 0, nil); err == nil && got == pid || err == unix.ECHILD {
+			return status
+		}
+	}
+}
+
+// left returns new traces in the machine, and kills the processes among them.
+func (s vmStep) left(before []string) error {
+	var left []string
+	for deadline := time.Now().Add(allowance); ; time.Sleep(5 * time.Millisecond) {
+		for got := 1; got > 0; {
+			got, _ = unix.Wait4(-1, nil, unix.WNOHANG, nil)
+		}
+		left = slices.DeleteFunc(vmTraces(), func(trace string) bool { return slices.Contains(before, trace) })
+		if len(left) == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			cleanVM(left)
+			return fmt.Errorf("left behind: %q", left)
+		}
+	}
+}
+
+// cleanVM removes the traces before the next step.
+func cleanVM(left []string) {
+	unix.Kill(-1, unix.SIGKILL)
+	for {
+		if _, err := unix.Wait4(-1, nil, 0, nil); err == unix.ECHILD {
+			break
+		}
+	}
+	for _, trace := range slices.Backward(left) { // the content of a directory comes first
+		if strings.HasPrefix(trace, "/sys/fs/cgroup/") {
+			unix.Rmdir(trace)
+		} else if strings.HasPrefix(trace, "/") {
+			os.RemoveAll(trace)
+		}
+	}
+}
+
+// vmTraces returns everything that a program can leave behind in the machine.
+func vmTraces() (all []string) {
+	// testscript leaves its empty directory when not all scripts of a test run.
+	empty, _ := filepath.Glob("/tmp/go-test-script*")
+	for _, dir := range empty {
+		unix.Rmdir(dir)
+	}
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		stat, err := os.ReadFile(dir + "/stat")
+		if err != nil {
+			continue
+		}
+		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		const kernelThreads = "2"
+		if pid := filepath.Base(dir); pid != "1" && pid != kernelThreads && fields[1] != kernelThreads {
+			command, _ := os.ReadFile(dir + "/cmdline")
+			all = append(all, "process "+pid+" "+fields[0]+" "+strings.ReplaceAll(string(command), "\x00", " "))
+		}
+	}
+	mounts, _ := os.ReadFile("/proc/self/mounts")
+	all = append(all, strings.Split(string(mounts), "\n")...)
+	filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			all = append(all, path)
+		}
+		return nil
+	})
+	for _, pattern := range []string{"/tmp/*", "/tmp/nomad-lite-*/*", "/run/*", "/run/nomad-lite/*"} {
+		found, _ := filepath.Glob(pattern)
+		for _, path := range found {
+			// These directories are permanent.
+			if base := filepath.Base(path); path == "/run/nomad-lite" || base == "lock" ||
+				strings.HasPrefix(base, "nomad-lite-"+strconv.Itoa(vmUser)) || strings.HasPrefix(base, "nomad-lite-0") {
+				continue
+			}
+			all = append(all, path)
+		}
+	}
+	return all
+}
+
+// TestVMScripts runs the scripts that are about cgroups version 2.
+func TestVMScripts(t *testing.T) {
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	session, ok := strings.CutPrefix(strings.TrimSpace(string(own)), "0::/session.slice/")
+	if !ok {
+		t.Skip("is for the machine of TestVM")
+	}
+	params := scriptParams(t, "testdata/vm")
+	setup := params.Setup
+	params.Setup = func(env *testscript.Env) error {
+		env.Setenv("SLICE", "/nomad.slice")
+		if os.Geteuid() != 0 {
+			env.Setenv("SLICE", "/session.slice/"+session+"/nomad.slice")
+		}
+		return setup(env)
+	}
+	testscript.Run(t, params)
+}

@@ -1,0 +1,229 @@
+package systemtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+const (
+	powerStep    = "power loss"
+	powerStarted = "tasks of this boot: " // printed to the console with their number
+	powerTasks   = 50
+)
+
+// vmPowerLoss cuts the power of a node in the middle of 50 starts, and again while they are
+// repeated. After the third boot the state must be consistent.
+func vmPowerLoss(t *testing.T, m vm) {
+	m.disk = filepath.Join(t.TempDir(), "disk")
+	if out, err := exec.Command("mke2fs", "-q", "-t", "ext4", m.disk, "512M").CombinedOutput(); err != nil {
+		t.Fatalf("make a file system (Debian: apt-get install e2fsprogs): %v\n%s", err, out)
+	}
+	for _, cut := range []int{powerTasks / 4, powerTasks / 2, 0} {
+		lost := false
+		reports, rest := m.boot(t, vmPower, func(line string) bool {
+			count, ok := strings.CutPrefix(line, powerStarted)
+			n, _ := strconv.Atoi(strings.TrimSpace(count))
+			lost = ok && cut > 0 && n >= cut
+			return lost
+		})
+		report := reports[powerStep]
+		t.Logf("%s\n%s", report.verdict, report.output)
+		if cut > 0 && !lost || cut == 0 && !strings.HasPrefix(report.verdict, "ok") {
+			t.Fatalf("what else the machine wrote:\n%s", rest)
+		}
+	}
+}
+
+// This directory is on the permanent disk of the machine: a file for each task, with a line
+// for each of its starts. A task holds a lock on its file for as long as it runs.
+const (
+	powerDisk    = "/disk"
+	powerData    = powerDisk + "/node"
+	powerNotes   = powerDisk + "/tasks"
+	powerDoubled = powerDisk + "/doubled"
+)
+
+// powerBoot is the directory with the same files for the current boot.
+const powerBoot = "/run/tasks"
+
+const powerConfig = `
+ports {
+  http = 0
+}
+client {
+  cpu_total_compute = 100000
+  memory_total_mb   = 100000
+  disk_total_mb     = 100000
+}
+plugin "raw_exec" {
+  config {
+    enabled = true
+  }
+}
+`
+
+const powerTask = `exec 9>>` + powerNotes + `/$NOMAD_ALLOC_INDEX
+flock -n 9 || echo $NOMAD_ALLOC_INDEX >> ` + powerDoubled + `
+echo $NOMAD_ALLOC_ID >&9
+echo $NOMAD_ALLOC_ID >> ` + powerBoot + `/$NOMAD_ALLOC_INDEX
+exec sleep 100000`
+
+// beNode runs a node with a job of 50 tasks. It prints how many have started, and returns
+// when all run.
+func beNode() error {
+	for _, dir := range []string{powerDisk, powerBoot} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := unix.Mount("/dev/nvme0n1", powerDisk, "ext4", 0, ""); err != nil {
+		return fmt.Errorf("mount the disk: %w", err)
+	}
+	if err := os.MkdirAll(powerNotes, 0o755); err != nil {
+		return err
+	}
+	notes, err := os.ReadDir(powerNotes)
+	if err != nil {
+		return err
+	}
+	fmt.Println("tasks that have started before:", len(notes))
+	const config = "/etc/agent.hcl"
+	if err := os.WriteFile(config, []byte(powerConfig), 0o600); err != nil {
+		return err
+	}
+	began := time.Now()
+	agent, err := powerCommand("agent", "-config", config, "-data-dir", powerData, "-log-level", "warn")
+	if err != nil {
+		return err
+	}
+	client, err := api.NewClient(&api.Config{Address: "unix://" + filepath.Join(powerData, agentsocket.FileName)})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if err := powerJob(client); err != nil {
+		return err
+	}
+	fmt.Println("the job is there after", time.Since(began))
+	for started := 0; started < powerTasks; time.Sleep(5 * time.Millisecond) {
+		found, err := os.ReadDir(powerBoot)
+		if err != nil {
+			return err
+		}
+		if len(found) > started {
+			started = len(found)
+			fmt.Println(powerStarted, started)
+		}
+		if time.Since(began) > 2*time.Minute {
+			return fmt.Errorf("%d tasks after two minutes", started)
+		}
+	}
+	err = powerConsistent(client)
+	if err := unix.Kill(agent, unix.SIGINT); err != nil {
+		return err
+	}
+	vmReap(agent)
+	verify, startErr := powerCommand("operator", "state", "verify", powerData)
+	if startErr == nil && vmReap(verify) != 0 {
+		startErr = errors.New("the state file is damaged")
+	}
+	return errors.Join(err, startErr)
+}
+
+// powerCommand starts this program as a child of the first process.
+func powerCommand(args ...string) (pid int, err error) {
+	return syscall.ForkExec("/proc/self/exe", append([]string{"nomad-lite"}, args...), &syscall.ProcAttr{
+		Env:   []string{"PATH=/usr/bin:/bin", "HOME=/root"},
+		Files: []uintptr{0, 1, 2},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+}
+
+// powerJob waits until the agent is ready, and registers the job unless it exists.
+func powerJob(client *api.Client) error {
+	ctx, cancel := context.WithTimeout(context.Background(), allowance)
+	defer cancel()
+	for {
+		nodes, _, err := client.Nodes().List(nil)
+		if err == nil && len(nodes) == 1 && nodes[0].Status == api.NodeStatusReady {
+			break
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("the agent is not ready: %d nodes, %v", len(nodes), err)
+		}
+	}
+	if _, _, err := client.Jobs().Info("power", nil); err == nil {
+		return nil
+	}
+	job := api.NewServiceJob("power", "power", "global", 50)
+	task := api.NewTask("t", "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", powerTask})
+	task.Resources = &api.Resources{CPU: new(10), MemoryMB: new(10)}
+	job.AddTaskGroup(api.NewTaskGroup("g", powerTasks).AddTask(task))
+	_, _, err := client.Jobs().Register(job, nil)
+	return err
+}
+
+// powerConsistent compares the agent's report with the running tasks.
+func powerConsistent(client *api.Client) error {
+	var allocs []*api.AllocationListStub
+	for deadline := time.Now().Add(allowance); ; time.Sleep(20 * time.Millisecond) {
+		var err error
+		if allocs, _, err = client.Jobs().Allocations("power", true, nil); err != nil {
+			return err
+		}
+		running := 0
+		for _, a := range allocs {
+			if s := a.TaskStates["t"]; a.ClientStatus == api.AllocClientStatusRunning && s != nil && s.State == model.TaskRunning {
+				running++
+			}
+		}
+		if running == powerTasks {
+			break
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the agent says that %d tasks run", running)
+		}
+	}
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if doubled, err := os.ReadFile(powerDoubled); !errors.Is(err, os.ErrNotExist) {
+		fault("tasks that ran twice at once: %q, %v", doubled, err)
+	}
+	if len(allocs) != powerTasks {
+		fault("%d allocations", len(allocs))
+	}
+	for _, a := range allocs {
+		index := strings.TrimSuffix(strings.TrimPrefix(a.Name, "power.g["), "]")
+		// The file has a line for each start.
+		if text, err := os.ReadFile(filepath.Join(powerBoot, index)); string(text) != a.ID+"\n" {
+			fault("%s: allocation %s, started %q, %v", a.Name, a.ID, text, err)
+		}
+	}
+	sleepers := 0
+	for _, trace := range vmTraces() {
+		if strings.HasPrefix(trace, "process ") && strings.HasSuffix(trace, " sleep 100000 ") {
+			sleepers++
+		}
+	}
+	if sleepers != powerTasks {
+		fault("%d processes", sleepers)
+	}
+	return errors.Join(faults...)
+}

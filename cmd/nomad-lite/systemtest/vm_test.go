@@ -1,0 +1,243 @@
+package systemtest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// vmVariable enables the test that boots a machine; CI sets it.
+const vmVariable = "NOMAD_LITE_VM"
+
+// These are its values in the machine, where the kernel passes it to the first process.
+const (
+	vmGuest = "guest" // run all steps
+	vmPower = "power" // run a node that can lose its power
+)
+
+// vmPackages are the packages whose tests also run in the machine.
+var vmPackages = []string{
+	"./cmd/nomad-lite/systemtest",
+	"./sdk/process",
+	"./builtin/rawexec",
+	"./plugins/keeper",
+	"./runtime/agent",
+	"./runtime/cgroup",
+	"./runtime/jobspec/confined",
+	"./runtime/logs",
+}
+
+// vmTools are the programs that tests in the machine use, copied from this machine.
+var vmTools = []string{
+	"sh", "cat", "chmod", "cut", "dirname", "env", "flock", "grep", "head", "id", "ls", "mkdir", "mv", "ps", "rm", "sed", "setsid", "sleep", "stat", "stty",
+	"tail", "tee", "timeout", "touch", "tr", "true", "wc",
+}
+
+// TestVM runs nomad-lite in a machine of its own with nothing but cgroups version 2.
+//
+// The machine is emulated, so that the test works where no hardware virtualization exists.
+// Its file system is the content of the archive; its first process is this program.
+func TestVM(t *testing.T) {
+	if testing.Short() || os.Getenv(vmVariable) == "" {
+		t.Skipf("boots virtual machines, for minutes; %s=1 runs it", vmVariable)
+	}
+	if runtime.GOARCH != "amd64" {
+		t.Skip("knows how to boot amd64 only")
+	}
+	m := vm{kernel: vmKernel(t), image: filepath.Join(t.TempDir(), "initramfs")}
+	began := time.Now()
+	writeVMImage(t, m.image, buildVMTests(t, t.TempDir()))
+	t.Logf("image made in %v", time.Since(began).Round(100*time.Millisecond))
+	t.Run("tests", func(t *testing.T) { vmTests(t, m) })
+	t.Run("power loss", func(t *testing.T) { vmPowerLoss(t, m) })
+	t.Run("clock", func(t *testing.T) { vmClockSteps(t, m) })
+}
+
+// vmTests runs the tests that affect processes: as root, and as a user with and without
+// delegated cgroups. No step may leave anything behind.
+func vmTests(t *testing.T, m vm) {
+	reports, rest := m.boot(t, vmGuest, nil)
+	for _, step := range vmSteps {
+		t.Run(step.name, func(t *testing.T) {
+			report, ok := reports[step.name]
+			switch {
+			case !ok:
+				t.Fatal("the machine did not get that far")
+			case !strings.HasPrefix(report.verdict, "ok"):
+				t.Errorf("%s\n%s", report.verdict, report.output)
+			case testing.Verbose():
+				t.Logf("%s\n%s", report.verdict, report.output)
+			}
+		})
+	}
+	if t.Failed() {
+		t.Logf("what else the machine wrote:\n%s", rest)
+	}
+}
+
+// vm holds the parts of the machines.
+type vm struct {
+	kernel, image string
+	disk          string // path of the disk's file; empty means no disk
+}
+
+// boot runs a machine until it shuts down, or until cut returns true for a line of the
+// console, which cuts the power.
+func (m vm) boot(t *testing.T, guest string, cut func(line string) bool) (reports map[string]vmReport, rest string) {
+	t.Helper()
+	qemu, err := exec.LookPath("qemu-system-x86_64")
+	if err != nil {
+		t.Fatal("there is no qemu-system-x86_64 (Debian: apt-get install qemu-system-x86)")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	defer cancel()
+	// Emulating a processor without AVX is a quarter faster. The machine "microvm" boots
+	// faster, but has no timer by which a kernel could calibrate another one: on a busy
+	// host it often hung.
+	args := []string{"-M", "pc", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "2048",
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
+		"-kernel", m.kernel, "-initrd", m.image,
+		"-append", "console=ttyS0 quiet panic=-1 reboot=t mitigations=off tsc=reliable " + vmVariable + "=" + guest}
+	if m.disk != "" {
+		// Debian's cloud kernel has the driver of this type of disk built in.
+		args = append(args, "-drive", "if=none,id=disk,format=raw,file="+m.disk, "-device", "nvme,drive=disk,serial=disk")
+	}
+	cmd := exec.CommandContext(ctx, qemu, args...)
+	console, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	began, lost := time.Now(), false
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	reports, rest = readVMReports(console, func(line string) {
+		if cut != nil && !lost && cut(line) {
+			lost = true
+			_ = cmd.Process.Kill()
+		}
+	})
+	err = cmd.Wait()
+	t.Logf("the machine ran for %v", time.Since(began).Round(100*time.Millisecond))
+	if err != nil && !lost {
+		t.Errorf("qemu: %v\n%s", err, stderr.Bytes())
+	}
+	return reports, rest
+}
+
+// vmReport is the output of a step, and its result.
+type vmReport struct {
+	output, verdict string
+}
+
+// These lines of the console mark the start and the end of a step's output.
+const (
+	vmBegin = "vm-begin "
+	vmEnd   = "vm-end "
+)
+
+// readVMReports reads the console to its end.
+func readVMReports(console io.Reader, seen func(line string)) (reports map[string]vmReport, rest string) {
+	reports = map[string]vmReport{}
+	var output, other strings.Builder
+	name := ""
+	lines := bufio.NewReader(console)
+	for {
+		line, err := lines.ReadString('\n')
+		line = strings.ReplaceAll(line, "\r", "")
+		seen(line)
+		if begun, ok := strings.CutPrefix(line, vmBegin); ok {
+			name = strings.TrimSpace(begun)
+			output.Reset()
+		} else if verdict, ok := strings.CutPrefix(line, vmEnd); ok {
+			reports[name] = vmReport{output.String(), strings.TrimSpace(verdict)}
+			name = ""
+		} else if name != "" {
+			output.WriteString(line)
+		} else {
+			other.WriteString(line)
+		}
+		if err != nil {
+			if name != "" {
+				reports[name] = vmReport{output.String(), "the machine ended"}
+			}
+			return reports, other.String()
+		}
+	}
+}
+
+// vmKernel returns a kernel with the required drivers built in, such as Debian's cloud
+// kernel.
+func vmKernel(t *testing.T) string {
+	for _, pattern := range []string{"/boot/vmlinuz-*-cloud-amd64", "/boot/vmlinuz-*"} {
+		found, _ := filepath.Glob(pattern)
+		for _, kernel := range found {
+			if f, err := os.Open(kernel); err == nil {
+				f.Close()
+				return kernel
+			}
+		}
+	}
+	t.Fatal("there is no kernel to boot in /boot (Debian: apt-get install linux-image-cloud-amd64)")
+	return ""
+}
+
+// buildVMTests builds the test programs, without the race detector, because the machine is
+// emulated.
+func buildVMTests(t *testing.T, dir string) (programs []string) {
+	args := append([]string{"test", "-c", "-ldflags=-s -w", "-o", dir + "/"}, vmPackages...)
+	cmd := exec.Command("go", args...)
+	cmd.Dir = "../../.."
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, out)
+	}
+	for _, pkg := range vmPackages {
+		programs = append(programs, filepath.Join(dir, filepath.Base(pkg)+".test"))
+	}
+	return programs
+}
+
+func writeVMImage(t *testing.T, path string, programs []string) {
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w := newImage(f)
+	for _, dir := range []string{"proc", "sys", "dev", "tmp", "run", "root", "home", "etc", "usr/bin", "usr/lib", "usr/lib64", "tests", vmDirectory} {
+		w.mkdir(dir)
+	}
+	for _, name := range []string{"bin", "lib", "lib64"} {
+		w.symlink("usr/"+name, name)
+	}
+	for _, tool := range vmTools {
+		found, err := exec.LookPath(tool)
+		if err != nil {
+			t.Fatalf("the machine needs a program of this one: %v", err)
+		}
+		w.program(found, "usr/bin/"+tool)
+	}
+	for _, program := range programs {
+		w.program(program, "tests/"+filepath.Base(program))
+	}
+	w.symlink("tests/systemtest.test", "init")
+	w.file("etc/passwd", 0o644, []byte("root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"+
+		fmt.Sprintf("somebody:x:%d:%[1]d::/home:/bin/sh\n", vmUser)))
+	w.file("etc/group", 0o644, []byte("root:x:0:\nnogroup:x:65534:\n"+fmt.Sprintf("somebody:x:%d:\n", vmUser)))
+	w.tree("testdata", vmDirectory+"/testdata")
+	if err := w.close(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,31 @@
+package tables
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+// PrintAllocations adds a table of allocations, the newest first.
+func PrintAllocations(p *output.Page, allocs []*api.AllocationListStub, verbose bool) {
+	allocs = slices.Clone(allocs)
+	slices.SortStableFunc(allocs, func(a, b *api.AllocationListStub) int {
+		return cmp.Or(cmp.Compare(b.CreateIndex, a.CreateIndex), cmp.Compare(a.Name, b.Name))
+	})
+	var t *output.Table
+	if verbose {
+		t = output.NewTable("ID", "Eval ID", "Node ID", "Node Name", "Task Group", "Version", "Desired", "Status", "Created", "Modified")
+		for _, a := range allocs {
+			t.Row(a.ID, a.EvalID, a.NodeID, a.NodeName, a.TaskGroup, a.JobVersion, a.DesiredStatus, output.StatusCell(a.ClientStatus), output.Date(a.CreateTime), output.Date(a.ModifyTime))
+		}
+	} else {
+		t = output.NewTable("ID", "Node ID", "Task Group", "Version", "Desired", "Status", "Created", "Modified")
+		for _, a := range allocs {
+			t.Row(output.Short(a.ID), output.Short(a.NodeID), a.TaskGroup, a.JobVersion, a.DesiredStatus, output.StatusCell(a.ClientStatus), output.When(a.CreateTime, false), output.When(a.ModifyTime, false))
+		}
+	}
+	p.TableOr(t, "No allocations placed")
+}

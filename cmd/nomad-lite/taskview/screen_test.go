@@ -1,0 +1,275 @@
+package taskview
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal/terminaltest"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// fakeView returns a view on a fake terminal, of a job with these tasks.
+func fakeView(t *testing.T, tty *terminaltest.Terminal, tasks ...string) *View {
+	v := &View{
+		live:    &terminal.Screen{W: tty, Size: func() (int, int) { return tty.Columns, tty.Rows }},
+		queued:  make(chan struct{}, 1),
+		closing: make(chan struct{}),
+	}
+	v.out = output{w: tty, mu: &v.mu, live: true, terminal: true, colour: true}
+	v.err = v.out
+	group := &api.TaskGroup{Name: new("g")}
+	for _, name := range tasks {
+		group.Tasks = append(group.Tasks, &api.Task{Name: name})
+	}
+	job := &api.Job{ID: new("j"), TaskGroups: []*api.TaskGroup{group}}
+	v.Show([]*api.Allocation{{ID: "a", JobID: "j", Name: "j.g[0]", TaskGroup: "g", Job: job}}, 1, func(string) string { return "" })
+	v.background.Go(v.run)
+	return v
+}
+
+// happen reports events of a task, and returns when they are shown.
+func (v *View) happen(task, state string, events ...*api.TaskEvent) {
+	for i, e := range events {
+		e.Time = int64(i + 1)
+	}
+	v.Update("a", map[string]*api.TaskState{task: {State: state, Events: events}})
+	v.ShowUpdates()
+}
+
+func TestViewOnATerminal(t *testing.T) {
+	terminal := terminaltest.New(t, 60, 24)
+	v := fakeView(t, terminal, "build", "server")
+	received := &api.TaskEvent{Type: api.TaskReceived, DisplayMessage: "Task received by client"}
+	started := &api.TaskEvent{Type: api.TaskStarted, DisplayMessage: "Task started by client"}
+	var transcript strings.Builder
+	step := func(what string) {
+		fmt.Fprintf(&transcript, "== %s\n%s\n", what, terminal)
+	}
+
+	v.happen("build", model.TaskPending, received)
+	v.happen("server", model.TaskPending, received)
+	step("received")
+	v.happen("build", model.TaskRunning, received, started)
+	v.Lines(v.tasks[0], false, []byte("plain\nprogress 1%\rprogress 99%\r\n"))
+	v.Lines(v.tasks[0], true, []byte("\x1b[31mred\x1b[0m \x1b[2J\x1b[H\x1b]0;title\acleared, and no end"))
+	step("output")
+	terminal.Resize(30, 24)
+	v.refresh(false)
+	step("narrow")
+	terminal.Resize(60, 24)
+	v.refresh(false)
+	step("wide again")
+	fmt.Fprint(terminal, "^Z\n[1]+  Stopped\n$ fg\n")
+	v.refresh(true)
+	step("stopped, and in the foreground again")
+	v.happen("build", model.TaskDead, received, started, &api.TaskEvent{Type: api.TaskFailedValidation, DisplayMessage: "2 errors:\n\t* one\n\t* two\n\n"})
+	step("an event of several lines")
+	terminal.Resize(60, 3)
+	v.refresh(false)
+	step("low")
+	v.Message("the end")
+	v.Close()
+	step("closed")
+
+	const want = `== received
+build  * Received: Task received by client
+server * Received: Task received by client
+ build   main       pending  Received: Task received by cli
+ server  main       pending  Received: Task received by cli
+
+== output
+build  * Received: Task received by client
+server * Received: Task received by client
+build  * Started: Task started by client
+build  | plain
+build  | progress 1%
+build  | progress 99%
+build  | red cleared, and no end
+ build   main       running  Started: Task started by clien
+ server  main       pending  Received: Task received by cli
+
+== narrow
+build  * Received: Task receiv
+ed by client
+server * Received: Task receiv
+ed by client
+build  * Started: Task started
+ by client
+build  | plain
+build  | progress 1%
+build  | progress 99%
+build  | red cleared, and no e
+nd
+ build   main       running  
+ server  main       pending  
+
+== wide again
+build  * Received: Task received by client
+server * Received: Task received by client
+build  * Started: Task started by client
+build  | plain
+build  | progress 1%
+build  | progress 99%
+build  | red cleared, and no end
+ build   main       running  Started: Task started by clien
+ server  main       pending  Received: Task received by cli
+
+== stopped, and in the foreground again
+build  * Received: Task received by client
+server * Received: Task received by client
+build  * Started: Task started by client
+build  | plain
+build  | progress 1%
+build  | progress 99%
+build  | red cleared, and no end
+ build   main       running  Started: Task started by clien
+ server  main       pending  Received: Task received by cli
+^Z
+[1]+  Stopped
+$ fg
+ build   main       running  Started: Task started by clien
+ server  main       pending  Received: Task received by cli
+
+== an event of several lines
+build  * Received: Task received by client
+server * Received: Task received by client
+build  * Started: Task started by client
+build  | plain
+build  | progress 1%
+build  | progress 99%
+build  | red cleared, and no end
+ build   main       running  Started: Task started by clien
+ server  main       pending  Received: Task received by cli
+^Z
+[1]+  Stopped
+$ fg
+build  * Failed Validation: 2 errors:
+build  * 	* one
+build  * 	* two
+ build   main       dead     Failed Validation: 2 errors:
+ server  main       pending  Received: Task received by cli
+
+== low
+build  * Received: Task received by client
+server * Received: Task received by client
+build  * Started: Task started by client
+build  | plain
+build  | progress 1%
+build  | progress 99%
+build  | red cleared, and no end
+ build   main       running  Started: Task started by clien
+ server  main       pending  Received: Task received by cli
+^Z
+[1]+  Stopped
+$ fg
+build  * Failed Validation: 2 errors:
+build  * 	* one
+build  * 	* two
+ 2 tasks:  1 pending  0 running  1 dead
+
+== closed
+build  * Received: Task received by client
+server * Received: Task received by client
+build  * Started: Task started by client
+build  | plain
+build  | progress 1%
+build  | progress 99%
+build  | red cleared, and no end
+ build   main       running  Started: Task started by clien
+ server  main       pending  Received: Task received by cli
+^Z
+[1]+  Stopped
+$ fg
+build  * Failed Validation: 2 errors:
+build  * 	* one
+build  * 	* two
+the end
+
+`
+	if got := transcript.String(); got != want {
+		t.Errorf("got:\n%s", got)
+	}
+}
+
+// No line of output is lost or doubled when the size changes.
+func TestViewKeepsAllLines(t *testing.T) {
+	terminal := terminaltest.New(t, 80, 24)
+	v := fakeView(t, terminal, "a", "b", "c")
+	var want []string
+	for i := range 500 {
+		line := fmt.Sprintf("line %d %s", i, strings.Repeat("x", i*7%90))
+		v.Lines(v.tasks[i%3], i%2 == 0, []byte(line+"\n"))
+		want = append(want, v.tasks[i%3].Label+" | "+line)
+		if i%9 == 0 {
+			terminal.Resize(30+i*37%90, 10+i%30)
+		}
+		if i%4 == 0 {
+			v.status(v.tasks[i%3], model.TaskRunning, strings.Repeat("y", i%100))
+		}
+	}
+	v.Close()
+	terminal.Resize(1000, 24)
+	if got := strings.Split(strings.TrimRight(terminal.String(), "\n"), "\n"); strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got:\n%s", terminal)
+	}
+}
+
+// blockedWriter is a terminal whose output is blocked (Ctrl-S).
+type blockedWriter struct{ release chan struct{} }
+
+func (w blockedWriter) Write(p []byte) (int, error) {
+	<-w.release
+	return len(p), nil
+}
+
+func TestNewsDoNotWaitForTheTerminal(t *testing.T) {
+	v := fakeView(t, terminaltest.New(t, 80, 24), "a")
+	blocked := blockedWriter{make(chan struct{})}
+	v.live.W = blocked
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 3 {
+			v.Message("note")
+			fmt.Fprintln(v, "log")
+			v.Update("a", map[string]*api.TaskState{
+				"a": {State: model.TaskRunning, Events: []*api.TaskEvent{{Type: api.TaskStarted}}},
+			})
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Error("news wait for a terminal that holds its output")
+	}
+	close(blocked.release)
+	task := v.tasks[0]
+	v.Close()
+	if !task.HasStarted() {
+		t.Error("an update was not shown")
+	}
+}
+
+type failingWriter struct{}
+
+func (failingWriter) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+func TestOutputThatCannotBeWritten(t *testing.T) {
+	var said bytes.Buffer
+	v := New(&cli.Streams{Out: failingWriter{}, Err: &said}, nil)
+	task := &Task{Label: "t"}
+	v.Lines(task, false, []byte("one\n"))
+	v.Lines(task, false, []byte("two\n"))
+	v.Close()
+	if want := "output is lost: no space left on device\n"; said.String() != want {
+		t.Errorf("got %q, want %q", said.String(), want)
+	}
+}

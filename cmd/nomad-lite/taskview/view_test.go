@@ -1,0 +1,39 @@
+package taskview
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+func TestUnseen(t *testing.T) {
+	events := func(list ...string) (events []*api.TaskEvent) {
+		for _, text := range list {
+			events = append(events, &api.TaskEvent{Time: int64(text[0]), DisplayMessage: text[1:]})
+		}
+		return events
+	}
+	for _, c := range []struct {
+		name   string
+		events []*api.TaskEvent
+		last   *api.TaskEvent
+		want   []string
+	}{
+		{"the first events", events("1a", "2b"), nil, []string{"a", "b"}},
+		{"nothing new", events("1a", "2b"), events("2b")[0], nil},
+		{"one that is as old as the last", events("1a", "2b", "2c"), events("2b")[0], []string{"c"}},
+		{"one from before the clock was set back", events("2a", "1b"), events("2a")[0], []string{"b"}},
+		{"the last one has gone", events("3c", "4d"), events("2b")[0], []string{"c", "d"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var got []string
+			for _, e := range newEvents(c.events, c.last) {
+				got = append(got, e.DisplayMessage)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}

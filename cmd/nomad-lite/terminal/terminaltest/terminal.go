@@ -1,0 +1,110 @@
+package terminaltest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+)
+
+// Terminal interprets the text of a screen like a terminal.
+type Terminal struct {
+	t             *testing.T
+	Columns, Rows int
+	lines         []string // all rows, including rows that have scrolled out
+	broken        []bool   // whether a row continues in the next one
+	y, x          int      // cursor, counted from the first row
+	wrap          bool
+}
+
+// New returns an empty terminal of this size.
+func New(t *testing.T, columns, rows int) *Terminal {
+	return &Terminal{t: t, Columns: columns, Rows: rows, lines: []string{""}, broken: []bool{false}, wrap: true}
+}
+
+// Write interprets text and escape sequences.
+func (f *Terminal) Write(p []byte) (int, error) {
+	for rest := p; len(rest) > 0; {
+		n := 1
+		switch rest[0] {
+		case '\x1b':
+			n = terminal.Sequence(rest)
+			f.control(string(rest[:n]))
+		case '\n':
+			f.down(false)
+		case '\r':
+			f.x = 0
+		default:
+			f.put(rest[0])
+		}
+		rest = rest[n:]
+	}
+	if !f.wrap {
+		f.t.Errorf("the terminal is left in an odd state by %q", p)
+	}
+	return len(p), nil
+}
+
+func (f *Terminal) control(sequence string) {
+	switch {
+	case sequence == "\x1b[?7l":
+		f.wrap = false
+	case sequence == "\x1b[?7h":
+		f.wrap = true
+	case sequence == "\x1b[J":
+		f.lines[f.y] = f.lines[f.y][:f.x]
+		f.lines, f.broken = f.lines[:f.y+1], f.broken[:f.y+1]
+		f.broken[f.y] = false
+	case strings.HasSuffix(sequence, "A"):
+		var n int
+		fmt.Sscanf(sequence, "\x1b[%dA", &n)
+		f.y = max(f.y-n, len(f.lines)-f.Rows, 0)
+	case strings.HasSuffix(sequence, "m"):
+	default:
+		f.t.Errorf("the terminal got %q", sequence)
+	}
+}
+
+func (f *Terminal) put(c byte) {
+	if f.x == f.Columns {
+		if !f.wrap {
+			return
+		}
+		f.down(true)
+	}
+	f.lines[f.y] = f.lines[f.y][:f.x] + string(c)
+	f.x++
+}
+
+func (f *Terminal) down(broken bool) {
+	f.broken[f.y] = broken
+	f.y, f.x = f.y+1, 0
+	if f.y == len(f.lines) {
+		f.lines, f.broken = append(f.lines, ""), append(f.broken, false)
+	}
+}
+
+// Resize wraps and joins lines as most terminals do.
+func (f *Terminal) Resize(columns, rows int) {
+	var whole []string
+	joined := ""
+	for i, line := range f.lines {
+		if joined += line; !f.broken[i] {
+			whole, joined = append(whole, joined), ""
+		}
+	}
+	f.Columns, f.Rows = columns, rows
+	f.lines, f.broken = nil, nil
+	for _, line := range whole {
+		for len(line) > columns {
+			f.lines, f.broken = append(f.lines, line[:columns]), append(f.broken, true)
+			line = line[columns:]
+		}
+		f.lines, f.broken = append(f.lines, line), append(f.broken, false)
+	}
+	f.y, f.x = len(f.lines)-1, len(f.lines[len(f.lines)-1])
+}
+
+// String returns all rows, including rows that have scrolled out.
+func (f *Terminal) String() string { return strings.Join(f.lines, "\n") }

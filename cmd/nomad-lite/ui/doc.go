@@ -1,0 +1,2 @@
+// Package ui has the command "nomad-lite ui", which prints addresses of pages of a web interface.
+package ui

@@ -1,0 +1,114 @@
+package ui
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/hashicorp/nomad/api/contexts"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+)
+
+const help = `Print the address of the web page of the agent, or of the page about a job, an
+allocation or a node.
+
+Exit codes: 0, or 1 when nothing or several things have this id.`
+
+type options struct {
+	client apiclient.Flags
+	show   bool
+}
+
+// NewCommand returns the command "ui".
+func NewCommand(s *cli.Streams) *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:     "ui [flags] [ID]",
+		Short:   "Print the address of the web page",
+		Long:    help,
+		Example: "  xdg-open $(nomad-lite ui)",
+		Args:    cli.ArgCount(0, 1, "an id, or nothing"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.client.Client()
+			if err != nil {
+				return err
+			}
+			base, err := uiAddress(cmd.Context(), o, c)
+			if err != nil {
+				return err
+			}
+			path := ""
+			if len(args) > 0 {
+				if path, err = uiPath(cmd.Context(), c, args[0]); err != nil {
+					return err
+				}
+			}
+			_, err = fmt.Fprintln(s.Out, base+"/ui/"+path)
+			return err
+		},
+	}
+	o.client.Register(cmd)
+	cmd.Flags().BoolVar(&o.show, "show-url", true, "print the address; nomad-lite does nothing else")
+	_ = cmd.Flags().MarkHidden("show-url") // accepted for users who know it from Nomad
+	return cmd
+}
+
+// uiAddress returns the http address of the agent, because browsers do not support unix
+// sockets.
+func uiAddress(ctx context.Context, o options, c *api.Client) (string, error) {
+	address := o.client.Config().Address
+	if !strings.HasPrefix(address, "unix:") {
+		return strings.TrimSuffix(address, "/"), nil
+	}
+	id, err := apiclient.LocalNode(c)
+	if err != nil {
+		return "", err
+	}
+	node, _, err := c.Nodes().Info(id, apiclient.QueryOptions(ctx, ""))
+	if err != nil {
+		return "", apiclient.WrapError("ask the agent where it listens", err)
+	}
+	listens := node.Attributes["unique.advertise.address"] // answers over a socket leave out HTTPAddr
+	switch {
+	case listens == "":
+		return "", fmt.Errorf("the agent listens on its socket only, which a browser cannot reach: set ports { http = 4646 } in its configuration")
+	case node.TLSEnabled:
+		return "https://" + listens, nil
+	}
+	return "http://" + listens, nil
+}
+
+// uiPages maps kinds of objects to the paths of their pages.
+var uiPages = map[contexts.Context]string{
+	contexts.Jobs:   "jobs/",
+	contexts.Allocs: "allocations/",
+	contexts.Nodes:  "clients/",
+}
+
+func uiPath(ctx context.Context, c *api.Client, id string) (string, error) {
+	answer, _, err := c.Search().PrefixSearch(id, contexts.All, apiclient.QueryOptions(ctx, ""))
+	if err != nil {
+		return "", apiclient.WrapError(fmt.Sprintf("look for %q", id), err)
+	}
+	var found []string
+	for context, page := range uiPages {
+		for _, match := range answer.Matches[context] {
+			if match == id {
+				return page + url.PathEscape(match), nil
+			}
+			found = append(found, page+url.PathEscape(match))
+		}
+	}
+	switch len(found) {
+	case 0:
+		return "", fmt.Errorf("no job, allocation or node has an id that begins with %q", id)
+	case 1:
+		return found[0], nil
+	}
+	return "", fmt.Errorf("%q is the beginning of several ids: give more of it", id)
+}

@@ -1,0 +1,2 @@
+// Package variable has the commands below "nomad-lite var".
+package variable

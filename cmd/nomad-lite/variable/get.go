@@ -1,0 +1,70 @@
+package variable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+const getHelp = `Show a variable with what is in it: in a table on a terminal, as JSON in a pipe.
+
+Exit codes: 0, or 1 when there is no such variable or item.`
+
+const getExamples = `  nomad-lite var get nomad/jobs/web
+  nomad-lite var get -item password nomad/jobs/web    the bare value
+  nomad-lite var get -out hcl nomad/jobs/web          as 'var put' reads it`
+
+type getOptions struct {
+	client apiclient.Flags
+	output varOutput
+	item   string
+}
+
+func newGetCommand(s *cli.Streams) *cobra.Command {
+	var o getOptions
+	cmd := &cobra.Command{
+		Use:     "get [flags] PATH",
+		Short:   "Show a variable",
+		Long:    getHelp,
+		Example: getExamples,
+		Args:    oneVariable,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return getVariable(cmd.Context(), o, args[0], s)
+		},
+		ValidArgsFunction: cli.FirstArg(completeVariables(&o.client)),
+	}
+	o.client.Register(cmd)
+	o.output.register(cmd, "table", "hcl", "json", "go-template", "none")
+	cmd.Flags().StringVar(&o.item, "item", "", "print the value of this `item` only, without a line end")
+	return cmd
+}
+
+func getVariable(ctx context.Context, o getOptions, path string, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	v, _, err := c.Variables().Read(path, apiclient.QueryOptions(ctx, ""))
+	if errors.Is(err, api.ErrVariablePathNotFound) {
+		return fmt.Errorf("there is no variable %q\nSee those that there are: nomad-lite var list", path)
+	}
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("read variable %q", path), err)
+	}
+	if o.item == "" {
+		return o.output.print(s, v, "table")
+	}
+	value, known := v.Items[o.item]
+	if !known {
+		return fmt.Errorf("variable %q has no item %q; it has %s", path, o.item, output.JoinKeys(v.Items))
+	}
+	_, err = fmt.Fprint(s.Out, value)
+	return err
+}

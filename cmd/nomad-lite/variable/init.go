@@ -1,0 +1,93 @@
+package variable
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+)
+
+const initHelp = `Write an example of the specification of a variable, to spec.nsv.hcl or FILE.
+
+Exit codes: 0, or 1 when the file exists already.`
+
+const varExample = `# The path under which jobs find it. A task can read nomad/jobs/JOB of its own job
+# without being asked for permission.
+path = "nomad/jobs/example"
+
+# namespace = "default"
+
+# What is kept: names and values, 64 KiB at most in all. Names without dots are
+# easier to use in templates.
+items = {
+  user     = "app"
+  password = "change me"
+}
+`
+
+const varExampleJSON = `{
+  "Path": "nomad/jobs/example",
+  "Namespace": "default",
+  "Items": {
+    "user": "app",
+    "password": "change me"
+  }
+}
+`
+
+type initOptions struct {
+	json  bool
+	out   string
+	quiet bool
+}
+
+func newInitCommand(s *cli.Streams) *cobra.Command {
+	var o initOptions
+	cmd := &cobra.Command{
+		Use:   "init [flags] [FILE]",
+		Short: "Write an example of a variable",
+		Long:  initHelp,
+		Args:  cli.ArgCount(0, 1, "the name of a file, or nothing"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, text := "spec.nsv.hcl", varExample
+			switch {
+			case o.out != "hcl" && o.out != "json":
+				return cli.UsageError(cmd, errors.New("-out takes hcl or json"))
+			case o.json || o.out == "json":
+				name, text = "spec.nsv.json", varExampleJSON
+			}
+			if len(args) > 0 {
+				name = args[0]
+			}
+			return o.write(name, text, s)
+		},
+	}
+	cmd.Flags().BoolVar(&o.json, "json", false, "write JSON, the same as -out json")
+	cmd.Flags().StringVar(&o.out, "out", "hcl", "`format` to write: hcl or json")
+	cmd.Flags().BoolVar(&o.quiet, "quiet", false, "say nothing")
+	return cmd
+}
+
+func (o initOptions) write(name, text string, s *cli.Streams) error {
+	// The file will hold secrets.
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%s exists already; name another file as the argument", name)
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := file.WriteString(text); err != nil {
+		file.Close()
+		return err
+	}
+	if err := file.Close(); err != nil || o.quiet {
+		return err
+	}
+	_, err = fmt.Fprintf(s.Out, "Example variable specification written to %s\nEdit it, and write the variable with: nomad-lite var put @%s\n", name, name)
+	return err
+}

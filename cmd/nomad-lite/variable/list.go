@@ -1,0 +1,90 @@
+package variable
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+const listHelp = `List variables, or those whose path begins with PREFIX. What is in them is not
+shown.
+
+In a table on a terminal, as JSON in a pipe.`
+
+const listExamples = `  nomad-lite var list
+  nomad-lite var list nomad/jobs
+  nomad-lite var list -out terse`
+
+type listOptions struct {
+	client  apiclient.Flags
+	output  varOutput
+	filter  string
+	perPage int32
+	token   string
+}
+
+func newListCommand(s *cli.Streams) *cobra.Command {
+	var o listOptions
+	cmd := &cobra.Command{
+		Use:     "list [flags] [PREFIX]",
+		Short:   "List variables",
+		Long:    listHelp,
+		Example: listExamples,
+		Args:    cli.ArgCount(0, 1, "the begin of paths, or nothing for all"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			prefix := ""
+			if len(args) > 0 {
+				prefix = args[0]
+			}
+			return listVariables(cmd.Context(), o, prefix, s)
+		},
+		ValidArgsFunction: cli.FirstArg(completeVariables(&o.client)),
+	}
+	o.client.Register(cmd)
+	o.output.register(cmd, "table", "terse", "json", "go-template")
+	cmd.Flags().StringVar(&o.filter, "filter", "", "list those only for which this `expression` is true")
+	cmd.Flags().Int32Var(&o.perPage, "per-page", 0, "list so `many` at most")
+	cmd.Flags().StringVar(&o.token, "page-token", "", "go on from this `token`")
+	return cmd
+}
+
+func listVariables(ctx context.Context, o listOptions, prefix string, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	q := apiclient.QueryOptions(ctx, "")
+	q.Filter, q.PerPage, q.NextToken = o.filter, o.perPage, o.token
+	all, meta, err := c.Variables().PrefixList(prefix, q)
+	if err != nil {
+		return apiclient.WrapError("list variables", err)
+	}
+	if meta.NextToken != "" {
+		fmt.Fprintf(s.Err, "There are more: go on with -page-token %s\n", meta.NextToken)
+	}
+	switch o.output.chosen(s, "table") {
+	case "json":
+		return output.PrintJSON(s, all)
+	case "go-template":
+		return o.output.execute(s, all)
+	case "terse":
+		for _, v := range all {
+			if _, err := fmt.Fprintln(s.Out, v.Path); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	p := output.NewPage(s)
+	t := output.NewTable("Namespace", "Path", "Last Updated")
+	for _, v := range all {
+		t.Row(v.Namespace, v.Path, output.Date(v.ModifyTime))
+	}
+	p.TableOr(t, "No variables found")
+	return output.Print(s, p)
+}

@@ -1,0 +1,156 @@
+package variable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+)
+
+const lockHelp = `Run a command while nobody else holds the lock of a variable.
+
+The lock is waited for. It is held as long as the command runs, and released
+afterwards. Should it be lost, the command gets SIGTERM, and SIGKILL five seconds
+later. The variable is made if it is not there, and stays. Of more than one machine,
+those that ask the same agent take turns.
+
+PATH may be @FILE, or - for standard input, with a specification as 'var put' takes
+it.
+
+Exit codes: that of the command, or 1 when there was no lock, or it was lost.`
+
+// shutdownTime is the time between the signal that stops the command and the kill.
+const shutdownTime = 5 * time.Second
+
+type lockOptions struct {
+	client     apiclient.Flags
+	ttl, delay time.Duration
+	maxRetry   int64
+	shell      bool
+	verbose    bool
+}
+
+func newLockCommand(s *cli.Streams) *cobra.Command {
+	var o lockOptions
+	cmd := &cobra.Command{
+		Use:   "lock [flags] PATH COMMAND [ARGS...]",
+		Short: "Run a command while holding the lock of a variable",
+		Long:  lockHelp,
+		Example: `  nomad-lite var lock locks/backup ./backup.sh
+  nomad-lite var lock -ttl 1m -shell=false locks/backup rsync -a /srv /backup`,
+		Args: cli.ArgCount(2, -1, "the path of a variable, and a command"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runLocked(cmd.Context(), o, args[0], args[1:], s)
+		},
+		ValidArgsFunction: cli.FirstArg(completeVariables(&o.client)),
+	}
+	o.client.Register(cmd)
+	cmd.Flags().DurationVar(&o.ttl, "ttl", 15*time.Second, "how long the lock outlives a holder that is gone, from 10s to 24h")
+	cmd.Flags().DurationVar(&o.delay, "delay", 15*time.Second, "how long nobody gets it after that")
+	cmd.Flags().Int64Var(&o.maxRetry, "max-retry", 5, "how often a request is tried again that the agent did not answer")
+	cmd.Flags().BoolVar(&o.shell, "shell", true, "let a shell read the command")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "say what is done")
+	return cli.RunProgram(cmd)
+}
+
+func runLocked(ctx context.Context, o lockOptions, path string, command []string, s *cli.Streams) error {
+	v := &api.Variable{Path: path}
+	if isSpec(path) {
+		var err error
+		if v, err = (&putOptions{client: o.client}).specification(path, &inputs{stdin: s.In}); err != nil {
+			return err
+		}
+	}
+	v.Lock = &api.VariableLock{TTL: o.ttl.String(), LockDelay: o.delay.String()}
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	lock, err := c.Locks(*apiclient.WriteOptions(ctx, v.Namespace), *v, api.LocksOptionWithMaxRetries(o.maxRetry))
+	if err != nil {
+		return err
+	}
+	say := func(text string) {
+		if o.verbose {
+			fmt.Fprintf(s.Err, "%s %q\n", text, v.Path)
+		}
+	}
+	ctx, stop := cli.UntilInterrupted(ctx)
+	defer stop()
+	say("Waiting for the lock of variable")
+	if err := acquire(ctx, lock); err != nil {
+		return apiclient.WrapError(fmt.Sprintf("lock variable %q", v.Path), err)
+	}
+	say("Holding the lock of variable")
+	err = hold(ctx, lock, func(ctx context.Context) error { return o.run(ctx, command, s) })
+	if free := lock.Release(context.WithoutCancel(ctx)); free != nil && !errors.Is(free, api.ErrLockConflict) {
+		err = errors.Join(err, apiclient.WrapError(fmt.Sprintf("release the lock of variable %q", v.Path), free))
+	}
+	return err
+}
+
+// acquire blocks until the client holds the lock.
+func acquire(ctx context.Context, lock *api.Locks) error {
+	for {
+		_, err := lock.Acquire(ctx)
+		if !errors.Is(err, api.ErrLockConflict) {
+			return err
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// hold renews the lock while do runs. It cancels the context of do when the lock is lost.
+func hold(ctx context.Context, lock *api.Locks, do func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- do(ctx) }()
+	renew := time.NewTicker(lock.LockTTL() / 2)
+	defer renew.Stop()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-renew.C:
+			if err := lock.Renew(ctx); err != nil && ctx.Err() == nil {
+				cancel()
+				<-ended
+				return fmt.Errorf("the lock was lost, and the command ended: %w", err)
+			}
+		}
+	}
+}
+
+// run runs the command; its exit code becomes the exit code of nomad-lite.
+func (o lockOptions) run(ctx context.Context, command []string, s *cli.Streams) error {
+	if o.shell {
+		command = []string{"/bin/sh", "-c", strings.Join(command, " ")}
+	}
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.In, s.Out, s.Err
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = shutdownTime
+	err := cmd.Run()
+	if exit := new(exec.ExitError); errors.As(err, &exit) {
+		code := exit.ExitCode()
+		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+			code = 128 + int(status.Signal())
+		}
+		return &cli.ExitError{Code: code}
+	}
+	return err
+}

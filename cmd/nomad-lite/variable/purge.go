@@ -1,0 +1,60 @@
+package variable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+)
+
+const purgeHelp = `Delete a variable for good.
+
+Exit codes: 0, also when there was none; 1 when -check-index did not match.`
+
+type purgeOptions struct {
+	client     apiclient.Flags
+	checkIndex uint64
+}
+
+func newPurgeCommand(s *cli.Streams) *cobra.Command {
+	var o purgeOptions
+	cmd := &cobra.Command{
+		Use:     "purge [flags] PATH",
+		Short:   "Delete a variable",
+		Long:    purgeHelp,
+		Example: "  nomad-lite var purge nomad/jobs/web",
+		Args:    oneVariable,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return purgeVariable(cmd.Context(), o, args[0], cmd.Flags().Changed("check-index"), s)
+		},
+		ValidArgsFunction: cli.FirstArg(completeVariables(&o.client)),
+	}
+	o.client.Register(cmd)
+	cmd.Flags().Uint64Var(&o.checkIndex, "check-index", 0, "delete it only if its modify `index` is this one")
+	return cmd
+}
+
+func purgeVariable(ctx context.Context, o purgeOptions, path string, checks bool, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	if checks {
+		_, err = c.Variables().CheckedDelete(path, o.checkIndex, apiclient.WriteOptions(ctx, ""))
+	} else {
+		_, err = c.Variables().Delete(path, apiclient.WriteOptions(ctx, ""))
+	}
+	if conflict := new(api.ErrCASConflict); errors.As(err, conflict) {
+		return variableConflict(path, conflict)
+	}
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("delete variable %q", path), err)
+	}
+	_, err = fmt.Fprintf(s.Out, "Successfully purged variable %q!\n", path)
+	return err
+}

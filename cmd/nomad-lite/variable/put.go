@@ -1,0 +1,295 @@
+package variable
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/convert"
+	"github.com/zclconf/go-cty/cty/gocty"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+)
+
+const putHelp = `Write a variable, with items from the command line, from a specification, or both.
+
+A specification is a file in HCL or JSON, named as @FILE, or - for standard input;
+'nomad-lite var init' writes one to begin with. It may name the path. Items from the
+command line are added to those in it. The VALUE of an item may be @FILE, or - for
+standard input; write \@ or \- for a value that begins like that.
+
+A variable that exists is not overwritten, unless -check-index says what it was,
+or -force is given. The modify_index of a specification is a -check-index.
+
+Exit codes: 0, or 1 when it was refused.`
+
+const putExamples = `  nomad-lite var put nomad/jobs/web user=app password=@password.txt
+  nomad-lite var put @spec.nsv.hcl
+  generate-password | nomad-lite var put -force nomad/jobs/web password=-
+  nomad-lite var get -out hcl nomad/jobs/web > web.nsv.hcl    edit it, and then
+  nomad-lite var put @web.nsv.hcl`
+
+type putOptions struct {
+	client     apiclient.Flags
+	output     varOutput
+	checkIndex uint64
+	checks     bool
+	force      bool
+	in         string
+	verbose    bool
+}
+
+func newPutCommand(s *cli.Streams) *cobra.Command {
+	var o putOptions
+	cmd := &cobra.Command{
+		Use:     "put [flags] [PATH] [@FILE|-] [NAME=VALUE...]",
+		Short:   "Write a variable",
+		Long:    putHelp,
+		Example: putExamples,
+		Args:    cli.ArgCount(1, -1, "a path and items, or a specification"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.checks = cmd.Flags().Changed("check-index")
+			switch {
+			case o.force && o.checks:
+				return cli.UsageError(cmd, errors.New("-force and -check-index exclude each other"))
+			case o.in != "" && o.in != "hcl" && o.in != "json":
+				return cli.UsageError(cmd, errors.New("-in takes hcl or json"))
+			}
+			v, err := o.variable(args, s.In)
+			if err != nil {
+				return err
+			}
+			return putVariable(cmd.Context(), o, v, s)
+		},
+		ValidArgsFunction: cli.FirstArg(completeVariables(&o.client)),
+	}
+	o.client.Register(cmd)
+	o.output.register(cmd, "table", "hcl", "json", "go-template", "none")
+	cmd.Flags().Uint64Var(&o.checkIndex, "check-index", 0, "write it only if its modify `index` is this one; 0 means that it must be new")
+	cmd.Flags().BoolVar(&o.force, "force", false, "overwrite what is there")
+	cmd.Flags().StringVar(&o.in, "in", "", "`format` of a specification whose name does not tell: hcl or json")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "say what is done")
+	return cmd
+}
+
+// variable returns the variable that the arguments describe.
+func (o *putOptions) variable(args []string, stdin io.Reader) (*api.Variable, error) {
+	v := &api.Variable{}
+	path := ""
+	if !isSpec(args[0]) {
+		path, args = args[0], args[1:]
+	}
+	read := &inputs{stdin: stdin}
+	if len(args) > 0 && isSpec(args[0]) {
+		var err error
+		if v, err = o.specification(args[0], read); err != nil {
+			return nil, err
+		}
+		args = args[1:]
+	}
+	if path != "" {
+		v.Path = path
+	}
+	if o.client.Namespace != "" {
+		v.Namespace = o.client.Namespace
+	}
+	items := maps.Clone(v.Items)
+	if items == nil {
+		items = api.VariableItems{}
+	}
+	for _, arg := range args {
+		name, value, found := strings.Cut(arg, "=")
+		if !found || name == "" {
+			return nil, fmt.Errorf("%q: want NAME=VALUE", arg)
+		}
+		switch {
+		case strings.HasPrefix(value, `\@`), strings.HasPrefix(value, `\-`):
+			value = value[1:]
+		case isSpec(value):
+			text, err := read.input(value)
+			if err != nil {
+				return nil, err
+			}
+			value = string(text)
+		}
+		items[name] = value
+	}
+	v.Items = items
+	switch {
+	case v.Path == "":
+		return nil, errors.New("no path: name one as the first argument, or in the specification")
+	case len(items) == 0:
+		return nil, fmt.Errorf("variable %q would have no items: add NAME=VALUE", v.Path)
+	}
+	return v, nil
+}
+
+// specification reads the file that an argument refers to.
+func (o *putOptions) specification(reference string, read *inputs) (*api.Variable, error) {
+	text, err := read.input(reference)
+	if err != nil {
+		return nil, err
+	}
+	return o.parse(text, reference)
+}
+
+// isSpec reports whether an argument is a reference to a file or to standard
+// input.
+func isSpec(arg string) bool { return arg == "-" || len(arg) > 1 && arg[0] == '@' }
+
+// inputs reads the files that arguments refer to. Standard input can be read once.
+type inputs struct {
+	stdin io.Reader
+	taken bool
+}
+
+func (i *inputs) input(reference string) ([]byte, error) {
+	if reference != "-" {
+		return os.ReadFile(reference[1:])
+	}
+	if i.taken {
+		return nil, errors.New("standard input is named twice with -")
+	}
+	i.taken = true
+	text, err := io.ReadAll(i.stdin)
+	if err != nil {
+		return nil, fmt.Errorf("read standard input: %w", err)
+	}
+	return text, nil
+}
+
+// parse reads a specification.
+func (o *putOptions) parse(text []byte, reference string) (*api.Variable, error) {
+	format := o.in
+	switch {
+	case format != "":
+	case strings.HasSuffix(reference, ".json"):
+		format = "json"
+	case strings.HasSuffix(reference, ".hcl"):
+		format = "hcl"
+	case bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")):
+		format = "json"
+	}
+	name := strings.TrimPrefix(reference, "@")
+	if format == "json" {
+		v := new(api.Variable)
+		if err := json.Unmarshal(text, v); err != nil {
+			return nil, fmt.Errorf("read specification %s: %w", name, err)
+		}
+		return v, nil
+	}
+	return parseVariable(text, name)
+}
+
+// parseVariable reads a specification in HCL.
+func parseVariable(text []byte, name string) (*api.Variable, error) {
+	file, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos)
+	if diags.HasErrors() {
+		return nil, fmt.Errorf("read specification: %w", diags)
+	}
+	body := file.Body.(*hclsyntax.Body)
+	v := &api.Variable{}
+	fields := map[string]any{
+		"path": &v.Path, "namespace": &v.Namespace, "modify_index": &v.ModifyIndex,
+		"create_index": &v.CreateIndex, "create_time": &v.CreateTime, "modify_time": &v.ModifyTime,
+	}
+	items := map[string]cty.Value{}
+	for key, attribute := range body.Attributes {
+		value, diags := attribute.Expr.Value(nil)
+		if diags.HasErrors() {
+			return nil, fmt.Errorf("read specification: %w", diags)
+		}
+		switch field := fields[key]; {
+		case field != nil:
+			if err := gocty.FromCtyValue(value, field); err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", attribute.SrcRange, key, err)
+			}
+		case key == "items" && value.CanIterateElements() && value.Type().IsObjectType():
+			maps.Copy(items, value.AsValueMap())
+		case key == "items":
+			return nil, fmt.Errorf("%s: items must be NAME = \"VALUE\" in braces", attribute.SrcRange)
+		default:
+			return nil, fmt.Errorf("%s: %q is not a part of a variable; there are path, namespace, items and modify_index", attribute.SrcRange, key)
+		}
+	}
+	for _, block := range body.Blocks {
+		if block.Type != "items" {
+			return nil, fmt.Errorf("%s: %q is not a part of a variable", block.TypeRange, block.Type)
+		}
+		for key, attribute := range block.Body.Attributes {
+			value, diags := attribute.Expr.Value(nil)
+			if diags.HasErrors() {
+				return nil, fmt.Errorf("read specification: %w", diags)
+			}
+			items[key] = value
+		}
+	}
+	v.Items = api.VariableItems{}
+	for key, value := range items {
+		text, err := convert.Convert(value, cty.String)
+		if err != nil || text.IsNull() {
+			return nil, fmt.Errorf("%s: item %q must be a string", name, key)
+		}
+		v.Items[key] = text.AsString()
+	}
+	return v, nil
+}
+
+func putVariable(ctx context.Context, o putOptions, v *api.Variable, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	if o.verbose {
+		fmt.Fprintf(s.Err, "Writing variable %q with %d items\n", v.Path, len(v.Items))
+	}
+	var stored *api.Variable
+	if o.force {
+		stored, _, err = c.Variables().Update(v, apiclient.WriteOptions(ctx, ""))
+	} else {
+		if o.checks {
+			v.ModifyIndex = o.checkIndex
+		}
+		stored, _, err = c.Variables().CheckedUpdate(v, apiclient.WriteOptions(ctx, ""))
+	}
+	if conflict := new(api.ErrCASConflict); errors.As(err, conflict) {
+		return variableConflict(v.Path, conflict)
+	}
+	if err != nil {
+		return apiclient.WrapError(fmt.Sprintf("write variable %q", v.Path), err)
+	}
+	if terminal.IsTerminal(s.Out) || o.verbose {
+		fmt.Fprintf(s.Err, "Wrote variable %q with modify index %d\n", stored.Path, stored.ModifyIndex)
+	}
+	return o.output.print(s, stored, "none")
+}
+
+// variableConflict returns the error of a failed check-and-set, with the variable's current
+// state.
+func variableConflict(path string, conflict *api.ErrCASConflict) error {
+	found := conflict.Conflict
+	if found == nil || found.ModifyIndex == 0 {
+		return fmt.Errorf("variable %q does not exist, but -check-index says %d\nTo write it all the same, add -force or -check-index 0", path, conflict.CheckIndex)
+	}
+	changed := time.Unix(0, found.ModifyTime).Format(time.RFC3339)
+	if conflict.CheckIndex == 0 {
+		return fmt.Errorf("variable %q exists since %s, with modify index %d\nTo overwrite it, add -force or -check-index %d",
+			path, changed, found.ModifyIndex, found.ModifyIndex)
+	}
+	return fmt.Errorf("variable %q was changed %s: its modify index is %d and not %d\nTo overwrite it, add -force or -check-index %d",
+		path, changed, found.ModifyIndex, conflict.CheckIndex, found.ModifyIndex)
+}

@@ -1,0 +1,152 @@
+package variable
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2/hclwrite"
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+	"github.com/zclconf/go-cty/cty"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+)
+
+// NewCommand returns the command "var" with its subcommands.
+func NewCommand(s *cli.Streams) *cobra.Command {
+	return cli.Group("var", "Keep settings and secrets for jobs",
+		newListCommand(s),
+		newGetCommand(s),
+		newPutCommand(s),
+		newPurgeCommand(s),
+		newInitCommand(s),
+		newLockCommand(s),
+	)
+}
+
+var oneVariable = cli.ArgCount(1, 1, "the path of a variable; 'nomad-lite var list' lists them")
+
+// completeVariables suggests paths.
+func completeVariables(f *apiclient.Flags) cli.Completer {
+	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		return f.Suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (paths []string, err error) {
+			all, _, err := c.Variables().PrefixList(begun, apiclient.QueryOptions(ctx, ""))
+			for _, v := range all {
+				paths = append(paths, v.Path)
+			}
+			return paths, err
+		})
+	}
+}
+
+// varOutput selects how a command prints variables. -json and -t are short for Nomad's -out
+// json and -out go-template.
+type varOutput struct {
+	format   output.FormatFlags
+	out      string
+	template string
+}
+
+// register adds the flags. Without a flag, a terminal gets the command's default format,
+// and a pipe gets JSON.
+func (o *varOutput) register(cmd *cobra.Command, formats ...string) {
+	o.format.Register(cmd)
+	cmd.Flags().StringVar(&o.out, "out", "", "`format` to print: "+strings.Join(formats, ", "))
+	cmd.Flags().StringVar(&o.template, "template", "", "Go `template` for -out go-template, the same as -t")
+	_ = cmd.RegisterFlagCompletionFunc("out", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)) // fails only without the flag
+	check := func(cmd *cobra.Command) error {
+		switch {
+		case o.out != "" && !slices.Contains(formats, o.out):
+			return cli.UsageError(cmd, fmt.Errorf("-out takes one of %s", strings.Join(formats, ", ")))
+		case (o.template != "") != (o.out == "go-template"):
+			return cli.UsageError(cmd, errors.New("-template and -out go-template belong together; -t TEMPLATE is short for both"))
+		}
+		return nil
+	}
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd); err != nil {
+			return err
+		}
+		return run(cmd, args)
+	}
+}
+
+// chosen returns the output format.
+func (o *varOutput) chosen(s *cli.Streams, onTerminal string) string {
+	switch {
+	case o.format.JSON:
+		return "json"
+	case o.format.Template != "":
+		return "go-template"
+	case o.out != "":
+		return o.out
+	case terminal.IsTerminal(s.Out):
+		return onTerminal
+	}
+	return "json"
+}
+
+func (o *varOutput) execute(s *cli.Streams, value any) error {
+	return (&output.FormatFlags{Template: cmp.Or(o.template, o.format.Template)}).Print(s, value)
+}
+
+func (o *varOutput) print(s *cli.Streams, v *api.Variable, onTerminal string) error {
+	switch o.chosen(s, onTerminal) {
+	case "none":
+		return nil
+	case "json":
+		return output.PrintJSON(s, v)
+	case "hcl":
+		_, err := s.Out.Write(variableHCL(v))
+		return err
+	case "go-template":
+		return o.execute(s, v)
+	}
+	p := output.NewPage(s)
+	rows := output.Pairs{
+		{"Namespace", v.Namespace},
+		{"Path", v.Path},
+		{"Create Time", output.Date(v.CreateTime)},
+	}
+	if v.CreateTime != v.ModifyTime {
+		rows = append(rows, [2]any{"Modify Time", output.Date(v.ModifyTime)})
+	}
+	rows = append(rows, [2]any{"Check Index", v.ModifyIndex})
+	if v.Lock != nil {
+		rows = append(rows, output.Pairs{{"Lock ID", v.Lock.ID}, {"Lock TTL", v.Lock.TTL}, {"Lock Delay", v.Lock.LockDelay}}...)
+	}
+	p.Pairs(rows)
+	p.Section("Items")
+	p.Pairs(output.SortedPairs(v.Items))
+	return output.Print(s, p)
+}
+
+// variableHCL returns a variable in the format that 'var put' reads.
+func variableHCL(v *api.Variable) []byte {
+	var text bytes.Buffer
+	attribute := func(name string, value cty.Value) {
+		fmt.Fprintf(&text, "%s = %s\n", name, hclwrite.TokensForValue(value).Bytes())
+	}
+	attribute("namespace", cty.StringVal(v.Namespace))
+	attribute("path", cty.StringVal(v.Path))
+	attribute("create_index", cty.NumberUIntVal(v.CreateIndex))
+	attribute("modify_index", cty.NumberUIntVal(v.ModifyIndex))
+	attribute("create_time", cty.NumberIntVal(v.CreateTime))
+	attribute("modify_time", cty.NumberIntVal(v.ModifyTime))
+	items := map[string]cty.Value{}
+	for name, value := range v.Items {
+		items[name] = cty.StringVal(value)
+	}
+	text.WriteByte('\n')
+	attribute("items", cty.ObjectVal(items))
+	return hclwrite.Format(text.Bytes())
+}

@@ -1,0 +1,99 @@
+package version
+
+import (
+	"cmp"
+	"io"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+)
+
+// Release is set by release builds with -ldflags "-X PACKAGE.Release=…", with the path of this package.
+var Release = ""
+
+// devel is the version of a build of which the Go tool recorded neither a version nor a
+// revision.
+const devel = "devel"
+
+// NewCommand returns the command "version".
+func NewCommand(s *cli.Streams) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of this binary",
+		Args:  cli.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return Read().print(s.Out)
+		},
+	}
+}
+
+// Build is what the Go tool recorded about this binary.
+type Build struct {
+	Version  string // release, module version, "devel+" and the revision, or devel
+	Revision string // commit; empty if it is not recorded
+	Time     string // time of the commit, RFC 3339
+	Modified bool   // the work tree differed from the commit
+}
+
+// String returns the version of this binary.
+func String() string { return Read().Version }
+
+// Read returns what the Go tool recorded about this binary.
+func Read() Build {
+	info, _ := debug.ReadBuildInfo()
+	return ofBuild(Release, info)
+}
+
+// ofBuild returns the build of a release, or of a development build if release is empty.
+// info may be nil.
+func ofBuild(release string, info *debug.BuildInfo) Build {
+	if info == nil {
+		info = new(debug.BuildInfo)
+	}
+	var b Build
+	for _, setting := range info.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			b.Revision = setting.Value
+		case "vcs.time":
+			b.Time = setting.Value
+		case "vcs.modified":
+			b.Modified = setting.Value == "true"
+		}
+	}
+	b.Version = cmp.Or(release, strings.TrimPrefix(info.Main.Version, "(devel)"))
+	if b.Version == "" {
+		b.Version = devel
+		if b.Revision != "" {
+			b.Version += "+" + b.Revision[:min(12, len(b.Revision))]
+		}
+		if b.Modified {
+			b.Version += ".dirty"
+		}
+	}
+	return b
+}
+
+// Metadata returns the version as build metadata of a semantic version, which consists of
+// letters, digits, hyphens and dots.
+func (b Build) Metadata() string { return "lite." + strings.ReplaceAll(b.Version, "+", ".") }
+
+// print writes the lines of `nomad version`, as far as they are known.
+func (b Build) print(w io.Writer) error {
+	text := "nomad-lite " + b.Version + "\n"
+	if b.Revision != "" {
+		text += "Revision " + b.Revision
+		if b.Modified {
+			text += " (modified)"
+		}
+		text += "\n"
+	}
+	if b.Time != "" {
+		text += "Date " + b.Time + "\n"
+	}
+	_, err := io.WriteString(w, text)
+	return err
+}

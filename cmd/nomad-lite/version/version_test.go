@@ -1,0 +1,49 @@
+package version
+
+import (
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	semver "github.com/hashicorp/go-version"
+)
+
+func TestVersionOfABuild(t *testing.T) {
+	const revision, pseudo = "0123456789abcdef0123456789abcdef01234567", "v0.0.0-20261121092735-0123456789ab"
+	recorded := func(module string, modified string) *debug.BuildInfo {
+		return &debug.BuildInfo{Main: debug.Module{Version: module}, Settings: []debug.BuildSetting{
+			{Key: "vcs.revision", Value: revision}, {Key: "vcs.time", Value: "2026-11-21T09:27:35Z"}, {Key: "vcs.modified", Value: modified},
+		}}
+	}
+	const lines = "\nRevision " + revision + "\nDate 2026-11-21T09:27:35Z\n"
+	modified := strings.Replace(lines, "\nDate", " (modified)\nDate", 1)
+	for _, test := range []struct {
+		name     string
+		release  string
+		info     *debug.BuildInfo
+		printed  string
+		metadata string
+	}{
+		{"without build information", "", nil, "nomad-lite devel\n", "lite.devel"},
+		{"without a repository", "", &debug.BuildInfo{Main: debug.Module{Version: "(devel)"}}, "nomad-lite devel\n", "lite.devel"},
+		{"go install of a version", "", &debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}}, "nomad-lite v1.2.3\n", "lite.v1.2.3"},
+		{"go build in a checkout", "", recorded(pseudo, "false"), "nomad-lite " + pseudo + lines, "lite." + pseudo},
+		{"go build in a modified checkout", "", recorded(pseudo+"+dirty", "true"), "nomad-lite " + pseudo + "+dirty" + modified, "lite." + pseudo + ".dirty"},
+		{"a revision without a module version", "", recorded("(devel)", "false"), "nomad-lite devel+0123456789ab" + lines, "lite.devel.0123456789ab"},
+		{"a modified revision without a module version", "", recorded("", "true"), "nomad-lite devel+0123456789ab.dirty" + modified, "lite.devel.0123456789ab.dirty"},
+		{"a release", "1.0.0", recorded(pseudo, "false"), "nomad-lite 1.0.0" + lines, "lite.1.0.0"},
+	} {
+		b := ofBuild(test.release, test.info)
+		var out strings.Builder
+		if err := b.print(&out); err != nil || out.String() != test.printed {
+			t.Errorf("%s: %v, printed %q, want %q", test.name, err, out.String(), test.printed)
+		}
+		if got := b.Metadata(); got != test.metadata {
+			t.Errorf("%s: metadata %s, want %s", test.name, got, test.metadata)
+		}
+		// Clients join version and metadata with a plus.
+		if _, err := semver.NewSemver("2.0.6+" + b.Metadata()); err != nil {
+			t.Errorf("%s: %v", test.name, err)
+		}
+	}
+}

@@ -1,0 +1,2 @@
+// Package volume has the commands below "nomad-lite volume".
+package volume

@@ -1,0 +1,143 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/hashicorp/nomad/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+)
+
+const statusHelp = `Show the volumes that allocations can mount: the host volumes of the nodes, and those
+that were made with CSI or host volume plugins.
+
+A nomad-lite node has the host volumes that its configuration names.`
+
+type statusOptions struct {
+	client  apiclient.Flags
+	format  output.FormatFlags
+	kind    string
+	verbose bool
+}
+
+// NewCommand returns the command "volume" with its subcommands.
+func NewCommand(s *cli.Streams) *cobra.Command {
+	cmd := cli.Group("volume", "Look at volumes", newStatusCommand(s))
+	for _, name := range []string{"claim", "create", "delete", "deregister", "detach", "init", "register", "snapshot"} {
+		cmd.AddCommand(cli.UnsupportedCommand(name, "volumes are directories that the configuration of an agent names in a host_volume block; for a cluster use Nomad's own command line"))
+	}
+	return cmd
+}
+
+func newStatusCommand(s *cli.Streams) *cobra.Command {
+	var o statusOptions
+	cmd := &cobra.Command{
+		Use:   "status [flags]",
+		Short: "Show volumes",
+		Long:  statusHelp,
+		Args:  cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.kind != "" && o.kind != "host" && o.kind != "csi" {
+				return cli.UsageError(cmd, errors.New("-type takes host or csi"))
+			}
+			return volumeStatus(cmd.Context(), o, s)
+		},
+	}
+	o.client.Register(cmd)
+	o.format.Register(cmd)
+	cmd.Flags().StringVar(&o.kind, "type", "", "show this `kind` only: host or csi")
+	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show whole ids")
+	return cmd
+}
+
+// volumes are the volumes of all kinds.
+type volumes struct {
+	Configured []configuredVolume
+	Host       []*api.HostVolumeStub
+	CSI        []*api.CSIVolumeListStub
+}
+
+// configuredVolume is a host volume from the configuration of a node.
+type configuredVolume struct {
+	Name, Path, NodeID string
+	ReadOnly           bool
+}
+
+func volumeStatus(ctx context.Context, o statusOptions, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
+	}
+	v, err := readVolumes(ctx, c, o.kind)
+	if err != nil {
+		return err
+	}
+	return o.format.Show(s, v, func(p *output.Page) {
+		if o.kind != "csi" {
+			printHostVolumes(p, v, o.verbose)
+		}
+		if o.kind != "host" {
+			p.Section("Container Storage Interface")
+			t := output.NewTable("ID", "Name", "Namespace", "Plugin ID", "Schedulable", "Access Mode")
+			for _, v := range v.CSI {
+				t.Row(v.ID, v.Name, v.Namespace, v.PluginID, v.Schedulable, v.AccessMode)
+			}
+			p.TableOr(t, "No CSI volumes")
+		}
+	})
+}
+
+// readVolumes reads the volumes of one kind, or of all kinds.
+func readVolumes(ctx context.Context, c *api.Client, kind string) (*volumes, error) {
+	v := new(volumes)
+	var err error
+	if kind != "host" {
+		if v.CSI, _, err = c.CSIVolumes().List(apiclient.QueryOptions(ctx, "")); err != nil && !apiclient.IsNotFound(err) {
+			return nil, apiclient.WrapError("list CSI volumes", err)
+		}
+	}
+	if kind == "csi" {
+		return v, nil
+	}
+	if v.Host, _, err = c.HostVolumes().List(nil, apiclient.QueryOptions(ctx, "")); err != nil && !apiclient.IsNotFound(err) { // servers before 1.10 have no host volumes
+		return nil, apiclient.WrapError("list host volumes", err)
+	}
+	all, _, err := c.Nodes().List(apiclient.QueryOptions(ctx, ""))
+	if err != nil {
+		return nil, apiclient.WrapError("list nodes", err)
+	}
+	for _, stub := range all {
+		node, _, err := c.Nodes().Info(stub.ID, apiclient.QueryOptions(ctx, ""))
+		if err != nil {
+			return nil, apiclient.WrapError(fmt.Sprintf("read node %q", output.Short(stub.ID)), err)
+		}
+		for _, name := range slices.Sorted(maps.Keys(node.HostVolumes)) {
+			if h := node.HostVolumes[name]; h != nil && h.ID == "" { // a volume with an id was created by a plugin
+				v.Configured = append(v.Configured, configuredVolume{name, h.Path, node.ID, h.ReadOnly})
+			}
+		}
+	}
+	return v, nil
+}
+
+func printHostVolumes(p *output.Page, all *volumes, verbose bool) {
+	configured := output.NewTable("Name", "Path", "Read Only", "Node ID")
+	for _, v := range all.Configured {
+		configured.Row(v.Name, v.Path, v.ReadOnly, output.ShortID(v.NodeID, verbose))
+	}
+	made := output.NewTable("ID", "Name", "Namespace", "Plugin ID", "Node ID", "State")
+	for _, v := range all.Host {
+		made.Row(output.ShortID(v.ID, verbose), v.Name, v.Namespace, v.PluginID, output.ShortID(v.NodeID, verbose), output.StatusCell(string(v.State)))
+	}
+	p.Section("Host Volumes of the Configuration")
+	p.TableOr(configured, "No host volumes")
+	p.Section("Dynamic Host Volumes")
+	p.TableOr(made, "No dynamic host volumes")
+}
