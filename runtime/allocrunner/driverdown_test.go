@@ -327,6 +327,71 @@ func TestRestoreWaitsForTheDriver(t *testing.T) {
 	}
 }
 
+// recovered returns the tasks that drivers were asked to recover.
+func recovered(a *agent) (tasks []string) {
+	for _, c := range a.world.noted("RecoverTask") {
+		tasks = append(tasks, c[strings.LastIndex(c, " ")+1:])
+	}
+	return tasks
+}
+
+// startingDriver is a world with a second driver, whose plugin is being started until
+// started is closed.
+type startingDriver struct {
+	*world
+	started chan struct{}
+}
+
+// Driver implements Drivers.
+func (d startingDriver) Driver(ctx context.Context, name string) (driver.Driver, error) {
+	if name == "slow" {
+		select {
+		case <-d.started:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("driver slow is still being started: %w", context.Cause(ctx))
+		}
+	}
+	return d.world.Driver(ctx, "fake")
+}
+
+// A plugin that is being started does not delay the recovery of the tasks of other
+// drivers. Its own tasks are recovered when it is up.
+func TestStartingPluginDoesNotDelayOtherTasks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := startingDriver{started: make(chan struct{})}
+		close(slow.started)
+		a := startAgent(t, parseJob(t, jobOf("service", sleeper, strings.Replace(sidecarTask, "fake", "slow", 1))), func(c *Config) {
+			slow.world = c.Drivers.(*world)
+			c.Drivers = slow
+		})
+		a.after(time.Second)
+		want(t, "before", []any{a.state("web").State, a.state("side").State}, "[running running]")
+		a.die()
+		slow.started = make(chan struct{})
+		b := a.again(func(c *Config) { c.Drivers = slow })
+		synctest.Wait()
+		want(t, "recovered at once", recovered(b), "[web]")
+
+		b.after(3 * time.Second)
+		if err := b.Signal(t.Context(), "web", "SIGHUP"); err != nil {
+			t.Error(err)
+		}
+		b.exit("web", driver.ExitResult{ExitCode: 3})
+		b.after(time.Minute)
+		want(t, "watched", []any{b.starts("web"), b.state("web").Restarts}, "[2 1]")
+		want(t, "recovered", recovered(b), "[web]")
+		want(t, "side", b.state("side").State, "running")
+
+		close(slow.started)
+		b.after(time.Second)
+		want(t, "recovered", recovered(b), "[web side]")
+		want(t, "events", b.events("side"), "[Received Task Setup Started]")
+		b.exit("side", driver.ExitResult{})
+		b.after(time.Minute)
+		want(t, "starts", []int{b.starts("web"), b.starts("side")}, "[2 2]")
+	})
+}
+
 func TestUnavailableDriverIsARecoverableStartError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

@@ -295,6 +295,7 @@ func (p *plugin) RecoverTask(_ context.Context, h *driver.Handle) error {
 	if isClosed(p.down) {
 		return driver.ErrPluginDown
 	}
+	p.world.note("RecoverTask %s", strings.Split(h.Config.ID, "/")[1])
 	time.Sleep(p.world.recovery)
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()

@@ -128,7 +128,6 @@ func (r *restorer) run(untilKill context.Context) bool {
 	if !r.started {
 		return true
 	}
-	_ = r.tasks.prepare(untilKill) // a driver that does not answer now is asked again when its task starts
 	r.recoverTasks(untilKill)
 	if err := r.checkDir(untilKill); err != nil {
 		r.logger.Error("alloc not restored", "error", err)
@@ -152,9 +151,10 @@ func (r *restorer) run(untilKill context.Context) bool {
 	return true
 }
 
+// recoverTasks recovers the tasks, each as soon as its own driver answers. A task whose
+// driver does not answer within firstAnswerTimeout, because its plugin is being started,
+// is recovered by its runner later, so that it does not delay the other tasks.
 func (r *restorer) recoverTasks(ctx context.Context) {
-	limited, cancel := context.WithTimeout(ctx, r.limits.PrerunDeadline)
-	defer cancel()
 	info, _ := r.drivers.(recoveryInfo)
 	var recovering sync.WaitGroup
 	for _, t := range r.tasks {
@@ -162,9 +162,30 @@ func (r *restorer) recoverTasks(ctx context.Context) {
 		if info != nil {
 			past.Reliable, past.Discoverable = info.KnowsTasks(t.Task().Driver), info.FindsTasks(t.Task().Driver)
 		}
-		recovering.Go(func() { t.Recover(limited, past) })
+		recovering.Go(func() {
+			ctx, cancel := r.awaitDriver(ctx, t)
+			defer cancel()
+			t.Recover(ctx, past)
+		})
 	}
 	recovering.Wait()
+}
+
+// firstAnswerTimeout is how long a restore waits for the first answer of a driver.
+const firstAnswerTimeout = 2 * time.Second
+
+// awaitDriver prepares a task, and returns the context of its recovery: it is done if
+// the driver did not answer in time. An error of the driver is not reported here,
+// because the driver is asked again when the task starts.
+func (r *restorer) awaitDriver(ctx context.Context, t *taskrunner.Runner) (context.Context, context.CancelFunc) {
+	if !t.Completed() {
+		limited, cancel := context.WithTimeout(ctx, firstAnswerTimeout)
+		if _ = t.Prepare(limited); limited.Err() != nil {
+			return limited, cancel
+		}
+		cancel()
+	}
+	return context.WithTimeout(ctx, r.limits.PrerunDeadline)
 }
 
 // checkDir checks that the directory of the allocation exists. If the directory was
