@@ -263,7 +263,6 @@ func (a *Agent) Run(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	})
-	a.knownPlugins.waitUnknown(ctx)
 	nodes.Run(ctx)
 	background.Wait()
 	endReports()

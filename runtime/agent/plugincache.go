@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -150,32 +149,6 @@ func (k *knownPlugins) unknown() (map[string]bool, <-chan struct{}) {
 		unknown[p.Name] = !p.LaunchAttempted
 	}
 	return unknown, changed
-}
-
-// unknownPluginTimeout is how long the restore of earlier allocations waits for
-// unknown plugins, which may be hooks of every allocation.
-const unknownPluginTimeout = 2 * time.Second
-
-// waitUnknown waits for the first start of unknown plugins. New allocations wait by
-// themselves.
-func (k *knownPlugins) waitUnknown(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, unknownPluginTimeout)
-	defer cancel()
-	for {
-		unknown, changed := k.unknown()
-		coming := false
-		for _, untried := range unknown {
-			coming = coming || untried
-		}
-		if !coming {
-			return
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // current returns the current plugin facts.

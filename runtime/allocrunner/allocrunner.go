@@ -138,8 +138,7 @@ func New(c Config) (*Runner, error) {
 		r.restore.readProgress()
 	}
 	r.builder.takeFromPrevious = !r.restore.started
-	// A running allocation does not wait for its hooks to be known.
-	if c.Hooks != nil && !r.restore.started {
+	if c.Hooks != nil {
 		r.builder.pending = c.Hooks.Pending(alloc)
 	}
 	if r.builder.pending == nil {
@@ -226,6 +225,7 @@ func (r *Runner) connect(c Config, limits Limits, tasks []taskrunner.Task) {
 	r.builder = &hookBuilder{
 		config: c, limits: limits, dir: r.dir, tasks: r.tasks, alloc: r.Alloc, services: r.services, health: r.health,
 		samplers: r.samplers, status: r.status.current, exceedMaxRun: r.exceedMaxRunDuration, hooks: r.hooks, logger: r.logger,
+		attached: make(chan struct{}),
 	}
 }
 
@@ -284,13 +284,23 @@ func (r *Runner) Run(ctx context.Context) {
 		}
 	})()
 	preKilled := false
-	stopped := afterDone(untilStop, func() { preKilled = r.stop.run(untilKill) })
+	stopped := afterDone(untilStop, func() {
+		if r.restore.started {
+			<-r.builder.attached // the hooks of running tasks take part in the stop
+		}
+		preKilled = r.stop.run(untilKill)
+	})
 
 	var running sync.WaitGroup
 	running.Go(func() {
 		restored := r.restore.run(untilKill)
-		close(r.restore.done)
-		r.builder.await(untilStop)
+		if r.restore.started {
+			r.builder.awaitRestored(untilStop) // before requests, which call the hooks of running tasks
+			close(r.restore.done)
+		} else {
+			close(r.restore.done)
+			r.builder.await(untilStop)
+		}
 		if restored {
 			r.setup(untilStop)
 		}

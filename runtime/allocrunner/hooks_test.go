@@ -1058,6 +1058,67 @@ func TestHooksAreAwaited(t *testing.T) {
 	})
 }
 
+// lateList is a factory whose list of hooks is complete only after a wait.
+type lateList struct {
+	extraHooks
+	known chan struct{}
+}
+
+func (l lateList) Pending(a *api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+	return lateHooks{l.extraHooks, l.known}.Pending(a)
+}
+
+// The tasks of a restored allocation are recovered before its hooks are known, and the
+// wait for the hooks is limited. A stop during the wait calls the hooks.
+func TestRestoredTasksDoNotWaitForHooks(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		then    func(*agent, lateList)
+		prerun  time.Duration // time of the Prerun hook under the next agent; 0 for none
+		prekill int           // number of PreKill hooks called
+	}{
+		{"known after a second", func(a *agent, l lateList) {
+			a.after(time.Second)
+			close(l.known)
+		}, time.Second, 0},
+		{"never known", func(*agent, lateList) {}, 2 * time.Second, 0},
+		{"stopped meanwhile", func(a *agent, _ lateList) {
+			a.after(time.Second)
+			a.Stop()
+			a.wait()
+		}, 0, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				late := &script{name: "late"}
+				list := extraHooks{alloc: []hooks.Hook{allocScript{late}}}
+				a := startAgent(t, parseJob(t, job("service", sleeper)), withHooks(list.alloc, nil))
+				a.after(time.Second)
+				a.die()
+				factory := lateList{list, make(chan struct{})}
+				b := a.again(func(c *Config) { c.Hooks = factory })
+				synctest.Wait()
+				want(t, "recovered at once", recovered(b), "[web]")
+				var requests sync.WaitGroup
+				requests.Go(func() { _ = b.RestartTask(t.Context(), "web") }) // the task may be stopped first
+				begin := time.Now()
+				c.then(b, factory)
+				for count(late.calls(), "prerun") < 2 && time.Since(begin) < time.Minute {
+					b.after(100 * time.Millisecond)
+				}
+				prerun := time.Since(begin).Truncate(time.Second)
+				if count(late.calls(), "prerun") < 2 {
+					prerun = 0
+				}
+				want(t, "prerun", prerun, c.prerun)
+				want(t, "prekill", count(late.calls(), "prekill"), c.prekill)
+				requests.Wait()
+				want(t, "events", slices.Contains(b.events("web"), "Driver"), false)
+			})
+		})
+	}
+}
+
 // An allocation that must not start does not wait for its hooks.
 func TestStopWhileHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -63,6 +63,8 @@ type hookBuilder struct {
 
 	// pending blocks until the factory knows the hooks; nil if it knows them already.
 	pending func(context.Context, func(*api.TaskEvent))
+
+	attached chan struct{} // closed by attach
 }
 
 // await attaches the hooks if New could not, because the hooks were not known yet. It
@@ -77,6 +79,22 @@ func (b *hookBuilder) await(untilStop context.Context) {
 	b.attach()
 }
 
+// restoredHooksTimeout is how long a restored allocation waits until its hooks are
+// known. Its tasks run already, and the hooks that they had are in the records.
+const restoredHooksTimeout = 2 * time.Second
+
+// awaitRestored does for a restored allocation what await does for a new one, within a
+// limit and without an event.
+func (b *hookBuilder) awaitRestored(untilStop context.Context) {
+	if b.pending == nil {
+		return
+	}
+	limited, cancel := context.WithTimeout(untilStop, restoredHooksTimeout)
+	defer cancel()
+	b.pending(limited, func(*api.TaskEvent) {})
+	b.attach()
+}
+
 // attach creates the hooks of the allocation and of its tasks. It is called once, before
 // any hook is called.
 func (b *hookBuilder) attach() {
@@ -87,6 +105,7 @@ func (b *hookBuilder) attach() {
 	for _, t := range b.tasks {
 		t.SetAllocHooks(attachments) // the allocation has no record of its own
 	}
+	close(b.attached)
 }
 
 func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hooks.Entry {

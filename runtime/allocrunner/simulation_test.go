@@ -154,20 +154,21 @@ func (h *harness) checkEnd(alloc allocScript, stops taskScript) {
 			t.Errorf("%s: %d Killing events", name, killing)
 		}
 	}
-	count := func(calls []string, what string) (n int) {
-		for _, m := range calls {
-			if m == what {
-				n++
-			}
-		}
-		return n
-	}
 	calls := alloc.calls()
 	want(t, "prerun, prekill, postrun", []int{count(calls, "prerun"), count(calls, "prekill"), count(calls, "postrun")}, "[1 1 1]")
 	want(t, "stop hooks", []int{count(stops.calls(), "stop"), count(stops.calls(), "stop too late")}, []int{len(h.tasks), 0})
 	if t.Failed() {
 		t.Log(h.transcript())
 	}
+}
+
+func count(calls []string, call string) (n int) {
+	for _, c := range calls {
+		if c == call {
+			n++
+		}
+	}
+	return n
 }
 
 // checkStart returns a function that checks which tasks must not run when a task of the
