@@ -1,0 +1,84 @@
+package allocrunner
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/health"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+)
+
+// reporter is a hook that may report health.
+type reporter struct {
+	hooks.Builtin
+	name     string
+	required bool
+}
+
+func (r reporter) Name() string        { return r.name }
+func (r reporter) ReportsHealth() bool { return r.required }
+
+// newTracker returns the tracker of an allocation without tasks in deployment "d1".
+func newTracker() (*healthTracker, *api.Allocation) {
+	alloc := &api.Allocation{DeploymentID: "d1"}
+	return &healthTracker{alloc: func() *api.Allocation { return alloc }, changes: newChanges(), logger: nullLogger}, alloc
+}
+
+func TestHookReportsBelongToAVersion(t *testing.T) {
+	h, alloc := newTracker()
+	h.addReporter(reporter{name: "required", required: true})
+	h.addReporter(reporter{name: "optional"})
+	reports := func() (list []string) {
+		for _, r := range h.hookHealth() {
+			list = append(list, fmt.Sprint(r.Name, ":", r.Healthy, ":", r.Unhealthy))
+		}
+		return list
+	}
+	want(t, "before a report", reports(), "[required:false:false]")
+	h.setHookHealth("optional", true, "")
+	want(t, "requests a reconcile", len(h.changes.requested), 1)
+	want(t, "healthy", reports(), "[optional:true:false required:false:false]")
+	h.setHookHealth("required", false, "broken")
+	h.setHookHealth("required", true, "")
+	want(t, "unhealthy is final", reports(), "[optional:true:false required:false:true]")
+	alloc.DeploymentID = "d2"
+	want(t, "another version", reports(), "[required:false:false]")
+	h.setHookHealth("required", true, "")
+	want(t, "its report", reports(), "[required:true:false]")
+}
+
+func TestHealthBelongsToADeployment(t *testing.T) {
+	h, alloc := newTracker()
+	want(t, "unknown", h.reported(api.AllocClientStatusRunning), (*Health)(nil))
+	h.set(health.Verdict{State: health.Healthy})
+	want(t, "healthy", h.reported(api.AllocClientStatusFailed).Healthy, true)
+	alloc.DeploymentID = "d2"
+	want(t, "another deployment", h.reported(api.AllocClientStatusRunning), (*Health)(nil))
+	alloc.DeploymentID = ""
+	h.set(health.Verdict{State: health.Stopped})
+	want(t, "stopped without a deployment", h.of(alloc), (*Health)(nil))
+}
+
+func TestFailureBeforeAVerdictIsUnhealthy(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*api.Allocation)
+		want   string // health of a failed allocation
+	}{
+		{"in a deployment", func(*api.Allocation) {}, "unhealthy"},
+		{"without a deployment", func(a *api.Allocation) { a.DeploymentID = "" }, "unknown"},
+		{"health is known already", func(a *api.Allocation) {
+			a.DeploymentStatus = &api.AllocDeploymentStatus{Healthy: new(true)}
+		}, "unknown"},
+	} {
+		h, alloc := newTracker()
+		c.change(alloc)
+		got := "unknown"
+		if v := h.reported(api.AllocClientStatusFailed); v != nil && !v.Healthy {
+			got = "unhealthy"
+		}
+		want(t, c.name, got, c.want)
+	}
+}

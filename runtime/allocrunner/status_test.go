@@ -1,0 +1,47 @@
+package allocrunner
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+func TestForcedClientStatus(t *testing.T) {
+	failed := statusOverride{api.AllocClientStatusFailed, "restart failed"}
+	complete := statusOverride{api.AllocClientStatusComplete, "job ended"}
+	maxRun := statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded}
+	for _, c := range []struct {
+		name   string
+		forced []statusOverride
+		want   statusOverride
+	}{
+		{"the states of the tasks count without it", nil, statusOverride{api.AllocClientStatusRunning, "Tasks are running"}},
+		{"it is stronger than the states of the tasks", []statusOverride{failed}, failed},
+		{"the first one counts", []statusOverride{failed, complete}, failed},
+		{"max_run_duration is stronger than an earlier one", []statusOverride{failed, maxRun}, maxRun},
+		{"max_run_duration is final", []statusOverride{maxRun, failed}, maxRun},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			started := time.Now().Add(-time.Minute)
+			status := &clientStatus{
+				allocID: testAllocID,
+				snapshot: func() snapshot {
+					return snapshot{states: map[string]*api.TaskState{"web": {State: model.TaskRunning, StartedAt: started}}}
+				},
+				health:  func(status string) *Health { return &Health{DeploymentID: status} },
+				changes: newChanges(),
+			}
+			for _, f := range c.forced {
+				status.force(f)
+				<-status.changes.requested // each one requests a reconcile
+			}
+			u := status.current()
+			want(t, "status", statusOverride{u.ClientStatus, u.ClientDescription}, c.want)
+			want(t, "health is that of the status", u.Health.DeploymentID, c.want.status)
+			want(t, "the task has a time of its end", u.TaskStates["web"].FinishedAt.Equal(u.Time), u.Terminal())
+		})
+	}
+}

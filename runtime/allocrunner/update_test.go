@@ -1,0 +1,62 @@
+package allocrunner
+
+import (
+	"context"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// newUpdates returns the updates of an allocation without tasks, whose version is 1.
+// calls counts the calls of the Update hooks, stops the requested stops.
+func newUpdates() (u *updates, calls, stops *int) {
+	r := new(Runner)
+	r.alloc.Store(version(1, api.AllocDesiredStatusRun))
+	calls, stops = new(int), new(int)
+	return &updates{
+		alloc: &r.alloc, onApply: func(context.Context) { *calls++ }, stop: func() { *stops++ }, logger: nullLogger,
+		ready: make(chan struct{}, 1), last: make(chan struct{}),
+	}, calls, stops
+}
+
+func version(index uint64, desired string) *api.Allocation {
+	return &api.Allocation{
+		AllocModifyIndex: index, TaskGroup: "g", DesiredStatus: desired,
+		Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g")}}},
+	}
+}
+
+func TestNewestVersionIsApplied(t *testing.T) {
+	u, calls, _ := newUpdates()
+	for _, index := range []uint64{2, 4, 3} {
+		u.put(version(index, api.AllocDesiredStatusRun))
+	}
+	want(t, "one tick", len(u.ready), 1)
+	u.applyNext(t.Context())
+	u.applyNext(t.Context())
+	want(t, "version and calls of the hooks", []any{u.alloc.Load().AllocModifyIndex, *calls}, "[4 1]")
+	u.put(version(3, api.AllocDesiredStatusRun))
+	u.applyNext(t.Context())
+	want(t, "after an older version", []any{u.alloc.Load().AllocModifyIndex, *calls}, "[4 1]")
+}
+
+func TestVersionWithoutTheGroupIsIgnored(t *testing.T) {
+	u, calls, _ := newUpdates()
+	renamed := version(2, api.AllocDesiredStatusRun)
+	renamed.TaskGroup = "other"
+	u.put(renamed)
+	u.applyNext(t.Context())
+	want(t, "version and calls of the hooks", []any{u.alloc.Load().AllocModifyIndex, *calls}, "[1 0]")
+}
+
+func TestVersionThatStopsIsAnnounced(t *testing.T) {
+	u, calls, stops := newUpdates()
+	want(t, "announced", isClosed(u.last), false)
+	u.put(version(2, api.AllocDesiredStatusStop))
+	want(t, "announced before it is applied", []any{isClosed(u.last), *stops}, "[true 0]")
+	u.applyNext(t.Context())
+	want(t, "stops and calls of the hooks", []any{*stops, *calls}, "[1 0]")
+	u.put(version(3, api.AllocDesiredStatusStop))
+	u.applyNext(t.Context())
+	want(t, "stops after another such version", *stops, 1)
+}
