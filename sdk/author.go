@@ -11,11 +11,12 @@ import (
 // The functions of this file call the methods that the author of a driver wrote. Each
 // function converts a panic into an error that names the method. No other file calls a
 // method of an author, except Info at the start of the process and a hook's methods for
-// hook points: package hook calls these in the same way.
+// hook points, which package hook calls in the same way, and Start and Recover
+// (taskdriver.go).
 
-func authorInfo(impl Plugin) (info Info, err error) {
-	defer base.Recover(impl, "Info", &err)
-	return infoOf(impl), nil
+func authorInfo(d describer) (info DriverInfo, err error) {
+	defer base.Recover(d, "Info", &err)
+	return d.Info(), nil
 }
 
 func authorConfigure(ctx context.Context, c Configurer, config *Config) (err error) {
@@ -133,6 +134,6 @@ func authorDestroy(ctx context.Context, t Task) (err error) {
 }
 
 // noTask is the error of a Start or Recover that returned neither a task nor an error.
-func noTask(impl Plugin, method string) error {
+func noTask(impl any, method string) error {
 	return fmt.Errorf("method %T.%s returned neither a task nor an error", impl, method)
 }

@@ -34,7 +34,7 @@ func debugSocket(value, name string) string {
 // debug serves on a socket until the user ends the process. It has no handshake: the
 // process that a host starts (attach) handles the host's handshake.
 func debug(p *pluginSpec, socket string) error {
-	logger := hclog.New(&hclog.LoggerOptions{Name: p.info.Name, Level: hclog.Trace, Output: os.Stderr})
+	logger := hclog.New(&hclog.LoggerOptions{Name: p.name, Level: hclog.Trace, Output: os.Stderr})
 	hclog.SetDefault(logger)
 	if conn, err := net.Dial("unix", socket); err == nil {
 		conn.Close()
@@ -58,7 +58,7 @@ func debug(p *pluginSpec, socket string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, g.Stop)
-	fmt.Fprintf(os.Stderr, "waiting for a host that is started with %s=%s=%s; Ctrl-C ends this\n", EnvDebug, p.info.Name, socket)
+	fmt.Fprintf(os.Stderr, "waiting for a host that is started with %s=%s=%s; Ctrl-C ends this\n", EnvDebug, p.name, socket)
 	return g.Serve(listener)
 }
 

@@ -1,8 +1,9 @@
 // Package sdk is for authors of Nomad task drivers and of hooks.
 //
-// A plugin is a program of one line:
+// The main function of a plugin has one line:
 //
-//	func main() { sdk.Serve(&sleeper{}) }
+//	func main() { sdk.ServeDriver(&sleeper{}) }
+//	func main() { sdk.ServeHook(&greeter{}) }
 //
 // The author of a driver writes two small types: a [Driver], which names the driver and
 // starts tasks, and a [Task], which is one running task. Everything else is optional
@@ -11,10 +12,17 @@
 // on. Capabilities that Info must declare, such as Exec, are refused to the host
 // otherwise, even if a task has the method.
 //
-// A hook is called at hook points in the life of allocations and tasks. It is any value
-// with a method for at least one hook point ([TaskPrestart], [TaskExited],
-// [AllocPostrun], …), and sends requests to its host through a [Host]. Hooks are for
-// nomad-lite.
+// A [Hook] is called at hook points in the life of allocations and tasks. It has a method
+// for at least one hook point ([TaskPrestart], [TaskExited], [AllocPostrun], …), and
+// sends requests to its host through a [Host]. Hooks are for nomad-lite.
+//
+// The compiler rejects a driver whose Start has another signature, or returns a value
+// that is not a task. A method of an optional interface with another signature is
+// rejected when the program starts; a line such as
+//
+//	var _ sdk.Signaler = (*nap)(nil)
+//
+// lets the compiler reject it.
 //
 // The package implements the rest of the protocol, so that the same driver runs under
 // nomad-lite and under Nomad: it keeps the table of tasks, answers any number of

@@ -29,13 +29,13 @@ var (
 	_ sdk.StatsProvider   = (*pot)(nil)
 )
 
-func (k *kettle) Info() sdk.Info {
-	return sdk.Info{Name: "kettle", ConfigSchema: kettleSchema, TaskSchema: potSchema, Capabilities: sdk.Capabilities{Exec: true}}
+func (k *kettle) Info() sdk.DriverInfo {
+	return sdk.DriverInfo{Name: "kettle", ConfigSchema: kettleSchema, TaskSchema: potSchema, Capabilities: sdk.Capabilities{Exec: true}}
 }
 
 // The main function of a driver has one line.
-func ExampleServe() {
-	main := func() { sdk.Serve(&kettle{}) }
+func ExampleServeDriver() {
+	main := func() { sdk.ServeDriver(&kettle{}) }
 	_ = main
 }
 
@@ -185,8 +185,8 @@ var (
 	_ sdk.TaskExited   = (*bouncer)(nil)
 )
 
-func (*bouncer) Info() sdk.Info {
-	return sdk.Info{
+func (*bouncer) Info() sdk.HookInfo {
+	return sdk.HookInfo{
 		Name:             "bouncer",
 		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{"guests": sdk.Attr("guests", "list(string)", true)}),
 		Timeouts:         map[sdk.Point]time.Duration{sdk.PointPrestart: 5 * time.Second},
@@ -195,9 +195,9 @@ func (*bouncer) Info() sdk.Info {
 
 func (b *bouncer) SetHost(host sdk.Host, _ sdk.Node) { b.host = host }
 
-// The main function of a hook has one line, like a driver's.
-func ExampleServe_hook() {
-	main := func() { sdk.Serve(&bouncer{}) }
+// The main function of a hook has one line.
+func ExampleServeHook() {
+	main := func() { sdk.ServeHook(&bouncer{}) }
 	_ = main
 }
 

@@ -37,8 +37,8 @@ var (
 	_ sdk.TaskStop     = (*valet)(nil)
 )
 
-func (*valet) Info() sdk.Info {
-	return sdk.Info{
+func (*valet) Info() sdk.HookInfo {
+	return sdk.HookInfo{
 		Name: "valet",
 		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
 			"drink": sdk.Attr("drink", "string", true),

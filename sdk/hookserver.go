@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
@@ -24,14 +25,29 @@ var (
 	_ base.Plugin = (*hookServer)(nil)
 )
 
-// newHookServer requires a value with at least one hook point.
-func newHookServer(impl Plugin) (*hookServer, error) {
-	s := &hookServer{basePlugin: newBasePlugin(impl, base.TypeHook, hook.APIVersion)}
-	s.description = &hook.Description{AllAllocs: s.info.AllAllocs, Schema: s.info.AttachmentSchema, IncludeAllocJSON: s.info.IncludeAllocJSON, ReportsHealth: s.info.ReportsHealth}
-	for _, point := range hook.PointsOf(impl) {
-		s.description.Subscriptions = append(s.description.Subscriptions, hook.Subscription{Point: point, Timeout: s.info.Timeouts[point]})
+// newHookServer returns an error for a hook without a hook point, for a method that would
+// never be called, and for a field of info that could have no effect.
+func newHookServer(impl Hook, id identity, info HookInfo) (*hookServer, error) {
+	if err := checkSchema("AttachmentSchema", info.AttachmentSchema); err != nil {
+		return nil, err
 	}
-	for point, timeout := range s.info.Timeouts {
+	if err := checkMethods(reflect.TypeOf(impl), hookInterfaces); err != nil {
+		return nil, err
+	}
+	points := hook.PointsOf(impl)
+	if len(points) == 0 {
+		return nil, fmt.Errorf("%T takes part in nothing: a hook has a method for at least one hook point, such as Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error)", impl)
+	}
+	s := &hookServer{
+		basePlugin: basePlugin{impl: impl, identity: id, kind: base.TypeHook, apiVersion: hook.APIVersion},
+		description: &hook.Description{
+			AllAllocs: info.AllAllocs, Schema: info.AttachmentSchema, IncludeAllocJSON: info.IncludeAllocJSON, ReportsHealth: info.ReportsHealth,
+		},
+	}
+	for _, point := range points {
+		s.description.Subscriptions = append(s.description.Subscriptions, hook.Subscription{Point: point, Timeout: info.Timeouts[point]})
+	}
+	for point, timeout := range info.Timeouts {
 		if _, ok := s.description.Subscription(point); !ok {
 			return nil, fmt.Errorf("Info has a timeout for %v, and %T takes no part in that", point, impl)
 		}
@@ -39,7 +55,7 @@ func newHookServer(impl Plugin) (*hookServer, error) {
 			return nil, fmt.Errorf("the timeout for %v in Info is %v; leave it out to have the host's", point, timeout)
 		}
 	}
-	if _, ok := impl.(HostSetter); !ok && s.info.ReportsHealth {
+	if _, ok := impl.(HostSetter); !ok && info.ReportsHealth {
 		return nil, fmt.Errorf("Info says ReportsHealth, and %T has no SetHost(sdk.Host, sdk.Node): it could never say that an allocation is healthy", impl)
 	}
 	return s, nil

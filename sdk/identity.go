@@ -15,54 +15,61 @@ import (
 // basePlugin implements the calls that every plugin has: its description and its
 // configuration. It satisfies base.Plugin.
 type basePlugin struct {
-	impl    Plugin
-	info    Info
-	kind    base.Type
-	version string // version of the protocol for the plugin's kind
+	impl any // the author's value
+	identity
+	kind       base.Type
+	apiVersion string // version of the protocol for the plugin's kind
 
 	configMu sync.Mutex
 	config   *base.Config // last configuration that the author accepted
 }
 
-func newBasePlugin(impl Plugin, kind base.Type, version string) basePlugin {
-	return basePlugin{impl: impl, info: infoOf(impl), kind: kind, version: version}
+// identity holds the fields that DriverInfo and HookInfo have in common.
+type identity struct {
+	name         string
+	version      string
+	configSchema *Spec
 }
 
-func infoOf(impl Plugin) Info {
-	info := impl.Info()
-	if info.Version == "" {
-		info.Version = "0.1.0"
+// newIdentity returns an error for a name that no plugin can have, for a schema that no
+// block can match, and for a schema of a configuration that impl does not accept.
+func newIdentity(impl any, name, version string, configSchema *Spec) (identity, error) {
+	if name == "" {
+		return identity{}, errors.New("Info has no Name")
 	}
-	return info
-}
-
-func (i *Info) check() error {
-	if i.Name == "" {
-		return errors.New("Info has no Name")
-	}
-	for _, r := range i.Name {
+	for _, r := range name {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '.' {
 			continue
 		}
-		return fmt.Errorf("name %q has the character %q; letters, digits, _, - and . are possible", i.Name, r)
+		return identity{}, fmt.Errorf("name %q has the character %q; letters, digits, _, - and . are possible", name, r)
 	}
-	for _, schema := range []struct {
-		name string
-		spec *Spec
-	}{{"ConfigSchema", i.ConfigSchema}, {"TaskSchema", i.TaskSchema}, {"AttachmentSchema", i.AttachmentSchema}} {
-		if err := schema.spec.Fault(); err != nil {
-			return fmt.Errorf("%s in Info: %w", schema.name, err)
-		}
+	if version == "" {
+		version = "0.1.0"
+	}
+	if err := checkSchema("ConfigSchema", configSchema); err != nil {
+		return identity{}, err
+	}
+	if _, ok := impl.(Configurer); !ok && configSchema != nil {
+		return identity{}, fmt.Errorf("Info of %T has a ConfigSchema, and nothing takes the configuration: add Configure(context.Context, *sdk.Config) error", impl)
+	}
+	return identity{name, version, configSchema}, nil
+}
+
+// checkSchema returns an error that names the field of Info if no block can match the
+// schema.
+func checkSchema(field string, schema *Spec) error {
+	if err := schema.Fault(); err != nil {
+		return fmt.Errorf("%s in Info: %w", field, err)
 	}
 	return nil
 }
 
 func (i *basePlugin) PluginInfo(context.Context) (*base.Info, error) {
-	return &base.Info{Type: i.kind, APIVersions: []string{i.version}, Version: i.info.Version, Name: i.info.Name}, nil
+	return &base.Info{Type: i.kind, APIVersions: []string{i.apiVersion}, Version: i.version, Name: i.name}, nil
 }
 
 func (i *basePlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) {
-	return i.info.ConfigSchema, nil
+	return i.configSchema, nil
 }
 
 // SetConfig passes a configuration to the author once: hosts send it repeatedly.

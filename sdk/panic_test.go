@@ -45,9 +45,9 @@ func (d *panicker) check(method string) {
 	}
 }
 
-func (d *panicker) Info() Info {
+func (d *panicker) Info() DriverInfo {
 	d.check("Info")
-	return Info{Name: "panicker", FingerprintInterval: time.Minute, Capabilities: Capabilities{SendSignals: true, Exec: true}}
+	return DriverInfo{Name: "panicker", FingerprintInterval: time.Minute, Capabilities: Capabilities{SendSignals: true, Exec: true}}
 }
 
 func (d *panicker) Start(context.Context, *StartRequest) (*panickyTask, error) {
@@ -292,13 +292,13 @@ func TestPanicOfStartIsSweptAndNotRecoverable(t *testing.T) {
 // nobody is a driver whose Start and Recover return neither a task nor an error.
 type nobody struct{}
 
-func (nobody) Info() Info                                           { return Info{Name: "nobody"} }
+func (nobody) Info() DriverInfo                                     { return DriverInfo{Name: "nobody"} }
 func (nobody) Start(context.Context, *StartRequest) (*nap, error)   { return nil, nil }
 func (nobody) Recover(context.Context, *StartRequest) (*nap, error) { return nil, nil }
 
 type nobodyByInterface struct{}
 
-func (nobodyByInterface) Info() Info                                         { return Info{Name: "nobody"} }
+func (nobodyByInterface) Info() DriverInfo                                   { return DriverInfo{Name: "nobody"} }
 func (nobodyByInterface) Start(context.Context, *StartRequest) (Task, error) { return nil, nil }
 
 func TestStartWithNeitherTaskNorErrorIsAnError(t *testing.T) {

@@ -1,9 +1,6 @@
 package sdk
 
 import (
-	"fmt"
-	"reflect"
-
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/go-plugin"
 	"google.golang.org/grpc"
@@ -17,7 +14,7 @@ import (
 type pluginSpec struct {
 	kind       string // name of the kind in messages
 	otherHosts string // other hosts that support this kind, as a sentence
-	info       Info
+	identity
 	// serve makes the service of the plugin itself.
 	serve func(hclog.Logger) service
 	// relay makes a service that passes every call on to conn.
@@ -43,35 +40,14 @@ func (s service) register(g *grpc.Server) error {
 	return s.glue.GRPCServer(nil, g)
 }
 
-// programOf detects the kind of a value.
-func programOf(impl Plugin) (*pluginSpec, error) {
-	info := infoOf(impl)
-	if err := info.check(); err != nil {
+func driverProgram[T Task](impl Driver[T]) (*pluginSpec, error) {
+	info := impl.Info()
+	id, err := newIdentity(impl, info.Name, info.Version, info.ConfigSchema)
+	if err != nil {
 		return nil, err
 	}
-	if _, ok := impl.(Configurer); !ok && info.ConfigSchema != nil {
-		return nil, fmt.Errorf("Info of %T has a ConfigSchema, and nothing takes the configuration: add Configure(context.Context, *sdk.Config) error", impl)
-	}
-	isDriver := reflect.ValueOf(impl).MethodByName("Start").IsValid()
-	isHook := len(hook.PointsOf(impl)) > 0
-	if isDriver && isHook {
-		return nil, fmt.Errorf("%T has the method Start of a driver and those of a hook; a plugin is one of the two", impl)
-	}
-	if isDriver {
-		return driverProgram(impl, info)
-	}
-	if err := checkMethods(reflect.TypeOf(impl), hookInterfaces); err != nil {
+	if err := checkSchema("TaskSchema", info.TaskSchema); err != nil {
 		return nil, err
-	}
-	if isHook {
-		return hookProgram(impl, info)
-	}
-	return nil, fmt.Errorf("%T takes part in nothing: a hook has a method for at least one hook point, such as Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error), and a driver has Start(context.Context, *sdk.StartRequest) (T, error)", impl)
-}
-
-func driverProgram(impl Plugin, info Info) (*pluginSpec, error) {
-	if info.AttachmentSchema != nil || info.AllAllocs || info.IncludeAllocJSON || info.ReportsHealth || info.Timeouts != nil {
-		return nil, fmt.Errorf("Info of %T, which is a driver, has what only hooks have", impl)
 	}
 	d, err := newTaskDriver(impl)
 	if err != nil {
@@ -86,9 +62,9 @@ func driverProgram(impl Plugin, info Info) (*pluginSpec, error) {
 	return &pluginSpec{
 		kind:       "task driver",
 		otherHosts: " or Nomad",
-		info:       info,
+		identity:   id,
 		serve: func(logger hclog.Logger) service {
-			s := newServer(d, logger)
+			s := newServer(d, id, info, logger)
 			return reach(s, s, s.busy)
 		},
 		relay: func(conn grpc.ClientConnInterface, gone <-chan struct{}) service {
@@ -97,17 +73,19 @@ func driverProgram(impl Plugin, info Info) (*pluginSpec, error) {
 	}, nil
 }
 
-func hookProgram(impl Plugin, info Info) (*pluginSpec, error) {
-	if info.TaskSchema != nil {
-		return nil, fmt.Errorf("Info of %T has a TaskSchema, which is for drivers; how a job attaches a hook is said by AttachmentSchema", impl)
+func hookProgram(impl Hook) (*pluginSpec, error) {
+	info := impl.Info()
+	id, err := newIdentity(impl, info.Name, info.Version, info.ConfigSchema)
+	if err != nil {
+		return nil, err
 	}
-	s, err := newHookServer(impl)
+	s, err := newHookServer(impl, id, info)
 	if err != nil {
 		return nil, err
 	}
 	return &pluginSpec{
-		kind: "hook",
-		info: info,
+		kind:     "hook",
+		identity: id,
 		serve: func(hclog.Logger) service {
 			// Without an agent, a hook's work for a task either continues by itself or not at
 			// all, because only an agent reports the state of the task.

@@ -2,6 +2,10 @@ package sdk
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -11,7 +15,7 @@ import (
 
 type named struct{}
 
-func (named) Info() Info { return Info{Name: "named"} }
+func (named) Info() HookInfo { return HookInfo{Name: "named"} }
 
 type stopsOnly struct{ named }
 
@@ -31,25 +35,12 @@ type rudeGuest struct{ stopsOnly }
 
 func (rudeGuest) SetHost(Host) {}
 
-type both struct{ stopsOnly }
-
-func (both) Start(context.Context, *StartRequest) (Task, error) { return nil, nil }
-
-type noStart struct{ named }
-
-func (noStart) Start(context.Context) error { return nil }
-
-type oddRecover struct{ named }
-
-func (oddRecover) Start(context.Context, *StartRequest) (Task, error) { return nil, nil }
-func (oddRecover) Recover(context.Context) error                      { return nil }
-
 type patient struct {
 	stopsOnly
 	timeouts map[Point]time.Duration
 }
 
-func (p patient) Info() Info { return Info{Name: "patient", Timeouts: p.timeouts} }
+func (p patient) Info() HookInfo { return HookInfo{Name: "patient", Timeouts: p.timeouts} }
 
 type misnamed struct{ stopsOnly }
 
@@ -63,18 +54,58 @@ func (*pointed) Exited(context.Context, TaskExitedRequest) (TaskExitedResponse, 
 	return TaskExitedResponse{}, nil
 }
 
-type napDriver[T Task] struct{ named }
+type saysHook struct {
+	stopsOnly
+	info HookInfo
+}
 
+func (s saysHook) Info() HookInfo { return s.info }
+
+type anonymous struct{ stopsOnly }
+
+func (anonymous) Info() HookInfo { return HookInfo{} }
+
+func TestHookThatCannotBeServedIsRejected(t *testing.T) {
+	for _, test := range []struct {
+		hook Hook
+		want string
+	}{
+		{named{}, "sdk.named takes part in nothing: a hook has a method for at least one hook point, such as Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error)"},
+		{almost{}, "the method Prestart of sdk.almost is func(context.Context, sdk.TaskPrestartRequest) error; it must be func(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error)"},
+		{onlyAlmost{}, "the method Exited of sdk.onlyAlmost is func(sdk.TaskExitedRequest) error; it must be func(context.Context, sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error)"},
+		{rudeGuest{}, "the method SetHost of sdk.rudeGuest is func(sdk.Host); it must be func(sdk.Host, sdk.Node)"},
+		{patient{timeouts: map[Point]time.Duration{PointExited: time.Second}}, "Info has a timeout for exited, and sdk.patient takes no part in that"},
+		{patient{timeouts: map[Point]time.Duration{PointStop: -1}}, "the timeout for stop in Info is -1ns"},
+		{anonymous{}, "Info has no Name"},
+		{misnamed{}, "the method PreStart of sdk.misnamed would never be called: it must have the name Prestart"},
+		{pointed{}, "sdk.pointed has no method Exited, and *sdk.pointed has: serve a pointer"},
+		{saysHook{info: HookInfo{Name: "x", ConfigSchema: Object(nil)}}, "nothing takes the configuration: add Configure(context.Context, *sdk.Config) error"},
+		{saysHook{info: HookInfo{Name: "x", ReportsHealth: true}}, "it could never say that an allocation is healthy"},
+		{saysHook{info: HookInfo{Name: "x", AttachmentSchema: Attr("a", "string", true)}}, "AttachmentSchema in Info: it is no Object"},
+	} {
+		if p, err := hookProgram(test.hook); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%T: %+v, %v; want %s", test.hook, p, err, test.want)
+		}
+	}
+}
+
+type napDriver[T Task] struct{}
+
+func (napDriver[T]) Info() DriverInfo                                      { return DriverInfo{Name: "nap"} }
 func (napDriver[T]) Start(context.Context, *StartRequest) (t T, err error) { return t, nil }
+
+type oddRecover struct{ napDriver[Task] }
+
+func (oddRecover) Recover(context.Context) error { return nil }
+
+type halfNetworker struct{ napDriver[Task] }
+
+func (halfNetworker) DestroyNetwork(context.Context, string, *NetworkIsolation) error { return nil }
 
 type rest struct{}
 
 func (rest) Wait(context.Context) (ExitResult, error) { return ExitResult{}, nil }
 func (rest) Kill(context.Context) error               { return nil }
-
-type halfNetworker struct{ napDriver[Task] }
-
-func (halfNetworker) DestroyNetwork(context.Context, string, *NetworkIsolation) error { return nil }
 
 type deafRest struct{ rest }
 
@@ -84,82 +115,108 @@ type countedRest struct{ rest }
 
 func (countedRest) Stats(context.Context) (Usage, error) { return Usage{}, nil }
 
-type saysHook struct {
-	stopsOnly
-	info Info
-}
-
-func (s saysHook) Info() Info { return s.info }
-
 type saysDriver struct {
 	napDriver[Task]
-	info Info
+	info DriverInfo
 }
 
-func (s saysDriver) Info() Info { return s.info }
+func (s saysDriver) Info() DriverInfo { return s.info }
 
-type anonymous struct{ stopsOnly }
-
-func (anonymous) Info() Info { return Info{} }
-
-func TestWhatCannotBeServedIsSaid(t *testing.T) {
+func TestDriverThatCannotBeServedIsRejected(t *testing.T) {
 	for _, test := range []struct {
-		impl Plugin
-		want string
+		driver interface{ program() (*pluginSpec, error) }
+		want   string
 	}{
-		{named{}, "sdk.named takes part in nothing: a hook has a method for at least one hook point, such as Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error), and a driver has Start(context.Context, *sdk.StartRequest) (T, error)"},
-		{almost{}, "the method Prestart of sdk.almost is func(context.Context, sdk.TaskPrestartRequest) error; it must be func(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error)"},
-		{onlyAlmost{}, "the method Exited of sdk.onlyAlmost is func(sdk.TaskExitedRequest) error; it must be func(context.Context, sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error)"},
-		{rudeGuest{}, "the method SetHost of sdk.rudeGuest is func(sdk.Host); it must be func(sdk.Host, sdk.Node)"},
-		{both{}, "a plugin is one of the two"},
-		{noStart{}, "the method Start of sdk.noStart is func(context.Context) error; a driver's is func(context.Context, *sdk.StartRequest) (T, error), where T has the methods of sdk.Task"},
-		{oddRecover{}, "the method Recover of sdk.oddRecover is func(context.Context) error, and Start is func(context.Context, *sdk.StartRequest) (sdk.Task, error); they must be the same"},
-		{patient{timeouts: map[Point]time.Duration{PointExited: time.Second}}, "Info has a timeout for exited, and sdk.patient takes no part in that"},
-		{patient{timeouts: map[Point]time.Duration{PointStop: -1}}, "the timeout for stop in Info is -1ns"},
-		{anonymous{}, "Info has no Name"},
-		{misnamed{}, "the method PreStart of sdk.misnamed would never be called: it must have the name Prestart"},
-		{pointed{}, "sdk.pointed has no method Exited, and *sdk.pointed has: serve a pointer"},
-		{halfNetworker{}, "sdk.halfNetworker has the method DestroyNetwork, and not all of sdk.NetworkManager"},
-		{napDriver[deafRest]{}, "the method Signal of sdk.deafRest is func(string) error; it must be func(context.Context, string) error"},
-		{napDriver[countedRest]{}, "the method Stats of sdk.countedRest is func(context.Context) (sdk.Usage, error); it must be func(context.Context) (sdk.TaskStats, error)"},
-		{saysHook{info: Info{Name: "x", TaskSchema: Object(nil)}}, "Info of sdk.saysHook has a TaskSchema, which is for drivers; how a job attaches a hook is said by AttachmentSchema"},
-		{saysHook{info: Info{Name: "x", ConfigSchema: Object(nil)}}, "nothing takes the configuration: add Configure(context.Context, *sdk.Config) error"},
-		{saysHook{info: Info{Name: "x", ReportsHealth: true}}, "it could never say that an allocation is healthy"},
-		{saysHook{info: Info{Name: "x", AttachmentSchema: Attr("a", "string", true)}}, "AttachmentSchema in Info: it is no Object"},
-		{saysDriver{info: Info{Name: "x", AllAllocs: true}}, "has what only hooks have"},
-		{saysDriver{info: Info{Name: "x", Capabilities: Capabilities{SendSignals: true}}}, "Info of sdk.saysDriver declares the capability SendSignals, and sdk.Task does not implement sdk.Signaler"},
-		{saysDriver{info: Info{Name: "x", Capabilities: Capabilities{Exec: true}}}, "Info of sdk.saysDriver declares the capability Exec, and sdk.Task does not implement sdk.Execer"},
-		{saysDriver{info: Info{Name: "x", Capabilities: Capabilities{MustCreateNetwork: true}}}, "Info of sdk.saysDriver declares the capability MustCreateNetwork, and sdk.saysDriver does not implement sdk.NetworkManager"},
+		{driverCase[Task]{oddRecover{}}, "the method Recover of sdk.oddRecover is func(context.Context) error; it must be func(context.Context, *sdk.StartRequest) (sdk.Task, error)"},
+		{driverCase[Task]{halfNetworker{}}, "sdk.halfNetworker has the method DestroyNetwork, and not all of sdk.NetworkManager"},
+		{driverCase[deafRest]{napDriver[deafRest]{}}, "the method Signal of sdk.deafRest is func(string) error; it must be func(context.Context, string) error"},
+		{driverCase[countedRest]{napDriver[countedRest]{}}, "the method Stats of sdk.countedRest is func(context.Context) (sdk.Usage, error); it must be func(context.Context) (sdk.TaskStats, error)"},
+		{driverCase[Task]{saysDriver{}}, "Info has no Name"},
+		{driverCase[Task]{saysDriver{info: DriverInfo{Name: "x", ConfigSchema: Object(nil)}}}, "nothing takes the configuration: add Configure(context.Context, *sdk.Config) error"},
+		{driverCase[Task]{saysDriver{info: DriverInfo{Name: "x", TaskSchema: Attr("a", "string", true)}}}, "TaskSchema in Info: it is no Object"},
+		{driverCase[Task]{saysDriver{info: DriverInfo{Name: "x", Capabilities: Capabilities{SendSignals: true}}}}, "Info of sdk.saysDriver declares the capability SendSignals, and sdk.Task does not implement sdk.Signaler"},
+		{driverCase[Task]{saysDriver{info: DriverInfo{Name: "x", Capabilities: Capabilities{Exec: true}}}}, "Info of sdk.saysDriver declares the capability Exec, and sdk.Task does not implement sdk.Execer"},
+		{driverCase[Task]{saysDriver{info: DriverInfo{Name: "x", Capabilities: Capabilities{MustCreateNetwork: true}}}}, "Info of sdk.saysDriver declares the capability MustCreateNetwork, and sdk.saysDriver does not implement sdk.NetworkManager"},
 	} {
-		if p, err := programOf(test.impl); err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%T: %+v, %v; want %s", test.impl, p, err, test.want)
+		if p, err := test.driver.program(); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%T: %+v, %v; want %s", test.driver, p, err, test.want)
 		}
 	}
 }
 
-func TestWhatAValueIsFollowsFromItsMethods(t *testing.T) {
+// driverCase is a driver without its type parameter.
+type driverCase[T Task] struct{ driver Driver[T] }
+
+func (c driverCase[T]) program() (*pluginSpec, error) { return driverProgram(c.driver) }
+
+func TestValidPluginsHaveTheirKind(t *testing.T) {
 	for _, test := range []struct {
-		impl Plugin
-		want string
+		plugin interface{ program() (*pluginSpec, error) }
+		want   string
 	}{
-		{stopsOnly{}, "hook"},
-		{patient{timeouts: map[Point]time.Duration{PointStop: time.Hour}}, "hook"},
-		{&napper{}, "task driver"},
-		{&fullDriver{}, "task driver"},
+		{hookCase{stopsOnly{}}, "hook"},
+		{hookCase{patient{timeouts: map[Point]time.Duration{PointStop: time.Hour}}}, "hook"},
+		{driverCase[*nap]{&napper{}}, "task driver"},
+		{driverCase[*full]{&fullDriver{}}, "task driver"},
 	} {
-		if p, err := programOf(test.impl); err != nil || p.kind != test.want {
-			t.Errorf("%T: %+v, %v; want a %s", test.impl, p, err, test.want)
+		if p, err := test.plugin.program(); err != nil || p.kind != test.want {
+			t.Errorf("%T: %+v, %v; want a %s", test.plugin, p, err, test.want)
 		}
 	}
 }
+
+type hookCase struct{ hook Hook }
+
+func (c hookCase) program() (*pluginSpec, error) { return hookProgram(c.hook) }
 
 func TestTimeoutsAreDescribed(t *testing.T) {
-	s, err := newHookServer(patient{timeouts: map[Point]time.Duration{PointStop: time.Hour}})
+	h := patient{timeouts: map[Point]time.Duration{PointStop: time.Hour}}
+	s, err := newHookServer(h, identity{}, h.Info())
 	if err != nil {
 		t.Fatal(err)
 	}
 	d, err := s.Describe(t.Context())
 	if want := (hook.Subscription{Point: hook.Stop, Timeout: time.Hour}); err != nil || len(d.Subscriptions) != 1 || d.Subscriptions[0] != want {
 		t.Errorf("it takes part in %+v, %v; want %+v", d.Subscriptions, err, want)
+	}
+}
+
+// wrongCode matches a comment with an expected error of the compiler.
+var wrongCode = regexp.MustCompile(`(?m)// ERROR "(.*)"$`)
+
+// The program in testdata/wrong has mistakes of authors, each with the error of the
+// compiler in a comment at the end of its line.
+func TestWrongSignatureDoesNotCompile(t *testing.T) {
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip("no go command on this machine")
+	}
+	const source = "testdata/wrong/wrong.go"
+	text, err := os.ReadFile(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("go", "build", "-gcflags=-e", "-o", os.DevNull, "./testdata/wrong").CombinedOutput()
+	if err == nil {
+		t.Fatal("testdata/wrong compiles")
+	}
+	var expected int
+	for i, line := range strings.Split(string(text), "\n") {
+		place := fmt.Sprintf("%s:%d:", source, i+1)
+		want := wrongCode.FindStringSubmatch(line)
+		switch found := strings.Contains(string(out), place); {
+		case want == nil && found:
+			t.Errorf("%s has an error that no comment expects", place)
+		case want != nil && !regexp.MustCompile(regexp.QuoteMeta(place)+`\d+: .*`+want[1]).Match(out):
+			t.Errorf("%s has no error that matches %q", place, want[1])
+		}
+		if want != nil {
+			expected++
+		}
+	}
+	if expected == 0 {
+		t.Error("no error is expected in " + source)
+	}
+	if t.Failed() {
+		t.Logf("output of the compiler:\n%s", out)
 	}
 }

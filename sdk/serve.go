@@ -25,49 +25,56 @@ import (
 // idleTimeout is how long a plugin without tasks waits for a connection of a host.
 const idleTimeout = 10 * time.Minute
 
-// Serve is the whole main function of a plugin, for a [Driver] or a hook. It returns
-// when the host has ended the plugin, or when no task is left and no host has connected
-// for ten minutes. If it cannot serve, it exits the process with an error message.
+// ServeDriver is the whole main function of a task driver. It returns when the host has
+// ended the plugin, or when no task is left and no host has connected for ten minutes. If
+// it cannot serve, it exits the process with an error message.
 //
 // If a user starts the program by hand, it prints its description, or its version if
 // its only argument is --version, and exits.
 //
-// While Serve runs, hclog.Default() and package log write to the host's log, and output
-// of the plugin on standard output and standard error goes there too. Tasks keep
-// running however the process ends. After a burst of calls, Serve returns unused memory
-// to the system.
+// While ServeDriver runs, hclog.Default() and package log write to the host's log, and
+// output of the plugin on standard output and standard error goes there too. Tasks keep
+// running however the process ends. After a burst of calls, ServeDriver returns unused
+// memory to the system.
 //
 // To run a plugin under a debugger, start it by hand with
 // NOMAD_LITE_PLUGIN_DEBUG=NAME=SOCKET, and the host with the same variable: the process
 // that the host starts then passes every call on to your process. This works with any
 // host.
-func Serve(impl Plugin) {
-	if err := serve(impl); err != nil {
+func ServeDriver[T Task](d Driver[T]) { run(driverProgram(d)) }
+
+// ServeHook is [ServeDriver] for a hook: a hook without a host exits after ten minutes.
+func ServeHook(h Hook) { run(hookProgram(h)) }
+
+// run serves a plugin, and exits the process with an error message if it cannot.
+func run(p *pluginSpec, err error) {
+	if err == nil {
+		err = serve(p)
+	} else {
+		err = fmt.Errorf("serve a plugin: %w", err)
+	}
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err)
 		os.Exit(1)
 	}
 }
 
-func serve(impl Plugin) error {
-	p, err := programOf(impl)
-	if err != nil {
-		return fmt.Errorf("serve a plugin: %w", err)
-	}
+func serve(p *pluginSpec) error {
 	byHand := os.Getenv(base.Handshake.MagicCookieKey) != base.Handshake.MagicCookieValue
-	socket := debugSocket(os.Getenv(EnvDebug), p.info.Name)
+	socket := debugSocket(os.Getenv(EnvDebug), p.name)
 	if byHand && socket == "" {
 		if len(os.Args) == 2 && (os.Args[1] == "--version" || os.Args[1] == "-version") {
-			fmt.Println(p.info.Name, p.info.Version)
+			fmt.Println(p.name, p.version)
 			return nil
 		}
-		return fmt.Errorf("this is the %s plugin %q, which a host such as nomad-lite%s starts: try \"nomad-lite plugin test %s\"", p.kind, p.info.Name, p.otherHosts, commandLine())
+		return fmt.Errorf("this is the %s plugin %q, which a host such as nomad-lite%s starts: try \"nomad-lite plugin test %s\"", p.kind, p.name, p.otherHosts, commandLine())
 	}
 	isolateInherited(!byHand)
 	setProcessName()
 	if byHand {
 		return debug(p, socket)
 	}
-	logger := newLogger(p.info.Name)
+	logger := newLogger(p.name)
 	redirectLogs(logger)
 	if socket != "" {
 		return attach(p, socket, logger)

@@ -31,17 +31,17 @@ import (
 func TestMain(m *testing.M) {
 	sdktest.Main(m, func() {
 		if os.Getenv(envHook) != "" {
-			sdk.Serve(&valet{})
+			sdk.ServeHook(&valet{})
 			return
 		}
-		sdk.Serve(&talker{})
+		sdk.ServeDriver(&talker{})
 	})
 }
 
 // talker writes to every log and output that a plugin has.
 type talker struct{}
 
-func (*talker) Info() sdk.Info { return sdk.Info{Name: "talker"} }
+func (*talker) Info() sdk.DriverInfo { return sdk.DriverInfo{Name: "talker"} }
 
 func (*talker) Start(_ context.Context, start *sdk.StartRequest) (*talk, error) {
 	if start.Name == "panics" {

@@ -25,6 +25,7 @@ const defaultFingerprintInterval = 30 * time.Second
 type server struct {
 	basePlugin
 	driver *taskDriver
+	info   DriverInfo
 	logger hclog.Logger
 	events events
 
@@ -62,11 +63,12 @@ type task struct {
 
 var errDestroyed = errors.New("task was destroyed while it started")
 
-// newServer requires a validated Info.
-func newServer(d *taskDriver, logger hclog.Logger) *server {
+// newServer requires a validated info.
+func newServer(d *taskDriver, id identity, info DriverInfo, logger hclog.Logger) *server {
 	s := &server{
-		basePlugin: newBasePlugin(d.impl, base.TypeDriver, driver.APIVersion),
+		basePlugin: basePlugin{impl: d.impl, identity: id, kind: base.TypeDriver, apiVersion: driver.APIVersion},
 		driver:     d,
+		info:       info,
 		logger:     logger,
 		tasks:      map[string]*task{},
 		sweeps:     map[string]chan struct{}{},
@@ -102,7 +104,7 @@ func (s *server) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
 }
 
 func (s *server) Capabilities(context.Context) (*Capabilities, error) {
-	info, err := authorInfo(s.impl) // Info is called again because the capabilities may depend on the configuration
+	info, err := authorInfo(s.driver.impl) // Info is called again because the capabilities may depend on the configuration
 	if err != nil {
 		return nil, err
 	}
@@ -315,7 +317,7 @@ func (s *server) RecoverTask(ctx context.Context, handle *driver.Handle) error {
 	}
 	if s.driver.recover == nil {
 		s.mu.Unlock()
-		return fmt.Errorf("recover task %q: tasks of driver %q end with its process", handle.Config.ID, s.info.Name)
+		return fmt.Errorf("recover task %q: tasks of driver %q end with its process", handle.Config.ID, s.name)
 	}
 	start := s.newStart(*handle.Config)
 	start.StateVersion, start.state = handle.Version, handle.DriverState

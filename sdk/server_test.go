@@ -60,7 +60,7 @@ type napper struct {
 	naps []*nap
 }
 
-func (*napper) Info() Info { return Info{Name: "napper"} }
+func (*napper) Info() DriverInfo { return DriverInfo{Name: "napper"} }
 
 func (d *napper) Start(ctx context.Context, _ *StartRequest) (*nap, error) {
 	if d.block != nil {
@@ -148,8 +148,8 @@ type fullState struct {
 	N int `codec:"n"`
 }
 
-func (d *fullDriver) Info() Info {
-	return Info{
+func (d *fullDriver) Info() DriverInfo {
+	return DriverInfo{
 		Name: "full", Version: "1.2.3", StateVersion: 2, FingerprintInterval: time.Minute, ConfigSchema: d.schema,
 		Capabilities: Capabilities{SendSignals: !d.declines, Exec: !d.declines},
 	}
@@ -211,11 +211,16 @@ func (d *fullDriver) Sweep(_ context.Context, allocID, task string) (bool, error
 }
 
 func serverOf[T Task](d Driver[T]) *server {
-	erased, err := newTaskDriver(d)
+	info := d.Info()
+	id, err := newIdentity(d, info.Name, info.Version, info.ConfigSchema)
 	if err != nil {
 		panic(err)
 	}
-	return newServer(erased, hclog.NewNullLogger())
+	untyped, err := newTaskDriver(d)
+	if err != nil {
+		panic(err)
+	}
+	return newServer(untyped, id, info, hclog.NewNullLogger())
 }
 
 const id = "alloc/task/00000001"
@@ -281,7 +286,7 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("config schema %v, %v, want none", schema, err)
 	}
 	for _, bad := range []string{"", "a b", "a/b", "ä"} {
-		if err := (&Info{Name: bad}).check(); err == nil {
+		if _, err := newIdentity(nil, bad, "", nil); err == nil {
 			t.Errorf("name %q is taken", bad)
 		}
 	}

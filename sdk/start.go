@@ -17,7 +17,7 @@ import (
 type StartRequest struct {
 	TaskConfig
 
-	// StateVersion is the Info.StateVersion of the process that started the task; 0 if
+	// StateVersion is the DriverInfo.StateVersion of the process that started the task; 0 if
 	// this is not a recovery.
 	StateVersion int32
 
@@ -96,7 +96,7 @@ func (s *StartRequest) Logger() hclog.Logger {
 	return s.logger
 }
 
-// Config is the configuration of the driver.
+// Config is the configuration of a driver or a hook.
 type Config struct {
 	// MinPort and MaxPort are the ports that Nomad reserves for helper processes of
 	// drivers; both are 0 if the host did not send them.

@@ -9,46 +9,48 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// taskDriver is an author's driver whose T is only known at run time.
+// taskDriver is an author's driver without its type parameter.
 type taskDriver struct {
-	impl    Plugin
+	impl    describer
 	task    reflect.Type // T
 	start   starter
 	recover starter // nil if the driver is not a Recoverer
 }
 
+// describer is the part of a Driver that does not depend on T.
+type describer interface{ Info() DriverInfo }
+
 // starter is Start of a Driver, or Recover of a Recoverer.
 type starter func(context.Context, *StartRequest) (Task, error)
 
-// newTaskDriver requires a value that has a method Start.
-func newTaskDriver(impl Plugin) (*taskDriver, error) {
-	d := &taskDriver{impl: impl}
-	v := reflect.ValueOf(impl)
-	start := v.MethodByName("Start")
-	if d.task = started(start.Type()); d.task == nil {
-		return nil, fmt.Errorf("the method Start of %T is %v; a driver's is func(context.Context, *sdk.StartRequest) (T, error), where T has the methods of sdk.Task", impl, start.Type())
-	}
-	if err := errors.Join(checkMethods(reflect.TypeOf(impl), driverInterfaces), checkMethods(d.task, taskInterfaces)); err != nil {
+// newTaskDriver returns an error for a method of the driver or of its tasks that would
+// never be called.
+func newTaskDriver[T Task](impl Driver[T]) (*taskDriver, error) {
+	d := &taskDriver{impl: impl, task: reflect.TypeFor[T](), start: newStarter(impl, "Start", impl.Start)}
+	interfaces := append([]reflect.Type{reflect.TypeFor[Recoverer[T]]()}, driverInterfaces...)
+	if err := errors.Join(checkMethods(reflect.TypeOf(impl), interfaces), checkMethods(d.task, taskInterfaces)); err != nil {
 		return nil, err
 	}
-	d.start = d.call(start, "Start")
-	if recover := v.MethodByName("Recover"); recover.IsValid() {
-		if recover.Type() != start.Type() {
-			return nil, fmt.Errorf("the method Recover of %T is %v, and Start is %v; they must be the same", impl, recover.Type(), start.Type())
-		}
-		d.recover = d.call(recover, "Recover")
+	if recoverer, ok := impl.(Recoverer[T]); ok {
+		d.recover = newStarter(impl, "Recover", recoverer.Recover)
 	}
 	return d, nil
 }
 
-// started returns the T of a Start with this signature; nil if f is not such a
-// signature.
-func started(f reflect.Type) reflect.Type {
-	if f.NumIn() != 2 || f.In(0) != reflect.TypeFor[context.Context]() || f.In(1) != reflect.TypeFor[*StartRequest]() ||
-		f.NumOut() != 2 || !f.Out(0).Implements(reflect.TypeFor[Task]()) || f.Out(1) != reflect.TypeFor[error]() {
-		return nil
+// newStarter makes a starter of a method of the author. The starter converts a panic
+// into an error, and returns an error if the method returns neither a task nor an error.
+func newStarter[T Task](impl any, name string, method func(context.Context, *StartRequest) (T, error)) starter {
+	return func(ctx context.Context, start *StartRequest) (task Task, err error) {
+		defer base.Recover(impl, name, &err)
+		started, err := method(ctx, start)
+		if err != nil {
+			return nil, err
+		}
+		if isNil(reflect.ValueOf(started)) {
+			return nil, noTask(impl, name)
+		}
+		return started, nil
 	}
-	return f.Out(0)
 }
 
 // checkCapabilities returns an error for a declared capability without its method.
@@ -70,25 +72,11 @@ func (d *taskDriver) checkCapabilities(c *Capabilities) error {
 	return nil
 }
 
-// call makes a starter of the author's method. The starter converts a panic into an
-// error, and returns an error if the method returns neither a task nor an error.
-func (d *taskDriver) call(f reflect.Value, method string) starter {
-	return func(ctx context.Context, start *StartRequest) (task Task, err error) {
-		defer base.Recover(d.impl, method, &err)
-		out := f.Call([]reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf(start)})
-		if err, _ := out[1].Interface().(error); err != nil {
-			return nil, err
-		}
-		if isNil(out[0]) {
-			return nil, noTask(d.impl, method)
-		}
-		return out[0].Interface().(Task), nil
-	}
-}
-
 func isNil(v reflect.Value) bool {
 	switch v.Kind() {
-	case reflect.Pointer, reflect.Interface, reflect.Map, reflect.Slice, reflect.Func, reflect.Chan:
+	case reflect.Invalid: // the nil of an interface type
+		return true
+	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Func, reflect.Chan:
 		return v.IsNil()
 	}
 	return false

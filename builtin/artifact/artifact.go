@@ -34,14 +34,14 @@ type Hook struct {
 }
 
 var (
-	_ sdk.Plugin       = (*Hook)(nil)
+	_ sdk.Hook         = (*Hook)(nil)
 	_ sdk.HostSetter   = (*Hook)(nil)
 	_ sdk.TaskPrestart = (*Hook)(nil)
 )
 
 // Info describes the hook.
-func (h *Hook) Info() sdk.Info {
-	return sdk.Info{
+func (h *Hook) Info() sdk.HookInfo {
+	return sdk.HookInfo{
 		Name:    Name,
 		Version: "0.1.0",
 		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{

@@ -35,9 +35,9 @@ var (
 )
 
 // Info describes the driver.
-func (d *Driver) Info() sdk.Info {
+func (d *Driver) Info() sdk.DriverInfo {
 	c, _ := d.configured()
-	info := sdk.Info{
+	info := sdk.DriverInfo{
 		Name:         Name,
 		Version:      "0.1.0",
 		ConfigSchema: configSchema,

@@ -74,8 +74,8 @@ var taskSchema = sdk.Object(map[string]*sdk.Spec{
 })
 
 // Info describes the driver.
-func (d *Driver) Info() sdk.Info {
-	return sdk.Info{
+func (d *Driver) Info() sdk.DriverInfo {
+	return sdk.DriverInfo{
 		Name:         Name,
 		Version:      "0.1.0",
 		ConfigSchema: configSchema,

@@ -19,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	sdktest.Main(m, func() { sdk.Serve(&Driver{}) })
+	sdktest.Main(m, func() { sdk.ServeDriver(&Driver{}) })
 }
 
 func underTest() sdktest.Plugin {

@@ -48,9 +48,9 @@ var (
 	_ sdk.TaskShutdown        = (*Hook)(nil)
 )
 
-// Info implements sdk.Plugin.
-func (*Hook) Info() sdk.Info {
-	return sdk.Info{
+// Info implements sdk.Hook.
+func (*Hook) Info() sdk.HookInfo {
+	return sdk.HookInfo{
 		Name:    Name,
 		Version: "0.1.0",
 		ConfigSchema: sdk.Object(map[string]*sdk.Spec{

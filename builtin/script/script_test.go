@@ -23,7 +23,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	sdktest.Main(m, func() { sdk.Serve(&Hook{}) })
+	sdktest.Main(m, func() { sdk.ServeHook(&Hook{}) })
 }
 
 func TestContract(t *testing.T) {

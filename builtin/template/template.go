@@ -32,9 +32,9 @@ var (
 )
 
 // Info describes the hook. Prestart has no timeout, because it waits for data.
-func (*Hook) Info() sdk.Info {
+func (*Hook) Info() sdk.HookInfo {
 	const year = 365 * 24 * time.Hour
-	return sdk.Info{Name: Name, Timeouts: map[sdk.Point]time.Duration{sdk.PointPrestart: 10 * year}}
+	return sdk.HookInfo{Name: Name, Timeouts: map[sdk.Point]time.Duration{sdk.PointPrestart: 10 * year}}
 }
 
 // SetHost is called once, before the first hook point.

@@ -10,8 +10,8 @@ import (
 // pythonDriver runs Python programs.
 type pythonDriver struct{}
 
-func (pythonDriver) Info() sdk.Info {
-	return sdk.Info{
+func (pythonDriver) Info() sdk.DriverInfo {
+	return sdk.DriverInfo{
 		Name:         "python",
 		TaskSchema:   sdk.Object(map[string]*sdk.Spec{"program": sdk.Attr("program", "string", true)}),
 		Capabilities: sdk.Capabilities{SendSignals: true}, // without Exec: no commands from outside
@@ -38,6 +38,6 @@ func (pythonDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*proc
 
 // A driver for processes returns a Process from Start and from Recover.
 func Example() {
-	main := func() { sdk.Serve(pythonDriver{}) }
+	main := func() { sdk.ServeDriver(pythonDriver{}) }
 	_ = main
 }

@@ -21,11 +21,11 @@ var All = map[string]struct {
 	Kind  base.Type
 	serve func()
 }{
-	artifact.Name: {base.TypeHook, func() { artifact.Confine(); sdk.Serve(&artifact.Hook{Args: []string{ArtifactDownload}}) }},
-	mock.Name:     {base.TypeDriver, func() { sdk.Serve(&mock.Driver{}) }},
-	rawexec.Name:  {base.TypeDriver, func() { sdk.Serve(&rawexec.Driver{}) }},
-	script.Name:   {base.TypeHook, func() { sdk.Serve(&script.Hook{OwnProcess: true}) }},
-	template.Name: {base.TypeHook, func() { template.Confine(); sdk.Serve(&template.Hook{}) }},
+	artifact.Name: {base.TypeHook, func() { artifact.Confine(); sdk.ServeHook(&artifact.Hook{Args: []string{ArtifactDownload}}) }},
+	mock.Name:     {base.TypeDriver, func() { sdk.ServeDriver(&mock.Driver{}) }},
+	rawexec.Name:  {base.TypeDriver, func() { sdk.ServeDriver(&rawexec.Driver{}) }},
+	script.Name:   {base.TypeHook, func() { sdk.ServeHook(&script.Hook{OwnProcess: true}) }},
+	template.Name: {base.TypeHook, func() { template.Confine(); sdk.ServeHook(&template.Hook{}) }},
 }
 
 // DevConfig is the configuration of builtins for users who let jobs run commands without

@@ -439,11 +439,11 @@ func BenchmarkOneTask(b *testing.B) {
 }
 
 // quietHook is a hook that takes part in Prestart, and does nothing.
-func quietHook() { sdk.Serve(quiet{}) }
+func quietHook() { sdk.ServeHook(quiet{}) }
 
 type quiet struct{}
 
-func (quiet) Info() sdk.Info { return sdk.Info{Name: os.Args[1]} }
+func (quiet) Info() sdk.HookInfo { return sdk.HookInfo{Name: os.Args[1]} }
 
 func (quiet) Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
 	return sdk.TaskPrestartResponse{}, nil

@@ -25,12 +25,12 @@ import (
 
 // shellDriver is an external driver made with the SDK. A task with crash set makes the
 // plugin process exit at its start.
-func shellDriver() { sdk.Serve(&shellPlugin{}) }
+func shellDriver() { sdk.ServeDriver(&shellPlugin{}) }
 
 type shellPlugin struct{}
 
-func (*shellPlugin) Info() sdk.Info {
-	return sdk.Info{
+func (*shellPlugin) Info() sdk.DriverInfo {
+	return sdk.DriverInfo{
 		Name: "shell", Version: "0.1.0",
 		TaskSchema: sdk.Object(map[string]*sdk.Spec{
 			"command": sdk.Attr("command", "string", true),

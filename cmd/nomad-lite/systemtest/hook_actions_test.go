@@ -12,14 +12,14 @@ import (
 
 // actingHook is a plugin that performs the action of a variable on its task, and writes
 // down the result.
-func actingHook() { sdk.Serve(&acting{}) }
+func actingHook() { sdk.ServeHook(&acting{}) }
 
 type acting struct {
 	host   sdk.Host
 	begins sync.Once
 }
 
-func (*acting) Info() sdk.Info { return sdk.Info{Name: "acting", Version: "1.0.0"} }
+func (*acting) Info() sdk.HookInfo { return sdk.HookInfo{Name: "acting", Version: "1.0.0"} }
 
 func (a *acting) SetHost(host sdk.Host, _ sdk.Node) { a.host = host }
 

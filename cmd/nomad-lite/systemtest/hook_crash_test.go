@@ -25,11 +25,11 @@ func doomedAgent() {
 
 // dyingHook is a plugin that writes each hook point into a ledger, and dies at some. Its
 // arguments are its name, and any word to take part in every allocation.
-func dyingHook() { sdk.Serve(dying{}) }
+func dyingHook() { sdk.ServeHook(dying{}) }
 
 type dying struct{}
 
-func (dying) Info() sdk.Info {
+func (dying) Info() sdk.HookInfo {
 	name := "dying"
 	if len(os.Args) > 1 {
 		name = os.Args[1]
@@ -38,7 +38,7 @@ func (dying) Info() sdk.Info {
 	if every { // jobs attach no configuration to this hook
 		ledger = sdk.Default(sdk.Attr("ledger", "string", false), sdk.Literal(`"ledger.JOB"`))
 	}
-	return sdk.Info{
+	return sdk.HookInfo{
 		Name: name, Version: "1.0.0", AllAllocs: every,
 		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
 			"ledger": ledger,
@@ -99,11 +99,11 @@ func (dying) obey(g sdk.RequestMeta, alloc sdk.Alloc, point, text string) (o dyi
 
 // hangingHook is a plugin that never answers. It takes part in two hook points only, so
 // that its timeout can be short.
-func hangingHook() { sdk.Serve(hanging{}) }
+func hangingHook() { sdk.ServeHook(hanging{}) }
 
 type hanging struct{}
 
-func (hanging) Info() sdk.Info { return sdk.Info{Name: "hanging", Version: "1.0.0"} }
+func (hanging) Info() sdk.HookInfo { return sdk.HookInfo{Name: "hanging", Version: "1.0.0"} }
 
 func (hanging) Poststart(context.Context, sdk.TaskPoststartRequest) (sdk.TaskPoststartResponse, error) {
 	return sdk.TaskPoststartResponse{}, hang()

@@ -13,15 +13,15 @@ import (
 )
 
 // askingHook is a plugin that makes all calls to its host, and writes down the answers.
-func askingHook() { sdk.Serve(&asking{}) }
+func askingHook() { sdk.ServeHook(&asking{}) }
 
 type asking struct {
 	host    sdk.Host
 	streams atomic.Int32 // streams of samples
 }
 
-func (*asking) Info() sdk.Info {
-	return sdk.Info{Name: "asking", Version: "1.0.0", ReportsHealth: true}
+func (*asking) Info() sdk.HookInfo {
+	return sdk.HookInfo{Name: "asking", Version: "1.0.0", ReportsHealth: true}
 }
 
 func (a *asking) SetHost(host sdk.Host, _ sdk.Node) { a.host = host }

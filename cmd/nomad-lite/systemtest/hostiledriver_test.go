@@ -222,7 +222,7 @@ func (d *badDriver) ExecTaskStreaming(context.Context, string, driver.Exec) (*dr
 // hostileSDKDriver is the same with the SDK: `hostile-sdk-driver NAME FAULT METHOD`. Its
 // method Start can also return nothing, and lack a field of its schema.
 func hostileSDKDriver() {
-	sdk.Serve(&badSDKDriver{name: os.Args[1], bad: &badDriver{fault: os.Args[2], method: os.Args[3]}})
+	sdk.ServeDriver(&badSDKDriver{name: os.Args[1], bad: &badDriver{fault: os.Args[2], method: os.Args[3]}})
 }
 
 type badSDKDriver struct {
@@ -230,8 +230,8 @@ type badSDKDriver struct {
 	bad  *badDriver
 }
 
-func (d *badSDKDriver) Info() sdk.Info {
-	return sdk.Info{
+func (d *badSDKDriver) Info() sdk.DriverInfo {
+	return sdk.DriverInfo{
 		Name:         d.name,
 		TaskSchema:   sdk.Object(map[string]*sdk.Spec{"message": sdk.Attr("message", "string", false)}),
 		Capabilities: sdk.Capabilities{SendSignals: true},

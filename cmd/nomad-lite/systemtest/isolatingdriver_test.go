@@ -14,16 +14,16 @@ import (
 // `isolating-driver chroot` or `isolating-driver image` serve the drivers in_chroot and
 // in_image. A task is a shell script. Both need mount namespaces, and the programs unshare,
 // mount and chroot.
-func isolatingDriver() { sdk.Serve(&isolating{os.Args[1]}) }
+func isolatingDriver() { sdk.ServeDriver(&isolating{os.Args[1]}) }
 
 type isolating struct{ isolation string }
 
-func (d *isolating) Info() sdk.Info {
+func (d *isolating) Info() sdk.DriverInfo {
 	isolation := sdk.FSIsolationChroot
 	if d.isolation == "image" {
 		isolation = sdk.FSIsolationImage
 	}
-	return sdk.Info{
+	return sdk.DriverInfo{
 		Name: "in_" + d.isolation, Version: "0.1.0",
 		TaskSchema:   sdk.Object(map[string]*sdk.Spec{"script": sdk.Attr("script", "string", true)}),
 		Capabilities: sdk.Capabilities{FSIsolation: isolation},

@@ -33,11 +33,11 @@ var (
 
 // execDriver serves raw_exec as a third-party driver: a file in the plugin directory with
 // the driver name external_exec.
-func execDriver() { sdk.Serve(&externalExec{}) }
+func execDriver() { sdk.ServeDriver(&externalExec{}) }
 
 type externalExec struct{ rawexec.Driver }
 
-func (d *externalExec) Info() sdk.Info {
+func (d *externalExec) Info() sdk.DriverInfo {
 	info := d.Driver.Info()
 	info.Name = "external_exec"
 	return info

@@ -21,7 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-func main() { sdk.Serve(&gatekeeper{}) }
+func main() { sdk.ServeHook(&gatekeeper{}) }
 
 type gatekeeper struct {
 	mu     sync.Mutex
@@ -39,8 +39,8 @@ var (
 	_ sdk.TaskPrestart = (*gatekeeper)(nil)
 )
 
-func (*gatekeeper) Info() sdk.Info {
-	return sdk.Info{
+func (*gatekeeper) Info() sdk.HookInfo {
+	return sdk.HookInfo{
 		Name:    "gatekeeper",
 		Version: "0.1.0",
 		ConfigSchema: sdk.Object(map[string]*sdk.Spec{

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
-func main() { sdk.Serve(&driver{}) }
+func main() { sdk.ServeDriver(&driver{}) }
 
 type driver struct{}
 
@@ -33,8 +33,8 @@ var taskSchema = sdk.Object(map[string]*sdk.Spec{
 	"script":      sdk.Attr("script", "string", true),
 })
 
-func (*driver) Info() sdk.Info {
-	return sdk.Info{
+func (*driver) Info() sdk.DriverInfo {
+	return sdk.DriverInfo{
 		Name:         "script",
 		Version:      "0.1.0",
 		TaskSchema:   taskSchema,

@@ -17,7 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-func main() { sdk.Serve(&sidelog{}) }
+func main() { sdk.ServeHook(&sidelog{}) }
 
 type sidelog struct {
 	host sdk.Host
@@ -46,8 +46,8 @@ type attachment struct {
 	Interval string   `codec:"interval"`
 }
 
-func (*sidelog) Info() sdk.Info {
-	return sdk.Info{
+func (*sidelog) Info() sdk.HookInfo {
+	return sdk.HookInfo{
 		Name:    "sidelog",
 		Version: "0.1.0",
 		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{

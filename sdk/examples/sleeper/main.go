@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-func main() { sdk.Serve(&sleeper{}) }
+func main() { sdk.ServeDriver(&sleeper{}) }
 
 type sleeper struct{}
 
@@ -22,8 +22,8 @@ var taskSchema = sdk.Object(map[string]*sdk.Spec{
 	"duration": sdk.Attr("duration", "string", true),
 })
 
-func (*sleeper) Info() sdk.Info {
-	return sdk.Info{
+func (*sleeper) Info() sdk.DriverInfo {
+	return sdk.DriverInfo{
 		Name:         "sleeper",
 		Version:      "0.1.0",
 		TaskSchema:   taskSchema,

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-func main() { sdk.Serve(stamp{}) }
+func main() { sdk.ServeHook(stamp{}) }
 
 type stamp struct{}
 
@@ -40,8 +40,8 @@ type attachment struct {
 	Done   bool   `codec:"done"`
 }
 
-func (stamp) Info() sdk.Info {
-	return sdk.Info{
+func (stamp) Info() sdk.HookInfo {
+	return sdk.HookInfo{
 		Name:    "stamp",
 		Version: "0.1.0",
 		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{

@@ -1,0 +1,174 @@
+package sdk
+
+import (
+	"context"
+	"time"
+)
+
+// Driver is the interface that the author of a task driver implements. T is the
+// author's type of a running task.
+//
+// All methods of a driver and of its tasks may be called concurrently.
+type Driver[T Task] interface {
+	// Info describes the driver. It is called before the configuration is known, and again
+	// later; only Capabilities may depend on the configuration.
+	Info() DriverInfo
+
+	// Start starts a task and returns when the task runs. It may block for a long time (to
+	// pull an image, for example), and should return when ctx ends. The task must not
+	// depend on ctx, nor on this process: it must continue when either ends.
+	//
+	// An error fails the task for good, unless it is marked by [Recoverable]. A panic
+	// counts as an error that is not marked; see docs/drivers.md.
+	Start(ctx context.Context, start *StartRequest) (T, error)
+}
+
+// Task is one running task, implemented by the author. Its two methods are required;
+// the interfaces below are optional.
+type Task interface {
+	// Wait blocks until the task has exited and returns its exit status. It is called once
+	// per task, right after Start or Recover. ctx ends when the task is destroyed. An
+	// error means that the exit status is unknown; the task then counts as failed.
+	Wait(ctx context.Context) (ExitResult, error)
+
+	// Kill kills the task, in any state, and Wait returns. Killing a task that has exited
+	// is not an error.
+	Kill(ctx context.Context) error
+}
+
+// Signaler is a task that accepts signals. Stopping such a task sends the signal first,
+// and kills the task only after the kill timeout. Signals at other times require
+// Capabilities.SendSignals.
+type Signaler interface {
+	// Signal sends a signal by name, such as "SIGHUP". An empty name means the driver's
+	// default stop signal. An unknown name is an error.
+	Signal(ctx context.Context, name string) error
+}
+
+// Stopper is a task with its own stop operation. A task without it is stopped by
+// Signal, the kill timeout, and Kill.
+type Stopper interface {
+	// Stop sends the signal to the task (empty means the driver's default), waits up to
+	// timeout, kills the task, and returns when it has exited.
+	Stop(ctx context.Context, timeout time.Duration, signal string) error
+}
+
+// Execer is a task in whose environment another command can run. The driver must also
+// declare Capabilities.Exec.
+type Execer interface {
+	// Exec runs the command and returns when the command has exited and its output is
+	// written. The command is killed when ctx ends. An exit code other than 0 is a result
+	// and not an error.
+	Exec(ctx context.Context, exec Exec) (ExitResult, error)
+}
+
+// StatsProvider is a task that can report its resource usage.
+type StatsProvider interface {
+	// Stats takes one sample. The package calls it once per interval.
+	Stats(ctx context.Context) (TaskStats, error)
+}
+
+// StateProvider is a task that another process of the driver can find again, using the
+// value that State returns. See [Recoverer].
+type StateProvider interface {
+	// State is called once, when the task has started. The exported fields of the value
+	// are encoded (tag `codec`), and the host stores them.
+	State() any
+}
+
+// NetworkReporter is a task with its own address.
+type NetworkReporter interface {
+	// Network is called once, when the task has started. nil means the host's network.
+	Network() *NetworkOverride
+}
+
+// AttributesProvider is a task with attributes for InspectTask.
+type AttributesProvider interface {
+	Attributes() map[string]string
+}
+
+// Destroyer is a task that has something to clean up after its exit.
+type Destroyer interface {
+	// Destroy removes what is left of a task that has exited. After an error the host
+	// calls it again until it succeeds.
+	Destroy(ctx context.Context) error
+}
+
+// Recoverer is a driver whose tasks outlive its process. Without it, the driver loses
+// its tasks when its process exits, and the host starts them again.
+type Recoverer[T Task] interface {
+	// Recover finds a task that an earlier process of this driver started. It must only
+	// rely on start.State: start.DriverConfig may be empty. It returns an error if the
+	// task no longer exists and its exit status is unknown; a task whose exit status is
+	// known is recovered, and its Wait returns the status.
+	//
+	// An error that is marked by [Recoverable] means that the driver could not determine
+	// whether the task exists (a file descriptor or a service was missing): the host calls
+	// again later, and does not start the task in the meantime.
+	Recover(ctx context.Context, start *StartRequest) (T, error)
+}
+
+// Fingerprinter is a driver that is not always healthy, or that reports attributes of
+// the machine.
+type Fingerprinter interface {
+	// Fingerprint inspects the machine. It is called immediately and then once per
+	// DriverInfo.FingerprintInterval; the package reports changes to the host.
+	Fingerprint(ctx context.Context) Fingerprint
+}
+
+// Initializer is a driver with work to do once, after its configuration and before the
+// first task.
+type Initializer interface {
+	Init(ctx context.Context) error
+}
+
+// Shutdowner is a driver with work to do before a graceful shutdown of its process.
+// Shutdown must not stop tasks: they outlive the process.
+type Shutdowner interface {
+	Shutdown(ctx context.Context) error
+}
+
+// NetworkManager is a driver that creates the network namespaces of allocations.
+type NetworkManager interface {
+	// CreateNetwork creates the network of an allocation. created is false if the network
+	// already existed. A nil isolation means that the driver isolates nothing.
+	CreateNetwork(ctx context.Context, allocID, hostname string) (isolation *NetworkIsolation, created bool, err error)
+
+	// DestroyNetwork undoes CreateNetwork.
+	DestroyNetwork(ctx context.Context, allocID string, isolation *NetworkIsolation) error
+}
+
+// OrphanKiller is a driver that can find the remains of a start that it has no record
+// of, for example because its process died during Start.
+type OrphanKiller interface {
+	// Sweep kills the remaining processes of the task. found reports whether there were
+	// any. It is called when a host destroys an unknown id, and not while another start of
+	// the same task is known.
+	Sweep(ctx context.Context, allocID, taskName string) (found bool, err error)
+}
+
+// DriverInfo is the description of a driver. Only Name is required.
+type DriverInfo struct {
+	Name    string // name that users write: letters, digits, "_", "-" and "."
+	Version string // such as "1.2.3"; empty means "0.1.0"
+
+	// ConfigSchema describes the configuration in the host's `plugin` block. nil means
+	// that the driver has no configuration.
+	ConfigSchema *Spec
+
+	// TaskSchema describes the `config` block of a task. nil means an empty one.
+	TaskSchema *Spec
+
+	// Capabilities are the features that the driver offers. A capability that is not
+	// declared is not offered, even if T has its method: T may embed a type with more
+	// methods than the driver wants to offer. SendSignals requires [Signaler], Exec
+	// requires [Execer], MustCreateNetwork requires [NetworkManager].
+	Capabilities Capabilities
+
+	// StateVersion is the version of the value that State returns; 0 means 1. Recover
+	// receives states of this and of earlier versions.
+	StateVersion int32
+
+	// FingerprintInterval is the time between two calls of Fingerprint; 0 means 30 s.
+	FingerprintInterval time.Duration
+}
