@@ -17,6 +17,20 @@ var schema = hclspec.Object(map[string]*hclspec.Spec{
 	}), 0, 0),
 })
 
+// A schema describes a config block; the tag codec matches a field to a key.
+func ExampleObject() {
+	schema := hclspec.Object(map[string]*hclspec.Spec{
+		"image":  hclspec.Attr("image", "string", true),
+		"labels": hclspec.BlockAttrs("labels", "string", false),
+		"pull":   hclspec.Default(hclspec.Attr("pull", "bool", false), hclspec.Literal("true")),
+		"mount": hclspec.BlockList("mount", hclspec.Object(map[string]*hclspec.Spec{
+			"source": hclspec.Attr("source", "string", true),
+			"target": hclspec.Attr("target", "string", true),
+		}), 0, 0),
+	})
+	_ = schema
+}
+
 // A host decodes a config block and sends it to the plugin, which decodes it into a
 // struct.
 func ExampleSpec_Decode() {

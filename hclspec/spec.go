@@ -49,7 +49,7 @@ const (
 	kindLiteral
 )
 
-// Object is a body with several parts. The keys are the names in the result, and also
+// Object is a body with several parts, the top of each schema. The keys are the names in the result, and also
 // the names in the block for parts without their own name.
 func Object(attributes map[string]*Spec) *Spec {
 	return &Spec{kind: kindObject, attributes: maps.Clone(attributes)}
@@ -61,7 +61,7 @@ func Array(values ...*Spec) *Spec {
 	return &Spec{kind: kindArray, values: slices.Clone(values)}
 }
 
-// Attr is an argument. Its type is an expression: string, number, bool, any,
+// Attr is an argument, `name = value`. Its type is an expression: string, number, bool, any,
 // list(T), set(T), map(T), tuple([T, ...]), object({name = T}). Absent means
 // null, or an error if it is required.
 //
@@ -71,13 +71,13 @@ func Attr(name, typ string, required bool) *Spec {
 	return &Spec{kind: kindAttr, name: name, text: typ, required: required}
 }
 
-// Block is at most one block with the content nested. Absent means null.
+// Block is at most one block, `name { … }`, with the content nested. Absent means null.
 func Block(name string, nested *Spec, required bool) *Spec {
 	return &Spec{kind: kindBlock, name: name, nested: nested, required: required}
 }
 
-// BlockAttrs is at most one block with arguments of any name and one type,
-// which result in a map. Absent means null.
+// BlockAttrs is at most one block, `name { key = value … }`, with arguments of any name
+// and one type, which result in a map. Absent means null.
 func BlockAttrs(name, typ string, required bool) *Spec {
 	return &Spec{kind: kindBlockAttrs, name: name, text: typ, required: required}
 }
@@ -93,14 +93,14 @@ func BlockSet(name string, nested *Spec, min, max uint64) *Spec {
 	return &Spec{kind: kindBlockSet, name: name, nested: nested, min: min, max: max}
 }
 
-// BlockMap is any number of blocks with as many labels as given here, at least
-// one, which result in a map by label. Absent means an empty map.
+// BlockMap is any number of blocks, `name "label" { … }`, with as many labels as given
+// here, at least one, which result in a map by label. Absent means an empty map.
 func BlockMap(name string, labels []string, nested *Spec) *Spec {
 	return &Spec{kind: kindBlockMap, name: name, labels: slices.Clone(labels), nested: nested}
 }
 
 // Default is primary, or def if primary is null. Both need a name if their kind has
-// one.
+// one: Default(Attr("retries", "number", false), Literal("3")).
 func Default(primary, def *Spec) *Spec {
 	return &Spec{kind: kindDefault, nested: primary, fallback: def}
 }

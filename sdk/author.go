@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
 // The functions of this file call the methods that the author of a driver wrote. Each
@@ -24,7 +26,7 @@ func authorConfigure(ctx context.Context, c Configurer, config *Config) (err err
 	return c.Configure(ctx, config)
 }
 
-func authorSetHost(u HostSetter, host Host, node Node) (err error) {
+func authorSetHost(u HostSetter, host hook.Host, node hook.Node) (err error) {
 	defer base.Recover(u, "SetHost", &err)
 	u.SetHost(host, node)
 	return nil
@@ -42,23 +44,23 @@ func authorShutdown(ctx context.Context, s Shutdowner) (err error) {
 
 // authorFingerprint reports a panic as unhealthy: the driver is called again after the
 // next interval.
-func authorFingerprint(ctx context.Context, f Fingerprinter) (print Fingerprint) {
+func authorFingerprint(ctx context.Context, f Fingerprinter) (print driver.Fingerprint) {
 	var err error
 	defer func() {
 		if err != nil {
-			print = Fingerprint{Health: HealthUnhealthy, HealthDescription: err.Error()}
+			print = driver.Fingerprint{Health: driver.HealthUnhealthy, HealthDescription: err.Error()}
 		}
 	}()
 	defer base.Recover(f, "Fingerprint", &err)
 	return f.Fingerprint(ctx)
 }
 
-func authorCreateNetwork(ctx context.Context, n NetworkManager, allocID, hostname string) (isolation *NetworkIsolation, created bool, err error) {
+func authorCreateNetwork(ctx context.Context, n NetworkManager, allocID, hostname string) (isolation *driver.NetworkIsolation, created bool, err error) {
 	defer base.Recover(n, "CreateNetwork", &err)
 	return n.CreateNetwork(ctx, allocID, hostname)
 }
 
-func authorDestroyNetwork(ctx context.Context, n NetworkManager, allocID string, isolation *NetworkIsolation) (err error) {
+func authorDestroyNetwork(ctx context.Context, n NetworkManager, allocID string, isolation *driver.NetworkIsolation) (err error) {
 	defer base.Recover(n, "DestroyNetwork", &err)
 	return n.DestroyNetwork(ctx, allocID, isolation)
 }
@@ -68,7 +70,7 @@ func authorSweep(ctx context.Context, s OrphanKiller, allocID, task string) (fou
 	return s.Sweep(ctx, allocID, task)
 }
 
-func authorWait(ctx context.Context, t Task) (result ExitResult, err error) {
+func authorWait(ctx context.Context, t Task) (result driver.ExitResult, err error) {
 	defer base.Recover(t, "Wait", &err)
 	return t.Wait(ctx)
 }
@@ -88,12 +90,12 @@ func authorStop(ctx context.Context, s Stopper, timeout time.Duration, signal st
 	return s.Stop(ctx, timeout, signal)
 }
 
-func authorExec(ctx context.Context, e Execer, exec Exec) (result ExitResult, err error) {
+func authorExec(ctx context.Context, e Execer, exec driver.Exec) (result driver.ExitResult, err error) {
 	defer base.Recover(e, "Exec", &err)
 	return e.Exec(ctx, exec)
 }
 
-func authorStats(ctx context.Context, s StatsProvider) (stats TaskStats, err error) {
+func authorStats(ctx context.Context, s StatsProvider) (stats driver.TaskStats, err error) {
 	defer base.Recover(s, "Stats", &err)
 	return s.Stats(ctx)
 }
@@ -104,7 +106,7 @@ func authorState(s StateProvider) (state any, err error) {
 }
 
 // authorNetwork returns nil for a task without its own network.
-func authorNetwork(t Task) (network *NetworkOverride, err error) {
+func authorNetwork(t Task) (network *driver.NetworkOverride, err error) {
 	n, ok := t.(NetworkReporter)
 	if !ok {
 		return nil, nil

@@ -13,8 +13,13 @@
 // otherwise, even if a task has the method.
 //
 // A [Hook] is called at hook points in the life of allocations and tasks. It has a method
-// for at least one hook point ([TaskPrestart], [TaskExited], [AllocPostrun], …), and
-// sends requests to its host through a [Host]. Hooks are for nomad-lite.
+// for at least one hook point ([hook.TaskPrestart], [hook.TaskExited],
+// [hook.AllocPostrun], …), and sends requests to its host through a [hook.Host]. Hooks are
+// for nomad-lite.
+//
+// The values that methods receive and return are in the packages of the contracts:
+// plugins/driver for drivers, plugins/hook for hooks. Package hclspec describes
+// configuration blocks.
 //
 // The compiler rejects a driver whose Start has another signature, or returns a value
 // that is not a task. A method of an optional interface with another signature is

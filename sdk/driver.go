@@ -3,6 +3,9 @@ package sdk
 import (
 	"context"
 	"time"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
 // Driver is the interface that the author of a task driver implements. T is the
@@ -29,7 +32,7 @@ type Task interface {
 	// Wait blocks until the task has exited and returns its exit status. It is called once
 	// per task, right after Start or Recover. ctx ends when the task is destroyed. An
 	// error means that the exit status is unknown; the task then counts as failed.
-	Wait(ctx context.Context) (ExitResult, error)
+	Wait(ctx context.Context) (driver.ExitResult, error)
 
 	// Kill kills the task, in any state, and Wait returns. Killing a task that has exited
 	// is not an error.
@@ -59,13 +62,13 @@ type Execer interface {
 	// Exec runs the command and returns when the command has exited and its output is
 	// written. The command is killed when ctx ends. An exit code other than 0 is a result
 	// and not an error.
-	Exec(ctx context.Context, exec Exec) (ExitResult, error)
+	Exec(ctx context.Context, exec driver.Exec) (driver.ExitResult, error)
 }
 
 // StatsProvider is a task that can report its resource usage.
 type StatsProvider interface {
 	// Stats takes one sample. The package calls it once per interval.
-	Stats(ctx context.Context) (TaskStats, error)
+	Stats(ctx context.Context) (driver.TaskStats, error)
 }
 
 // StateProvider is a task that another process of the driver can find again, using the
@@ -79,7 +82,7 @@ type StateProvider interface {
 // NetworkReporter is a task with its own address.
 type NetworkReporter interface {
 	// Network is called once, when the task has started. nil means the host's network.
-	Network() *NetworkOverride
+	Network() *driver.NetworkOverride
 }
 
 // AttributesProvider is a task with attributes for InspectTask.
@@ -113,7 +116,7 @@ type Recoverer[T Task] interface {
 type Fingerprinter interface {
 	// Fingerprint inspects the machine. It is called immediately and then once per
 	// DriverInfo.FingerprintInterval; the package reports changes to the host.
-	Fingerprint(ctx context.Context) Fingerprint
+	Fingerprint(ctx context.Context) driver.Fingerprint
 }
 
 // Initializer is a driver with work to do once, after its configuration and before the
@@ -132,10 +135,10 @@ type Shutdowner interface {
 type NetworkManager interface {
 	// CreateNetwork creates the network of an allocation. created is false if the network
 	// already existed. A nil isolation means that the driver isolates nothing.
-	CreateNetwork(ctx context.Context, allocID, hostname string) (isolation *NetworkIsolation, created bool, err error)
+	CreateNetwork(ctx context.Context, allocID, hostname string) (isolation *driver.NetworkIsolation, created bool, err error)
 
 	// DestroyNetwork undoes CreateNetwork.
-	DestroyNetwork(ctx context.Context, allocID string, isolation *NetworkIsolation) error
+	DestroyNetwork(ctx context.Context, allocID string, isolation *driver.NetworkIsolation) error
 }
 
 // OrphanKiller is a driver that can find the remains of a start that it has no record
@@ -154,16 +157,16 @@ type DriverInfo struct {
 
 	// ConfigSchema describes the configuration in the host's `plugin` block. nil means
 	// that the driver has no configuration.
-	ConfigSchema *Spec
+	ConfigSchema *hclspec.Spec
 
 	// TaskSchema describes the `config` block of a task. nil means an empty one.
-	TaskSchema *Spec
+	TaskSchema *hclspec.Spec
 
 	// Capabilities are the features that the driver offers. A capability that is not
 	// declared is not offered, even if T has its method: T may embed a type with more
 	// methods than the driver wants to offer. SendSignals requires [Signaler], Exec
 	// requires [Execer], MustCreateNetwork requires [NetworkManager].
-	Capabilities Capabilities
+	Capabilities driver.Capabilities
 
 	// StateVersion is the version of the value that State returns; 0 means 1. Recover
 	// receives states of this and of earlier versions.

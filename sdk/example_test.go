@@ -6,6 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -30,7 +33,7 @@ var (
 )
 
 func (k *kettle) Info() sdk.DriverInfo {
-	return sdk.DriverInfo{Name: "kettle", ConfigSchema: kettleSchema, TaskSchema: potSchema, Capabilities: sdk.Capabilities{Exec: true}}
+	return sdk.DriverInfo{Name: "kettle", ConfigSchema: kettleSchema, TaskSchema: potSchema, Capabilities: driver.Capabilities{Exec: true}}
 }
 
 // The main function of a driver has one line.
@@ -39,9 +42,9 @@ func ExampleServeDriver() {
 	_ = main
 }
 
-var potSchema = sdk.Object(map[string]*sdk.Spec{
-	"litres": sdk.Attr("litres", "number", true),
-	"tea":    sdk.Block("tea", sdk.Object(map[string]*sdk.Spec{"kind": sdk.Attr("kind", "string", true)}), false),
+var potSchema = hclspec.Object(map[string]*hclspec.Spec{
+	"litres": hclspec.Attr("litres", "number", true),
+	"tea":    hclspec.Block("tea", hclspec.Object(map[string]*hclspec.Spec{"kind": hclspec.Attr("kind", "string", true)}), false),
 })
 
 // Start decodes the job's config, and reports progress with events.
@@ -95,8 +98,8 @@ func (k *kettle) Recover(context.Context, *sdk.StartRequest) (*pot, error) {
 	return nil, errors.New("gone")
 }
 
-var kettleSchema = sdk.Object(map[string]*sdk.Spec{
-	"watts": sdk.Default(sdk.Attr("watts", "number", false), sdk.Literal("2000")),
+var kettleSchema = hclspec.Object(map[string]*hclspec.Spec{
+	"watts": hclspec.Default(hclspec.Attr("watts", "number", false), hclspec.Literal("2000")),
 })
 
 // The driver's own configuration is in the host's plugin block. Hosts may call
@@ -124,76 +127,62 @@ func (k *kettle) Configure(context.Context, *sdk.Config) error { return nil }
 // Fingerprint is called periodically; a host only receives changes.
 func ExampleFingerprinter() {
 	plugged := func() bool { return true }
-	fingerprint := func(context.Context) sdk.Fingerprint {
+	fingerprint := func(context.Context) driver.Fingerprint {
 		if !plugged() {
-			return sdk.Fingerprint{Health: sdk.HealthUnhealthy, HealthDescription: "the kettle is not plugged in"}
+			return driver.Fingerprint{Health: driver.HealthUnhealthy, HealthDescription: "the kettle is not plugged in"}
 		}
-		return sdk.Fingerprint{
-			Health:     sdk.HealthHealthy,
-			Attributes: map[string]sdk.Attribute{"driver.kettle.litres": {Value: 2.0}},
+		return driver.Fingerprint{
+			Health:     driver.HealthHealthy,
+			Attributes: map[string]driver.Attribute{"driver.kettle.litres": {Value: 2.0}},
 		}
 	}
 	_ = fingerprint
 }
 
-func (k *kettle) Fingerprint(context.Context) sdk.Fingerprint {
-	return sdk.Fingerprint{Health: sdk.HealthHealthy}
+func (k *kettle) Fingerprint(context.Context) driver.Fingerprint {
+	return driver.Fingerprint{Health: driver.HealthHealthy}
 }
 
-func (p *pot) Wait(ctx context.Context) (sdk.ExitResult, error) {
+func (p *pot) Wait(ctx context.Context) (driver.ExitResult, error) {
 	select {
 	case <-p.boiled:
-		return sdk.ExitResult{}, nil
+		return driver.ExitResult{}, nil
 	case <-ctx.Done():
-		return sdk.ExitResult{}, ctx.Err()
+		return driver.ExitResult{}, ctx.Err()
 	}
 }
 
 func (p *pot) Kill(context.Context) error { return nil }
 
-func (p *pot) Exec(_ context.Context, e sdk.Exec) (sdk.ExitResult, error) {
+func (p *pot) Exec(_ context.Context, e driver.Exec) (driver.ExitResult, error) {
 	if _, err := e.Stdout.Write([]byte("stirring\n")); err != nil {
-		return sdk.ExitResult{}, err
+		return driver.ExitResult{}, err
 	}
-	return sdk.ExitResult{ExitCode: 0}, nil
+	return driver.ExitResult{ExitCode: 0}, nil
 }
 
-func (p *pot) Stats(context.Context) (sdk.TaskStats, error) {
-	return sdk.TaskStats{Total: sdk.Usage{Memory: sdk.MemoryUsage{RSS: 1 << 20, Measured: []string{"RSS"}}}}, nil
-}
-
-// A schema describes a config block; the tag codec matches a field to a key.
-func ExampleObject() {
-	schema := sdk.Object(map[string]*sdk.Spec{
-		"image":  sdk.Attr("image", "string", true),
-		"labels": sdk.BlockAttrs("labels", "string", false),
-		"pull":   sdk.Default(sdk.Attr("pull", "bool", false), sdk.Literal("true")),
-		"mount": sdk.BlockList("mount", sdk.Object(map[string]*sdk.Spec{
-			"source": sdk.Attr("source", "string", true),
-			"target": sdk.Attr("target", "string", true),
-		}), 0, 0),
-	})
-	_ = schema
+func (p *pot) Stats(context.Context) (driver.TaskStats, error) {
+	return driver.TaskStats{Total: driver.Usage{Memory: driver.MemoryUsage{RSS: 1 << 20, Measured: []string{"RSS"}}}}, nil
 }
 
 // bouncer is a hook with two hook points.
-type bouncer struct{ host sdk.Host }
+type bouncer struct{ host hook.Host }
 
 var (
-	_ sdk.HostSetter   = (*bouncer)(nil)
-	_ sdk.TaskPrestart = (*bouncer)(nil)
-	_ sdk.TaskExited   = (*bouncer)(nil)
+	_ sdk.HostSetter    = (*bouncer)(nil)
+	_ hook.TaskPrestart = (*bouncer)(nil)
+	_ hook.TaskExited   = (*bouncer)(nil)
 )
 
 func (*bouncer) Info() sdk.HookInfo {
 	return sdk.HookInfo{
 		Name:             "bouncer",
-		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{"guests": sdk.Attr("guests", "list(string)", true)}),
-		Timeouts:         map[sdk.Point]time.Duration{sdk.PointPrestart: 5 * time.Second},
+		AttachmentSchema: hclspec.Object(map[string]*hclspec.Spec{"guests": hclspec.Attr("guests", "list(string)", true)}),
+		Timeouts:         map[hook.Point]time.Duration{hook.Prestart: 5 * time.Second},
 	}
 }
 
-func (b *bouncer) SetHost(host sdk.Host, _ sdk.Node) { b.host = host }
+func (b *bouncer) SetHost(host hook.Host, _ hook.Node) { b.host = host }
 
 // The main function of a hook has one line.
 func ExampleServeHook() {
@@ -202,37 +191,37 @@ func ExampleServeHook() {
 }
 
 // Prestart can fail a task, and change its environment. The next call gets its State.
-func (b *bouncer) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
+func (b *bouncer) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	var config struct {
 		Guests []string `codec:"guests"`
 	}
 	if err := req.Config(&config); err != nil {
-		return sdk.TaskPrestartResponse{}, err
+		return hook.TaskPrestartResponse{}, err
 	}
 	if !slices.Contains(config.Guests, req.Task.Name) {
-		return sdk.TaskPrestartResponse{}, errors.New("not on the list")
+		return hook.TaskPrestartResponse{}, errors.New("not on the list")
 	}
-	return sdk.TaskPrestartResponse{
+	return hook.TaskPrestartResponse{
 		Env:   map[string]string{"SEEN": req.PreviousState["seen"]},
 		State: map[string]string{"seen": "yes"},
 	}, nil
 }
 
 // A hook calls its host with the scope of a request.
-func (b *bouncer) Exited(ctx context.Context, req sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error) {
-	return sdk.TaskExitedResponse{}, b.host.EmitEvent(ctx, req.Scope(), sdk.Event{Message: "see you"})
+func (b *bouncer) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	return hook.TaskExitedResponse{}, b.host.EmitEvent(ctx, req.Scope(), hook.Event{Message: "see you"})
 }
 
 // An author can test a hook with a fake host.
 func ExampleHostSetter() {
 	b := &bouncer{}
-	b.SetHost(quietHost{}, sdk.Node{Name: "here"})
-	if _, err := b.Exited(context.Background(), sdk.TaskExitedRequest{}); err != nil {
+	b.SetHost(quietHost{}, hook.Node{Name: "here"})
+	if _, err := b.Exited(context.Background(), hook.TaskExitedRequest{}); err != nil {
 		panic(err)
 	}
 }
 
 // quietHost implements the methods that the hook calls.
-type quietHost struct{ sdk.Host }
+type quietHost struct{ hook.Host }
 
-func (quietHost) EmitEvent(context.Context, sdk.Scope, sdk.Event) error { return nil }
+func (quietHost) EmitEvent(context.Context, hook.Scope, hook.Event) error { return nil }

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-plugin"
 	"google.golang.org/grpc"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -27,46 +28,46 @@ const envHook = "SDK_TEST_HOOK"
 
 // valet is a hook that follows its instructions and reports each call to the host.
 type valet struct {
-	host sdk.Host
-	node sdk.Node
+	host hook.Host
+	node hook.Node
 }
 
 var (
-	_ sdk.HostSetter   = (*valet)(nil)
-	_ sdk.TaskPrestart = (*valet)(nil)
-	_ sdk.TaskStop     = (*valet)(nil)
+	_ sdk.HostSetter    = (*valet)(nil)
+	_ hook.TaskPrestart = (*valet)(nil)
+	_ hook.TaskStop     = (*valet)(nil)
 )
 
 func (*valet) Info() sdk.HookInfo {
 	return sdk.HookInfo{
 		Name: "valet",
-		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
-			"drink": sdk.Attr("drink", "string", true),
-			"cubes": sdk.Attr("cubes", "number", false),
+		AttachmentSchema: hclspec.Object(map[string]*hclspec.Spec{
+			"drink": hclspec.Attr("drink", "string", true),
+			"cubes": hclspec.Attr("cubes", "number", false),
 		}),
 	}
 }
 
-func (v *valet) SetHost(host sdk.Host, node sdk.Node) { v.host, v.node = host, node }
+func (v *valet) SetHost(host hook.Host, node hook.Node) { v.host, v.node = host, node }
 
-func (v *valet) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
+func (v *valet) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	var config struct {
 		Drink string `codec:"drink"`
 		Cubes int    `codec:"cubes"`
 	}
 	state := map[string]string{"calls": req.PreviousState["calls"] + "I"}
 	if err := req.Config(&config); err != nil {
-		return sdk.TaskPrestartResponse{State: state}, err
+		return hook.TaskPrestartResponse{State: state}, err
 	}
 	if config.Cubes > 3 {
-		return sdk.TaskPrestartResponse{State: state}, sdk.Recoverable(errors.New("that is too much ice"))
+		return hook.TaskPrestartResponse{State: state}, sdk.Recoverable(errors.New("that is too much ice"))
 	}
-	err := v.host.EmitEvent(ctx, req.Scope(), sdk.Event{Message: config.Drink + " on " + v.node.Name})
-	return sdk.TaskPrestartResponse{State: state, Env: map[string]string{"DRINK": config.Drink}}, err
+	err := v.host.EmitEvent(ctx, req.Scope(), hook.Event{Message: config.Drink + " on " + v.node.Name})
+	return hook.TaskPrestartResponse{State: state, Env: map[string]string{"DRINK": config.Drink}}, err
 }
 
-func (v *valet) Stop(ctx context.Context, req sdk.TaskStopRequest) (sdk.TaskStopResponse, error) {
-	return sdk.TaskStopResponse{}, v.host.Kill(ctx, req.TaskScope("other"), "the party is over")
+func (v *valet) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, v.host.Kill(ctx, req.TaskScope("other"), "the party is over")
 }
 
 // guest is the agent's side: it records the calls of the hook.

@@ -36,7 +36,7 @@ func newHookServer(impl Hook, id identity, info HookInfo) (*hookServer, error) {
 	}
 	points := hook.PointsOf(impl)
 	if len(points) == 0 {
-		return nil, fmt.Errorf("%T takes part in nothing: a hook has a method for at least one hook point, such as Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error)", impl)
+		return nil, fmt.Errorf("%T takes part in nothing: a hook has a method for at least one hook point, such as Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error)", impl)
 	}
 	s := &hookServer{
 		basePlugin: basePlugin{impl: impl, identity: id, kind: base.TypeHook, apiVersion: hook.APIVersion},
@@ -49,14 +49,14 @@ func newHookServer(impl Hook, id identity, info HookInfo) (*hookServer, error) {
 	}
 	for point, timeout := range info.Timeouts {
 		if _, ok := s.description.Subscription(point); !ok {
-			return nil, fmt.Errorf("Info has a timeout for %v, and %T takes no part in that", point, impl)
+			return nil, fmt.Errorf("%T.Info has a timeout for %v, and %[1]T takes no part in that", impl, point)
 		}
 		if timeout <= 0 {
 			return nil, fmt.Errorf("the timeout for %v in Info is %v; leave it out to have the host's", point, timeout)
 		}
 	}
 	if _, ok := impl.(HostSetter); !ok && info.ReportsHealth {
-		return nil, fmt.Errorf("Info says ReportsHealth, and %T has no SetHost(sdk.Host, sdk.Node): it could never say that an allocation is healthy", impl)
+		return nil, fmt.Errorf("%T.Info says ReportsHealth, and the hook has no SetHost(hook.Host, hook.Node): it could never say that an allocation is healthy", impl)
 	}
 	return s, nil
 }

@@ -3,7 +3,6 @@ package sdk
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"sync"
@@ -28,14 +27,14 @@ type basePlugin struct {
 type identity struct {
 	name         string
 	version      string
-	configSchema *Spec
+	configSchema *hclspec.Spec
 }
 
 // newIdentity returns an error for a name that no plugin can have, for a schema that no
 // block can match, and for a schema of a configuration that impl does not accept.
-func newIdentity(impl any, name, version string, configSchema *Spec) (identity, error) {
+func newIdentity(impl any, name, version string, configSchema *hclspec.Spec) (identity, error) {
 	if name == "" {
-		return identity{}, errors.New("Info has no Name")
+		return identity{}, fmt.Errorf("%T.Info has no Name", impl)
 	}
 	for _, r := range name {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '.' {
@@ -50,14 +49,14 @@ func newIdentity(impl any, name, version string, configSchema *Spec) (identity, 
 		return identity{}, err
 	}
 	if _, ok := impl.(Configurer); !ok && configSchema != nil {
-		return identity{}, fmt.Errorf("Info of %T has a ConfigSchema, and nothing takes the configuration: add Configure(context.Context, *sdk.Config) error", impl)
+		return identity{}, fmt.Errorf("%T.Info has a ConfigSchema, and nothing takes the configuration: add Configure(context.Context, *sdk.Config) error", impl)
 	}
 	return identity{name, version, configSchema}, nil
 }
 
 // checkSchema returns an error that names the field of Info if no block can match the
 // schema.
-func checkSchema(field string, schema *Spec) error {
+func checkSchema(field string, schema *hclspec.Spec) error {
 	if err := schema.Fault(); err != nil {
 		return fmt.Errorf("%s in Info: %w", field, err)
 	}

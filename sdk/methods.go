@@ -3,7 +3,6 @@ package sdk
 import (
 	"fmt"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -49,7 +48,7 @@ func checkMethods(t reflect.Type, interfaces []reflect.Type) error {
 			case signature(t, has) != signature(want, wanted):
 				return fmt.Errorf("the method %s of %v is %s; it must be %s", wanted.Name, t, signature(t, has), signature(want, wanted))
 			default:
-				return fmt.Errorf("%v has the method %s, and not all of %s", t, wanted.Name, inSDK(want.String()))
+				return fmt.Errorf("%v has the method %s, and not all of %v", t, wanted.Name, want)
 			}
 		}
 	}
@@ -72,10 +71,5 @@ func signature(of reflect.Type, method reflect.Method) string {
 	if of.Kind() != reflect.Interface {
 		in = in[1:]
 	}
-	return inSDK(reflect.FuncOf(in, slices.Collect(method.Type.Outs()), method.Type.IsVariadic()).String())
+	return reflect.FuncOf(in, slices.Collect(method.Type.Outs()), method.Type.IsVariadic()).String()
 }
-
-var contractPackage = regexp.MustCompile(`\b(hook|driver)\.`)
-
-// inSDK replaces the package names of the wire contract with sdk.
-func inSDK(text string) string { return contractPackage.ReplaceAllString(text, "sdk.") }

@@ -47,7 +47,7 @@ func (d *panicker) check(method string) {
 
 func (d *panicker) Info() DriverInfo {
 	d.check("Info")
-	return DriverInfo{Name: "panicker", FingerprintInterval: time.Minute, Capabilities: Capabilities{SendSignals: true, Exec: true}}
+	return DriverInfo{Name: "panicker", FingerprintInterval: time.Minute, Capabilities: driver.Capabilities{SendSignals: true, Exec: true}}
 }
 
 func (d *panicker) Start(context.Context, *StartRequest) (*panickyTask, error) {
@@ -65,9 +65,9 @@ func (d *panicker) Configure(context.Context, *Config) error { d.check("Configur
 func (d *panicker) Init(context.Context) error               { d.check("Init"); return nil }
 func (d *panicker) Shutdown(context.Context) error           { d.check("Shutdown"); return nil }
 
-func (d *panicker) Fingerprint(context.Context) Fingerprint {
+func (d *panicker) Fingerprint(context.Context) driver.Fingerprint {
 	d.check("Fingerprint")
-	return Fingerprint{Health: HealthHealthy}
+	return driver.Fingerprint{Health: driver.HealthHealthy}
 }
 
 func (d *panicker) Sweep(context.Context, string, string) (bool, error) {
@@ -76,17 +76,17 @@ func (d *panicker) Sweep(context.Context, string, string) (bool, error) {
 	return true, nil
 }
 
-func (d *panicker) CreateNetwork(context.Context, string, string) (*NetworkIsolation, bool, error) {
+func (d *panicker) CreateNetwork(context.Context, string, string) (*driver.NetworkIsolation, bool, error) {
 	d.check("CreateNetwork")
 	return nil, false, nil
 }
 
-func (d *panicker) DestroyNetwork(context.Context, string, *NetworkIsolation) error {
+func (d *panicker) DestroyNetwork(context.Context, string, *driver.NetworkIsolation) error {
 	d.check("DestroyNetwork")
 	return nil
 }
 
-func (p *panickyTask) Wait(ctx context.Context) (ExitResult, error) {
+func (p *panickyTask) Wait(ctx context.Context) (driver.ExitResult, error) {
 	p.driver.check("Wait")
 	return p.nap.Wait(ctx)
 }
@@ -103,20 +103,20 @@ func (p *panickyTask) Stop(ctx context.Context, _ time.Duration, _ string) error
 	return p.nap.Kill(ctx)
 }
 
-func (p *panickyTask) Exec(context.Context, Exec) (ExitResult, error) {
+func (p *panickyTask) Exec(context.Context, driver.Exec) (driver.ExitResult, error) {
 	p.driver.check("Exec")
-	return ExitResult{}, nil
+	return driver.ExitResult{}, nil
 }
 
-func (p *panickyTask) Stats(context.Context) (TaskStats, error) {
+func (p *panickyTask) Stats(context.Context) (driver.TaskStats, error) {
 	p.driver.check("Stats")
-	return TaskStats{}, nil
+	return driver.TaskStats{}, nil
 }
 
-func (p *panickyTask) State() any                    { p.driver.check("State"); return 1 }
-func (p *panickyTask) Network() *NetworkOverride     { p.driver.check("Network"); return nil }
-func (p *panickyTask) Attributes() map[string]string { p.driver.check("Attributes"); return nil }
-func (p *panickyTask) Destroy(context.Context) error { p.driver.check("Destroy"); return nil }
+func (p *panickyTask) State() any                       { p.driver.check("State"); return 1 }
+func (p *panickyTask) Network() *driver.NetworkOverride { p.driver.check("Network"); return nil }
+func (p *panickyTask) Attributes() map[string]string    { p.driver.check("Attributes"); return nil }
+func (p *panickyTask) Destroy(context.Context) error    { p.driver.check("Destroy"); return nil }
 
 // callEverything makes every call that a host can make, and returns the errors.
 func callEverything(t *testing.T, s *server) error {
@@ -130,7 +130,7 @@ func callEverything(t *testing.T, s *server) error {
 	add(err)
 	fingerprints, err := s.Fingerprint(ctx)
 	add(err)
-	if f := <-fingerprints; f.Health != HealthHealthy {
+	if f := <-fingerprints; f.Health != driver.HealthHealthy {
 		add(errors.New(f.HealthDescription))
 	}
 	_, _, err = s.CreateNetwork(ctx, "alloc", "")
@@ -202,7 +202,7 @@ func TestPanicOfAnyMethodIsAnError(t *testing.T) {
 				}
 				d.method.Store(new(""))
 				for _, id := range []string{id, "alloc/task/00000002"} { // a Destroy that panicked is repeated
-					if err := s.DestroyTask(t.Context(), id, true); err != nil && (method == "Destroy" || !errors.Is(err, ErrTaskNotFound)) {
+					if err := s.DestroyTask(t.Context(), id, true); err != nil && (method == "Destroy" || !errors.Is(err, driver.ErrTaskNotFound)) {
 						t.Errorf("destroy %s again: %v", id, err)
 					}
 				}

@@ -23,10 +23,10 @@ type pluginSpec struct {
 
 // service is one plugin service with its name.
 type service struct {
-	base base.Plugin
-	name string // key in a plugin set
-	glue pluginEntry
-	busy func() bool // reports whether the service has state to lose
+	base  base.Plugin
+	name  string // key in a plugin set
+	entry pluginEntry
+	busy  func() bool // reports whether the service has state to lose
 }
 
 // pluginEntry is an entry of a plugin set.
@@ -37,7 +37,7 @@ type pluginEntry interface {
 
 func (s service) register(g *grpc.Server) error {
 	base.RegisterServer(g, s.base)
-	return s.glue.GRPCServer(nil, g)
+	return s.entry.GRPCServer(nil, g)
 }
 
 func driverProgram[T Task](impl Driver[T]) (*pluginSpec, error) {
@@ -56,7 +56,7 @@ func driverProgram[T Task](impl Driver[T]) (*pluginSpec, error) {
 	if err := d.checkCapabilities(&info.Capabilities); err != nil {
 		return nil, err
 	}
-	reach := func(b base.Plugin, d driver.Driver, busy func() bool) service {
+	newService := func(b base.Plugin, d driver.Driver, busy func() bool) service {
 		return service{b, driver.PluginName, &driver.GRPCPlugin{Impl: d}, busy}
 	}
 	return &pluginSpec{
@@ -65,10 +65,10 @@ func driverProgram[T Task](impl Driver[T]) (*pluginSpec, error) {
 		identity:   id,
 		serve: func(logger hclog.Logger) service {
 			s := newServer(d, id, info, logger)
-			return reach(s, s, s.busy)
+			return newService(s, s, s.busy)
 		},
 		relay: func(conn grpc.ClientConnInterface, gone <-chan struct{}) service {
-			return reach(base.NewClient(conn, gone), driver.NewClient(conn, gone), always)
+			return newService(base.NewClient(conn, gone), driver.NewClient(conn, gone), always)
 		},
 	}, nil
 }

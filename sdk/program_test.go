@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
@@ -19,39 +21,39 @@ func (named) Info() HookInfo { return HookInfo{Name: "named"} }
 
 type stopsOnly struct{ named }
 
-func (stopsOnly) Stop(context.Context, TaskStopRequest) (TaskStopResponse, error) {
-	return TaskStopResponse{}, nil
+func (stopsOnly) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, nil
 }
 
 type almost struct{ stopsOnly }
 
-func (almost) Prestart(context.Context, TaskPrestartRequest) error { return nil }
+func (almost) Prestart(context.Context, hook.TaskPrestartRequest) error { return nil }
 
 type onlyAlmost struct{ named }
 
-func (onlyAlmost) Exited(TaskExitedRequest) error { return nil }
+func (onlyAlmost) Exited(hook.TaskExitedRequest) error { return nil }
 
 type rudeGuest struct{ stopsOnly }
 
-func (rudeGuest) SetHost(Host) {}
+func (rudeGuest) SetHost(hook.Host) {}
 
 type patient struct {
 	stopsOnly
-	timeouts map[Point]time.Duration
+	timeouts map[hook.Point]time.Duration
 }
 
 func (p patient) Info() HookInfo { return HookInfo{Name: "patient", Timeouts: p.timeouts} }
 
 type misnamed struct{ stopsOnly }
 
-func (misnamed) PreStart(context.Context, TaskPrestartRequest) (TaskPrestartResponse, error) {
-	return TaskPrestartResponse{}, nil
+func (misnamed) PreStart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	return hook.TaskPrestartResponse{}, nil
 }
 
 type pointed struct{ stopsOnly }
 
-func (*pointed) Exited(context.Context, TaskExitedRequest) (TaskExitedResponse, error) {
-	return TaskExitedResponse{}, nil
+func (*pointed) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	return hook.TaskExitedResponse{}, nil
 }
 
 type saysHook struct {
@@ -70,18 +72,18 @@ func TestHookThatCannotBeServedIsRejected(t *testing.T) {
 		hook Hook
 		want string
 	}{
-		{named{}, "sdk.named takes part in nothing: a hook has a method for at least one hook point, such as Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error)"},
-		{almost{}, "the method Prestart of sdk.almost is func(context.Context, sdk.TaskPrestartRequest) error; it must be func(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error)"},
-		{onlyAlmost{}, "the method Exited of sdk.onlyAlmost is func(sdk.TaskExitedRequest) error; it must be func(context.Context, sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error)"},
-		{rudeGuest{}, "the method SetHost of sdk.rudeGuest is func(sdk.Host); it must be func(sdk.Host, sdk.Node)"},
-		{patient{timeouts: map[Point]time.Duration{PointExited: time.Second}}, "Info has a timeout for exited, and sdk.patient takes no part in that"},
-		{patient{timeouts: map[Point]time.Duration{PointStop: -1}}, "the timeout for stop in Info is -1ns"},
-		{anonymous{}, "Info has no Name"},
+		{named{}, "sdk.named takes part in nothing: a hook has a method for at least one hook point, such as Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error)"},
+		{almost{}, "the method Prestart of sdk.almost is func(context.Context, hook.TaskPrestartRequest) error; it must be func(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error)"},
+		{onlyAlmost{}, "the method Exited of sdk.onlyAlmost is func(hook.TaskExitedRequest) error; it must be func(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error)"},
+		{rudeGuest{}, "the method SetHost of sdk.rudeGuest is func(hook.Host); it must be func(hook.Host, hook.Node)"},
+		{patient{timeouts: map[hook.Point]time.Duration{hook.Exited: time.Second}}, "Info has a timeout for exited, and sdk.patient takes no part in that"},
+		{patient{timeouts: map[hook.Point]time.Duration{hook.Stop: -1}}, "the timeout for stop in Info is -1ns"},
+		{anonymous{}, ".Info has no Name"},
 		{misnamed{}, "the method PreStart of sdk.misnamed would never be called: it must have the name Prestart"},
 		{pointed{}, "sdk.pointed has no method Exited, and *sdk.pointed has: serve a pointer"},
-		{saysHook{info: HookInfo{Name: "x", ConfigSchema: Object(nil)}}, "nothing takes the configuration: add Configure(context.Context, *sdk.Config) error"},
+		{saysHook{info: HookInfo{Name: "x", ConfigSchema: hclspec.Object(nil)}}, "nothing takes the configuration: add Configure(context.Context, *sdk.Config) error"},
 		{saysHook{info: HookInfo{Name: "x", ReportsHealth: true}}, "it could never say that an allocation is healthy"},
-		{saysHook{info: HookInfo{Name: "x", AttachmentSchema: Attr("a", "string", true)}}, "AttachmentSchema in Info: it is no Object"},
+		{saysHook{info: HookInfo{Name: "x", AttachmentSchema: hclspec.Attr("a", "string", true)}}, "AttachmentSchema in Info: it is no Object"},
 	} {
 		if p, err := hookProgram(test.hook); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%T: %+v, %v; want %s", test.hook, p, err, test.want)
@@ -100,12 +102,14 @@ func (oddRecover) Recover(context.Context) error { return nil }
 
 type halfNetworker struct{ napDriver[Task] }
 
-func (halfNetworker) DestroyNetwork(context.Context, string, *NetworkIsolation) error { return nil }
+func (halfNetworker) DestroyNetwork(context.Context, string, *driver.NetworkIsolation) error {
+	return nil
+}
 
 type rest struct{}
 
-func (rest) Wait(context.Context) (ExitResult, error) { return ExitResult{}, nil }
-func (rest) Kill(context.Context) error               { return nil }
+func (rest) Wait(context.Context) (driver.ExitResult, error) { return driver.ExitResult{}, nil }
+func (rest) Kill(context.Context) error                      { return nil }
 
 type deafRest struct{ rest }
 
@@ -113,7 +117,7 @@ func (deafRest) Signal(string) error { return nil }
 
 type countedRest struct{ rest }
 
-func (countedRest) Stats(context.Context) (Usage, error) { return Usage{}, nil }
+func (countedRest) Stats(context.Context) (driver.Usage, error) { return driver.Usage{}, nil }
 
 type saysDriver struct {
 	napDriver[Task]
@@ -130,13 +134,13 @@ func TestDriverThatCannotBeServedIsRejected(t *testing.T) {
 		{driverCase[Task]{oddRecover{}}, "the method Recover of sdk.oddRecover is func(context.Context) error; it must be func(context.Context, *sdk.StartRequest) (sdk.Task, error)"},
 		{driverCase[Task]{halfNetworker{}}, "sdk.halfNetworker has the method DestroyNetwork, and not all of sdk.NetworkManager"},
 		{driverCase[deafRest]{napDriver[deafRest]{}}, "the method Signal of sdk.deafRest is func(string) error; it must be func(context.Context, string) error"},
-		{driverCase[countedRest]{napDriver[countedRest]{}}, "the method Stats of sdk.countedRest is func(context.Context) (sdk.Usage, error); it must be func(context.Context) (sdk.TaskStats, error)"},
-		{driverCase[Task]{saysDriver{}}, "Info has no Name"},
-		{driverCase[Task]{saysDriver{info: DriverInfo{Name: "x", ConfigSchema: Object(nil)}}}, "nothing takes the configuration: add Configure(context.Context, *sdk.Config) error"},
-		{driverCase[Task]{saysDriver{info: DriverInfo{Name: "x", TaskSchema: Attr("a", "string", true)}}}, "TaskSchema in Info: it is no Object"},
-		{driverCase[Task]{saysDriver{info: DriverInfo{Name: "x", Capabilities: Capabilities{SendSignals: true}}}}, "Info of sdk.saysDriver declares the capability SendSignals, and sdk.Task does not implement sdk.Signaler"},
-		{driverCase[Task]{saysDriver{info: DriverInfo{Name: "x", Capabilities: Capabilities{Exec: true}}}}, "Info of sdk.saysDriver declares the capability Exec, and sdk.Task does not implement sdk.Execer"},
-		{driverCase[Task]{saysDriver{info: DriverInfo{Name: "x", Capabilities: Capabilities{MustCreateNetwork: true}}}}, "Info of sdk.saysDriver declares the capability MustCreateNetwork, and sdk.saysDriver does not implement sdk.NetworkManager"},
+		{driverCase[countedRest]{napDriver[countedRest]{}}, "the method Stats of sdk.countedRest is func(context.Context) (driver.Usage, error); it must be func(context.Context) (driver.TaskStats, error)"},
+		{driverCase[Task]{saysDriver{}}, ".Info has no Name"},
+		{driverCase[Task]{saysDriver{info: DriverInfo{Name: "x", ConfigSchema: hclspec.Object(nil)}}}, "nothing takes the configuration: add Configure(context.Context, *sdk.Config) error"},
+		{driverCase[Task]{saysDriver{info: DriverInfo{Name: "x", TaskSchema: hclspec.Attr("a", "string", true)}}}, "TaskSchema in Info: it is no Object"},
+		{driverCase[Task]{saysDriver{info: DriverInfo{Name: "x", Capabilities: driver.Capabilities{SendSignals: true}}}}, "sdk.saysDriver.Info declares the capability SendSignals, and sdk.Task does not implement sdk.Signaler"},
+		{driverCase[Task]{saysDriver{info: DriverInfo{Name: "x", Capabilities: driver.Capabilities{Exec: true}}}}, "sdk.saysDriver.Info declares the capability Exec, and sdk.Task does not implement sdk.Execer"},
+		{driverCase[Task]{saysDriver{info: DriverInfo{Name: "x", Capabilities: driver.Capabilities{MustCreateNetwork: true}}}}, "sdk.saysDriver.Info declares the capability MustCreateNetwork, and sdk.saysDriver does not implement sdk.NetworkManager"},
 	} {
 		if p, err := test.driver.program(); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%T: %+v, %v; want %s", test.driver, p, err, test.want)
@@ -155,7 +159,7 @@ func TestValidPluginsHaveTheirKind(t *testing.T) {
 		want   string
 	}{
 		{hookCase{stopsOnly{}}, "hook"},
-		{hookCase{patient{timeouts: map[Point]time.Duration{PointStop: time.Hour}}}, "hook"},
+		{hookCase{patient{timeouts: map[hook.Point]time.Duration{hook.Stop: time.Hour}}}, "hook"},
 		{driverCase[*nap]{&napper{}}, "task driver"},
 		{driverCase[*full]{&fullDriver{}}, "task driver"},
 	} {
@@ -170,7 +174,7 @@ type hookCase struct{ hook Hook }
 func (c hookCase) program() (*pluginSpec, error) { return hookProgram(c.hook) }
 
 func TestTimeoutsAreDescribed(t *testing.T) {
-	h := patient{timeouts: map[Point]time.Duration{PointStop: time.Hour}}
+	h := patient{timeouts: map[hook.Point]time.Duration{hook.Stop: time.Hour}}
 	s, err := newHookServer(h, identity{}, h.Info())
 	if err != nil {
 		t.Fatal(err)

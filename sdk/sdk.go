@@ -2,9 +2,32 @@ package sdk
 
 import (
 	"context"
+	"fmt"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
+
+// ServeDriver is the whole main function of a task driver. It returns when the host has
+// ended the plugin, or when no task is left and no host has connected for ten minutes. If
+// it cannot serve, it exits the process with an error message.
+//
+// If a user starts the program by hand, it prints its description, or its version if
+// its only argument is --version, and exits.
+//
+// While ServeDriver runs, hclog.Default() and package log write to the host's log, and
+// output of the plugin on standard output and standard error goes there too. Tasks keep
+// running however the process ends. After a burst of calls, ServeDriver returns unused
+// memory to the system.
+//
+// To run a plugin under a debugger, start it by hand with
+// NOMAD_LITE_PLUGIN_DEBUG=NAME=SOCKET, and the host with the same variable: the process
+// that the host starts then passes every call on to your process. This works with any
+// host.
+func ServeDriver[T Task](d Driver[T]) { run(driverProgram(d)) }
+
+// ServeHook is [ServeDriver] for a hook: a hook without a host exits after ten minutes.
+func ServeHook(h Hook) { run(hookProgram(h)) }
 
 // Configurer is a driver or a hook with its own configuration, in the `plugin` block of
 // the host.
@@ -15,83 +38,29 @@ type Configurer interface {
 	Configure(ctx context.Context, config *Config) error
 }
 
-// The types that authors use are the types of the wire contract:
-//
-//	go doc github.com/nomad-lite/nomad-lite/plugins/driver.TaskConfig
-type (
-	// TaskConfig is everything a driver receives about one start of a task.
-	TaskConfig = driver.TaskConfig
-	// Resources is what placement granted to the task.
-	Resources = driver.Resources
-	// Mount is one host path that a task sees.
-	Mount = driver.Mount
-	// Device is one device node that a task sees.
-	Device = driver.Device
-	// NetworkIsolation is the network namespace that the tasks of a group share.
-	NetworkIsolation = driver.NetworkIsolation
-	// NetworkOverride is the address that a driver itself gave to a task.
-	NetworkOverride = driver.NetworkOverride
+// Config is the configuration of a driver or a hook.
+type Config struct {
+	// MinPort and MaxPort are the ports that Nomad reserves for helper processes of
+	// drivers; both are 0 if the host did not send them.
+	MinPort, MaxPort uint32
 
-	// ExitResult is the exit status of a task or a command.
-	ExitResult = driver.ExitResult
-	// Exec is one command to run in a task, with its streams.
-	Exec = driver.Exec
-	// TerminalSize is in characters.
-	TerminalSize = driver.TerminalSize
+	body []byte
+}
 
-	// TaskStats is one sample of a task's resource usage.
-	TaskStats = driver.TaskStats
-	// Usage is one set of CPU and memory figures.
-	Usage = driver.Usage
-	// CPUUsage is measured since the previous sample.
-	CPUUsage = driver.CPUUsage
-	// MemoryUsage is in bytes.
-	MemoryUsage = driver.MemoryUsage
+// Decode decodes the body of the host's `plugin` block into dst, a pointer to a struct
+// whose fields are matched by the tag `codec`. Without a body dst is unchanged. A key
+// of the schema without a field, or of another type, is an error.
+func (c *Config) Decode(dst any) error {
+	if len(c.body) == 0 {
+		return nil
+	}
+	if err := hclspec.UnmarshalExact(c.body, dst); err != nil {
+		return fmt.Errorf("decode the configuration of the plugin: %w", err)
+	}
+	return nil
+}
 
-	// Fingerprint is one report of the driver about itself.
-	Fingerprint = driver.Fingerprint
-	// Attribute is one typed value of a Fingerprint.
-	Attribute = driver.Attribute
-	// Health is the driver's health as the driver reports it.
-	Health = driver.Health
-	// Capabilities are the features that a host must know before it uses a driver.
-	Capabilities = driver.Capabilities
-	// FSIsolation is how much of the host's file system a task can see.
-	FSIsolation = driver.FSIsolation
-	// NetworkMode is the kind of network namespace that a task runs in.
-	NetworkMode = driver.NetworkMode
-	// MountConfigs reports whether a driver supports mounts.
-	MountConfigs = driver.MountConfigs
-)
-
-// Values of Fingerprint.Health.
-const (
-	HealthUndetected = driver.HealthUndetected // the driver's requirements are not on this machine
-	HealthUnhealthy  = driver.HealthUnhealthy  // the driver's requirements are present and do not work
-	HealthHealthy    = driver.HealthHealthy
-)
-
-// Values of the fields of Capabilities.
-const (
-	FSIsolationNone   = driver.FSIsolationNone
-	FSIsolationChroot = driver.FSIsolationChroot
-	FSIsolationImage  = driver.FSIsolationImage
-	FSIsolationUnveil = driver.FSIsolationUnveil
-
-	NetworkHost  = driver.NetworkHost
-	NetworkGroup = driver.NetworkGroup
-	NetworkTask  = driver.NetworkTask
-	NetworkNone  = driver.NetworkNone
-
-	MountConfigsAny  = driver.MountConfigsAny
-	MountConfigsNone = driver.MountConfigsNone
-)
-
-// ErrTaskNotFound is the error for a task id that the driver does not have. The package
-// returns it to hosts itself; it is exported for tests.
-var ErrTaskNotFound = driver.ErrTaskNotFound
-
-// Recoverable marks an error of Start for which a retry may succeed: the restart policy
-// of the task applies. A marked error of Recover means that the task may still exist,
-// see [Recoverer]. nil stays nil.
+// Recoverable marks an error of a driver's Start, or of a hook's Prestart, for which a
+// retry may succeed: the restart policy of the task applies. A marked error of Recover
+// means that the task may still exist, see [Recoverer]. nil stays nil.
 func Recoverable(err error) error { return driver.Recoverable(err) }

@@ -25,27 +25,6 @@ import (
 // idleTimeout is how long a plugin without tasks waits for a connection of a host.
 const idleTimeout = 10 * time.Minute
 
-// ServeDriver is the whole main function of a task driver. It returns when the host has
-// ended the plugin, or when no task is left and no host has connected for ten minutes. If
-// it cannot serve, it exits the process with an error message.
-//
-// If a user starts the program by hand, it prints its description, or its version if
-// its only argument is --version, and exits.
-//
-// While ServeDriver runs, hclog.Default() and package log write to the host's log, and
-// output of the plugin on standard output and standard error goes there too. Tasks keep
-// running however the process ends. After a burst of calls, ServeDriver returns unused
-// memory to the system.
-//
-// To run a plugin under a debugger, start it by hand with
-// NOMAD_LITE_PLUGIN_DEBUG=NAME=SOCKET, and the host with the same variable: the process
-// that the host starts then passes every call on to your process. This works with any
-// host.
-func ServeDriver[T Task](d Driver[T]) { run(driverProgram(d)) }
-
-// ServeHook is [ServeDriver] for a hook: a hook without a host exits after ten minutes.
-func ServeHook(h Hook) { run(hookProgram(h)) }
-
 // run serves a plugin, and exits the process with an error message if it cannot.
 func run(p *pluginSpec, err error) {
 	if err == nil {
@@ -119,7 +98,7 @@ func servePlugin(ctx context.Context, s service, logger hclog.Logger) {
 		HandshakeConfig: base.Handshake,
 		Plugins: plugin.PluginSet{
 			base.PluginName: &base.GRPCPlugin{Impl: s.base},
-			s.name:          s.glue,
+			s.name:          s.entry,
 		},
 		Logger: quiet,
 		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {

@@ -57,12 +57,12 @@ func (*talker) Start(_ context.Context, start *sdk.StartRequest) (*talk, error) 
 
 type talk struct{ over chan struct{} }
 
-func (t *talk) Wait(ctx context.Context) (sdk.ExitResult, error) {
+func (t *talk) Wait(ctx context.Context) (driver.ExitResult, error) {
 	select {
 	case <-t.over:
 	case <-ctx.Done():
 	}
-	return sdk.ExitResult{}, ctx.Err()
+	return driver.ExitResult{}, ctx.Err()
 }
 
 func (t *talk) Kill(context.Context) error {

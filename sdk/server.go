@@ -49,11 +49,11 @@ type task struct {
 	err        error         // reason why author is not set
 	author     Task
 	started    time.Time
-	network    *NetworkOverride
+	network    *driver.NetworkOverride
 	cancelWait context.CancelFunc // ends the author's Wait
 
 	done      chan struct{} // closed when the author's Wait has returned
-	result    ExitResult
+	result    driver.ExitResult
 	unknown   bool // Wait panicked: the task may still run
 	completed time.Time
 
@@ -80,7 +80,7 @@ func newServer(d *taskDriver, id identity, info DriverInfo, logger hclog.Logger)
 		s.info.FingerprintInterval = defaultFingerprintInterval
 	}
 	if s.info.TaskSchema == nil {
-		s.info.TaskSchema = Object(nil)
+		s.info.TaskSchema = hclspec.Object(nil)
 	}
 	return s
 }
@@ -103,7 +103,7 @@ func (s *server) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
 	return s.info.TaskSchema, nil
 }
 
-func (s *server) Capabilities(context.Context) (*Capabilities, error) {
+func (s *server) Capabilities(context.Context) (*driver.Capabilities, error) {
 	info, err := authorInfo(s.driver.impl) // Info is called again because the capabilities may depend on the configuration
 	if err != nil {
 		return nil, err
@@ -114,13 +114,13 @@ func (s *server) Capabilities(context.Context) (*Capabilities, error) {
 	return &info.Capabilities, nil
 }
 
-func (s *server) Fingerprint(ctx context.Context) (<-chan Fingerprint, error) {
-	out := make(chan Fingerprint)
+func (s *server) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
+	out := make(chan driver.Fingerprint)
 	go func() {
 		defer close(out)
 		ticker := time.NewTicker(s.info.FingerprintInterval)
 		defer ticker.Stop()
-		var last *Fingerprint
+		var last *driver.Fingerprint
 		for {
 			now := s.fingerprint(ctx)
 			if last == nil || !reflect.DeepEqual(*last, now) {
@@ -141,12 +141,12 @@ func (s *server) Fingerprint(ctx context.Context) (<-chan Fingerprint, error) {
 	return out, nil
 }
 
-func (s *server) fingerprint(ctx context.Context) Fingerprint {
-	f := Fingerprint{Health: HealthHealthy}
+func (s *server) fingerprint(ctx context.Context) driver.Fingerprint {
+	f := driver.Fingerprint{Health: driver.HealthHealthy}
 	if fingerprinter, ok := s.impl.(Fingerprinter); ok {
 		f = authorFingerprint(ctx, fingerprinter)
 	}
-	if f.Health == HealthHealthy && f.HealthDescription == "" {
+	if f.Health == driver.HealthHealthy && f.HealthDescription == "" {
 		f.HealthDescription = "Healthy"
 	}
 	return f
@@ -174,7 +174,7 @@ func (s *server) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, erro
 	return out, nil
 }
 
-func (s *server) StartTask(ctx context.Context, config *TaskConfig) (*driver.Handle, *NetworkOverride, error) {
+func (s *server) StartTask(ctx context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
 	if config == nil || config.ID == "" {
 		return nil, nil, errors.New("start task: no task id given")
 	}
@@ -222,12 +222,12 @@ func (s *server) sweepPanicked(ctx context.Context, start *StartRequest, err err
 	if !errors.As(err, &panicked) {
 		return
 	}
-	if err := s.sweep(ctx, start.ID, true); err != nil && !errors.Is(err, ErrTaskNotFound) {
+	if err := s.sweep(ctx, start.ID, true); err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
 		start.Logger().Warn("a start that panicked may have left processes running", "error", err)
 	}
 }
 
-func (s *server) newStart(config TaskConfig) *StartRequest {
+func (s *server) newStart(config driver.TaskConfig) *StartRequest {
 	config.Env = maps.Clone(config.Env) // the author may change the copy; the handle must not change
 	return &StartRequest{
 		TaskConfig: config,
@@ -237,7 +237,7 @@ func (s *server) newStart(config TaskConfig) *StartRequest {
 }
 
 // handle returns the handle that the host stores of a started task.
-func (s *server) handle(config *TaskConfig, author Task) (*driver.Handle, *NetworkOverride, error) {
+func (s *server) handle(config *driver.TaskConfig, author Task) (*driver.Handle, *driver.NetworkOverride, error) {
 	h := &driver.Handle{
 		Version: s.info.StateVersion,
 		Config:  config,
@@ -346,7 +346,7 @@ func (s *server) find(ctx context.Context, id string) (*task, error) {
 	t := s.tasks[id]
 	s.mu.Unlock()
 	if t == nil {
-		return nil, ErrTaskNotFound
+		return nil, driver.ErrTaskNotFound
 	}
 	return t.wait(ctx)
 }
@@ -359,7 +359,7 @@ func (t *task) wait(ctx context.Context) (*task, error) {
 		return nil, ctx.Err()
 	}
 	if t.err != nil {
-		return nil, ErrTaskNotFound
+		return nil, driver.ErrTaskNotFound
 	}
 	return t, nil
 }
@@ -373,7 +373,7 @@ func (t *task) ended() bool {
 	}
 }
 
-func (s *server) WaitTask(ctx context.Context, id string) (*ExitResult, error) {
+func (s *server) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
 	t, err := s.find(ctx, id)
 	if err != nil {
 		return nil, err
@@ -465,7 +465,7 @@ func (s *server) DestroyTask(ctx context.Context, id string, force bool) error {
 	t.destroy.Lock()
 	defer t.destroy.Unlock()
 	if t.destroyed {
-		return ErrTaskNotFound
+		return driver.ErrTaskNotFound
 	}
 	if !t.ended() {
 		if !force {
@@ -514,11 +514,11 @@ func (s *server) destroyMatching(ctx context.Context, prefix string) (found bool
 func (s *server) sweep(ctx context.Context, id string, force bool) error {
 	sweeper, ok := s.impl.(OrphanKiller)
 	if !ok || !force {
-		return ErrTaskNotFound
+		return driver.ErrTaskNotFound
 	}
 	allocID, name, ok := splitID(id)
 	if !ok {
-		return ErrTaskNotFound
+		return driver.ErrTaskNotFound
 	}
 	key := allocID + "/" + name
 	over := make(chan struct{})
@@ -526,12 +526,12 @@ func (s *server) sweep(ctx context.Context, id string, force bool) error {
 	for _, t := range s.tasks {
 		if t.start.AllocID == allocID && t.start.Name == name {
 			s.mu.Unlock()
-			return ErrTaskNotFound // the processes found would belong to another start
+			return driver.ErrTaskNotFound // the processes found would belong to another start
 		}
 	}
 	if s.sweeps[key] != nil {
 		s.mu.Unlock()
-		return ErrTaskNotFound // another call sweeps already
+		return driver.ErrTaskNotFound // another call sweeps already
 	}
 	s.sweeps[key] = over
 	s.mu.Unlock()
@@ -546,7 +546,7 @@ func (s *server) sweep(ctx context.Context, id string, force bool) error {
 		return fmt.Errorf("destroy task %q: %w", id, err)
 	}
 	if !found {
-		return ErrTaskNotFound
+		return driver.ErrTaskNotFound
 	}
 	return nil
 }
@@ -570,7 +570,7 @@ func (s *server) InspectTask(ctx context.Context, id string) (*driver.TaskStatus
 		Name:            t.start.Name,
 		State:           driver.TaskRunning,
 		StartedAt:       t.started,
-		ExitResult:      &ExitResult{},
+		ExitResult:      &driver.ExitResult{},
 		NetworkOverride: t.network,
 	}
 	if t.ended() {
@@ -583,7 +583,7 @@ func (s *server) InspectTask(ctx context.Context, id string) (*driver.TaskStatus
 	return status, nil
 }
 
-func (s *server) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *TaskStats, error) {
+func (s *server) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
 	t, err := s.find(ctx, id)
 	if err != nil {
 		return nil, err
@@ -595,7 +595,7 @@ func (s *server) TaskStats(ctx context.Context, id string, interval time.Duratio
 	if interval <= 0 {
 		interval = time.Second
 	}
-	out := make(chan *TaskStats)
+	out := make(chan *driver.TaskStats)
 	go func() {
 		defer close(out)
 		ticker := time.NewTicker(interval)
@@ -663,14 +663,14 @@ func (s *server) ExecTask(ctx context.Context, id string, command []string, time
 	// One buffer holds both streams in order, as a shell would show them: hosts show only
 	// Stdout as the output of a check.
 	var output tail
-	exit, err := s.exec(ctx, id, Exec{Command: command, Stdout: &output, Stderr: &output})
+	exit, err := s.exec(ctx, id, driver.Exec{Command: command, Stdout: &output, Stderr: &output})
 	if err != nil {
 		return nil, err
 	}
 	return &driver.ExecResult{Stdout: output.bytes(), Exit: exit}, nil
 }
 
-func (s *server) ExecTaskStreaming(ctx context.Context, id string, exec driver.Exec) (*ExitResult, error) {
+func (s *server) ExecTaskStreaming(ctx context.Context, id string, exec driver.Exec) (*driver.ExitResult, error) {
 	result, err := s.exec(ctx, id, exec)
 	if err != nil {
 		return nil, err
@@ -678,27 +678,27 @@ func (s *server) ExecTaskStreaming(ctx context.Context, id string, exec driver.E
 	return &result, nil
 }
 
-func (s *server) exec(ctx context.Context, id string, exec Exec) (ExitResult, error) {
+func (s *server) exec(ctx context.Context, id string, exec driver.Exec) (driver.ExitResult, error) {
 	t, err := s.find(ctx, id)
 	if err != nil {
-		return ExitResult{}, err
+		return driver.ExitResult{}, err
 	}
 	caps, err := s.Capabilities(ctx)
 	if err != nil {
-		return ExitResult{}, err
+		return driver.ExitResult{}, err
 	}
 	execer, ok := t.author.(Execer)
 	switch {
 	case !ok || !caps.Exec:
-		return ExitResult{}, errors.New("ExecTask is not supported by this driver")
+		return driver.ExitResult{}, errors.New("ExecTask is not supported by this driver")
 	case len(exec.Command) == 0:
-		return ExitResult{}, errors.New("no command given")
+		return driver.ExitResult{}, errors.New("no command given")
 	case t.ended():
-		return ExitResult{}, errors.New("task has ended")
+		return driver.ExitResult{}, errors.New("task has ended")
 	}
 	result, err := authorExec(ctx, execer, exec)
 	if ctx.Err() != nil {
-		return ExitResult{}, context.Cause(ctx) // the command was killed for this cause, so its exit status means nothing
+		return driver.ExitResult{}, context.Cause(ctx) // the command was killed for this cause, so its exit status means nothing
 	}
 	return result, err
 }
@@ -710,7 +710,7 @@ func firstOf(command []string) string {
 	return command[0]
 }
 
-func (s *server) CreateNetwork(ctx context.Context, allocID, hostname string) (*NetworkIsolation, bool, error) {
+func (s *server) CreateNetwork(ctx context.Context, allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
 	networker, ok := s.impl.(NetworkManager)
 	if !ok {
 		return nil, false, errors.New("CreateNetwork RPC not supported by driver")
@@ -718,7 +718,7 @@ func (s *server) CreateNetwork(ctx context.Context, allocID, hostname string) (*
 	return authorCreateNetwork(ctx, networker, allocID, hostname)
 }
 
-func (s *server) DestroyNetwork(ctx context.Context, allocID string, isolation *NetworkIsolation) error {
+func (s *server) DestroyNetwork(ctx context.Context, allocID string, isolation *driver.NetworkIsolation) error {
 	networker, ok := s.impl.(NetworkManager)
 	if !ok {
 		return errors.New("DestroyNetwork RPC not supported by driver")

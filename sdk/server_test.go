@@ -23,31 +23,31 @@ import (
 type nap struct {
 	ended  chan struct{}
 	once   sync.Once
-	result ExitResult
+	result driver.ExitResult
 	kills  int
 }
 
 func newNap() *nap { return &nap{ended: make(chan struct{})} }
 
-func (n *nap) end(r ExitResult) {
+func (n *nap) end(r driver.ExitResult) {
 	n.once.Do(func() {
 		n.result = r
 		close(n.ended)
 	})
 }
 
-func (n *nap) Wait(ctx context.Context) (ExitResult, error) {
+func (n *nap) Wait(ctx context.Context) (driver.ExitResult, error) {
 	select {
 	case <-n.ended:
 		return n.result, nil
 	case <-ctx.Done():
-		return ExitResult{}, ctx.Err()
+		return driver.ExitResult{}, ctx.Err()
 	}
 }
 
 func (n *nap) Kill(context.Context) error {
 	n.kills++
-	n.end(ExitResult{ExitCode: 137, Signal: 9})
+	n.end(driver.ExitResult{ExitCode: 137, Signal: 9})
 	return nil
 }
 
@@ -101,28 +101,28 @@ func (f *full) Signal(_ context.Context, name string) error {
 	}
 	f.signals = append(f.signals, name)
 	if !f.deaf {
-		f.end(ExitResult{ExitCode: 130, Signal: 2})
+		f.end(driver.ExitResult{ExitCode: 130, Signal: 2})
 	}
 	return nil
 }
 
-func (f *full) Exec(ctx context.Context, e Exec) (ExitResult, error) {
+func (f *full) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, error) {
 	if e.Command[0] == "hang" {
 		<-ctx.Done()
-		return ExitResult{}, errors.New("killed")
+		return driver.ExitResult{}, errors.New("killed")
 	}
 	e.Stdout.Write([]byte("out "))
 	e.Stderr.Write([]byte("err "))
-	return ExitResult{ExitCode: 7}, nil
+	return driver.ExitResult{ExitCode: 7}, nil
 }
 
-func (f *full) Stats(context.Context) (TaskStats, error) {
-	return TaskStats{Total: Usage{Memory: MemoryUsage{RSS: 1}}}, nil
+func (f *full) Stats(context.Context) (driver.TaskStats, error) {
+	return driver.TaskStats{Total: driver.Usage{Memory: driver.MemoryUsage{RSS: 1}}}, nil
 }
 
-func (f *full) State() any                    { return f.state }
-func (f *full) Network() *NetworkOverride     { return &NetworkOverride{Addr: "10.0.0.1"} }
-func (f *full) Attributes() map[string]string { return map[string]string{"k": "v"} }
+func (f *full) State() any                       { return f.state }
+func (f *full) Network() *driver.NetworkOverride { return &driver.NetworkOverride{Addr: "10.0.0.1"} }
+func (f *full) Attributes() map[string]string    { return map[string]string{"k": "v"} }
 
 func (f *full) Destroy(context.Context) error {
 	f.mu.Lock()
@@ -139,8 +139,8 @@ type fullDriver struct {
 	swept     []string
 	sweeping  chan struct{} // pauses a sweep, unless nil
 	configs   []string
-	health    []Fingerprint
-	schema    *Spec
+	health    []driver.Fingerprint
+	schema    *hclspec.Spec
 	declines  bool // the driver declares no capability
 }
 
@@ -151,7 +151,7 @@ type fullState struct {
 func (d *fullDriver) Info() DriverInfo {
 	return DriverInfo{
 		Name: "full", Version: "1.2.3", StateVersion: 2, FingerprintInterval: time.Minute, ConfigSchema: d.schema,
-		Capabilities: Capabilities{SendSignals: !d.declines, Exec: !d.declines},
+		Capabilities: driver.Capabilities{SendSignals: !d.declines, Exec: !d.declines},
 	}
 }
 
@@ -189,7 +189,7 @@ func (d *fullDriver) Configure(_ context.Context, c *Config) error {
 	return nil
 }
 
-func (d *fullDriver) Fingerprint(context.Context) Fingerprint {
+func (d *fullDriver) Fingerprint(context.Context) driver.Fingerprint {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f := d.health[0]
@@ -225,8 +225,8 @@ func serverOf[T Task](d Driver[T]) *server {
 
 const id = "alloc/task/00000001"
 
-func config() *TaskConfig {
-	return &TaskConfig{ID: id, Name: "task", AllocID: "alloc", Env: map[string]string{"A": "b"}}
+func config() *driver.TaskConfig {
+	return &driver.TaskConfig{ID: id, Name: "task", AllocID: "alloc", Env: map[string]string{"A": "b"}}
 }
 
 func begin(t *testing.T, s *server) *driver.Handle {
@@ -262,7 +262,7 @@ func TestDeclinedCapabilitiesAreRefused(t *testing.T) {
 	if result, err := s.ExecTask(t.Context(), id, []string{"true"}, time.Minute); err == nil || err.Error() != "ExecTask is not supported by this driver" {
 		t.Errorf("ExecTask returns %+v, %v", result, err)
 	}
-	if result, err := s.ExecTaskStreaming(t.Context(), id, Exec{Command: []string{"true"}, Stdout: io.Discard, Stderr: io.Discard}); err == nil || err.Error() != "ExecTask is not supported by this driver" {
+	if result, err := s.ExecTaskStreaming(t.Context(), id, driver.Exec{Command: []string{"true"}, Stdout: io.Discard, Stderr: io.Discard}); err == nil || err.Error() != "ExecTask is not supported by this driver" {
 		t.Errorf("ExecTaskStreaming returns %+v, %v", result, err)
 	}
 	if err := s.SignalTask(t.Context(), id, "SIGHUP"); err == nil || err.Error() != "SignalTask is not supported by this driver" || len(f.signals) > 0 {
@@ -320,7 +320,7 @@ func TestStateThatCannotBeEncodedEndsTheTask(t *testing.T) {
 	if f.kills != 1 || f.destroyed != 1 {
 		t.Errorf("killed %d times, destroyed %d times, want once", f.kills, f.destroyed)
 	}
-	if _, err := s.WaitTask(t.Context(), id); !errors.Is(err, ErrTaskNotFound) {
+	if _, err := s.WaitTask(t.Context(), id); !errors.Is(err, driver.ErrTaskNotFound) {
 		t.Errorf("the task is known: %v", err)
 	}
 }
@@ -351,7 +351,7 @@ func TestFailedStart(t *testing.T) {
 	if _, _, err := s.StartTask(t.Context(), config()); err == nil || err.Error() != `task with ID "alloc/task/00000001" already started` {
 		t.Errorf("a known id: %v", err)
 	}
-	if _, _, err := s.StartTask(t.Context(), &TaskConfig{}); err == nil {
+	if _, _, err := s.StartTask(t.Context(), &driver.TaskConfig{}); err == nil {
 		t.Error("a start without an id succeeds")
 	}
 }
@@ -366,8 +366,8 @@ func TestDestroyDuringStart(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		if err := s.DestroyTask(t.Context(), id, true); !errors.Is(err, ErrTaskNotFound) {
-			t.Errorf("DestroyTask says %v, want %v", err, ErrTaskNotFound)
+		if err := s.DestroyTask(t.Context(), id, true); !errors.Is(err, driver.ErrTaskNotFound) {
+			t.Errorf("DestroyTask says %v, want %v", err, driver.ErrTaskNotFound)
 		}
 		wg.Wait()
 	})
@@ -388,7 +388,7 @@ func TestCallsDuringStartWait(t *testing.T) {
 		synctest.Wait()
 		close(d.block)
 		synctest.Wait()
-		d.naps[0].end(ExitResult{})
+		d.naps[0].end(driver.ExitResult{})
 		wg.Wait()
 	})
 }
@@ -456,7 +456,7 @@ func TestDestroy(t *testing.T) {
 		for _, err := range errs {
 			if err == nil {
 				done++
-			} else if !errors.Is(err, ErrTaskNotFound) {
+			} else if !errors.Is(err, driver.ErrTaskNotFound) {
 				t.Error(err)
 			}
 		}
@@ -483,8 +483,8 @@ func TestDestroyThatFailedIsRepeated(t *testing.T) {
 	if err := s.DestroyTask(t.Context(), id, true); err != nil || f.destroyed != 3 {
 		t.Errorf("%v, destroyed %d times by the author, want 3 times", err, f.destroyed)
 	}
-	if err := s.DestroyTask(t.Context(), id, true); !errors.Is(err, ErrTaskNotFound) {
-		t.Errorf("afterwards: %v, want %v", err, ErrTaskNotFound)
+	if err := s.DestroyTask(t.Context(), id, true); !errors.Is(err, driver.ErrTaskNotFound) {
+		t.Errorf("afterwards: %v, want %v", err, driver.ErrTaskNotFound)
 	}
 }
 
@@ -504,7 +504,7 @@ func TestSweep(t *testing.T) {
 		{"the id has another form", "remains", true, false},
 	} {
 		err := s.DestroyTask(t.Context(), test.id, test.force)
-		if test.found && err != nil || !test.found && !errors.Is(err, ErrTaskNotFound) {
+		if test.found && err != nil || !test.found && !errors.Is(err, driver.ErrTaskNotFound) {
 			t.Errorf("%s: %v", test.name, err)
 		}
 	}
@@ -518,13 +518,13 @@ func TestDestroyAnyStart(t *testing.T) {
 	s := serverOf(d)
 	begin(t, s)
 	any := strings.TrimSuffix(id, id[strings.LastIndexByte(id, '/')+1:]) + driver.WildcardStart
-	if err := s.DestroyTask(t.Context(), any, false); !errors.Is(err, ErrTaskNotFound) {
+	if err := s.DestroyTask(t.Context(), any, false); !errors.Is(err, driver.ErrTaskNotFound) {
 		t.Errorf("without force: %v", err)
 	}
 	if err := s.DestroyTask(t.Context(), any, true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.InspectTask(t.Context(), id); !errors.Is(err, ErrTaskNotFound) {
+	if _, err := s.InspectTask(t.Context(), id); !errors.Is(err, driver.ErrTaskNotFound) {
 		t.Errorf("the start that was known: %v", err)
 	}
 	if err := s.DestroyTask(t.Context(), "remains/task/"+driver.WildcardStart, true); err != nil {
@@ -575,7 +575,7 @@ func TestRecover(t *testing.T) {
 	for _, version := range []int32{0, 3} {
 		other := *handle
 		other.Version = version
-		other.Config = &TaskConfig{ID: "other/task/00000000"}
+		other.Config = &driver.TaskConfig{ID: "other/task/00000000"}
 		if err := s.RecoverTask(t.Context(), &other); err == nil {
 			t.Errorf("a state of version %d is recovered", version)
 		}
@@ -632,7 +632,7 @@ func TestConfigThatTheStructCannotHoldIsAnError(t *testing.T) {
 	var lacking struct {
 		Times int `codec:"times"`
 	}
-	start := &StartRequest{TaskConfig: TaskConfig{Name: "web", DriverConfig: body}}
+	start := &StartRequest{TaskConfig: driver.TaskConfig{Name: "web", DriverConfig: body}}
 	want := "decode the config of task \"web\": \"message\" has no field in the Go struct: add one with the tag `codec:\"message\"`"
 	if err := start.Config(&lacking); err == nil || err.Error() != want {
 		t.Errorf("Config:\n%v, want\n%s", err, want)
@@ -655,9 +655,9 @@ func TestConfigThatTheStructCannotHoldIsAnError(t *testing.T) {
 
 func TestFingerprintStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		good := Fingerprint{Health: HealthHealthy}
-		bad := Fingerprint{Health: HealthUnhealthy, HealthDescription: "no daemon"}
-		s := serverOf(&fullDriver{health: []Fingerprint{good, good, bad, good}})
+		good := driver.Fingerprint{Health: driver.HealthHealthy}
+		bad := driver.Fingerprint{Health: driver.HealthUnhealthy, HealthDescription: "no daemon"}
+		s := serverOf(&fullDriver{health: []driver.Fingerprint{good, good, bad, good}})
 		ctx, cancel := context.WithCancel(t.Context())
 		c, err := s.Fingerprint(ctx)
 		if err != nil {
@@ -666,11 +666,11 @@ func TestFingerprintStream(t *testing.T) {
 		began := time.Now()
 		for _, want := range []struct {
 			after time.Duration
-			f     Fingerprint
+			f     driver.Fingerprint
 		}{
-			{0, Fingerprint{Health: HealthHealthy, HealthDescription: "Healthy"}},
+			{0, driver.Fingerprint{Health: driver.HealthHealthy, HealthDescription: "Healthy"}},
 			{2 * time.Minute, bad}, // an unchanged report is not sent again
-			{3 * time.Minute, Fingerprint{Health: HealthHealthy, HealthDescription: "Healthy"}},
+			{3 * time.Minute, driver.Fingerprint{Health: driver.HealthHealthy, HealthDescription: "Healthy"}},
 		} {
 			if got := <-c; !reflect.DeepEqual(got, want.f) || time.Since(began) != want.after {
 				t.Errorf("after %v: %+v, want %+v after %v", time.Since(began), got, want.f, want.after)
@@ -699,7 +699,7 @@ func TestStatsStream(t *testing.T) {
 				t.Errorf("sample %d after %v says %v, want it after %v", i, time.Since(began), sample.Timestamp, want)
 			}
 		}
-		f.end(ExitResult{})
+		f.end(driver.ExitResult{})
 		synctest.Wait()
 		if _, ok := <-c; ok {
 			t.Error("a sample after the end of the task")
@@ -729,7 +729,7 @@ func TestExec(t *testing.T) {
 		if _, err := s.ExecTask(t.Context(), id, nil, time.Minute); err == nil {
 			t.Error("no command is run")
 		}
-		f.end(ExitResult{})
+		f.end(driver.ExitResult{})
 		synctest.Wait()
 		if _, err := s.ExecTask(t.Context(), id, []string{"x"}, time.Minute); err == nil {
 			t.Error("a command is run in a task that has ended")

@@ -15,7 +15,7 @@ import (
 // StartRequest is one start of a task, as the host requests it, or as the host has
 // stored it for a recovery. A restarted task is a new start with a new ID.
 type StartRequest struct {
-	TaskConfig
+	driver.TaskConfig
 
 	// StateVersion is the DriverInfo.StateVersion of the process that started the task; 0 if
 	// this is not a recovery.
@@ -94,26 +94,4 @@ func (s *StartRequest) Logger() hclog.Logger {
 		return hclog.NewNullLogger()
 	}
 	return s.logger
-}
-
-// Config is the configuration of a driver or a hook.
-type Config struct {
-	// MinPort and MaxPort are the ports that Nomad reserves for helper processes of
-	// drivers; both are 0 if the host did not send them.
-	MinPort, MaxPort uint32
-
-	body []byte
-}
-
-// Decode decodes the body of the host's `plugin` block into dst, a pointer to a struct
-// whose fields are matched by the tag `codec`. Without a body dst is unchanged. A key
-// of the schema without a field, or of another type, is an error.
-func (c *Config) Decode(dst any) error {
-	if len(c.body) == 0 {
-		return nil
-	}
-	if err := hclspec.UnmarshalExact(c.body, dst); err != nil {
-		return fmt.Errorf("decode the configuration of the plugin: %w", err)
-	}
-	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"reflect"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
 // taskDriver is an author's driver without its type parameter.
@@ -54,7 +55,7 @@ func newStarter[T Task](impl any, name string, method func(context.Context, *Sta
 }
 
 // checkCapabilities returns an error for a declared capability without its method.
-func (d *taskDriver) checkCapabilities(c *Capabilities) error {
+func (d *taskDriver) checkCapabilities(c *driver.Capabilities) error {
 	for _, capability := range []struct {
 		name     string
 		declared bool
@@ -66,7 +67,7 @@ func (d *taskDriver) checkCapabilities(c *Capabilities) error {
 		{"MustCreateNetwork", c.MustCreateNetwork, reflect.TypeOf(d.impl), reflect.TypeFor[NetworkManager]()},
 	} {
 		if capability.declared && !capability.of.Implements(capability.methods) {
-			return fmt.Errorf("Info of %T declares the capability %s, and %v does not implement %v", d.impl, capability.name, capability.of, capability.methods)
+			return fmt.Errorf("%T.Info declares the capability %s, and %v does not implement %v", d.impl, capability.name, capability.of, capability.methods)
 		}
 	}
 	return nil

@@ -15,6 +15,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -29,14 +31,14 @@ const concurrent = 3
 type Hook struct {
 	Args []string
 
-	host    sdk.Host
+	host    hook.Host
 	placing sync.Mutex // held while a download moves its result to the destination
 }
 
 var (
-	_ sdk.Hook         = (*Hook)(nil)
-	_ sdk.HostSetter   = (*Hook)(nil)
-	_ sdk.TaskPrestart = (*Hook)(nil)
+	_ sdk.Hook          = (*Hook)(nil)
+	_ sdk.HostSetter    = (*Hook)(nil)
+	_ hook.TaskPrestart = (*Hook)(nil)
 )
 
 // Info describes the hook.
@@ -44,17 +46,17 @@ func (h *Hook) Info() sdk.HookInfo {
 	return sdk.HookInfo{
 		Name:    Name,
 		Version: "0.1.0",
-		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
-			"artifacts": sdk.Attr("artifacts", "any", true),
-			"limits":    sdk.Attr("limits", "any", false),
+		AttachmentSchema: hclspec.Object(map[string]*hclspec.Spec{
+			"artifacts": hclspec.Attr("artifacts", "any", true),
+			"limits":    hclspec.Attr("limits", "any", false),
 		}),
 		// Each download has its own timeout.
-		Timeouts: map[sdk.Point]time.Duration{sdk.PointPrestart: 7 * 24 * time.Hour},
+		Timeouts: map[hook.Point]time.Duration{hook.Prestart: 7 * 24 * time.Hour},
 	}
 }
 
 // SetHost stores the host, which resolves references and shows events.
-func (h *Hook) SetHost(host sdk.Host, _ sdk.Node) { h.host = host }
+func (h *Hook) SetHost(host hook.Host, _ hook.Node) { h.host = host }
 
 // attachment is the configuration that the task runner attaches.
 type attachment struct {
@@ -83,15 +85,15 @@ func (a *artifact) key() string {
 // Prestart downloads the artifacts that are missing. The state has a path of
 // each artifact that was downloaded, so that no artifact is downloaded twice.
 // Errors can be retried: Prestart returns the last error.
-func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
+func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	at := attachment{Limits: defaults()}
 	if err := json.Unmarshal(req.Attachment, &at); err != nil {
-		return sdk.TaskPrestartResponse{}, fmt.Errorf("read what to download: %w", err)
+		return hook.TaskPrestartResponse{}, fmt.Errorf("read what to download: %w", err)
 	}
 	if req.Running {
-		return sdk.TaskPrestartResponse{State: req.PreviousState}, nil
+		return hook.TaskPrestartResponse{State: req.PreviousState}, nil
 	}
-	answer := sdk.TaskPrestartResponse{State: map[string]string{}, Done: true}
+	answer := hook.TaskPrestartResponse{State: map[string]string{}, Done: true}
 	missing := map[string]artifact{} // by key: equal blocks need one download
 	for _, a := range at.Artifacts {
 		if path, ok := req.PreviousState[a.key()]; ok && exists(path) {
@@ -142,8 +144,8 @@ func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.T
 }
 
 // tell emits a task event. A failure to do so does not fail the download.
-func (h *Hook) tell(ctx context.Context, req *sdk.TaskPrestartRequest, message string) {
-	_ = h.host.EmitEvent(ctx, req.Scope(), sdk.Event{Type: "Downloading Artifacts", Message: message})
+func (h *Hook) tell(ctx context.Context, req *hook.TaskPrestartRequest, message string) {
+	_ = h.host.EmitEvent(ctx, req.Scope(), hook.Event{Type: "Downloading Artifacts", Message: message})
 }
 
 func exists(path string) bool {
@@ -152,7 +154,7 @@ func exists(path string) bool {
 }
 
 // download gets one artifact, and returns a path of its result.
-func (h *Hook) download(ctx context.Context, req *sdk.TaskPrestartRequest, a artifact, limits Limits) (string, error) {
+func (h *Hook) download(ctx context.Context, req *hook.TaskPrestartRequest, a artifact, limits Limits) (string, error) {
 	path, err := h.tryDownload(ctx, req, a, limits)
 	if err != nil {
 		return "", fmt.Errorf("failed to download artifact %q: %w", withoutSecret(a.Source), err)
@@ -160,7 +162,7 @@ func (h *Hook) download(ctx context.Context, req *sdk.TaskPrestartRequest, a art
 	return path, nil
 }
 
-func (h *Hook) tryDownload(ctx context.Context, req *sdk.TaskPrestartRequest, a artifact, limits Limits) (string, error) {
+func (h *Hook) tryDownload(ctx context.Context, req *hook.TaskPrestartRequest, a artifact, limits Limits) (string, error) {
 	a, err := h.interpolate(ctx, req, a)
 	if err != nil {
 		return "", err
@@ -235,7 +237,7 @@ func (h *Hook) fetch(ctx context.Context, o request, p *installer) error {
 // interpolate resolves the references in all fields that may have them. The
 // directories of a destination are paths of this machine, not paths that the
 // task sees.
-func (h *Hook) interpolate(ctx context.Context, req *sdk.TaskPrestartRequest, a artifact) (artifact, error) {
+func (h *Hook) interpolate(ctx context.Context, req *hook.TaskPrestartRequest, a artifact) (artifact, error) {
 	var failed error
 	fill := func(text string) string {
 		if !strings.Contains(text, "${") || failed != nil {

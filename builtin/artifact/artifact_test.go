@@ -31,6 +31,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -77,21 +78,21 @@ func enterStage() (request, error) {
 
 // host records events, and resolves references.
 type host struct {
-	sdk.Host
+	hook.Host
 	known map[string]string
 
 	mu     sync.Mutex
 	events []string
 }
 
-func (h *host) EmitEvent(_ context.Context, _ sdk.Scope, e sdk.Event) error {
+func (h *host) EmitEvent(_ context.Context, _ hook.Scope, e hook.Event) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.events = append(h.events, e.Type+": "+e.Message)
 	return nil
 }
 
-func (h *host) Interpolate(_ context.Context, _ sdk.Scope, text string) (string, error) {
+func (h *host) Interpolate(_ context.Context, _ hook.Scope, text string) (string, error) {
 	for name, value := range h.known {
 		text = strings.ReplaceAll(text, "${"+name+"}", value)
 	}
@@ -102,7 +103,7 @@ func (h *host) Interpolate(_ context.Context, _ sdk.Scope, text string) (string,
 type world struct {
 	t      *testing.T
 	outer  string // directory that downloads must not change
-	dir    sdk.TaskDir
+	dir    hook.TaskDir
 	host   *host
 	hook   *Hook
 	url    string
@@ -126,7 +127,7 @@ func newWorld(t *testing.T) *world {
 	alloc := filepath.Join(outer, "allocs", "a1")
 	w := &world{
 		t: t, outer: outer, routes: map[string]any{}, host: &host{known: map[string]string{}},
-		dir: sdk.TaskDir{
+		dir: hook.TaskDir{
 			AllocDir: alloc, Dir: alloc + "/main", SharedAllocDir: alloc + "/alloc", LocalDir: alloc + "/main/local",
 			SecretsDir: alloc + "/main/secrets", PrivateDir: alloc + "/main/private",
 		},
@@ -137,7 +138,7 @@ func newWorld(t *testing.T) *world {
 		}
 	}
 	w.hook = &Hook{Args: []string{"download"}}
-	w.hook.SetHost(w.host, sdk.Node{})
+	w.hook.SetHost(w.host, hook.Node{})
 	server := httptest.NewServer(http.HandlerFunc(w.serve))
 	t.Cleanup(server.Close)
 	w.url = server.URL
@@ -161,7 +162,7 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 }
 
 // prestart calls Prestart with artifacts in the API's form.
-func (w *world) prestart(state map[string]string, artifacts ...map[string]any) (sdk.TaskPrestartResponse, error) {
+func (w *world) prestart(state map[string]string, artifacts ...map[string]any) (hook.TaskPrestartResponse, error) {
 	w.t.Helper()
 	limits := map[string]any{ // the race detector reads its settings from /proc
 		"set_environment_variables": []string{"GORACE"}, "filesystem_isolation_extra_paths": []string{"d:r:/proc"},
@@ -171,9 +172,9 @@ func (w *world) prestart(state map[string]string, artifacts ...map[string]any) (
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return w.hook.Prestart(w.t.Context(), sdk.TaskPrestartRequest{
-		RequestMeta: sdk.RequestMeta{Token: "c", Attachment: at}, Alloc: sdk.Alloc{ID: "a1"},
-		Task: sdk.AllocTask{Name: "main", User: w.user}, Dir: w.dir, PreviousState: state,
+	return w.hook.Prestart(w.t.Context(), hook.TaskPrestartRequest{
+		RequestMeta: hook.RequestMeta{Token: "c", Attachment: at}, Alloc: hook.Alloc{ID: "a1"},
+		Task: hook.Task{Name: "main", User: w.user}, Dir: w.dir, PreviousState: state,
 	})
 }
 
@@ -853,7 +854,7 @@ func TestKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = w.hook.Prestart(ctx, sdk.TaskPrestartRequest{RequestMeta: sdk.RequestMeta{Attachment: at}, Task: sdk.AllocTask{Name: "main"}, Dir: w.dir})
+	_, err = w.hook.Prestart(ctx, hook.TaskPrestartRequest{RequestMeta: hook.RequestMeta{Attachment: at}, Task: hook.Task{Name: "main"}, Dir: w.dir})
 	if !errors.Is(err, killed) {
 		t.Errorf("got %v, want the cause of the kill", err)
 	}
@@ -1068,8 +1069,8 @@ func TestTaskThatRunsAlready(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	at, _ := json.Marshal(map[string]any{"artifacts": []any{http1(w, "/none")}})
-	answer, err := w.hook.Prestart(t.Context(), sdk.TaskPrestartRequest{
-		RequestMeta: sdk.RequestMeta{Attachment: at}, Dir: w.dir, Running: true, PreviousState: map[string]string{"k": "v"},
+	answer, err := w.hook.Prestart(t.Context(), hook.TaskPrestartRequest{
+		RequestMeta: hook.RequestMeta{Attachment: at}, Dir: w.dir, Running: true, PreviousState: map[string]string{"k": "v"},
 	})
 	if err != nil || answer.Done || answer.State["k"] != "v" || len(w.requests) > 0 {
 		t.Errorf("got %+v, %v and requests %v, want nothing to happen", answer, err, w.requests)

@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
 // destination is the path of an artifact in one of the two directories that a
@@ -31,7 +31,7 @@ type destination struct {
 
 // findDestination resolves the destination of a job, whose references are
 // resolved already.
-func findDestination(dir sdk.TaskDir, text string) (destination, error) {
+func findDestination(dir hook.TaskDir, text string) (destination, error) {
 	if strings.ContainsRune(text, 0) {
 		return destination{}, errors.New("the destination has a zero byte")
 	}

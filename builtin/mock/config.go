@@ -6,7 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
 // config is the `plugin "mock_driver" { config { … } }` block.
@@ -24,29 +25,29 @@ type config struct {
 	NoMounts             bool   `codec:"no_mounts"`
 }
 
-var configSchema = sdk.Object(map[string]*sdk.Spec{
-	"config_error":           sdk.Attr("config_error", "string", false),
-	"init_error":             sdk.Attr("init_error", "string", false),
-	"health":                 sdk.Default(sdk.Attr("health", "string", false), sdk.Literal(`"healthy"`)),
-	"health_description":     sdk.Attr("health_description", "string", false),
-	"unhealthy_after":        sdk.Attr("unhealthy_after", "string", false),
-	"unhealthy_for":          sdk.Attr("unhealthy_for", "string", false),
-	"fs_isolation":           sdk.Default(sdk.Attr("fs_isolation", "string", false), sdk.Literal(`"none"`)),
-	"disable_log_collection": sdk.Attr("disable_log_collection", "bool", false),
-	"no_mounts":              sdk.Attr("no_mounts", "bool", false),
+var configSchema = hclspec.Object(map[string]*hclspec.Spec{
+	"config_error":           hclspec.Attr("config_error", "string", false),
+	"init_error":             hclspec.Attr("init_error", "string", false),
+	"health":                 hclspec.Default(hclspec.Attr("health", "string", false), hclspec.Literal(`"healthy"`)),
+	"health_description":     hclspec.Attr("health_description", "string", false),
+	"unhealthy_after":        hclspec.Attr("unhealthy_after", "string", false),
+	"unhealthy_for":          hclspec.Attr("unhealthy_for", "string", false),
+	"fs_isolation":           hclspec.Default(hclspec.Attr("fs_isolation", "string", false), hclspec.Literal(`"none"`)),
+	"disable_log_collection": hclspec.Attr("disable_log_collection", "bool", false),
+	"no_mounts":              hclspec.Attr("no_mounts", "bool", false),
 })
 
-var healths = map[string]sdk.Health{
-	"healthy":    sdk.HealthHealthy,
-	"unhealthy":  sdk.HealthUnhealthy,
-	"undetected": sdk.HealthUndetected,
+var healths = map[string]driver.Health{
+	"healthy":    driver.HealthHealthy,
+	"unhealthy":  driver.HealthUnhealthy,
+	"undetected": driver.HealthUndetected,
 }
 
-var isolations = map[string]sdk.FSIsolation{
-	"none":   sdk.FSIsolationNone,
-	"chroot": sdk.FSIsolationChroot,
-	"image":  sdk.FSIsolationImage,
-	"unveil": sdk.FSIsolationUnveil,
+var isolations = map[string]driver.FSIsolation{
+	"none":   driver.FSIsolationNone,
+	"chroot": driver.FSIsolationChroot,
+	"image":  driver.FSIsolationImage,
+	"unveil": driver.FSIsolationUnveil,
 }
 
 // taskConfig is the `config` block of a task. All durations are strings like
@@ -109,10 +110,10 @@ type execConfig struct {
 	StderrString string   `codec:"stderr_string"`
 }
 
-var taskSchema = func() *sdk.Spec {
-	parts := map[string]*sdk.Spec{
-		"events": sdk.Attr("events", "list(string)", false),
-		"exec_command": sdk.Block("exec_command", attrs(map[string]string{
+var taskSchema = func() *hclspec.Spec {
+	parts := map[string]*hclspec.Spec{
+		"events": hclspec.Attr("events", "list(string)", false),
+		"exec_command": hclspec.Block("exec_command", attrs(map[string]string{
 			"run_for": "string", "exit_code": "number", "exit_signal": "number", "exit_err_msg": "string",
 			"stdout_string": "string", "stderr_string": "string",
 		}), false),
@@ -130,18 +131,18 @@ var taskSchema = func() *sdk.Spec {
 		"bool": {"start_error_recoverable", "oom_killed", "bad_recover", "plugin_exit_once", "driver_advertise"},
 	} {
 		for _, name := range names {
-			parts[name] = sdk.Attr(name, typ, false)
+			parts[name] = hclspec.Attr(name, typ, false)
 		}
 	}
-	return sdk.Object(parts)
+	return hclspec.Object(parts)
 }()
 
-func attrs(types map[string]string) *sdk.Spec {
-	parts := map[string]*sdk.Spec{}
+func attrs(types map[string]string) *hclspec.Spec {
+	parts := map[string]*hclspec.Spec{}
 	for name, typ := range types {
-		parts[name] = sdk.Attr(name, typ, false)
+		parts[name] = hclspec.Attr(name, typ, false)
 	}
-	return sdk.Object(parts)
+	return hclspec.Object(parts)
 }
 
 // duration is a string like "2s"; "" is 0.

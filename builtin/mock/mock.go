@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -42,7 +43,7 @@ func (d *Driver) Info() sdk.DriverInfo {
 		Version:      "0.1.0",
 		ConfigSchema: configSchema,
 		TaskSchema:   taskSchema,
-		Capabilities: sdk.Capabilities{
+		Capabilities: driver.Capabilities{
 			SendSignals:          true,
 			Exec:                 true,
 			FSIsolation:          isolations[c.FSIsolation],
@@ -52,7 +53,7 @@ func (d *Driver) Info() sdk.DriverInfo {
 		FingerprintInterval: 20 * time.Millisecond,
 	}
 	if c.NoMounts {
-		info.Capabilities.MountConfigs = sdk.MountConfigsNone
+		info.Capabilities.MountConfigs = driver.MountConfigsNone
 	}
 	return info
 }
@@ -90,12 +91,12 @@ func (d *Driver) Init(context.Context) error {
 }
 
 // Fingerprint returns the health that the configuration describes.
-func (d *Driver) Fingerprint(context.Context) sdk.Fingerprint {
+func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 	c, since := d.configured()
-	f := sdk.Fingerprint{
-		Health:            sdk.HealthHealthy,
+	f := driver.Fingerprint{
+		Health:            driver.HealthHealthy,
 		HealthDescription: c.HealthDescription,
-		Attributes:        map[string]sdk.Attribute{"driver.mock": {Value: true}},
+		Attributes:        map[string]driver.Attribute{"driver.mock": {Value: true}},
 	}
 	if h, ok := healths[c.Health]; ok {
 		f.Health = h
@@ -103,7 +104,7 @@ func (d *Driver) Fingerprint(context.Context) sdk.Fingerprint {
 	if after := c.UnhealthyAfter.value(); after > 0 {
 		past := time.Since(since) - after
 		if past >= 0 && (c.UnhealthyFor == "" || past < c.UnhealthyFor.value()) {
-			f.Health, f.HealthDescription = sdk.HealthUnhealthy, "unhealthy as configured"
+			f.Health, f.HealthDescription = driver.HealthUnhealthy, "unhealthy as configured"
 		}
 	}
 	return f
@@ -186,8 +187,8 @@ type task struct {
 	mu         sync.Mutex
 	stopErrors int // number of failed stops
 
-	end  chan sdk.ExitResult // holds the result of a forced exit, at most one
-	over chan struct{}       // closed when the task has exited
+	end  chan driver.ExitResult // holds the result of a forced exit, at most one
+	over chan struct{}          // closed when the task has exited
 }
 
 // state is the data that another process needs for Recover.
@@ -198,7 +199,7 @@ type state struct {
 }
 
 func newTask(start *sdk.StartRequest) *task {
-	return &task{start: start, end: make(chan sdk.ExitResult, 1), over: make(chan struct{})}
+	return &task{start: start, end: make(chan driver.ExitResult, 1), over: make(chan struct{})}
 }
 
 // exitPlugin schedules the exit of this process, which looks like a crash.
@@ -209,7 +210,7 @@ func (t *task) exitPlugin() {
 }
 
 // Wait runs the task, and blocks until it has exited.
-func (t *task) Wait(ctx context.Context) (sdk.ExitResult, error) {
+func (t *task) Wait(ctx context.Context) (driver.ExitResult, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var output sync.WaitGroup
 	defer close(t.over)
@@ -223,7 +224,7 @@ func (t *task) Wait(ctx context.Context) (sdk.ExitResult, error) {
 		print(ctx, t.start.StderrPath, c.StderrString, c.StderrRepeat, c.StderrRepeatDuration.value())
 	})
 	if t.recovered && c.BadRecover {
-		return sdk.ExitResult{}, errors.New("the task is lost, as configured by bad_recover")
+		return driver.ExitResult{}, errors.New("the task is lost, as configured by bad_recover")
 	}
 	timer := time.NewTimer(time.Until(t.Started.Add(c.RunFor.value())))
 	defer timer.Stop()
@@ -232,7 +233,7 @@ func (t *task) Wait(ctx context.Context) (sdk.ExitResult, error) {
 		if c.RunFor == "" {
 			output.Wait() // the task exits after its whole output
 		}
-		result := sdk.ExitResult{ExitCode: c.ExitCode, Signal: c.ExitSignal, OOMKilled: c.OOMKilled}
+		result := driver.ExitResult{ExitCode: c.ExitCode, Signal: c.ExitSignal, OOMKilled: c.OOMKilled}
 		if c.ExitErrMsg != "" {
 			result.Err = errors.New(c.ExitErrMsg)
 		}
@@ -240,7 +241,7 @@ func (t *task) Wait(ctx context.Context) (sdk.ExitResult, error) {
 	case result := <-t.end:
 		return result, nil
 	case <-ctx.Done():
-		return sdk.ExitResult{}, ctx.Err()
+		return driver.ExitResult{}, ctx.Err()
 	}
 }
 
@@ -280,7 +281,7 @@ func open(ctx context.Context, path string) (*os.File, error) {
 }
 
 // finish makes the task exit; only the first call has an effect.
-func (t *task) finish(result sdk.ExitResult) {
+func (t *task) finish(result driver.ExitResult) {
 	select {
 	case t.end <- result:
 	default:
@@ -289,7 +290,7 @@ func (t *task) finish(result sdk.ExitResult) {
 
 // Kill makes the task exit as with SIGKILL.
 func (t *task) Kill(context.Context) error {
-	t.finish(sdk.ExitResult{ExitCode: 128 + int(unix.SIGKILL), Signal: int(unix.SIGKILL)})
+	t.finish(driver.ExitResult{ExitCode: 128 + int(unix.SIGKILL), Signal: int(unix.SIGKILL)})
 	return nil
 }
 
@@ -312,7 +313,7 @@ func (t *task) Stop(ctx context.Context, timeout time.Duration, _ string) error 
 	if after > timeout {
 		return t.Kill(ctx)
 	}
-	t.finish(sdk.ExitResult{})
+	t.finish(driver.ExitResult{})
 	return nil
 }
 
@@ -333,7 +334,7 @@ func (t *task) Signal(_ context.Context, name string) error {
 }
 
 // Exec simulates a command as exec_command describes.
-func (t *task) Exec(ctx context.Context, e sdk.Exec) (sdk.ExitResult, error) {
+func (t *task) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, error) {
 	c := &t.Config.Exec
 	for _, out := range []struct {
 		to   io.Writer
@@ -343,23 +344,23 @@ func (t *task) Exec(ctx context.Context, e sdk.Exec) (sdk.ExitResult, error) {
 			continue
 		}
 		if _, err := io.WriteString(out.to, out.text); err != nil {
-			return sdk.ExitResult{}, fmt.Errorf("write the output of %q: %w", e.Command, err)
+			return driver.ExitResult{}, fmt.Errorf("write the output of %q: %w", e.Command, err)
 		}
 	}
 	if err := sleep(ctx, c.RunFor.value()); err != nil {
-		return sdk.ExitResult{}, err
+		return driver.ExitResult{}, err
 	}
 	if c.ExitErrMsg != "" {
-		return sdk.ExitResult{}, errors.New(c.ExitErrMsg)
+		return driver.ExitResult{}, errors.New(c.ExitErrMsg)
 	}
-	return sdk.ExitResult{ExitCode: c.ExitCode, Signal: c.ExitSignal}, nil
+	return driver.ExitResult{ExitCode: c.ExitCode, Signal: c.ExitSignal}, nil
 }
 
 // Stats returns the statistics of the config.
-func (t *task) Stats(context.Context) (sdk.TaskStats, error) {
-	return sdk.TaskStats{Total: sdk.Usage{
-		CPU:    sdk.CPUUsage{Percent: t.Config.StatsCPUPercent, Measured: []string{"Percent"}},
-		Memory: sdk.MemoryUsage{RSS: t.Config.StatsRSS, Measured: []string{"RSS"}},
+func (t *task) Stats(context.Context) (driver.TaskStats, error) {
+	return driver.TaskStats{Total: driver.Usage{
+		CPU:    driver.CPUUsage{Percent: t.Config.StatsCPUPercent, Measured: []string{"Percent"}},
+		Memory: driver.MemoryUsage{RSS: t.Config.StatsRSS, Measured: []string{"RSS"}},
 	}}, nil
 }
 
@@ -367,13 +368,13 @@ func (t *task) Stats(context.Context) (sdk.TaskStats, error) {
 func (t *task) State() any { return t.state }
 
 // Network returns the network of the config.
-func (t *task) Network() *sdk.NetworkOverride {
+func (t *task) Network() *driver.NetworkOverride {
 	c := &t.Config
 	if c.DriverIP == "" && c.DriverPortMap == "" {
 		return nil
 	}
 	ports, _ := c.portMap() // Start has checked the ports
-	return &sdk.NetworkOverride{Addr: c.DriverIP, AutoAdvertise: c.DriverAdvertise, PortMap: ports}
+	return &driver.NetworkOverride{Addr: c.DriverIP, AutoAdvertise: c.DriverAdvertise, PortMap: ports}
 }
 
 // Destroy removes the task, or fails if the config has destroy_error.

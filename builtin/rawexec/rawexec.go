@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/process"
@@ -42,13 +43,13 @@ type config struct {
 	uids, gids idrange.Set
 }
 
-var configSchema = sdk.Object(map[string]*sdk.Spec{
+var configSchema = hclspec.Object(map[string]*hclspec.Spec{
 	// No default: if it is not set, it depends on the user of the agent.
-	"enabled":          sdk.Attr("enabled", "bool", false),
-	"denied_host_uids": sdk.Attr("denied_host_uids", "string", false),
-	"denied_host_gids": sdk.Attr("denied_host_gids", "string", false),
-	"denied_envvars":   sdk.Attr("denied_envvars", "list(string)", false),
-	"pids_limit":       sdk.Attr("pids_limit", "number", false),
+	"enabled":          hclspec.Attr("enabled", "bool", false),
+	"denied_host_uids": hclspec.Attr("denied_host_uids", "string", false),
+	"denied_host_gids": hclspec.Attr("denied_host_gids", "string", false),
+	"denied_envvars":   hclspec.Attr("denied_envvars", "list(string)", false),
+	"pids_limit":       hclspec.Attr("pids_limit", "number", false),
 })
 
 // taskConfig is the `config` block of a task.
@@ -62,15 +63,15 @@ type taskConfig struct {
 	DeniedEnvvars []string            `codec:"denied_envvars"`
 }
 
-var taskSchema = sdk.Object(map[string]*sdk.Spec{
-	"command":       sdk.Attr("command", "string", true),
-	"args":          sdk.Attr("args", "list(string)", false),
-	"work_dir":      sdk.Attr("work_dir", "string", false),
-	"oom_score_adj": sdk.Attr("oom_score_adj", "number", false),
+var taskSchema = hclspec.Object(map[string]*hclspec.Spec{
+	"command":       hclspec.Attr("command", "string", true),
+	"args":          hclspec.Attr("args", "list(string)", false),
+	"work_dir":      hclspec.Attr("work_dir", "string", false),
+	"oom_score_adj": hclspec.Attr("oom_score_adj", "number", false),
 	// An HCL object is decoded as a list with one element.
-	"cgroup_v1_override": sdk.Attr("cgroup_v1_override", "list(map(string))", false),
-	"cgroup_v2_override": sdk.Attr("cgroup_v2_override", "string", false),
-	"denied_envvars":     sdk.Attr("denied_envvars", "list(string)", false),
+	"cgroup_v1_override": hclspec.Attr("cgroup_v1_override", "list(map(string))", false),
+	"cgroup_v2_override": hclspec.Attr("cgroup_v2_override", "string", false),
+	"denied_envvars":     hclspec.Attr("denied_envvars", "list(string)", false),
 })
 
 // Info describes the driver.
@@ -80,12 +81,12 @@ func (d *Driver) Info() sdk.DriverInfo {
 		Version:      "0.1.0",
 		ConfigSchema: configSchema,
 		TaskSchema:   taskSchema,
-		Capabilities: sdk.Capabilities{
+		Capabilities: driver.Capabilities{
 			SendSignals:           true,
 			Exec:                  true,
-			FSIsolation:           sdk.FSIsolationNone,
-			NetworkIsolationModes: []sdk.NetworkMode{sdk.NetworkHost, sdk.NetworkGroup},
-			MountConfigs:          sdk.MountConfigsNone,
+			FSIsolation:           driver.FSIsolationNone,
+			NetworkIsolationModes: []driver.NetworkMode{driver.NetworkHost, driver.NetworkGroup},
+			MountConfigs:          driver.MountConfigsNone,
 		},
 	}
 }
@@ -129,14 +130,14 @@ func (c *config) enabled() bool {
 }
 
 // Fingerprint reports whether the driver is enabled.
-func (d *Driver) Fingerprint(context.Context) sdk.Fingerprint {
+func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 	c := d.configured()
 	if !c.enabled() {
-		return sdk.Fingerprint{Health: sdk.HealthUndetected, HealthDescription: "disabled"}
+		return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: "disabled"}
 	}
-	return sdk.Fingerprint{
-		Health:     sdk.HealthHealthy,
-		Attributes: map[string]sdk.Attribute{"driver.raw_exec": {Value: true}},
+	return driver.Fingerprint{
+		Health:     driver.HealthHealthy,
+		Attributes: map[string]driver.Attribute{"driver.raw_exec": {Value: true}},
 	}
 }
 

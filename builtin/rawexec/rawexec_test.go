@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
@@ -103,14 +104,14 @@ func configured(body map[string]any) *Driver {
 	return d
 }
 
-func decode[C any](schema *sdk.Spec, body map[string]any) (c C) {
+func decode[C any](schema *hclspec.Spec, body map[string]any) (c C) {
 	if err := hclspec.Unmarshal(encode(schema, body), &c); err != nil {
 		panic(err)
 	}
 	return c
 }
 
-func encode(schema *sdk.Spec, body map[string]any) []byte {
+func encode(schema *hclspec.Spec, body map[string]any) []byte {
 	value, diags := schema.Decode(body, nil)
 	if diags.HasErrors() {
 		panic(diags)
@@ -128,7 +129,7 @@ func newStart(t *testing.T, body map[string]any) *sdk.StartRequest {
 	if err := os.Mkdir(filepath.Join(dir, "task"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return &sdk.StartRequest{TaskConfig: sdk.TaskConfig{
+	return &sdk.StartRequest{TaskConfig: driver.TaskConfig{
 		Name: "task", AllocID: filepath.Base(t.TempDir()) + "rawexec-test", AllocDir: dir,
 		DriverConfig: encode(taskSchema, body),
 		Env:          map[string]string{"KEEP": "1", "SECRET_KEY": "2", "TOKEN": "3"},
@@ -148,9 +149,9 @@ func TestEnablement(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := configured(test.body)
-			want := sdk.HealthUndetected
+			want := driver.HealthUndetected
 			if test.on {
-				want = sdk.HealthHealthy
+				want = driver.HealthHealthy
 			}
 			if got := d.Fingerprint(t.Context()); got.Health != want {
 				t.Errorf("fingerprint %+v, want health %v", got, want)
@@ -221,7 +222,7 @@ func TestDeniedVariables(t *testing.T) {
 	defer end(t, second)
 	env := func(task *task) string {
 		var out bytes.Buffer
-		if _, err := task.Exec(t.Context(), sdk.Exec{Command: []string{"/usr/bin/env"}, Stdout: &out}); err != nil {
+		if _, err := task.Exec(t.Context(), driver.Exec{Command: []string{"/usr/bin/env"}, Stdout: &out}); err != nil {
 			t.Fatal(err)
 		}
 		return out.String()

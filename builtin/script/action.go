@@ -15,7 +15,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
 // action is what the hook does at one hook point.
@@ -32,23 +33,23 @@ type action struct {
 }
 
 // attachmentSchema has a block for each hook point.
-var attachmentSchema = func() *sdk.Spec {
-	action := func() *sdk.Spec {
-		return sdk.Object(map[string]*sdk.Spec{
-			"command": sdk.Attr("command", "list(string)", false),
-			"exec":    sdk.Attr("exec", "list(string)", false),
-			"url":     sdk.Attr("url", "string", false),
-			"method":  sdk.Attr("method", "string", false),
-			"headers": sdk.BlockAttrs("headers", "string", false),
-			"body":    sdk.Attr("body", "string", false),
-			"timeout": sdk.Attr("timeout", "string", false),
+var attachmentSchema = func() *hclspec.Spec {
+	action := func() *hclspec.Spec {
+		return hclspec.Object(map[string]*hclspec.Spec{
+			"command": hclspec.Attr("command", "list(string)", false),
+			"exec":    hclspec.Attr("exec", "list(string)", false),
+			"url":     hclspec.Attr("url", "string", false),
+			"method":  hclspec.Attr("method", "string", false),
+			"headers": hclspec.BlockAttrs("headers", "string", false),
+			"body":    hclspec.Attr("body", "string", false),
+			"timeout": hclspec.Attr("timeout", "string", false),
 		})
 	}
-	blocks := map[string]*sdk.Spec{}
-	for point := sdk.PointPrerun; point <= sdk.PointShutdown; point++ {
-		blocks[point.String()] = sdk.Block(point.String(), action(), false)
+	blocks := map[string]*hclspec.Spec{}
+	for point := hook.Prerun; point <= hook.Shutdown; point++ {
+		blocks[point.String()] = hclspec.Block(point.String(), action(), false)
 	}
-	return sdk.Object(blocks)
+	return hclspec.Object(blocks)
 }()
 
 // oneThing reports whether exactly one of command, exec and url is set.
@@ -65,7 +66,7 @@ func (a *action) oneThing() bool {
 func (a *action) method() string { return cmp.Or(a.Method, http.MethodPost) }
 
 // interpolate resolves references such as ${NOMAD_ALLOC_ID} and ${meta.owner}.
-func (a *action) interpolate(ctx context.Context, host sdk.Host, scope sdk.Scope) (*action, error) {
+func (a *action) interpolate(ctx context.Context, host hook.Host, scope hook.Scope) (*action, error) {
 	var failed error
 	text := func(s string) string {
 		if failed != nil || !strings.Contains(s, "${") {

@@ -10,7 +10,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/confine"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -24,7 +26,7 @@ type Hook struct {
 	// system calls for them.
 	OwnProcess bool
 
-	host     sdk.Host
+	host     hook.Host
 	commands atomic.Bool // commands on the host are allowed
 }
 
@@ -32,20 +34,20 @@ var (
 	_ sdk.Configurer = (*Hook)(nil)
 	_ sdk.HostSetter = (*Hook)(nil)
 
-	_ sdk.AllocPrerun         = (*Hook)(nil)
-	_ sdk.AllocUpdate         = (*Hook)(nil)
-	_ sdk.AllocPreTaskRestart = (*Hook)(nil)
-	_ sdk.AllocPreKill        = (*Hook)(nil)
-	_ sdk.AllocPostrun        = (*Hook)(nil)
-	_ sdk.AllocDestroy        = (*Hook)(nil)
-	_ sdk.AllocShutdown       = (*Hook)(nil)
-	_ sdk.TaskPrestart        = (*Hook)(nil)
-	_ sdk.TaskPoststart       = (*Hook)(nil)
-	_ sdk.TaskUpdate          = (*Hook)(nil)
-	_ sdk.TaskPreKilling      = (*Hook)(nil)
-	_ sdk.TaskExited          = (*Hook)(nil)
-	_ sdk.TaskStop            = (*Hook)(nil)
-	_ sdk.TaskShutdown        = (*Hook)(nil)
+	_ hook.AllocPrerun         = (*Hook)(nil)
+	_ hook.AllocUpdate         = (*Hook)(nil)
+	_ hook.AllocPreTaskRestart = (*Hook)(nil)
+	_ hook.AllocPreKill        = (*Hook)(nil)
+	_ hook.AllocPostrun        = (*Hook)(nil)
+	_ hook.AllocDestroy        = (*Hook)(nil)
+	_ hook.AllocShutdown       = (*Hook)(nil)
+	_ hook.TaskPrestart        = (*Hook)(nil)
+	_ hook.TaskPoststart       = (*Hook)(nil)
+	_ hook.TaskUpdate          = (*Hook)(nil)
+	_ hook.TaskPreKilling      = (*Hook)(nil)
+	_ hook.TaskExited          = (*Hook)(nil)
+	_ hook.TaskStop            = (*Hook)(nil)
+	_ hook.TaskShutdown        = (*Hook)(nil)
 )
 
 // Info implements sdk.Hook.
@@ -53,8 +55,8 @@ func (*Hook) Info() sdk.HookInfo {
 	return sdk.HookInfo{
 		Name:    Name,
 		Version: "0.1.0",
-		ConfigSchema: sdk.Object(map[string]*sdk.Spec{
-			"commands": sdk.Default(sdk.Attr("commands", "bool", false), sdk.Literal("false")),
+		ConfigSchema: hclspec.Object(map[string]*hclspec.Spec{
+			"commands": hclspec.Default(hclspec.Attr("commands", "bool", false), hclspec.Literal("false")),
 		}),
 		AttachmentSchema: attachmentSchema,
 	}
@@ -76,12 +78,12 @@ func (h *Hook) Configure(_ context.Context, c *sdk.Config) error {
 }
 
 // SetHost implements sdk.HostSetter.
-func (h *Hook) SetHost(host sdk.Host, _ sdk.Node) { h.host = host }
+func (h *Hook) SetHost(host hook.Host, _ hook.Node) { h.host = host }
 
 // do runs the action of the attachment for the hook point. It returns an error
 // if the action fails, and otherwise emits an event. Before a start the restart
 // policy can retry failures, except configuration errors.
-func (h *Hook) do(ctx context.Context, meta sdk.RequestMeta, o payload) error {
+func (h *Hook) do(ctx context.Context, meta hook.RequestMeta, o payload) error {
 	var actions map[string]*action
 	if err := meta.Config(&actions); err != nil {
 		return err
@@ -124,7 +126,7 @@ type permanentError string
 func (m permanentError) Error() string { return string(m) }
 
 // act runs the action, and returns its name and its output.
-func (h *Hook) act(ctx context.Context, a *action, meta sdk.RequestMeta, o payload) (done, output string, err error) {
+func (h *Hook) act(ctx context.Context, a *action, meta hook.RequestMeta, o payload) (done, output string, err error) {
 	switch {
 	case !a.oneThing():
 		return o.HookPoint, "", permanentError("say one of command, exec and url")
@@ -141,7 +143,7 @@ func (h *Hook) act(ctx context.Context, a *action, meta sdk.RequestMeta, o paylo
 	return a.method() + " " + a.shown, output, err
 }
 
-func (h *Hook) exec(ctx context.Context, meta sdk.RequestMeta, command []string) (output string, err error) {
+func (h *Hook) exec(ctx context.Context, meta hook.RequestMeta, command []string) (output string, err error) {
 	result, err := h.host.Exec(ctx, meta.Scope(), command, 0)
 	if err != nil {
 		return "", err
@@ -160,14 +162,14 @@ func (h *Hook) exec(ctx context.Context, meta sdk.RequestMeta, command []string)
 const eventTimeout = time.Second
 
 // tell emits an event. Errors are only logged.
-func (h *Hook) tell(ctx context.Context, meta sdk.RequestMeta, o payload, done, output string) {
+func (h *Hook) tell(ctx context.Context, meta hook.RequestMeta, o payload, done, output string) {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
 	message := o.HookPoint + ": " + done
 	if output != "" {
 		message += ": " + output
 	}
-	err := h.host.EmitEvent(ctx, meta.Scope(), sdk.Event{
+	err := h.host.EmitEvent(ctx, meta.Scope(), hook.Event{
 		Message: message,
 		Details: map[string]string{"hook": Name, "hook_point": o.HookPoint},
 	})
@@ -176,84 +178,84 @@ func (h *Hook) tell(ctx context.Context, meta sdk.RequestMeta, o payload, done, 
 	}
 }
 
-// Prerun implements sdk.AllocPrerun.
-func (h *Hook) Prerun(ctx context.Context, req sdk.AllocPrerunRequest) (sdk.AllocPrerunResponse, error) {
-	return sdk.AllocPrerunResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointPrerun, req.Alloc))
+// Prerun implements hook.AllocPrerun.
+func (h *Hook) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	return hook.AllocPrerunResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(hook.Prerun, req.Alloc))
 }
 
-// UpdateAlloc implements sdk.AllocUpdate.
-func (h *Hook) UpdateAlloc(ctx context.Context, req sdk.AllocUpdateRequest) (sdk.AllocUpdateResponse, error) {
-	return sdk.AllocUpdateResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointUpdateAlloc, req.Alloc))
+// UpdateAlloc implements hook.AllocUpdate.
+func (h *Hook) UpdateAlloc(ctx context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	return hook.AllocUpdateResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(hook.UpdateAlloc, req.Alloc))
 }
 
-// PreTaskRestart implements sdk.AllocPreTaskRestart.
-func (h *Hook) PreTaskRestart(ctx context.Context, req sdk.AllocPreTaskRestartRequest) (sdk.AllocPreTaskRestartResponse, error) {
-	return sdk.AllocPreTaskRestartResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointPreTaskRestart, req.Alloc))
+// PreTaskRestart implements hook.AllocPreTaskRestart.
+func (h *Hook) PreTaskRestart(ctx context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
+	return hook.AllocPreTaskRestartResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(hook.PreTaskRestart, req.Alloc))
 }
 
-// PreKill implements sdk.AllocPreKill.
-func (h *Hook) PreKill(ctx context.Context, req sdk.AllocPreKillRequest) (sdk.AllocPreKillResponse, error) {
-	return sdk.AllocPreKillResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointPreKill, req.Alloc))
+// PreKill implements hook.AllocPreKill.
+func (h *Hook) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+	return hook.AllocPreKillResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(hook.PreKill, req.Alloc))
 }
 
-// Postrun implements sdk.AllocPostrun.
-func (h *Hook) Postrun(ctx context.Context, req sdk.AllocPostrunRequest) (sdk.AllocPostrunResponse, error) {
-	return sdk.AllocPostrunResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointPostrun, req.Alloc))
+// Postrun implements hook.AllocPostrun.
+func (h *Hook) Postrun(ctx context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	return hook.AllocPostrunResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(hook.Postrun, req.Alloc))
 }
 
-// Destroy implements sdk.AllocDestroy.
-func (h *Hook) Destroy(ctx context.Context, req sdk.AllocDestroyRequest) (sdk.AllocDestroyResponse, error) {
-	return sdk.AllocDestroyResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointDestroy, req.Alloc))
+// Destroy implements hook.AllocDestroy.
+func (h *Hook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+	return hook.AllocDestroyResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(hook.Destroy, req.Alloc))
 }
 
-// ShutdownAlloc implements sdk.AllocShutdown.
-func (h *Hook) ShutdownAlloc(ctx context.Context, req sdk.AllocShutdownRequest) (sdk.AllocShutdownResponse, error) {
-	return sdk.AllocShutdownResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(sdk.PointShutdownAlloc, req.Alloc))
+// ShutdownAlloc implements hook.AllocShutdown.
+func (h *Hook) ShutdownAlloc(ctx context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+	return hook.AllocShutdownResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(hook.ShutdownAlloc, req.Alloc))
 }
 
-// Prestart implements sdk.TaskPrestart.
-func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
+// Prestart implements hook.TaskPrestart.
+func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	if req.Running {
-		return sdk.TaskPrestartResponse{}, nil // done before the start of the task
+		return hook.TaskPrestartResponse{}, nil // done before the start of the task
 	}
-	return sdk.TaskPrestartResponse{}, h.do(ctx, req.RequestMeta, ofTask(sdk.PointPrestart, req.Alloc, req.Task))
+	return hook.TaskPrestartResponse{}, h.do(ctx, req.RequestMeta, ofTask(hook.Prestart, req.Alloc, req.Task))
 }
 
-// Poststart implements sdk.TaskPoststart.
-func (h *Hook) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) (sdk.TaskPoststartResponse, error) {
-	o := ofTask(sdk.PointPoststart, req.Alloc, req.Task)
+// Poststart implements hook.TaskPoststart.
+func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	o := ofTask(hook.Poststart, req.Alloc, req.Task)
 	o.Repeated = req.Repeated
-	return sdk.TaskPoststartResponse{}, h.do(ctx, req.RequestMeta, o)
+	return hook.TaskPoststartResponse{}, h.do(ctx, req.RequestMeta, o)
 }
 
-// Update implements sdk.TaskUpdate.
-func (h *Hook) Update(ctx context.Context, req sdk.TaskUpdateRequest) (sdk.TaskUpdateResponse, error) {
-	return sdk.TaskUpdateResponse{}, h.do(ctx, req.RequestMeta, ofTask(sdk.PointUpdate, req.Alloc, req.Task))
+// Update implements hook.TaskUpdate.
+func (h *Hook) Update(ctx context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
+	return hook.TaskUpdateResponse{}, h.do(ctx, req.RequestMeta, ofTask(hook.Update, req.Alloc, req.Task))
 }
 
-// PreKilling implements sdk.TaskPreKilling.
-func (h *Hook) PreKilling(ctx context.Context, req sdk.TaskPreKillingRequest) (sdk.TaskPreKillingResponse, error) {
-	return sdk.TaskPreKillingResponse{}, h.do(ctx, req.RequestMeta, ofTask(sdk.PointPreKilling, req.Alloc, req.Task))
+// PreKilling implements hook.TaskPreKilling.
+func (h *Hook) PreKilling(ctx context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+	return hook.TaskPreKillingResponse{}, h.do(ctx, req.RequestMeta, ofTask(hook.PreKilling, req.Alloc, req.Task))
 }
 
-// Exited implements sdk.TaskExited.
-func (h *Hook) Exited(ctx context.Context, req sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error) {
-	o := ofTask(sdk.PointExited, req.Alloc, req.Task)
+// Exited implements hook.TaskExited.
+func (h *Hook) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	o := ofTask(hook.Exited, req.Alloc, req.Task)
 	o.Exit = &exit{Code: req.Exit.ExitCode, Signal: req.Exit.Signal, OOMKilled: req.Exit.OOMKilled, WillRestart: req.WillRestart}
 	if req.Exit.Err != nil {
 		o.Exit.Error = req.Exit.Err.Error()
 	}
-	return sdk.TaskExitedResponse{}, h.do(ctx, req.RequestMeta, o)
+	return hook.TaskExitedResponse{}, h.do(ctx, req.RequestMeta, o)
 }
 
-// Stop implements sdk.TaskStop.
-func (h *Hook) Stop(ctx context.Context, req sdk.TaskStopRequest) (sdk.TaskStopResponse, error) {
-	return sdk.TaskStopResponse{}, h.do(ctx, req.RequestMeta, ofTask(sdk.PointStop, req.Alloc, req.Task))
+// Stop implements hook.TaskStop.
+func (h *Hook) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, h.do(ctx, req.RequestMeta, ofTask(hook.Stop, req.Alloc, req.Task))
 }
 
-// Shutdown implements sdk.TaskShutdown.
-func (h *Hook) Shutdown(ctx context.Context, req sdk.TaskShutdownRequest) (sdk.TaskShutdownResponse, error) {
-	return sdk.TaskShutdownResponse{}, h.do(ctx, req.RequestMeta, ofTask(sdk.PointShutdown, req.Alloc, req.Task))
+// Shutdown implements hook.TaskShutdown.
+func (h *Hook) Shutdown(ctx context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+	return hook.TaskShutdownResponse{}, h.do(ctx, req.RequestMeta, ofTask(hook.Shutdown, req.Alloc, req.Task))
 }
 
 // payload is the JSON input of commands and HTTP requests.
@@ -280,14 +282,14 @@ type exit struct {
 	WillRestart bool   `json:"will_restart"`
 }
 
-func ofAlloc(point sdk.Point, a sdk.Alloc) payload {
+func ofAlloc(point hook.Point, a hook.Alloc) payload {
 	return payload{
 		HookPoint: point.String(), AllocID: a.ID, AllocName: a.Name, Namespace: a.Namespace, JobID: a.JobID, JobName: a.JobName,
 		Group: a.TaskGroup, NodeID: a.NodeID, NodeName: a.NodeName,
 	}
 }
 
-func ofTask(point sdk.Point, a sdk.Alloc, t sdk.AllocTask) payload {
+func ofTask(point hook.Point, a hook.Alloc, t hook.Task) payload {
 	o := ofAlloc(point, a)
 	o.Task = t.Name
 	return o

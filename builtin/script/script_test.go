@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
@@ -28,7 +30,7 @@ func TestMain(m *testing.M) {
 
 func TestContract(t *testing.T) {
 	every := map[string]any{}
-	for m := sdk.PointPrerun; m <= sdk.PointShutdown; m++ {
+	for m := hook.Prerun; m <= hook.Shutdown; m++ {
 		every[m.String()] = map[string]any{"command": []any{"true"}}
 	}
 	every["poststart"] = map[string]any{"exec": []any{"true"}}
@@ -37,13 +39,13 @@ func TestContract(t *testing.T) {
 
 // host is an agent with one task, whose commands echo.
 type host struct {
-	sdk.Host // methods that the tests do not call
+	hook.Host // methods that the tests do not call
 
 	mu     sync.Mutex
 	events []string
 }
 
-func (*host) Interpolate(ctx context.Context, _ sdk.Scope, text string) (string, error) {
+func (*host) Interpolate(ctx context.Context, _ hook.Scope, text string) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
@@ -53,18 +55,18 @@ func (*host) Interpolate(ctx context.Context, _ sdk.Scope, text string) (string,
 	return strings.ReplaceAll(text, "${who}", "world"), nil
 }
 
-func (*host) Exec(ctx context.Context, s sdk.Scope, command []string, _ time.Duration) (*sdk.ExecResult, error) {
+func (*host) Exec(ctx context.Context, s hook.Scope, command []string, _ time.Duration) (*driver.ExecResult, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	if command[0] == "missing" {
-		return nil, sdk.ErrNoTask
+		return nil, hook.ErrTaskNotRunning
 	}
 	code, _ := strconv.Atoi(command[len(command)-1])
-	return &sdk.ExecResult{Stdout: []byte(s.Token + " runs " + strings.Join(command, " ") + "\n"), Exit: sdk.ExitResult{ExitCode: code}}, nil
+	return &driver.ExecResult{Stdout: []byte(s.Token + " runs " + strings.Join(command, " ") + "\n"), Exit: driver.ExitResult{ExitCode: code}}, nil
 }
 
-func (h *host) EmitEvent(ctx context.Context, s sdk.Scope, event sdk.Event) error {
+func (h *host) EmitEvent(ctx context.Context, s hook.Scope, event hook.Event) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -89,12 +91,12 @@ func exitedFor(ctx context.Context, t *testing.T, attachment map[string]any) (ev
 	host := &host{}
 	h := &Hook{}
 	h.commands.Store(true)
-	h.SetHost(host, sdk.Node{})
-	_, err = h.Exited(ctx, sdk.TaskExitedRequest{
-		RequestMeta: sdk.RequestMeta{Token: "key", Attachment: text},
-		Alloc:       sdk.Alloc{ID: "1234", Name: "job.group[0]", Namespace: "default", JobID: "job", JobName: "Job", TaskGroup: "group", NodeName: "here"},
-		Task:        sdk.AllocTask{Name: "web"},
-		Exit:        sdk.ExitResult{ExitCode: 3, Signal: 9}, WillRestart: true,
+	h.SetHost(host, hook.Node{})
+	_, err = h.Exited(ctx, hook.TaskExitedRequest{
+		RequestMeta: hook.RequestMeta{Token: "key", Attachment: text},
+		Alloc:       hook.Alloc{ID: "1234", Name: "job.group[0]", Namespace: "default", JobID: "job", JobName: "Job", TaskGroup: "group", NodeName: "here"},
+		Task:        hook.Task{Name: "web"},
+		Exit:        driver.ExitResult{ExitCode: 3, Signal: 9}, WillRestart: true,
 	})
 	return host.events, err
 }
@@ -173,9 +175,9 @@ func TestActions(t *testing.T) {
 
 func TestCommandsOnTheHostMustBeAllowed(t *testing.T) {
 	h := &Hook{}
-	h.SetHost(&host{}, sdk.Node{})
+	h.SetHost(&host{}, hook.Node{})
 	ran := filepath.Join(t.TempDir(), "ran")
-	_, err := h.Prerun(t.Context(), sdk.AllocPrerunRequest{RequestMeta: sdk.RequestMeta{Attachment: fmt.Appendf(nil, `{"prerun":{"command":["touch",%q]}}`, ran)}})
+	_, err := h.Prerun(t.Context(), hook.AllocPrerunRequest{RequestMeta: hook.RequestMeta{Attachment: fmt.Appendf(nil, `{"prerun":{"command":["touch",%q]}}`, ran)}})
 	if err == nil || !strings.Contains(err.Error(), `plugin "script" { config { commands = true } }`) {
 		t.Errorf("prerun: %v", err)
 	}
@@ -187,12 +189,12 @@ func TestCommandsOnTheHostMustBeAllowed(t *testing.T) {
 func TestOtherPointsAreNotItsBusiness(t *testing.T) {
 	host := &host{}
 	h := &Hook{}
-	h.SetHost(host, sdk.Node{})
-	meta := sdk.RequestMeta{Attachment: []byte(`{"exited":{"exec":["true"]},"stop":null}`)}
-	if _, err := h.Stop(t.Context(), sdk.TaskStopRequest{RequestMeta: meta}); err != nil {
+	h.SetHost(host, hook.Node{})
+	meta := hook.RequestMeta{Attachment: []byte(`{"exited":{"exec":["true"]},"stop":null}`)}
+	if _, err := h.Stop(t.Context(), hook.TaskStopRequest{RequestMeta: meta}); err != nil {
 		t.Error(err)
 	}
-	if _, err := h.Stop(t.Context(), sdk.TaskStopRequest{}); err != nil {
+	if _, err := h.Stop(t.Context(), hook.TaskStopRequest{}); err != nil {
 		t.Error(err)
 	}
 	if len(host.events) > 0 {
@@ -203,10 +205,10 @@ func TestOtherPointsAreNotItsBusiness(t *testing.T) {
 func TestPrestartIsNotRepeatedForWhatRuns(t *testing.T) {
 	host := &host{}
 	h := &Hook{}
-	h.SetHost(host, sdk.Node{})
-	meta := sdk.RequestMeta{Attachment: []byte(`{"prestart":{"exec":["true"]}}`)}
+	h.SetHost(host, hook.Node{})
+	meta := hook.RequestMeta{Attachment: []byte(`{"prestart":{"exec":["true"]}}`)}
 	for _, running := range []bool{false, true} {
-		if _, err := h.Prestart(t.Context(), sdk.TaskPrestartRequest{RequestMeta: meta, Running: running}); err != nil {
+		if _, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{RequestMeta: meta, Running: running}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -269,13 +271,13 @@ func TestCommandSeesRepeatedPoststart(t *testing.T) {
 	host := &host{}
 	h := &Hook{}
 	h.commands.Store(true)
-	h.SetHost(host, sdk.Node{})
+	h.SetHost(host, hook.Node{})
 	text, err := json.Marshal(map[string]any{"poststart": sh(`echo repeated=$HOOK_REPEATED; grep -o '"repeated":[a-z]*'; true`)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, repeated := range []bool{false, true} {
-		if _, err := h.Poststart(t.Context(), sdk.TaskPoststartRequest{RequestMeta: sdk.RequestMeta{Attachment: text}, Repeated: repeated}); err != nil {
+		if _, err := h.Poststart(t.Context(), hook.TaskPoststartRequest{RequestMeta: hook.RequestMeta{Attachment: text}, Repeated: repeated}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
 // render renders one text for a task, on a node with some data.
@@ -15,7 +15,7 @@ func render(t *testing.T, text string) (string, error) {
 	f := newFixture(t)
 	f.put("app/db", "user", "bob", "json", `{"a":[1,2]}`, "b64", "aGk=", "n", "7")
 	f.put("app/web", "x", "y")
-	f.services = []sdk.Service{
+	f.services = []hook.Service{
 		{ID: "1", Name: "db", Address: "10.0.0.1", Port: 5432, Tags: []string{"primary", "v2"}},
 		{ID: "2", Name: "db", Address: "10.0.0.2", Port: 5433, Tags: []string{"v2"}},
 		{ID: "3", Name: "web", Address: "10.0.0.3", Port: 80},
@@ -220,7 +220,7 @@ const yamlBomb = `a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a
 func TestServiceByKey(t *testing.T) {
 	var list []service
 	for _, id := range []string{"1", "2", "3", "4"} {
-		list = append(list, service{Service: sdk.Service{ID: id}})
+		list = append(list, service{Service: hook.Service{ID: id}})
 	}
 	first := func(list []service, key string) string {
 		return slices.MinFunc(list, func(a, b service) int { return strings.Compare(rank(key, a), rank(key, b)) }).ID

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
 // Every template of a user ends in a text or an error, and its file stays inside
@@ -22,11 +22,11 @@ func FuzzExecute(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string, strict bool) {
 		n := newNode()
 		n.put("app", "w", "x")
-		n.services = []sdk.Service{{ID: "1", Name: "db", Tags: []string{"a"}}}
+		n.services = []hook.Service{{ID: "1", Name: "db", Tags: []string{"a"}}}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		dir := t.TempDir()
-		task := newTask(n, sdk.Node{Region: "global"}, sdk.Scope{}, request{config: &config{}, namespace: "default", dir: sdk.TaskDir{Dir: dir, PrivateDir: dir}}, false)
+		task := newTask(n, hook.Node{Region: "global"}, hook.Scope{}, request{config: &config{}, namespace: "default", dir: hook.TaskDir{Dir: dir, PrivateDir: dir}}, false)
 		document, err := compile("x", text, &block{ErrMissingKey: strict})
 		if err != nil {
 			return

@@ -13,19 +13,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
 // node is a host with variables, services and tasks. It records the calls for
 // tasks.
 type node struct {
-	sdk.Host // methods that the hook does not call
+	hook.Host // methods that the hook does not call
 
 	mu        sync.Mutex
 	index     uint64
 	moved     chan struct{} // closed when index changes
 	variables map[string]map[string]string
-	services  []sdk.Service
+	services  []hook.Service
 	notes     []string         // "<task>: <call>"
 	reply     map[string]error // errors of calls, by the name of the call: restart, signal, exec
 	exit      int              // exit code of scripts
@@ -56,7 +57,7 @@ func (n *node) put(path string, kv ...string) {
 	})
 }
 
-func (n *node) note(s sdk.Scope, format string, args ...any) {
+func (n *node) note(s hook.Scope, format string, args ...any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.notes = append(n.notes, s.Token+": "+fmt.Sprintf(format, args...))
@@ -98,12 +99,12 @@ func (n *node) await(ctx context.Context, after uint64, read func()) (uint64, er
 	}
 }
 
-func (n *node) Variable(ctx context.Context, _ sdk.Scope, path string, after uint64) (items map[string]string, index uint64, err error) {
+func (n *node) Variable(ctx context.Context, _ hook.Scope, path string, after uint64) (items map[string]string, index uint64, err error) {
 	index, err = n.await(ctx, after, func() { items = maps.Clone(n.variables[path]) })
 	return items, index, err
 }
 
-func (n *node) Variables(ctx context.Context, _ sdk.Scope, prefix string, after uint64) (paths []string, index uint64, err error) {
+func (n *node) Variables(ctx context.Context, _ hook.Scope, prefix string, after uint64) (paths []string, index uint64, err error) {
 	index, err = n.await(ctx, after, func() {
 		for path := range n.variables {
 			if strings.HasPrefix(path, prefix) {
@@ -114,7 +115,7 @@ func (n *node) Variables(ctx context.Context, _ sdk.Scope, prefix string, after 
 	return paths, index, err
 }
 
-func (n *node) Services(ctx context.Context, _ sdk.Scope, name string, after uint64) (list []sdk.Service, index uint64, err error) {
+func (n *node) Services(ctx context.Context, _ hook.Scope, name string, after uint64) (list []hook.Service, index uint64, err error) {
 	index, err = n.await(ctx, after, func() {
 		for _, s := range n.services {
 			if name == "" || s.Name == name {
@@ -125,26 +126,26 @@ func (n *node) Services(ctx context.Context, _ sdk.Scope, name string, after uin
 	return list, index, err
 }
 
-func (n *node) Interpolate(_ context.Context, _ sdk.Scope, text string) (string, error) {
+func (n *node) Interpolate(_ context.Context, _ hook.Scope, text string) (string, error) {
 	return strings.NewReplacer("${attr.kernel.name}", "linux", "${meta.rack}", "r1").Replace(text), nil
 }
 
-func (n *node) EmitEvent(_ context.Context, s sdk.Scope, e sdk.Event) error {
+func (n *node) EmitEvent(_ context.Context, s hook.Scope, e hook.Event) error {
 	n.note(s, "event %s / %s", e.Type, e.Message)
 	return nil
 }
 
-func (n *node) Restart(_ context.Context, s sdk.Scope, reason string, failure bool) error {
+func (n *node) Restart(_ context.Context, s hook.Scope, reason string, failure bool) error {
 	n.note(s, "restart %s %v", reason, failure)
 	return n.answer("restart")
 }
 
-func (n *node) Signal(_ context.Context, s sdk.Scope, signal, reason string) error {
+func (n *node) Signal(_ context.Context, s hook.Scope, signal, reason string) error {
 	n.note(s, "signal %s %s", signal, reason)
 	return n.answer("signal")
 }
 
-func (n *node) Kill(_ context.Context, s sdk.Scope, reason string) error {
+func (n *node) Kill(_ context.Context, s hook.Scope, reason string) error {
 	n.note(s, "kill %s", reason)
 	if n.killed != nil {
 		n.killed()
@@ -152,11 +153,11 @@ func (n *node) Kill(_ context.Context, s sdk.Scope, reason string) error {
 	return n.answer("kill")
 }
 
-func (n *node) Exec(_ context.Context, s sdk.Scope, command []string, timeout time.Duration) (*sdk.ExecResult, error) {
+func (n *node) Exec(_ context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
 	n.note(s, "exec %v %v", command, timeout)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	result := &sdk.ExecResult{}
+	result := &driver.ExecResult{}
 	result.Exit.ExitCode = n.exit
 	return result, n.reply["exec"]
 }
@@ -179,7 +180,7 @@ func newFixture(t *testing.T) *fixture {
 // start creates a new hook, as after the death of the process.
 func (f *fixture) start() {
 	f.hook = &Hook{}
-	f.hook.SetHost(f.node, sdk.Node{Region: "global"})
+	f.hook.SetHost(f.node, hook.Node{Region: "global"})
 }
 
 // stop stops all tasks of the hook.
@@ -189,7 +190,7 @@ func (f *fixture) stop() {
 	}
 }
 
-func (f *fixture) request(task string, blocks []block, more ...map[string]any) sdk.TaskPrestartRequest {
+func (f *fixture) request(task string, blocks []block, more ...map[string]any) hook.TaskPrestartRequest {
 	f.Helper()
 	config := map[string]any{"templates": blocks}
 	for _, m := range more {
@@ -200,7 +201,7 @@ func (f *fixture) request(task string, blocks []block, more ...map[string]any) s
 		f.Fatal(err)
 	}
 	dir := filepath.Join(f.dir, task)
-	d := sdk.TaskDir{
+	d := hook.TaskDir{
 		AllocDir: f.dir, Dir: dir, SharedAllocDir: filepath.Join(f.dir, "alloc"), LocalDir: filepath.Join(dir, "local"),
 		SecretsDir: filepath.Join(dir, "secrets"), PrivateDir: filepath.Join(dir, "private"),
 	}
@@ -209,17 +210,17 @@ func (f *fixture) request(task string, blocks []block, more ...map[string]any) s
 			f.Fatal(err)
 		}
 	}
-	return sdk.TaskPrestartRequest{
-		RequestMeta: sdk.RequestMeta{Token: task, Attachment: attachment},
-		Alloc:       sdk.Alloc{ID: "alloc", Namespace: "default"},
-		Task:        sdk.AllocTask{Name: task},
+	return hook.TaskPrestartRequest{
+		RequestMeta: hook.RequestMeta{Token: task, Attachment: attachment},
+		Alloc:       hook.Alloc{ID: "alloc", Namespace: "default"},
+		Task:        hook.Task{Name: task},
 		Dir:         d,
 		Env:         map[string]string{"NOMAD_TASK_DIR": d.LocalDir, "GREETING": "hello"},
 	}
 }
 
 // run starts a task as the task runner does.
-func (f *fixture) run(req sdk.TaskPrestartRequest) map[string]string {
+func (f *fixture) run(req hook.TaskPrestartRequest) map[string]string {
 	f.Helper()
 	answer, err := f.hook.Prestart(f.Context(), req)
 	if err != nil {
@@ -229,9 +230,9 @@ func (f *fixture) run(req sdk.TaskPrestartRequest) map[string]string {
 	return answer.Env
 }
 
-func (f *fixture) poststart(req sdk.TaskPrestartRequest) {
+func (f *fixture) poststart(req hook.TaskPrestartRequest) {
 	f.Helper()
-	_, err := f.hook.Poststart(f.Context(), sdk.TaskPoststartRequest{RequestMeta: req.RequestMeta, Alloc: req.Alloc, Task: req.Task, Dir: req.Dir, Env: req.Env})
+	_, err := f.hook.Poststart(f.Context(), hook.TaskPoststartRequest{RequestMeta: req.RequestMeta, Alloc: req.Alloc, Task: req.Task, Dir: req.Dir, Env: req.Env})
 	if err != nil {
 		f.Fatalf("%s: poststart: %v", req.Task.Name, err)
 	}

@@ -17,7 +17,7 @@ import (
 	"text/template/parse"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
 const (
@@ -421,7 +421,7 @@ func (p *pass) nomadService(args ...any) ([]service, error) {
 		return nil, err
 	}
 	list := []service{}
-	for _, s := range value.([]sdk.Service) {
+	for _, s := range value.([]hook.Service) {
 		if !tagged || slices.Contains(s.Tags, tag) {
 			list = append(list, service{s, s.NodeID})
 		}
@@ -454,7 +454,7 @@ func (p *pass) nomadServices() ([]serviceName, error) {
 		return nil, err
 	}
 	list := []serviceName{}
-	for _, s := range value.([]sdk.Service) { // sorted by name
+	for _, s := range value.([]hook.Service) { // sorted by name
 		if n := len(list); n == 0 || list[n-1].Name != s.Name {
 			list = append(list, serviceName{Name: s.Name})
 		}

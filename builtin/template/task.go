@@ -13,7 +13,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
 // task renders the templates of one task for as long as the task lives.
@@ -70,11 +71,11 @@ const reasonRestart = "Template with change_mode restart re-rendered"
 type request struct {
 	config    *config
 	namespace string
-	dir       sdk.TaskDir
+	dir       hook.TaskDir
 	env       map[string]string
 }
 
-func newTask(host sdk.Host, node sdk.Node, scope sdk.Scope, r request, recovered bool) *task {
+func newTask(host hook.Host, node hook.Node, scope hook.Scope, r request, recovered bool) *task {
 	return &task{
 		namespace: r.namespace, region: node.Region,
 		limits: r.config.Limits,
@@ -157,7 +158,7 @@ func (t *task) interpolate(ctx context.Context, text string) (string, error) {
 	if !strings.Contains(text, "${") {
 		return text, nil
 	}
-	err := t.line.call(ctx, func(s sdk.Scope) (err error) {
+	err := t.line.call(ctx, func(s hook.Scope) (err error) {
 		text, err = t.line.host.Interpolate(ctx, s, text)
 		return err
 	})
@@ -434,22 +435,22 @@ func (t *task) act(ctx context.Context, changed []*file) {
 }
 
 func (t *task) restart(ctx context.Context, r restart) {
-	err := t.line.call(ctx, func(s sdk.Scope) error { return t.line.host.Restart(ctx, s, r.reason, r.failure) })
+	err := t.line.call(ctx, func(s hook.Scope) error { return t.line.host.Restart(ctx, s, r.reason, r.failure) })
 	switch {
-	case errors.Is(err, sdk.ErrNoTask):
+	case errors.Is(err, hook.ErrTaskNotRunning):
 		// The task may be starting with the old files.
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.pendingChange = &r
 	case err != nil:
-		t.emit(ctx, sdk.EventFailed, fmt.Sprintf("Template failed to restart the task: %v", err))
+		t.emit(ctx, hook.EventFailed, fmt.Sprintf("Template failed to restart the task: %v", err))
 	}
 }
 
 func (t *task) signal(ctx context.Context, name string) {
-	err := t.line.call(ctx, func(s sdk.Scope) error { return t.line.host.Signal(ctx, s, name, "Template re-rendered") })
+	err := t.line.call(ctx, func(s hook.Scope) error { return t.line.host.Signal(ctx, s, name, "Template re-rendered") })
 	switch {
-	case errors.Is(err, sdk.ErrNoTask):
+	case errors.Is(err, hook.ErrTaskNotRunning):
 		t.emit(ctx, "", fmt.Sprintf("Template skipped signal %s: task is not running", name))
 	case err != nil:
 		t.kill(ctx, fmt.Sprintf("Template failed to send signals [%s]: %v", name, err))
@@ -465,8 +466,8 @@ func (t *task) runScripts(ctx context.Context, scripts []*script) {
 }
 
 func (t *task) runScript(ctx context.Context, s *script) {
-	var result *sdk.ExecResult
-	err := t.line.call(ctx, func(scope sdk.Scope) (err error) {
+	var result *driver.ExecResult
+	err := t.line.call(ctx, func(scope hook.Scope) (err error) {
 		result, err = t.line.host.Exec(ctx, scope, append([]string{s.Command}, s.Args...), s.Timeout)
 		return err
 	})
@@ -488,7 +489,7 @@ func (t *task) runScript(ctx context.Context, s *script) {
 		return
 	}
 	text := fmt.Sprintf("Template failed to run script %s with arguments: %v. %s", s.Command, s.Args, outcome)
-	t.emit(ctx, sdk.EventFailed, text)
+	t.emit(ctx, hook.EventFailed, text)
 	if s.FailOnError {
 		t.kill(ctx, text)
 	}
@@ -536,16 +537,16 @@ func (t *task) fail(ctx context.Context, err error, starting bool) {
 }
 
 func (t *task) kill(ctx context.Context, reason string) {
-	err := t.line.call(ctx, func(s sdk.Scope) error { return t.line.host.Kill(ctx, s, reason) })
-	if err != nil && !errors.Is(err, sdk.ErrNoTask) {
-		t.emit(ctx, sdk.EventFailed, fmt.Sprintf("%s. The task could not be killed for that: %v", reason, err))
+	err := t.line.call(ctx, func(s hook.Scope) error { return t.line.host.Kill(ctx, s, reason) })
+	if err != nil && !errors.Is(err, hook.ErrTaskNotRunning) {
+		t.emit(ctx, hook.EventFailed, fmt.Sprintf("%s. The task could not be killed for that: %v", reason, err))
 	}
 }
 
 func (t *task) emit(ctx context.Context, kind, text string) {
 	// A failed event has no other channel, so the error is ignored.
-	_ = t.line.call(ctx, func(s sdk.Scope) error {
-		return t.line.host.EmitEvent(ctx, s, sdk.Event{Type: kind, Message: text})
+	_ = t.line.call(ctx, func(s hook.Scope) error {
+		return t.line.host.EmitEvent(ctx, s, hook.Event{Type: kind, Message: text})
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -15,8 +16,8 @@ const Name = "template"
 // Hook renders the templates of all tasks of a node. Its zero value is ready for
 // use.
 type Hook struct {
-	host sdk.Host
-	node sdk.Node
+	host hook.Host
+	node hook.Node
 
 	mu    sync.Mutex
 	tasks map[key]*task
@@ -25,20 +26,20 @@ type Hook struct {
 type key struct{ alloc, task string }
 
 var (
-	_ sdk.HostSetter    = (*Hook)(nil)
-	_ sdk.TaskPrestart  = (*Hook)(nil)
-	_ sdk.TaskPoststart = (*Hook)(nil)
-	_ sdk.TaskStop      = (*Hook)(nil)
+	_ sdk.HostSetter     = (*Hook)(nil)
+	_ hook.TaskPrestart  = (*Hook)(nil)
+	_ hook.TaskPoststart = (*Hook)(nil)
+	_ hook.TaskStop      = (*Hook)(nil)
 )
 
 // Info describes the hook. Prestart has no timeout, because it waits for data.
 func (*Hook) Info() sdk.HookInfo {
 	const year = 365 * 24 * time.Hour
-	return sdk.HookInfo{Name: Name, Timeouts: map[sdk.Point]time.Duration{sdk.PointPrestart: 10 * year}}
+	return sdk.HookInfo{Name: Name, Timeouts: map[hook.Point]time.Duration{hook.Prestart: 10 * year}}
 }
 
 // SetHost is called once, before the first hook point.
-func (h *Hook) SetHost(host sdk.Host, node sdk.Node) {
+func (h *Hook) SetHost(host hook.Host, node hook.Node) {
 	h.host, h.node = host, node
 	_, _ = time.Now().Zone() // loads the zone files, which templates cannot read
 }
@@ -46,10 +47,10 @@ func (h *Hook) SetHost(host sdk.Host, node sdk.Node) {
 // Prestart blocks until all templates are rendered. When the task restarts, it
 // returns at once with the earlier output, unless the job requests a new
 // rendering. For a task that is running it does not wait for missing data.
-func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
+func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	config, err := parseConfig(req.Attachment)
 	if err != nil {
-		return sdk.TaskPrestartResponse{}, err
+		return hook.TaskPrestartResponse{}, err
 	}
 	k := key{req.Alloc.ID, req.Task.Name}
 	if t := h.find(k); t != nil && !req.Running && (config.RenderAgain || t.failure() != nil) {
@@ -61,34 +62,34 @@ func (h *Hook) Prestart(ctx context.Context, req sdk.TaskPrestartRequest) (sdk.T
 	case <-t.ready:
 	case <-ctx.Done():
 		h.forget(k)
-		return sdk.TaskPrestartResponse{}, ctx.Err()
+		return hook.TaskPrestartResponse{}, ctx.Err()
 	}
 	vars, err := t.begin(req.Running)
 	var never permanentError
 	switch {
 	case err == nil || req.Running:
-		return sdk.TaskPrestartResponse{Env: vars}, nil
+		return hook.TaskPrestartResponse{Env: vars}, nil
 	case errors.As(err, &never):
 		// The kill of the task should end ctx; the timeout is for the case that
 		// it does not.
 		select {
 		case <-ctx.Done():
-			return sdk.TaskPrestartResponse{}, ctx.Err()
+			return hook.TaskPrestartResponse{}, ctx.Err()
 		case <-time.After(killPause):
-			return sdk.TaskPrestartResponse{}, err
+			return hook.TaskPrestartResponse{}, err
 		}
 	}
-	return sdk.TaskPrestartResponse{}, sdk.Recoverable(err)
+	return hook.TaskPrestartResponse{}, sdk.Recoverable(err)
 }
 
 // killPause is how long Prestart waits for the kill to end its request.
 const killPause = 5 * time.Second
 
 // Poststart triggers the actions that need a running process.
-func (h *Hook) Poststart(_ context.Context, req sdk.TaskPoststartRequest) (sdk.TaskPoststartResponse, error) {
+func (h *Hook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	config, err := parseConfig(req.Attachment)
 	if err != nil {
-		return sdk.TaskPoststartResponse{}, err
+		return hook.TaskPoststartResponse{}, err
 	}
 	r := request{config: config, namespace: req.Alloc.Namespace, dir: req.Dir, env: req.Env}
 	t := h.have(key{req.Alloc.ID, req.Task.Name}, req.Scope(), r, true)
@@ -96,13 +97,13 @@ func (h *Hook) Poststart(_ context.Context, req sdk.TaskPoststartRequest) (sdk.T
 	case t.started <- struct{}{}:
 	default:
 	}
-	return sdk.TaskPoststartResponse{}, nil
+	return hook.TaskPoststartResponse{}, nil
 }
 
 // Stop stops rendering for the task and removes its data.
-func (h *Hook) Stop(_ context.Context, req sdk.TaskStopRequest) (sdk.TaskStopResponse, error) {
+func (h *Hook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	h.forget(key{req.Alloc.ID, req.Task.Name})
-	return sdk.TaskStopResponse{}, nil
+	return hook.TaskStopResponse{}, nil
 }
 
 func (h *Hook) find(k key) *task {
@@ -114,7 +115,7 @@ func (h *Hook) find(k key) *task {
 // have returns the task, which uses the scope from now on. It creates and starts
 // a task that does not exist yet; running means that the task runs with files
 // that another process has rendered.
-func (h *Hook) have(k key, scope sdk.Scope, r request, running bool) *task {
+func (h *Hook) have(k key, scope hook.Scope, r request, running bool) *task {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.tasks[k]

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -132,7 +133,7 @@ func TestScriptsThatCannotEnd(t *testing.T) {
 			want string
 		}{
 			{context.DeadlineExceeded, "It was ended after 3s"},
-			{sdk.ErrNoTask, sdk.ErrNoTask.Error()},
+			{hook.ErrTaskNotRunning, hook.ErrTaskNotRunning.Error()},
 		} {
 			f.reply["exec"] = c.err
 			f.put("app", "w", fmt.Sprint(i))
@@ -317,7 +318,7 @@ func TestChangeBetweenPrestartAndStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		const restarted = "web: restart " + reasonRestart + " false"
-		f.reply["restart"] = sdk.ErrNoTask
+		f.reply["restart"] = hook.ErrTaskNotRunning
 		f.put("app", "w", "two")
 		time.Sleep(10 * time.Second)
 		f.expect(restarted)
@@ -326,7 +327,7 @@ func TestChangeBetweenPrestartAndStart(t *testing.T) {
 		synctest.Wait()
 		f.expect(restarted)
 
-		f.reply["restart"] = sdk.ErrNoTask
+		f.reply["restart"] = hook.ErrTaskNotRunning
 		f.put("app", "w", "three")
 		time.Sleep(10 * time.Second)
 		f.expect(restarted)
@@ -344,7 +345,7 @@ func TestSignals(t *testing.T) {
 		f := newFixture(t)
 		f.put("app", "w", "one")
 		f.run(f.request("web", one(block{EmbeddedTmpl: greet, ChangeMode: "signal", ChangeSignal: "SIGHUP"})))
-		f.reply["signal"] = sdk.ErrNoTask
+		f.reply["signal"] = hook.ErrTaskNotRunning
 		f.put("app", "w", "two")
 		time.Sleep(6 * time.Second)
 		f.expect("web: signal SIGHUP Template re-rendered", "web: event  / Template skipped signal SIGHUP: task is not running")
@@ -530,7 +531,7 @@ func TestScopeIsRenewed(t *testing.T) {
 			f.put("app", "w", "one")
 			req := f.request("web", one(block{EmbeddedTmpl: greet, ChangeMode: "signal", ChangeSignal: "SIGHUP"}))
 			f.run(req)
-			f.reply["signal"] = sdk.ErrDenied
+			f.reply["signal"] = hook.ErrPermissionDenied
 			f.put("app", "w", "two")
 			time.Sleep(time.Minute)
 			f.expect("web: signal SIGHUP Template re-rendered")

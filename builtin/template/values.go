@@ -7,7 +7,7 @@ import (
 	"slices"
 	"text/template"
 
-	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
 // varMeta identifies a variable.
@@ -51,7 +51,7 @@ type tuple struct{ K, V string }
 // service is a service instance. Its field for the node has another name in
 // templates.
 type service struct {
-	sdk.Service
+	hook.Service
 	Node string
 }
 

@@ -6,9 +6,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
-// Hook is implemented by every hook. Its name is unique among the hooks of its
-// allocation or task. Users see the name in events, and the hook's state is stored
-// under it.
+// Hook is implemented by every hook in the agent, also by the hook that calls a plugin.
+// Its name is unique among the hooks of its allocation or task. Users see the name in
+// events, and the hook's state is stored under it.
 //
 // The content of a request belongs to the caller, and a hook must not change it: for a
 // hook in the agent, Env is the environment itself.

@@ -3,6 +3,8 @@ package process_test
 import (
 	"context"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
@@ -13,8 +15,8 @@ type pythonDriver struct{}
 func (pythonDriver) Info() sdk.DriverInfo {
 	return sdk.DriverInfo{
 		Name:         "python",
-		TaskSchema:   sdk.Object(map[string]*sdk.Spec{"program": sdk.Attr("program", "string", true)}),
-		Capabilities: sdk.Capabilities{SendSignals: true}, // without Exec: no commands from outside
+		TaskSchema:   hclspec.Object(map[string]*hclspec.Spec{"program": hclspec.Attr("program", "string", true)}),
+		Capabilities: driver.Capabilities{SendSignals: true}, // without Exec: no commands from outside
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
 // outputGrace limits how long Exec waits, after a command has exited, for output
@@ -32,7 +32,7 @@ const (
 // refused returns the result of a command that does not exist or is not
 // executable, in the form of a shell: a line on its standard error and an exit
 // code.
-func refused(e sdk.Exec, cause error) (sdk.ExitResult, error) {
+func refused(e driver.Exec, cause error) (driver.ExitResult, error) {
 	code := 0
 	switch {
 	case errors.Is(cause, os.ErrNotExist):
@@ -40,7 +40,7 @@ func refused(e sdk.Exec, cause error) (sdk.ExitResult, error) {
 	case errors.Is(cause, os.ErrPermission):
 		code = exitNotExecutable
 	default:
-		return sdk.ExitResult{}, cause
+		return driver.ExitResult{}, cause
 	}
 	to, end := e.Stderr, "\n"
 	if e.TTY {
@@ -48,10 +48,10 @@ func refused(e sdk.Exec, cause error) (sdk.ExitResult, error) {
 	}
 	if to != nil {
 		if _, err := io.WriteString(to, cause.Error()+end); err != nil {
-			return sdk.ExitResult{}, cause
+			return driver.ExitResult{}, cause
 		}
 	}
-	return sdk.ExitResult{ExitCode: code}, nil
+	return driver.ExitResult{ExitCode: code}, nil
 }
 
 // Exec runs a command with the user, environment, working directory, cgroup and
@@ -60,9 +60,9 @@ func refused(e sdk.Exec, cause error) (sdk.ExitResult, error) {
 // ends, the command and its process group are killed. A command that does not
 // exist exits with code 127, a command that is not executable with 126; its
 // Stderr has the reason.
-func (p *Process) Exec(ctx context.Context, e sdk.Exec) (sdk.ExitResult, error) {
+func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, error) {
 	if p.userErr != nil {
-		return sdk.ExitResult{}, p.userErr
+		return driver.ExitResult{}, p.userErr
 	}
 	path, err := lookPath(p.start, e.Command[0])
 	if err != nil {
@@ -86,7 +86,7 @@ func (p *Process) Exec(ctx context.Context, e sdk.Exec) (sdk.ExitResult, error) 
 	}
 	if err != nil {
 		streams.close()
-		return sdk.ExitResult{}, fmt.Errorf("prepare the streams of %q: %w", path, err)
+		return driver.ExitResult{}, fmt.Errorf("prepare the streams of %q: %w", path, err)
 	}
 	err = p.execPlacement().run(cmd.SysProcAttr, cmd.Start)
 	streams.closeChild()
@@ -96,7 +96,7 @@ func (p *Process) Exec(ctx context.Context, e sdk.Exec) (sdk.ExitResult, error) 
 		if errors.As(err, &cause) {
 			err = cause // without the wrapping of os/exec
 		}
-		return sdk.ExitResult{}, p.execError(path, err)
+		return driver.ExitResult{}, p.execError(path, err)
 	}
 	p.resetOOMScore(cmd.Process.Pid)
 	stop := context.AfterFunc(ctx, func() { unix.Kill(-cmd.Process.Pid, unix.SIGKILL) })
@@ -109,7 +109,7 @@ func (p *Process) Exec(ctx context.Context, e sdk.Exec) (sdk.ExitResult, error) 
 	close(resized)
 	streams.finish()
 	if err != nil {
-		return sdk.ExitResult{}, fmt.Errorf("wait for %q: %w", path, err)
+		return driver.ExitResult{}, fmt.Errorf("wait for %q: %w", path, err)
 	}
 	return resultOf(process.ExitStatusOf(int(cmd.ProcessState.Sys().(syscall.WaitStatus))), nil), nil
 }
@@ -155,7 +155,7 @@ type stream struct {
 	to   io.Writer
 }
 
-func (s *execStreams) pipes(cmd *exec.Cmd, e sdk.Exec) error {
+func (s *execStreams) pipes(cmd *exec.Cmd, e driver.Exec) error {
 	if e.Stdin != nil {
 		r, w, err := os.Pipe()
 		if err != nil {
@@ -195,7 +195,7 @@ func same(a, b io.Writer) bool {
 	return t == reflect.TypeOf(b) && t.Comparable() && a == b
 }
 
-func (s *execStreams) terminal(cmd *exec.Cmd, e sdk.Exec, cred *syscall.Credential) error {
+func (s *execStreams) terminal(cmd *exec.Cmd, e driver.Exec, cred *syscall.Credential) error {
 	master, slave, err := pty.Open()
 	if err != nil {
 		return err
@@ -218,7 +218,7 @@ func (s *execStreams) terminal(cmd *exec.Cmd, e sdk.Exec, cred *syscall.Credenti
 
 // start copies the streams. The copy of the input ends only when the caller's
 // reader ends.
-func (s *execStreams) start(e sdk.Exec, end <-chan struct{}) {
+func (s *execStreams) start(e driver.Exec, end <-chan struct{}) {
 	if s.in != nil && e.Stdin != nil {
 		go func() {
 			io.Copy(s.in, e.Stdin)

@@ -35,14 +35,14 @@ func TestMemoryLimit(t *testing.T) {
 	for name, test := range map[string]struct {
 		memory int64
 		script string
-		want   sdk.ExitResult
+		want   driver.ExitResult
 	}{
-		"the process exceeds it":                            {20 * mebibyte, "exec " + exceedsMemory, sdk.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true, Err: errOOM}},
-		"a child exceeds it, and the process fails":         {20 * mebibyte, exceedsMemory + "; exit 3", sdk.ExitResult{ExitCode: 3, OOMKilled: true, Err: errOOM}},
-		"a child exceeds it, and the process does not mind": {20 * mebibyte, exceedsMemory + "; exit 0", sdk.ExitResult{OOMKilled: true}},
-		"nothing exceeds it":                                {64 * mebibyte, "head -c 20000000 /dev/zero | tail -n 1 | wc -c", sdk.ExitResult{}},
-		"there is none":                                     {0, "head -c 20000000 /dev/zero | tail -n 1 | wc -c", sdk.ExitResult{}},
-		"the process is killed by another":                  {20 * mebibyte, "kill -9 $$", sdk.ExitResult{ExitCode: 137, Signal: 9}},
+		"the process exceeds it":                            {20 * mebibyte, "exec " + exceedsMemory, driver.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true, Err: errOOM}},
+		"a child exceeds it, and the process fails":         {20 * mebibyte, exceedsMemory + "; exit 3", driver.ExitResult{ExitCode: 3, OOMKilled: true, Err: errOOM}},
+		"a child exceeds it, and the process does not mind": {20 * mebibyte, exceedsMemory + "; exit 0", driver.ExitResult{OOMKilled: true}},
+		"nothing exceeds it":                                {64 * mebibyte, "head -c 20000000 /dev/zero | tail -n 1 | wc -c", driver.ExitResult{}},
+		"there is none":                                     {0, "head -c 20000000 /dev/zero | tail -n 1 | wc -c", driver.ExitResult{}},
+		"the process is killed by another":                  {20 * mebibyte, "kill -9 $$", driver.ExitResult{ExitCode: 137, Signal: 9}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := start(t, limited(t, test.memory, 0), shell(test.script))
@@ -67,7 +67,7 @@ func TestMemoryLimitOfTheNextStart(t *testing.T) {
 	// The first process is not destroyed: its cgroups stay, with their counters.
 	s.Resources.Linux.MemoryLimitBytes = 40 * mebibyte
 	second := start(t, s, shell("head -c 20000000 /dev/zero | tail -n 1 | wc -c"))
-	if got := wait(t, second); got != (sdk.ExitResult{}) {
+	if got := wait(t, second); got != (driver.ExitResult{}) {
 		t.Errorf("exit result %+v below the new limit, want success", got)
 	}
 }
@@ -90,7 +90,7 @@ func TestMemoryLimitOutlivesThePlugin(t *testing.T) {
 			if !before {
 				tell(t, s)
 			}
-			if got, want := wait(t, p), (sdk.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true, Err: errOOM}); got != want {
+			if got, want := wait(t, p), (driver.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true, Err: errOOM}); got != want {
 				t.Errorf("exit result %+v, want %+v", got, want)
 			}
 		})
@@ -99,7 +99,7 @@ func TestMemoryLimitOutlivesThePlugin(t *testing.T) {
 
 func TestMemoryLimitHoldsForCommandsInTheTask(t *testing.T) {
 	p := start(t, limited(t, 20*mebibyte, 0), shell("exec sleep 3600"))
-	result, err := p.Exec(t.Context(), sdk.Exec{Command: []string{"/bin/sh", "-c", "exec " + exceedsMemory}})
+	result, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "exec " + exceedsMemory}})
 	if err != nil || result.Signal != int(unix.SIGKILL) {
 		t.Errorf("a command that exceeds the limit: %+v, %v, want signal 9", result, err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/sdk"
@@ -57,7 +58,7 @@ func mine(dir string) bool {
 
 // plugin is the input and the output of pluginMain.
 type plugin struct {
-	Config  sdk.TaskConfig
+	Config  driver.TaskConfig
 	Command Command
 	Await   bool // pluginMain waits until the task has ended before it writes the output
 	State   State
@@ -102,7 +103,7 @@ func newStart(t *testing.T) *sdk.StartRequest {
 			t.Fatal(err)
 		}
 	}
-	return &sdk.StartRequest{TaskConfig: sdk.TaskConfig{
+	return &sdk.StartRequest{TaskConfig: driver.TaskConfig{
 		ID:       id + "/task/00000000",
 		Name:     "task",
 		AllocID:  id,
@@ -142,7 +143,7 @@ func destroy(t *testing.T, p *Process) {
 	}
 }
 
-func wait(t *testing.T, p *Process) sdk.ExitResult {
+func wait(t *testing.T, p *Process) driver.ExitResult {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

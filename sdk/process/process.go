@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -81,8 +82,8 @@ type Process struct {
 	// waiting is held by the goroutine that waits for the process; other callers
 	// of Wait block on it.
 	waiting sync.Mutex
-	ended   bool           // guarded by waiting
-	result  sdk.ExitResult // guarded by waiting
+	ended   bool              // guarded by waiting
+	result  driver.ExitResult // guarded by waiting
 }
 
 var (
@@ -274,7 +275,7 @@ func (p *Process) Attributes() map[string]string {
 // Wait blocks until the process has ended. The status is left in the kernel
 // until Destroy, so that it outlives a plugin that dies now. It may be called
 // more than once.
-func (p *Process) Wait(ctx context.Context) (sdk.ExitResult, error) {
+func (p *Process) Wait(ctx context.Context) (driver.ExitResult, error) {
 	p.waiting.Lock()
 	defer p.waiting.Unlock()
 	if p.ended {
@@ -288,7 +289,7 @@ func (p *Process) Wait(ctx context.Context) (sdk.ExitResult, error) {
 		status, err = p.waitOrphan(ctx)
 	}
 	if ctx.Err() != nil {
-		return sdk.ExitResult{}, ctx.Err()
+		return driver.ExitResult{}, ctx.Err()
 	}
 	p.end(status, err)
 	return p.result, nil

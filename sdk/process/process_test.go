@@ -137,13 +137,13 @@ func TestCgroupHoldsTheProcessFromItsBirth(t *testing.T) {
 				t.Errorf("the plugin is in the task's cgroup:\n%s", acquire)
 			}
 			var out bytes.Buffer
-			if _, err := p.Exec(t.Context(), sdk.Exec{Command: []string{"/bin/cat", "/proc/self/cgroup"}, Stdout: &out}); err != nil {
+			if _, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/cat", "/proc/self/cgroup"}, Stdout: &out}); err != nil {
 				t.Fatal(err)
 			}
 			if !strings.Contains(out.String(), want) {
 				t.Errorf("a command in the task is in\n%swant %s", out.String(), want)
 			}
-			var stats sdk.TaskStats
+			var stats driver.TaskStats
 			until(t, "the shell has become what sleeps: a process between two programs has no memory", func() bool {
 				var err error
 				if stats, err = p.Stats(t.Context()); err != nil {
@@ -513,7 +513,7 @@ func TestUser(t *testing.T) {
 				t.Errorf("the task is %s, want %s", got, test.want)
 			}
 			var out bytes.Buffer
-			exit, err := p.Exec(t.Context(), sdk.Exec{Command: []string{"/bin/sh", "-c", "echo $(id -u):$(id -g)"}, Stdout: &out, TTY: true})
+			exit, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "echo $(id -u):$(id -g)"}, Stdout: &out, TTY: true})
 			if err != nil || !exit.Successful() {
 				t.Fatalf("exec: %+v, %v", exit, err)
 			}
@@ -549,7 +549,7 @@ func TestProtectedDriver(t *testing.T) {
 	}
 	var out bytes.Buffer
 	command := []string{"/bin/sh", "-c", "i=0; while [ $i -lt 50 ] && grep -q - /proc/$$/oom_score_adj; do sleep 0.1; i=$((i+1)); done; cat /proc/$$/oom_score_adj"}
-	exit, err := p.Exec(t.Context(), sdk.Exec{Command: command, Stdout: &out})
+	exit, err := p.Exec(t.Context(), driver.Exec{Command: command, Stdout: &out})
 	if err != nil || !exit.Successful() || strings.TrimSpace(out.String()) != "0" {
 		t.Errorf("a command in it has the score %q, %+v, %v, want 0", out.String(), exit, err)
 	}
@@ -616,7 +616,7 @@ func TestExecOutputThatIsHeldOpen(t *testing.T) {
 	p := start(t, newStart(t), shell("exec sleep 3600"))
 	var out bytes.Buffer
 	began := time.Now()
-	exit, err := p.Exec(t.Context(), sdk.Exec{Command: []string{"/bin/sh", "-c", "sleep 3600 & echo $!"}, Stdout: &out})
+	exit, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "sleep 3600 & echo $!"}, Stdout: &out})
 	if err != nil || !exit.Successful() {
 		t.Fatalf("%+v, %v", exit, err)
 	}
@@ -636,7 +636,7 @@ func TestExecWriterThatFails(t *testing.T) {
 	p := start(t, newStart(t), shell("exec sleep 3600"))
 	r, w := io.Pipe()
 	r.Close()
-	exit, err := p.Exec(t.Context(), sdk.Exec{Command: []string{"/bin/sh", "-c", "head -c 1000000 /dev/zero; exit 3"}, Stdout: w})
+	exit, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "head -c 1000000 /dev/zero; exit 3"}, Stdout: w})
 	if err != nil || exit.ExitCode != 3 {
 		t.Errorf("%+v, %v, want exit code 3", exit, err)
 	}
@@ -682,7 +682,7 @@ func BenchmarkStart(b *testing.B) {
 				b.Fatal(err)
 			}
 			for b.Loop() {
-				s := &sdk.StartRequest{TaskConfig: sdk.TaskConfig{Name: "task", AllocID: "process-test-bench", AllocDir: filepath.Join(dir, "process-test-bench"), Resources: test.resources}}
+				s := &sdk.StartRequest{TaskConfig: driver.TaskConfig{Name: "task", AllocID: "process-test-bench", AllocDir: filepath.Join(dir, "process-test-bench"), Resources: test.resources}}
 				p, err := Start(b.Context(), s, Command{Path: "/bin/true"})
 				if err != nil {
 					b.Fatal(err)
@@ -728,14 +728,14 @@ func TestNetworkOfTheGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newStart(t)
-	s.NetworkIsolation = &sdk.NetworkIsolation{Mode: sdk.NetworkGroup, Path: ns}
+	s.NetworkIsolation = &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: ns}
 	p := start(t, s, shell("exec sleep 3600"))
 	var got unix.Stat_t
 	if err := unix.Stat(fmt.Sprintf("/proc/%d/ns/net", p.PID()), &got); err != nil || got.Ino != want.Ino {
 		t.Errorf("the task is in network %d, %v, want %d", got.Ino, err, want.Ino)
 	}
 	var out bytes.Buffer
-	if _, err := p.Exec(t.Context(), sdk.Exec{Command: []string{"/bin/sh", "-c", "stat -L -c %i /proc/self/ns/net"}, Stdout: &out}); err != nil || strings.TrimSpace(out.String()) != fmt.Sprint(want.Ino) {
+	if _, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "stat -L -c %i /proc/self/ns/net"}, Stdout: &out}); err != nil || strings.TrimSpace(out.String()) != fmt.Sprint(want.Ino) {
 		t.Errorf("a command in it is in network %s, %v, want %d", out.String(), err, want.Ino)
 	}
 	if err := unix.Stat("/proc/self/ns/net", &got); err != nil || got.Ino != acquire.Ino {
@@ -761,7 +761,7 @@ func TestCommandAsAUserWhoHasGone(t *testing.T) {
 	}
 	defer second.fd.Close()
 	var out bytes.Buffer
-	if _, err := second.Exec(t.Context(), sdk.Exec{Command: []string{"/usr/bin/id", "-u"}, Stdout: &out}); err == nil {
+	if _, err := second.Exec(t.Context(), driver.Exec{Command: []string{"/usr/bin/id", "-u"}, Stdout: &out}); err == nil {
 		t.Errorf("the command has run as user %s", out.String())
 	}
 }

@@ -25,20 +25,20 @@ func tell(t *testing.T, s *sdk.StartRequest) {
 	}
 }
 
-var seven = sdk.ExitResult{ExitCode: 7}
+var seven = driver.ExitResult{ExitCode: 7}
 
 func TestExitStatusSurvivesThePlugin(t *testing.T) {
 	for name, test := range map[string]struct {
 		script string
 		await  bool // the first plugin sees the exit and leaves the zombie
 		before bool // the task exits before it is recovered
-		want   sdk.ExitResult
+		want   driver.ExitResult
 	}{
 		"the task ends after it is recovered":                   {exitsWhenTold, false, false, seven},
 		"the task ends while no plugin lives":                   {exitsWhenTold, false, true, seven},
 		"the task ended under a plugin that then died":          {"exit 7", true, false, seven},
-		"the task was killed under a plugin that then died":     {"kill -9 $$", true, false, sdk.ExitResult{ExitCode: 137, Signal: 9}},
-		"the task ended well under a plugin that could not say": {"exit 0", true, false, sdk.ExitResult{}},
+		"the task was killed under a plugin that then died":     {"kill -9 $$", true, false, driver.ExitResult{ExitCode: 137, Signal: 9}},
+		"the task ended well under a plugin that could not say": {"exit 0", true, false, driver.ExitResult{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := startKeeper(t)

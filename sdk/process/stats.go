@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
 // ticksPerSecond is USER_HZ, which is 100 on every Linux that Go runs on.
@@ -25,7 +25,7 @@ type cpuSampler struct {
 	mu   sync.Mutex
 	at   time.Time
 	last map[int]cpuTime // by pid; 0 is the task as a whole
-	rate map[int]sdk.CPUUsage
+	rate map[int]driver.CPUUsage
 }
 
 type cpuTime struct {
@@ -40,17 +40,17 @@ var (
 // Stats samples the CPU time and memory of the process and its descendants. The
 // total is their sum; on cgroups v2 it is the kernel's count for the task, which
 // includes processes that have ended.
-func (p *Process) Stats(context.Context) (sdk.TaskStats, error) {
+func (p *Process) Stats(context.Context) (driver.TaskStats, error) {
 	pids := descendants(p.id.PID)
 	if p.cgroup != nil {
 		var err error
 		if pids, err = p.cgroup.dir().PIDs(); err != nil {
-			return sdk.TaskStats{}, err
+			return driver.TaskStats{}, err
 		}
 	}
 	used := map[int]cpuTime{}
-	memory := map[int]sdk.MemoryUsage{}
-	var whole sdk.MemoryUsage
+	memory := map[int]driver.MemoryUsage{}
+	var whole driver.MemoryUsage
 	var sum cpuTime
 	for _, pid := range pids {
 		st, err := process.ReadStat(pid)
@@ -61,12 +61,12 @@ func (p *Process) Stats(context.Context) (sdk.TaskStats, error) {
 		used[pid] = t
 		sum.user += t.user
 		sum.system += t.system
-		m := sdk.MemoryUsage{RSS: st.RSS * uint64(os.Getpagesize()), Measured: memoryFields}
+		m := driver.MemoryUsage{RSS: st.RSS * uint64(os.Getpagesize()), Measured: memoryFields}
 		memory[pid] = m
 		whole.RSS += m.RSS
 	}
 	if len(used) == 0 {
-		return sdk.TaskStats{}, fmt.Errorf("process %d has ended", p.id.PID)
+		return driver.TaskStats{}, fmt.Errorf("process %d has ended", p.id.PID)
 	}
 	whole.Measured = memoryFields
 	used[0] = sum
@@ -74,17 +74,17 @@ func (p *Process) Stats(context.Context) (sdk.TaskStats, error) {
 		p.cgroup.measure(&whole, used)
 	}
 
-	stats := sdk.TaskStats{Timestamp: time.Now(), ByPID: map[string]sdk.Usage{}}
+	stats := driver.TaskStats{Timestamp: time.Now(), ByPID: map[string]driver.Usage{}}
 	rates := p.meter.rates(stats.Timestamp, used)
-	stats.Total = sdk.Usage{CPU: rates[0], Memory: whole}
+	stats.Total = driver.Usage{CPU: rates[0], Memory: whole}
 	for pid, m := range memory {
-		stats.ByPID[strconv.Itoa(pid)] = sdk.Usage{CPU: rates[pid], Memory: m}
+		stats.ByPID[strconv.Itoa(pid)] = driver.Usage{CPU: rates[pid], Memory: m}
 	}
 	return stats, nil
 }
 
 // measure reads the totals of the task from cgroup v2.
-func (g *cgroup) measure(memory *sdk.MemoryUsage, used map[int]cpuTime) {
+func (g *cgroup) measure(memory *driver.MemoryUsage, used map[int]cpuTime) {
 	if usec := g.counter("cpu.stat", "usage_usec"); usec > 0 {
 		used[0] = cpuTime{
 			user:   time.Duration(g.counter("cpu.stat", "user_usec")) * time.Microsecond,
@@ -113,16 +113,16 @@ func ticks(n uint64) time.Duration { return time.Duration(n) * time.Second / tic
 
 // rates returns the CPU usage since the previous sample, and 0 for the first
 // sample.
-func (m *cpuSampler) rates(now time.Time, used map[int]cpuTime) map[int]sdk.CPUUsage {
+func (m *cpuSampler) rates(now time.Time, used map[int]cpuTime) map[int]driver.CPUUsage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	passed := now.Sub(m.at)
 	if m.last != nil && passed < minSampleInterval {
 		return m.rate
 	}
-	rate := make(map[int]sdk.CPUUsage, len(used))
+	rate := make(map[int]driver.CPUUsage, len(used))
 	for pid, t := range used {
-		u := sdk.CPUUsage{Measured: cpuFields}
+		u := driver.CPUUsage{Measured: cpuFields}
 		// The CPU time of a process that is new in this sample counts as a
 		// whole.
 		if before, ok := m.last[pid]; m.last != nil && (ok || pid != 0) {

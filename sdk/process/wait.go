@@ -7,20 +7,20 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
-	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
 // resultOf returns the exit status in the host's form: a signal also shows as
 // the exit code that a shell reports for it.
-func resultOf(status process.ExitStatus, err error) sdk.ExitResult {
+func resultOf(status process.ExitStatus, err error) driver.ExitResult {
 	if err != nil {
-		return sdk.ExitResult{Err: err}
+		return driver.ExitResult{Err: err}
 	}
 	if status.Signal != 0 {
-		return sdk.ExitResult{ExitCode: 128 + status.Signal, Signal: status.Signal}
+		return driver.ExitResult{ExitCode: 128 + status.Signal, Signal: status.Signal}
 	}
-	return sdk.ExitResult{ExitCode: status.ExitCode}
+	return driver.ExitResult{ExitCode: status.ExitCode}
 }
 
 func (p *Process) waitChild(ctx context.Context) (status process.ExitStatus, err error) {

@@ -445,8 +445,8 @@ type quiet struct{}
 
 func (quiet) Info() sdk.HookInfo { return sdk.HookInfo{Name: os.Args[1]} }
 
-func (quiet) Prestart(context.Context, sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
-	return sdk.TaskPrestartResponse{}, nil
+func (quiet) Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	return hook.TaskPrestartResponse{}, nil
 }
 
 // unary returns the time of a call to a hook that does nothing: a server and a client at
@@ -470,7 +470,7 @@ func unary(b *testing.B) float64 {
 	var times []float64
 	for range 100 {
 		times = append(times, milliseconds(duration(b, func() error {
-			_, err := client.Prestart(b.Context(), sdk.TaskPrestartRequest{})
+			_, err := client.Prestart(b.Context(), hook.TaskPrestartRequest{})
 			return err
 		})))
 	}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	osprocess "github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -32,12 +34,12 @@ type shellPlugin struct{}
 func (*shellPlugin) Info() sdk.DriverInfo {
 	return sdk.DriverInfo{
 		Name: "shell", Version: "0.1.0",
-		TaskSchema: sdk.Object(map[string]*sdk.Spec{
-			"command": sdk.Attr("command", "string", true),
-			"args":    sdk.Attr("args", "list(string)", false),
-			"crash":   sdk.Attr("crash", "bool", false),
+		TaskSchema: hclspec.Object(map[string]*hclspec.Spec{
+			"command": hclspec.Attr("command", "string", true),
+			"args":    hclspec.Attr("args", "list(string)", false),
+			"crash":   hclspec.Attr("crash", "bool", false),
 		}),
-		Capabilities: sdk.Capabilities{SendSignals: true, Exec: true},
+		Capabilities: driver.Capabilities{SendSignals: true, Exec: true},
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -15,32 +16,32 @@ import (
 func actingHook() { sdk.ServeHook(&acting{}) }
 
 type acting struct {
-	host   sdk.Host
+	host   hook.Host
 	begins sync.Once
 }
 
 func (*acting) Info() sdk.HookInfo { return sdk.HookInfo{Name: "acting", Version: "1.0.0"} }
 
-func (a *acting) SetHost(host sdk.Host, _ sdk.Node) { a.host = host }
+func (a *acting) SetHost(host hook.Host, _ hook.Node) { a.host = host }
 
-func (a *acting) Poststart(_ context.Context, req sdk.TaskPoststartRequest) (sdk.TaskPoststartResponse, error) {
+func (a *acting) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	if req.Repeated {
 		note("poststart repeated")
 	} else {
 		note("poststart")
 	}
 	a.begins.Do(func() { go a.follow(req.Scope()) })
-	return sdk.TaskPoststartResponse{}, nil
+	return hook.TaskPoststartResponse{}, nil
 }
 
 // follow performs actions until the task has exited.
-func (a *acting) follow(s sdk.Scope) {
+func (a *acting) follow(s hook.Scope) {
 	ctx := context.Background()
 	for after := uint64(0); ; {
 		items, index, err := a.host.Variable(ctx, s, "orders", after)
 		if err != nil {
 			_, late := a.host.Exec(ctx, s, []string{"true"}, time.Second)
-			note("over: denied=%v, a late call: %v", errors.Is(err, sdk.ErrDenied), late)
+			note("over: denied=%v, a late call: %v", errors.Is(err, hook.ErrPermissionDenied), late)
 			return
 		}
 		after = index
@@ -50,7 +51,7 @@ func (a *acting) follow(s sdk.Scope) {
 	}
 }
 
-func (a *acting) obey(ctx context.Context, s sdk.Scope, order string) any {
+func (a *acting) obey(ctx context.Context, s hook.Scope, order string) any {
 	switch order {
 	case "signal":
 		return a.host.Signal(ctx, s, "SIGUSR1", "the hook wants it")
@@ -86,7 +87,7 @@ func (a *acting) obey(ctx context.Context, s sdk.Scope, order string) any {
 
 // flood emits events until all calls of a crowd are rejected: a single caller can be slower
 // than the rate limit.
-func (a *acting) flood(ctx context.Context, s sdk.Scope) error {
+func (a *acting) flood(ctx context.Context, s hook.Scope) error {
 	var crowd sync.WaitGroup
 	var taken atomic.Int64
 	refusals := make(chan error, 100)
@@ -94,7 +95,7 @@ func (a *acting) flood(ctx context.Context, s sdk.Scope) error {
 	for range cap(refusals) {
 		crowd.Go(func() {
 			for {
-				if err := a.host.EmitEvent(ctx, s, sdk.Event{Message: "flood"}); err != nil {
+				if err := a.host.EmitEvent(ctx, s, hook.Event{Message: "flood"}); err != nil {
 					refusals <- err
 					return
 				}
@@ -127,7 +128,7 @@ func (a *acting) crowd(ctx context.Context, n int, call func(context.Context) er
 }
 
 // services waits for a service that does not exist yet.
-func (a *acting) services(ctx context.Context, s sdk.Scope) error {
+func (a *acting) services(ctx context.Context, s hook.Scope) error {
 	for after := uint64(0); ; {
 		list, index, err := a.host.Services(ctx, s, "shop", after)
 		if err != nil {
@@ -142,7 +143,7 @@ func (a *acting) services(ctx context.Context, s sdk.Scope) error {
 }
 
 // stats samples until the task ends.
-func (a *acting) stats(ctx context.Context, s sdk.Scope) error {
+func (a *acting) stats(ctx context.Context, s hook.Scope) error {
 	samples, err := a.host.Stats(ctx, s, 100*time.Millisecond)
 	if err != nil {
 		return err

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -34,21 +36,21 @@ func (dying) Info() sdk.HookInfo {
 	if len(os.Args) > 1 {
 		name = os.Args[1]
 	}
-	ledger, every := sdk.Attr("ledger", "string", true), len(os.Args) > 2
+	ledger, every := hclspec.Attr("ledger", "string", true), len(os.Args) > 2
 	if every { // jobs attach no configuration to this hook
-		ledger = sdk.Default(sdk.Attr("ledger", "string", false), sdk.Literal(`"ledger.JOB"`))
+		ledger = hclspec.Default(hclspec.Attr("ledger", "string", false), hclspec.Literal(`"ledger.JOB"`))
 	}
 	return sdk.HookInfo{
 		Name: name, Version: "1.0.0", AllAllocs: every,
-		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
+		AttachmentSchema: hclspec.Object(map[string]*hclspec.Spec{
 			"ledger": ledger,
-			"name":   sdk.Attr("name", "string", false),      // prefix of each line
-			"die":    sdk.Attr("die", "list(string)", false), // hook points at which the hook dies
-			"often":  sdk.Default(sdk.Attr("often", "number", false), sdk.Literal("1")),
-			"refuse": sdk.Attr("refuse", "list(string)", false),
-			"until":  sdk.Attr("until", "string", false), // the hook returns an error until this file exists
-			"done":   sdk.Attr("done", "bool", false),
-			"lie":    sdk.Attr("lie", "bool", false), // the answer is too large
+			"name":   hclspec.Attr("name", "string", false),      // prefix of each line
+			"die":    hclspec.Attr("die", "list(string)", false), // hook points at which the hook dies
+			"often":  hclspec.Default(hclspec.Attr("often", "number", false), hclspec.Literal("1")),
+			"refuse": hclspec.Attr("refuse", "list(string)", false),
+			"until":  hclspec.Attr("until", "string", false), // the hook returns an error until this file exists
+			"done":   hclspec.Attr("done", "bool", false),
+			"lie":    hclspec.Attr("lie", "bool", false), // the answer is too large
 		}),
 	}
 }
@@ -65,7 +67,7 @@ type dyingOrders struct {
 }
 
 // obey executes the orders of the attachment for a hook point.
-func (dying) obey(g sdk.RequestMeta, alloc sdk.Alloc, point, text string) (o dyingOrders, err error) {
+func (dying) obey(g hook.RequestMeta, alloc hook.Alloc, point, text string) (o dyingOrders, err error) {
 	if err := g.Config(&o); err != nil {
 		return o, err
 	}
@@ -105,12 +107,12 @@ type hanging struct{}
 
 func (hanging) Info() sdk.HookInfo { return sdk.HookInfo{Name: "hanging", Version: "1.0.0"} }
 
-func (hanging) Poststart(context.Context, sdk.TaskPoststartRequest) (sdk.TaskPoststartResponse, error) {
-	return sdk.TaskPoststartResponse{}, hang()
+func (hanging) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	return hook.TaskPoststartResponse{}, hang()
 }
 
-func (hanging) Exited(context.Context, sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error) {
-	return sdk.TaskExitedResponse{}, hang()
+func (hanging) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	return hook.TaskExitedResponse{}, hang()
 }
 
 func hang() error {
@@ -118,44 +120,44 @@ func hang() error {
 	return nil
 }
 
-func (d dying) Prerun(_ context.Context, req sdk.AllocPrerunRequest) (sdk.AllocPrerunResponse, error) {
+func (d dying) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "prerun", " "+req.Env["NOMAD_JOB_NAME"])
-	return sdk.AllocPrerunResponse{}, err
+	return hook.AllocPrerunResponse{}, err
 }
 
-func (d dying) UpdateAlloc(_ context.Context, req sdk.AllocUpdateRequest) (sdk.AllocUpdateResponse, error) {
+func (d dying) UpdateAlloc(_ context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "update_alloc", "")
-	return sdk.AllocUpdateResponse{}, err
+	return hook.AllocUpdateResponse{}, err
 }
 
-func (d dying) PreTaskRestart(_ context.Context, req sdk.AllocPreTaskRestartRequest) (sdk.AllocPreTaskRestartResponse, error) {
+func (d dying) PreTaskRestart(_ context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "pre_task_restart", "")
-	return sdk.AllocPreTaskRestartResponse{}, err
+	return hook.AllocPreTaskRestartResponse{}, err
 }
 
-func (d dying) PreKill(_ context.Context, req sdk.AllocPreKillRequest) (sdk.AllocPreKillResponse, error) {
+func (d dying) PreKill(_ context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "pre_kill", "")
-	return sdk.AllocPreKillResponse{}, err
+	return hook.AllocPreKillResponse{}, err
 }
 
-func (d dying) Postrun(_ context.Context, req sdk.AllocPostrunRequest) (sdk.AllocPostrunResponse, error) {
+func (d dying) Postrun(_ context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "postrun", "")
-	return sdk.AllocPostrunResponse{}, err
+	return hook.AllocPostrunResponse{}, err
 }
 
-func (d dying) Destroy(_ context.Context, req sdk.AllocDestroyRequest) (sdk.AllocDestroyResponse, error) {
+func (d dying) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "destroy", "")
-	return sdk.AllocDestroyResponse{}, err
+	return hook.AllocDestroyResponse{}, err
 }
 
-func (d dying) ShutdownAlloc(_ context.Context, req sdk.AllocShutdownRequest) (sdk.AllocShutdownResponse, error) {
+func (d dying) ShutdownAlloc(_ context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "shutdown_alloc", "")
-	return sdk.AllocShutdownResponse{}, err
+	return hook.AllocShutdownResponse{}, err
 }
 
-func (d dying) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
+func (d dying) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	visits := req.PreviousState["visits"] + "x"
-	answer := sdk.TaskPrestartResponse{State: map[string]string{"visits": visits}, Env: map[string]string{"VISITS": visits}}
+	answer := hook.TaskPrestartResponse{State: map[string]string{"visits": visits}, Env: map[string]string{"VISITS": visits}}
 	o, err := d.obey(req.RequestMeta, req.Alloc, "prestart", " "+visits)
 	answer.Done = o.Done
 	if o.Lie {
@@ -164,32 +166,32 @@ func (d dying) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.Tas
 	return answer, err
 }
 
-func (d dying) Poststart(_ context.Context, req sdk.TaskPoststartRequest) (sdk.TaskPoststartResponse, error) {
+func (d dying) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "poststart", " "+req.Env["VISITS"])
-	return sdk.TaskPoststartResponse{}, err
+	return hook.TaskPoststartResponse{}, err
 }
 
-func (d dying) Update(_ context.Context, req sdk.TaskUpdateRequest) (sdk.TaskUpdateResponse, error) {
+func (d dying) Update(_ context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "update", "")
-	return sdk.TaskUpdateResponse{}, err
+	return hook.TaskUpdateResponse{}, err
 }
 
-func (d dying) PreKilling(_ context.Context, req sdk.TaskPreKillingRequest) (sdk.TaskPreKillingResponse, error) {
+func (d dying) PreKilling(_ context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "pre_killing", "")
-	return sdk.TaskPreKillingResponse{}, err
+	return hook.TaskPreKillingResponse{}, err
 }
 
-func (d dying) Exited(_ context.Context, req sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error) {
+func (d dying) Exited(_ context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "exited", fmt.Sprintf(" code=%d restarts=%v", req.Exit.ExitCode, req.WillRestart))
-	return sdk.TaskExitedResponse{}, err
+	return hook.TaskExitedResponse{}, err
 }
 
-func (d dying) Stop(_ context.Context, req sdk.TaskStopRequest) (sdk.TaskStopResponse, error) {
+func (d dying) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "stop", " "+req.PreviousState["visits"])
-	return sdk.TaskStopResponse{}, err
+	return hook.TaskStopResponse{}, err
 }
 
-func (d dying) Shutdown(_ context.Context, req sdk.TaskShutdownRequest) (sdk.TaskShutdownResponse, error) {
+func (d dying) Shutdown(_ context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "shutdown", "")
-	return sdk.TaskShutdownResponse{}, err
+	return hook.TaskShutdownResponse{}, err
 }

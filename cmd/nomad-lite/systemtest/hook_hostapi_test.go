@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -16,7 +17,7 @@ import (
 func askingHook() { sdk.ServeHook(&asking{}) }
 
 type asking struct {
-	host    sdk.Host
+	host    hook.Host
 	streams atomic.Int32 // streams of samples
 }
 
@@ -24,7 +25,7 @@ func (*asking) Info() sdk.HookInfo {
 	return sdk.HookInfo{Name: "asking", Version: "1.0.0", ReportsHealth: true}
 }
 
-func (a *asking) SetHost(host sdk.Host, _ sdk.Node) { a.host = host }
+func (a *asking) SetHost(host hook.Host, _ hook.Node) { a.host = host }
 
 func note(format string, values ...any) { noteIn("answers", format, values...) }
 
@@ -39,12 +40,12 @@ func noteIn(file, format string, values ...any) {
 
 // follow watches a variable until the task has exited, and then writes down how the watch
 // ended. The variable's value decides about the health.
-func (a *asking) follow(s sdk.Scope) {
+func (a *asking) follow(s hook.Scope) {
 	ctx := context.Background()
 	for after := uint64(0); ; {
 		items, index, err := a.host.Variable(ctx, s, "word", after)
 		if err != nil {
-			note("variable: denied=%v", errors.Is(err, sdk.ErrDenied))
+			note("variable: denied=%v", errors.Is(err, hook.ErrPermissionDenied))
 			return
 		}
 		note("variable: %q", items["is"])
@@ -58,7 +59,7 @@ func (a *asking) follow(s sdk.Scope) {
 }
 
 // sample notes each sample of a stream until the process of the task has exited.
-func (a *asking) sample(s sdk.Scope) {
+func (a *asking) sample(s hook.Scope) {
 	stream := a.streams.Add(1)
 	samples, err := a.host.Stats(context.Background(), s, 100*time.Millisecond)
 	if err != nil {
@@ -71,7 +72,7 @@ func (a *asking) sample(s sdk.Scope) {
 	noteIn("samples", "end of stream %d", stream)
 }
 
-func (a *asking) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) (sdk.TaskPoststartResponse, error) {
+func (a *asking) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	s := req.Scope()
 	if result, err := a.host.Exec(ctx, s, []string{"sh", "-c", "echo here; exit 7"}, time.Minute); err != nil {
 		note("exec: %v", err)
@@ -95,40 +96,40 @@ func (a *asking) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) (s
 		note("stats: memory %v", (<-samples).MemoryRSS > 0)
 	}
 	cancel()
-	note("event: %v", a.host.EmitEvent(ctx, s, sdk.Event{Message: "the hook was here"}))
-	note("forged: %v", a.host.EmitEvent(ctx, s, sdk.Event{Type: "Killed"}) != nil)
+	note("event: %v", a.host.EmitEvent(ctx, s, hook.Event{Message: "the hook was here"}))
+	note("forged: %v", a.host.EmitEvent(ctx, s, hook.Event{Type: "Killed"}) != nil)
 	other := s
 	other.Task = "other"
 	_, err := a.host.Exec(ctx, other, []string{"true"}, time.Second)
-	note("other: denied=%v", errors.Is(err, sdk.ErrDenied))
+	note("other: denied=%v", errors.Is(err, hook.ErrPermissionDenied))
 	forged := s
 	forged.Token = strings.ToUpper(s.Token)
 	_, err = a.host.State(ctx, forged)
-	note("capability: denied=%v", errors.Is(err, sdk.ErrDenied))
+	note("capability: denied=%v", errors.Is(err, hook.ErrPermissionDenied))
 	if list, _, err := a.host.Services(ctx, s, "web", 0); err != nil || len(list) > 1 {
 		note("services: %v %v", list, err)
 	}
 	go a.follow(s)
 	go a.sample(s)
-	return sdk.TaskPoststartResponse{}, nil
+	return hook.TaskPoststartResponse{}, nil
 }
 
 // PreKill has the scope of an allocation, in which a call must name its task.
-func (a *asking) PreKill(ctx context.Context, req sdk.AllocPreKillRequest) (sdk.AllocPreKillResponse, error) {
+func (a *asking) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
 	for _, task := range []string{"", "main", "nobody"} {
 		s := req.Scope()
 		s.Task = task
 		result, err := a.host.Exec(ctx, s, []string{"sh", "-c", "echo $NOMAD_TASK_NAME"}, time.Minute)
 		if err != nil {
-			note("exec in task %q of an allocation: no task=%v", task, errors.Is(err, sdk.ErrNoTask))
+			note("exec in task %q of an allocation: no task=%v", task, errors.Is(err, hook.ErrTaskNotRunning))
 			continue
 		}
 		note("exec in task %q of an allocation: %q", task, result.Stdout)
 	}
-	return sdk.AllocPreKillResponse{}, nil
+	return hook.AllocPreKillResponse{}, nil
 }
 
-func (a *asking) Exited(ctx context.Context, req sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error) {
+func (a *asking) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	note("exited: restart=%v", req.WillRestart)
-	return sdk.TaskExitedResponse{}, nil
+	return hook.TaskExitedResponse{}, nil
 }

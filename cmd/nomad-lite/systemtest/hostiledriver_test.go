@@ -233,8 +233,8 @@ type badSDKDriver struct {
 func (d *badSDKDriver) Info() sdk.DriverInfo {
 	return sdk.DriverInfo{
 		Name:         d.name,
-		TaskSchema:   sdk.Object(map[string]*sdk.Spec{"message": sdk.Attr("message", "string", false)}),
-		Capabilities: sdk.Capabilities{SendSignals: true},
+		TaskSchema:   hclspec.Object(map[string]*hclspec.Spec{"message": hclspec.Attr("message", "string", false)}),
+		Capabilities: driver.Capabilities{SendSignals: true},
 	}
 }
 
@@ -260,13 +260,13 @@ type badSDKTask struct {
 	ended chan struct{}
 }
 
-func (t *badSDKTask) Wait(ctx context.Context) (sdk.ExitResult, error) {
+func (t *badSDKTask) Wait(ctx context.Context) (driver.ExitResult, error) {
 	t.bad.enter("Wait")
 	select {
 	case <-t.ended:
 	case <-ctx.Done():
 	}
-	return sdk.ExitResult{}, nil
+	return driver.ExitResult{}, nil
 }
 
 func (t *badSDKTask) Kill(context.Context) error {
@@ -286,7 +286,7 @@ func (t *badSDKTask) Stop(ctx context.Context, _ time.Duration, signal string) e
 
 func (t *badSDKTask) Signal(context.Context, string) error { t.bad.enter("Signal"); return nil }
 
-func (t *badSDKTask) Stats(context.Context) (sdk.TaskStats, error) {
+func (t *badSDKTask) Stats(context.Context) (driver.TaskStats, error) {
 	t.bad.enter("Stats")
-	return sdk.TaskStats{}, nil
+	return driver.TaskStats{}, nil
 }

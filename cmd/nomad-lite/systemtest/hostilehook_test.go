@@ -31,7 +31,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
-	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
 // hostileHook is a plugin that misbehaves at the hook point that its attachment names. Its
@@ -82,9 +81,9 @@ func (h *hostile) ConfigSchema(context.Context) (*hclspec.Spec, error) { return 
 func (h *hostile) SetConfig(context.Context, *base.Config) error { return nil }
 
 func (h *hostile) Describe(context.Context) (*hook.Description, error) {
-	d := &hook.Description{Schema: sdk.Object(map[string]*sdk.Spec{
-		"at":   sdk.Attr("at", "string", true),
-		"mode": sdk.Attr("mode", "string", true),
+	d := &hook.Description{Schema: hclspec.Object(map[string]*hclspec.Spec{
+		"at":   hclspec.Attr("at", "string", true),
+		"mode": hclspec.Attr("mode", "string", true),
 	})}
 	for m := range hook.AllPoints() {
 		p := hook.Subscription{Point: m, Timeout: allowance}

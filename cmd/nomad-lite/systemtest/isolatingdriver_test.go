@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
@@ -19,14 +21,14 @@ func isolatingDriver() { sdk.ServeDriver(&isolating{os.Args[1]}) }
 type isolating struct{ isolation string }
 
 func (d *isolating) Info() sdk.DriverInfo {
-	isolation := sdk.FSIsolationChroot
+	isolation := driver.FSIsolationChroot
 	if d.isolation == "image" {
-		isolation = sdk.FSIsolationImage
+		isolation = driver.FSIsolationImage
 	}
 	return sdk.DriverInfo{
 		Name: "in_" + d.isolation, Version: "0.1.0",
-		TaskSchema:   sdk.Object(map[string]*sdk.Spec{"script": sdk.Attr("script", "string", true)}),
-		Capabilities: sdk.Capabilities{FSIsolation: isolation},
+		TaskSchema:   hclspec.Object(map[string]*hclspec.Spec{"script": hclspec.Attr("script", "string", true)}),
+		Capabilities: driver.Capabilities{FSIsolation: isolation},
 	}
 }
 

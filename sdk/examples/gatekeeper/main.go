@@ -18,6 +18,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -35,18 +37,18 @@ type policy struct {
 }
 
 var (
-	_ sdk.Configurer   = (*gatekeeper)(nil)
-	_ sdk.TaskPrestart = (*gatekeeper)(nil)
+	_ sdk.Configurer    = (*gatekeeper)(nil)
+	_ hook.TaskPrestart = (*gatekeeper)(nil)
 )
 
 func (*gatekeeper) Info() sdk.HookInfo {
 	return sdk.HookInfo{
 		Name:    "gatekeeper",
 		Version: "0.1.0",
-		ConfigSchema: sdk.Object(map[string]*sdk.Spec{
-			"drivers":    sdk.Attr("drivers", "list(string)", false),
-			"memory_max": sdk.Attr("memory_max", "number", false),
-			"owner":      sdk.Attr("owner", "bool", false),
+		ConfigSchema: hclspec.Object(map[string]*hclspec.Spec{
+			"drivers":    hclspec.Attr("drivers", "list(string)", false),
+			"memory_max": hclspec.Attr("memory_max", "number", false),
+			"owner":      hclspec.Attr("owner", "bool", false),
 		}),
 		AllAllocs: true,
 	}
@@ -68,18 +70,18 @@ func (g *gatekeeper) Configure(_ context.Context, config *sdk.Config) error {
 
 // Prestart fails a task permanently if it violates the policy: the restart
 // policy retries only errors that are marked by sdk.Recoverable.
-func (g *gatekeeper) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
+func (g *gatekeeper) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	if req.Running {
-		return sdk.TaskPrestartResponse{}, nil // checked before the start
+		return hook.TaskPrestartResponse{}, nil // checked before the start
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return sdk.TaskPrestartResponse{}, g.policy.judge(req)
+	return hook.TaskPrestartResponse{}, g.policy.judge(req)
 }
 
 // judge returns an error with all violations, so that the user can fix them at
 // once.
-func (p policy) judge(req sdk.TaskPrestartRequest) error {
+func (p policy) judge(req hook.TaskPrestartRequest) error {
 	var faults []error
 	if len(p.Drivers) > 0 && !slices.Contains(p.Drivers, req.Task.Driver) {
 		faults = append(faults, fmt.Errorf("task %q uses the driver %s; allowed here: %s", req.Task.Name, req.Task.Driver, strings.Join(p.Drivers, ", ")))

@@ -5,7 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
 
@@ -24,20 +25,20 @@ func TestPolicy(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		policy policy
-		task   sdk.AllocTask
-		memory sdk.Resources
+		task   hook.Task
+		memory driver.Resources
 		want   string // expected text of the error; "" means success
 	}{
-		{"no policy lets everything through", policy{}, sdk.AllocTask{Driver: "raw_exec"}, sdk.Resources{MemoryMB: 1 << 20}, ""},
-		{"what is allowed passes", strict, sdk.AllocTask{Driver: "exec", Meta: owned}, sdk.Resources{MemoryMB: 100}, ""},
-		{"another driver", strict, sdk.AllocTask{Name: "web", Driver: "raw_exec", Meta: owned}, sdk.Resources{}, `task "web" uses the driver raw_exec; allowed here: docker, exec`},
-		{"too much memory", strict, sdk.AllocTask{Name: "web", Driver: "exec", Meta: owned}, sdk.Resources{MemoryMB: 101}, `task "web" asks for 101 MB of memory; allowed here: 100 MB`},
-		{"too much memory at times", strict, sdk.AllocTask{Driver: "exec", Meta: owned}, sdk.Resources{MemoryMB: 1, MemoryMaxMB: 200}, "200 MB"},
-		{"no owner", strict, sdk.AllocTask{Driver: "exec"}, sdk.Resources{}, "nobody owns the job"},
-		{"everything at once", strict, sdk.AllocTask{Driver: "x"}, sdk.Resources{MemoryMB: 101}, "\nnobody owns the job"},
+		{"no policy lets everything through", policy{}, hook.Task{Driver: "raw_exec"}, driver.Resources{MemoryMB: 1 << 20}, ""},
+		{"what is allowed passes", strict, hook.Task{Driver: "exec", Meta: owned}, driver.Resources{MemoryMB: 100}, ""},
+		{"another driver", strict, hook.Task{Name: "web", Driver: "raw_exec", Meta: owned}, driver.Resources{}, `task "web" uses the driver raw_exec; allowed here: docker, exec`},
+		{"too much memory", strict, hook.Task{Name: "web", Driver: "exec", Meta: owned}, driver.Resources{MemoryMB: 101}, `task "web" asks for 101 MB of memory; allowed here: 100 MB`},
+		{"too much memory at times", strict, hook.Task{Driver: "exec", Meta: owned}, driver.Resources{MemoryMB: 1, MemoryMaxMB: 200}, "200 MB"},
+		{"no owner", strict, hook.Task{Driver: "exec"}, driver.Resources{}, "nobody owns the job"},
+		{"everything at once", strict, hook.Task{Driver: "x"}, driver.Resources{MemoryMB: 101}, "\nnobody owns the job"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			err := test.policy.judge(sdk.TaskPrestartRequest{Task: test.task, Resources: test.memory})
+			err := test.policy.judge(hook.TaskPrestartRequest{Task: test.task, Resources: test.memory})
 			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("it says %v, want %q", err, test.want)
 			}

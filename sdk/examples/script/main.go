@@ -9,18 +9,20 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
-func main() { sdk.ServeDriver(&driver{}) }
+func main() { sdk.ServeDriver(&scripts{}) }
 
-type driver struct{}
+type scripts struct{}
 
 var (
-	_ sdk.Driver[*process.Process]    = (*driver)(nil)
-	_ sdk.Recoverer[*process.Process] = (*driver)(nil)
-	_ sdk.OrphanKiller                = (*driver)(nil)
+	_ sdk.Driver[*process.Process]    = (*scripts)(nil)
+	_ sdk.Recoverer[*process.Process] = (*scripts)(nil)
+	_ sdk.OrphanKiller                = (*scripts)(nil)
 )
 
 type taskConfig struct {
@@ -28,21 +30,21 @@ type taskConfig struct {
 	Script      string   `codec:"script"`
 }
 
-var taskSchema = sdk.Object(map[string]*sdk.Spec{
-	"interpreter": sdk.Default(sdk.Attr("interpreter", "list(string)", false), sdk.Literal(`["/bin/sh", "-e"]`)),
-	"script":      sdk.Attr("script", "string", true),
+var taskSchema = hclspec.Object(map[string]*hclspec.Spec{
+	"interpreter": hclspec.Default(hclspec.Attr("interpreter", "list(string)", false), hclspec.Literal(`["/bin/sh", "-e"]`)),
+	"script":      hclspec.Attr("script", "string", true),
 })
 
-func (*driver) Info() sdk.DriverInfo {
+func (*scripts) Info() sdk.DriverInfo {
 	return sdk.DriverInfo{
 		Name:         "script",
 		Version:      "0.1.0",
 		TaskSchema:   taskSchema,
-		Capabilities: sdk.Capabilities{SendSignals: true, Exec: true},
+		Capabilities: driver.Capabilities{SendSignals: true, Exec: true},
 	}
 }
 
-func (*driver) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
+func (*scripts) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	var config taskConfig
 	if err := start.Config(&config); err != nil {
 		return nil, err
@@ -66,7 +68,7 @@ func (*driver) Start(ctx context.Context, start *sdk.StartRequest) (*process.Pro
 	})
 }
 
-func (*driver) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
+func (*scripts) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	var s process.State
 	if err := start.State(&s); err != nil {
 		return nil, err
@@ -74,6 +76,6 @@ func (*driver) Recover(ctx context.Context, start *sdk.StartRequest) (*process.P
 	return process.Recover(ctx, start, s)
 }
 
-func (*driver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
+func (*scripts) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
 	return process.Sweep(ctx, allocID, taskName)
 }

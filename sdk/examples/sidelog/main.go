@@ -14,13 +14,15 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
 func main() { sdk.ServeHook(&sidelog{}) }
 
 type sidelog struct {
-	host sdk.Host
+	host hook.Host
 
 	mu      sync.Mutex
 	watches map[string]*watch // by allocation and task
@@ -34,10 +36,10 @@ type watch struct {
 }
 
 var (
-	_ sdk.HostSetter    = (*sidelog)(nil)
-	_ sdk.TaskPoststart = (*sidelog)(nil)
-	_ sdk.TaskExited    = (*sidelog)(nil)
-	_ sdk.TaskStop      = (*sidelog)(nil)
+	_ sdk.HostSetter     = (*sidelog)(nil)
+	_ hook.TaskPoststart = (*sidelog)(nil)
+	_ hook.TaskExited    = (*sidelog)(nil)
+	_ hook.TaskStop      = (*sidelog)(nil)
 )
 
 // attachment is the configuration in a job.
@@ -50,50 +52,50 @@ func (*sidelog) Info() sdk.HookInfo {
 	return sdk.HookInfo{
 		Name:    "sidelog",
 		Version: "0.1.0",
-		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
+		AttachmentSchema: hclspec.Object(map[string]*hclspec.Spec{
 			// The command to run in the task after its start; optional.
-			"command": sdk.Attr("command", "list(string)", false),
+			"command": hclspec.Attr("command", "list(string)", false),
 			// The interval of log lines.
-			"interval": sdk.Default(sdk.Attr("interval", "string", false), sdk.Literal(`"10s"`)),
+			"interval": hclspec.Default(hclspec.Attr("interval", "string", false), hclspec.Literal(`"10s"`)),
 		}),
 	}
 }
 
-func (s *sidelog) SetHost(host sdk.Host, _ sdk.Node) { s.host = host }
+func (s *sidelog) SetHost(host hook.Host, _ hook.Node) { s.host = host }
 
 // Poststart also runs after another agent has restored the task: then it starts
 // a new watch.
-func (s *sidelog) Poststart(ctx context.Context, req sdk.TaskPoststartRequest) (sdk.TaskPoststartResponse, error) {
+func (s *sidelog) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	var a attachment
 	if err := req.Config(&a); err != nil {
-		return sdk.TaskPoststartResponse{}, err
+		return hook.TaskPoststartResponse{}, err
 	}
 	interval, err := time.ParseDuration(a.Interval)
 	if err != nil || interval <= 0 {
-		return sdk.TaskPoststartResponse{}, fmt.Errorf(`interval: %q is not a time such as "10s"`, a.Interval)
+		return hook.TaskPoststartResponse{}, fmt.Errorf(`interval: %q is not a time such as "10s"`, a.Interval)
 	}
 	if len(a.Command) > 0 {
 		result, err := s.host.Exec(ctx, req.Scope(), a.Command, 5*time.Second)
 		if err != nil {
-			return sdk.TaskPoststartResponse{}, fmt.Errorf("run %s: %w", a.Command[0], err)
+			return hook.TaskPoststartResponse{}, fmt.Errorf("run %s: %w", a.Command[0], err)
 		}
 		message := fmt.Sprintf("%s: exit code %d: %s", a.Command[0], result.Exit.ExitCode, strings.TrimSpace(string(result.Stdout)))
-		if err := s.host.EmitEvent(ctx, req.Scope(), sdk.Event{Message: message}); err != nil {
-			return sdk.TaskPoststartResponse{}, err
+		if err := s.host.EmitEvent(ctx, req.Scope(), hook.Event{Message: message}); err != nil {
+			return hook.TaskPoststartResponse{}, err
 		}
 	}
 	log, err := os.OpenFile(filepath.Join(req.Dir.LogDir, req.Task.Name+".side.log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
-		return sdk.TaskPoststartResponse{}, err
+		return hook.TaskPoststartResponse{}, err
 	}
 	s.begin(key(req.Alloc, req.Task), req.Scope(), interval, log)
-	return sdk.TaskPoststartResponse{}, nil
+	return hook.TaskPoststartResponse{}, nil
 }
 
-func key(a sdk.Alloc, t sdk.AllocTask) string { return a.ID + "/" + t.Name }
+func key(a hook.Alloc, t hook.Task) string { return a.ID + "/" + t.Name }
 
 // begin watches a task in the background until the watch or the task ends.
-func (s *sidelog) begin(key string, scope sdk.Scope, interval time.Duration, log *os.File) {
+func (s *sidelog) begin(key string, scope hook.Scope, interval time.Duration, log *os.File) {
 	// The context of the hook point ends with the call.
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watch{cancel: cancel, ended: make(chan struct{})}
@@ -137,20 +139,20 @@ func (w *watch) end() {
 	}
 }
 
-func (s *sidelog) Exited(ctx context.Context, req sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error) {
+func (s *sidelog) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	w := s.replace(key(req.Alloc, req.Task), nil)
 	if w == nil {
-		return sdk.TaskExitedResponse{}, nil // another process has watched the task
+		return hook.TaskExitedResponse{}, nil // another process has watched the task
 	}
 	w.end()
-	return sdk.TaskExitedResponse{}, s.host.EmitEvent(ctx, req.Scope(), sdk.Event{
+	return hook.TaskExitedResponse{}, s.host.EmitEvent(ctx, req.Scope(), hook.Event{
 		Message: fmt.Sprintf("it used %d MB of memory at most", w.peak>>20),
 		Details: map[string]string{"peak_memory": fmt.Sprint(w.peak)},
 	})
 }
 
 // Stop ends the watch of a task for which Exited was not called.
-func (s *sidelog) Stop(_ context.Context, req sdk.TaskStopRequest) (sdk.TaskStopResponse, error) {
+func (s *sidelog) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	s.replace(key(req.Alloc, req.Task), nil).end()
-	return sdk.TaskStopResponse{}, nil
+	return hook.TaskStopResponse{}, nil
 }

@@ -10,7 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
 
@@ -25,26 +26,26 @@ func TestContract(t *testing.T) {
 
 // host has one task.
 type host struct {
-	sdk.Host // methods that the test does not call
-	samples  chan sdk.TaskUsage
+	hook.Host // methods that the test does not call
+	samples   chan hook.Usage
 
 	mu   sync.Mutex
 	said []string
 }
 
-func (h *host) Exec(_ context.Context, _ sdk.Scope, command []string, _ time.Duration) (*sdk.ExecResult, error) {
-	return &sdk.ExecResult{Stdout: []byte("ran " + strings.Join(command, " ") + "\n"), Exit: sdk.ExitResult{ExitCode: 3}}, nil
+func (h *host) Exec(_ context.Context, _ hook.Scope, command []string, _ time.Duration) (*driver.ExecResult, error) {
+	return &driver.ExecResult{Stdout: []byte("ran " + strings.Join(command, " ") + "\n"), Exit: driver.ExitResult{ExitCode: 3}}, nil
 }
 
-func (h *host) EmitEvent(_ context.Context, s sdk.Scope, event sdk.Event) error {
+func (h *host) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.said = append(h.said, s.Token+": "+event.Message)
 	return nil
 }
 
-func (h *host) Stats(ctx context.Context, _ sdk.Scope, _ time.Duration) (<-chan sdk.TaskUsage, error) {
-	c := make(chan sdk.TaskUsage)
+func (h *host) Stats(ctx context.Context, _ hook.Scope, _ time.Duration) (<-chan hook.Usage, error) {
+	c := make(chan hook.Usage)
 	go func() {
 		defer close(c)
 		for {
@@ -60,24 +61,24 @@ func (h *host) Stats(ctx context.Context, _ sdk.Scope, _ time.Duration) (<-chan 
 }
 
 func TestTaskIsLookedAfter(t *testing.T) {
-	h := &host{samples: make(chan sdk.TaskUsage)}
+	h := &host{samples: make(chan hook.Usage)}
 	s := &sidelog{}
-	s.SetHost(h, sdk.Node{})
+	s.SetHost(h, hook.Node{})
 	dir := t.TempDir()
-	meta := sdk.RequestMeta{Token: "key", Attachment: []byte(`{"command":["ls","-l"],"interval":"1m"}`)}
-	task := sdk.AllocTask{Name: "web"}
+	meta := hook.RequestMeta{Token: "key", Attachment: []byte(`{"command":["ls","-l"],"interval":"1m"}`)}
+	task := hook.Task{Name: "web"}
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for range 2 { // the second Poststart is from an agent that has restored the task
-		if _, err := s.Poststart(t.Context(), sdk.TaskPoststartRequest{RequestMeta: meta, Task: task, Dir: sdk.TaskDir{LogDir: dir}}); err != nil {
+		if _, err := s.Poststart(t.Context(), hook.TaskPoststartRequest{RequestMeta: meta, Task: task, Dir: hook.TaskDir{LogDir: dir}}); err != nil {
 			t.Fatal(err)
 		}
-		h.samples <- sdk.TaskUsage{Time: at, CPUPercent: 12.34, MemoryUsage: 3 << 20}
+		h.samples <- hook.Usage{Time: at, CPUPercent: 12.34, MemoryUsage: 3 << 20}
 	}
-	h.samples <- sdk.TaskUsage{Time: at, MemoryUsage: 2 << 20}
-	if _, err := s.Exited(t.Context(), sdk.TaskExitedRequest{RequestMeta: meta, Task: task}); err != nil {
+	h.samples <- hook.Usage{Time: at, MemoryUsage: 2 << 20}
+	if _, err := s.Exited(t.Context(), hook.TaskExitedRequest{RequestMeta: meta, Task: task}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Stop(t.Context(), sdk.TaskStopRequest{RequestMeta: meta, Task: task}); err != nil || len(s.watches) > 0 {
+	if _, err := s.Stop(t.Context(), hook.TaskStopRequest{RequestMeta: meta, Task: task}); err != nil || len(s.watches) > 0 {
 		t.Errorf("in the end %d tasks are watched, %v", len(s.watches), err)
 	}
 
@@ -93,7 +94,7 @@ func TestTaskIsLookedAfter(t *testing.T) {
 
 func TestOddIntervalIsRefused(t *testing.T) {
 	for _, text := range []string{"", "soon", "0s", "-1s"} {
-		_, err := (&sidelog{}).Poststart(t.Context(), sdk.TaskPoststartRequest{RequestMeta: sdk.RequestMeta{Attachment: []byte(`{"interval":"` + text + `"}`)}})
+		_, err := (&sidelog{}).Poststart(t.Context(), hook.TaskPoststartRequest{RequestMeta: hook.RequestMeta{Attachment: []byte(`{"interval":"` + text + `"}`)}})
 		if err == nil || !strings.Contains(err.Error(), "interval: ") {
 			t.Errorf("%q: %v", text, err)
 		}

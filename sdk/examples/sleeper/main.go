@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -18,8 +20,8 @@ type sleeper struct{}
 
 var _ sdk.Driver[*nap] = (*sleeper)(nil)
 
-var taskSchema = sdk.Object(map[string]*sdk.Spec{
-	"duration": sdk.Attr("duration", "string", true),
+var taskSchema = hclspec.Object(map[string]*hclspec.Spec{
+	"duration": hclspec.Attr("duration", "string", true),
 })
 
 func (*sleeper) Info() sdk.DriverInfo {
@@ -27,7 +29,7 @@ func (*sleeper) Info() sdk.DriverInfo {
 		Name:         "sleeper",
 		Version:      "0.1.0",
 		TaskSchema:   taskSchema,
-		Capabilities: sdk.Capabilities{SendSignals: true},
+		Capabilities: driver.Capabilities{SendSignals: true},
 	}
 }
 
@@ -51,7 +53,7 @@ type nap struct {
 	until  time.Time
 	once   sync.Once
 	woken  chan struct{}
-	result sdk.ExitResult // set before woken is closed
+	result driver.ExitResult // set before woken is closed
 }
 
 var (
@@ -59,21 +61,21 @@ var (
 	_ sdk.Signaler = (*nap)(nil) // optional interface
 )
 
-func (n *nap) Wait(ctx context.Context) (sdk.ExitResult, error) {
+func (n *nap) Wait(ctx context.Context) (driver.ExitResult, error) {
 	timer := time.NewTimer(time.Until(n.until))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return sdk.ExitResult{}, nil
+		return driver.ExitResult{}, nil
 	case <-n.woken:
 		return n.result, nil
 	case <-ctx.Done():
-		return sdk.ExitResult{}, ctx.Err()
+		return driver.ExitResult{}, ctx.Err()
 	}
 }
 
 // wake ends the nap; only the first call has an effect.
-func (n *nap) wake(result sdk.ExitResult) {
+func (n *nap) wake(result driver.ExitResult) {
 	n.once.Do(func() {
 		n.result = result
 		close(n.woken)
@@ -81,12 +83,12 @@ func (n *nap) wake(result sdk.ExitResult) {
 }
 
 func (n *nap) Kill(context.Context) error {
-	n.wake(sdk.ExitResult{ExitCode: 137, Signal: 9})
+	n.wake(driver.ExitResult{ExitCode: 137, Signal: 9})
 	return nil
 }
 
 // Signal ends the nap successfully. A stop starts with a signal.
 func (n *nap) Signal(context.Context, string) error {
-	n.wake(sdk.ExitResult{})
+	n.wake(driver.ExitResult{})
 	return nil
 }

@@ -10,6 +10,8 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -18,20 +20,20 @@ func main() { sdk.ServeHook(stamp{}) }
 type stamp struct{}
 
 var (
-	_ sdk.AllocPrerun         = stamp{}
-	_ sdk.AllocUpdate         = stamp{}
-	_ sdk.AllocPreTaskRestart = stamp{}
-	_ sdk.AllocPreKill        = stamp{}
-	_ sdk.AllocPostrun        = stamp{}
-	_ sdk.AllocDestroy        = stamp{}
-	_ sdk.AllocShutdown       = stamp{}
-	_ sdk.TaskPrestart        = stamp{}
-	_ sdk.TaskPoststart       = stamp{}
-	_ sdk.TaskUpdate          = stamp{}
-	_ sdk.TaskPreKilling      = stamp{}
-	_ sdk.TaskExited          = stamp{}
-	_ sdk.TaskStop            = stamp{}
-	_ sdk.TaskShutdown        = stamp{}
+	_ hook.AllocPrerun         = stamp{}
+	_ hook.AllocUpdate         = stamp{}
+	_ hook.AllocPreTaskRestart = stamp{}
+	_ hook.AllocPreKill        = stamp{}
+	_ hook.AllocPostrun        = stamp{}
+	_ hook.AllocDestroy        = stamp{}
+	_ hook.AllocShutdown       = stamp{}
+	_ hook.TaskPrestart        = stamp{}
+	_ hook.TaskPoststart       = stamp{}
+	_ hook.TaskUpdate          = stamp{}
+	_ hook.TaskPreKilling      = stamp{}
+	_ hook.TaskExited          = stamp{}
+	_ hook.TaskStop            = stamp{}
+	_ hook.TaskShutdown        = stamp{}
 )
 
 // attachment is the configuration in a job.
@@ -44,18 +46,18 @@ func (stamp) Info() sdk.HookInfo {
 	return sdk.HookInfo{
 		Name:    "stamp",
 		Version: "0.1.0",
-		AttachmentSchema: sdk.Object(map[string]*sdk.Spec{
+		AttachmentSchema: hclspec.Object(map[string]*hclspec.Spec{
 			// The file to which a line is added for each call.
-			"ledger": sdk.Attr("ledger", "string", true),
+			"ledger": hclspec.Attr("ledger", "string", true),
 			// If true, Prestart is not repeated for the life of the task.
-			"done": sdk.Default(sdk.Attr("done", "bool", false), sdk.Literal("false")),
+			"done": hclspec.Default(hclspec.Attr("done", "bool", false), hclspec.Literal("false")),
 		}),
 	}
 }
 
 // write appends a line to the ledger, in a single write call, so that the lines
 // of several tasks do not mix.
-func write(meta sdk.RequestMeta, format string, values ...any) error {
+func write(meta hook.RequestMeta, format string, values ...any) error {
 	var a attachment
 	if err := meta.Config(&a); err != nil {
 		return err
@@ -69,14 +71,14 @@ func write(meta sdk.RequestMeta, format string, values ...any) error {
 	return err
 }
 
-func (stamp) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.TaskPrestartResponse, error) {
+func (stamp) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	var a attachment
 	if err := req.Config(&a); err != nil {
-		return sdk.TaskPrestartResponse{State: req.PreviousState}, err
+		return hook.TaskPrestartResponse{State: req.PreviousState}, err
 	}
 	visits, _ := strconv.Atoi(req.PreviousState["visits"])
 	visits++
-	answer := sdk.TaskPrestartResponse{
+	answer := hook.TaskPrestartResponse{
 		State: map[string]string{"visits": strconv.Itoa(visits)},
 		Env:   map[string]string{"STAMP": strconv.Itoa(visits)},
 		Done:  a.Done,
@@ -88,54 +90,54 @@ func (stamp) Prestart(_ context.Context, req sdk.TaskPrestartRequest) (sdk.TaskP
 	return answer, write(req.RequestMeta, "prestart %s visit=%d%s", req.Task.Name, visits, running)
 }
 
-func (stamp) Poststart(_ context.Context, req sdk.TaskPoststartRequest) (sdk.TaskPoststartResponse, error) {
-	return sdk.TaskPoststartResponse{}, write(req.RequestMeta, "poststart %s STAMP=%s", req.Task.Name, req.Env["STAMP"])
+func (stamp) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	return hook.TaskPoststartResponse{}, write(req.RequestMeta, "poststart %s STAMP=%s", req.Task.Name, req.Env["STAMP"])
 }
 
-func (stamp) Update(_ context.Context, req sdk.TaskUpdateRequest) (sdk.TaskUpdateResponse, error) {
-	return sdk.TaskUpdateResponse{}, write(req.RequestMeta, "update %s", req.Task.Name)
+func (stamp) Update(_ context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
+	return hook.TaskUpdateResponse{}, write(req.RequestMeta, "update %s", req.Task.Name)
 }
 
-func (stamp) PreKilling(_ context.Context, req sdk.TaskPreKillingRequest) (sdk.TaskPreKillingResponse, error) {
-	return sdk.TaskPreKillingResponse{}, write(req.RequestMeta, "pre_killing %s", req.Task.Name)
+func (stamp) PreKilling(_ context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+	return hook.TaskPreKillingResponse{}, write(req.RequestMeta, "pre_killing %s", req.Task.Name)
 }
 
-func (stamp) Exited(_ context.Context, req sdk.TaskExitedRequest) (sdk.TaskExitedResponse, error) {
-	return sdk.TaskExitedResponse{}, write(req.RequestMeta, "exited %s code=%d signal=%d restart=%t", req.Task.Name, req.Exit.ExitCode, req.Exit.Signal, req.WillRestart)
+func (stamp) Exited(_ context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	return hook.TaskExitedResponse{}, write(req.RequestMeta, "exited %s code=%d signal=%d restart=%t", req.Task.Name, req.Exit.ExitCode, req.Exit.Signal, req.WillRestart)
 }
 
-func (stamp) Stop(_ context.Context, req sdk.TaskStopRequest) (sdk.TaskStopResponse, error) {
-	return sdk.TaskStopResponse{}, write(req.RequestMeta, "stop %s visits=%s", req.Task.Name, req.PreviousState["visits"])
+func (stamp) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, write(req.RequestMeta, "stop %s visits=%s", req.Task.Name, req.PreviousState["visits"])
 }
 
-func (stamp) Shutdown(_ context.Context, req sdk.TaskShutdownRequest) (sdk.TaskShutdownResponse, error) {
-	return sdk.TaskShutdownResponse{}, write(req.RequestMeta, "shutdown %s", req.Task.Name)
+func (stamp) Shutdown(_ context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+	return hook.TaskShutdownResponse{}, write(req.RequestMeta, "shutdown %s", req.Task.Name)
 }
 
-func (stamp) Prerun(_ context.Context, req sdk.AllocPrerunRequest) (sdk.AllocPrerunResponse, error) {
-	return sdk.AllocPrerunResponse{}, write(req.RequestMeta, "prerun %s", req.Alloc.Name)
+func (stamp) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	return hook.AllocPrerunResponse{}, write(req.RequestMeta, "prerun %s", req.Alloc.Name)
 }
 
-func (stamp) UpdateAlloc(_ context.Context, req sdk.AllocUpdateRequest) (sdk.AllocUpdateResponse, error) {
-	return sdk.AllocUpdateResponse{}, write(req.RequestMeta, "update_alloc %s", req.Alloc.Name)
+func (stamp) UpdateAlloc(_ context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	return hook.AllocUpdateResponse{}, write(req.RequestMeta, "update_alloc %s", req.Alloc.Name)
 }
 
-func (stamp) PreTaskRestart(_ context.Context, req sdk.AllocPreTaskRestartRequest) (sdk.AllocPreTaskRestartResponse, error) {
-	return sdk.AllocPreTaskRestartResponse{}, write(req.RequestMeta, "pre_task_restart %s", req.Alloc.Name)
+func (stamp) PreTaskRestart(_ context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
+	return hook.AllocPreTaskRestartResponse{}, write(req.RequestMeta, "pre_task_restart %s", req.Alloc.Name)
 }
 
-func (stamp) PreKill(_ context.Context, req sdk.AllocPreKillRequest) (sdk.AllocPreKillResponse, error) {
-	return sdk.AllocPreKillResponse{}, write(req.RequestMeta, "pre_kill %s", req.Alloc.Name)
+func (stamp) PreKill(_ context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+	return hook.AllocPreKillResponse{}, write(req.RequestMeta, "pre_kill %s", req.Alloc.Name)
 }
 
-func (stamp) Postrun(_ context.Context, req sdk.AllocPostrunRequest) (sdk.AllocPostrunResponse, error) {
-	return sdk.AllocPostrunResponse{}, write(req.RequestMeta, "postrun %s", req.Alloc.Name)
+func (stamp) Postrun(_ context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	return hook.AllocPostrunResponse{}, write(req.RequestMeta, "postrun %s", req.Alloc.Name)
 }
 
-func (stamp) Destroy(_ context.Context, req sdk.AllocDestroyRequest) (sdk.AllocDestroyResponse, error) {
-	return sdk.AllocDestroyResponse{}, write(req.RequestMeta, "destroy %s", req.Alloc.Name)
+func (stamp) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+	return hook.AllocDestroyResponse{}, write(req.RequestMeta, "destroy %s", req.Alloc.Name)
 }
 
-func (stamp) ShutdownAlloc(_ context.Context, req sdk.AllocShutdownRequest) (sdk.AllocShutdownResponse, error) {
-	return sdk.AllocShutdownResponse{}, write(req.RequestMeta, "shutdown_alloc %s", req.Alloc.Name)
+func (stamp) ShutdownAlloc(_ context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+	return hook.AllocShutdownResponse{}, write(req.RequestMeta, "shutdown_alloc %s", req.Alloc.Name)
 }

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
 )
 
@@ -22,17 +22,17 @@ func TestContract(t *testing.T) {
 
 func TestVisitsAreCounted(t *testing.T) {
 	ledger := filepath.Join(t.TempDir(), "ledger")
-	meta := sdk.RequestMeta{Attachment: fmt.Appendf(nil, `{"ledger":%q,"done":true}`, ledger)}
-	task := sdk.AllocTask{Name: "web"}
+	meta := hook.RequestMeta{Attachment: fmt.Appendf(nil, `{"ledger":%q,"done":true}`, ledger)}
+	task := hook.Task{Name: "web"}
 	var state map[string]string
 	for range 2 {
-		answer, err := stamp{}.Prestart(t.Context(), sdk.TaskPrestartRequest{RequestMeta: meta, Task: task, PreviousState: state, Running: state != nil})
+		answer, err := stamp{}.Prestart(t.Context(), hook.TaskPrestartRequest{RequestMeta: meta, Task: task, PreviousState: state, Running: state != nil})
 		if err != nil || !answer.Done {
 			t.Fatalf("%+v, %v", answer, err)
 		}
 		state = answer.State
 	}
-	if _, err := (stamp{}).Stop(t.Context(), sdk.TaskStopRequest{RequestMeta: meta, Task: task, PreviousState: state}); err != nil {
+	if _, err := (stamp{}).Stop(t.Context(), hook.TaskStopRequest{RequestMeta: meta, Task: task, PreviousState: state}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := os.ReadFile(ledger)

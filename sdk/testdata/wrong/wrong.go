@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
@@ -26,8 +27,8 @@ func main() {
 
 type nap struct{}
 
-func (*nap) Wait(context.Context) (sdk.ExitResult, error) { return sdk.ExitResult{}, nil }
-func (*nap) Kill(context.Context) error                   { return nil }
+func (*nap) Wait(context.Context) (driver.ExitResult, error) { return driver.ExitResult{}, nil }
+func (*nap) Kill(context.Context) error                      { return nil }
 
 type sleeper struct{}
 
@@ -44,7 +45,7 @@ func (*startWithoutError) Start(context.Context, *sdk.StartRequest) *nap { retur
 
 type halfTask struct{}
 
-func (*halfTask) Wait(context.Context) (sdk.ExitResult, error) { return sdk.ExitResult{}, nil }
+func (*halfTask) Wait(context.Context) (driver.ExitResult, error) { return driver.ExitResult{}, nil }
 
 type startsHalfTask struct{ sleeper }
 
