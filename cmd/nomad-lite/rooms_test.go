@@ -26,11 +26,12 @@ var generated = map[string][]string{
 	"hclspec/specpb": {"hclspec", "plugins"},
 }
 
-// leaves are packages without imports of this module, which further rooms can import:
-// builtin plugins and the runtime share their rules.
+// leaves are packages without imports of this module, except packages below them, which
+// further rooms can import: builtin plugins and the runtime share their rules.
 var leaves = map[string][]string{
 	"plugins/confine": {"builtin"},
 	"plugins/idrange": {"builtin"},
+	"plugins/process": {"builtin"},
 }
 
 // contracts are the packages of plugins that authors of plugins import. Builtins import
@@ -172,7 +173,7 @@ func TestRooms(t *testing.T) {
 			if !ours {
 				continue
 			}
-			if _, leaf := leaves[importer]; leaf {
+			if _, leaf := leaves[importer]; leaf && !within(imported, importer) {
 				t.Errorf("%s imports %s: a leaf imports none of ours", importer, imported)
 			}
 			if to := room(imported); to != from && !slices.Contains(rooms[from], to) && !slices.Contains(leaves[imported], from) && !slices.Contains(contracts[imported], from) {
