@@ -15,13 +15,13 @@ func UntilInterrupted(ctx context.Context) (context.Context, context.CancelFunc)
 	return signal.NotifyContext(ctx, EndSignals()...)
 }
 
-// EndSignals returns the signals that end a command. Signals that were ignored at its start, as
-// under nohup, stay ignored.
+// EndSignals returns the signals that end a command. Signals that were ignored at its start,
+// as under nohup, stay ignored.
 func EndSignals() []os.Signal {
 	all := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}
 	return slices.DeleteFunc(all, signal.Ignored)
 }
 
-// DuplicateSignalWindow is the time in which one signal can arrive twice: timeout(1) sends it to a process
-// and to its group, and a shell passes on the SIGHUP of its terminal.
+// DuplicateSignalWindow is the time in which one signal can arrive twice: timeout(1) sends
+// it to a process and to its group, and a shell passes on the SIGHUP of its terminal.
 const DuplicateSignalWindow = 100 * time.Millisecond
