@@ -5,7 +5,7 @@
 // launch times, and the records that runners need to continue after a crash. The whole
 // state is also in memory, where readers take snapshots, wait for changes and follow the
 // feed of events. One writer groups concurrent updates into few commits; an update
-// returns, and becomes visible, once it is on disk.
+// returns, and becomes visible, once it is on disk. A store can also be in memory only.
 //
 // The items of variables, and the parts of other records that can hold copies of them, are
 // sealed in the file with the keys of package keyring. In memory, and for callers, they

@@ -111,6 +111,19 @@ func Open(c Config) (*Store, error) {
 	return s, nil
 }
 
+// OpenMemory makes an empty store without a file. Its state is lost when it is closed.
+// The store seals nothing: Path, KeyFile and TemporaryKeys have no effect.
+func OpenMemory(c Config) (*Store, error) {
+	c.Path, c.KeyFile, c.TemporaryKeys = "", "", false
+	s, err := newStore(c)
+	if err != nil {
+		return nil, err
+	}
+	s.file = nil
+	go s.run()
+	return s, nil
+}
+
 func newStore(c Config) (*Store, error) {
 	s := &Store{
 		logger:     c.Logger.Named("store"),

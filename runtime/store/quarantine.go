@@ -53,6 +53,9 @@ func (tx *Txn) quarantine(t Table, record *localRecord, cause error) {
 		},
 		record: record,
 	}
+	if tx.store.file == nil {
+		u.damage.Kept = ""
+	}
 	u.event = u.damage.nodeEvent()
 	tx.delete(t, record.key)
 	tx.quarantined = append(tx.quarantined, u)

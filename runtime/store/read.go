@@ -240,7 +240,9 @@ func (r Reader) LatestDeployment(ws WatchSet, namespace, jobID string) *api.Depl
 	if len(all) == 0 {
 		return nil
 	}
-	return all[len(all)-1]
+	return slices.MaxFunc(all, func(a, b *api.Deployment) int {
+		return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(a.JobVersion, b.JobVersion))
+	})
 }
 
 // Node returns a node.

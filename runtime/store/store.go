@@ -40,12 +40,12 @@ type Config struct {
 	Events int
 }
 
-// Store is the state of one node, in a file and in memory. Its methods may be called
-// concurrently.
+// Store is the state of one node, in memory and, unless [OpenMemory] has made it, in a
+// file. Its methods may be called concurrently.
 type Store struct {
 	logger hclog.Logger
 	feed   *feed
-	mem    *memdb.MemDB  // mem is the state that is on disk
+	mem    *memdb.MemDB  // mem is the visible state, which is on disk
 	done   chan struct{} // done is closed when the writer has returned
 
 	sealer *sealer
@@ -58,7 +58,7 @@ type Store struct {
 	damage []Damage
 
 	// Only the writer uses these.
-	file       *file
+	file       *file // file is nil for a store in memory
 	specs      *jobTable
 	index      uint64
 	quarantine map[string][]byte // quarantine has the records of the quarantine as stored in the file
@@ -82,7 +82,7 @@ func (s *Store) Wait(ctx context.Context, min uint64) error {
 	}
 }
 
-// Commits returns how many transactions were written to the file.
+// Commits returns how many transactions were committed.
 func (s *Store) Commits() int64 { return s.commits.Load() }
 
 // Fault returns the error of the last write, for example because the disk is full. It is
@@ -144,6 +144,9 @@ func (s *Store) Close() error {
 		return ErrClosed
 	}
 	<-s.done
+	if s.file == nil {
+		return nil
+	}
 	return s.file.close()
 }
 
@@ -173,6 +176,10 @@ const idleDelay = time.Second
 
 // rest blocks until the queue changes.
 func (s *Store) rest() {
+	if s.file == nil {
+		<-s.queue.wake
+		return
+	}
 	select {
 	case <-s.queue.wake:
 	case <-time.After(idleDelay):
@@ -307,6 +314,14 @@ func (b *batch) write() error {
 	if len(b.net) == 0 {
 		return nil
 	}
+	if b.index != b.store.index {
+		if err := b.mem.Insert(tableIndexes, &indexRow{everything, b.index}); err != nil {
+			return err
+		}
+	}
+	if b.store.file == nil {
+		return nil
+	}
 	ops := make([]op, 0, len(b.net)+2)
 	for key, c := range b.net {
 		if c.before == nil && c.after == nil {
@@ -334,9 +349,6 @@ func (b *batch) write() error {
 		ops = append(ops, o)
 	}
 	if b.index != b.store.index {
-		if err := b.mem.Insert(tableIndexes, &indexRow{everything, b.index}); err != nil {
-			return err
-		}
 		o, err := indexRecord(b.mem)
 		if err != nil {
 			return err
@@ -346,9 +358,13 @@ func (b *batch) write() error {
 	return b.store.file.write(ops, b.store.all(b.mem))
 }
 
-// encode returns the payloads of all objects that a request has put.
+// encode returns the payloads of all objects that a request has put. They are nil for a
+// store in memory.
 func (b *batch) encode(tx *Txn) [][]byte {
 	payloads := make([][]byte, len(tx.changes))
+	if b.store.file == nil {
+		return payloads
+	}
 	for i, c := range tx.changes {
 		var err error
 		switch obj := c.after.(type) {

@@ -134,10 +134,6 @@ func (tx *Txn) PutAllocation(a *api.Allocation) {
 // change AllocModifyIndex.
 func (tx *Txn) ReportAllocation(a *api.Allocation) { tx.put(tableDefOf[Allocations], a) }
 
-// DeleteAllocation removes an allocation, if there is one. The records of its runner stay
-// until [Txn.ForgetAllocation].
-func (tx *Txn) DeleteAllocation(id string) { tx.delete(Allocations, id) }
-
 // PutDeployment stores a deployment.
 func (tx *Txn) PutDeployment(d *api.Deployment) { tx.put(tableDefOf[Deployments], d) }
 

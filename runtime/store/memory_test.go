@@ -1,0 +1,141 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/state"
+)
+
+// TestStoreInMemory checks that a store without a file has changes, errors, watches,
+// events and records of runners like a store with a file, and that it writes no file.
+func TestStoreInMemory(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	synctest.Test(t, func(t *testing.T) {
+		s, err := OpenMemory(Config{Path: "state.db", KeyFile: "keyring.json", Logger: hclog.NewNullLogger()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ws := NewWatchSet()
+		s.Snapshot().Job(ws, "default", "web")
+		job := testJob("web", 0)
+		index := update(t, s, func(tx *Txn) {
+			tx.PutJob(job)
+			tx.PutAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", Job: job})
+			tx.PutVariable(&api.Variable{Namespace: "default", Path: "v", Items: api.VariableItems{"k": "secret"}})
+			tx.PutMeta("fact", "value")
+		})
+		if index != 1 || s.Index() != 1 {
+			t.Errorf("index %d, the store is at %d", index, s.Index())
+		}
+		if ws.Watch(time.After(time.Minute)) {
+			t.Error("a watch of the job was not triggered")
+		}
+		if err := s.PutTask("a", "t", state.LocalState{StartID: "one"}, &api.TaskState{State: "running"}, state.Async)(); err != nil {
+			t.Error(err)
+		}
+		refused := errors.New("refused")
+		if _, err := s.Update(t.Context(), func(tx *Txn) error { tx.DeleteAllocation("a"); return refused }); err != refused {
+			t.Errorf("error %v", err)
+		}
+		snapshot := s.Snapshot()
+		local, known, err := snapshot.TaskLocal("a", "t")
+		if err != nil || !known || local.StartID != "one" {
+			t.Errorf("record of the task: %+v, %v", local, err)
+		}
+		fact := ""
+		if known, err := snapshot.Meta("fact", &fact); err != nil || !known || fact != "value" {
+			t.Errorf("fact %q, %v", fact, err)
+		}
+		if a := snapshot.Allocation(nil, "a"); a == nil || a.Job != job || a.CreateIndex != 1 {
+			t.Errorf("allocation %+v", a)
+		}
+		if v := snapshot.Variable(nil, "default", "v"); v == nil || v.Items["k"] != "secret" {
+			t.Errorf("variable %+v", v)
+		}
+		events, err := s.Subscribe(1).Next(t.Context())
+		if err != nil || len(events) != 3 {
+			t.Errorf("events %+v, %v", events, err)
+		}
+		if _, err := s.RotateKeys(t.Context(), true); !errors.Is(err, ErrNoKeys) {
+			t.Errorf("rotation of keys: %v", err)
+		}
+		if err := s.Fault(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(2 * idleDelay)
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.Update(context.Background(), func(*Txn) error { return nil }); !errors.Is(err, ErrClosed) {
+			t.Errorf("update of a closed store: %v", err)
+		}
+	})
+	if files, err := os.ReadDir(dir); err != nil || len(files) > 0 {
+		t.Errorf("files %v, %v", files, err)
+	}
+}
+
+// TestUnreadableRecordInMemory checks that an unreadable record is removed and reported.
+func TestUnreadableRecordInMemory(t *testing.T) {
+	s, err := OpenMemory(Config{Logger: hclog.NewNullLogger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	update(t, s, func(tx *Txn) { tx.PutMeta("fact", "text") })
+	number := 0
+	if _, err := s.Snapshot().Meta("fact", &number); err == nil {
+		t.Fatal("a text was read as a number")
+	}
+	update(t, s, func(*Txn) {}) // runs after the removal
+	if d := s.Damage(); len(d) != 1 || d[0].Key != "fact" || d[0].Kept != "" || s.Snapshot().HasFact("fact") {
+		t.Errorf("damage %+v", d)
+	}
+}
+
+// TestEndAndRemovalOfAnAllocation checks the records between the end of an allocation and
+// its removal from the disk.
+func TestEndAndRemovalOfAnAllocation(t *testing.T) {
+	s := open(t, temp(t))
+	hooks := map[string]string{"hook": "config"}
+	update(t, s, func(tx *Txn) {
+		tx.PutAllocation(&api.Allocation{ID: "a", Job: testJob("web", 0), TaskStates: map[string]*api.TaskState{"t": {}}})
+	})
+	if err := s.PutTask("a", "t", state.LocalState{AllocHooks: hooks}, &api.TaskState{}, state.Sync)(); err != nil {
+		t.Fatal(err)
+	}
+	check := func(step string, ended, collect, removal, attached bool) {
+		t.Helper()
+		r := s.Snapshot()
+		if r.AllocationEnded("a") != ended || r.CollectedAtEnd("a") != collect || (len(r.PendingRemovals()) == 1) != removal || (r.AttachedHooks("a")["hook"] == "config") != attached {
+			t.Errorf("%s: ended %t, collect %t, removals %v, hooks %v", step, r.AllocationEnded("a"), r.CollectedAtEnd("a"), r.PendingRemovals(), r.AttachedHooks("a"))
+		}
+	}
+	check("running", false, false, false, true)
+	update(t, s, func(tx *Txn) { tx.CollectAtEnd("a"); tx.EndAllocation("a") })
+	check("ended", true, true, false, true)
+	if ids := s.Snapshot().LocalAllocations(); len(ids) > 0 {
+		t.Errorf("records of the runner are left: %v", ids)
+	}
+	update(t, s, func(tx *Txn) { tx.DeleteAllocation("a") })
+	check("deleted", false, false, true, true)
+	if p := s.Snapshot().PendingRemovals()[0]; p.ID != "a" || p.TaskStates != nil {
+		t.Errorf("pending removal %+v", p)
+	}
+	update(t, s, func(tx *Txn) { tx.CollectAtEnd("a"); tx.EndAllocation("a") })
+	check("ended after it was deleted", false, false, true, true)
+	update(t, s, func(tx *Txn) { tx.FinishRemoval("a") })
+	check("removed", false, false, false, false)
+	if facts := s.Snapshot().MetaKeys(""); len(facts) > 0 {
+		t.Errorf("facts are left: %v", facts)
+	}
+}
