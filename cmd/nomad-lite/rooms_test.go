@@ -60,11 +60,6 @@ var layers = [][]string{
 	{"agent/config"},
 }
 
-// layerExceptions are the imports against the order of layers, with their reasons.
-var layerExceptions = map[[2]string]string{
-	{"httpapi", "agent"}: "tests run the API on the scheduler's view of the store, which the agent defines",
-}
-
 // The packages that run allocations do not import the scheduler: they receive allocations,
 // and report states, through interfaces that they declare.
 var runnerPackages = []string{
@@ -87,7 +82,6 @@ func layer(pkg string) (at int, name string) {
 }
 
 func TestRuntimeLayers(t *testing.T) {
-	used := map[[2]string]bool{}
 	for _, line := range strings.Split(goList(t), "\n") {
 		importer, imports, _ := strings.Cut(line, " ")
 		importer, ours := strings.CutPrefix(importer, repositoryPath+"runtime/")
@@ -105,20 +99,12 @@ func TestRuntimeLayers(t *testing.T) {
 				continue
 			}
 			below, to := layer(imported)
-			exception := [2]string{from, to}
 			switch {
-			case below > at && layerExceptions[exception] == "":
-				t.Errorf("runtime/%s imports runtime/%s, which is in a later layer", importer, imported)
 			case below > at:
-				used[exception] = true
+				t.Errorf("runtime/%s imports runtime/%s, which is in a later layer", importer, imported)
 			case to == "scheduler" && slices.Contains(runnerPackages, from):
 				t.Errorf("runtime/%s runs allocations and imports runtime/%s", importer, imported)
 			}
-		}
-	}
-	for exception := range layerExceptions {
-		if !used[exception] {
-			t.Errorf("exception %v is not needed", exception)
 		}
 	}
 }

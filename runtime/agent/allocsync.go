@@ -40,7 +40,7 @@ type allocSync struct {
 	idle      *time.Timer                 // calls flush; nil if it is not set
 	removed   []string
 	collected map[string]string // reasons by allocation; see Collected
-	assigned  bool              // the deleted allocations (see leaving) were assigned
+	assigned  bool              // the deleted allocations (see store.Reader.PendingRemovals) were assigned
 }
 
 var _ noderunner.Source = (*allocSync)(nil)
@@ -53,17 +53,17 @@ func (r *allocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 	changed, first := r.changed, !r.assigned
 	r.assigned = true
 	r.mu.Unlock()
-	s := stateView{r.store.Snapshot().Reader, r.nodeID}
+	s := r.store.Snapshot()
 	var gone []*api.Allocation
 	if first { // the node has not seen allocations that were deleted since Open either
-		gone = leaving(s.r)
+		gone = s.PendingRemovals()
 	}
 	var assignments []noderunner.Assignment
-	for _, a := range scheduler.Desired(s) {
+	for _, a := range scheduler.Desired(s.Reader) {
 		assignments = append(assignments, noderunner.Assignment{
-			Alloc: a, Ended: s.Ended(a.ID), Started: r.started[a.ID],
-			Purged:  a.ServerTerminalStatus() && s.Job(scheduler.JobKey{Namespace: a.Namespace, ID: a.JobID}) == nil,
-			Collect: s.r.HasFact(collectKey + a.ID),
+			Alloc: a, Ended: s.AllocationEnded(a.ID), Started: r.started[a.ID],
+			Purged:  a.ServerTerminalStatus() && s.Job(nil, a.Namespace, a.JobID) == nil,
+			Collect: s.CollectedAtEnd(a.ID),
 		})
 	}
 	for _, a := range gone {
@@ -108,9 +108,7 @@ func (r *allocSync) Ended(allocID string, err error) {
 // CollectAtEnd implements noderunner.Source.
 func (r *allocSync) CollectAtEnd(ctx context.Context, allocID string) error {
 	_, err := r.store.Update(ctx, func(tx *store.Txn) error {
-		if tx.Allocation(nil, allocID) != nil {
-			tx.PutMeta(collectKey+allocID, true)
-		}
+		tx.CollectAtEnd(allocID)
 		return nil
 	})
 	return err
@@ -273,7 +271,7 @@ func (r *allocSync) write(ctx context.Context) error {
 		_, err := r.store.Update(ctx, func(tx *store.Txn) error {
 			for _, id := range removed {
 				if tx.Allocation(nil, id) == nil {
-					forget(tx, id)
+					tx.FinishRemoval(id)
 				}
 			}
 			return nil

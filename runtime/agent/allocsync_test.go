@@ -25,14 +25,14 @@ import (
 
 // flaky is a scheduler.Store whose updates can fail as on a full disk.
 type flaky struct {
-	records
+	*store.Store
 	path string
 	full atomic.Bool
 	// before is called once, before the next change. It may be nil.
 	before func()
 }
 
-func (f *flaky) Update(ctx context.Context, change func(scheduler.Tx) error) (uint64, error) {
+func (f *flaky) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
 	if before := f.before; before != nil {
 		f.before = nil
 		before()
@@ -40,7 +40,7 @@ func (f *flaky) Update(ctx context.Context, change func(scheduler.Tx) error) (ui
 	if f.full.Load() {
 		return 0, errors.New("no space left on device")
 	}
-	return f.records.Update(ctx, change)
+	return f.Store.Update(ctx, fn)
 }
 
 // openRing returns an allocSync on a store without a node.
@@ -55,11 +55,13 @@ func openRing(t testing.TB, path, nodeID string) (*allocSync, *flaky) {
 		store: s, nodeID: nodeID, logger: hclog.NewNullLogger(), wake: make(chan struct{}, 1),
 		changed: make(chan struct{}), reports: make(map[string]scheduler.Report), urgent: make(map[string]bool),
 	}
-	f := &flaky{records: records{store: s, nodeID: r.nodeID, desired: r.desired}, path: path}
+	f := &flaky{Store: s, path: path}
 	r.scheduler = scheduler.New(scheduler.Config{
-		Store:  f,
-		Host:   scheduler.Env{NewID: uuid.NewString, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now},
-		Logger: hclog.NewNullLogger(),
+		Store:     f,
+		Host:      scheduler.Env{NewID: uuid.NewString, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now},
+		NodeID:    nodeID,
+		Logger:    hclog.NewNullLogger(),
+		OnDesired: r.desired,
 	})
 	return r, f
 }
@@ -138,7 +140,7 @@ func TestReportsShareWrites(t *testing.T) {
 	stop()
 	for _, id := range ids {
 		a := r.store.Snapshot().Allocation(nil, id)
-		if a.ClientStatus != api.AllocClientStatusComplete || !Ended(r.store.Snapshot().Reader, id) {
+		if a.ClientStatus != api.AllocClientStatusComplete || !r.store.Snapshot().AllocationEnded(id) {
 			t.Fatalf("alloc %s is %s", id, a.ClientStatus)
 		}
 	}
@@ -170,8 +172,8 @@ func TestReportsSurviveAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	snapshot := r.store.Snapshot()
-	if a := snapshot.Allocation(nil, id); a.ClientStatus != api.AllocClientStatusComplete || !Ended(snapshot.Reader, id) {
-		t.Errorf("alloc is %s, ended %v", a.ClientStatus, Ended(snapshot.Reader, id))
+	if a := snapshot.Allocation(nil, id); a.ClientStatus != api.AllocClientStatusComplete || !snapshot.AllocationEnded(id) {
+		t.Errorf("alloc is %s, ended %v", a.ClientStatus, snapshot.AllocationEnded(id))
 	}
 	if len(r.reports) > 0 {
 		t.Errorf("still to write: %v", r.reports)
@@ -293,7 +295,7 @@ func TestNoNewsIsNotWritten(t *testing.T) {
 	if err := r.write(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !Ended(r.store.Snapshot().Reader, id) {
+	if !r.store.Snapshot().AllocationEnded(id) {
 		t.Error("an end without another state is not written")
 	}
 }
@@ -371,7 +373,7 @@ func TestCollectAtEndIsStored(t *testing.T) {
 		}
 	}
 	_, err := r.store.Update(t.Context(), func(tx *store.Txn) error {
-		(&transaction{stateView: stateView{r: tx.Reader}, tx: tx}).DeleteAlloc(first)
+		tx.DeleteAllocation(first)
 		return nil
 	})
 	if err != nil {
@@ -380,7 +382,7 @@ func TestCollectAtEndIsStored(t *testing.T) {
 	if err := r.CollectAtEnd(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	if left := r.store.Snapshot().MetaKeys(collectKey); len(left) > 0 {
+	if left := r.store.Snapshot().MetaKeys("collect/"); len(left) > 0 {
 		t.Errorf("records left: %q", left)
 	}
 }

@@ -144,7 +144,8 @@ func (a *Agent) openStore() error {
 	}
 	opened := time.Now()
 	a.scheduler = scheduler.New(scheduler.Config{
-		Store: Records(a.store, a.nodeID, a.allocSync.desired),
+		Store:  a.store,
+		NodeID: a.nodeID,
 		Host: scheduler.Env{
 			NewID:    uuid.NewString,
 			PortFree: scheduler.PortFree,
@@ -152,8 +153,9 @@ func (a *Agent) openStore() error {
 			Now:      time.Now,
 			Uptime:   func() time.Duration { return time.Since(opened) },
 		},
-		GC:     a.config.Records,
-		Logger: a.logger,
+		GC:        a.config.Records,
+		Logger:    a.logger,
+		OnDesired: a.allocSync.desired,
 	})
 	a.allocSync.scheduler = a.scheduler
 	if err := a.detectReboot(); err != nil {

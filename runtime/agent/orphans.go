@@ -93,52 +93,7 @@ func (r taskRecords) TaskState(allocID, task string) (*api.TaskState, error) {
 
 // AllocHooks implements allocrunner.Records.
 func (r taskRecords) AllocHooks(allocID string) map[string]string {
-	return allocHooks(r.store.Snapshot().Reader, allocID)
-}
-
-// attachedHooksKey is the prefix of the records of the hooks that ended allocations
-// have had, with their configurations. These hooks are called when the allocation
-// is removed.
-const attachedHooksKey = "attached/"
-
-// allocHooks returns the hooks that an allocation has had, with their
-// configurations. Until the allocation has ended, they are in the records of its
-// tasks.
-func allocHooks(r store.Reader, allocID string) (all map[string]string) {
-	if known, err := r.Meta(attachedHooksKey+allocID, &all); err == nil && known {
-		return all
-	}
-	all = make(map[string]string)
-	for _, task := range r.LocalTasks(allocID) {
-		if local, _, err := r.TaskLocal(allocID, task); err == nil {
-			maps.Copy(all, local.AllocHooks)
-		}
-	}
-	return all
-}
-
-// pendingRemovalKey is the prefix of the records of allocations that are deleted
-// and still on the disk. They hold the allocation for the calls of its hooks.
-const pendingRemovalKey = "remains/"
-
-// markForRemoval records that an allocation must be removed from the disk.
-func markForRemoval(tx *store.Txn, alloc *api.Allocation) {
-	rest := *alloc
-	rest.TaskStates, rest.Metrics = nil, nil
-	tx.PutMeta(pendingRemovalKey+alloc.ID, &rest)
-}
-
-// leaving returns the allocations that are deleted and still on the disk. An
-// unreadable record is quarantined by the store; orphanCleaner.find treats its
-// allocation as one to remove.
-func leaving(snapshot store.Reader) (allocs []*api.Allocation) {
-	for _, fact := range snapshot.MetaKeys(pendingRemovalKey) {
-		var r state.PendingRemoval
-		if known, err := snapshot.Meta(fact, &r); err == nil && known {
-			allocs = append(allocs, (*api.Allocation)(&r))
-		}
-	}
-	return allocs
+	return r.store.Snapshot().AttachedHooks(allocID)
 }
 
 // orphan is an allocation that is on the disk or in task records, but not in the
@@ -170,16 +125,16 @@ func (c *orphanCleaner) find() (orphans []orphan) {
 	for _, id := range state.LocalAllocations() {
 		known[id] = true
 	}
-	for _, fact := range state.MetaKeys(pendingRemovalKey) {
-		known[strings.TrimPrefix(fact, pendingRemovalKey)] = true
+	for _, fact := range state.MetaKeys(store.PendingRemovalKey) {
+		known[strings.TrimPrefix(fact, store.PendingRemovalKey)] = true
 	}
 	for _, d := range c.store.Damage() {
-		if id, ok := strings.CutPrefix(d.Key, pendingRemovalKey); ok {
+		if id, ok := strings.CutPrefix(d.Key, store.PendingRemovalKey); ok {
 			known[id] = true // its record was quarantined
 		}
 	}
 	removed := make(map[string]bool)
-	for _, alloc := range leaving(state.Reader) {
+	for _, alloc := range state.PendingRemovals() {
 		removed[alloc.ID] = true
 	}
 	dirs, err := os.ReadDir(c.allocs)
@@ -255,7 +210,7 @@ func (c *orphanCleaner) clearOne(ctx context.Context, up drivers, o orphan) erro
 		errs = append(errs, dir.Destroy())
 	}
 	_, err := c.store.Update(ctx, func(tx *store.Txn) error {
-		forget(tx, o.id)
+		tx.FinishRemoval(o.id)
 		return nil
 	})
 	if err := errors.Join(append(errs, err)...); err != nil {
@@ -322,13 +277,6 @@ func (c *orphanCleaner) removeEmptyCgroups() {
 		alloc := state.Allocation(nil, allocID)
 		return alloc != nil && alloc.ClientTerminalStatus()
 	})
-}
-
-// forget deletes the last records of an allocation that was removed from the disk.
-func forget(tx *store.Txn, id string) {
-	tx.ForgetAllocation(id)
-	tx.DeleteMeta(pendingRemovalKey + id)
-	tx.DeleteMeta(attachedHooksKey + id)
 }
 
 // taskDirs returns the names of the tasks that have a directory.

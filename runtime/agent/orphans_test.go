@@ -75,7 +75,7 @@ func TestWhatAKilledAgentWasRemoving(t *testing.T) {
 	r := &allocSync{store: s, changed: make(chan struct{}), wake: make(chan struct{}, 1)}
 	// The agent may receive a request to delete the allocation before the node
 	// runner first lists the allocations.
-	put(func(tx *store.Txn) { (&transaction{stateView: stateView{r: tx.Reader}, tx: tx}).DeleteAlloc("here") })
+	put(func(tx *store.Txn) { tx.DeleteAllocation("here") })
 	if got := c.find(); !slices.Equal(got, []orphan{{id: "gone"}, {id: "here", known: true, leaving: true}}) {
 		t.Errorf("orphans %v, want the one that was being removed too", got)
 	}
@@ -100,7 +100,7 @@ func TestWhatAKilledAgentWasRemoving(t *testing.T) {
 	if err := r.write(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if left := leaving(s.Snapshot().Reader); len(left) != 0 {
+	if left := s.Snapshot().PendingRemovals(); len(left) != 0 {
 		t.Errorf("%+v are left", left)
 	}
 }
@@ -246,19 +246,19 @@ func TestUnusableFactsAreQuarantined(t *testing.T) {
 			}
 		}},
 		{"short hook key", hookKeyKey, []byte("short"), func(t *testing.T, a *Agent) { _, _ = a.hookKey() }},
-		{"allocation that is being removed", pendingRemovalKey + "gone", "text", func(t *testing.T, a *Agent) {
-			if allocs := leaving(a.store.Snapshot().Reader); len(allocs) > 0 {
+		{"allocation that is being removed", store.PendingRemovalKey + "gone", "text", func(t *testing.T, a *Agent) {
+			if allocs := a.store.Snapshot().PendingRemovals(); len(allocs) > 0 {
 				t.Errorf("being removed: %v", allocs)
 			}
 		}},
-		{"allocation that is being removed, without its job", pendingRemovalKey + "gone", map[string]string{"ID": "gone"}, func(t *testing.T, a *Agent) { leaving(a.store.Snapshot().Reader) }},
+		{"allocation that is being removed, without its job", store.PendingRemovalKey + "gone", map[string]string{"ID": "gone"}, func(t *testing.T, a *Agent) { a.store.Snapshot().PendingRemovals() }},
 		{"plugin process", pluginKey + "builtin raw_exec", "text", func(t *testing.T, a *Agent) {
 			if all, err := (pluginRecords{a.store}).Plugins(); err != nil || len(all) > 0 {
 				t.Errorf("plugins %v, %v", all, err)
 			}
 		}},
 		{"plugin process without a pid", pluginKey + "builtin raw_exec", map[string]string{"Addr": "/x"}, func(t *testing.T, a *Agent) { _, _ = (pluginRecords{a.store}).Plugins() }},
-		{"hooks of an ended allocation", attachedHooksKey + "a", "text", func(t *testing.T, a *Agent) { allocHooks(a.store.Snapshot().Reader, "a") }},
+		{"hooks of an ended allocation", "attached/a", "text", func(t *testing.T, a *Agent) { a.store.Snapshot().AttachedHooks("a") }},
 		{"known plugins", pluginInfoKey, "text", func(t *testing.T, a *Agent) {
 			if known := newKnownPlugins(storeCache{a.store}, nil, a.logger); len(known.cached) > 0 {
 				t.Errorf("cached: %v", known.cached)
@@ -303,8 +303,8 @@ func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, f := range []func(*store.Txn){
-		func(tx *store.Txn) { tx.PutMeta(pendingRemovalKey+"gone", "text") },
-		func(*store.Txn) { leaving(s.Snapshot().Reader) },
+		func(tx *store.Txn) { tx.PutMeta(store.PendingRemovalKey+"gone", "text") },
+		func(*store.Txn) { s.Snapshot().PendingRemovals() },
 		func(*store.Txn) {},
 	} {
 		if _, err := s.Update(t.Context(), func(tx *store.Txn) error { f(tx); return nil }); err != nil {

@@ -113,7 +113,7 @@ func (r *remaining) readState(s *store.Store, orphansCleared bool) {
 		r.needAll()
 	}
 	for _, alloc := range state.Allocations(nil, "") {
-		if alloc.ClientStatus == api.AllocClientStatusRunning && !Ended(state.Reader, alloc.ID) {
+		if alloc.ClientStatus == api.AllocClientStatusRunning && !state.AllocationEnded(alloc.ID) {
 			r.needAll()
 		}
 	}

@@ -170,11 +170,13 @@ func (s *simulation) start() {
 		changed: make(chan struct{}), reports: make(map[string]scheduler.Report), urgent: make(map[string]bool),
 	}
 	g.scheduler = scheduler.New(scheduler.Config{
-		Store: &mortalRecords{records{store: s.store, nodeID: s.node.ID, desired: r.desired}, s, g},
+		Store:  &mortalRecords{s.store, s, g},
+		NodeID: s.node.ID,
 		Host: scheduler.Env{
 			NewID: s.newID, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now,
 		},
-		Logger: logger,
+		Logger:    logger,
+		OnDesired: r.desired,
 	})
 	r.scheduler = g.scheduler
 	up := &view{world: s.world, died: g.died}
@@ -242,19 +244,19 @@ func (s *simulation) newID() string {
 // mortalRecords is the scheduler.Store of one agent. It fails when the agent is
 // dead.
 type mortalRecords struct {
-	records
+	*store.Store
 	s *simulation
 	g *simAgent
 }
 
-func (r *mortalRecords) Update(ctx context.Context, change func(scheduler.Tx) error) (uint64, error) {
+func (r *mortalRecords) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
 	r.s.mu.Lock()
 	refused := r.s.faults && r.s.luck.IntN(10) == 0
 	r.s.mu.Unlock()
 	if err := r.g.flush(); err != nil || refused {
 		return 0, errDead
 	}
-	return r.records.Update(ctx, change)
+	return r.Store.Update(ctx, fn)
 }
 
 func (g *simAgent) err() error {
@@ -492,7 +494,7 @@ func (s *simulation) quiet() {
 			delete(living, key)
 		}
 		over := model.ClientTerminal(a) || a.ServerTerminalStatus()
-		if over != Ended(snapshot.Reader, a.ID) {
+		if over != snapshot.AllocationEnded(a.ID) {
 			s.world.fault("I2: %s is %s, %s, and ended is %v", a.Name, a.DesiredStatus, a.ClientStatus, !over)
 		}
 	}

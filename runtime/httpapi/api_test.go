@@ -72,7 +72,7 @@ func newFixture(t testing.TB, edit func(*Config)) *fixture {
 	}
 	t.Cleanup(func() { s.Close() })
 	c := Config{Store: s, Node: idle{}, NodeID: uuid.NewString(), Region: api.GlobalRegion, Advertise: "10.1.2.3:4646", Logger: hclog.NewNullLogger()}
-	c.Scheduler = scheduler.New(scheduler.Config{Store: noStore{}, Logger: hclog.NewNullLogger()})
+	c.Scheduler = scheduler.New(scheduler.Config{Store: noStore{s}, Logger: hclog.NewNullLogger()})
 	if edit != nil {
 		edit(&c)
 	}
@@ -80,10 +80,9 @@ func newFixture(t testing.TB, edit func(*Config)) *fixture {
 }
 
 // noStore rejects all changes.
-type noStore struct{}
+type noStore struct{ *store.Store }
 
-func (noStore) View() scheduler.State { return nil }
-func (noStore) Update(context.Context, func(scheduler.Tx) error) (uint64, error) {
+func (noStore) Update(context.Context, func(*store.Txn) error) (uint64, error) {
 	return 0, &scheduler.RequestError{Kind: scheduler.Invalid, Text: "no changes here"}
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec/confined"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -32,11 +31,9 @@ type bench struct {
 func newBench(t testing.TB, lives map[string]schedtest.Life) *bench {
 	t.Helper()
 	node := schedtest.NewNode(4096)
-	var board *board
 	var sched *scheduler.Scheduler
 	f := newFixture(t, func(c *Config) {
-		board = newBoard(c.Store, node.ID)
-		sched = scheduler.New(scheduler.Config{Store: board, Logger: hclog.NewNullLogger(), Host: scheduler.Env{
+		sched = scheduler.New(scheduler.Config{Store: c.Store, NodeID: node.ID, Logger: hclog.NewNullLogger(), Host: scheduler.Env{
 			NewID: uuid.NewString, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now,
 		}})
 		c.Scheduler, c.NodeID, c.Parser = sched, node.ID, inProcess{}
@@ -48,7 +45,7 @@ func newBench(t testing.TB, lives map[string]schedtest.Life) *bench {
 	var running sync.WaitGroup
 	running.Go(func() { sched.Run(ctx) })
 	running.Go(func() {
-		n := &schedtest.Node{Store: board, Scheduler: sched, Life: func(a *api.Allocation) schedtest.Life { return lives[a.TaskGroup] }}
+		n := &schedtest.Node{Store: f.store, Scheduler: sched, Life: func(a *api.Allocation) schedtest.Life { return lives[a.TaskGroup] }}
 		n.Run(ctx)
 	})
 	server := httptest.NewServer(f)
@@ -63,30 +60,6 @@ func newBench(t testing.TB, lives map[string]schedtest.Life) *bench {
 		running.Wait()
 	})
 	return &bench{f, client, ctx}
-}
-
-// board is the state that the node reads.
-type board struct {
-	scheduler.Store
-	mu      sync.Mutex
-	changed chan struct{} // closed and replaced by each change for the node
-}
-
-func newBoard(s *store.Store, nodeID string) *board {
-	b := &board{changed: make(chan struct{})}
-	b.Store = agent.Records(s, nodeID, func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		close(b.changed)
-		b.changed = make(chan struct{})
-	})
-	return b
-}
-
-func (b *board) Changed() <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.changed
 }
 
 // inProcess parses the texts of tests without a child process.

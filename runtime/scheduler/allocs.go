@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // Report is the node's report about an allocation.
@@ -35,13 +36,13 @@ func (s *Scheduler) Report(ctx context.Context, reports ...Report) (index uint64
 	supply := s.newSupply()
 	supply.expectReports(reports)
 	return s.updateWith(ctx, supply, func(c *change) error {
-		c.Operation(opAllocReport)
+		c.operation(opAllocReport)
 		changed := false
 		for _, r := range reports {
 			changed = c.report(r) || changed
 		}
 		if changed {
-			c.AnnounceNode() // for followers of events, the node's allocations have changed
+			c.tx.AnnounceNode(c.s.nodeID) // for followers of events, the node's allocations have changed
 		}
 		return nil
 	})
@@ -49,7 +50,7 @@ func (s *Scheduler) Report(ctx context.Context, reports ...Report) (index uint64
 
 // report stores a report. It returns whether the allocation has changed.
 func (c *change) report(r Report) bool {
-	old := c.Alloc(r.AllocID)
+	old := c.tx.Allocation(nil, r.AllocID)
 	if old == nil {
 		return false
 	}
@@ -70,13 +71,14 @@ func (c *change) report(r Report) bool {
 	}
 	a.ModifyTime = c.now.UnixNano()
 	c.wroteAllocs = true
-	c.ReportAlloc(&a)
+	c.tx.ReportAllocation(&a)
 	switch {
 	case r.Ended:
-		c.PutEnded(a.ID)
+		c.tx.EndAllocation(a.ID)
+		c.nodeActs = true // another allocation may have waited for the end
 		c.room.Remove(&a)
 		c.freed = true
-	case !c.Ended(a.ID):
+	case !c.tx.AllocationEnded(a.ID):
 		c.room.Put(&a)
 	}
 	c.markDirty(JobKey{a.Namespace, a.JobID})
@@ -107,7 +109,7 @@ func (c *change) reportHealth(a *api.Allocation, r Report) {
 	if at.IsZero() || at.After(c.now) {
 		at = c.now
 	}
-	next.Healthy, next.Timestamp, next.ModifyIndex = healthy, at, c.Index()
+	next.Healthy, next.Timestamp, next.ModifyIndex = healthy, at, c.tx.Index()
 	a.DeploymentStatus = &next
 }
 
@@ -120,16 +122,16 @@ type StopOptions struct {
 // sysbatch job is replaced only with Reschedule.
 func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (out Outcome, err error) {
 	supply := s.newSupply()
-	if a := s.store.View().Alloc(id); a != nil {
+	if a := s.store.Snapshot().Allocation(nil, id); a != nil {
 		supply.expectReplacement(a)
 	}
 	out.Index, err = s.updateWith(ctx, supply, func(c *change) error {
 		out = Outcome{}
-		old := c.Alloc(id)
+		old := c.tx.Allocation(nil, id)
 		if old == nil {
 			return refuse(NotFound, "allocation not found")
 		}
-		c.Operation(opAllocStop)
+		c.operation(opAllocStop)
 		a := *old
 		if o.Reschedule {
 			a.DesiredTransition.Reschedule = new(true)
@@ -141,13 +143,13 @@ func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (ou
 			a.DesiredTransition.NoShutdownDelay = new(true)
 		}
 		c.putAlloc(&a)
-		job := c.Job(JobKey{a.Namespace, a.JobID})
+		job := c.tx.Job(nil, a.Namespace, a.JobID)
 		if job == nil {
 			job = a.Job // the job was purged, and the allocation is stopping
 		}
 		eval := c.newEval(job, triggerAllocStop)
 		c.evaluate(eval)
-		out.EvalID, out.EvalCreateIndex = eval.ID, c.Index()
+		out.EvalID, out.EvalCreateIndex = eval.ID, c.tx.Index()
 		return nil
 	})
 	return out, err
@@ -157,12 +159,12 @@ func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (ou
 // allocation that has not started is left out while an allocation of the same name
 // that was created no later is terminal and has not ended. Other allocations are
 // included as long as their records are kept.
-func Desired(state State) []*api.Allocation {
-	all := slices.Collect(state.Allocs())
+func Desired(state store.Reader) []*api.Allocation {
+	all := state.Allocations(nil, "")
 	// The lowest CreateIndex, by name, of terminal allocations that have not ended.
 	leaving := make(map[slotKey]uint64)
 	for _, a := range all {
-		if !model.Terminal(a) || state.Ended(a.ID) {
+		if !model.Terminal(a) || state.AllocationEnded(a.ID) {
 			continue
 		}
 		if first, some := leaving[slotOf(a)]; !some || a.CreateIndex < first {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // Triggers of evaluations.
@@ -26,7 +28,7 @@ const (
 // change is a store transaction in progress, with the changes that follow from the
 // request.
 type change struct {
-	Tx
+	tx     *store.Txn
 	s      *Scheduler
 	supply *supply
 	now    time.Time
@@ -35,6 +37,7 @@ type change struct {
 	op     string // the current operation
 
 	wroteAllocs bool
+	nodeActs    bool     // the node must act: see Config.OnDesired
 	freed       bool     // room may have become free for blocked evaluations
 	touched     []JobKey // jobs to reconcile at the end of the change
 	after       []func() // functions to call when the change is durable
@@ -61,14 +64,14 @@ func (s *Scheduler) updateWith(ctx context.Context, supply *supply, edit func(*c
 // small.
 func (s *Scheduler) tryUpdate(ctx context.Context, supply *supply, edit func(*change) error) (uint64, error) {
 	var c *change
-	index, err := s.store.Update(ctx, func(tx Tx) error {
+	index, err := s.store.Update(ctx, func(tx *store.Txn) error {
 		clock := s.clock.read(s.host)
-		c = &change{Tx: tx, s: s, supply: supply, now: clock.now}
-		c.Operation(opEvaluation)
+		c = &change{tx: tx, s: s, supply: supply, now: clock.now}
+		c.operation(opEvaluation)
 		c.takeRoom()
 		if clock.adjust {
 			c.adjust(clock)
-			c.Operation(opEvaluation)
+			c.operation(opEvaluation)
 		}
 		if err := edit(c); err != nil {
 			return err
@@ -87,6 +90,9 @@ func (s *Scheduler) tryUpdate(ctx context.Context, supply *supply, edit func(*ch
 		s.mu.Unlock()
 		return 0, err
 	}
+	if c.nodeActs && s.onDesired != nil {
+		s.onDesired()
+	}
 	for _, f := range c.after {
 		f()
 	}
@@ -96,10 +102,10 @@ func (s *Scheduler) tryUpdate(ctx context.Context, supply *supply, edit func(*ch
 	return index, nil
 }
 
-// Operation implements Tx.
-func (c *change) Operation(name string) {
+// operation sets the operation of the following writes, for followers of events.
+func (c *change) operation(name string) {
 	c.op = name
-	c.Tx.Operation(name)
+	c.tx.Operation(name)
 }
 
 // takeRoom takes the cached room, or builds it from the state.
@@ -107,14 +113,14 @@ func (c *change) takeRoom() {
 	s := c.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	node := c.Node()
+	node := c.tx.Node(nil, c.s.nodeID)
 	if s.node != node || s.node == nil {
 		s.node, s.facts, s.room = node, NodeOf(node), nil
 	}
 	c.node = s.facts
-	if s.room == nil || s.roomIndex != c.AllocsIndex() {
-		s.room = NodeUsageOf(c, c.node)
-		s.roomIndex = c.AllocsIndex()
+	if s.room == nil || s.roomIndex != c.tx.TableIndex(nil, store.Allocations) {
+		s.room = NodeUsageOf(c.tx.Reader, c.node)
+		s.roomIndex = c.tx.TableIndex(nil, store.Allocations)
 	}
 	c.room, s.room = s.room, nil
 }
@@ -124,7 +130,7 @@ func (c *change) giveRoom() {
 	defer c.s.mu.Unlock()
 	c.s.room = c.room
 	if c.wroteAllocs {
-		c.s.roomIndex = c.Index()
+		c.s.roomIndex = c.tx.Index()
 	}
 }
 
@@ -139,15 +145,15 @@ func (c *change) markDirty(key JobKey) {
 }
 
 func (c *change) putAlloc(a *api.Allocation) {
-	c.wroteAllocs = true
-	c.PutAlloc(a)
-	if !c.Ended(a.ID) {
+	c.wroteAllocs, c.nodeActs = true, true
+	c.tx.PutAllocation(a)
+	if !c.tx.AllocationEnded(a.ID) {
 		c.room.Put(a)
 	}
 }
 
 func (c *change) putEval(e *api.Evaluation) {
-	c.PutEval(e)
+	c.tx.PutEvaluation(e)
 	c.note(e)
 }
 
@@ -186,7 +192,7 @@ func (c *change) newEval(job *api.Job, trigger string) *api.Evaluation {
 		JobID:          *job.ID,
 		JobModifyIndex: deref(job.JobModifyIndex),
 		Status:         api.EvalStatusPending,
-		CreateIndex:    c.Index(),
+		CreateIndex:    c.tx.Index(),
 		CreateTime:     now,
 		ModifyTime:     now,
 	}
@@ -207,32 +213,21 @@ func (c *change) evaluateQuietly(eval *api.Evaluation) {
 }
 
 func (c *change) isBlocked(key JobKey) bool {
-	return slices.ContainsFunc(c.EvalsOfJob(key), func(e *api.Evaluation) bool { return e.Status == api.EvalStatusBlocked })
+	return slices.ContainsFunc(c.tx.EvaluationsByJob(nil, key.Namespace, key.ID), func(e *api.Evaluation) bool { return e.Status == api.EvalStatusBlocked })
 }
 
 func (c *change) plan(eval *api.Evaluation) Changes {
 	key := JobKey{eval.Namespace, eval.JobID}
 	return Plan(Input{
 		Eval:       eval,
-		Job:        c.Job(key),
-		Allocs:     c.AllocsOfJob(key),
-		Evals:      c.EvalsOfJob(key),
-		Deployment: LatestDeployment(c, key),
+		Job:        c.tx.Job(nil, key.Namespace, key.ID),
+		Allocs:     c.tx.AllocationsByJob(nil, key.Namespace, key.ID),
+		Evals:      c.tx.EvaluationsByJob(nil, key.Namespace, key.ID),
+		Deployment: c.tx.LatestDeployment(nil, key.Namespace, key.ID),
 		Node:       c.node,
 		Room:       c.room,
 		Host:       c.supply.planEnv(),
 		Now:        c.now,
-	})
-}
-
-// LatestDeployment returns the newest deployment of a job, or nil.
-func LatestDeployment(state State, key JobKey) *api.Deployment {
-	all := state.DeploymentsOfJob(key)
-	if len(all) == 0 {
-		return nil
-	}
-	return slices.MaxFunc(all, func(a, b *api.Deployment) int {
-		return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(a.JobVersion, b.JobVersion))
 	})
 }
 
@@ -245,19 +240,19 @@ var evalOperations = map[string]bool{opJobRegistered: true, opJobDeregistered: t
 // events are the same as Nomad's.
 func (c *change) apply(eval *api.Evaluation, out Changes) {
 	pending := *eval
-	pending.ModifyIndex = c.Index()
-	if c.Eval(eval.ID) == nil {
+	pending.ModifyIndex = c.tx.Index()
+	if c.tx.Evaluation(nil, eval.ID) == nil {
 		if !evalOperations[c.op] {
-			c.Operation(opEvaluation)
+			c.operation(opEvaluation)
 		}
-		c.AnnounceEval(&pending)
+		c.tx.AnnounceEvaluation(&pending)
 	}
 	planned := len(out.Deployments)+len(out.Update)+len(out.Place) > 0
 	if planned {
-		c.Operation(opPlan)
+		c.operation(opPlan)
 	}
 	for _, d := range out.Deployments {
-		c.PutDeployment(d)
+		c.tx.PutDeployment(d)
 		c.watchDeployment(d)
 	}
 	for _, a := range out.Update {
@@ -267,18 +262,18 @@ func (c *change) apply(eval *api.Evaluation, out Changes) {
 		c.putAlloc(a)
 	}
 	if planned {
-		c.AnnounceEval(&pending)
+		c.tx.AnnounceEvaluation(&pending)
 	}
-	c.Operation(opEvaluation)
+	c.operation(opEvaluation)
 	for _, e := range out.Evals {
 		c.putEval(e)
 	}
-	if old := c.Eval(out.Eval.ID); old == nil || !sameEval(old, out.Eval) {
-		out.Eval.SnapshotIndex = c.Index()
+	if old := c.tx.Evaluation(nil, out.Eval.ID); old == nil || !sameEval(old, out.Eval) {
+		out.Eval.SnapshotIndex = c.tx.Index()
 		c.putEval(out.Eval)
 	}
 	if planned {
-		c.Operation(opPlan) // the status of the job follows from the allocations
+		c.operation(opPlan) // the status of the job follows from the allocations
 	}
 	c.markDirty(JobKey{out.Eval.Namespace, out.Eval.JobID})
 }
@@ -304,7 +299,7 @@ func (c *change) watchDeployment(d *api.Deployment) {
 
 // evaluateDue processes a pending evaluation that is due.
 func (c *change) evaluateDue(id string) {
-	if e := c.Eval(id); e != nil && e.Status == api.EvalStatusPending && !e.WaitUntil.After(c.now) {
+	if e := c.tx.Evaluation(nil, id); e != nil && e.Status == api.EvalStatusPending && !e.WaitUntil.After(c.now) {
 		c.resume(e)
 	} else {
 		c.later(func() { c.s.delayed.set(id, time.Time{}) })
@@ -316,7 +311,7 @@ func (c *change) retryBlocked() {
 	c.s.mu.Lock()
 	var evals []*api.Evaluation
 	for id := range c.s.blocked {
-		if e := c.Eval(id); e != nil && e.Status == api.EvalStatusBlocked {
+		if e := c.tx.Evaluation(nil, id); e != nil && e.Status == api.EvalStatusBlocked {
 			evals = append(evals, e)
 		} else {
 			delete(c.s.blocked, id)
@@ -327,7 +322,7 @@ func (c *change) retryBlocked() {
 		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(a.ID, b.ID))
 	})
 	for _, e := range evals {
-		if e = c.Eval(e.ID); e.Status == api.EvalStatusBlocked {
+		if e = c.tx.Evaluation(nil, e.ID); e.Status == api.EvalStatusBlocked {
 			c.resume(e)
 		}
 	}
@@ -337,7 +332,7 @@ func (c *change) retryBlocked() {
 // missing, for another reason than a purge, which ends its evaluations, the
 // evaluation is cancelled.
 func (c *change) resume(e *api.Evaluation) {
-	if c.Job(JobKey{e.Namespace, e.JobID}) != nil {
+	if c.tx.Job(nil, e.Namespace, e.JobID) != nil {
 		c.evaluate(e)
 		return
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // stepTolerance is the difference between wall clock and monotonic clock that does
@@ -114,20 +115,20 @@ func (c *change) adjust(r clockReading) {
 // moveDeadlines moves deadlines that stand for a duration by the step of the clock,
 // so that the remaining duration stays the same.
 func (c *change) moveDeadlines(step time.Duration) {
-	for _, e := range slices.Collect(c.Evals()) {
+	for _, e := range c.tx.Evaluations(nil, "") {
 		if e.Status == api.EvalStatusPending && !e.WaitUntil.IsZero() {
 			moved := *e
 			moved.WaitUntil = e.WaitUntil.Add(step)
 			moved.CreateTime = min(e.CreateTime, c.now.UnixNano())
-			c.PutEval(&moved)
+			c.tx.PutEvaluation(&moved)
 		}
 	}
-	for _, d := range slices.Collect(c.Deployments()) {
+	for _, d := range c.tx.Deployments(nil, "") {
 		if model.DeploymentActive(d) {
 			c.setProgressDeadlines(d, func(s *api.DeploymentState) time.Time { return s.RequireProgressBy.Add(step) })
 		}
 	}
-	if n := c.Node(); n != nil && n.DrainStrategy != nil && !n.DrainStrategy.ForceDeadline.IsZero() {
+	if n := c.tx.Node(nil, c.s.nodeID); n != nil && n.DrainStrategy != nil && !n.DrainStrategy.ForceDeadline.IsZero() {
 		moved, strategy := *n, *n.DrainStrategy
 		strategy.ForceDeadline = strategy.ForceDeadline.Add(step)
 		moved.DrainStrategy = &strategy
@@ -143,29 +144,29 @@ func (c *change) future(at time.Time) bool { return at.Sub(c.now) > stepToleranc
 // that was ahead would block all actions that depend on these times until the clock
 // reaches them again.
 func (c *change) forgetFuture() {
-	for job := range c.Jobs() {
-		if key := KeyOf(job); c.future(c.LastLaunch(key)) {
-			c.PutLaunch(key, c.now)
+	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
+		if key := KeyOf(job); c.future(lastLaunch(c.tx.Reader, key)) {
+			c.putLaunch(key)
 		}
 	}
-	for _, job := range slices.Collect(c.Jobs()) {
+	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
 		if c.future(time.Unix(0, deref(job.SubmitTime))) {
 			copied := *job
 			copied.SubmitTime = new(c.now.UnixNano())
-			c.PutJob(&copied)
+			c.tx.PutJob(&copied)
 		}
 	}
-	for _, e := range slices.Collect(c.Evals()) {
+	for _, e := range c.tx.Evaluations(nil, "") {
 		c.forgetFutureOfEval(e)
 	}
-	for _, a := range slices.Collect(c.Allocs()) {
+	for _, a := range c.tx.Allocations(nil, "") {
 		c.forgetFutureOfAlloc(a)
 	}
-	for _, d := range slices.Collect(c.Deployments()) {
+	for _, d := range c.tx.Deployments(nil, "") {
 		if c.future(time.Unix(0, d.ModifyTime)) {
 			copied := *d
 			copied.ModifyTime = c.now.UnixNano()
-			c.PutDeployment(&copied)
+			c.tx.PutDeployment(&copied)
 			d = &copied
 		}
 		if model.DeploymentActive(d) {
@@ -193,7 +194,7 @@ func (c *change) forgetFutureOfEval(e *api.Evaluation) {
 		copied.CreateTime = c.now.UnixNano()
 	}
 	copied.ModifyTime = c.now.UnixNano()
-	c.PutEval(&copied)
+	c.tx.PutEvaluation(&copied)
 }
 
 func (c *change) forgetFutureOfAlloc(a *api.Allocation) {
@@ -225,8 +226,8 @@ func (c *change) forgetFutureOfAlloc(a *api.Allocation) {
 		return
 	}
 	c.wroteAllocs = true
-	c.ReportAlloc(&copied)
-	if !c.Ended(a.ID) {
+	c.tx.ReportAllocation(&copied)
+	if !c.tx.AllocationEnded(a.ID) {
 		c.room.Put(&copied)
 	}
 }
@@ -236,7 +237,7 @@ func (c *change) isFuture(e *api.RescheduleEvent) bool {
 }
 
 func (c *change) forgetFutureOfDrain() {
-	n := c.Node()
+	n := c.tx.Node(nil, c.s.nodeID)
 	if n == nil || n.DrainStrategy == nil {
 		return
 	}
@@ -265,6 +266,6 @@ func (c *change) setProgressDeadlines(d *api.Deployment, deadline func(*api.Depl
 		}
 	}
 	if changed {
-		c.PutDeployment(copied)
+		c.tx.PutDeployment(copied)
 	}
 }

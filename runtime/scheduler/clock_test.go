@@ -45,7 +45,7 @@ type clockBench struct {
 
 // newClockBench returns a bench that runs until the test ends.
 func newClockBench(t *testing.T, life func(*api.Allocation) schedtest.Life) *clockBench {
-	b := &clockBench{bench: &bench{t: t, store: schedtest.NewMemory(schedtest.NewNode(1000))}, clock: newWallClock(), host: newHost()}
+	b := &clockBench{bench: &bench{t: t, store: schedtest.NewStore(t, schedtest.NewNode(1000))}, clock: newWallClock(), host: newHost()}
 	b.host.Now, b.host.Uptime = b.clock.Now, b.clock.Uptime
 	b.node = &schedtest.Node{Store: b.store, Life: life, Now: b.clock.Now}
 	b.log = schedtest.NewTranscript(b.store)
@@ -70,7 +70,7 @@ func (b *clockBench) agent() {
 	if b.stop != nil {
 		b.stop()
 	}
-	s := scheduler.New(scheduler.Config{Store: b.store, Host: b.host, Logger: hclog.NewNullLogger()})
+	s := scheduler.New(scheduler.Config{NodeID: "node", Store: b.store, Host: b.host, Logger: hclog.NewNullLogger()})
 	b.Scheduler = s
 	b.node.Use(s)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -107,7 +107,9 @@ var stepping = map[string]func(*clockBench, time.Duration){
 }
 
 // launches returns the number of children of a periodic job.
-func (b *clockBench) launches(key scheduler.JobKey) int { return len(b.store.View().Children(key)) }
+func (b *clockBench) launches(key scheduler.JobKey) int {
+	return len(b.store.Snapshot().JobChildren(nil, key.Namespace, key.ID))
+}
 
 func periodicJob(spec string) *api.Job {
 	return serviceJob(func(j *api.Job, g *api.TaskGroup, _ *api.Task) {
@@ -195,11 +197,11 @@ func TestRescheduleDelayIgnoresClockSteps(t *testing.T) {
 						b.after(10 * time.Second) // the new scheduler cannot know that they have passed
 					}
 					b.after(19 * time.Second)
-					if got := len(b.store.View().AllocsOfJob(web)); got != 1 {
+					if got := len(b.store.Snapshot().AllocationsByJob(nil, web.Namespace, web.ID)); got != 1 {
 						t.Errorf("replaced before the delay: %d allocations", got)
 					}
 					b.after(61 * time.Second) // includes the minute after which an unreported step is noticed
-					if got := len(b.store.View().AllocsOfJob(web)); got < 2 {
+					if got := len(b.store.Snapshot().AllocationsByJob(nil, web.Namespace, web.ID)); got < 2 {
 						t.Errorf("not replaced after the delay: %d allocations", got)
 					}
 				})
@@ -226,7 +228,7 @@ func TestRescheduleAttemptsExpireAfterClockIsSetBack(t *testing.T) {
 				b.after(2 * time.Minute) // the first allocation has failed, the second runs
 				step(b, -365*24*time.Hour)
 				b.after(89*time.Minute + 30*time.Second) // not longer, because records of a dead job are collected
-				if got := len(b.store.View().AllocsOfJob(web)); got != 3 {
+				if got := len(b.store.Snapshot().AllocationsByJob(nil, web.Namespace, web.ID)); got != 3 {
 					t.Errorf("%d allocations, want 3: the attempt of before is out of the interval", got)
 				}
 			})
@@ -252,11 +254,11 @@ func TestProgressDeadlineIgnoresClockSteps(t *testing.T) {
 					b.after(5 * time.Minute)
 					step(b, by)
 					b.after(4 * time.Minute)
-					if d := scheduler.LatestDeployment(b.store.View(), web); d.Status != api.DeploymentStatusRunning {
+					if d := b.store.Snapshot().LatestDeployment(nil, web.Namespace, web.ID); d.Status != api.DeploymentStatusRunning {
 						t.Errorf("the deployment is %s (%s) before its progress deadline", d.Status, d.StatusDescription)
 					}
 					b.after(7 * time.Minute)
-					if d := scheduler.LatestDeployment(b.store.View(), web); d.StatusDescription != model.DeploymentDeadline {
+					if d := b.store.Snapshot().LatestDeployment(nil, web.Namespace, web.ID); d.StatusDescription != model.DeploymentDeadline {
 						t.Errorf("the deployment is %s (%s) after its progress deadline", d.Status, d.StatusDescription)
 					}
 				})
@@ -284,11 +286,11 @@ func TestDrainDeadlineIgnoresClockSteps(t *testing.T) {
 					b.after(30 * time.Minute)
 					step(b, by)
 					b.after(29 * time.Minute)
-					if n := b.store.View().Node(); n.DrainStrategy == nil {
+					if n := b.store.Snapshot().Node(nil, "node"); n.DrainStrategy == nil {
 						t.Error("the drain is over before its deadline")
 					}
 					b.after(32 * time.Minute)
-					if n := b.store.View().Node(); n.DrainStrategy != nil {
+					if n := b.store.Snapshot().Node(nil, "node"); n.DrainStrategy != nil {
 						t.Errorf("the drain goes on after its deadline, until %s", n.DrainStrategy.ForceDeadline)
 					}
 				})
@@ -314,16 +316,16 @@ func TestRecordsAreCollectedAfterClockIsSetBack(t *testing.T) {
 				b.after(time.Minute)
 				step(b, -365*24*time.Hour)
 				b.after(50 * time.Minute)
-				if len(b.store.View().AllocsOfJob(web)) == 0 {
+				if len(b.store.Snapshot().AllocationsByJob(nil, web.Namespace, web.ID)) == 0 {
 					t.Error("collected before their time")
 				}
 				b.after(4 * time.Hour)
-				if b.store.View().Job(web) != nil {
+				if b.store.Snapshot().Job(nil, web.Namespace, web.ID) != nil {
 					var left strings.Builder
-					for _, e := range b.store.View().EvalsOfJob(web) {
+					for _, e := range b.store.Snapshot().EvaluationsByJob(nil, web.Namespace, web.ID) {
 						left.WriteString(e.TriggeredBy + " " + time.Unix(0, e.ModifyTime).String() + "; ")
 					}
-					t.Errorf("the job is still there, with %d allocations; %s", len(b.store.View().AllocsOfJob(web)), left.String())
+					t.Errorf("the job is still there, with %d allocations; %s", len(b.store.Snapshot().AllocationsByJob(nil, web.Namespace, web.ID)), left.String())
 				}
 			})
 		})

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // GCConfig has the ages at which unneeded records are deleted. Zero values mean the
@@ -67,9 +68,9 @@ func (s *Scheduler) CollectGarbage(ctx context.Context) (index uint64, err error
 // collect deletes records that are older than g allows. It never deletes an
 // allocation that has not ended.
 func (c *change) collect(g GCConfig) {
-	c.Operation(opJobsCollected)
+	c.operation(opJobsCollected)
 	var done []*api.Job
-	for job := range c.Jobs() {
+	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
 		if c.jobDone(job, g.Jobs) {
 			done = append(done, job)
 		}
@@ -93,12 +94,12 @@ func (c *change) jobDone(job *api.Job, age time.Duration) bool {
 		return false
 	}
 	key := KeyOf(job)
-	for _, a := range c.AllocsOfJob(key) {
-		if !model.Terminal(a) || !c.Ended(a.ID) || !c.old(a.ModifyTime, age) {
+	for _, a := range c.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
+		if !model.Terminal(a) || !c.tx.AllocationEnded(a.ID) || !c.old(a.ModifyTime, age) {
 			return false
 		}
 	}
-	for _, e := range c.EvalsOfJob(key) {
+	for _, e := range c.tx.EvaluationsByJob(nil, key.Namespace, key.ID) {
 		if model.EvalActive(e) || !c.old(e.ModifyTime, age) {
 			return false
 		}
@@ -108,32 +109,31 @@ func (c *change) jobDone(job *api.Job, age time.Duration) bool {
 
 func (c *change) removeJob(job *api.Job) {
 	key := KeyOf(job)
-	for _, a := range c.AllocsOfJob(key) {
+	for _, a := range c.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
 		c.deleteAlloc(a)
 	}
-	for _, e := range c.EvalsOfJob(key) {
-		c.DeleteEval(e.ID)
+	for _, e := range c.tx.EvaluationsByJob(nil, key.Namespace, key.ID) {
+		c.tx.DeleteEvaluation(e.ID)
 	}
-	for _, d := range c.DeploymentsOfJob(key) {
-		c.DeleteDeployment(d.ID)
+	for _, d := range c.tx.DeploymentsByJob(nil, key.Namespace, key.ID) {
+		c.tx.DeleteDeployment(d.ID)
 	}
-	c.DeleteJob(key)
-	c.later(func() { c.s.launches.set(key, noTime) })
+	c.deleteJob(key)
 }
 
 // needless reports whether no plan can need an allocation any longer.
 func (c *change) needless(a *api.Allocation) bool {
-	if !model.Terminal(a) || !c.Ended(a.ID) {
+	if !model.Terminal(a) || !c.tx.AllocationEnded(a.ID) {
 		return false
 	}
-	job := c.Job(JobKey{a.Namespace, a.JobID})
+	job := c.tx.Job(nil, a.Namespace, a.JobID)
 	switch {
 	case job == nil || deref(job.Stop):
 		return true
 	case *a.Job.CreateIndex != *job.CreateIndex:
 		return true
 	}
-	if d := c.Deployment(a.DeploymentID); a.DeploymentID != "" && d != nil && model.DeploymentActive(d) {
+	if d := c.tx.Deployment(nil, a.DeploymentID); a.DeploymentID != "" && d != nil && model.DeploymentActive(d) {
 		return false
 	}
 	if batchLike(job) && *a.Job.Version != *job.Version {
@@ -149,7 +149,7 @@ func (c *change) needless(a *api.Allocation) bool {
 
 func (c *change) collectAllocs(g GCConfig) {
 	var kept []*api.Allocation
-	for a := range c.Allocs() {
+	for _, a := range c.tx.Allocations(nil, "") {
 		if c.needless(a) {
 			kept = append(kept, a)
 		}
@@ -164,7 +164,7 @@ func (c *change) collectAllocs(g GCConfig) {
 
 // ageOf returns the minimum age for deleting evaluations and allocations of a job.
 func (c *change) ageOf(namespace, id string, g GCConfig) time.Duration {
-	if job := c.Job(JobKey{namespace, id}); job != nil && batchLike(job) && deref(job.Status) != model.JobDead {
+	if job := c.tx.Job(nil, namespace, id); job != nil && batchLike(job) && deref(job.Status) != model.JobDead {
 		return g.BatchEvals
 	}
 	return g.Evals
@@ -173,12 +173,12 @@ func (c *change) ageOf(namespace, id string, g GCConfig) time.Duration {
 // collectEvals deletes evaluations whose allocations are deleted.
 func (c *change) collectEvals(g GCConfig) {
 	placed := make(map[string]bool)
-	for a := range c.Allocs() {
+	for _, a := range c.tx.Allocations(nil, "") {
 		placed[a.EvalID] = true
 		placed[a.FollowupEvalID] = true
 	}
 	var kept []*api.Evaluation
-	for e := range c.Evals() {
+	for _, e := range c.tx.Evaluations(nil, "") {
 		if !model.EvalActive(e) && !placed[e.ID] {
 			kept = append(kept, e)
 		}
@@ -186,7 +186,7 @@ func (c *change) collectEvals(g GCConfig) {
 	slices.SortFunc(kept, func(a, b *api.Evaluation) int { return cmp.Compare(a.ModifyTime, b.ModifyTime) })
 	for i, e := range kept {
 		if c.old(e.ModifyTime, c.ageOf(e.Namespace, e.JobID, g)) || g.MaxEvals > 0 && len(kept)-i > g.MaxEvals {
-			c.DeleteEval(e.ID)
+			c.tx.DeleteEvaluation(e.ID)
 		}
 	}
 }
@@ -195,14 +195,14 @@ func (c *change) collectEvals(g GCConfig) {
 // their job.
 func (c *change) collectDeployments(g GCConfig) {
 	var useless []*api.Deployment
-	for d := range c.Deployments() {
+	for _, d := range c.tx.Deployments(nil, "") {
 		key := JobKey{d.Namespace, d.JobID}
-		newest := c.Job(key) != nil && LatestDeployment(c, key).ID == d.ID
+		newest := c.tx.Job(nil, key.Namespace, key.ID) != nil && c.tx.LatestDeployment(nil, key.Namespace, key.ID).ID == d.ID
 		if !model.DeploymentActive(d) && !newest && c.old(d.ModifyTime, g.Deployments) {
 			useless = append(useless, d)
 		}
 	}
 	for _, d := range useless {
-		c.DeleteDeployment(d.ID)
+		c.tx.DeleteDeployment(d.ID)
 	}
 }

@@ -10,8 +10,8 @@ import (
 
 // deadlineDue judges a deployment whose deadline has passed.
 func (c *change) deadlineDue(id string) {
-	c.Operation(opDeployment)
-	if d := c.Deployment(id); d != nil {
+	c.operation(opDeployment)
+	if d := c.tx.Deployment(nil, id); d != nil {
 		c.markDirty(JobKey{d.Namespace, d.JobID})
 	}
 	c.later(func() { c.s.deadlines.set(id, noTime) })
@@ -21,7 +21,7 @@ func (c *change) deadlineDue(id string) {
 func (s *Scheduler) verb(ctx context.Context, id, name string, edit func(c *change, d *api.Deployment, job *api.Job) (Verdict, error)) (out Outcome, err error) {
 	out.Index, err = s.update(ctx, func(c *change) error {
 		out = Outcome{}
-		d := c.Deployment(id)
+		d := c.tx.Deployment(nil, id)
 		if d == nil {
 			return refuse(NotFound, "deployment not found")
 		}
@@ -29,23 +29,23 @@ func (s *Scheduler) verb(ctx context.Context, id, name string, edit func(c *chan
 			return refuse(Refused, "can't %s terminal deployment", name)
 		}
 		key := JobKey{d.Namespace, d.JobID}
-		job := c.Job(key)
+		job := c.tx.Job(nil, key.Namespace, key.ID)
 		if job == nil {
 			return refuse(NotFound, "job not found")
 		}
-		c.Operation(opDeployment)
+		c.operation(opDeployment)
 		v, err := edit(c, d, job)
 		if err != nil {
 			return err
 		}
 		before := *job.Version
 		if evalID := c.applyVerdict(job, d, v, v.Evaluate); evalID != "" {
-			out.EvalID, out.EvalCreateIndex = evalID, c.Index()
+			out.EvalID, out.EvalCreateIndex = evalID, c.tx.Index()
 		}
-		if after := c.Job(key); *after.Version != before {
+		if after := c.tx.Job(nil, key.Namespace, key.ID); *after.Version != before {
 			out.RevertedJobVersion = c.revertedFrom(key, before)
 		}
-		out.DeploymentModifyIndex = c.Index()
+		out.DeploymentModifyIndex = c.tx.Index()
 		c.markDirty(key)
 		return nil
 	})
@@ -55,7 +55,7 @@ func (s *Scheduler) verb(ctx context.Context, id, name string, edit func(c *chan
 // revertedFrom returns the stable version to which a job was reverted from the
 // given version, or nil.
 func (c *change) revertedFrom(key JobKey, version uint64) *uint64 {
-	if bad := c.version(key, version); bad != nil {
+	if bad := c.tx.JobVersion(nil, key.Namespace, key.ID, version); bad != nil {
 		if stable := c.stableBefore(bad); stable != nil {
 			return stable.Version
 		}
@@ -67,8 +67,8 @@ func (c *change) revertedFrom(key JobKey, version uint64) *uint64 {
 // means all groups.
 func (s *Scheduler) PromoteDeployment(ctx context.Context, id string, groups []string) (Outcome, error) {
 	return s.verb(ctx, id, "promote", func(c *change, d *api.Deployment, job *api.Job) (Verdict, error) {
-		c.Operation(opPromotion)
-		v, err := Promote(d, job, c.AllocsOfJob(KeyOf(job)), groups, c.now)
+		c.operation(opPromotion)
+		v, err := Promote(d, job, c.tx.AllocationsByJob(nil, *job.Namespace, *job.ID), groups, c.now)
 		if err != nil {
 			return Verdict{}, refuse(Refused, "%v", err)
 		}
@@ -118,13 +118,13 @@ func (s *Scheduler) UnblockDeployment(ctx context.Context, id string) (Outcome, 
 // health_check is.
 func (s *Scheduler) SetAllocHealth(ctx context.Context, id string, healthy, unhealthy []string) (Outcome, error) {
 	return s.verb(ctx, id, "set health of allocations for a", func(c *change, d *api.Deployment, job *api.Job) (Verdict, error) {
-		c.Operation(opAllocHealth)
+		c.operation(opAllocHealth)
 		for _, set := range []struct {
 			ids     []string
 			healthy bool
 		}{{healthy, true}, {unhealthy, false}} {
 			for _, allocID := range set.ids {
-				old := c.Alloc(allocID)
+				old := c.tx.Allocation(nil, allocID)
 				if old == nil || old.DeploymentID != d.ID {
 					return Verdict{}, refuse(Refused, "allocation %q is not part of deployment %q", allocID, d.ID)
 				}
@@ -133,7 +133,7 @@ func (s *Scheduler) SetAllocHealth(ctx context.Context, id string, healthy, unhe
 				if old.DeploymentStatus != nil {
 					status = *old.DeploymentStatus
 				}
-				status.Healthy, status.Timestamp, status.ModifyIndex = &set.healthy, c.now, c.Index()
+				status.Healthy, status.Timestamp, status.ModifyIndex = &set.healthy, c.now, c.tx.Index()
 				a.DeploymentStatus = &status
 				c.putAlloc(&a)
 			}

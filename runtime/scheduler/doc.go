@@ -8,11 +8,11 @@
 // these answers before the transaction in which it calls Plan: no plan blocks other
 // writers.
 //
-// Scheduler applies the changes to a store. Each API request and each report of the node
-// is one change of the store, which includes all consequences: allocations,
-// evaluations, the deployment, the status of the job. Run acts only when a time is
-// reached (delayed evaluations, deadlines, periodic launches, old records) or when
-// blocked evaluations may fit.
+// Scheduler applies the changes to a store, in transactions of package store. Each API
+// request and each report of the node is one transaction, which includes all
+// consequences: allocations, evaluations, the deployment, the status of the job. Run
+// acts only when a time is reached (delayed evaluations, deadlines, periodic launches,
+// old records) or when blocked evaluations may fit.
 //
 // Desired returns the allocations that the node must run. The package starts
 // nothing itself and does not depend on how an allocation is run.

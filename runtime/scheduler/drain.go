@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"context"
-	"iter"
 	"slices"
 	"time"
 
@@ -103,7 +102,7 @@ func (c *change) endDrain(n *api.Node, status api.DrainStatus, message string) {
 func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(*change, *api.Node) error) (out NodeOutcome, err error) {
 	out.Index, err = s.update(ctx, func(c *change) error {
 		out = NodeOutcome{}
-		old := c.Node()
+		old := c.tx.Node(nil, c.s.nodeID)
 		if old == nil {
 			return refuse(NotFound, "node not found")
 		}
@@ -111,13 +110,13 @@ func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(
 		if err := edit(c, &n); err != nil {
 			return err
 		}
-		c.Operation(operation)
+		c.operation(operation)
 		c.putNode(&n)
 		c.freed = true
 		out.EvalIDs = c.drain()
-		out.NodeModifyIndex = c.Index()
+		out.NodeModifyIndex = c.tx.Index()
 		if len(out.EvalIDs) > 0 {
-			out.EvalCreateIndex = c.Index()
+			out.EvalCreateIndex = c.tx.Index()
 		}
 		return nil
 	})
@@ -125,7 +124,7 @@ func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(
 }
 
 func (c *change) putNode(n *api.Node) {
-	c.PutNode(n)
+	c.tx.PutNode(n)
 	c.node = NodeOf(n)
 	c.noteDrain(n)
 }
@@ -157,16 +156,16 @@ func (c *change) drain() (evalIDs []string) {
 	if !c.node.Draining {
 		return nil
 	}
-	n := c.Node()
+	n := c.tx.Node(nil, c.s.nodeID)
 	if c.now.Before(n.DrainStrategy.StartedAt.Add(drainNotice)) {
 		c.noteDrain(n)
 		return nil
 	}
-	next, done := nextToMove(n.DrainStrategy, c.Allocs(), c.Ended, c.now)
+	next, done := nextToMove(n.DrainStrategy, c.tx.Allocations(nil, ""), c.tx.AllocationEnded, c.now)
 	if done {
 		ended := *n
 		c.endDrain(&ended, api.DrainStatusComplete, "Node drain complete")
-		c.Operation(opNodeDrain)
+		c.operation(opNodeDrain)
 		c.putNode(&ended)
 		return nil
 	}
@@ -175,9 +174,9 @@ func (c *change) drain() (evalIDs []string) {
 		moved := *a
 		moved.DesiredTransition.Migrate = new(true)
 		moved.ModifyTime = c.now.UnixNano()
-		c.Operation(opAllocStop)
+		c.operation(opAllocStop)
 		c.putAlloc(&moved)
-		job := c.Job(JobKey{a.Namespace, a.JobID})
+		job := c.tx.Job(nil, a.Namespace, a.JobID)
 		if job != nil && !slices.Contains(jobs, job) {
 			jobs = append(jobs, job)
 		}
@@ -193,7 +192,7 @@ func (c *change) drain() (evalIDs []string) {
 
 // nextToMove returns the allocations that the drain stops next, sorted by name, and
 // whether the drain is complete.
-func nextToMove(d *api.DrainStrategy, allocs iter.Seq[*api.Allocation], ended func(id string) bool, now time.Time) (next []*api.Allocation, done bool) {
+func nextToMove(d *api.DrainStrategy, allocs []*api.Allocation, ended func(id string) bool, now time.Time) (next []*api.Allocation, done bool) {
 	due := d.Deadline < 0 || !d.ForceDeadline.IsZero() && !now.Before(d.ForceDeadline)
 	type group struct {
 		job  JobKey
@@ -203,7 +202,7 @@ func nextToMove(d *api.DrainStrategy, allocs iter.Seq[*api.Allocation], ended fu
 	groups := make(map[group][]*api.Allocation)
 	var order []group
 	left, others := 0, 0 // allocations that must still end, and those of them that are not of system jobs
-	for a := range allocs {
+	for _, a := range allocs {
 		kind := *a.Job.Type
 		if ended(a.ID) || kind == api.JobTypeSystem && d.IgnoreSystemJobs {
 			continue
@@ -253,4 +252,4 @@ func inParallel(a *api.Allocation) int {
 }
 
 // drainDue sets the next timer; every change calls drain.
-func (c *change) drainDue(string) { c.noteDrain(c.Node()) }
+func (c *change) drainDue(string) { c.noteDrain(c.tx.Node(nil, c.s.nodeID)) }

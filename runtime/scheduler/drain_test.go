@@ -109,7 +109,7 @@ func TestDrain(t *testing.T) {
 				b := newBench(t, slowly)
 				b.work()
 				out := b.drain(c.request)
-				n := b.store.View().Node()
+				n := b.store.Snapshot().Node(nil, "node")
 				if n.DrainStrategy == nil || !n.Drain || n.SchedulingEligibility != api.NodeSchedulingIneligible || n.LastDrain.Status != api.DrainStatusDraining ||
 					n.LastDrain.Meta["why"] != "test" || out.NodeModifyIndex != out.Index {
 					t.Fatalf("node %+v, outcome %+v", n, out)
@@ -123,7 +123,7 @@ func TestDrain(t *testing.T) {
 					b.after(step.after)
 					b.expectRuns(step.after.String()+" later", step.want)
 				}
-				n = b.store.View().Node()
+				n = b.store.Snapshot().Node(nil, "node")
 				if n.DrainStrategy != nil || n.Drain || n.SchedulingEligibility != api.NodeSchedulingIneligible || n.LastDrain.Status != api.DrainStatusComplete ||
 					n.Events[len(n.Events)-1].Message != "Node drain complete" {
 					t.Errorf("after the drain: %+v, last drain %+v", n, n.LastDrain)
@@ -158,7 +158,7 @@ func TestDrainCancelledAndTakenUp(t *testing.T) {
 		_, err = b.SetEligibility(t.Context(), "maybe")
 		b.refused(err, `invalid scheduling eligibility "maybe"`)
 		b.drain(scheduler.DrainRequest{MarkEligible: true})
-		n := b.store.View().Node()
+		n := b.store.Snapshot().Node(nil, "node")
 		if n.DrainStrategy != nil || n.SchedulingEligibility != api.NodeSchedulingEligible || n.LastDrain.Status != api.DrainStatusCanceled {
 			t.Errorf("cancelled: %+v", n)
 		}
@@ -166,25 +166,25 @@ func TestDrainCancelledAndTakenUp(t *testing.T) {
 		b.expectRuns("cancelled", "web 3, batch 1, system 1")
 
 		b.drain(spec(3*time.Second, false))
-		started := b.store.View().Node().DrainStrategy.StartedAt
+		started := b.store.Snapshot().Node(nil, "node").DrainStrategy.StartedAt
 		b.after(time.Second)
 		b.drain(spec(4*time.Second, false))
-		if again := b.store.View().Node().DrainStrategy; !again.StartedAt.Equal(started) || !again.ForceDeadline.Equal(started.Add(4*time.Second)) {
+		if again := b.store.Snapshot().Node(nil, "node").DrainStrategy; !again.StartedAt.Equal(started) || !again.ForceDeadline.Equal(started.Add(4*time.Second)) {
 			t.Errorf("changed on the way: %+v", again)
 		}
 		b.after(2 * time.Second)
 		b.drain(scheduler.DrainRequest{})
-		if n := b.store.View().Node(); n.SchedulingEligibility != api.NodeSchedulingIneligible {
+		if n := b.store.Snapshot().Node(nil, "node"); n.SchedulingEligibility != api.NodeSchedulingIneligible {
 			t.Errorf("eligible, though nobody has said so")
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, slowly)
 		b.work()
-		taken := *b.store.View().Node()
+		taken := *b.store.Snapshot().Node(nil, "node")
 		taken.DrainStrategy = &api.DrainStrategy{StartedAt: time.Now()}
 		taken.SchedulingEligibility = api.NodeSchedulingIneligible
-		b.store.SetNode(&taken)
+		b.store.SetNode(t, &taken)
 		b.NodeChanged()
 		b.after(5 * time.Second)
 		b.expectRuns("taken up", "web 0, batch 1, system 1")

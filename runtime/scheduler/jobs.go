@@ -10,6 +10,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // Kind is the kind of a RequestError.
@@ -69,7 +70,7 @@ type Outcome struct {
 // job need not be canonical. It belongs to the scheduler after the call. The error
 // is from model.Validate, or a RequestError.
 func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOptions) (Outcome, error) {
-	if err := prepare(job, s.store.View()); err != nil {
+	if err := prepare(job, s.store.Snapshot().Reader); err != nil {
 		return Outcome{}, err
 	}
 	if err := checkPriority(o.EvalPriority); err != nil {
@@ -77,18 +78,18 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 	}
 	out := Outcome{Warnings: model.Warnings(job)}
 	supply := s.newSupply()
-	supply.expectJob(job, s.store.View().Job(KeyOf(job)))
+	supply.expectJob(job, s.store.Snapshot().Job(nil, *job.Namespace, *job.ID))
 	failpoint.Hit(failpoint.JobAccepted, failpoint.Before)
 	var err error
 	out.Index, err = s.updateWith(ctx, supply, func(c *change) error {
 		out = Outcome{Warnings: out.Warnings}
-		old := c.Job(KeyOf(job))
+		old := c.tx.Job(nil, *job.Namespace, *job.ID)
 		if err := enforce(old, o); err != nil {
 			return err
 		}
 		next := preserve(job, old, o)
 		if next != job || *job.Namespace != api.DefaultNamespace { // the namespace may have been deleted since the first check
-			if err := prepare(next, c); err != nil {
+			if err := prepare(next, c.tx.Reader); err != nil {
 				return err
 			}
 		}
@@ -114,9 +115,9 @@ func checkPriority(p int) error {
 	return nil
 }
 
-func prepare(job *api.Job, state State) error {
+func prepare(job *api.Job, state store.Reader) error {
 	model.Canonicalize(job)
-	return model.Validate(job, state.Namespaces()...)
+	return model.Validate(job, namespaces(state)...)
 }
 
 func enforce(old *api.Job, o RegisterOptions) error {
@@ -179,7 +180,7 @@ func (c *change) outcome(out *Outcome, job *api.Job, trigger string, priority in
 		eval.Priority = priority
 	}
 	c.evaluate(eval)
-	out.EvalID, out.EvalCreateIndex = eval.ID, c.Index()
+	out.EvalID, out.EvalCreateIndex = eval.ID, c.tx.Index()
 }
 
 // DeregisterOptions are the options of Deregister.
@@ -199,7 +200,7 @@ func (s *Scheduler) Deregister(ctx context.Context, key JobKey, o DeregisterOpti
 	}
 	index, err := s.update(ctx, func(c *change) error {
 		out = Outcome{}
-		old := c.Job(key)
+		old := c.tx.Job(nil, key.Namespace, key.ID)
 		if old == nil {
 			return nil
 		}
@@ -209,13 +210,12 @@ func (s *Scheduler) Deregister(ctx context.Context, key JobKey, o DeregisterOpti
 		job := old
 		switch {
 		case o.Purge:
-			c.Operation(opJobDeregistered)
-			c.DeleteJob(key)
-			c.later(func() { s.launches.set(key, noTime) })
+			c.operation(opJobDeregistered)
+			c.deleteJob(key)
 		case !deref(old.Stop):
 			stopped := *old
 			stopped.Stop = new(true)
-			job = c.putVersion(&stopped, old, c.Submission(key, *old.Version))
+			job = c.putVersion(&stopped, old, c.tx.JobSubmission(nil, key.Namespace, key.ID, *old.Version))
 		}
 		c.outcome(&out, job, triggerDeregister, o.EvalPriority)
 		return nil
@@ -226,8 +226,16 @@ func (s *Scheduler) Deregister(ctx context.Context, key JobKey, o DeregisterOpti
 	return out, err
 }
 
+// deleteJob deletes a job with its versions. It wakes the node: a stop that waits for an
+// unavailable driver ends with the purge of its job.
+func (c *change) deleteJob(key JobKey) {
+	c.tx.DeleteJob(key.Namespace, key.ID)
+	c.nodeActs = true
+	c.later(func() { c.s.launches.set(key, noTime) })
+}
+
 func (c *change) skipShutdownDelays(key JobKey) {
-	for _, a := range c.AllocsOfJob(key) {
+	for _, a := range c.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
 		if !model.Terminal(a) {
 			copied := *a
 			copied.DesiredTransition.NoShutdownDelay = new(true)
@@ -241,7 +249,7 @@ func (c *change) skipShutdownDelays(key JobKey) {
 func (s *Scheduler) Evaluate(ctx context.Context, key JobKey, force bool) (out Outcome, err error) {
 	out.Index, err = s.update(ctx, func(c *change) error {
 		out = Outcome{}
-		job := c.Job(key)
+		job := c.tx.Job(nil, key.Namespace, key.ID)
 		switch {
 		case job == nil:
 			return refuse(NotFound, "job not found")
@@ -260,7 +268,7 @@ func (s *Scheduler) Evaluate(ctx context.Context, key JobKey, force bool) (out O
 }
 
 func (c *change) forceReschedule(key JobKey) {
-	for _, a := range c.AllocsOfJob(key) {
+	for _, a := range c.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
 		if a.ClientStatus == api.AllocClientStatusFailed && hasPlace(a) {
 			copied := *a
 			copied.DesiredTransition.ForceReschedule = new(true)
@@ -272,14 +280,15 @@ func (c *change) forceReschedule(key JobKey) {
 // DryRun returns the changes that Register would make, and the stored job or nil.
 // It changes nothing.
 func (s *Scheduler) DryRun(job *api.Job) (changes Changes, stored *api.Job, err error) {
-	state := s.store.View()
-	if err := prepare(job, state); err != nil {
+	state := s.store.Snapshot()
+	if err := prepare(job, state.Reader); err != nil {
 		return Changes{}, nil, err
 	}
 	key := KeyOf(job)
-	node := NodeOf(state.Node())
-	version, created, index := uint64(0), state.AllocsIndex()+1, state.AllocsIndex()+1
-	next, old := *job, state.Job(key)
+	node := NodeOf(state.Node(nil, s.nodeID))
+	index := state.TableIndex(nil, store.Allocations) + 1
+	version, created := uint64(0), index
+	next, old := *job, state.Job(nil, key.Namespace, key.ID)
 	if old != nil {
 		version, created = *old.Version, *old.CreateIndex
 		if !model.SameSpec(old, job) {
@@ -293,11 +302,11 @@ func (s *Scheduler) DryRun(job *api.Job) (changes Changes, stored *api.Job, err 
 			TriggeredBy: triggerRegister, Status: api.EvalStatusPending,
 		},
 		Job:        &next,
-		Allocs:     state.AllocsOfJob(key),
-		Evals:      state.EvalsOfJob(key),
-		Deployment: LatestDeployment(state, key),
+		Allocs:     state.AllocationsByJob(nil, key.Namespace, key.ID),
+		Evals:      state.EvaluationsByJob(nil, key.Namespace, key.ID),
+		Deployment: state.LatestDeployment(nil, key.Namespace, key.ID),
 		Node:       node,
-		Room:       NodeUsageOf(state, node),
+		Room:       NodeUsageOf(state.Reader, node),
 		Host:       s.host,
 		Now:        s.host.Now(),
 	}), old, nil

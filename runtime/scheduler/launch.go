@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 var noTime time.Time
@@ -25,7 +26,7 @@ func periodic(job *api.Job) bool {
 func (c *change) noteLaunch(job *api.Job) {
 	key, at := KeyOf(job), noTime
 	if periodic(job) {
-		last := c.LastLaunch(key)
+		last := lastLaunch(c.tx.Reader, key)
 		if last.IsZero() {
 			last = c.now
 		}
@@ -36,7 +37,7 @@ func (c *change) noteLaunch(job *api.Job) {
 
 // launchDue launches a periodic job and sets the timer for the next launch.
 func (c *change) launchDue(key JobKey) {
-	job := c.Job(key)
+	job := c.tx.Job(nil, key.Namespace, key.ID)
 	if job == nil || !periodic(job) {
 		c.later(func() { c.s.launches.set(key, noTime) })
 		return
@@ -46,17 +47,22 @@ func (c *change) launchDue(key JobKey) {
 	} else {
 		c.s.logger.Info("periodic launch skipped: the one before is still at work", "job_id", key.ID)
 	}
-	c.PutLaunch(key, c.now)
+	c.putLaunch(key)
 	next := model.NextLaunch(job, c.now)
 	c.later(func() { c.s.launches.set(key, next) })
 }
 
+// putLaunch stores that a periodic job is launched now.
+func (c *change) putLaunch(key JobKey) {
+	c.tx.PutPeriodicLaunch(&store.PeriodicLaunch{Namespace: key.Namespace, JobID: key.ID, Launch: c.now})
+}
+
 // childrenActive reports whether a child is pending or running.
 func (c *change) childrenActive(key JobKey) bool {
-	return slices.ContainsFunc(c.Children(key), func(child *api.Job) bool {
+	return slices.ContainsFunc(c.tx.JobChildren(nil, key.Namespace, key.ID), func(child *api.Job) bool {
 		key := KeyOf(child)
-		return slices.ContainsFunc(c.EvalsOfJob(key), model.EvalActive) ||
-			slices.ContainsFunc(c.AllocsOfJob(key), func(a *api.Allocation) bool { return !model.Terminal(a) })
+		return slices.ContainsFunc(c.tx.EvaluationsByJob(nil, key.Namespace, key.ID), model.EvalActive) ||
+			slices.ContainsFunc(c.tx.AllocationsByJob(nil, key.Namespace, key.ID), func(a *api.Allocation) bool { return !model.Terminal(a) })
 	})
 }
 
@@ -65,7 +71,7 @@ func (c *change) childrenActive(key JobKey) bool {
 func (c *change) launch(job *api.Job) (evalID string) {
 	at := c.now.Unix()
 	id := func() string { return fmt.Sprintf("%s/periodic-%d", *job.ID, at) }
-	for c.Job(JobKey{*job.Namespace, id()}) != nil {
+	for c.tx.Job(nil, *job.Namespace, id()) != nil {
 		at++
 	}
 	next := child(job, id())
@@ -80,14 +86,14 @@ func (c *change) launch(job *api.Job) (evalID string) {
 func (s *Scheduler) ForceLaunch(ctx context.Context, key JobKey) (out Outcome, err error) {
 	out.Index, err = s.update(ctx, func(c *change) error {
 		out = Outcome{}
-		job := c.Job(key)
+		job := c.tx.Job(nil, key.Namespace, key.ID)
 		switch {
 		case job == nil:
 			return refuse(NotFound, "job not found")
 		case job.Periodic == nil || job.IsParameterized():
 			return refuse(Refused, "can't force launch non-periodic job")
 		}
-		out.EvalID, out.EvalCreateIndex = c.launch(job), c.Index()
+		out.EvalID, out.EvalCreateIndex = c.launch(job), c.tx.Index()
 		return nil
 	})
 	return out, err
@@ -108,12 +114,12 @@ type DispatchRequest struct {
 // Dispatch creates a child of a parameterized job.
 func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest) (out Outcome, err error) {
 	supply := s.newSupply()
-	if parent := s.store.View().Job(key); parent != nil {
+	if parent := s.store.Snapshot().Job(nil, key.Namespace, key.ID); parent != nil {
 		supply.expectChild(parent)
 	}
 	index, err := s.updateWith(ctx, supply, func(c *change) error {
 		out = Outcome{}
-		parent := c.Job(key)
+		parent := c.tx.Job(nil, key.Namespace, key.ID)
 		if err := checkDispatch(parent, key, r); err != nil {
 			return err
 		}
@@ -123,7 +129,7 @@ func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest)
 		}
 		job := c.putVersion(c.dispatchChild(parent, r), nil, nil)
 		c.outcome(&out, job, triggerRegister, 0)
-		out.JobID, out.JobCreateIndex = *job.ID, c.Index()
+		out.JobID, out.JobCreateIndex = *job.ID, c.tx.Index()
 		return nil
 	})
 	out.Index = index
@@ -177,7 +183,7 @@ func (c *change) dispatched(parent JobKey, token string) *api.Job {
 	if token == "" {
 		return nil
 	}
-	for _, job := range c.Children(parent) {
+	for _, job := range c.tx.JobChildren(nil, parent.Namespace, parent.ID) {
 		if deref(job.DispatchIdempotencyToken) == token && deref(job.Status) != model.JobDead {
 			return job
 		}
@@ -194,7 +200,7 @@ func (c *change) dispatchChild(parent *api.Job, r DispatchRequest) *api.Job {
 		}
 		parts = append(parts, fmt.Sprint(c.now.Unix()), c.supply.newID()[:8])
 		job = child(parent, *parent.ID+"/"+strings.Join(parts, "-"))
-		if c.Job(KeyOf(job)) == nil {
+		if c.tx.Job(nil, *job.Namespace, *job.ID) == nil {
 			break
 		}
 	}

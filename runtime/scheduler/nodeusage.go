@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // NodeUsage tracks the free resources of a node. Allocations hold resources until
@@ -71,10 +72,10 @@ func NewNodeUsage(node Node) *NodeUsage {
 }
 
 // NodeUsageOf returns the usage of a node by the allocations of a state.
-func NodeUsageOf(state State, node Node) *NodeUsage {
+func NodeUsageOf(state store.Reader, node Node) *NodeUsage {
 	r := NewNodeUsage(node)
-	for a := range state.Allocs() {
-		if !state.Ended(a.ID) {
+	for _, a := range state.Allocations(nil, "") {
+		if !state.AllocationEnded(a.ID) {
 			r.Put(a)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 func forever(*api.Allocation) schedtest.Life { return schedtest.Life{} }
@@ -30,12 +31,12 @@ func batchJob(edit func(*api.Job, *api.TaskGroup, *api.Task)) *api.Job {
 }
 
 func (b *bench) job(id string) *api.Job {
-	return b.store.View().Job(scheduler.JobKey{Namespace: "default", ID: id})
+	return b.store.Snapshot().Job(nil, "default", id)
 }
 
 // allocs returns the allocations of a job in the order of their placement.
 func (b *bench) allocs(id string) []*api.Allocation {
-	return b.store.View().AllocsOfJob(scheduler.JobKey{Namespace: "default", ID: id})
+	return b.store.Snapshot().AllocationsByJob(nil, "default", id)
 }
 
 func (b *bench) refused(err error, want string) {
@@ -60,14 +61,14 @@ func TestRegister(t *testing.T) {
 		if *b.job("web").Version != 1 || *b.job("web").JobModifyIndex != changed.Index {
 			t.Errorf("changed job: version %d, %+v", *b.job("web").Version, changed)
 		}
-		eval := b.store.View().Eval(changed.EvalID)
+		eval := b.store.Snapshot().Evaluation(nil, changed.EvalID)
 		if eval.Status != "complete" || eval.CreateIndex != changed.Index || eval.DeploymentID == "" || eval.TriggeredBy != "job-register" {
 			t.Errorf("evaluation %+v", eval)
 		}
 		for i := range 10 {
 			b.register(serviceJob(env(fmt.Sprint(i + 2))))
 		}
-		if got := len(b.store.View().JobVersions(web)); got != 6 {
+		if got := len(b.store.Snapshot().JobVersions(nil, web.Namespace, web.ID)); got != 6 {
 			t.Errorf("%d versions are kept", got)
 		}
 
@@ -102,8 +103,8 @@ func TestPriorityOfADeployment(t *testing.T) {
 		}
 		b.after(time.Minute)
 		var follow int
-		d := scheduler.LatestDeployment(b.store.View(), web)
-		for _, e := range b.store.View().EvalsOfJob(web) {
+		d := b.store.Snapshot().LatestDeployment(nil, web.Namespace, web.ID)
+		for _, e := range b.store.Snapshot().EvaluationsByJob(nil, web.Namespace, web.ID) {
 			if e.DeploymentID != d.ID {
 				continue
 			}
@@ -133,7 +134,7 @@ func TestPurge(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.after(time.Second)
-		if b.job("web") != nil || len(b.store.View().JobVersions(web)) != 0 {
+		if b.job("web") != nil || len(b.store.Snapshot().JobVersions(nil, web.Namespace, web.ID)) != 0 {
 			t.Error("the job is still there")
 		}
 		if got := b.allocs("web"); len(got) != 3 || got[0].DesiredStatus != "stop" || got[0].ClientStatus != "running" || !got[0].DesiredTransition.ShouldIgnoreShutdownDelay() {
@@ -173,16 +174,16 @@ func TestMissingDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, forever)
 		out := b.register(batchJob(func(_ *api.Job, _ *api.TaskGroup, task *api.Task) { task.Driver = "nope" }))
-		eval := b.store.View().Eval(out.EvalID)
+		eval := b.store.Snapshot().Evaluation(nil, out.EvalID)
 		if eval.FailedTGAllocs["g"].ConstraintFiltered["missing drivers"] != 1 || len(b.allocs("web")) != 0 || *b.job("web").Status != "pending" {
 			t.Errorf("evaluation %+v, job %s", eval, *b.job("web").Status)
 		}
 		node := schedtest.NewNode(1000)
 		node.Drivers["nope"] = &api.DriverInfo{Detected: true, Healthy: true}
-		b.store.SetNode(node)
+		b.store.SetNode(t, node)
 		b.NodeChanged()
 		b.after(0)
-		if blocked := b.store.View().Eval(eval.BlockedEval); len(b.allocs("web")) != 1 || blocked.Status != "complete" {
+		if blocked := b.store.Snapshot().Evaluation(nil, eval.BlockedEval); len(b.allocs("web")) != 1 || blocked.Status != "complete" {
 			t.Errorf("%d allocations, evaluation %s", len(b.allocs("web")), blocked.Status)
 		}
 	})
@@ -199,7 +200,7 @@ func every(line string, edit func(*api.PeriodicConfig)) func(*api.Job, *api.Task
 
 func (b *bench) children(id string) []string {
 	var ids []string
-	for _, j := range b.store.View().Children(scheduler.JobKey{Namespace: "default", ID: id}) {
+	for _, j := range b.store.Snapshot().JobChildren(nil, "default", id) {
 		ids = append(ids, *j.ID)
 	}
 	slices.Sort(ids)
@@ -230,7 +231,7 @@ func TestPeriodic(t *testing.T) {
 			t.Errorf("after four minutes %v", got)
 		}
 		forced, err := b.ForceLaunch(t.Context(), web)
-		if err != nil || b.store.View().Eval(forced.EvalID).TriggeredBy != "periodic-job" || len(b.children("web")) != 3 {
+		if err != nil || b.store.Snapshot().Evaluation(nil, forced.EvalID).TriggeredBy != "periodic-job" || len(b.children("web")) != 3 {
 			t.Errorf("forced: %+v, %v, children %v", forced, err, b.children("web"))
 		}
 		if _, err := b.ForceLaunch(t.Context(), web); err != nil || len(b.children("web")) != 4 {
@@ -254,14 +255,14 @@ func TestPeriodic(t *testing.T) {
 // Launches that were missed while no scheduler ran are made up for by one launch.
 func TestMissedLaunch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := schedtest.NewMemory(schedtest.NewNode(1000))
-		config := scheduler.Config{Store: store, Host: newHost(), Logger: hclog.NewNullLogger()}
+		memory := schedtest.NewStore(t, schedtest.NewNode(1000))
+		config := scheduler.Config{NodeID: "node", Store: memory, Host: newHost(), Logger: hclog.NewNullLogger()}
 		if _, err := scheduler.New(config).Register(t.Context(), batchJob(every("*/10 * * * *", nil)), scheduler.RegisterOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(65 * time.Minute)
-		b := &bench{t: t, store: store, Scheduler: scheduler.New(config)}
-		b.node = &schedtest.Node{Store: store, Scheduler: b.Scheduler}
+		b := &bench{t: t, store: memory, Scheduler: scheduler.New(config)}
+		b.node = &schedtest.Node{Store: memory, Scheduler: b.Scheduler}
 		b.start()
 		b.after(time.Second)
 		if got := b.children("web"); len(got) != 1 {
@@ -379,7 +380,7 @@ func TestRevertScaleAndStable(t *testing.T) {
 				live++
 			}
 		}
-		if events := b.store.ScalingEvents(web); live != 1 || len(events) != 2 || events[1].PreviousCount != 3 || events[1].EvalID == nil {
+		if events := b.store.Snapshot().ScalingEvents(nil, web.Namespace, web.ID)["g"]; live != 1 || len(events) != 2 || events[0].PreviousCount != 3 || events[0].EvalID == nil {
 			t.Errorf("%d are wanted, events %+v", live, events)
 		}
 		if _, err := b.SetStable(t.Context(), web, 3, false); err != nil || *b.job("web").Stable {
@@ -396,7 +397,7 @@ func TestDeploymentVerbs(t *testing.T) {
 		slow := rolling(func(u *api.UpdateStrategy) { u.ProgressDeadline, u.HealthyDeadline = new(2*time.Hour), new(time.Hour) })
 		b.register(serviceJob(slow))
 		b.after(time.Second)
-		latest := func() *api.Deployment { return scheduler.LatestDeployment(b.store.View(), web) }
+		latest := func() *api.Deployment { return b.store.Snapshot().LatestDeployment(nil, web.Namespace, web.ID) }
 		ids := []string{b.allocs("web")[0].ID, b.allocs("web")[1].ID, b.allocs("web")[2].ID}
 		if _, err := b.SetAllocHealth(t.Context(), latest().ID, ids, nil); err != nil || latest().Status != "successful" {
 			t.Errorf("health set: %v, %s", err, latest().Status)
@@ -449,12 +450,12 @@ func TestProgressDeadline(t *testing.T) {
 		})
 		b.register(serviceJob(deadline))
 		b.after(200 * time.Second)
-		d := scheduler.LatestDeployment(b.store.View(), web)
+		d := b.store.Snapshot().LatestDeployment(nil, web.Namespace, web.ID)
 		if d.Status != "running" {
 			t.Errorf("deployment %s after 200 s", d.Status)
 		}
 		b.after(31 * time.Second)
-		d = scheduler.LatestDeployment(b.store.View(), web)
+		d = b.store.Snapshot().LatestDeployment(nil, web.Namespace, web.ID)
 		if d.Status != "failed" || d.StatusDescription != "Failed due to progress deadline" {
 			t.Errorf("deployment %s: %s", d.Status, d.StatusDescription)
 		}
@@ -494,7 +495,7 @@ func TestCollection(t *testing.T) {
 		if b.job("work") == nil || len(b.allocs("work")) != 1 {
 			t.Error("a job was removed though its runner is at work")
 		}
-		if d := b.store.View().DeploymentsOfJob(web); len(d) != 1 {
+		if d := b.store.Snapshot().DeploymentsByJob(nil, web.Namespace, web.ID); len(d) != 1 {
 			t.Errorf("%d deployments are kept", len(d))
 		}
 		b.after(3 * time.Hour) // ended less than four hours ago
@@ -548,22 +549,22 @@ func TestStoreFaults(t *testing.T) {
 // allocations continue.
 func TestRecoverJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := schedtest.NewMemory(schedtest.NewNode(1000))
-		config := scheduler.Config{Store: store, Host: newHost(), Logger: hclog.NewNullLogger()}
+		memory := schedtest.NewStore(t, schedtest.NewNode(1000))
+		config := scheduler.Config{NodeID: "node", Store: memory, Host: newHost(), Logger: hclog.NewNullLogger()}
 		if _, err := scheduler.New(config).Register(t.Context(), serviceJob(nil), scheduler.RegisterOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		_, err := store.Update(t.Context(), func(tx scheduler.Tx) error {
-			version := *tx.Job(web)
-			tx.DeleteJob(web)
+		_, err := memory.Update(t.Context(), func(tx *store.Txn) error {
+			version := *tx.Job(nil, web.Namespace, web.ID)
+			tx.DeleteJob(web.Namespace, web.ID)
 			tx.PutJobVersion(&version)
 			return nil
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := &bench{t: t, store: store, Scheduler: scheduler.New(config)}
-		b.node = &schedtest.Node{Store: store, Scheduler: b.Scheduler}
+		b := &bench{t: t, store: memory, Scheduler: scheduler.New(config)}
+		b.node = &schedtest.Node{Store: memory, Scheduler: b.Scheduler}
 		b.start()
 		b.after(time.Minute)
 		if job := b.job("web"); job == nil || *job.Version != 0 || *job.Status != "running" {

@@ -23,12 +23,12 @@ type ScaleRequest struct {
 // Scale changes the count of a group and adds a scaling event.
 func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out Outcome, err error) {
 	supply := s.newSupply()
-	if g := groupOf(s.store.View().Job(key), r.Group); g != nil && r.Count != nil && *r.Count > int64(*g.Count) {
+	if g := groupOf(s.store.Snapshot().Job(nil, key.Namespace, key.ID), r.Group); g != nil && r.Count != nil && *r.Count > int64(*g.Count) {
 		supply.expect(g, int(*r.Count)-*g.Count)
 	}
 	out.Index, err = s.updateWith(ctx, supply, func(c *change) error {
 		out = Outcome{}
-		job := c.Job(key)
+		job := c.tx.Job(nil, key.Namespace, key.ID)
 		if job == nil {
 			return refuse(NotFound, "job %q not found", key.ID)
 		}
@@ -38,20 +38,20 @@ func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out 
 		}
 		event := api.ScalingEvent{
 			Count: r.Count, PreviousCount: int64(*g.Count), Error: r.Error, Message: r.Message, Meta: r.Meta,
-			Time: uint64(c.now.UnixNano()), CreateIndex: c.Index(),
+			Time: uint64(c.now.UnixNano()), CreateIndex: c.tx.Index(),
 		}
 		out.JobModifyIndex = *job.ModifyIndex
 		if r.Count != nil {
 			scaled := withCount(job, r.Group, int(*r.Count))
-			if err := prepare(scaled, c); err != nil {
+			if err := prepare(scaled, c.tx.Reader); err != nil {
 				return err
 			}
-			c.outcome(&out, c.putVersion(scaled, job, c.Submission(key, *job.Version)), triggerScaling, 0)
+			c.outcome(&out, c.putVersion(scaled, job, c.tx.JobSubmission(nil, key.Namespace, key.ID, *job.Version)), triggerScaling, 0)
 			if out.EvalID != "" {
 				event.EvalID = &out.EvalID
 			}
 		}
-		c.PutScalingEvent(key, r.Group, event)
+		c.tx.AddScalingEvent(key.Namespace, key.ID, r.Group, event)
 		return nil
 	})
 	return out, err
@@ -72,7 +72,7 @@ func (c *change) checkScale(job *api.Job, g *api.TaskGroup, r ScaleRequest) erro
 	case *job.Type == api.JobTypeSystem && *r.Count > 1:
 		return refuse(Invalid, `jobs of type "system" can only be scaled between 0 and 1`)
 	}
-	if d := LatestDeployment(c, KeyOf(job)); d != nil && model.DeploymentActive(d) && d.JobCreateIndex == *job.CreateIndex {
+	if d := c.tx.LatestDeployment(nil, *job.Namespace, *job.ID); d != nil && model.DeploymentActive(d) && d.JobCreateIndex == *job.CreateIndex {
 		return refuse(Invalid, "job scaling blocked due to active deployment")
 	}
 	if p := g.Scaling; p != nil {

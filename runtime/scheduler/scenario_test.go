@@ -25,7 +25,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 type bench struct {
 	*scheduler.Scheduler
 	t     *testing.T
-	store *schedtest.Memory
+	store *schedtest.Store
 	node  *schedtest.Node
 	log   *schedtest.Transcript
 }
@@ -42,8 +42,8 @@ func newHost() scheduler.Env {
 
 // newBench returns a bench that runs until the test ends.
 func newBench(t *testing.T, life func(*api.Allocation) schedtest.Life) *bench {
-	b := &bench{t: t, store: schedtest.NewMemory(schedtest.NewNode(1000))}
-	b.Scheduler = scheduler.New(scheduler.Config{Store: b.store, Host: newHost(), Logger: hclog.NewNullLogger()})
+	b := &bench{t: t, store: schedtest.NewStore(t, schedtest.NewNode(1000))}
+	b.Scheduler = scheduler.New(scheduler.Config{NodeID: "node", Store: b.store, Host: newHost(), Logger: hclog.NewNullLogger()})
 	b.node = &schedtest.Node{Store: b.store, Scheduler: b.Scheduler, Life: func(a *api.Allocation) schedtest.Life {
 		// Allocations of a group act at different times, so that the order of
 		// events is deterministic.
@@ -192,7 +192,7 @@ func TestCanary(t *testing.T) {
 		b.register(serviceJob(edits(two, canary)))
 		b.after(10 * time.Second)
 		b.register(serviceJob(edits(two, canary, env("1"))))
-		d := scheduler.LatestDeployment(b.store.View(), web)
+		d := b.store.Snapshot().LatestDeployment(nil, web.Namespace, web.ID)
 		_, err := b.PromoteDeployment(t.Context(), d.ID, nil)
 		if want := "1 error occurred:\n\t* Task group \"g\" has 0/1 healthy allocations\n\n"; err == nil || err.Error() != want {
 			t.Errorf("promotion of a canary that is not healthy: %v, want %s", err, want)

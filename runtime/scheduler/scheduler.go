@@ -7,14 +7,20 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // Config configures a Scheduler.
 type Config struct {
 	Store  Store
+	NodeID string // id of the stored node that runs the allocations
 	Host   Env
 	GC     GCConfig
 	Logger hclog.Logger
+	// OnDesired is called after each change of the allocations that the node must
+	// run. Nil means that it is not called.
+	OnDesired func()
 }
 
 // Scheduler decides what runs on the node, and when.
@@ -25,10 +31,12 @@ type Config struct {
 // Run makes the changes that depend on time. The methods may be called
 // concurrently, and before Run.
 type Scheduler struct {
-	store  Store
-	host   Env
-	gc     GCConfig
-	logger hclog.Logger
+	store     Store
+	nodeID    string
+	host      Env
+	gc        GCConfig
+	logger    hclog.Logger
+	onDesired func()
 
 	delayed   *timerQueue[string] // pending evaluations
 	deadlines *timerQueue[string] // deadlines of deployments
@@ -53,9 +61,11 @@ type Scheduler struct {
 func New(c Config) *Scheduler {
 	return &Scheduler{
 		store:     c.Store,
+		nodeID:    c.NodeID,
 		host:      c.Host,
 		gc:        c.GC.orDefault(),
 		logger:    c.Logger.Named("scheduler"),
+		onDesired: c.OnDesired,
 		delayed:   newTimerQueue[string](),
 		deadlines: newTimerQueue[string](),
 		launches:  newTimerQueue[JobKey](),
@@ -113,20 +123,20 @@ func (s *Scheduler) updateWithRetry(ctx context.Context, what string, announce f
 
 // restore sets all timers and reconciles all jobs, after a start or a clock step.
 func (c *change) restore() {
-	for e := range c.Evals() {
+	for _, e := range c.tx.Evaluations(nil, "") {
 		c.note(e)
 	}
-	for job := range c.Jobs() {
+	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
 		c.markDirty(KeyOf(job))
 		c.noteLaunch(job)
 	}
-	for a := range c.Allocs() {
-		if key := (JobKey{a.Namespace, a.JobID}); c.Job(key) == nil {
+	for _, a := range c.tx.Allocations(nil, "") {
+		if key := (JobKey{a.Namespace, a.JobID}); c.tx.Job(nil, key.Namespace, key.ID) == nil {
 			c.recoverJob(key)
 			c.markDirty(key)
 		}
 	}
-	c.noteDrain(c.Node())
+	c.noteDrain(c.tx.Node(nil, c.s.nodeID))
 	c.freed = true
 }
 
@@ -134,10 +144,10 @@ func (c *change) restore() {
 // job without versions is not restored, because it may have been purged; its
 // allocations then stay as they are until a user changes the job.
 func (c *change) recoverJob(key JobKey) {
-	if versions := c.JobVersions(key); len(versions) > 0 {
+	if versions := c.tx.JobVersions(nil, key.Namespace, key.ID); len(versions) > 0 {
 		c.s.logger.Warn("job recovered from its versions", "job_id", key.ID, "version", *versions[0].Version)
 		copied := *versions[0]
-		c.PutJob(&copied)
+		c.tx.PutJob(&copied)
 		c.noteLaunch(&copied)
 	}
 }

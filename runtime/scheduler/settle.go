@@ -29,13 +29,13 @@ func (c *change) settleAll() {
 // reconcileJob updates the deployment of a job, replaces failed allocations, and
 // sets the status of the job.
 func (c *change) reconcileJob(key JobKey) {
-	job := c.Job(key)
+	job := c.tx.Job(nil, key.Namespace, key.ID)
 	if job == nil {
 		c.settlePurged(key)
 		return
 	}
 	c.judge(job)
-	if job = c.Job(key); c.failureOpen(job) {
+	if job = c.tx.Job(nil, key.Namespace, key.ID); c.failureOpen(job) {
 		c.evaluateQuietly(c.newEval(job, triggerAllocFailed))
 	}
 	c.setStatus(key)
@@ -43,17 +43,17 @@ func (c *change) reconcileJob(key JobKey) {
 
 // settlePurged deletes the ended allocations of a purged job.
 func (c *change) settlePurged(key JobKey) {
-	for _, a := range c.AllocsOfJob(key) {
-		if c.Ended(a.ID) {
+	for _, a := range c.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
+		if c.tx.AllocationEnded(a.ID) {
 			c.deleteAlloc(a)
 		}
 	}
 }
 
 func (c *change) deleteAlloc(a *api.Allocation) {
-	c.wroteAllocs = true
+	c.wroteAllocs, c.nodeActs = true, true
 	c.room.Remove(a)
-	c.DeleteAlloc(a.ID)
+	c.tx.DeleteAllocation(a.ID)
 }
 
 // failureOpen reports whether the job has a failed allocation without a replacement
@@ -62,11 +62,11 @@ func (c *change) failureOpen(job *api.Job) bool {
 	if terminalActions[*job.Type][api.AllocClientStatusFailed] != retry || *job.Stop {
 		return false
 	}
-	for _, a := range c.AllocsOfJob(KeyOf(job)) {
+	for _, a := range c.tx.AllocationsByJob(nil, *job.Namespace, *job.ID) {
 		if a.ClientStatus != api.AllocClientStatusFailed || !hasPlace(a) {
 			continue
 		}
-		if e := c.Eval(a.FollowupEvalID); a.FollowupEvalID == "" || e == nil || !model.EvalActive(e) {
+		if e := c.tx.Evaluation(nil, a.FollowupEvalID); a.FollowupEvalID == "" || e == nil || !model.EvalActive(e) {
 			return true
 		}
 	}
@@ -76,11 +76,11 @@ func (c *change) failureOpen(job *api.Job) bool {
 // judge applies the Verdict about the deployment of a job.
 func (c *change) judge(job *api.Job) {
 	key := KeyOf(job)
-	d := LatestDeployment(c, key)
+	d := c.tx.LatestDeployment(nil, key.Namespace, key.ID)
 	if d == nil || !model.DeploymentActive(d) || d.JobCreateIndex != *job.CreateIndex || d.JobVersion != *job.Version {
 		return
 	}
-	v := Judge(d, job, c.AllocsOfJob(key), c.now)
+	v := Judge(d, job, c.tx.AllocationsByJob(nil, key.Namespace, key.ID), c.now)
 	c.applyVerdict(job, d, v, v.Deployment != nil && v.Deployment.Status != d.Status)
 }
 
@@ -97,7 +97,7 @@ func (c *change) applyVerdict(job *api.Job, d *api.Deployment, v Verdict, loud b
 				job = reverted
 			}
 		}
-		c.PutDeployment(next)
+		c.tx.PutDeployment(next)
 		if next.Status == api.DeploymentStatusSuccessful {
 			c.markStable(JobKey{d.Namespace, d.JobID}, d.JobVersion, true)
 		}
@@ -108,7 +108,7 @@ func (c *change) applyVerdict(job *api.Job, d *api.Deployment, v Verdict, loud b
 		return ""
 	}
 	eval := c.newEval(job, triggerDeployment)
-	eval.Priority = model.DeploymentPriority(d, job, c.EvalsOfJob(KeyOf(job)))
+	eval.Priority = model.DeploymentPriority(d, job, c.tx.EvaluationsByJob(nil, *job.Namespace, *job.ID))
 	if !loud {
 		c.evaluateQuietly(eval)
 		return ""
@@ -150,9 +150,9 @@ func sameButStop(a, b *api.Job) bool {
 
 // setStatus updates the status of a job.
 func (c *change) setStatus(key JobKey) {
-	job := c.Job(key)
-	evals := c.EvalsOfJob(key)
-	status := model.JobStatus(job, c.AllocsOfJob(key), evals, c.DeploymentsOfJob(key))
+	job := c.tx.Job(nil, key.Namespace, key.ID)
+	evals := c.tx.EvaluationsByJob(nil, key.Namespace, key.ID)
+	status := model.JobStatus(job, c.tx.AllocationsByJob(nil, key.Namespace, key.ID), evals, c.tx.DeploymentsByJob(nil, key.Namespace, key.ID))
 	if status == model.JobPending && len(evals) == 0 && deref(job.Status) != model.JobPending {
 		status = model.JobDead // the allocations were garbage collected
 	}
@@ -161,5 +161,5 @@ func (c *change) setStatus(key JobKey) {
 	}
 	copied := *job
 	copied.Status = &status
-	c.PutJob(&copied)
+	c.tx.PutJob(&copied)
 }

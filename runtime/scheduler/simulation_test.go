@@ -22,6 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 var (
@@ -33,7 +34,7 @@ var (
 // the scheduler under virtual time. It checks invariants after each change of the
 // store, and the final state after a quiet time.
 //
-//	go test -run Simulation ./runtime/scheduler -seeds 10000   a minute or less
+//	go test -run Simulation ./runtime/scheduler -seeds 10000   some minutes
 //	go test -run Simulation ./runtime/scheduler -seed 42       one, with its transcript
 func TestSimulation(t *testing.T) {
 	if *seed != 0 {
@@ -47,7 +48,7 @@ func TestSimulation(t *testing.T) {
 type simulation struct {
 	rand  *rand.Rand // chooses the actions
 	luck  *rand.Rand // chooses the changes that fail
-	store *schedtest.Memory
+	store *schedtest.Store
 	sched *scheduler.Scheduler
 	node  *schedtest.Node
 
@@ -70,7 +71,7 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 		s := &simulation{
 			rand:    rand.New(rand.NewPCG(seed, 0)),
 			luck:    rand.New(rand.NewPCG(seed, 1)),
-			store:   schedtest.NewMemory(schedtest.NewNode(1000)),
+			store:   schedtest.NewStore(t, schedtest.NewNode(1000)),
 			running: make(map[string]*api.Allocation),
 			seen:    make(map[string]string),
 			canary:  make(map[string]bool),
@@ -81,16 +82,16 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 			late:    make(map[string]bool),
 		}
 		s.host.Now, s.host.Uptime = s.clock.Now, s.clock.Uptime
-		s.sched = scheduler.New(scheduler.Config{Store: s.store, Host: s.host, Logger: hclog.NewNullLogger()})
+		s.sched = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, Host: s.host, Logger: hclog.NewNullLogger()})
 		s.node = &schedtest.Node{Store: s.store, Scheduler: s.sched, Life: life, Now: s.clock.Now, Started: s.started, Ended: s.ended}
 		var transcript *schedtest.Transcript
 		if out != nil {
 			transcript = schedtest.NewTranscript(s.store)
 		}
 		note := s.store.Committed
-		s.store.Committed = func(index uint64, state scheduler.State) {
+		s.store.Committed = func(state *store.Snapshot) {
 			if note != nil {
-				note(index, state)
+				note(state)
 			}
 			s.check(state)
 		}
@@ -123,7 +124,7 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 					s.late[id] = true // its deadline may pass in a clock step between the two schedulers
 				}
 				s.mu.Unlock()
-				s.sched = scheduler.New(scheduler.Config{Store: s.store, Host: s.host, Logger: hclog.NewNullLogger()})
+				s.sched = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, Host: s.host, Logger: hclog.NewNullLogger()})
 				s.node.Use(s.sched)
 				generation, end = context.WithCancel(ctx)
 				scheduling.Go(func() { s.sched.Run(generation) })
@@ -328,7 +329,7 @@ func (s *simulation) launchedSince(start time.Time) {
 }
 
 func (s *simulation) stopSomething(ctx context.Context) (string, error) {
-	allocs := slices.Collect(s.store.View().Allocs())
+	allocs := s.store.Snapshot().Allocations(nil, "")
 	if len(allocs) == 0 {
 		return "stop nothing", nil
 	}
@@ -337,7 +338,7 @@ func (s *simulation) stopSomething(ctx context.Context) (string, error) {
 }
 
 func (s *simulation) deploymentVerb(ctx context.Context, key scheduler.JobKey) (string, error) {
-	d := scheduler.LatestDeployment(s.store.View(), key)
+	d := s.store.Snapshot().LatestDeployment(nil, key.Namespace, key.ID)
 	if d == nil {
 		return "no deployment", nil
 	}
@@ -414,11 +415,11 @@ func (s *simulation) job(id string) *api.Job {
 }
 
 // check checks invariants after each change of the store.
-func (s *simulation) check(state scheduler.State) {
+func (s *simulation) check(state *store.Snapshot) {
 	wanted := make(map[string]int)
 	canaries := make(map[string]int)
 	names := make(map[string]int)
-	for a := range state.Allocs() {
+	for _, a := range state.Allocations(nil, "") {
 		s.checkStatus(a)
 		if model.Terminal(a) {
 			continue
@@ -433,7 +434,7 @@ func (s *simulation) check(state scheduler.State) {
 		}
 	}
 	s.checkTimes(state)
-	for job := range state.Jobs() {
+	for _, job := range state.Jobs(nil, store.AnyNamespace, "") {
 		if job.Periodic != nil {
 			continue // a periodic job has no allocations of its own
 		}
@@ -452,18 +453,18 @@ func (s *simulation) check(state scheduler.State) {
 
 // checkTimes records launches, and checks that no deployment fails before its
 // progress deadline, even if the clock is set.
-func (s *simulation) checkTimes(state scheduler.State) {
+func (s *simulation) checkTimes(state *store.Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	for job := range state.Jobs() {
+	for _, job := range state.Jobs(nil, store.AnyNamespace, "") {
 		// After a step back, a child can have the name of an earlier child.
 		if job.ParentID != nil && *job.ParentID == "cron" && !s.crons[*job.CreateIndex] {
 			s.crons[*job.CreateIndex] = true
 			s.cron = append(s.cron, now)
 		}
 	}
-	for d := range state.Deployments() {
+	for _, d := range state.Deployments(nil, "") {
 		if _, known := s.begun[d.ID]; !known {
 			s.begun[d.ID] = now
 		}
@@ -499,18 +500,18 @@ func (s *simulation) checkStatus(a *api.Allocation) {
 
 // quiet checks the state after a long time without requests.
 func (s *simulation) quiet() {
-	state := s.store.View()
-	for job := range state.Jobs() {
+	state := s.store.Snapshot()
+	for _, job := range state.Jobs(nil, store.AnyNamespace, "") {
 		key := scheduler.KeyOf(job)
 		var live, failed, done int
-		for _, a := range state.AllocsOfJob(key) {
+		for _, a := range state.AllocationsByJob(nil, key.Namespace, key.ID) {
 			switch {
 			case !model.Terminal(a):
 				live++
 				if a.ClientStatus == api.AllocClientStatusPending {
 					s.fail("%s never started", a.Name)
 				}
-			case !state.Ended(a.ID):
+			case !state.AllocationEnded(a.ID):
 				s.fail("%s never ended", a.Name)
 			case a.DesiredTransition.ShouldDisableMigrationPlacement() && a.NextAllocation == "":
 				done++ // stopped for good by a request
@@ -521,14 +522,14 @@ func (s *simulation) quiet() {
 			}
 		}
 		blocked := false
-		for _, e := range state.EvalsOfJob(key) {
+		for _, e := range state.EvaluationsByJob(nil, key.Namespace, key.ID) {
 			blocked = blocked || e.Status == api.EvalStatusBlocked
 			if e.Status == api.EvalStatusPending {
 				s.fail("evaluation %s (%s) of job %s was never processed", e.ID, e.TriggeredBy, key.ID)
 			}
 		}
 		held := false
-		if d := scheduler.LatestDeployment(state, key); d != nil {
+		if d := state.LatestDeployment(nil, key.Namespace, key.ID); d != nil {
 			held = model.DeploymentActive(d) || d.Status == api.DeploymentStatusFailed
 			if s.stuck(d, state) {
 				s.fail("deployment of job %s is still running: %s", key.ID, d.StatusDescription)
@@ -539,7 +540,7 @@ func (s *simulation) quiet() {
 		if count := *job.TaskGroups[0].Count; job.Periodic == nil && !ends && !*job.Stop && !blocked && !held && live+failed+done < count {
 			s.fail("job %s has %d of %d, %d failed, %d done", key.ID, live, count, failed, done)
 		}
-		if want := model.JobStatus(job, state.AllocsOfJob(key), state.EvalsOfJob(key), state.DeploymentsOfJob(key)); *job.Status != want && len(state.EvalsOfJob(key)) > 0 {
+		if want := model.JobStatus(job, state.AllocationsByJob(nil, key.Namespace, key.ID), state.EvaluationsByJob(nil, key.Namespace, key.ID), state.DeploymentsByJob(nil, key.Namespace, key.ID)); *job.Status != want && len(state.EvaluationsByJob(nil, key.Namespace, key.ID)) > 0 {
 			s.fail("job %s is %s, should be %s", key.ID, *job.Status, want)
 		}
 	}
@@ -548,8 +549,8 @@ func (s *simulation) quiet() {
 // fixed checks that another evaluation of each job places nothing: blocked
 // evaluations really do not fit.
 func (s *simulation) fixed(ctx context.Context) {
-	state := s.store.View()
-	for job := range state.Jobs() {
+	state := s.store.Snapshot()
+	for _, job := range state.Jobs(nil, store.AnyNamespace, "") {
 		if *job.Type == api.JobTypeSystem || job.Periodic != nil {
 			continue // each evaluation replaces completed allocations
 		}
@@ -557,12 +558,12 @@ func (s *simulation) fixed(ctx context.Context) {
 		if _, err := s.sched.Evaluate(ctx, key, false); err != nil {
 			s.fail("evaluate %s: %v", key.ID, err)
 		}
-		for _, e := range s.store.View().EvalsOfJob(key) {
+		for _, e := range s.store.Snapshot().EvaluationsByJob(nil, key.Namespace, key.ID) {
 			if e.Status == api.EvalStatusPending {
 				s.fail("another look at job %s waits until %s", key.ID, e.WaitUntil)
 			}
 		}
-		if before, after := len(state.AllocsOfJob(key)), len(s.store.View().AllocsOfJob(key)); before != after {
+		if before, after := len(state.AllocationsByJob(nil, key.Namespace, key.ID)), len(s.store.Snapshot().AllocationsByJob(nil, key.Namespace, key.ID)); before != after {
 			s.fail("another look at job %s places %d", key.ID, after-before)
 		}
 	}
@@ -570,11 +571,11 @@ func (s *simulation) fixed(ctx context.Context) {
 
 // stuck reports whether a deployment runs although it waits for no request,
 // promotion or resources.
-func (s *simulation) stuck(d *api.Deployment, state scheduler.State) bool {
+func (s *simulation) stuck(d *api.Deployment, state *store.Snapshot) bool {
 	if d.Status != api.DeploymentStatusRunning {
 		return false
 	}
-	job := state.Job(scheduler.JobKey{Namespace: d.Namespace, ID: d.JobID})
+	job := state.Job(nil, d.Namespace, d.JobID)
 	for name, g := range d.TaskGroups {
 		// The description of a resumed deployment does not mention promotion, so the job decides.
 		group := model.Group(job, name)

@@ -77,13 +77,13 @@ func (s *supply) expectReplacement(a *api.Allocation) {
 
 // expectDue announces the replacements for which an evaluation is due.
 func (s *supply) expectDue() {
-	state := s.s.store.View()
+	state := s.s.store.Snapshot()
 	for _, id := range s.s.delayed.due(s.s.host.Now()) {
-		e := state.Eval(id)
+		e := state.Evaluation(nil, id)
 		if e == nil {
 			continue
 		}
-		for _, a := range state.AllocsOfJob(JobKey{e.Namespace, e.JobID}) {
+		for _, a := range state.AllocationsByJob(nil, e.Namespace, e.JobID) {
 			if a.FollowupEvalID == id && hasPlace(a) {
 				s.expectReplacement(a)
 			}
@@ -94,12 +94,12 @@ func (s *supply) expectDue() {
 // expectReports announces the next step of each rolling update that reports of
 // healthy allocations continue.
 func (s *supply) expectReports(reports []Report) {
-	state := s.s.store.View()
+	state := s.s.store.Snapshot()
 	for _, r := range reports {
 		if !deref(r.Healthy) {
 			continue
 		}
-		a, d := state.Alloc(r.AllocID), state.Deployment(r.DeploymentID)
+		a, d := state.Allocation(nil, r.AllocID), state.Deployment(nil, r.DeploymentID)
 		if a == nil || d == nil {
 			continue
 		}
@@ -168,7 +168,7 @@ func (s *supply) prepare() {
 
 // prepareDynamic finds a free port for each search, as long as there is one.
 func (s *supply) prepareDynamic() {
-	first, n := dynamicPorts(NodeOf(s.s.store.View().Node()))
+	first, n := dynamicPorts(NodeOf(s.s.store.Snapshot().Node(nil, s.s.nodeID)))
 	for found := true; found && len(s.starts) < s.searches; {
 		start := s.s.host.Pick(n)
 		s.starts = append(s.starts, start)

@@ -16,22 +16,23 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // observedStore records whether a transaction runs, how many were made, and how many
 // failed.
 type observedStore struct {
-	*schedtest.Memory
+	*schedtest.Store
 	open               atomic.Bool
 	attempts, repeated int
 }
 
-func (o *observedStore) Update(ctx context.Context, change func(scheduler.Tx) error) (uint64, error) {
-	return o.Memory.Update(ctx, func(tx scheduler.Tx) error {
+func (o *observedStore) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
+	return o.Store.Update(ctx, func(tx *store.Txn) error {
 		o.open.Store(true)
 		defer o.open.Store(false)
 		o.attempts++
-		err := change(tx)
+		err := fn(tx)
 		if err != nil {
 			o.repeated++
 		}
@@ -76,17 +77,17 @@ func TestPortsAreCheckedOutsideOfTransactions(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			store := &observedStore{Memory: schedtest.NewMemory(schedtest.NewNode(20000))}
+			memory := &observedStore{Store: schedtest.NewStore(t, schedtest.NewNode(20000))}
 			host := newHost()
 			outside := func(what string) {
-				if store.open.Load() {
+				if memory.open.Load() {
 					t.Errorf("%s in a transaction", what)
 				}
 			}
 			newID, checks := host.NewID, 0
 			host.NewID = func() string { outside("an id is made"); return newID() }
 			host.PortFree = func(port int) bool { outside("a port is checked"); checks++; return !test.inUse(port) }
-			s := scheduler.New(scheduler.Config{Store: store, Host: host, Logger: hclog.NewNullLogger()})
+			s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, Host: host, Logger: hclog.NewNullLogger()})
 			job := serviceJob(test.job)
 			job.TaskGroups[0].Tasks[0].Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
 			out, err := s.Register(t.Context(), job, scheduler.RegisterOptions{})
@@ -94,7 +95,7 @@ func TestPortsAreCheckedOutsideOfTransactions(t *testing.T) {
 				t.Fatal(err)
 			}
 			var ports []int
-			allocs := store.View().AllocsOfJob(web)
+			allocs := memory.Snapshot().AllocationsByJob(nil, web.Namespace, web.ID)
 			for _, a := range allocs {
 				if strings.Contains(a.ID, "placeholder") {
 					t.Errorf("an allocation has the id %s", a.ID)
@@ -111,14 +112,14 @@ func TestPortsAreCheckedOutsideOfTransactions(t *testing.T) {
 				t.Errorf("%d allocations, want %d", len(allocs), *job.TaskGroups[0].Count)
 			}
 			failed := ""
-			if m := store.View().Eval(out.EvalID).FailedTGAllocs["g"]; m != nil {
+			if m := memory.Snapshot().Evaluation(nil, out.EvalID).FailedTGAllocs["g"]; m != nil {
 				failed = strings.Join(slices.Sorted(maps.Keys(m.DimensionExhausted)), ", ")
 			}
 			if failed != test.failed {
 				t.Errorf("failed by %q, want %q", failed, test.failed)
 			}
-			if checks != test.checks || store.attempts != test.attempts {
-				t.Errorf("%d port checks in %d attempts, want %d in %d", checks, store.attempts, test.checks, test.attempts)
+			if checks != test.checks || memory.attempts != test.attempts {
+				t.Errorf("%d port checks in %d attempts, want %d in %d", checks, memory.attempts, test.checks, test.attempts)
 			}
 		})
 	}
@@ -139,19 +140,19 @@ func TestReplacementsWithPortsNeedOneTransaction(t *testing.T) {
 		port := func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
 			g.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}}}}
 		}
-		store := &observedStore{Memory: schedtest.NewMemory(schedtest.NewNode(1000))}
-		s := scheduler.New(scheduler.Config{Store: store, Host: newHost(), Logger: hclog.NewNullLogger()})
-		b := &bench{t: t, store: store.Memory, Scheduler: s, node: &schedtest.Node{Store: store.Memory, Scheduler: s}}
+		memory := &observedStore{Store: schedtest.NewStore(t, schedtest.NewNode(1000))}
+		s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, Host: newHost(), Logger: hclog.NewNullLogger()})
+		b := &bench{t: t, store: memory.Store, Scheduler: s, node: &schedtest.Node{Store: memory.Store, Scheduler: s}}
 		b.start()
 		request := func(what string, make func() error) {
 			t.Helper()
-			store.attempts, store.repeated = 0, 0
+			memory.attempts, memory.repeated = 0, 0
 			if err := make(); err != nil {
 				t.Fatal(err)
 			}
 			b.after(time.Minute)
-			if store.repeated > 0 {
-				t.Errorf("%s: %d of %d transactions were repeated", what, store.repeated, store.attempts)
+			if memory.repeated > 0 {
+				t.Errorf("%s: %d of %d transactions were repeated", what, memory.repeated, memory.attempts)
 			}
 		}
 		request("registration", func() error {
@@ -163,7 +164,7 @@ func TestReplacementsWithPortsNeedOneTransaction(t *testing.T) {
 			return err
 		})
 		request("stop", func() error {
-			_, err := s.StopAlloc(t.Context(), b.store.View().AllocsOfJob(web)[5].ID, scheduler.StopOptions{})
+			_, err := s.StopAlloc(t.Context(), b.store.Snapshot().AllocationsByJob(nil, web.Namespace, web.ID)[5].ID, scheduler.StopOptions{})
 			return err
 		})
 		request("scaling", func() error {
@@ -171,7 +172,7 @@ func TestReplacementsWithPortsNeedOneTransaction(t *testing.T) {
 			return err
 		})
 		live := 0
-		for _, a := range b.store.View().AllocsOfJob(web) {
+		for _, a := range b.store.Snapshot().AllocationsByJob(nil, web.Namespace, web.ID) {
 			if !a.ServerTerminalStatus() {
 				live++
 			}
@@ -184,11 +185,11 @@ func TestReplacementsWithPortsNeedOneTransaction(t *testing.T) {
 
 // TestARefusedChangeIsNotRepeated checks that an error ends a change at once.
 func TestARefusedChangeIsNotRepeated(t *testing.T) {
-	store := &observedStore{Memory: schedtest.NewMemory(schedtest.NewNode(1000))}
-	s := scheduler.New(scheduler.Config{Store: store, Host: newHost(), Logger: hclog.NewNullLogger()})
+	memory := &observedStore{Store: schedtest.NewStore(t, schedtest.NewNode(1000))}
+	s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, Host: newHost(), Logger: hclog.NewNullLogger()})
 	_, err := s.Evaluate(t.Context(), web, false)
 	var refused *scheduler.RequestError
-	if !errors.As(err, &refused) || store.attempts != 1 {
-		t.Errorf("%v after %d attempts", err, store.attempts)
+	if !errors.As(err, &refused) || memory.attempts != 1 {
+		t.Errorf("%v after %d attempts", err, memory.attempts)
 	}
 }

@@ -19,8 +19,8 @@ const keptVersions = 6
 func (c *change) register(job, old *api.Job, submission *api.JobSubmission) *api.Job {
 	if old != nil && model.SameSpec(old, job) {
 		// The source text can differ although the job is the same.
-		if key := KeyOf(old); submission != nil && !reflect.DeepEqual(submission, c.Submission(key, *old.Version)) {
-			c.PutSubmission(key, *old.Version, submission)
+		if key := KeyOf(old); submission != nil && !reflect.DeepEqual(submission, c.tx.JobSubmission(nil, key.Namespace, key.ID, *old.Version)) {
+			c.tx.PutJobSubmission(key.Namespace, key.ID, *old.Version, submission)
 		}
 		return old
 	}
@@ -30,29 +30,29 @@ func (c *change) register(job, old *api.Job, submission *api.JobSubmission) *api
 // putVersion stores a copy of the job as the version after old.
 func (c *change) putVersion(job, old *api.Job, submission *api.JobSubmission) *api.Job {
 	next := *job
-	version, created := uint64(0), c.Index()
+	version, created := uint64(0), c.tx.Index()
 	status := model.JobPending
 	if old != nil {
 		version, created = *old.Version+1, *old.CreateIndex
 		status = deref(old.Status)
 	}
 	next.Version, next.CreateIndex = &version, &created
-	next.ModifyIndex, next.JobModifyIndex = new(c.Index()), new(c.Index())
+	next.ModifyIndex, next.JobModifyIndex = new(c.tx.Index()), new(c.tx.Index())
 	next.SubmitTime = new(c.now.UnixNano())
 	next.Stable, next.Status, next.VersionTag = new(false), &status, nil
 	c.indexPolicies(&next, old)
 	if deref(next.Stop) {
-		c.Operation(opJobDeregistered)
+		c.operation(opJobDeregistered)
 	} else {
-		c.Operation(opJobRegistered)
+		c.operation(opJobRegistered)
 	}
-	c.PutJob(&next)
+	c.tx.PutJob(&next)
 	key := KeyOf(&next)
 	if submission != nil {
-		c.PutSubmission(key, version, submission)
+		c.tx.PutJobSubmission(key.Namespace, key.ID, version, submission)
 	}
 	if periodic(&next) {
-		c.PutLaunch(key, c.now)
+		c.putLaunch(key)
 	}
 	c.noteLaunch(&next)
 	c.trimVersions(key)
@@ -64,17 +64,17 @@ func (c *change) putVersion(job, old *api.Job, submission *api.JobSubmission) *a
 func (c *change) putVersionAgain(version, current *api.Job) *api.Job {
 	again := *version
 	again.Stop = new(false)
-	return c.putVersion(&again, current, c.Submission(KeyOf(version), *version.Version))
+	return c.putVersion(&again, current, c.tx.JobSubmission(nil, *version.Namespace, *version.ID, *version.Version))
 }
 
 // trimVersions deletes the oldest versions.
 func (c *change) trimVersions(key JobKey) {
 	stable := false
-	for i, v := range c.JobVersions(key) {
+	for i, v := range c.tx.JobVersions(nil, key.Namespace, key.ID) {
 		newest := deref(v.Stable) && !stable
 		stable = stable || newest
 		if i >= keptVersions && !newest && v.VersionTag == nil {
-			c.DeleteJobVersion(key, *v.Version)
+			c.tx.DeleteJobVersion(key.Namespace, key.ID, *v.Version)
 		}
 	}
 }
@@ -84,7 +84,7 @@ func (c *change) trimVersions(key JobKey) {
 func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prior *uint64) (out Outcome, err error) {
 	out.Index, err = s.update(ctx, func(c *change) error {
 		out = Outcome{}
-		current := c.Job(key)
+		current := c.tx.Job(nil, key.Namespace, key.ID)
 		switch {
 		case current == nil:
 			return refuse(NotFound, "job %q not found", key.ID)
@@ -93,7 +93,7 @@ func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prio
 		case *current.Version == version:
 			return refuse(Refused, "can't revert to current version")
 		}
-		old := c.version(key, version)
+		old := c.tx.JobVersion(nil, key.Namespace, key.ID, version)
 		if old == nil {
 			return refuse(NotFound, "job %q in namespace %q at version %d not found", key.ID, key.Namespace, version)
 		}
@@ -106,16 +106,6 @@ func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prio
 		return nil
 	})
 	return out, err
-}
-
-// version returns a version of a job, or nil.
-func (c *change) version(key JobKey, version uint64) *api.Job {
-	for _, v := range c.JobVersions(key) {
-		if *v.Version == version {
-			return v
-		}
-	}
-	return nil
 }
 
 // SetStable marks a version of a job as stable or not.
@@ -131,18 +121,18 @@ func (s *Scheduler) SetStable(ctx context.Context, key JobKey, version uint64, s
 // markStable sets the stable flag of a version of a job. It reports whether the
 // version exists.
 func (c *change) markStable(key JobKey, version uint64, stable bool) bool {
-	job := c.version(key, version)
+	job := c.tx.JobVersion(nil, key.Namespace, key.ID, version)
 	if job != nil && deref(job.Stable) != stable {
 		copied := *job
 		copied.Stable = &stable
-		c.PutJobVersion(&copied)
+		c.tx.PutJobVersion(&copied)
 	}
 	return job != nil
 }
 
 // stableBefore returns the latest stable version before the given one, or nil.
 func (c *change) stableBefore(job *api.Job) *api.Job {
-	for _, v := range c.JobVersions(KeyOf(job)) {
+	for _, v := range c.tx.JobVersions(nil, *job.Namespace, *job.ID) {
 		if deref(v.Stable) && *v.Version < *job.Version {
 			return v
 		}
@@ -157,12 +147,12 @@ func (s *Scheduler) TagVersion(ctx context.Context, key JobKey, version *uint64,
 		return tag, 0, refuse(Invalid, "version tag description must be under %d characters, currently %d", maxTagDescription, len(tag.Description))
 	}
 	index, err := s.update(ctx, func(c *change) error {
-		job := c.Job(key)
+		job := c.tx.Job(nil, key.Namespace, key.ID)
 		if job == nil {
 			return refuse(NotFound, "job %q not found", key.ID)
 		}
 		if version != nil {
-			if job = c.version(key, *version); job == nil {
+			if job = c.tx.JobVersion(nil, key.Namespace, key.ID, *version); job == nil {
 				return refuse(NotFound, "job %q version %d not found", key.ID, *version)
 			}
 		}
@@ -194,7 +184,7 @@ func (s *Scheduler) UntagVersion(ctx context.Context, key JobKey, name string) (
 
 // tagged returns the version of a job that has the tag, or nil.
 func (c *change) tagged(key JobKey, name string) *api.Job {
-	for _, v := range c.JobVersions(key) {
+	for _, v := range c.tx.JobVersions(nil, key.Namespace, key.ID) {
 		if v.VersionTag != nil && v.VersionTag.Name == name {
 			return v
 		}
@@ -205,7 +195,7 @@ func (c *change) tagged(key JobKey, name string) *api.Job {
 func (c *change) putTag(version *api.Job, tag *api.JobVersionTag) {
 	copied := *version
 	copied.VersionTag = tag
-	c.PutJobVersion(&copied)
+	c.tx.PutJobVersion(&copied)
 }
 
 // indexPolicies sets the indexes of the scaling policies of a new version. An
@@ -217,7 +207,7 @@ func (c *change) indexPolicies(job, old *api.Job) {
 			continue
 		}
 		group, policy := *g, *g.Scaling
-		policy.CreateIndex, policy.ModifyIndex = c.Index(), c.Index()
+		policy.CreateIndex, policy.ModifyIndex = c.tx.Index(), c.tx.Index()
 		if old != nil {
 			if before := model.Group(old, *g.Name); before != nil && before.Scaling != nil && before.Scaling.ModifyIndex != 0 {
 				policy.CreateIndex = before.Scaling.CreateIndex

@@ -301,7 +301,7 @@ func (r *foregroundRun) watch(ctx context.Context) error {
 				r.seen[a.ID] = a.ModifyIndex
 				r.view.Update(a.ID, a.TaskStates)
 			}
-			over = over && agent.Ended(state.Reader, a.ID)
+			over = over && state.AllocationEnded(a.ID)
 		}
 		var queued error
 		for _, e := range evals {

@@ -1,5 +1,5 @@
-// Package schedtest has helpers for tests of the scheduler: a store in memory, a
-// node that simulates allocations, a transcript of changes, and concurrent runs
+// Package schedtest has helpers for tests of the scheduler: a store in memory that
+// can fail, a node that simulates allocations, a transcript of changes, and concurrent runs
 // with seeds.
 //
 // All waits use package time, so that a test in a synctest bubble takes only as

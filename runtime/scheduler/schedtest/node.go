@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 // Life has the durations of a simulated allocation. The zero value starts at once,
@@ -29,16 +30,9 @@ type Life struct {
 	Linger time.Duration
 }
 
-// Store is the node's view of the store. Changed returns a channel that is closed
-// by the next change.
-type Store interface {
-	View() scheduler.State
-	Changed() <-chan struct{}
-}
-
 // Node simulates the allocations of a node.
 type Node struct {
-	Store     Store
+	Store     scheduler.Store
 	Scheduler *scheduler.Scheduler
 	// Life returns the Life of an allocation. Nil means the zero value for all.
 	Life func(*api.Allocation) Life
@@ -104,25 +98,23 @@ func (n *Node) Run(ctx context.Context) {
 	defer running.Wait()
 	actors := make(map[string]*actor)
 	for {
-		changed := n.Store.Changed()
-		state := n.Store.View()
-		for _, a := range scheduler.Desired(state) {
+		state, changed := n.Store.Snapshot(), store.NewWatchSet()
+		state.TableIndex(changed, store.Allocations)
+		for _, a := range scheduler.Desired(state.Reader) {
 			if act := actors[a.ID]; act != nil {
 				act.tick()
-			} else if !state.Ended(a.ID) {
+			} else if !state.AllocationEnded(a.ID) {
 				act = &actor{node: n, id: a.ID, wake: make(chan struct{}, 1)}
 				actors[a.ID] = act
 				running.Go(func() { act.run(ctx, a) })
 			}
 		}
 		for id, act := range actors {
-			if state.Alloc(id) == nil {
+			if state.Allocation(nil, id) == nil {
 				act.tick()
 			}
 		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
+		if changed.WatchCtx(ctx) != nil {
 			return
 		}
 	}
@@ -212,7 +204,7 @@ func (a *actor) health(ctx context.Context, alloc *api.Allocation, life Life) ti
 // if the allocation must stop or ctx ends.
 func (a *actor) until(ctx context.Context, end time.Time, check func(*api.Allocation) time.Duration) (stop bool) {
 	for ctx.Err() == nil {
-		alloc := a.node.Store.View().Alloc(a.id)
+		alloc := a.node.Store.Snapshot().Allocation(nil, a.id)
 		if alloc == nil || alloc.ServerTerminalStatus() {
 			return true
 		}

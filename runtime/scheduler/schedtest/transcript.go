@@ -1,6 +1,7 @@
 package schedtest
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,7 +12,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
 func bytesText(megabytes int) string { return strconv.Itoa(megabytes << 20) }
@@ -28,9 +29,9 @@ type Transcript struct {
 }
 
 // NewTranscript starts to record the changes of a store.
-func NewTranscript(m *Memory) *Transcript {
+func NewTranscript(s *Store) *Transcript {
 	t := &Transcript{start: time.Now(), last: make(map[string]string), number: make(map[string]int)}
-	m.Committed = func(_ uint64, state scheduler.State) { t.note(state) }
+	s.Committed = t.note
 	return t
 }
 
@@ -48,10 +49,10 @@ func (t *Transcript) Say(format string, args ...any) {
 	fmt.Fprintf(&t.lines, "-- "+format+"\n", args...)
 }
 
-func (t *Transcript) note(state scheduler.State) {
+func (t *Transcript) note(state *store.Snapshot) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for job := range state.Jobs() {
+	for _, job := range oldestFirst(state.Jobs(nil, store.AnyNamespace, ""), func(j *api.Job) uint64 { return *j.CreateIndex }) {
 		stop, stable := "", ""
 		if *job.Stop {
 			stop = " stop"
@@ -61,15 +62,21 @@ func (t *Transcript) note(state scheduler.State) {
 		}
 		t.line("job "+*job.ID, "v%d %s%s%s", *job.Version, *job.Status, stop, stable)
 	}
-	for e := range state.Evals() {
+	for _, e := range oldestFirst(state.Evaluations(nil, ""), func(e *api.Evaluation) uint64 { return e.CreateIndex }) {
 		t.line("eval "+t.id(e.ID), "%s %s%s", e.TriggeredBy, e.Status, t.evalText(e))
 	}
-	for d := range state.Deployments() {
+	for _, d := range oldestFirst(state.Deployments(nil, ""), func(d *api.Deployment) uint64 { return d.CreateIndex }) {
 		t.line("deployment "+t.id(d.ID), "v%d %s: %s%s", d.JobVersion, d.Status, d.StatusDescription, groupsText(d))
 	}
-	for a := range state.Allocs() {
-		t.line("alloc "+a.Name+" "+t.id(a.ID), "v%d %s %s%s", *a.Job.Version, a.DesiredStatus, a.ClientStatus, t.allocText(a, state.Ended(a.ID)))
+	for _, a := range oldestFirst(state.Allocations(nil, ""), func(a *api.Allocation) uint64 { return a.CreateIndex }) {
+		t.line("alloc "+a.Name+" "+t.id(a.ID), "v%d %s %s%s", *a.Job.Version, a.DesiredStatus, a.ClientStatus, t.allocText(a, state.AllocationEnded(a.ID)))
 	}
+}
+
+// oldestFirst sorts objects by their CreateIndex.
+func oldestFirst[T any](objects []*T, created func(*T) uint64) []*T {
+	slices.SortStableFunc(objects, func(a, b *T) int { return cmp.Compare(created(a), created(b)) })
+	return objects
 }
 
 func (t *Transcript) id(id string) string {
