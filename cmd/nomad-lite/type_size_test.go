@@ -26,7 +26,6 @@ var largeTypes = map[string]typeSize{
 	"runtime/agent.Agent":         {methods: 63, fields: 36},
 	"runtime/agent/config.Config": {fields: 36},
 	"runtime/allocrunner.Config":  {fields: 21},
-	"runtime/scheduler.change":    {methods: 76},
 	"runtime/taskrunner.Runner":   {methods: 122, fields: 51},
 }
 

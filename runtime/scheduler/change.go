@@ -26,7 +26,9 @@ const (
 )
 
 // change is a store transaction in progress, with the changes that follow from the
-// request.
+// request. It plans and stores evaluations, and reconciles the jobs that the transaction
+// has changed. The other parts of a change are types that embed it: jobVersions,
+// childJobs, rollout, nodeDrain, clockAdjustment, collection.
 type change struct {
 	tx     *store.Txn
 	s      *Scheduler
@@ -70,13 +72,13 @@ func (s *Scheduler) tryUpdate(ctx context.Context, supply *supply, edit func(*ch
 		c.operation(opEvaluation)
 		c.takeRoom()
 		if clock.adjust {
-			c.adjust(clock)
+			clockAdjustment{c}.apply(clock)
 			c.operation(opEvaluation)
 		}
 		if err := edit(c); err != nil {
 			return err
 		}
-		c.drain()
+		nodeDrain{c}.proceed()
 		c.settleAll()
 		if supply.short() {
 			return errShort
@@ -253,7 +255,7 @@ func (c *change) apply(eval *api.Evaluation, out Changes) {
 	}
 	for _, d := range out.Deployments {
 		c.tx.PutDeployment(d)
-		c.watchDeployment(d)
+		rollout{c}.setTimer(d)
 	}
 	for _, a := range out.Update {
 		c.putAlloc(a)
@@ -282,19 +284,6 @@ func (c *change) apply(eval *api.Evaluation, out Changes) {
 // are equal.
 func sameEval(a, b *api.Evaluation) bool {
 	return a.Status == b.Status && reflect.DeepEqual(a.QueuedAllocations, b.QueuedAllocations) && reflect.DeepEqual(a.FailedTGAllocs, b.FailedTGAllocs)
-}
-
-// watchDeployment sets the timer for the first progress deadline of a deployment.
-func (c *change) watchDeployment(d *api.Deployment) {
-	id, first := d.ID, time.Time{}
-	if d.Status == api.DeploymentStatusRunning {
-		for _, state := range d.TaskGroups {
-			if at := state.RequireProgressBy; !at.IsZero() && (first.IsZero() || at.Before(first)) {
-				first = at
-			}
-		}
-	}
-	c.later(func() { c.s.deadlines.set(id, first) })
 }
 
 // evaluateDue processes a pending evaluation that is due.

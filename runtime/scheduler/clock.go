@@ -90,9 +90,12 @@ func (s *Scheduler) runClock(ctx context.Context) {
 	}
 }
 
-// adjust adjusts stored times to the clock: the times of an earlier scheduler, and
+// clockAdjustment adjusts stored times to the clock.
+type clockAdjustment struct{ *change }
+
+// apply adjusts stored times to the clock: the times of an earlier scheduler, and
 // all times after a step of the clock.
-func (c *change) adjust(r clockReading) {
+func (c clockAdjustment) apply(r clockReading) {
 	if r.step != 0 {
 		c.s.logger.Info("clock stepped", "step", r.step)
 		c.moveDeadlines(r.step)
@@ -114,7 +117,7 @@ func (c *change) adjust(r clockReading) {
 
 // moveDeadlines moves deadlines that stand for a duration by the step of the clock,
 // so that the remaining duration stays the same.
-func (c *change) moveDeadlines(step time.Duration) {
+func (c clockAdjustment) moveDeadlines(step time.Duration) {
 	for _, e := range c.tx.Evaluations(nil, "") {
 		if e.Status == api.EvalStatusPending && !e.WaitUntil.IsZero() {
 			moved := *e
@@ -132,21 +135,21 @@ func (c *change) moveDeadlines(step time.Duration) {
 		moved, strategy := *n, *n.DrainStrategy
 		strategy.ForceDeadline = strategy.ForceDeadline.Add(step)
 		moved.DrainStrategy = &strategy
-		c.putNode(&moved)
+		nodeDrain(c).putNode(&moved)
 	}
 }
 
 // future reports whether a stored time comes from a clock that was ahead.
-func (c *change) future(at time.Time) bool { return at.Sub(c.now) > stepTolerance }
+func (c clockAdjustment) future(at time.Time) bool { return at.Sub(c.now) > stepTolerance }
 
 // forgetFuture replaces each stored event time in the future by the current time,
 // and each such deadline by the current time plus its duration. Otherwise a clock
 // that was ahead would block all actions that depend on these times until the clock
 // reaches them again.
-func (c *change) forgetFuture() {
+func (c clockAdjustment) forgetFuture() {
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
 		if key := KeyOf(job); c.future(lastLaunch(c.tx.Reader, key)) {
-			c.putLaunch(key)
+			childJobs(c).put(key)
 		}
 	}
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
@@ -181,7 +184,7 @@ func (c *change) forgetFuture() {
 	c.forgetFutureOfDrain()
 }
 
-func (c *change) forgetFutureOfEval(e *api.Evaluation) {
+func (c clockAdjustment) forgetFutureOfEval(e *api.Evaluation) {
 	created, modified := time.Unix(0, e.CreateTime), time.Unix(0, e.ModifyTime)
 	if !c.future(created) && !c.future(modified) {
 		return
@@ -197,7 +200,7 @@ func (c *change) forgetFutureOfEval(e *api.Evaluation) {
 	c.tx.PutEvaluation(&copied)
 }
 
-func (c *change) forgetFutureOfAlloc(a *api.Allocation) {
+func (c clockAdjustment) forgetFutureOfAlloc(a *api.Allocation) {
 	now := c.now.UnixNano()
 	copied, changed := *a, false
 	for _, at := range []*int64{&copied.CreateTime, &copied.ModifyTime} {
@@ -232,11 +235,11 @@ func (c *change) forgetFutureOfAlloc(a *api.Allocation) {
 	}
 }
 
-func (c *change) isFuture(e *api.RescheduleEvent) bool {
+func (c clockAdjustment) isFuture(e *api.RescheduleEvent) bool {
 	return c.future(time.Unix(0, e.RescheduleTime))
 }
 
-func (c *change) forgetFutureOfDrain() {
+func (c clockAdjustment) forgetFutureOfDrain() {
 	n := c.tx.Node(nil, c.s.nodeID)
 	if n == nil || n.DrainStrategy == nil {
 		return
@@ -250,12 +253,12 @@ func (c *change) forgetFutureOfDrain() {
 	}
 	if strategy != *n.DrainStrategy {
 		moved.DrainStrategy = &strategy
-		c.putNode(&moved)
+		nodeDrain(c).putNode(&moved)
 	}
 }
 
 // setProgressDeadlines stores a deployment with new deadlines if they differ.
-func (c *change) setProgressDeadlines(d *api.Deployment, deadline func(*api.DeploymentState) time.Time) {
+func (c clockAdjustment) setProgressDeadlines(d *api.Deployment, deadline func(*api.DeploymentState) time.Time) {
 	copied, changed := copyDeployment(d), false
 	for _, state := range copied.TaskGroups {
 		if state.RequireProgressBy.IsZero() {

@@ -50,7 +50,7 @@ func (s *Scheduler) runCollection(ctx context.Context) {
 	for {
 		select {
 		case <-ticker.C:
-			s.updateWithRetry(ctx, "collection of records", nil, func(c *change) { c.collect(s.gc) })
+			s.updateWithRetry(ctx, "collection of records", nil, func(c *change) { collection{c, s.gc}.run() })
 		case <-ctx.Done():
 			return
 		}
@@ -60,36 +60,42 @@ func (s *Scheduler) runCollection(ctx context.Context) {
 // CollectGarbage deletes all unneeded records at once, whatever their age.
 func (s *Scheduler) CollectGarbage(ctx context.Context) (index uint64, err error) {
 	return s.update(ctx, func(c *change) error {
-		c.collect(GCConfig{})
+		collection{c, GCConfig{}}.run()
 		return nil
 	})
 }
 
-// collect deletes records that are older than g allows. It never deletes an
+// collection deletes unneeded records.
+type collection struct {
+	*change
+	GCConfig
+}
+
+// run deletes records that are older than the configuration allows. It never deletes an
 // allocation that has not ended.
-func (c *change) collect(g GCConfig) {
+func (c collection) run() {
 	c.operation(opJobsCollected)
 	var done []*api.Job
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
-		if c.jobDone(job, g.Jobs) {
+		if c.jobDone(job, c.Jobs) {
 			done = append(done, job)
 		}
 	}
 	for _, job := range done {
 		c.removeJob(job)
 	}
-	c.collectAllocs(g)
-	c.collectEvals(g)
-	c.collectDeployments(g)
+	c.allocs()
+	c.evals()
+	c.deployments()
 }
 
-func (c *change) old(nanoseconds int64, age time.Duration) bool {
+func (c collection) old(nanoseconds int64, age time.Duration) bool {
 	return c.now.Sub(time.Unix(0, nanoseconds)) >= age
 }
 
 // jobDone reports whether a job and all its records have been dead for at least
 // age.
-func (c *change) jobDone(job *api.Job, age time.Duration) bool {
+func (c collection) jobDone(job *api.Job, age time.Duration) bool {
 	if deref(job.Status) != model.JobDead || !deref(job.Stop) && (model.HasChildren(job) || !batchLike(job)) || !c.old(deref(job.SubmitTime), age) {
 		return false
 	}
@@ -107,7 +113,7 @@ func (c *change) jobDone(job *api.Job, age time.Duration) bool {
 	return true
 }
 
-func (c *change) removeJob(job *api.Job) {
+func (c collection) removeJob(job *api.Job) {
 	key := KeyOf(job)
 	for _, a := range c.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
 		c.deleteAlloc(a)
@@ -118,11 +124,11 @@ func (c *change) removeJob(job *api.Job) {
 	for _, d := range c.tx.DeploymentsByJob(nil, key.Namespace, key.ID) {
 		c.tx.DeleteDeployment(d.ID)
 	}
-	c.deleteJob(key)
+	jobVersions{c.change}.deleteAll(key)
 }
 
 // needless reports whether no plan can need an allocation any longer.
-func (c *change) needless(a *api.Allocation) bool {
+func (c collection) needless(a *api.Allocation) bool {
 	if !model.Terminal(a) || !c.tx.AllocationEnded(a.ID) {
 		return false
 	}
@@ -147,7 +153,7 @@ func (c *change) needless(a *api.Allocation) bool {
 	return terminalActions[*job.Type][a.ClientStatus] == refill
 }
 
-func (c *change) collectAllocs(g GCConfig) {
+func (c collection) allocs() {
 	var kept []*api.Allocation
 	for _, a := range c.tx.Allocations(nil, "") {
 		if c.needless(a) {
@@ -156,22 +162,22 @@ func (c *change) collectAllocs(g GCConfig) {
 	}
 	slices.SortFunc(kept, func(a, b *api.Allocation) int { return cmp.Compare(a.ModifyTime, b.ModifyTime) })
 	for i, a := range kept {
-		if c.old(a.ModifyTime, c.ageOf(a.Namespace, a.JobID, g)) || g.MaxAllocs > 0 && len(kept)-i > g.MaxAllocs {
+		if c.old(a.ModifyTime, c.ageOf(a.Namespace, a.JobID)) || c.MaxAllocs > 0 && len(kept)-i > c.MaxAllocs {
 			c.deleteAlloc(a)
 		}
 	}
 }
 
 // ageOf returns the minimum age for deleting evaluations and allocations of a job.
-func (c *change) ageOf(namespace, id string, g GCConfig) time.Duration {
+func (c collection) ageOf(namespace, id string) time.Duration {
 	if job := c.tx.Job(nil, namespace, id); job != nil && batchLike(job) && deref(job.Status) != model.JobDead {
-		return g.BatchEvals
+		return c.BatchEvals
 	}
-	return g.Evals
+	return c.Evals
 }
 
-// collectEvals deletes evaluations whose allocations are deleted.
-func (c *change) collectEvals(g GCConfig) {
+// evals deletes evaluations whose allocations are deleted.
+func (c collection) evals() {
 	placed := make(map[string]bool)
 	for _, a := range c.tx.Allocations(nil, "") {
 		placed[a.EvalID] = true
@@ -185,20 +191,20 @@ func (c *change) collectEvals(g GCConfig) {
 	}
 	slices.SortFunc(kept, func(a, b *api.Evaluation) int { return cmp.Compare(a.ModifyTime, b.ModifyTime) })
 	for i, e := range kept {
-		if c.old(e.ModifyTime, c.ageOf(e.Namespace, e.JobID, g)) || g.MaxEvals > 0 && len(kept)-i > g.MaxEvals {
+		if c.old(e.ModifyTime, c.ageOf(e.Namespace, e.JobID)) || c.MaxEvals > 0 && len(kept)-i > c.MaxEvals {
 			c.tx.DeleteEvaluation(e.ID)
 		}
 	}
 }
 
-// collectDeployments deletes deployments that are neither active nor the newest of
+// deployments deletes deployments that are neither active nor the newest of
 // their job.
-func (c *change) collectDeployments(g GCConfig) {
+func (c collection) deployments() {
 	var useless []*api.Deployment
 	for _, d := range c.tx.Deployments(nil, "") {
 		key := JobKey{d.Namespace, d.JobID}
 		newest := c.tx.Job(nil, key.Namespace, key.ID) != nil && c.tx.LatestDeployment(nil, key.Namespace, key.ID).ID == d.ID
-		if !model.DeploymentActive(d) && !newest && c.old(d.ModifyTime, g.Deployments) {
+		if !model.DeploymentActive(d) && !newest && c.old(d.ModifyTime, c.Deployments) {
 			useless = append(useless, d)
 		}
 	}

@@ -2,19 +2,112 @@ package scheduler
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
+// rollout changes deployments.
+type rollout struct{ *change }
+
 // deadlineDue judges a deployment whose deadline has passed.
-func (c *change) deadlineDue(id string) {
+func (c rollout) deadlineDue(id string) {
 	c.operation(opDeployment)
 	if d := c.tx.Deployment(nil, id); d != nil {
 		c.markDirty(JobKey{d.Namespace, d.JobID})
 	}
 	c.later(func() { c.s.deadlines.set(id, noTime) })
+}
+
+// setTimer sets the timer for the first progress deadline of a deployment.
+func (c rollout) setTimer(d *api.Deployment) {
+	id, first := d.ID, time.Time{}
+	if d.Status == api.DeploymentStatusRunning {
+		for _, state := range d.TaskGroups {
+			if at := state.RequireProgressBy; !at.IsZero() && (first.IsZero() || at.Before(first)) {
+				first = at
+			}
+		}
+	}
+	c.later(func() { c.s.deadlines.set(id, first) })
+}
+
+// judge applies the Verdict about the deployment of a job.
+func (c rollout) judge(job *api.Job) {
+	key := KeyOf(job)
+	d := c.tx.LatestDeployment(nil, key.Namespace, key.ID)
+	if d == nil || !model.DeploymentActive(d) || d.JobCreateIndex != *job.CreateIndex || d.JobVersion != *job.Version {
+		return
+	}
+	v := Judge(d, job, c.tx.AllocationsByJob(nil, key.Namespace, key.ID), c.now)
+	c.applyVerdict(job, d, v, v.Deployment != nil && v.Deployment.Status != d.Status)
+}
+
+// applyVerdict stores a Verdict about a deployment and evaluates the job. With loud
+// it always creates and stores an evaluation and returns its id; otherwise it
+// evaluates quietly, and only if the Verdict requires it.
+func (c rollout) applyVerdict(job *api.Job, d *api.Deployment, v Verdict, loud bool) (evalID string) {
+	for _, a := range v.Allocs {
+		c.putAlloc(a)
+	}
+	if next := v.Deployment; next != nil {
+		if next.Status == api.DeploymentStatusFailed && d.Status != next.Status {
+			if reverted := c.rollBack(job, next); reverted != nil {
+				job = reverted
+			}
+		}
+		c.tx.PutDeployment(next)
+		if next.Status == api.DeploymentStatusSuccessful {
+			jobVersions(c).markStable(JobKey{d.Namespace, d.JobID}, d.JobVersion, true)
+		}
+	}
+	id := d.ID
+	c.later(func() { c.s.deadlines.set(id, v.Deadline) })
+	if !loud && !v.Evaluate {
+		return ""
+	}
+	eval := c.newEval(job, triggerDeployment)
+	eval.Priority = model.DeploymentPriority(d, job, c.tx.EvaluationsByJob(nil, *job.Namespace, *job.ID))
+	if !loud {
+		c.evaluateQuietly(eval)
+		return ""
+	}
+	eval.DeploymentID = d.ID
+	c.evaluate(eval)
+	return eval.ID
+}
+
+// rollBack completes the description of a failed deployment. If a group has
+// auto_revert, it stores the latest stable version as a new version and returns
+// that.
+func (c rollout) rollBack(job *api.Job, d *api.Deployment) *api.Job {
+	revert := false
+	for _, state := range d.TaskGroups {
+		revert = revert || state.AutoRevert
+	}
+	if !revert {
+		return nil
+	}
+	stable := jobVersions(c).stableBefore(job)
+	switch {
+	case stable == nil:
+		d.StatusDescription = fmt.Sprintf(model.DeploymentNothingToRevert, d.StatusDescription)
+		return nil
+	case sameButStop(stable, job):
+		d.StatusDescription = fmt.Sprintf(model.DeploymentSameSpec, d.StatusDescription, *stable.Version)
+		return nil
+	}
+	d.StatusDescription = fmt.Sprintf(model.DeploymentRollsBack, d.StatusDescription, *stable.Version)
+	return jobVersions(c).putAgain(stable, job)
+}
+
+func sameButStop(a, b *api.Job) bool {
+	c := *a
+	c.Stop = b.Stop
+	return model.SameSpec(&c, b)
 }
 
 // verb applies a user's edit to an active deployment.
@@ -39,11 +132,11 @@ func (s *Scheduler) verb(ctx context.Context, id, name string, edit func(c *chan
 			return err
 		}
 		before := *job.Version
-		if evalID := c.applyVerdict(job, d, v, v.Evaluate); evalID != "" {
+		if evalID := (rollout{c}).applyVerdict(job, d, v, v.Evaluate); evalID != "" {
 			out.EvalID, out.EvalCreateIndex = evalID, c.tx.Index()
 		}
 		if after := c.tx.Job(nil, key.Namespace, key.ID); *after.Version != before {
-			out.RevertedJobVersion = c.revertedFrom(key, before)
+			out.RevertedJobVersion = rollout{c}.revertedFrom(key, before)
 		}
 		out.DeploymentModifyIndex = c.tx.Index()
 		c.markDirty(key)
@@ -54,9 +147,9 @@ func (s *Scheduler) verb(ctx context.Context, id, name string, edit func(c *chan
 
 // revertedFrom returns the stable version to which a job was reverted from the
 // given version, or nil.
-func (c *change) revertedFrom(key JobKey, version uint64) *uint64 {
+func (c rollout) revertedFrom(key JobKey, version uint64) *uint64 {
 	if bad := c.tx.JobVersion(nil, key.Namespace, key.ID, version); bad != nil {
-		if stable := c.stableBefore(bad); stable != nil {
+		if stable := jobVersions(c).stableBefore(bad); stable != nil {
 			return stable.Version
 		}
 	}

@@ -72,7 +72,7 @@ func (s *Scheduler) Drain(ctx context.Context, r DrainRequest) (NodeOutcome, err
 			n.LastDrain = &api.DrainMetadata{StartedAt: started, Status: api.DrainStatusDraining, Meta: r.Meta}
 			model.AppendNodeEvent(n, "Drain", "Node drain strategy set", nil, c.now)
 		case before != nil:
-			c.endDrain(n, api.DrainStatusCanceled, "Node drain disabled")
+			nodeDrain{c}.end(n, api.DrainStatusCanceled, "Node drain disabled")
 			if r.Meta != nil {
 				n.LastDrain.Meta = r.Meta
 			}
@@ -87,8 +87,11 @@ func (s *Scheduler) Drain(ctx context.Context, r DrainRequest) (NodeOutcome, err
 	})
 }
 
-// endDrain edits a node whose drain has ended.
-func (c *change) endDrain(n *api.Node, status api.DrainStatus, message string) {
+// nodeDrain changes the drain of the node.
+type nodeDrain struct{ *change }
+
+// end edits a node whose drain has ended.
+func (c nodeDrain) end(n *api.Node, status api.DrainStatus, message string) {
 	last := api.DrainMetadata{StartedAt: n.DrainStrategy.StartedAt}
 	if n.LastDrain != nil {
 		last = *n.LastDrain
@@ -111,9 +114,9 @@ func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(
 			return err
 		}
 		c.operation(operation)
-		c.putNode(&n)
+		nodeDrain{c}.putNode(&n)
 		c.freed = true
-		out.EvalIDs = c.drain()
+		out.EvalIDs = nodeDrain{c}.proceed()
 		out.NodeModifyIndex = c.tx.Index()
 		if len(out.EvalIDs) > 0 {
 			out.EvalCreateIndex = c.tx.Index()
@@ -123,10 +126,10 @@ func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(
 	return out, err
 }
 
-func (c *change) putNode(n *api.Node) {
+func (c nodeDrain) putNode(n *api.Node) {
 	c.tx.PutNode(n)
 	c.node = NodeOf(n)
-	c.noteDrain(n)
+	c.setTimer(n)
 }
 
 // drainNotice is the delay between a drain request and the first stop. A client
@@ -135,9 +138,9 @@ func (c *change) putNode(n *api.Node) {
 // that stop quickly. Nomad batches the changes of a drain for a second.
 const drainNotice = 200 * time.Millisecond
 
-// noteDrain sets the timer for the first stops of a drain, and then for its
+// setTimer sets the timer for the first stops of a drain, and then for its
 // deadline.
-func (c *change) noteDrain(n *api.Node) {
+func (c nodeDrain) setTimer(n *api.Node) {
 	var at time.Time
 	if n != nil && n.DrainStrategy != nil {
 		for _, next := range []time.Time{n.DrainStrategy.StartedAt.Add(drainNotice), n.DrainStrategy.ForceDeadline} {
@@ -150,21 +153,21 @@ func (c *change) noteDrain(n *api.Node) {
 	c.later(func() { c.s.drains.set(drainKey, at) })
 }
 
-// drain continues the drain of the node, if there is one, and returns the new
+// proceed continues the drain of the node, if there is one, and returns the new
 // evaluations.
-func (c *change) drain() (evalIDs []string) {
+func (c nodeDrain) proceed() (evalIDs []string) {
 	if !c.node.Draining {
 		return nil
 	}
 	n := c.tx.Node(nil, c.s.nodeID)
 	if c.now.Before(n.DrainStrategy.StartedAt.Add(drainNotice)) {
-		c.noteDrain(n)
+		c.setTimer(n)
 		return nil
 	}
 	next, done := nextToMove(n.DrainStrategy, c.tx.Allocations(nil, ""), c.tx.AllocationEnded, c.now)
 	if done {
 		ended := *n
-		c.endDrain(&ended, api.DrainStatusComplete, "Node drain complete")
+		c.end(&ended, api.DrainStatusComplete, "Node drain complete")
 		c.operation(opNodeDrain)
 		c.putNode(&ended)
 		return nil
@@ -251,5 +254,5 @@ func inParallel(a *api.Allocation) int {
 	return 1
 }
 
-// drainDue sets the next timer; every change calls drain.
-func (c *change) drainDue(string) { c.noteDrain(c.tx.Node(nil, c.s.nodeID)) }
+// due sets the next timer; every change calls proceed.
+func (c nodeDrain) due() { c.setTimer(c.tx.Node(nil, c.s.nodeID)) }

@@ -98,7 +98,7 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 				return refuse(Refused, "%v", err)
 			}
 		}
-		stored := c.register(next, old, o.Submission)
+		stored := jobVersions{c}.register(next, old, o.Submission)
 		c.outcome(&out, stored, triggerRegister, o.EvalPriority)
 		failpoint.Hit(failpoint.JobAccepted, failpoint.During)
 		return nil
@@ -211,11 +211,11 @@ func (s *Scheduler) Deregister(ctx context.Context, key JobKey, o DeregisterOpti
 		switch {
 		case o.Purge:
 			c.operation(opJobDeregistered)
-			c.deleteJob(key)
+			jobVersions{c}.deleteAll(key)
 		case !deref(old.Stop):
 			stopped := *old
 			stopped.Stop = new(true)
-			job = c.putVersion(&stopped, old, c.tx.JobSubmission(nil, key.Namespace, key.ID, *old.Version))
+			job = jobVersions{c}.put(&stopped, old, c.tx.JobSubmission(nil, key.Namespace, key.ID, *old.Version))
 		}
 		c.outcome(&out, job, triggerDeregister, o.EvalPriority)
 		return nil
@@ -224,14 +224,6 @@ func (s *Scheduler) Deregister(ctx context.Context, key JobKey, o DeregisterOpti
 		out.Index = index
 	}
 	return out, err
-}
-
-// deleteJob deletes a job with its versions. It wakes the node: a stop that waits for an
-// unavailable driver ends with the purge of its job.
-func (c *change) deleteJob(key JobKey) {
-	c.tx.DeleteJob(key.Namespace, key.ID)
-	c.nodeActs = true
-	c.later(func() { c.s.launches.set(key, noTime) })
 }
 
 func (c *change) skipShutdownDelays(key JobKey) {

@@ -21,9 +21,12 @@ func periodic(job *api.Job) bool {
 	return p != nil && deref(p.Enabled) && !deref(job.Stop) && !job.IsParameterized()
 }
 
-// noteLaunch sets the timer for the next launch of a job. Launches that were missed
+// childJobs launches and dispatches jobs.
+type childJobs struct{ *change }
+
+// setTimer sets the timer for the next launch of a job. Launches that were missed
 // while no scheduler ran are made up for by one launch now.
-func (c *change) noteLaunch(job *api.Job) {
+func (c childJobs) setTimer(job *api.Job) {
 	key, at := KeyOf(job), noTime
 	if periodic(job) {
 		last := lastLaunch(c.tx.Reader, key)
@@ -35,8 +38,8 @@ func (c *change) noteLaunch(job *api.Job) {
 	c.later(func() { c.s.launches.set(key, at) })
 }
 
-// launchDue launches a periodic job and sets the timer for the next launch.
-func (c *change) launchDue(key JobKey) {
+// due launches a periodic job and sets the timer for the next launch.
+func (c childJobs) due(key JobKey) {
 	job := c.tx.Job(nil, key.Namespace, key.ID)
 	if job == nil || !periodic(job) {
 		c.later(func() { c.s.launches.set(key, noTime) })
@@ -47,18 +50,18 @@ func (c *change) launchDue(key JobKey) {
 	} else {
 		c.s.logger.Info("periodic launch skipped: the one before is still at work", "job_id", key.ID)
 	}
-	c.putLaunch(key)
+	c.put(key)
 	next := model.NextLaunch(job, c.now)
 	c.later(func() { c.s.launches.set(key, next) })
 }
 
-// putLaunch stores that a periodic job is launched now.
-func (c *change) putLaunch(key JobKey) {
+// put stores that a periodic job is launched now.
+func (c childJobs) put(key JobKey) {
 	c.tx.PutPeriodicLaunch(&store.PeriodicLaunch{Namespace: key.Namespace, JobID: key.ID, Launch: c.now})
 }
 
 // childrenActive reports whether a child is pending or running.
-func (c *change) childrenActive(key JobKey) bool {
+func (c childJobs) childrenActive(key JobKey) bool {
 	return slices.ContainsFunc(c.tx.JobChildren(nil, key.Namespace, key.ID), func(child *api.Job) bool {
 		key := KeyOf(child)
 		return slices.ContainsFunc(c.tx.EvaluationsByJob(nil, key.Namespace, key.ID), model.EvalActive) ||
@@ -68,7 +71,7 @@ func (c *change) childrenActive(key JobKey) bool {
 
 // launch creates the child for the current second, or for the next second without a
 // child.
-func (c *change) launch(job *api.Job) (evalID string) {
+func (c childJobs) launch(job *api.Job) (evalID string) {
 	at := c.now.Unix()
 	id := func() string { return fmt.Sprintf("%s/periodic-%d", *job.ID, at) }
 	for c.tx.Job(nil, *job.Namespace, id()) != nil {
@@ -77,7 +80,7 @@ func (c *change) launch(job *api.Job) (evalID string) {
 	next := child(job, id())
 	next.Periodic = nil
 	var out Outcome
-	c.outcome(&out, c.putVersion(next, nil, nil), triggerPeriodic, 0)
+	c.outcome(&out, jobVersions(c).put(next, nil, nil), triggerPeriodic, 0)
 	return out.EvalID
 }
 
@@ -93,7 +96,7 @@ func (s *Scheduler) ForceLaunch(ctx context.Context, key JobKey) (out Outcome, e
 		case job.Periodic == nil || job.IsParameterized():
 			return refuse(Refused, "can't force launch non-periodic job")
 		}
-		out.EvalID, out.EvalCreateIndex = c.launch(job), c.tx.Index()
+		out.EvalID, out.EvalCreateIndex = childJobs{c}.launch(job), c.tx.Index()
 		return nil
 	})
 	return out, err
@@ -123,11 +126,11 @@ func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest)
 		if err := checkDispatch(parent, key, r); err != nil {
 			return err
 		}
-		if known := c.dispatched(key, r.IdempotencyToken); known != nil {
+		if known := (childJobs{c}).dispatched(key, r.IdempotencyToken); known != nil {
 			out.JobID, out.JobCreateIndex = *known.ID, *known.CreateIndex
 			return nil
 		}
-		job := c.putVersion(c.dispatchChild(parent, r), nil, nil)
+		job := jobVersions{c}.put(childJobs{c}.newChild(parent, r), nil, nil)
 		c.outcome(&out, job, triggerRegister, 0)
 		out.JobID, out.JobCreateIndex = *job.ID, c.tx.Index()
 		return nil
@@ -179,7 +182,7 @@ func checkDispatch(job *api.Job, key JobKey, r DispatchRequest) error {
 
 // dispatched returns the active child that was created for the same idempotency
 // token, or nil.
-func (c *change) dispatched(parent JobKey, token string) *api.Job {
+func (c childJobs) dispatched(parent JobKey, token string) *api.Job {
 	if token == "" {
 		return nil
 	}
@@ -191,7 +194,7 @@ func (c *change) dispatched(parent JobKey, token string) *api.Job {
 	return nil
 }
 
-func (c *change) dispatchChild(parent *api.Job, r DispatchRequest) *api.Job {
+func (c childJobs) newChild(parent *api.Job, r DispatchRequest) *api.Job {
 	var job *api.Job
 	for {
 		parts := []string{"dispatch"}

@@ -46,7 +46,7 @@ func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out 
 			if err := prepare(scaled, c.tx.Reader); err != nil {
 				return err
 			}
-			c.outcome(&out, c.putVersion(scaled, job, c.tx.JobSubmission(nil, key.Namespace, key.ID, *job.Version)), triggerScaling, 0)
+			c.outcome(&out, jobVersions{c}.put(scaled, job, c.tx.JobSubmission(nil, key.Namespace, key.ID, *job.Version)), triggerScaling, 0)
 			if out.EvalID != "" {
 				event.EvalID = &out.EvalID
 			}

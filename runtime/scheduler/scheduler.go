@@ -86,9 +86,13 @@ func (s *Scheduler) Run(ctx context.Context) {
 	s.updateWithRetry(ctx, "catch up", nil, (*change).restore)
 	var loops sync.WaitGroup
 	loops.Go(func() { s.runEvaluations(ctx) })
-	loops.Go(func() { follow(ctx, s, s.deadlines, "deployment", (*change).deadlineDue) })
-	loops.Go(func() { follow(ctx, s, s.launches, "periodic launch", (*change).launchDue) })
-	loops.Go(func() { follow(ctx, s, s.drains, "drain", (*change).drainDue) })
+	loops.Go(func() {
+		follow(ctx, s, s.deadlines, "deployment", func(c *change, id string) { rollout{c}.deadlineDue(id) })
+	})
+	loops.Go(func() {
+		follow(ctx, s, s.launches, "periodic launch", func(c *change, key JobKey) { childJobs{c}.due(key) })
+	})
+	loops.Go(func() { follow(ctx, s, s.drains, "drain", func(c *change, _ string) { nodeDrain{c}.due() }) })
 	loops.Go(func() { s.runCollection(ctx) })
 	loops.Go(func() { s.runClock(ctx) })
 	loops.Wait()
@@ -128,28 +132,16 @@ func (c *change) restore() {
 	}
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
 		c.markDirty(KeyOf(job))
-		c.noteLaunch(job)
+		childJobs{c}.setTimer(job)
 	}
 	for _, a := range c.tx.Allocations(nil, "") {
 		if key := (JobKey{a.Namespace, a.JobID}); c.tx.Job(nil, key.Namespace, key.ID) == nil {
-			c.recoverJob(key)
+			jobVersions{c}.recover(key)
 			c.markDirty(key)
 		}
 	}
-	c.noteDrain(c.tx.Node(nil, c.s.nodeID))
+	nodeDrain{c}.setTimer(c.tx.Node(nil, c.s.nodeID))
 	c.freed = true
-}
-
-// recoverJob restores a job with an unreadable record from its newest version. A
-// job without versions is not restored, because it may have been purged; its
-// allocations then stay as they are until a user changes the job.
-func (c *change) recoverJob(key JobKey) {
-	if versions := c.tx.JobVersions(nil, key.Namespace, key.ID); len(versions) > 0 {
-		c.s.logger.Warn("job recovered from its versions", "job_id", key.ID, "version", *versions[0].Version)
-		copied := *versions[0]
-		c.tx.PutJob(&copied)
-		c.noteLaunch(&copied)
-	}
 }
 
 // runEvaluations processes pending evaluations that are due, and retries blocked

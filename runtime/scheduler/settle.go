@@ -1,8 +1,6 @@
 package scheduler
 
 import (
-	"fmt"
-
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -34,7 +32,7 @@ func (c *change) reconcileJob(key JobKey) {
 		c.settlePurged(key)
 		return
 	}
-	c.judge(job)
+	rollout{c}.judge(job)
 	if job = c.tx.Job(nil, key.Namespace, key.ID); c.failureOpen(job) {
 		c.evaluateQuietly(c.newEval(job, triggerAllocFailed))
 	}
@@ -71,81 +69,6 @@ func (c *change) failureOpen(job *api.Job) bool {
 		}
 	}
 	return false
-}
-
-// judge applies the Verdict about the deployment of a job.
-func (c *change) judge(job *api.Job) {
-	key := KeyOf(job)
-	d := c.tx.LatestDeployment(nil, key.Namespace, key.ID)
-	if d == nil || !model.DeploymentActive(d) || d.JobCreateIndex != *job.CreateIndex || d.JobVersion != *job.Version {
-		return
-	}
-	v := Judge(d, job, c.tx.AllocationsByJob(nil, key.Namespace, key.ID), c.now)
-	c.applyVerdict(job, d, v, v.Deployment != nil && v.Deployment.Status != d.Status)
-}
-
-// applyVerdict stores a Verdict about a deployment and evaluates the job. With loud
-// it always creates and stores an evaluation and returns its id; otherwise it
-// evaluates quietly, and only if the Verdict requires it.
-func (c *change) applyVerdict(job *api.Job, d *api.Deployment, v Verdict, loud bool) (evalID string) {
-	for _, a := range v.Allocs {
-		c.putAlloc(a)
-	}
-	if next := v.Deployment; next != nil {
-		if next.Status == api.DeploymentStatusFailed && d.Status != next.Status {
-			if reverted := c.rollBack(job, next); reverted != nil {
-				job = reverted
-			}
-		}
-		c.tx.PutDeployment(next)
-		if next.Status == api.DeploymentStatusSuccessful {
-			c.markStable(JobKey{d.Namespace, d.JobID}, d.JobVersion, true)
-		}
-	}
-	id := d.ID
-	c.later(func() { c.s.deadlines.set(id, v.Deadline) })
-	if !loud && !v.Evaluate {
-		return ""
-	}
-	eval := c.newEval(job, triggerDeployment)
-	eval.Priority = model.DeploymentPriority(d, job, c.tx.EvaluationsByJob(nil, *job.Namespace, *job.ID))
-	if !loud {
-		c.evaluateQuietly(eval)
-		return ""
-	}
-	eval.DeploymentID = d.ID
-	c.evaluate(eval)
-	return eval.ID
-}
-
-// rollBack completes the description of a failed deployment. If a group has
-// auto_revert, it stores the latest stable version as a new version and returns
-// that.
-func (c *change) rollBack(job *api.Job, d *api.Deployment) *api.Job {
-	revert := false
-	for _, state := range d.TaskGroups {
-		revert = revert || state.AutoRevert
-	}
-	if !revert {
-		return nil
-	}
-	stable := c.stableBefore(job)
-	switch {
-	case stable == nil:
-		d.StatusDescription = fmt.Sprintf(model.DeploymentNothingToRevert, d.StatusDescription)
-		return nil
-	case sameButStop(stable, job):
-		d.StatusDescription = fmt.Sprintf(model.DeploymentSameSpec, d.StatusDescription, *stable.Version)
-		return nil
-	}
-	d.StatusDescription = fmt.Sprintf(model.DeploymentRollsBack, d.StatusDescription, *stable.Version)
-	return c.putVersionAgain(stable, job)
-}
-
-func sameButStop(a, b *api.Job) bool {
-	c := *a
-	c.Stop = b.Stop
-	return model.SameSpec(&c, b)
 }
 
 // setStatus updates the status of a job.

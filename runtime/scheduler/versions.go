@@ -14,9 +14,12 @@ import (
 // tagged versions and the newest stable one.
 const keptVersions = 6
 
+// jobVersions stores, marks and deletes jobs and their versions.
+type jobVersions struct{ *change }
+
 // register stores the job as a new version, unless it has not changed, and returns
 // the stored job.
-func (c *change) register(job, old *api.Job, submission *api.JobSubmission) *api.Job {
+func (c jobVersions) register(job, old *api.Job, submission *api.JobSubmission) *api.Job {
 	if old != nil && model.SameSpec(old, job) {
 		// The source text can differ although the job is the same.
 		if key := KeyOf(old); submission != nil && !reflect.DeepEqual(submission, c.tx.JobSubmission(nil, key.Namespace, key.ID, *old.Version)) {
@@ -24,11 +27,11 @@ func (c *change) register(job, old *api.Job, submission *api.JobSubmission) *api
 		}
 		return old
 	}
-	return c.putVersion(job, old, submission)
+	return c.put(job, old, submission)
 }
 
-// putVersion stores a copy of the job as the version after old.
-func (c *change) putVersion(job, old *api.Job, submission *api.JobSubmission) *api.Job {
+// put stores a copy of the job as the version after old.
+func (c jobVersions) put(job, old *api.Job, submission *api.JobSubmission) *api.Job {
 	next := *job
 	version, created := uint64(0), c.tx.Index()
 	status := model.JobPending
@@ -52,23 +55,43 @@ func (c *change) putVersion(job, old *api.Job, submission *api.JobSubmission) *a
 		c.tx.PutJobSubmission(key.Namespace, key.ID, version, submission)
 	}
 	if periodic(&next) {
-		c.putLaunch(key)
+		childJobs(c).put(key)
 	}
-	c.noteLaunch(&next)
-	c.trimVersions(key)
+	childJobs(c).setTimer(&next)
+	c.trim(key)
 	c.markDirty(key)
 	return &next
 }
 
-// putVersionAgain stores an older version as the newest version.
-func (c *change) putVersionAgain(version, current *api.Job) *api.Job {
+// putAgain stores an older version as the newest version.
+func (c jobVersions) putAgain(version, current *api.Job) *api.Job {
 	again := *version
 	again.Stop = new(false)
-	return c.putVersion(&again, current, c.tx.JobSubmission(nil, *version.Namespace, *version.ID, *version.Version))
+	return c.put(&again, current, c.tx.JobSubmission(nil, *version.Namespace, *version.ID, *version.Version))
 }
 
-// trimVersions deletes the oldest versions.
-func (c *change) trimVersions(key JobKey) {
+// recover restores a job with an unreadable record from its newest version. A
+// job without versions is not restored, because it may have been purged; its
+// allocations then stay as they are until a user changes the job.
+func (c jobVersions) recover(key JobKey) {
+	if versions := c.tx.JobVersions(nil, key.Namespace, key.ID); len(versions) > 0 {
+		c.s.logger.Warn("job recovered from its versions", "job_id", key.ID, "version", *versions[0].Version)
+		copied := *versions[0]
+		c.tx.PutJob(&copied)
+		childJobs(c).setTimer(&copied)
+	}
+}
+
+// deleteAll deletes a job with its versions. It wakes the node: a stop that waits for an
+// unavailable driver ends with the purge of its job.
+func (c jobVersions) deleteAll(key JobKey) {
+	c.tx.DeleteJob(key.Namespace, key.ID)
+	c.nodeActs = true
+	c.later(func() { c.s.launches.set(key, noTime) })
+}
+
+// trim deletes the oldest versions.
+func (c jobVersions) trim(key JobKey) {
 	stable := false
 	for i, v := range c.tx.JobVersions(nil, key.Namespace, key.ID) {
 		newest := deref(v.Stable) && !stable
@@ -100,7 +123,7 @@ func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prio
 		job, again := current, *old
 		again.Stop = new(false)
 		if !model.SameSpec(&again, current) {
-			job = c.putVersionAgain(old, current)
+			job = jobVersions{c}.putAgain(old, current)
 		}
 		c.outcome(&out, job, triggerRegister, 0)
 		return nil
@@ -111,7 +134,7 @@ func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prio
 // SetStable marks a version of a job as stable or not.
 func (s *Scheduler) SetStable(ctx context.Context, key JobKey, version uint64, stable bool) (index uint64, err error) {
 	return s.update(ctx, func(c *change) error {
-		if !c.markStable(key, version, stable) {
+		if !(jobVersions{c}).markStable(key, version, stable) {
 			return refuse(NotFound, "job %q in namespace %q at version %d not found", key.ID, key.Namespace, version)
 		}
 		return nil
@@ -120,7 +143,7 @@ func (s *Scheduler) SetStable(ctx context.Context, key JobKey, version uint64, s
 
 // markStable sets the stable flag of a version of a job. It reports whether the
 // version exists.
-func (c *change) markStable(key JobKey, version uint64, stable bool) bool {
+func (c jobVersions) markStable(key JobKey, version uint64, stable bool) bool {
 	job := c.tx.JobVersion(nil, key.Namespace, key.ID, version)
 	if job != nil && deref(job.Stable) != stable {
 		copied := *job
@@ -131,7 +154,7 @@ func (c *change) markStable(key JobKey, version uint64, stable bool) bool {
 }
 
 // stableBefore returns the latest stable version before the given one, or nil.
-func (c *change) stableBefore(job *api.Job) *api.Job {
+func (c jobVersions) stableBefore(job *api.Job) *api.Job {
 	for _, v := range c.tx.JobVersions(nil, *job.Namespace, *job.ID) {
 		if deref(v.Stable) && *v.Version < *job.Version {
 			return v
@@ -156,11 +179,11 @@ func (s *Scheduler) TagVersion(ctx context.Context, key JobKey, version *uint64,
 				return refuse(NotFound, "job %q version %d not found", key.ID, *version)
 			}
 		}
-		if other := c.tagged(key, tag.Name); other != nil && *other.Version != *job.Version {
+		if other := (jobVersions{c}).tagged(key, tag.Name); other != nil && *other.Version != *job.Version {
 			return refuse(Refused, "tag %q already exists on a different version of job %q", tag.Name, key.ID)
 		}
 		tag.TaggedTime = c.now.UnixNano()
-		c.putTag(job, &tag)
+		jobVersions{c}.putTag(job, &tag)
 		return nil
 	})
 	return tag, index, err
@@ -172,18 +195,18 @@ const maxTagDescription = 1000
 // UntagVersion removes a tag from a version of a job.
 func (s *Scheduler) UntagVersion(ctx context.Context, key JobKey, name string) (uint64, error) {
 	return s.update(ctx, func(c *change) error {
-		job := c.tagged(key, name)
+		job := jobVersions{c}.tagged(key, name)
 		if job == nil {
 			return refuse(NotFound, "tag %q not found on job %q", name, key.ID)
 		}
-		c.putTag(job, nil)
-		c.trimVersions(key)
+		jobVersions{c}.putTag(job, nil)
+		jobVersions{c}.trim(key)
 		return nil
 	})
 }
 
 // tagged returns the version of a job that has the tag, or nil.
-func (c *change) tagged(key JobKey, name string) *api.Job {
+func (c jobVersions) tagged(key JobKey, name string) *api.Job {
 	for _, v := range c.tx.JobVersions(nil, key.Namespace, key.ID) {
 		if v.VersionTag != nil && v.VersionTag.Name == name {
 			return v
@@ -192,7 +215,7 @@ func (c *change) tagged(key JobKey, name string) *api.Job {
 	return nil
 }
 
-func (c *change) putTag(version *api.Job, tag *api.JobVersionTag) {
+func (c jobVersions) putTag(version *api.Job, tag *api.JobVersionTag) {
 	copied := *version
 	copied.VersionTag = tag
 	c.tx.PutJobVersion(&copied)
@@ -200,7 +223,7 @@ func (c *change) putTag(version *api.Job, tag *api.JobVersionTag) {
 
 // indexPolicies sets the indexes of the scaling policies of a new version. An
 // unchanged policy keeps its index.
-func (c *change) indexPolicies(job, old *api.Job) {
+func (c jobVersions) indexPolicies(job, old *api.Job) {
 	job.TaskGroups = slices.Clone(job.TaskGroups)
 	for i, g := range job.TaskGroups {
 		if g.Scaling == nil {
