@@ -86,7 +86,7 @@ func (a *Agent) makeHooks() error {
 		Rules:    a.config.Hooks,
 		Limits:   a.config.HookLimits,
 		Token:    key.Token,
-		Debts:    cleanupStore{a.store, a.logger},
+		Cleanups: cleanupStore{a.store, a.logger},
 		Logger:   a.logger,
 	})
 	listener, err := a.sockets.listenForHooks()
@@ -158,8 +158,8 @@ type cleanupStore struct {
 	logger hclog.Logger
 }
 
-// Debts implements hookplugin.Debts.
-func (d cleanupStore) Debts() (list []state.PendingCleanup) {
+// List implements hookplugin.CleanupStore.
+func (d cleanupStore) List() (list []state.PendingCleanup) {
 	snapshot := d.store.Snapshot()
 	for _, name := range snapshot.MetaKeys(pendingCleanupKey) {
 		var cleanup state.PendingCleanup
@@ -172,7 +172,7 @@ func (d cleanupStore) Debts() (list []state.PendingCleanup) {
 			continue
 		}
 		if !cleanup.Until.IsZero() {
-			d.logger.Warn("hook has not cleaned up, and is not told again", "hook", cleanup.Hook, "alloc_id", cleanup.AllocID, "hook_point", cleanup.Point)
+			d.logger.Warn("cleanup of a hook abandoned", "hook", cleanup.Hook, "alloc_id", cleanup.AllocID, "hook_point", cleanup.Point)
 		}
 		_, _ = d.store.Update(context.Background(), func(tx *store.Txn) error { // if it fails, the next call repeats it
 			tx.DeleteMeta(name)
@@ -182,8 +182,8 @@ func (d cleanupStore) Debts() (list []state.PendingCleanup) {
 	return list
 }
 
-// PutDebt implements hookplugin.Debts.
-func (d cleanupStore) PutDebt(cleanup state.PendingCleanup) error {
+// Put implements hookplugin.CleanupStore.
+func (d cleanupStore) Put(cleanup state.PendingCleanup) error {
 	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.PutMeta(pendingCleanupKey+cleanup.ID(), cleanup)
 		return nil
@@ -191,8 +191,8 @@ func (d cleanupStore) PutDebt(cleanup state.PendingCleanup) error {
 	return err
 }
 
-// DeleteDebt implements hookplugin.Debts.
-func (d cleanupStore) DeleteDebt(cleanup state.PendingCleanup) error {
+// Delete implements hookplugin.CleanupStore.
+func (d cleanupStore) Delete(cleanup state.PendingCleanup) error {
 	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
 		tx.DeleteMeta(pendingCleanupKey + cleanup.ID())
 		return nil

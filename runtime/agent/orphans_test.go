@@ -227,12 +227,12 @@ func TestUnusableFactsAreQuarantined(t *testing.T) {
 		read    func(*testing.T, *Agent)
 	}{
 		{"pending cleanup", pendingCleanupKey + "x", "text", func(t *testing.T, a *Agent) {
-			if list := (cleanupStore{a.store, a.logger}).Debts(); len(list) > 0 {
+			if list := (cleanupStore{a.store, a.logger}).List(); len(list) > 0 {
 				t.Errorf("pending: %+v", list)
 			}
 		}},
 		{"pending cleanup without a request", pendingCleanupKey + "x", map[string]string{"Hook": "h", "AllocID": "a"}, func(t *testing.T, a *Agent) {
-			if list := (cleanupStore{a.store, a.logger}).Debts(); len(list) > 0 {
+			if list := (cleanupStore{a.store, a.logger}).List(); len(list) > 0 {
 				t.Errorf("pending: %+v", list)
 			}
 		}},

@@ -44,26 +44,26 @@ type Config struct {
 	// Limits are the operator's limits for builtin hooks, by name.
 	Limits map[string]map[string]any
 	// Token returns the capability token that a hook presents to the host service.
-	Token  func(allocID, task, hook string) string
-	Debts  CleanupStore
-	Logger hclog.Logger
+	Token    func(allocID, task, hook string) string
+	Cleanups CleanupStore
+	Logger   hclog.Logger
 }
 
 // Set holds the hook plugins of a node. It makes their hooks for allocations and tasks,
 // and retries their pending cleanups; see Run.
 type Set struct {
-	config Config
-	logger hclog.Logger
-	owed   chan struct{} // owed holds a tick when a pending cleanup is new
-	rules  atomic.Pointer[[]Rule]
+	config   Config
+	logger   hclog.Logger
+	enqueued chan struct{} // holds a tick when a pending cleanup is new
+	rules    atomic.Pointer[[]Rule]
 
 	mu      sync.Mutex
-	repeats map[string]*retryQueue // repeats are keyed by plugin name; see Hook.repeat
+	retries map[string]*retryQueue // by plugin name; see Hook.invoke
 }
 
 // New returns a Set. Pending cleanups are retried only while Run runs.
 func New(c Config) *Set {
-	s := &Set{config: c, logger: c.Logger.Named("hooks"), owed: make(chan struct{}, 1), repeats: make(map[string]*retryQueue)}
+	s := &Set{config: c, logger: c.Logger.Named("hooks"), enqueued: make(chan struct{}, 1), retries: make(map[string]*retryQueue)}
 	s.SetRules(c.Rules)
 	return s
 }
@@ -74,52 +74,53 @@ func (s *Set) Rules() []Rule { return *s.rules.Load() }
 // SetRules replaces the rules. Hooks that are already attached keep their old rules.
 func (s *Set) SetRules(rules []Rule) { s.rules.Store(&rules) }
 
-// repeatsOf returns the retry queue of a plugin.
-func (s *Set) repeatsOf(name string) *retryQueue {
+// retryQueue returns the retry queue of a plugin.
+func (s *Set) retryQueue(name string) *retryQueue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.repeats[name] == nil {
-		s.repeats[name] = newRetryQueue()
+	if s.retries[name] == nil {
+		s.retries[name] = newRetryQueue()
 	}
-	return s.repeats[name]
+	return s.retries[name]
 }
 
-// builtins are the builtin hooks that the runner attaches to tasks with blocks of
-// their kind.
-var builtins = []struct {
+// builtin is a builtin hook that the runner attaches to tasks with blocks of its kind.
+type builtin struct {
 	name        string
 	order       int
-	blocks      func(*api.Task) map[string]any // blocks returns the attachment; nil without blocks
-	failed      func(error) *api.TaskEvent
-	verbatimEnv bool // see hooks.Hook
-}{
+	blocks      func(*api.Task) map[string]any // returns the attachment; nil without blocks
+	failed      func(error) *api.TaskEvent     // makes the event of a failed Prestart; nil for the default event
+	verbatimEnv bool                           // see hooks.Hook
+}
+
+var builtins = []*builtin{
 	{
-		"artifact", hooks.OrderArtifacts,
-		func(t *api.Task) map[string]any {
+		name:  "artifact",
+		order: hooks.OrderArtifacts,
+		blocks: func(t *api.Task) map[string]any {
 			if len(t.Artifacts) == 0 {
 				return nil
 			}
 			return map[string]any{"artifacts": t.Artifacts}
 		},
-		func(err error) *api.TaskEvent {
+		failed: func(err error) *api.TaskEvent {
 			return &api.TaskEvent{
 				Type: api.TaskArtifactDownloadFailed, Message: err.Error(), DownloadError: err.Error(),
 				Details: map[string]string{"download_error": err.Error()},
 			}
 		},
-		false,
 	},
 	{
-		"template", hooks.OrderTemplates,
-		func(t *api.Task) map[string]any {
+		name:  "template",
+		order: hooks.OrderTemplates,
+		blocks: func(t *api.Task) map[string]any {
 			if len(t.Templates) == 0 {
 				return nil
 			}
-			again := t.RestartPolicy != nil && t.RestartPolicy.RenderTemplates != nil && *t.RestartPolicy.RenderTemplates
-			return map[string]any{"templates": t.Templates, "render_templates": again}
+			render := t.RestartPolicy != nil && t.RestartPolicy.RenderTemplates != nil && *t.RestartPolicy.RenderTemplates
+			return map[string]any{"templates": t.Templates, "render_templates": render}
 		},
-		nil,
-		true,
+		verbatimEnv: true,
 	},
 }
 
@@ -178,11 +179,11 @@ func (s *Set) TaskHooks(a *api.Allocation, t *api.Task, c Target) []hooks.Entry 
 		}
 		raw, err := json.Marshal(blocks)
 		if err != nil {
-			s.logger.Error("blocks of a task cannot be handed over", "task", t.Name, "hook", b.name, "error", err)
+			s.logger.Error("blocks of a task cannot be passed to their hook", "task", t.Name, "hook", b.name, "error", err)
 			continue
 		}
 		h := s.hook(b.name, attachment{made: true, raw: raw}, c)
-		h.failed, h.verbatimEnv = b.failed, b.verbatimEnv
+		h.builtin = b
 		list = append(list, hooks.Entry{Order: b.order, Hook: h})
 	}
 	return list
@@ -195,15 +196,15 @@ func (s *Set) attach(a *api.Allocation, drivers []string, meta map[string]string
 	attached := make(map[string]bool)
 	var list []hooks.Entry
 	for _, name := range s.candidates(known, meta) {
-		h, takes := s.hook(name, attachment{}, c), known[name]
+		h, d := s.hook(name, attachment{}, c), known[name]
 		match := h.rule.Match
 		text, made := meta[model.HookPrefix+name]
 		made = made || match != nil && match.matches(a, drivers, meta)
-		if !made && (match != nil || takes != nil && !takes.AllAllocs) {
+		if !made && (match != nil || d != nil && !d.AllAllocs) {
 			continue
 		}
 		h.attachment = attachment{made: made, job: text}
-		h.takes.Store(takes)
+		h.description.Store(d)
 		attached[name] = true
 		list = append(list, hooks.Entry{Order: h.rule.Order, Hook: h})
 	}
@@ -231,8 +232,8 @@ func (s *Set) candidates(known map[string]*hook.Description, meta map[string]str
 		add(rule.Name)
 	}
 	every := s.config.Expected()
-	for name, takes := range known {
-		if takes.AllAllocs {
+	for name, d := range known {
+		if d.AllAllocs {
 			every = append(every, name)
 		}
 	}
@@ -260,5 +261,5 @@ func (s *Set) rule(name string) Rule {
 }
 
 func (s *Set) hook(name string, a attachment, c Target) *Hook {
-	return &Hook{name: name, rule: s.rule(name), attachment: a, context: c, set: s, logger: s.logger.With("alloc_id", c.AllocID, "task", c.Task)}
+	return &Hook{name: name, rule: s.rule(name), attachment: a, target: c, set: s, logger: s.logger.With("alloc_id", c.AllocID, "task", c.Task)}
 }

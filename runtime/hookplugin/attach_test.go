@@ -164,8 +164,8 @@ func TestFormerHookSeesTheEnd(t *testing.T) {
 	if got, want := fmt.Sprint(called), `[postrun {"pool":"a"} stop {"pool":"a"} destroy {"pool":"a"}]`; got != want {
 		t.Errorf("called %s, want %s", got, want)
 	}
-	if len(s.events)+len(s.debts) > 0 {
-		t.Errorf("events %q, debts %v", s.events, s.debts)
+	if len(s.events)+len(s.pending) > 0 {
+		t.Errorf("events %q, pending %v", s.events, s.pending)
 	}
 }
 

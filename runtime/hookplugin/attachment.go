@@ -67,10 +67,10 @@ const script = "script"
 
 // CheckPlace rejects an attachment to one task for hook points of the allocation: these
 // are called only for hooks that the group or the job attaches.
-func CheckPlace(name, text string, takes *hook.Description) error {
+func CheckPlace(name, text string, d *hook.Description) error {
 	var never []string
 	forTasks := false
-	for _, p := range takes.Subscriptions {
+	for _, p := range d.Subscriptions {
 		if p.Point.IsTask() {
 			forTasks = true
 		} else {

@@ -5,8 +5,8 @@
 // allocation or one task. attach.go selects the hooks of an allocation or a task,
 // attachment.go builds their configuration, rule.go holds the operator's rules,
 // pending.go delays allocations until unknown plugins have been launched, hookplugin.go
-// and retryqueue.go make calls, points.go has the requests, and cleanup.go retries
-// failed cleanup calls.
+// has the contract with the runners, invoke.go and retryqueue.go make calls, points.go has
+// the requests, and cleanup.go retries failed cleanup calls.
 //
 // The package starts no process and keeps no state: the agent finds a plugin for it, and
 // stores pending cleanups. Package hookhost serves the requests of plugins to the agent.

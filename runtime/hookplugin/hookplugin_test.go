@@ -30,6 +30,8 @@ type remote struct {
 	called func(hook.Point, hook.RequestMeta, hook.Alloc) error
 }
 
+func (*remote) Done() <-chan struct{} { return nil }
+
 func (r *remote) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	return hook.AllocPrerunResponse{}, r.called(hook.Prerun, req.RequestMeta, req.Alloc)
 }
@@ -61,28 +63,28 @@ func (r *remote) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskSto
 // memory is a CleanupStore in memory.
 type memory map[string]state.PendingCleanup
 
-func (m memory) Debts() (list []state.PendingCleanup) {
+func (m memory) List() (list []state.PendingCleanup) {
 	for _, d := range m {
 		list = append(list, d)
 	}
 	return list
 }
-func (m memory) PutDebt(d state.PendingCleanup) error    { m[d.ID()] = d; return nil }
-func (m memory) DeleteDebt(d state.PendingCleanup) error { delete(m, d.ID()); return nil }
+func (m memory) Put(d state.PendingCleanup) error    { m[d.ID()] = d; return nil }
+func (m memory) Delete(d state.PendingCleanup) error { delete(m, d.ID()); return nil }
 
 // stage is a plugin with a rule, called for one task or allocation.
 type stage struct {
-	takes  *hook.Description
-	called func(n int, m hook.Point, g hook.RequestMeta, a hook.Alloc) error
-	n      atomic.Int64
-	events []string
-	debts  memory
+	takes   *hook.Description
+	called  func(n int, m hook.Point, g hook.RequestMeta, a hook.Alloc) error
+	n       atomic.Int64
+	events  []string
+	pending memory
 
 	expected []string
 }
 
 func (s *stage) plugins(rules ...Rule) *Set {
-	s.debts = memory{}
+	s.pending = memory{}
 	return New(Config{
 		Find: func(_ context.Context, name string, _ time.Time) (Remote, *hook.Description, error) {
 			if name != "stamp" {
@@ -96,7 +98,7 @@ func (s *stage) plugins(rules ...Rule) *Set {
 		Expected: func() []string { return s.expected },
 		Rules:    rules,
 		Token:    func(alloc, task, hook string) string { return alloc + "/" + task + "/" + hook },
-		Debts:    s.debts,
+		Cleanups: s.pending,
 		Logger:   hclog.NewNullLogger(),
 	})
 }
@@ -287,7 +289,7 @@ func prestart(ctx context.Context, p *Hook) error {
 
 // A failed Destroy is retried for a day: no record of the allocation is left that would
 // end the retries. It comes after the other pending cleanups.
-func TestDestroyIsOwed(t *testing.T) {
+func TestFailedDestroyIsRetriedForADay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var called []string
 		s := &stage{takes: takes(hook.Destroy, hook.Stop, hook.Postrun), called: func(n int, m hook.Point, _ hook.RequestMeta, _ hook.Alloc) error {
@@ -301,23 +303,23 @@ func TestDestroyIsOwed(t *testing.T) {
 		if _, err := p.Destroy(t.Context(), hook.AllocDestroyRequest{Alloc: hook.Alloc{ID: "a"}}); err != nil {
 			t.Errorf("the removal fails: %v", err)
 		}
-		d := s.debts["a//stamp/destroy"]
+		d := s.pending["a//stamp/destroy"]
 		if d.Destroy == nil || d.Destroy.Alloc.ID != "a" || d.Destroy.Token != "" || time.Until(d.Until) != 24*time.Hour {
-			t.Fatalf("debts %+v", s.debts)
+			t.Fatalf("pending %+v", s.pending)
 		}
 		if err := errors.Join(errOf(p.Stop(t.Context(), hook.TaskStopRequest{})), errOf(p.Postrun(t.Context(), hook.AllocPostrunRequest{}))); err == nil {
 			t.Error("no error")
 		}
 		p.set.Drain(t.Context())
 		slices.Sort(called[:2])
-		if !slices.Equal(called, []string{"postrun", "stop", "destroy"}) || len(s.debts) > 0 {
-			t.Errorf("called %q, debts %v", called, s.debts)
+		if !slices.Equal(called, []string{"postrun", "stop", "destroy"}) || len(s.pending) > 0 {
+			t.Errorf("called %q, pending %v", called, s.pending)
 		}
 	})
 }
 
 // An agent without a successor does not retry forever.
-func TestSettleGivesUp(t *testing.T) {
+func TestDrainEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stage{takes: takes(hook.Destroy), called: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return errors.New("busy") }}
 		p := attached(s, "")
@@ -327,8 +329,8 @@ func TestSettleGivesUp(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		p.set.Drain(ctx)
-		if ctx.Err() == nil || s.n.Load() < 3 || len(s.debts) != 1 {
-			t.Errorf("after %d calls: %v, debts %v", s.n.Load(), ctx.Err(), s.debts)
+		if ctx.Err() == nil || s.n.Load() < 3 || len(s.pending) != 1 {
+			t.Errorf("after %d calls: %v, pending %v", s.n.Load(), ctx.Err(), s.pending)
 		}
 	})
 }
@@ -377,8 +379,8 @@ func TestPendingCleanupIsRetried(t *testing.T) {
 		if _, err := p.Stop(t.Context(), hook.TaskStopRequest{PreviousState: map[string]string{"x": "y"}}); err == nil {
 			t.Fatal("no error")
 		}
-		if d := s.debts["a/t/stamp/stop"]; d.Stop == nil || d.Stop.PreviousState["x"] != "y" || d.Stop.Token != "" {
-			t.Fatalf("debts %+v", s.debts)
+		if d := s.pending["a/t/stamp/stop"]; d.Stop == nil || d.Stop.PreviousState["x"] != "y" || d.Stop.Token != "" {
+			t.Fatalf("pending %+v", s.pending)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -394,8 +396,8 @@ func TestPendingCleanupIsRetried(t *testing.T) {
 		broken.Store(false)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if !slices.Equal(states, []string{"stop a/t/stamp"}) || len(s.debts) > 0 {
-			t.Errorf("called %q, debts %v", states, s.debts)
+		if !slices.Equal(states, []string{"stop a/t/stamp"}) || len(s.pending) > 0 {
+			t.Errorf("called %q, pending %v", states, s.pending)
 		}
 		cancel()
 		<-done
@@ -424,13 +426,13 @@ func TestPendingCleanupIsStored(t *testing.T) {
 			Hook: "stamp", AllocID: "a", Point: hook.Postrun, Job: "{}",
 			Postrun: &hook.AllocPostrunRequest{Alloc: hook.Alloc{ID: "a", JSON: []byte("whole")}},
 		}
-		if record := s.debts["a//stamp/postrun"]; !reflect.DeepEqual(record, want) {
+		if record := s.pending["a//stamp/postrun"]; !reflect.DeepEqual(record, want) {
 			t.Errorf("the record is\n%+v, want\n%+v", record, want)
 		}
-		s.debts[want.ID()] = want
+		s.pending[want.ID()] = want
 		p.set.Drain(t.Context())
-		if !slices.Equal(told, []string{"a//stamp whole", "a//stamp whole"}) || len(s.debts) > 0 {
-			t.Errorf("told %q, debts %v", told, s.debts)
+		if !slices.Equal(told, []string{"a//stamp whole", "a//stamp whole"}) || len(s.pending) > 0 {
+			t.Errorf("told %q, pending %v", told, s.pending)
 		}
 	})
 }
@@ -451,10 +453,12 @@ func TestHangingHookDoesNotDelayOtherCleanup(t *testing.T) {
 				return s.called(0, m, g, a)
 			}}, allPoints, nil
 		}
-		debts := &guarded{memory: s.debts}
-		plugins.config.Debts = debts
+		cleanups := &guarded{memory: s.pending}
+		plugins.config.Cleanups = cleanups
 		for i := range 5 {
-			_ = debts.PutDebt(state.PendingCleanup{Hook: "stamp", AllocID: "a", Task: "t", Point: hook.Point(i), Stop: &hook.TaskStopRequest{}})
+			if err := cleanups.Put(state.PendingCleanup{Hook: "stamp", AllocID: "a", Task: "t", Point: hook.Point(i), Stop: &hook.TaskStopRequest{}}); err != nil {
+				t.Fatal(err)
+			}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -469,7 +473,7 @@ func TestHangingHookDoesNotDelayOtherCleanup(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		for _, d := range debts.Debts() {
+		for _, d := range cleanups.List() {
 			if d.Hook == "other" {
 				t.Error("it waits for a hook that hangs")
 			}
@@ -486,22 +490,22 @@ type guarded struct {
 	memory
 }
 
-func (g *guarded) Debts() []state.PendingCleanup {
+func (g *guarded) List() []state.PendingCleanup {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.memory.Debts()
+	return g.memory.List()
 }
 
-func (g *guarded) PutDebt(d state.PendingCleanup) error {
+func (g *guarded) Put(d state.PendingCleanup) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.memory.PutDebt(d)
+	return g.memory.Put(d)
 }
 
-func (g *guarded) DeleteDebt(d state.PendingCleanup) error {
+func (g *guarded) Delete(d state.PendingCleanup) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.memory.DeleteDebt(d)
+	return g.memory.Delete(d)
 }
 
 // names returns the attached hooks with their orders.

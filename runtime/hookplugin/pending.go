@@ -39,13 +39,13 @@ func (s *Set) launching(meta map[string]string) (names []string, changed <-chan 
 func (s *Set) awaitAll(ctx context.Context, meta map[string]string, emit func(*api.TaskEvent)) {
 	limit := time.NewTimer(startTimeout)
 	defer limit.Stop()
-	tell := time.NewTimer(eventDelay)
-	defer tell.Stop()
+	delay := time.NewTimer(eventDelay)
+	defer delay.Stop()
 	awaited, changed := s.launching(meta)
 	for names, late := awaited, false; len(names) > 0 && !late; names, changed = s.launching(meta) {
 		select {
 		case <-changed:
-		case <-tell.C:
+		case <-delay.C:
 			for _, name := range names {
 				emit(model.EventPluginAwaited("plugin " + name + ", which may be a hook of every allocation,"))
 			}
@@ -58,7 +58,7 @@ func (s *Set) awaitAll(ctx context.Context, meta map[string]string, emit func(*a
 	unknown, _ := s.config.Unknown()
 	for _, name := range awaited {
 		if _, still := unknown[name]; still {
-			s.logger.Warn("allocation begins without a plugin that has not started, and may be a hook of every allocation", "plugin", name)
+			s.logger.Warn("allocation starts without a plugin that has not started, and may be a hook of every allocation", "plugin", name)
 		}
 	}
 }

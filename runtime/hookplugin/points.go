@@ -15,11 +15,11 @@ import (
 // filled in before the call. meta is set for each call and cleared after it: the request
 // of a pending cleanup is stored on disk, and its capability token must not be.
 func bind[Q, R any](method func(Remote, context.Context, Q) (R, error), request *Q, meta *hook.RequestMeta, alloc *hook.Alloc) call {
-	return func(ctx context.Context, r Remote, a asked) error {
-		*meta = a.RequestMeta
+	return func(ctx context.Context, r Remote, m callMeta) error {
+		*meta = m.RequestMeta
 		defer func() { *meta = hook.RequestMeta{} }()
-		if a.whole != nil { // else a pending cleanup has it from the first call
-			alloc.JSON = a.whole
+		if m.allocJSON != nil { // else a pending cleanup has it from the first call
+			alloc.JSON = m.allocJSON
 		}
 		_, err := method(r, ctx, *request)
 		return err
@@ -48,12 +48,12 @@ func (h *Hook) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hook.
 
 // Postrun implements hook.AllocPostrun. A failed call becomes a pending cleanup.
 func (h *Hook) Postrun(ctx context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	return hook.AllocPostrunResponse{}, h.callOrEnqueue(ctx, state.PendingCleanup{Point: hook.Postrun, Postrun: &req})
+	return hook.AllocPostrunResponse{}, h.cleanUp(ctx, state.PendingCleanup{Point: hook.Postrun, Postrun: &req})
 }
 
 // Destroy implements hook.AllocDestroy. A failed call becomes a pending cleanup.
 func (h *Hook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
-	return hook.AllocDestroyResponse{}, h.callOrEnqueue(ctx, state.PendingCleanup{Point: hook.Destroy, Destroy: &req, Until: time.Now().Add(destroyTimeout)})
+	return hook.AllocDestroyResponse{}, h.cleanUp(ctx, state.PendingCleanup{Point: hook.Destroy, Destroy: &req, Until: time.Now().Add(destroyTimeout)})
 }
 
 // ShutdownAlloc implements hook.AllocShutdown.
@@ -64,19 +64,19 @@ func (h *Hook) ShutdownAlloc(ctx context.Context, req hook.AllocShutdownRequest)
 // Prestart implements hook.TaskPrestart. If the failure of a plugin is tolerated, the
 // previous state is kept.
 func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	answered := hook.TaskPrestartResponse{State: req.PreviousState}
+	response := hook.TaskPrestartResponse{State: req.PreviousState}
 	prestart := func(r Remote, ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-		answer, err := r.Prestart(ctx, req)
-		if fault := answer.Fault(); fault != nil {
-			return answer, fault
+		got, err := r.Prestart(ctx, req)
+		if fault := got.Fault(); fault != nil {
+			return got, fault
 		}
-		if err == nil || answer.State != nil {
-			answered = answer
+		if err == nil || got.State != nil {
+			response = got
 		}
-		return answer, err
+		return got, err
 	}
 	err := h.call(ctx, hook.Prestart, bind(prestart, &req, &req.RequestMeta, &req.Alloc))
-	return answered, err
+	return response, err
 }
 
 // Poststart implements hook.TaskPoststart.
@@ -86,12 +86,10 @@ func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (ho
 		if called != nil {
 			req.Repeated = true // the previous process may have done the work
 		}
-		if process, ok := r.(interface{ Done() <-chan struct{} }); ok {
-			called = process.Done()
-		}
+		called = r.Done()
 		return r.Poststart(ctx, req)
 	}
-	err := h.twice(ctx, hook.Poststart, bind(poststart, &req, &req.RequestMeta, &req.Alloc))
+	err := h.invoke(ctx, hook.Poststart, bind(poststart, &req, &req.RequestMeta, &req.Alloc))
 	switch {
 	case errors.Is(err, hook.ErrPluginDown) && called != nil && ctx.Err() == nil:
 		called = nil // this call ended two processes, and would end the next one
@@ -101,10 +99,7 @@ func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (ho
 	h.mu.Lock()
 	h.exited = called
 	h.mu.Unlock()
-	if err != nil && ctx.Err() == nil {
-		return hook.TaskPoststartResponse{}, h.fail(hook.Poststart, err)
-	}
-	return hook.TaskPoststartResponse{}, err
+	return hook.TaskPoststartResponse{}, h.result(ctx, hook.Poststart, err)
 }
 
 var closed = func() chan struct{} {
@@ -113,19 +108,18 @@ var closed = func() chan struct{} {
 	return c
 }()
 
-// PluginExited returns a channel that is closed when the process that received the last
-// Poststart has exited, or when the plugin was not up for it. It is nil if the plugin
-// takes no part in Poststart, or if the call ended its process twice.
+// PluginExited implements hooks.Hook. The channel is nil if the plugin takes no part in
+// Poststart, or if the call ended its process twice.
 func (h *Hook) PluginExited() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.exited
 }
 
-// WaitPlugin blocks until the plugin is up, or returns the error of ctx.
+// WaitPlugin implements hooks.Hook.
 func (h *Hook) WaitPlugin(ctx context.Context) error {
-	const first, longest = time.Second, time.Minute
-	for pause := first; ; pause = min(2*pause, longest) {
+	const minPause, maxPause = time.Second, time.Minute
+	for pause := minPause; ; pause = min(2*pause, maxPause) {
 		if _, _, err := h.set.config.Find(ctx, h.name, time.Time{}); err == nil || ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -154,7 +148,7 @@ func (h *Hook) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.Tas
 
 // Stop implements hook.TaskStop. A failed call becomes a pending cleanup.
 func (h *Hook) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	return hook.TaskStopResponse{}, h.callOrEnqueue(ctx, state.PendingCleanup{Point: hook.Stop, Stop: &req})
+	return hook.TaskStopResponse{}, h.cleanUp(ctx, state.PendingCleanup{Point: hook.Stop, Stop: &req})
 }
 
 // Shutdown implements hook.TaskShutdown.

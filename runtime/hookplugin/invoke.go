@@ -1,0 +1,202 @@
+package hookplugin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// Remote is a hook in a separate process. *hook.Client implements it.
+type Remote interface {
+	points
+
+	// Done returns a channel that is closed when the process has exited.
+	Done() <-chan struct{}
+}
+
+// Find returns the hook of a name, and starts its plugin if necessary. A failed start is
+// retried before until; after that it is an error. The hook points of a hook never
+// change.
+type Find func(ctx context.Context, name string, until time.Time) (Remote, *hook.Description, error)
+
+// The timeouts of one call. The hook's description and the operator's rule override
+// the first two.
+const (
+	startTimeout = time.Minute // Prerun and Prestart
+	callTimeout  = 10 * time.Second
+	maxTimeout   = time.Hour // limit of the timeout that a hook can request for other hook points
+)
+
+// launchTimeout limits how long a call waits for the restart of a plugin that has died.
+// It is longer than the restart delays of a plugin that dies during calls.
+const launchTimeout = 2 * time.Second
+
+// eventDelay is how long a call waits for a plugin before it emits an event.
+const eventDelay = 2 * time.Second
+
+// retryWindows are the windows of the first and the second retry of a call, see
+// [Hook.serialized].
+var retryWindows = []time.Duration{5 * time.Second, time.Minute}
+
+// deathCounts are the numbers of deaths in messages.
+var deathCounts = []string{2: "twice", 3: "three times"}
+
+// callMeta holds the request fields of a call that the runner does not fill in.
+type callMeta struct {
+	hook.RequestMeta
+	allocJSON []byte // nil unless the description requests the allocation as JSON
+}
+
+// call calls the plugin once.
+type call func(context.Context, Remote, callMeta) error
+
+// invoke calls the plugin at a hook point, if the hook takes part in it. If the plugin
+// dies during the call, invoke repeats the call.
+//
+// When a plugin dies, many calls may be running, and any of them may have killed it. So the
+// calls are repeated one after the other: the call that kills the plugin does not fail the
+// others again. A call that kills the plugin only after its retry window leaves the cause
+// unknown again, and each call is repeated a last time.
+func (h *Hook) invoke(ctx context.Context, point hook.Point, f call) error {
+	if d := h.description.Load(); d != nil && !h.takesPart(d, point) || h.detached && !cleanupPoints[point] {
+		return nil
+	}
+	err := h.attempt(ctx, point, f)
+	if h.detached && errors.Is(err, supervisor.ErrNoHook) {
+		h.logger.Warn("hook was removed and cannot clean up", "hook", h.name, "hook_point", point, "error", err)
+		return nil
+	}
+	alone := false // no other call of the plugin was repeated at the same time
+	for deaths := 1; errors.Is(err, hook.ErrPluginDown) && ctx.Err() == nil; deaths++ {
+		if alone || deaths > len(retryWindows) {
+			return &hooks.UnavailableError{Err: fmt.Errorf("%w: it died at this call, %s; the agent's log has its last words", hook.ErrPluginDown, deathCounts[deaths])}
+		}
+		h.logger.Warn("hook plugin died, the call is repeated", "hook", h.name, "hook_point", point)
+		alone, err = h.serialized(ctx, point, retryWindows[deaths-1], f)
+	}
+	return err
+}
+
+// serialized waits for the call's turn in the retry queue of the plugin and makes the call.
+// The turn ends with the call, or after the retry window. alone reports whether no other
+// repeated call ran meanwhile.
+func (h *Hook) serialized(ctx context.Context, point hook.Point, retryWindow time.Duration, f call) (alone bool, err error) {
+	r := h.set.retryQueue(h.name)
+	select {
+	case r.turn <- struct{}{}:
+	case <-ctx.Done():
+		return true, ctx.Err()
+	}
+	endTurn := sync.OnceFunc(func() { <-r.turn })
+	defer endTurn()
+	c := r.begin()
+	err = h.attempt(ctx, point, func(ctx context.Context, remote Remote, meta callMeta) error {
+		defer time.AfterFunc(retryWindow, endTurn).Stop()
+		return f(ctx, remote, meta)
+	})
+	return r.end(c), err
+}
+
+// attempt calls the plugin once.
+func (h *Hook) attempt(ctx context.Context, point hook.Point, f call) error {
+	// Prerun and Prestart wait for a plugin that currently fails to start.
+	timeout, launch := callTimeout, launchTimeout
+	if isStart(point) {
+		timeout, launch = startTimeout, startTimeout
+	}
+	found, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	remote, d, err := h.find(found, point, time.Now().Add(launch))
+	if err != nil {
+		if found.Err() != nil && ctx.Err() == nil {
+			err = fmt.Errorf("the plugin did not start within %s: %w", timeout, err)
+		}
+		return &hooks.UnavailableError{Err: err}
+	}
+	h.description.Store(d)
+	if !h.takesPart(d, point) {
+		return nil
+	}
+	meta, err := h.meta(d)
+	if err != nil {
+		return err
+	}
+	subscription, _ := d.Subscription(point)
+	if !isStart(point) { // Prerun and Prestart have no maximum: a kill ends them
+		subscription.Timeout = min(subscription.Timeout, maxTimeout)
+	}
+	timeout = cmp.Or(h.rule.Timeout, subscription.Timeout, timeout)
+	called, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err = truncate(f(called, remote, meta))
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return err
+	case errors.Is(err, hook.ErrPluginDown):
+		return &hooks.UnavailableError{Err: err}
+	case called.Err() != nil || errors.Is(err, context.DeadlineExceeded): // the plugin's clock may be ahead
+		return &hooks.UnavailableError{Err: fmt.Errorf("no answer within %s", timeout)}
+	}
+	return err
+}
+
+// isStart reports whether an allocation or a task cannot start before the hook point.
+func isStart(point hook.Point) bool { return point == hook.Prerun || point == hook.Prestart }
+
+// find returns the plugin. A Prerun or Prestart that waits for it emits an event.
+func (h *Hook) find(ctx context.Context, point hook.Point, until time.Time) (Remote, *hook.Description, error) {
+	if isStart(point) {
+		emitted := make(chan struct{})
+		timer := time.AfterFunc(eventDelay, func() {
+			defer close(emitted)
+			h.target.Emit(model.EventPluginAwaited("hook plugin " + h.name))
+		})
+		defer func() {
+			if !timer.Stop() {
+				<-emitted
+			}
+		}()
+	}
+	return h.set.config.Find(ctx, h.name, until)
+}
+
+func (h *Hook) meta(d *hook.Description) (m callMeta, err error) {
+	if m.Attachment, err = h.attachment.decode(d.Schema, h.rule.Config); err != nil {
+		return m, err
+	}
+	if d.IncludeAllocJSON {
+		if m.allocJSON, err = h.target.AllocJSON(); err != nil {
+			return m, err
+		}
+	}
+	m.Token = h.set.config.Token(h.target.AllocID, h.target.Task, h.name)
+	return m, nil
+}
+
+// maxErrorLen limits the length of a plugin's error, in bytes. The error becomes an event.
+const maxErrorLen = 1 << 10
+
+// truncatedError is an error whose text is cut to maxErrorLen.
+type truncatedError struct{ error }
+
+func truncate(err error) error {
+	if err == nil || len(err.Error()) <= maxErrorLen {
+		return err
+	}
+	return truncatedError{err}
+}
+
+func (e truncatedError) Error() string {
+	return strings.ToValidUTF8(e.error.Error()[:maxErrorLen], "") + " …"
+}
+
+func (e truncatedError) Unwrap() error { return e.error }
