@@ -34,9 +34,9 @@ func (k Key) sign(names string) []byte {
 	return mac.Sum(nil)
 }
 
-// Bearer verifies a token and returns its claims. The error is hook.ErrPermissionDenied.
-func (k Key) Bearer(capability string) (claims, error) {
-	b, err := base64.RawURLEncoding.DecodeString(capability)
+// Verify verifies a token and returns its claims. The error is hook.ErrPermissionDenied.
+func (k Key) Verify(token string) (claims, error) {
+	b, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil || len(b) < sha256.Size {
 		return claims{}, hook.ErrPermissionDenied
 	}

@@ -10,17 +10,17 @@ import (
 func TestCapability(t *testing.T) {
 	key, other := Key("one key"), Key("another")
 	made := key.Token("alloc", "task", "stamp")
-	if got, err := key.Bearer(made); err != nil || got != (claims{"alloc", "task", "stamp"}) {
+	if got, err := key.Verify(made); err != nil || got != (claims{"alloc", "task", "stamp"}) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if got, err := Key("one key").Bearer(key.Token("alloc", "", "stamp")); err != nil || got != (claims{"alloc", "", "stamp"}) {
+	if got, err := Key("one key").Verify(key.Token("alloc", "", "stamp")); err != nil || got != (claims{"alloc", "", "stamp"}) {
 		t.Errorf("of an allocation, under another agent: %+v, %v", got, err)
 	}
 	for what, capability := range map[string]string{
 		"none": "", "no base64": "!", "short": "AAAA", "of another key": other.Token("alloc", "task", "stamp"),
 		"changed": made[:len(made)-1] + "A", "with more names": key.Token("alloc", "task", "stamp\x00x"),
 	} {
-		if got, err := key.Bearer(capability); !errors.Is(err, hook.ErrPermissionDenied) {
+		if got, err := key.Verify(capability); !errors.Is(err, hook.ErrPermissionDenied) {
 			t.Errorf("%s: %+v, %v", what, got, err)
 		}
 	}
@@ -30,7 +30,7 @@ func FuzzBearer(f *testing.F) {
 	key := Key("key")
 	f.Add(key.Token("alloc", "task", "hook"))
 	f.Fuzz(func(t *testing.T, capability string) {
-		if b, err := key.Bearer(capability); err == nil && b != (claims{"alloc", "task", "hook"}) {
+		if b, err := key.Verify(capability); err == nil && b != (claims{"alloc", "task", "hook"}) {
 			t.Errorf("%q is good for %+v", capability, b)
 		}
 	})

@@ -37,10 +37,10 @@ type Config struct {
 
 // Host implements hook.Host for the plugins of a node.
 type Host struct {
-	config   Config
-	server   *grpc.Server
-	served   sync.WaitGroup
-	accounts limiter
+	config  Config
+	server  *grpc.Server
+	served  sync.WaitGroup
+	limiter limiter
 }
 
 var _ hook.Host = (*Host)(nil)
@@ -51,7 +51,7 @@ func Serve(c Config) *Host {
 	hook.RegisterHost(h.server, h)
 	h.served.Go(func() {
 		if err := h.server.Serve(c.Listener); err != nil {
-			c.Logger.Error("hooks cannot reach the agent any more", "error", err)
+			c.Logger.Error("hooks can no longer reach the agent", "error", err)
 		}
 	})
 	return h
@@ -73,7 +73,7 @@ type caller struct {
 
 // authorize verifies the token of a call. The token of a task is valid for this task alone.
 func (h *Host) authorize(ctx context.Context, s hook.Scope) (caller, error) {
-	bearer, err := h.config.Key.Bearer(s.Token)
+	verified, err := h.config.Key.Verify(s.Token)
 	if err != nil {
 		return caller{}, err
 	}
@@ -82,18 +82,18 @@ func (h *Host) authorize(ctx context.Context, s hook.Scope) (caller, error) {
 	case <-ctx.Done():
 		return caller{}, ctx.Err()
 	}
-	c := caller{claims: bearer, runner: h.config.Alloc(bearer.AllocID), task: s.Task}
+	c := caller{claims: verified, runner: h.config.Alloc(verified.AllocID), task: s.Task}
 	switch {
 	case c.runner == nil:
 		return caller{}, fmt.Errorf("%w: its allocation has ended", hook.ErrPermissionDenied)
-	case bearer.Task != "" && s.Task != "" && s.Task != bearer.Task:
-		return caller{}, fmt.Errorf("%w: it is for task %q", hook.ErrPermissionDenied, bearer.Task)
-	case bearer.Task != "":
-		c.task = bearer.Task
+	case verified.Task != "" && s.Task != "" && s.Task != verified.Task:
+		return caller{}, fmt.Errorf("%w: it is for task %q", hook.ErrPermissionDenied, verified.Task)
+	case verified.Task != "":
+		c.task = verified.Task
 	}
 	select {
-	case <-c.over():
-		if c.left() {
+	case <-c.ended():
+		if c.continues() {
 			return caller{}, errStopping
 		}
 		return caller{}, fmt.Errorf("%w: what it was for has ended", hook.ErrPermissionDenied)
@@ -105,16 +105,16 @@ func (h *Host) authorize(ctx context.Context, s hook.Scope) (caller, error) {
 // errStopping means that this agent shuts down while the token stays valid.
 var errStopping = fmt.Errorf("%w: the agent is about to end", hook.ErrPermissionDenied)
 
-// over returns a channel that is closed when the token expires or the agent shuts down.
-func (c caller) over() <-chan struct{} {
+// ended returns a channel that is closed when the token expires or the agent shuts down.
+func (c caller) ended() <-chan struct{} {
 	if c.Task != "" {
 		return c.runner.TaskDone(c.Task)
 	}
 	return c.runner.Done()
 }
 
-// left reports whether the allocation or task continues under the next agent.
-func (c caller) left() bool {
+// continues reports whether the allocation or task continues under the next agent.
+func (c caller) continues() bool {
 	if c.Task == "" {
 		return !c.runner.Finished()
 	}
@@ -122,11 +122,11 @@ func (c caller) left() bool {
 	return t != nil && t.State != model.TaskDead
 }
 
-// ended reports whether the token has expired, under any agent.
-func (c caller) ended() bool {
+// expired reports whether the token has expired, under any agent.
+func (c caller) expired() bool {
 	select {
-	case <-c.over():
-		return !c.left()
+	case <-c.ended():
+		return !c.continues()
 	default:
 		return false
 	}
@@ -136,7 +136,7 @@ func (c caller) ended() bool {
 func (h *Host) authorizeWrite(ctx context.Context, s hook.Scope) (caller, error) {
 	c, err := h.authorize(ctx, s)
 	if err == nil {
-		err = h.accounts.act(c.claims)
+		err = h.limiter.write(c.claims)
 	}
 	return c, err
 }
@@ -175,7 +175,7 @@ func (h *Host) Exec(ctx context.Context, s hook.Scope, command []string, timeout
 	if len(command) == 0 {
 		return nil, errors.New("there is no command to be run")
 	}
-	end, err := h.accounts.begin(c.claims, execs)
+	end, err := h.limiter.begin(c.claims, execs)
 	if err != nil {
 		return nil, err
 	}
@@ -195,18 +195,18 @@ func (h *Host) Exec(ctx context.Context, s hook.Scope, command []string, timeout
 func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) (<-chan hook.Usage, error) {
 	c, err := h.authorizeTask(ctx, s)
 	if err != nil {
-		return nil, h.next(ctx, err)
+		return nil, h.blockUntilDone(ctx, err)
 	}
 	if interval <= 0 {
 		interval = time.Second
 	}
 	interval = max(interval, 100*time.Millisecond)
-	end, err := h.accounts.begin(c.claims, samples)
+	end, err := h.limiter.begin(c.claims, samples)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	taken, exited, err := c.runner.SampleTask(ctx, c.task, interval)
+	stream, exited, err := c.runner.SampleTask(ctx, c.task, interval)
 	if err != nil {
 		cancel()
 		end()
@@ -218,7 +218,7 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 		defer close(usage)
 		defer cancel()
 		for {
-			for sample := range taken {
+			for sample := range stream {
 				select {
 				case usage <- usageOf(sample):
 				case <-ctx.Done():
@@ -233,12 +233,12 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 				return
 			case <-time.After(interval):
 			}
-			again, of, err := c.runner.SampleTask(ctx, c.task, interval)
+			next, of, err := c.runner.SampleTask(ctx, c.task, interval)
 			switch {
-			case of != exited, c.ended():
+			case of != exited, c.expired():
 				return
 			case err == nil:
-				taken = again
+				stream = next
 			}
 		}
 	})
@@ -360,9 +360,9 @@ func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read
 	if after > 0 {
 		c, err := h.authorize(ctx, s)
 		if err != nil {
-			return answer, 0, h.next(ctx, err)
+			return answer, 0, h.blockUntilDone(ctx, err)
 		}
-		end, err := h.accounts.begin(c.claims, watches)
+		end, err := h.limiter.begin(c.claims, watches)
 		if err != nil {
 			return answer, 0, err
 		}
@@ -371,7 +371,7 @@ func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read
 	for {
 		c, err := h.authorize(ctx, s) // checked each time: the token may have expired
 		if err != nil {
-			return answer, 0, h.next(ctx, err)
+			return answer, 0, h.blockUntilDone(ctx, err)
 		}
 		ws := store.NewWatchSet()
 		answer, index, err = read(h.config.Store.Snapshot().Reader, ws, c.runner.Alloc().Namespace)
@@ -382,16 +382,17 @@ func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read
 		if after == 0 || index > after {
 			return answer, index, nil
 		}
-		ws.Add(c.over())
+		ws.Add(c.ended())
 		if err := ws.WatchCtx(ctx); err != nil {
 			return answer, index, err
 		}
 	}
 }
 
-// next never replies after errStopping, so that the hook's client reconnects to the next
-// agent instead of seeing an error: the shutdown of this agent ends the call.
-func (h *Host) next(ctx context.Context, err error) error {
+// blockUntilDone returns err, unless it is errStopping: then it blocks until the shutdown of
+// this agent has ended the call, so that the hook's client reconnects to the next agent
+// instead of returning an error.
+func (h *Host) blockUntilDone(ctx context.Context, err error) error {
 	if !errors.Is(err, errStopping) {
 		return err
 	}

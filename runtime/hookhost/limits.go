@@ -29,7 +29,7 @@ const (
 // limits are the numbers of concurrent calls of each kind per token.
 var limits = [kinds]struct {
 	n    int
-	what string
+	name string // in messages
 }{
 	execs:   {16, "commands in the task"},
 	samples: {16, "streams of samples"},
@@ -39,69 +39,69 @@ var limits = [kinds]struct {
 // An event, a signal or a restart costs a write of the state. These are the burst and
 // the long-term rate per token.
 const (
-	actsAtOnce    = 100
-	actsPerSecond = 10
+	writeBurst      = 100
+	writesPerSecond = 10
 )
 
-// limiter counts the recent calls of each token. It has no entry for a token without
+// limiter counts the recent calls of each token. It has no bucket for a token without
 // recent calls.
 type limiter struct {
-	mu sync.Mutex
-	of map[claims]*tokenBucket
+	mu      sync.Mutex
+	buckets map[claims]*tokenBucket
 }
 
 type tokenBucket struct {
-	underWay [kinds]int
-	acts     float64 // acts are the calls not yet refilled by actsPerSecond
-	at       time.Time
+	running [kinds]int // running calls of each kind
+	writes  float64    // writes that are not yet refilled by writesPerSecond
+	at      time.Time  // time of the last refill
 }
 
-// settled refills the bucket and reports whether its entry can be removed.
-func (a *tokenBucket) settled(now time.Time) bool {
-	a.acts = max(a.acts-now.Sub(a.at).Seconds()*actsPerSecond, 0)
-	a.at = now
-	return a.acts == 0 && a.underWay == [kinds]int{}
+// refill refills the bucket and reports whether it can be removed.
+func (b *tokenBucket) refill(now time.Time) (unused bool) {
+	b.writes = max(b.writes-now.Sub(b.at).Seconds()*writesPerSecond, 0)
+	b.at = now
+	return b.writes == 0 && b.running == [kinds]int{}
 }
 
-// openLocked returns the refilled bucket of a token.
-func (a *limiter) openLocked(b claims) *tokenBucket {
+// bucketLocked returns the refilled bucket of a token.
+func (l *limiter) bucketLocked(c claims) *tokenBucket {
 	now := time.Now()
-	if known := a.of[b]; known != nil {
-		known.settled(now)
-		return known
+	if b := l.buckets[c]; b != nil {
+		b.refill(now)
+		return b
 	}
-	maps.DeleteFunc(a.of, func(_ claims, other *tokenBucket) bool { return other.settled(now) })
-	if a.of == nil {
-		a.of = make(map[claims]*tokenBucket)
+	maps.DeleteFunc(l.buckets, func(_ claims, other *tokenBucket) bool { return other.refill(now) })
+	if l.buckets == nil {
+		l.buckets = make(map[claims]*tokenBucket)
 	}
-	a.of[b] = &tokenBucket{at: now}
-	return a.of[b]
+	l.buckets[c] = &tokenBucket{at: now}
+	return l.buckets[c]
 }
 
 // begin counts one more call of a kind until end is called. It fails at the limit.
-func (a *limiter) begin(b claims, k kind) (end func(), err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	mine := a.openLocked(b)
-	if mine.underWay[k] >= limits[k].n {
-		return nil, fmt.Errorf("hook %q has %d %s under way, and may not have more: end one first", b.Hook, mine.underWay[k], limits[k].what)
+func (l *limiter) begin(c claims, k kind) (end func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.bucketLocked(c)
+	if b.running[k] >= limits[k].n {
+		return nil, fmt.Errorf("hook %q has %d %s under way, and may not have more: end one first", c.Hook, b.running[k], limits[k].name)
 	}
-	mine.underWay[k]++
+	b.running[k]++
 	return func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		mine.underWay[k]--
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		b.running[k]--
 	}, nil
 }
 
-// act counts one more state-changing call. It fails at the rate limit.
-func (a *limiter) act(b claims) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	mine := a.openLocked(b)
-	if mine.acts > actsAtOnce-1 {
-		return fmt.Errorf("hook %q asks for too much: %d events, signals and the like at once are allowed, and %d a second", b.Hook, actsAtOnce, actsPerSecond)
+// write counts one more call that changes state. It fails at the rate limit.
+func (l *limiter) write(c claims) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.bucketLocked(c)
+	if b.writes > writeBurst-1 {
+		return fmt.Errorf("hook %q asks for too much: %d events, signals and the like at once are allowed, and %d a second", c.Hook, writeBurst, writesPerSecond)
 	}
-	mine.acts++
+	b.writes++
 	return nil
 }
