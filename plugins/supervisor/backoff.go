@@ -28,12 +28,12 @@ var (
 )
 
 // after returns the delay after the given number of consecutive failures.
-func (b backoff) after(troubles int) time.Duration {
-	if troubles <= 0 {
+func (b backoff) after(failureCount int) time.Duration {
+	if failureCount <= 0 {
 		return 0
 	}
 	d := b.first
-	for ; troubles > 1 && d < b.most; troubles-- {
+	for ; failureCount > 1 && d < b.most; failureCount-- {
 		d *= 2
 	}
 	return min(d, b.most)

@@ -18,7 +18,7 @@ type statusError struct {
 
 func (e *statusError) Error() string { return e.text }
 
-func bad(text string) error { return &statusError{http.StatusBadRequest, text} }
+func badRequest(text string) error { return &statusError{http.StatusBadRequest, text} }
 
 func notFound(text string) error { return &statusError{http.StatusNotFound, text} }
 
@@ -57,7 +57,7 @@ func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, err error
 		return false, &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
 	case p.isTrusted(r), token, p.readOnly(r):
 		return true, nil
-	case open[r.URL.Path], asksLater(r), isPreflight(r) && p.isShared(r):
+	case open[r.URL.Path], sendsTokenLater(r), isPreflight(r) && p.isShared(r):
 		return false, nil
 	}
 	return false, errDenied

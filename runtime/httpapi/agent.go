@@ -55,7 +55,7 @@ type health struct {
 
 // health replies with an error if a requested part is unhealthy.
 func (h *agentHandler) health(r *request) (any, error) {
-	halves := map[string]func() error{
+	parts := map[string]func() error{
 		"client": func() error {
 			n := h.store.Snapshot().Node(nil, h.agent.nodeID)
 			if n == nil || n.Status != api.NodeStatusReady {
@@ -65,17 +65,17 @@ func (h *agentHandler) health(r *request) (any, error) {
 		},
 		"server": h.store.Fault,
 	}
-	answer, well := make(map[string]health), true
-	for kind, check := range halves {
+	answer, allHealthy := make(map[string]health), true
+	for kind, check := range parts {
 		if asked := r.query.Get("type"); asked != "" && asked != kind {
 			continue
 		}
 		answer[kind] = health{"ok", true}
 		if err := check(); err != nil {
-			answer[kind], well = health{err.Error(), false}, false
+			answer[kind], allHealthy = health{err.Error(), false}, false
 		}
 	}
-	if !well {
+	if !allHealthy {
 		text, err := json.Marshal(answer)
 		if err != nil {
 			return nil, err

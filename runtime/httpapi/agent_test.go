@@ -246,9 +246,9 @@ func TestAlone(t *testing.T) {
 	if err != nil || pilot.LastContactThreshold != 200*time.Millisecond {
 		t.Errorf("autopilot %+v, %v", pilot, err)
 	}
-	well, _, err := client.Operator().AutopilotServerHealth(nil)
-	if err != nil || !well.Healthy || len(well.Servers) != 1 || well.Servers[0].ID != f.config.NodeID {
-		t.Errorf("autopilot %+v, %v", well, err)
+	allHealthy, _, err := client.Operator().AutopilotServerHealth(nil)
+	if err != nil || !allHealthy.Healthy || len(allHealthy.Servers) != 1 || allHealthy.Servers[0].ID != f.config.NodeID {
+		t.Errorf("autopilot %+v, %v", allHealthy, err)
 	}
 	plans, _, err := client.Operator().SchedulerGetConfiguration(nil)
 	if err != nil || plans.SchedulerConfig.SchedulerAlgorithm != api.SchedulerAlgorithmBinpack {

@@ -44,8 +44,8 @@ func stubOf(a *api.Allocation, states, resources bool) allocStub {
 	return allocStub{stub, a.DesiredTransition, rescheduleDelays(a)}
 }
 
-// joblessAllocation is an allocation in an event.
-type joblessAllocation struct {
+// allocWithoutJob is an allocation in an event.
+type allocWithoutJob struct {
 	*api.Allocation
 	delays map[*api.RescheduleEvent]time.Duration
 }
@@ -63,27 +63,27 @@ func rescheduleDelays(a *api.Allocation) map[*api.RescheduleEvent]time.Duration 
 	return model.RescheduleDelays(g.ReschedulePolicy, a.RescheduleTracker)
 }
 
-// wholeID rejects an invalid id with Nomad's error message.
-func wholeID(what, id string) error {
+// checkUUID rejects an invalid id with Nomad's error message.
+func checkUUID(what, id string) error {
 	if len(id) != 36 || uuid.Validate(id) != nil {
 		return fmt.Errorf("%s lookup failed: index error: UUID must be 36 characters", what)
 	}
 	return nil
 }
 
-func (r *request) placeOfAlloc(a *api.Allocation) sortKey { return r.created(a.CreateIndex, a.ID) }
+func (r *request) allocSortKey(a *api.Allocation) sortKey { return r.creationKey(a.CreateIndex, a.ID) }
 
 // stubs returns the list entries of allocations.
 func (r *request) stubs(allocs []*api.Allocation) ([]allocStub, error) {
-	return page(r, allocs, r.placeOfAlloc, func(a *api.Allocation) allocStub { return stubOf(a, true, false) })
+	return page(r, allocs, r.allocSortKey, func(a *api.Allocation) allocStub { return stubOf(a, true, false) })
 }
 
 func (h *allocHandler) list(r *request) (any, error) {
 	states := r.query.Get("task_states") != "false"
 	resources := r.query.Get("resources") == "true"
 	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		found := slices.DeleteFunc(s.Allocations(ws, r.query.Get("prefix")), func(alloc *api.Allocation) bool { return !r.sees(alloc.Namespace) })
-		stubs, err := page(r, found, r.placeOfAlloc, func(alloc *api.Allocation) allocStub { return stubOf(alloc, states, resources) })
+		found := slices.DeleteFunc(s.Allocations(ws, r.query.Get("prefix")), func(alloc *api.Allocation) bool { return !r.includesNamespace(alloc.Namespace) })
+		stubs, err := page(r, found, r.allocSortKey, func(alloc *api.Allocation) allocStub { return stubOf(alloc, states, resources) })
 		return stubs, s.TableIndex(ws, store.Allocations), err
 	})
 }
@@ -98,7 +98,7 @@ func (h *allocHandler) read(r *request) (any, error) {
 	if strings.Contains(r.id, "/") {
 		return nil, notFound("resource not found")
 	}
-	if err := wholeID("alloc", r.id); err != nil {
+	if err := checkUUID("alloc", r.id); err != nil {
 		return nil, err
 	}
 	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {

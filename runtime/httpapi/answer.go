@@ -68,8 +68,8 @@ var (
 // maxBuffer is the size of the largest buffer that is pooled.
 const maxBuffer = 4 << 20
 
-// reply writes a value as JSON.
-func (a *API) reply(r *request, value any) {
+// writeReply writes a value as JSON.
+func (a *API) writeReply(r *request, value any) {
 	r.setHeaders()
 	if _, empty := value.(noContent); empty {
 		if r.code != http.StatusNoContent {
@@ -87,7 +87,7 @@ func (a *API) reply(r *request, value any) {
 	}()
 	if err != nil {
 		a.logger.Error("answer cannot be encoded", "path", r.URL.Path, "error", err)
-		a.refuse(r, err)
+		a.writeError(r, err)
 		return
 	}
 	if pretty, ok := r.query["pretty"]; ok && pretty[0] != "0" {
@@ -126,8 +126,8 @@ func acceptsGzip(r *http.Request) bool {
 	return false
 }
 
-// refuse writes an error as plain text.
-func (a *API) refuse(r *request, err error) {
+// writeError writes an error as plain text.
+func (a *API) writeError(r *request, err error) {
 	r.setHeaders()
 	code := http.StatusInternalServerError
 	var status *statusError

@@ -178,9 +178,9 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	}
 	<-ctx.Done()
 	cancel() // wakes blocking requests
-	grace, end := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	shutdownCtx, end := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer end()
-	if err := server.Shutdown(grace); err != nil {
+	if err := server.Shutdown(shutdownCtx); err != nil {
 		server.Close()
 	}
 	a.sessions.stop()
@@ -200,16 +200,16 @@ func (a *API) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	r := &request{Request: hr, w: w, control: http.NewResponseController(w), query: hr.URL.Query(), bodies: &a.bodies}
 	r.conn, _ = hr.Context().Value(connKey{}).(*limitConn)
 	defer r.releaseBody()
-	r.limit()
+	r.limitBody()
 	value, err := a.answer(r)
 	switch {
 	case r.answered:
 	case err != nil:
-		r.begin()
-		a.refuse(r, err)
+		r.startReply()
+		a.writeError(r, err)
 	default:
-		r.begin()
-		a.reply(r, value)
+		r.startReply()
+		a.writeReply(r, value)
 	}
 	a.logger.Debug("request complete", "method", hr.Method, "path", hr.URL.Path, "duration", time.Since(begin))
 }

@@ -13,14 +13,14 @@ import (
 // twice, for its pieces and for the complete body.
 const maxBodies = 2*maxJob + maxBody
 
-// errBodies is the reply to a request that the client may send again.
-var errBodies = &statusError{http.StatusServiceUnavailable,
+// errTooManyBodies is the reply to a request that the client may send again.
+var errTooManyBodies = &statusError{http.StatusServiceUnavailable,
 	fmt.Sprintf("the bodies of all requests together are larger than %d bytes: send this one again", maxBodies)}
 
 // budget is memory that several requests share.
 type budget struct{ free atomic.Int64 }
 
-func (b *budget) take(n int64) bool {
+func (b *budget) reserve(n int64) bool {
 	if b.free.Add(-n) >= 0 {
 		return true
 	}
@@ -28,7 +28,7 @@ func (b *budget) take(n int64) bool {
 	return false
 }
 
-func (b *budget) give(n int64) { b.free.Add(n) }
+func (b *budget) release(n int64) { b.free.Add(n) }
 
 // maxPiece limits the memory that is reserved for a body before its bytes arrive.
 const maxPiece = 64 << 10
@@ -38,7 +38,7 @@ const maxPiece = 64 << 10
 func (b *budget) readAll(r io.Reader, size int64) (text []byte, taken int64, err error) {
 	defer func() {
 		if err != nil {
-			b.give(taken)
+			b.release(taken)
 			text, taken = nil, 0
 		}
 	}()
@@ -46,8 +46,8 @@ func (b *budget) readAll(r io.Reader, size int64) (text []byte, taken int64, err
 	// One extra byte makes the read of the last piece reach the end of the text.
 	next := min(max(size, 511)+1, maxPiece)
 	for {
-		if !b.take(next) {
-			return nil, taken, errBodies
+		if !b.reserve(next) {
+			return nil, taken, errTooManyBodies
 		}
 		taken += next
 		piece, err := fill(r, make([]byte, next))
@@ -62,11 +62,11 @@ func (b *budget) readAll(r io.Reader, size int64) (text []byte, taken int64, err
 			return piece, taken, nil
 		}
 		whole := taken
-		if !b.take(whole) {
-			return nil, taken, errBodies
+		if !b.reserve(whole) {
+			return nil, taken, errTooManyBodies
 		}
 		text = slices.Concat(pieces...)
-		b.give(taken)
+		b.release(taken)
 		return text, whole, nil
 	}
 }

@@ -23,8 +23,8 @@ type deploymentState struct {
 	AutoPromote bool
 }
 
-// wholeDeployment adds the server's fields to a deployment.
-func wholeDeployment(s *store.Snapshot, d *api.Deployment) deployment {
+// fullDeployment adds the server's fields to a deployment.
+func fullDeployment(s *store.Snapshot, d *api.Deployment) deployment {
 	job := s.JobVersion(nil, d.Namespace, d.JobID, d.JobVersion)
 	whole := deployment{
 		Deployment:   d,
@@ -37,9 +37,9 @@ func wholeDeployment(s *store.Snapshot, d *api.Deployment) deployment {
 	return whole
 }
 
-// wholeDeployments returns the page of deployments that a request asks for.
-func (r *request) wholeDeployments(s *store.Snapshot, found []*api.Deployment) ([]deployment, error) {
-	return page(r, found, r.placeOfDeployment, func(d *api.Deployment) deployment { return wholeDeployment(s, d) })
+// fullDeployments returns the page of deployments that a request asks for.
+func (r *request) fullDeployments(s *store.Snapshot, found []*api.Deployment) ([]deployment, error) {
+	return page(r, found, r.deploymentSortKey, func(d *api.Deployment) deployment { return fullDeployment(s, d) })
 }
 
 // deploymentHandler serves the routes of deployments.
@@ -48,20 +48,22 @@ type deploymentHandler struct {
 	scheduler *scheduler.Scheduler
 }
 
-func (r *request) placeOfDeployment(d *api.Deployment) sortKey { return r.created(d.CreateIndex, d.ID) }
+func (r *request) deploymentSortKey(d *api.Deployment) sortKey {
+	return r.creationKey(d.CreateIndex, d.ID)
+}
 
 func (h *deploymentHandler) list(r *request) (any, error) {
 	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Deployments(ws, r.query.Get("prefix")), func(d *api.Deployment) bool {
-			return !r.sees(d.Namespace)
+			return !r.includesNamespace(d.Namespace)
 		})
-		deployments, err := r.wholeDeployments(s, found)
+		deployments, err := r.fullDeployments(s, found)
 		return deployments, s.TableIndex(ws, store.Deployments), err
 	})
 }
 
 func (h *deploymentHandler) read(r *request) (any, error) {
-	if err := wholeID("deployment", r.id); err != nil {
+	if err := checkUUID("deployment", r.id); err != nil {
 		return nil, err
 	}
 	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
@@ -69,7 +71,7 @@ func (h *deploymentHandler) read(r *request) (any, error) {
 		if d == nil {
 			return nil, s.TableIndex(ws, store.Deployments), notFound("deployment not found")
 		}
-		return wholeDeployment(s, d), d.ModifyIndex, nil
+		return fullDeployment(s, d), d.ModifyIndex, nil
 	})
 }
 
@@ -80,8 +82,8 @@ func (h *deploymentHandler) allocations(r *request) (any, error) {
 	})
 }
 
-// deploymentWritten is the reply to a change of a deployment.
-func (r *request) deploymentWritten(o scheduler.Outcome, err error) (any, error) {
+// deploymentReply is the reply to a change of a deployment.
+func (r *request) deploymentReply(o scheduler.Outcome, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -101,11 +103,11 @@ type deploymentBody struct{ DeploymentID string }
 func (b deploymentBody) of(r *request) error {
 	switch b.DeploymentID {
 	case "":
-		return bad("DeploymentID must be specified")
+		return badRequest("DeploymentID must be specified")
 	case r.id:
 		return nil
 	}
-	return bad("Deployment ID does not match")
+	return badRequest("Deployment ID does not match")
 }
 
 func (h *deploymentHandler) fail(r *request) (any, error) {
@@ -116,7 +118,7 @@ func (h *deploymentHandler) fail(r *request) (any, error) {
 	if body.DeploymentID != "" && body.DeploymentID != r.id {
 		return nil, body.of(r)
 	}
-	return r.deploymentWritten(h.scheduler.FailDeployment(r.Context(), r.id))
+	return r.deploymentReply(h.scheduler.FailDeployment(r.Context(), r.id))
 }
 
 // unblock does nothing: no other region waits for this deployment.
@@ -125,7 +127,7 @@ func (h *deploymentHandler) unblock(r *request) (any, error) {
 	if err := r.bodyOf(&body, false); err != nil {
 		return nil, err
 	}
-	return r.deploymentWritten(h.scheduler.UnblockDeployment(r.Context(), r.id))
+	return r.deploymentReply(h.scheduler.UnblockDeployment(r.Context(), r.id))
 }
 
 func (h *deploymentHandler) pause(r *request) (any, error) {
@@ -136,7 +138,7 @@ func (h *deploymentHandler) pause(r *request) (any, error) {
 	if err := r.bodyOf(&body, false); err != nil {
 		return nil, err
 	}
-	return r.deploymentWritten(h.scheduler.PauseDeployment(r.Context(), r.id, body.Pause))
+	return r.deploymentReply(h.scheduler.PauseDeployment(r.Context(), r.id, body.Pause))
 }
 
 func (h *deploymentHandler) promote(r *request) (any, error) {
@@ -150,13 +152,13 @@ func (h *deploymentHandler) promote(r *request) (any, error) {
 	}
 	switch {
 	case body.All && len(body.Groups) > 0:
-		return nil, bad("all and groups cannot be used together")
+		return nil, badRequest("all and groups cannot be used together")
 	case !body.All && len(body.Groups) == 0:
-		return nil, bad("Must specify at least one group to promote, or all")
+		return nil, badRequest("Must specify at least one group to promote, or all")
 	case body.All:
 		body.Groups = nil
 	}
-	return r.deploymentWritten(h.scheduler.PromoteDeployment(r.Context(), r.id, body.Groups))
+	return r.deploymentReply(h.scheduler.PromoteDeployment(r.Context(), r.id, body.Groups))
 }
 
 func (h *deploymentHandler) setAllocationHealth(r *request) (any, error) {
@@ -167,5 +169,5 @@ func (h *deploymentHandler) setAllocationHealth(r *request) (any, error) {
 	if err := r.bodyOf(&body, false); err != nil {
 		return nil, err
 	}
-	return r.deploymentWritten(h.scheduler.SetAllocHealth(r.Context(), r.id, body.HealthyAllocationIDs, body.UnhealthyAllocationIDs))
+	return r.deploymentReply(h.scheduler.SetAllocHealth(r.Context(), r.id, body.HealthyAllocationIDs, body.UnhealthyAllocationIDs))
 }

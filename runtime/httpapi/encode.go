@@ -26,16 +26,16 @@ func encode(value any) ([]byte, error) {
 }
 
 var (
-	timeType      = reflect.TypeFor[time.Time]()
-	jsonType      = reflect.TypeFor[json.Marshaler]()
-	jobType       = reflect.TypeFor[api.Job]()
-	allocType     = reflect.TypeFor[api.Allocation]()
-	stubType      = reflect.TypeFor[allocStub]()
-	joblessType   = reflect.TypeFor[joblessAllocation]()
-	textType      = reflect.TypeFor[encoding.TextMarshaler]()
-	sparse        = []reflect.Type{reflect.TypeFor[api.Evaluation](), reflect.TypeFor[api.Allocation](), reflect.TypeFor[joblessAllocation](), reflect.TypeFor[api.NetworkResource](), reflect.TypeFor[api.Port](), reflect.TypeFor[api.PortMapping]()}
-	knownStructs  sync.Map // reflect.Type -> []field
-	maxEncodeDeep = 200
+	timeType            = reflect.TypeFor[time.Time]()
+	jsonType            = reflect.TypeFor[json.Marshaler]()
+	jobType             = reflect.TypeFor[api.Job]()
+	allocType           = reflect.TypeFor[api.Allocation]()
+	stubType            = reflect.TypeFor[allocStub]()
+	allocWithoutJobType = reflect.TypeFor[allocWithoutJob]()
+	textType            = reflect.TypeFor[encoding.TextMarshaler]()
+	omitEmptyTypes      = []reflect.Type{reflect.TypeFor[api.Evaluation](), reflect.TypeFor[api.Allocation](), reflect.TypeFor[allocWithoutJob](), reflect.TypeFor[api.NetworkResource](), reflect.TypeFor[api.Port](), reflect.TypeFor[api.PortMapping]()}
+	knownStructs        sync.Map // reflect.Type -> []field
+	maxEncodeDeep       = 200
 )
 
 // fieldRenames are the names that a server uses for fields of the client's types. A field with an
@@ -52,8 +52,8 @@ var fieldRenames = map[reflect.Type]map[string]string{
 	reflect.TypeFor[api.TaskEvent]():     {"DiskSize": ""},
 }
 
-// sparseField is a field that is omitted when it is empty, in a type whose other fields are not.
-var sparseField = map[reflect.Type]string{reflect.TypeFor[api.Variable](): "Items"}
+// omitEmptyField is a field that is omitted when it is empty, in a type whose other fields are not.
+var omitEmptyField = map[reflect.Type]string{reflect.TypeFor[api.Variable](): "Items"}
 
 // ofJob stands for the namespace of the job that has the object.
 const ofJob = "namespace of the job"
@@ -111,7 +111,7 @@ func fieldsOf(t reflect.Type) []*field {
 			form:      formOf(f.Type),
 			hidden:    isHidden(t, cmp.Or(name, tag, f.Name)),
 			index:     f.Index,
-			omitEmpty: !named && (strings.Contains(options, "omitempty") || slices.Contains(sparse, t) || sparseField[t] == f.Name),
+			omitEmpty: !named && (strings.Contains(options, "omitempty") || slices.Contains(omitEmptyTypes, t) || omitEmptyField[t] == f.Name),
 			quoted:    strings.Contains(options, "string"),
 			filled:    zeroFilled[t] && slices.Contains([]reflect.Kind{reflect.Bool, reflect.Int, reflect.String}, deref(f.Type).Kind()),
 		})
@@ -143,20 +143,20 @@ func deref(t reflect.Type) reflect.Type {
 type form byte
 
 const (
-	byKind   form = iota // according to the kind
-	aTime                // as a time
-	ofItself             // with json.Marshaler
-	asText               // with encoding.TextMarshaler
+	byKind        form = iota // according to the kind
+	formTime                  // as a time
+	formMarshaler             // with json.Marshaler
+	formText                  // with encoding.TextMarshaler
 )
 
 func formOf(t reflect.Type) form {
 	switch {
 	case t == timeType:
-		return aTime
+		return formTime
 	case t.Implements(jsonType):
-		return ofItself
+		return formMarshaler
 	case t.Implements(textType) && t.Kind() != reflect.Pointer:
-		return asText
+		return formText
 	}
 	return byKind
 }
@@ -183,7 +183,7 @@ func (e *encoder) appendDeep(b []byte, v reflect.Value, how form, depth int) ([]
 		return append(b, "null"...), nil
 	}
 	switch how {
-	case aTime:
+	case formTime:
 		t := v.Interface().(time.Time)
 		if t.IsZero() {
 			return append(b, "null"...), nil
@@ -191,10 +191,10 @@ func (e *encoder) appendDeep(b []byte, v reflect.Value, how form, depth int) ([]
 		b = append(b, '"')
 		b = t.UTC().AppendFormat(b, time.RFC3339Nano)
 		return append(b, '"'), nil
-	case ofItself:
+	case formMarshaler:
 		text, err := v.Interface().(json.Marshaler).MarshalJSON()
 		return append(b, text...), err
-	case asText:
+	case formText:
 		text, err := v.Interface().(encoding.TextMarshaler).MarshalText()
 		return appendString(b, string(text)), err
 	}
@@ -243,8 +243,8 @@ func (e *encoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte, er
 		}
 	case stubType:
 		e.delays = v.Interface().(allocStub).delays
-	case joblessType:
-		e.delays = v.Interface().(joblessAllocation).delays
+	case allocWithoutJobType:
+		e.delays = v.Interface().(allocWithoutJob).delays
 	}
 	b = append(b, '{')
 	first := true

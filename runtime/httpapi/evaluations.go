@@ -16,14 +16,14 @@ type evaluationHandler struct{ store *store.Store }
 func (r *request) evaluations(s *store.Snapshot, ws store.WatchSet) ([]*api.Evaluation, error) {
 	status, job := r.query.Get("status"), r.query.Get("job")
 	if (status != "" || job != "") && r.query.Get("filter") != "" {
-		return nil, bad("Filter expression cannot be used with other filter parameters")
+		return nil, badRequest("Filter expression cannot be used with other filter parameters")
 	}
 	return slices.DeleteFunc(s.Evaluations(ws, r.query.Get("prefix")), func(e *api.Evaluation) bool {
-		return !r.sees(e.Namespace) || status != "" && e.Status != status || job != "" && e.JobID != job
+		return !r.includesNamespace(e.Namespace) || status != "" && e.Status != status || job != "" && e.JobID != job
 	}), nil
 }
 
-func (r *request) placeOfEvaluation(e *api.Evaluation) sortKey { return r.created(e.CreateIndex, e.ID) }
+func (r *request) evalSortKey(e *api.Evaluation) sortKey { return r.creationKey(e.CreateIndex, e.ID) }
 
 func (h *evaluationHandler) list(r *request) (any, error) {
 	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
@@ -32,7 +32,7 @@ func (h *evaluationHandler) list(r *request) (any, error) {
 		if err != nil {
 			return nil, index, err
 		}
-		evals, err := page(r, found, r.placeOfEvaluation, identity)
+		evals, err := page(r, found, r.evalSortKey, identity)
 		return evals, index, err
 	})
 }
@@ -73,7 +73,7 @@ func (h *evaluationHandler) delete(*request) (any, error) {
 }
 
 func (h *evaluationHandler) read(r *request) (any, error) {
-	if err := wholeID("eval", r.id); err != nil {
+	if err := checkUUID("eval", r.id); err != nil {
 		return nil, err
 	}
 	related, err := r.flag("related")

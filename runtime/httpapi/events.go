@@ -28,7 +28,7 @@ type eventHandler struct {
 func (h *eventHandler) follow(r *request) (any, error) {
 	filter, err := events.ParseFilter(r.query["topic"], r.namespace)
 	if err != nil {
-		return nil, bad("Invalid topic query: " + err.Error())
+		return nil, badRequest("Invalid topic query: " + err.Error())
 	}
 	r.w.Header().Set("Cache-Control", "no-cache")
 	s := r.stream("application/json")
@@ -42,7 +42,7 @@ func (h *eventHandler) follow(r *request) (any, error) {
 		}
 		for _, e := range c.Events {
 			if alloc, ok := e.Payload["Allocation"].(*api.Allocation); ok && alloc.RescheduleTracker != nil {
-				shown := joblessAllocation{Allocation: alloc}
+				shown := allocWithoutJob{Allocation: alloc}
 				if stored := h.store.Snapshot().Allocation(nil, alloc.ID); stored != nil {
 					known := *stored
 					known.RescheduleTracker = alloc.RescheduleTracker
@@ -51,7 +51,7 @@ func (h *eventHandler) follow(r *request) (any, error) {
 				e.Payload["Allocation"] = shown
 			}
 			if d, ok := e.Payload["Deployment"].(*api.Deployment); ok {
-				e.Payload["Deployment"] = wholeDeployment(h.store.Snapshot(), d)
+				e.Payload["Deployment"] = fullDeployment(h.store.Snapshot(), d)
 			}
 		}
 		line, err := appendValue(nil, reflect.ValueOf(c), r.readOnly)

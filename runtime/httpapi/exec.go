@@ -31,11 +31,11 @@ func (h *execHandler) execTask(r *request) (any, error) {
 	return h.serve(r, func() (execCommand, error) {
 		var command []string
 		if err := json.Unmarshal([]byte(r.query.Get("command")), &command); err != nil || len(command) == 0 {
-			return execCommand{}, wrongExec("command is not present")
+			return execCommand{}, execError("command is not present")
 		}
 		alloc := h.store.Snapshot().Allocation(nil, r.id)
 		if alloc == nil {
-			return execCommand{}, wrongExec("Unknown allocation %q", r.id)
+			return execCommand{}, execError("Unknown allocation %q", r.id)
 		}
 		return h.command(r, alloc, command)
 	})
@@ -46,23 +46,23 @@ func (h *execHandler) runAction(r *request) (any, error) {
 	return h.serve(r, func() (execCommand, error) {
 		s, allocID := h.store.Snapshot(), r.query.Get("allocID")
 		if s.Job(nil, r.namespace, r.id) == nil {
-			return execCommand{}, wrongExec("Unknown job %q", r.id)
+			return execCommand{}, execError("Unknown job %q", r.id)
 		}
 		alloc := s.Allocation(nil, allocID)
 		if alloc == nil || alloc.JobID != r.id || alloc.Namespace != r.namespace {
-			return execCommand{}, wrongExec("job %s does not have allocation %s", r.id, allocID)
+			return execCommand{}, execError("job %s does not have allocation %s", r.id, allocID)
 		}
 		name, action := r.query.Get("task"), r.query.Get("action")
 		task := taskOf(alloc, name)
 		if task == nil {
-			return execCommand{}, wrongExec("unknown task name %q", name)
+			return execCommand{}, execError("unknown task name %q", name)
 		}
 		for _, known := range task.Actions {
 			if known.Name == action {
 				return h.command(r, alloc, append([]string{known.Command}, known.Args...))
 			}
 		}
-		return execCommand{}, wrongExec("action %s not found in task %s", action, name)
+		return execCommand{}, execError("action %s not found in task %s", action, name)
 	})
 }
 
@@ -72,11 +72,11 @@ func (h *execHandler) command(r *request, alloc *api.Allocation, command []strin
 	task := r.query.Get("task")
 	switch state := alloc.TaskStates[task]; {
 	case err != nil:
-		return execCommand{}, wrongExec("%v", err)
+		return execCommand{}, execError("%v", err)
 	case taskOf(alloc, task) == nil:
-		return execCommand{}, wrongExec("unknown task name %q", task)
+		return execCommand{}, execError("unknown task name %q", task)
 	case state == nil || state.StartedAt.IsZero():
-		return execCommand{}, wrongExec("task %q not started yet.", task)
+		return execCommand{}, execError("task %q not started yet.", task)
 	}
 	runner := h.node.Alloc(alloc.ID)
 	if runner == nil {
@@ -91,4 +91,4 @@ func (h *execHandler) command(r *request, alloc *api.Allocation, command []strin
 	}}, nil
 }
 
-func notRunning(task string) error { return wrongExec("task %q is not running.", task) }
+func notRunning(task string) error { return execError("task %q is not running.", task) }

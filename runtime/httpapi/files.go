@@ -61,12 +61,12 @@ type fileCodes struct{ missing, escapes, protected int }
 
 // Nomad replies with 200 and the error text as content if a file cannot be read.
 var (
-	whenLooking   = fileCodes{http.StatusNotFound, http.StatusInternalServerError, 0} // stat and list of protected files are allowed
-	whenReading   = fileCodes{http.StatusNotFound, http.StatusBadRequest, http.StatusForbidden}
-	whenStreaming = fileCodes{http.StatusBadRequest, http.StatusBadRequest, http.StatusInternalServerError}
+	statCodes   = fileCodes{http.StatusNotFound, http.StatusInternalServerError, 0} // stat and list of protected files are allowed
+	readCodes   = fileCodes{http.StatusNotFound, http.StatusBadRequest, http.StatusForbidden}
+	streamCodes = fileCodes{http.StatusBadRequest, http.StatusBadRequest, http.StatusInternalServerError}
 )
 
-func (c fileCodes) refuse(err error) error {
+func (c fileCodes) toStatus(err error) error {
 	var protected *taskfiles.ProtectedError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -76,7 +76,7 @@ func (c fileCodes) refuse(err error) error {
 	case errors.As(err, &protected):
 		return &statusError{c.protected, err.Error()}
 	case errors.Is(err, taskfiles.ErrDirectory), errors.Is(err, taskfiles.ErrNotRegular):
-		return bad(err.Error())
+		return badRequest(err.Error())
 	}
 	return err
 }
@@ -97,7 +97,7 @@ func (h *fileHandler) describe(r *request, ask func(*taskfiles.Dir) (any, error)
 	defer dir.Close()
 	value, err := ask(dir)
 	if err != nil {
-		return nil, whenLooking.refuse(err)
+		return nil, statCodes.toStatus(err)
 	}
 	return value, nil
 }
@@ -113,7 +113,7 @@ func (h *fileHandler) list(r *request) (any, error) {
 	})
 }
 
-var errNoFile = bad("must provide a file name")
+var errNoFile = badRequest("must provide a file name")
 
 func (h *fileHandler) stat(r *request) (any, error) {
 	path := r.query.Get("path")
@@ -142,7 +142,7 @@ func (h *fileHandler) open(r *request, codes fileCodes) (*taskfiles.File, error)
 	defer dir.Close()
 	f, err := dir.Open(path)
 	if err != nil {
-		return nil, codes.refuse(err)
+		return nil, codes.toStatus(err)
 	}
 	return f, nil
 }
@@ -153,24 +153,24 @@ func (h *fileHandler) read(r *request) (any, error) {
 	if strings.HasPrefix(r.URL.Path, "/v1/client/fs/readat/") {
 		var err error
 		if offset, err = strconv.ParseInt(r.query.Get("offset"), 10, 64); err != nil {
-			return nil, bad("error parsing offset: " + err.Error())
+			return nil, badRequest("error parsing offset: " + err.Error())
 		}
 		if text := r.query.Get("limit"); text != "" {
 			if limit, err = strconv.ParseInt(text, 10, 64); err != nil {
-				return nil, bad("error parsing limit: " + err.Error())
+				return nil, badRequest("error parsing limit: " + err.Error())
 			}
 		}
 	}
 	if offset < 0 {
-		return nil, bad("offset must not be negative")
+		return nil, badRequest("offset must not be negative")
 	}
-	f, err := h.open(r, whenReading)
+	f, err := h.open(r, readCodes)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	if _, err := f.Seek(offset, io.SeekStart); err != nil {
-		return nil, bad(err.Error())
+		return nil, badRequest(err.Error())
 	}
 	content := io.Reader(f)
 	if limit > 0 {
@@ -186,15 +186,15 @@ func (h *fileHandler) read(r *request) (any, error) {
 
 // stream follows a file.
 func (h *fileHandler) stream(r *request) (any, error) {
-	end, offset, err := r.from()
+	end, offset, err := r.streamPosition()
 	if err != nil {
 		return nil, err
 	}
-	follow, err := r.follows(true)
+	follow, err := r.followParam(true)
 	if err != nil {
 		return nil, err
 	}
-	f, err := h.open(r, whenStreaming)
+	f, err := h.open(r, streamCodes)
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +216,7 @@ func (h *fileHandler) unknownOperation(r *request) (any, error) {
 	if verb, id, _ := strings.Cut(r.id, "/"); id == "" {
 		for _, known := range []string{"ls", "stat", "readat", "cat", "stream", "logs"} {
 			if verb == known {
-				return nil, bad("must provide a valid alloc id")
+				return nil, badRequest("must provide a valid alloc id")
 			}
 		}
 	}

@@ -41,11 +41,11 @@ func (c *jobChecker) decode(r *request, body any, sent *sentJob) (*api.Job, erro
 	job := sent.Job
 	switch {
 	case job == nil:
-		return nil, bad("Job must be specified")
+		return nil, badRequest("Job must be specified")
 	case val(job.ID) == "":
-		return nil, bad("Job ID hasn't been provided")
+		return nil, badRequest("Job ID hasn't been provided")
 	case r.id != "" && r.id != *job.ID:
-		return nil, bad("Job ID does not match name")
+		return nil, badRequest("Job ID does not match name")
 	}
 	if namespace := cmp.Or(r.query.Get("namespace"), sent.Namespace); namespace != "" {
 		job.Namespace = &namespace
@@ -71,7 +71,7 @@ const hookTimeout = 10 * time.Second
 func (c *jobChecker) check(ctx context.Context, job *api.Job) (warnings []string, err error) {
 	scales := func(g *api.TaskGroup) bool { return g.Scaling != nil }
 	if val(job.Type) == api.JobTypeSystem && slices.ContainsFunc(job.TaskGroups, scales) {
-		return nil, bad("Task groups with job type system do not support scaling blocks")
+		return nil, badRequest("Task groups with job type system do not support scaling blocks")
 	}
 	if err := model.Validate(job, c.namespaceNames()...); err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func (c *jobChecker) check(ctx context.Context, job *api.Job) (warnings []string
 	if len(lines) == 0 {
 		return warnings, nil
 	}
-	return warnings, bad("This job cannot run here:\n" + strings.Join(lines, "\n"))
+	return warnings, badRequest("This job cannot run here:\n" + strings.Join(lines, "\n"))
 }
 
 // namespaceNames returns the names of the stored namespaces, for the validation of jobs.

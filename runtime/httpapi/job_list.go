@@ -34,7 +34,7 @@ func (h *jobReader) list(r *request) (any, error) {
 func (h *jobReader) matching(r *request, which func(*api.Job) bool) (any, error) {
 	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Jobs(ws, r.namespace, r.query.Get("prefix")), func(j *api.Job) bool { return !which(j) })
-		stubs, err := page(r, found, placeOfJob, func(j *api.Job) jobStub {
+		stubs, err := page(r, found, jobSortKey, func(j *api.Job) jobStub {
 			stub := jobStub{
 				ID: val(j.ID), ParentID: val(j.ParentID), Name: val(j.Name), Namespace: val(j.Namespace), NodePool: val(j.NodePool),
 				Type: val(j.Type), Status: val(j.Status), StatusDescription: val(j.StatusDescription), Datacenters: j.Datacenters,
@@ -51,7 +51,7 @@ func (h *jobReader) matching(r *request, which func(*api.Job) bool) (any, error)
 	})
 }
 
-func placeOfJob(j *api.Job) sortKey { return named(val(j.Namespace), val(j.ID)) }
+func jobSortKey(j *api.Job) sortKey { return nameKey(val(j.Namespace), val(j.ID)) }
 
 // summarize counts the allocations of a job, or the children of a periodic or parameterized job.
 func summarize(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary {

@@ -26,12 +26,12 @@ func (h *jobWriter) parse(r *request) (any, error) {
 		return nil, err
 	}
 	if body.JobHCL == "" {
-		return nil, bad("Job spec is empty")
+		return nil, badRequest("Job spec is empty")
 	}
 	job, err := h.parser.Parse(r.Context(), body.JobHCL, body.Variables)
 	var text *confined.TextError
 	if errors.As(err, &text) {
-		return nil, bad("Failed to parse job: " + text.Error())
+		return nil, badRequest("Failed to parse job: " + text.Error())
 	}
 	if err != nil {
 		return nil, err

@@ -39,7 +39,7 @@ func (h *jobReader) summary(r *request) (any, error) {
 func (h *jobReader) submission(r *request) (any, error) {
 	version, err := strconv.ParseUint(r.query.Get("version"), 10, 64)
 	if err != nil {
-		return nil, bad("Unable to parse job submission version parameter")
+		return nil, badRequest("Unable to parse job submission version parameter")
 	}
 	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		index := s.TableIndex(ws, store.JobSubmissions)
@@ -79,7 +79,7 @@ func (h *jobReader) allocations(r *request) (any, error) {
 
 func (h *jobReader) evaluations(r *request) (any, error) {
 	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		evals, err := page(r, s.EvaluationsByJob(ws, r.namespace, r.id), r.placeOfEvaluation, identity)
+		evals, err := page(r, s.EvaluationsByJob(ws, r.namespace, r.id), r.evalSortKey, identity)
 		return evals, s.TableIndex(ws, store.Evaluations), err
 	})
 }
@@ -90,7 +90,7 @@ func (h *jobReader) deployments(r *request) (any, error) {
 		found := slices.DeleteFunc(s.DeploymentsByJob(ws, r.namespace, r.id), func(d *api.Deployment) bool {
 			return !r.ofThisJob(j, d.JobCreateIndex)
 		})
-		deployments, err := r.wholeDeployments(s, found)
+		deployments, err := r.fullDeployments(s, found)
 		return deployments, s.TableIndex(ws, store.Deployments), err
 	})
 }
@@ -101,7 +101,7 @@ func (h *jobReader) latestDeployment(r *request) (any, error) {
 		if d == nil {
 			return nil, s.TableIndex(ws, store.Deployments), nil
 		}
-		return wholeDeployment(s, d), d.ModifyIndex, nil
+		return fullDeployment(s, d), d.ModifyIndex, nil
 	})
 }
 

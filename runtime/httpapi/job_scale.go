@@ -64,10 +64,10 @@ func (h *scalingHandler) scale(r *request) (any, error) {
 		return nil, err
 	}
 	if job := body.Target["Job"]; job != "" && job != r.id {
-		return nil, bad("job ID in payload did not match URL")
+		return nil, badRequest("job ID in payload did not match URL")
 	}
 	if body.Target["Group"] == "" {
-		return nil, bad("missing task group name for scaling action")
+		return nil, badRequest("missing task group name for scaling action")
 	}
 	out, err := h.scheduler.Scale(r.Context(), r.key(), scheduler.ScaleRequest{
 		Group: body.Target["Group"], Count: body.Count, Message: body.Message, Error: body.Error, Meta: body.Meta,
@@ -80,7 +80,7 @@ func (h *scalingHandler) scale(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.written(out), nil
+	return r.jobReply(out), nil
 }
 
 // policy returns the scaling block of a group as a scaling policy.

@@ -12,7 +12,7 @@ type jobBody struct{ JobID string }
 // of checks that the job ID in the body, if there is one, is the job ID in the path.
 func (b jobBody) of(r *request) error {
 	if b.JobID != "" && b.JobID != r.id {
-		return bad("Job ID does not match")
+		return badRequest("Job ID does not match")
 	}
 	return nil
 }
@@ -69,7 +69,7 @@ func (h *jobWriter) evaluate(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.written(out), nil
+	return r.jobReply(out), nil
 }
 
 func (h *jobWriter) forceLaunch(r *request) (any, error) {
@@ -100,7 +100,7 @@ func (h *jobWriter) revert(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.written(out), nil
+	return r.jobReply(out), nil
 }
 
 func (h *jobWriter) setStable(r *request) (any, error) {

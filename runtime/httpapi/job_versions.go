@@ -50,7 +50,7 @@ func (r *request) diffBase() (func(*api.Job) bool, error) {
 	number, tag := r.query.Get("diff_version"), r.query.Get("diff_tag")
 	switch {
 	case number != "" && tag != "":
-		return nil, bad("diff_version and diff_tag cannot be used together")
+		return nil, badRequest("diff_version and diff_tag cannot be used together")
 	case tag != "":
 		return func(j *api.Job) bool { return j.VersionTag != nil && j.VersionTag.Name == tag }, nil
 	case number != "":

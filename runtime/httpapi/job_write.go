@@ -30,7 +30,7 @@ type jobWritten struct {
 	meta
 }
 
-func (r *request) written(o scheduler.Outcome) jobWritten {
+func (r *request) jobReply(o scheduler.Outcome) jobWritten {
 	return jobWritten{
 		EvalID: o.EvalID, EvalCreateIndex: o.EvalCreateIndex, JobModifyIndex: o.JobModifyIndex,
 		Warnings: model.FormatWarnings(o.Warnings), meta: r.meta(o.Index),
@@ -86,7 +86,7 @@ func (h *jobWriter) register(r *request) (any, error) {
 		return nil, err
 	}
 	out.Warnings = slices.Concat(out.Warnings, warnings, hookWarnings, h.checker.configWarnings(r.Context(), job))
-	return r.written(out), nil
+	return r.jobReply(out), nil
 }
 
 func (h *jobWriter) validate(r *request) (any, error) {

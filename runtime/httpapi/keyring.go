@@ -37,10 +37,10 @@ func (h *keyringHandler) rotate(r *request) (any, error) {
 		return nil, err
 	}
 	if algorithm := r.query.Get("algo"); algorithm != "" && algorithm != string(api.EncryptionAlgorithmAES256GCM) {
-		return nil, bad("the algorithm of a key must be " + string(api.EncryptionAlgorithmAES256GCM))
+		return nil, badRequest("the algorithm of a key must be " + string(api.EncryptionAlgorithmAES256GCM))
 	}
 	if time := r.query.Get("publish_time"); time != "" && time != "0" {
-		return nil, bad("a key cannot be published before it is used: nothing is signed with it")
+		return nil, badRequest("a key cannot be published before it is used: nothing is signed with it")
 	}
 	key, err := h.store.RotateKeys(r.Context(), full)
 	if errors.Is(err, store.ErrNoKeys) {

@@ -84,7 +84,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 			host = conn.RemoteAddr().String()
 		}
 		c := &limitConn{Conn: conn, listener: l, host: host, turn: make(chan struct{}), closed: make(chan struct{})}
-		if l.enter(c) {
+		if l.add(c) {
 			return c, nil
 		}
 		// The reply fits into the socket buffer; if not, the client gets none.
@@ -94,8 +94,8 @@ func (l *limitListener) Accept() (net.Conn, error) {
 	}
 }
 
-// enter counts a connection. It reports whether the connection is within the limits.
-func (l *limitListener) enter(c *limitConn) bool {
+// add counts a connection. It reports whether the connection is within the limits.
+func (l *limitListener) add(c *limitConn) bool {
 	l.mu.Lock()
 	if l.most > 0 && l.open >= l.most {
 		l.mu.Unlock()
@@ -107,8 +107,8 @@ func (l *limitListener) enter(c *limitConn) bool {
 		c.serve()
 	} else {
 		if l.unauthenticated >= maxUnauthenticated {
-			evicted = l.worst()
-			l.forget(evicted)
+			evicted = l.oldestOfBusiest()
+			l.removeUnauthenticated(evicted)
 		}
 		client := l.clients[c.host]
 		if client == nil {
@@ -127,8 +127,8 @@ func (l *limitListener) enter(c *limitConn) bool {
 	return true
 }
 
-// worst returns the oldest unauthenticated connection of the client that has the most of them.
-func (l *limitListener) worst() *limitConn {
+// oldestOfBusiest returns the oldest unauthenticated connection of the client that has the most of them.
+func (l *limitListener) oldestOfBusiest() *limitConn {
 	var most *clientConns
 	for _, client := range l.clients {
 		if most == nil || client.unauthenticated() > most.unauthenticated() {
@@ -138,8 +138,8 @@ func (l *limitListener) worst() *limitConn {
 	return most.served[0] // a client with waiting connections has a served one
 }
 
-// greediest returns the unauthenticated connection that has sent most.
-func (l *limitListener) greediest() (most *limitConn) {
+// largestSender returns the unauthenticated connection that has sent most.
+func (l *limitListener) largestSender() (most *limitConn) {
 	for _, client := range l.clients {
 		for _, c := range client.served {
 			if most == nil || c.sent > most.sent {
@@ -150,8 +150,8 @@ func (l *limitListener) greediest() (most *limitConn) {
 	return most
 }
 
-// count adds to the bytes that an unauthenticated connection has sent.
-func (l *limitListener) count(c *limitConn, n int) {
+// addBytes adds to the bytes that an unauthenticated connection has sent.
+func (l *limitListener) addBytes(c *limitConn, n int) {
 	var evicted []*limitConn
 	l.mu.Lock()
 	if c.isCounted.Load() {
@@ -159,8 +159,8 @@ func (l *limitListener) count(c *limitConn, n int) {
 		l.sent += n
 	}
 	for l.sent > maxUnauthenticatedBytes {
-		most := l.greediest()
-		l.forget(most)
+		most := l.largestSender()
+		l.removeUnauthenticated(most)
 		evicted = append(evicted, most)
 	}
 	l.mu.Unlock()
@@ -169,8 +169,8 @@ func (l *limitListener) count(c *limitConn, n int) {
 	}
 }
 
-// uncount subtracts the bytes that a connection has sent.
-func (l *limitListener) uncount(c *limitConn) {
+// resetBytes subtracts the bytes that a connection has sent.
+func (l *limitListener) resetBytes(c *limitConn) {
 	l.sent -= c.sent
 	c.sent = 0
 }
@@ -185,34 +185,34 @@ func (c *clientConns) advance() {
 	}
 }
 
-// forget removes an authenticated or closed connection from the unauthenticated connections, and
+// removeUnauthenticated removes an authenticated or closed connection from the unauthenticated connections, and
 // serves the next connection.
-func (l *limitListener) forget(c *limitConn) {
+func (l *limitListener) removeUnauthenticated(c *limitConn) {
 	client := l.clients[c.host]
 	if client == nil {
 		return
 	}
 	c.isCounted.Store(false)
-	l.uncount(c)
+	l.resetBytes(c)
 	same := func(other *limitConn) bool { return other == c }
 	before := client.unauthenticated()
 	client.served = slices.DeleteFunc(client.served, same)
 	client.waiting = slices.DeleteFunc(client.waiting, same)
 	l.unauthenticated -= before - client.unauthenticated()
 	client.advance()
-	l.drop(c.host)
+	l.dropIfEmpty(c.host)
 }
 
-// drop removes the entry of a client without connections.
-func (l *limitListener) drop(host string) {
+// dropIfEmpty removes the entry of a client without connections.
+func (l *limitListener) dropIfEmpty(host string) {
 	if client := l.clients[host]; client.authenticated+client.unauthenticated() == 0 {
 		delete(l.clients, host)
 	}
 }
 
-// displace closes the client's overdue connections and serves waiting connections in their place.
+// closeOverdue closes the client's overdue connections and serves waiting connections in their place.
 // Only the first waiting connection calls it.
-func (l *limitListener) displace(c *limitConn) {
+func (l *limitListener) closeOverdue(c *limitConn) {
 	var overdue []*limitConn
 	l.mu.Lock()
 	client := l.clients[c.host]
@@ -226,7 +226,7 @@ func (l *limitListener) displace(c *limitConn) {
 		}
 	}
 	for _, served := range overdue {
-		l.forget(served)
+		l.removeUnauthenticated(served)
 	}
 	l.mu.Unlock()
 	for _, served := range overdue {
@@ -234,18 +234,18 @@ func (l *limitListener) displace(c *limitConn) {
 	}
 }
 
-// leave removes a connection from all counts.
-func (l *limitListener) leave(c *limitConn) {
+// remove removes a connection from all counts.
+func (l *limitListener) remove(c *limitConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open--
 	c.ended = true
 	if c.authenticated {
 		l.clients[c.host].authenticated--
-		l.drop(c.host)
+		l.dropIfEmpty(c.host)
 		return
 	}
-	l.forget(c)
+	l.removeUnauthenticated(c)
 }
 
 // limitConn is a connection that is counted until it is closed.
@@ -311,7 +311,7 @@ func (c *limitConn) authenticate() bool {
 	c.authenticated = true
 	client.authenticated++
 	l.clients[c.host] = client
-	l.forget(c)
+	l.removeUnauthenticated(c)
 	return true
 }
 
@@ -324,7 +324,7 @@ func (c *limitConn) request(body bool) {
 	}
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
-	c.listener.uncount(c)
+	c.listener.resetBytes(c)
 	if body {
 		c.isCounted.Store(false)
 	}
@@ -356,7 +356,7 @@ func (c *limitConn) Read(p []byte) (int, error) {
 		case <-c.closed:
 			return 0, net.ErrClosed
 		case <-time.After(turnInterval):
-			c.listener.displace(c)
+			c.listener.closeOverdue(c)
 		}
 	}
 	if c.readTimeout > 0 {
@@ -369,7 +369,7 @@ func (c *limitConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.reading.Store(false)
 	if c.isCounted.Load() {
-		c.listener.count(c, n)
+		c.listener.addBytes(c, n)
 	}
 	return n, err
 }
@@ -385,7 +385,7 @@ func (c *limitConn) CloseWrite() error {
 func (c *limitConn) Close() error {
 	c.ending.Do(func() {
 		close(c.closed)
-		c.listener.leave(c)
+		c.listener.remove(c)
 	})
 	return c.Conn.Close()
 }

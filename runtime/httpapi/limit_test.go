@@ -418,7 +418,7 @@ func TestMessageBeforeTokenOfWebsocketIsLimited(t *testing.T) {
 			if _, _, err := conn.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusPolicyViolation {
 				t.Errorf("%d bytes: %v", size, err)
 			}
-		} else if _, _, err := conn.Read(t.Context()); err == nil || time.Since(begin) > handshakeTime/2 {
+		} else if _, _, err := conn.Read(t.Context()); err == nil || time.Since(begin) > tokenTimeout/2 {
 			// The server does not wait for the end of the message.
 			t.Errorf("half a message of more than %d bytes: %v after %v", size, err, time.Since(begin))
 		}

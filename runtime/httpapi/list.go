@@ -18,17 +18,17 @@ type sortKey struct {
 	namespace, name string
 }
 
-// created returns the sort key of objects that are listed by creation or, if the request has a
+// creationKey returns the sort key of objects that are listed by creation or, if the request has a
 // prefix, by id.
-func (r *request) created(index uint64, id string) sortKey {
+func (r *request) creationKey(index uint64, id string) sortKey {
 	if r.query.Get("prefix") != "" {
 		return sortKey{name: id}
 	}
 	return sortKey{created: index, name: id}
 }
 
-// named returns the sort key of objects that are listed by name. The namespace may be empty.
-func named(namespace, name string) sortKey { return sortKey{namespace: namespace, name: name} }
+// nameKey returns the sort key of objects that are listed by name. The namespace may be empty.
+func nameKey(namespace, name string) sortKey { return sortKey{namespace: namespace, name: name} }
 
 func (p sortKey) compare(q sortKey) int {
 	return cmp.Or(cmp.Compare(p.created, q.created), strings.Compare(p.namespace, q.namespace), strings.Compare(p.name, q.name))
@@ -68,7 +68,7 @@ func page[T, S any](r *request, objects []T, key func(T) sortKey, stub func(T) S
 	for i, o := range objects {
 		entries[i] = entry{key(o), o}
 	}
-	entries, err := r.cut(entries)
+	entries, err := r.paginate(entries)
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +85,8 @@ type entry struct {
 	object any
 }
 
-// cut sorts entries and returns the entries of the page, in the same array.
-func (r *request) cut(entries []entry) ([]entry, error) {
+// paginate sorts entries and returns the entries of the page, in the same array.
+func (r *request) paginate(entries []entry) ([]entry, error) {
 	matches, err := r.matcher()
 	if err != nil {
 		return nil, err
@@ -135,13 +135,13 @@ func (r *request) matcher() (func(object any) (bool, error), error) {
 		return func(any) (bool, error) { return true, nil }, nil
 	}
 	if len(text) > maxFilter {
-		return nil, bad(fmt.Sprintf("failed to create result paginator: failed to read filter expression: longer than %d bytes", maxFilter))
+		return nil, badRequest(fmt.Sprintf("failed to create result paginator: failed to read filter expression: longer than %d bytes", maxFilter))
 	}
 	if r.filter == nil {
 		filter, err := bexpr.CreateEvaluator(text, bexpr.WithMaxExpressions(maxFilterSteps), bexpr.WithHookFn(derefValue))
 		if err != nil {
 			// Nomad's client continues without the filter if the message starts with these words.
-			return nil, bad("failed to create result paginator: failed to read filter expression: " + err.Error())
+			return nil, badRequest("failed to create result paginator: failed to read filter expression: " + err.Error())
 		}
 		r.filter = filter
 	}
@@ -151,7 +151,7 @@ func (r *request) matcher() (func(object any) (bool, error), error) {
 		}
 		ok, err := evaluate(r.filter, object)
 		if err != nil {
-			return false, bad("failed to read result page: " + err.Error())
+			return false, badRequest("failed to read result page: " + err.Error())
 		}
 		return ok, nil
 	}, nil

@@ -61,7 +61,7 @@ func TestPage(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := listRequest(t, (&url.URL{Path: c.query}).EscapedPath())
-			got, err := page(r, jobs(), func(j *api.Job) sortKey { return named(*j.Namespace, *j.ID) }, func(j *api.Job) string { return *j.Namespace + "/" + *j.ID })
+			got, err := page(r, jobs(), func(j *api.Job) sortKey { return nameKey(*j.Namespace, *j.ID) }, func(j *api.Job) string { return *j.Namespace + "/" + *j.ID })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -83,7 +83,7 @@ func TestPageByCreation(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := listRequest(t, c.query)
-			got, err := page(r, allocs(), func(a *api.Allocation) sortKey { return r.created(a.CreateIndex, a.ID) }, func(a *api.Allocation) string { return a.ID })
+			got, err := page(r, allocs(), func(a *api.Allocation) sortKey { return r.creationKey(a.CreateIndex, a.ID) }, func(a *api.Allocation) string { return a.ID })
 			if strings.Join(got, " ") != c.want || r.nextToken != c.next || err != nil {
 				t.Errorf("got %q, next %q, %v, want %q, %q", got, r.nextToken, err, c.want, c.next)
 			}
@@ -146,7 +146,7 @@ func FuzzFilter(f *testing.F) {
 	f.Fuzz(func(t *testing.T, expression string) {
 		r := listRequest(t, "filter="+url.QueryEscape(expression))
 		begin := time.Now()
-		got, err := page(r, []*api.Job{job, job}, func(j *api.Job) sortKey { return named("", *j.ID) }, identity)
+		got, err := page(r, []*api.Job{job, job}, func(j *api.Job) sortKey { return nameKey("", *j.ID) }, identity)
 		if took := time.Since(begin); took > time.Minute {
 			t.Errorf("%q takes %v", expression, took)
 		}

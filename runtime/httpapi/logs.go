@@ -12,14 +12,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// from reads the position in a stream at which the response starts.
-func (r *request) from() (end bool, offset int64, err error) {
+// streamPosition reads the position in a stream at which the response starts.
+func (r *request) streamPosition() (end bool, offset int64, err error) {
 	if text := r.query.Get("offset"); text != "" {
 		if offset, err = strconv.ParseInt(text, 10, 64); err != nil {
-			return false, 0, bad("error parsing offset: " + err.Error())
+			return false, 0, badRequest("error parsing offset: " + err.Error())
 		}
 		if offset < 0 {
-			return false, 0, bad("offset must not be negative")
+			return false, 0, badRequest("offset must not be negative")
 		}
 	}
 	switch r.query.Get("origin") {
@@ -28,17 +28,17 @@ func (r *request) from() (end bool, offset int64, err error) {
 	case "end":
 		return true, offset, nil
 	}
-	return false, 0, bad("origin must be start or end")
+	return false, 0, badRequest("origin must be start or end")
 }
 
-// follows reads whether the response continues at the end of the stream.
-func (r *request) follows(unlessSaid bool) (bool, error) {
+// followParam reads whether the response continues at the end of the stream.
+func (r *request) followParam(unlessSaid bool) (bool, error) {
 	if r.query.Get("follow") == "" {
 		return unlessSaid, nil
 	}
 	follow, err := r.flag("follow")
 	if err != nil {
-		return false, bad(err.Error())
+		return false, badRequest(err.Error())
 	}
 	return follow, nil
 }
@@ -51,7 +51,7 @@ func (h *fileHandler) taskLogs(r *request) (any, error) {
 	}
 	plain, err := r.flag("plain")
 	if err != nil {
-		return nil, bad(err.Error())
+		return nil, badRequest(err.Error())
 	}
 	if !plain {
 		r.frames(func(ctx context.Context, emit func(api.StreamFrame) error) error {
@@ -72,31 +72,31 @@ func (h *fileHandler) taskLogs(r *request) (any, error) {
 // logRequest reads the parameters, and checks that the requested output exists.
 func (h *fileHandler) logRequest(r *request) (logs.FollowRequest, error) {
 	ask := logs.FollowRequest{AllocID: r.id, Task: r.query.Get("task"), Dir: h.node.LogDir(r.id), Stream: logs.Stream(r.query.Get("type"))}
-	end, offset, err := r.from()
+	end, offset, err := r.streamPosition()
 	if err != nil {
 		return ask, err
 	}
-	follow, err := r.follows(false)
+	follow, err := r.followParam(false)
 	if err != nil {
 		return ask, err
 	}
 	switch {
 	case ask.Task == "":
-		return ask, bad("must provide task name")
+		return ask, badRequest("must provide task name")
 	case ask.Stream != logs.Stdout && ask.Stream != logs.Stderr:
-		return ask, bad("must provide log type (stdout/stderr)")
+		return ask, badRequest("must provide log type (stdout/stderr)")
 	}
 	alloc, err := findAllocation(h.store, r.id)
 	if err != nil {
 		return ask, err
 	}
 	if taskOf(alloc, ask.Task) == nil {
-		return ask, bad(fmt.Sprintf("unknown task name %q", ask.Task))
+		return ask, badRequest(fmt.Sprintf("unknown task name %q", ask.Task))
 	}
 	if state := alloc.TaskStates[ask.Task]; state == nil || state.StartedAt.IsZero() {
 		return ask, notFound(fmt.Sprintf("task %q not started yet. No logs available", ask.Task))
 	}
-	if kept, err := h.node.Logs().Kept(ask); err != nil || !kept {
+	if kept, err := h.node.Logs().HasLogs(ask); err != nil || !kept {
 		text := fmt.Sprintf("log entry for task %q and log type %q not found", ask.Task, ask.Stream)
 		if hint := collectedHint(alloc); hint != "" {
 			text += ": " + hint

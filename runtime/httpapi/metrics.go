@@ -64,7 +64,7 @@ func (h *metricsHandler) read(r *request) (any, error) {
 			return nil, err
 		}
 		r.answered = true
-		r.begin()
+		r.startReply()
 		format, names := expfmt.NegotiateAccept(r.Header, expfmt.DefaultAcceptedFormats()...), r.query["name[]"]
 		r.w.Header().Set("Content-Type", string(format))
 		encoder := expfmt.NewEncoder(r.w, format)
@@ -77,7 +77,7 @@ func (h *metricsHandler) read(r *request) (any, error) {
 	case "":
 		return summary(h.measure(r.Context(), t), time.Now()), nil
 	default:
-		return nil, bad("format must be prometheus, or be left out")
+		return nil, badRequest("format must be prometheus, or be left out")
 	}
 }
 
@@ -301,15 +301,15 @@ func (m *measurement) task(alloc *api.Allocation, task string) map[string]string
 	}
 }
 
-// used is the resource usage of one task.
-type used struct {
+// taskUsage is the resource usage of one task.
+type taskUsage struct {
 	alloc *api.Allocation
 	task  string
 	driver.Usage
 }
 
 // usage requests the usage of all tasks in parallel, and omits tasks without a timely reply.
-func (h *metricsHandler) usage(ctx context.Context, allocs []*api.Allocation) []used {
+func (h *metricsHandler) usage(ctx context.Context, allocs []*api.Allocation) []taskUsage {
 	stats := make([]allocrunner.Stats, len(allocs))
 	var asking sync.WaitGroup
 	for i, alloc := range allocs {
@@ -318,16 +318,16 @@ func (h *metricsHandler) usage(ctx context.Context, allocs []*api.Allocation) []
 		}
 	}
 	asking.Wait()
-	var all []used
+	var all []taskUsage
 	for i, alloc := range allocs {
 		for task, sample := range stats[i].Tasks {
-			all = append(all, used{alloc, task, sample.Total})
+			all = append(all, taskUsage{alloc, task, sample.Total})
 		}
 	}
 	return all
 }
 
-func (m *measurement) usage(all []used) {
+func (m *measurement) usage(all []taskUsage) {
 	for _, u := range all {
 		labels := m.task(u.alloc, u.task)
 		for _, figure := range []struct {

@@ -55,7 +55,7 @@ type debugHandler struct {
 // monitor streams new log lines.
 func (h *debugHandler) monitor(r *request) (any, error) {
 	if r.query.Get("node_id") != "" && r.query.Get("server_id") != "" {
-		return nil, bad("Cannot target node and server simultaneously")
+		return nil, badRequest("Cannot target node and server simultaneously")
 	}
 	if err := h.agent.checkTarget(r); err != nil {
 		return nil, err
@@ -63,16 +63,16 @@ func (h *debugHandler) monitor(r *request) (any, error) {
 	level := hclog.Info
 	if name := r.query.Get("log_level"); name != "" {
 		if level = hclog.LevelFromString(name); level == hclog.NoLevel {
-			return nil, bad("Unknown log level: " + name)
+			return nil, badRequest("Unknown log level: " + name)
 		}
 	}
 	inJSON, err := r.flag("log_json")
 	if err != nil {
-		return nil, bad(err.Error())
+		return nil, badRequest(err.Error())
 	}
 	plain, err := r.flag("plain")
 	if err != nil {
-		return nil, bad(err.Error())
+		return nil, badRequest(err.Error())
 	}
 	if h.log == nil {
 		return nil, &statusError{http.StatusNotImplemented, "this agent has no log to follow"}

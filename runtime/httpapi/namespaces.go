@@ -60,7 +60,7 @@ func hashOf(object any) []byte {
 
 func (h *namespaceHandler) list(r *request) (any, error) {
 	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		byName := func(n *api.Namespace) sortKey { return named("", n.Name) }
+		byName := func(n *api.Namespace) sortKey { return nameKey("", n.Name) }
 		list, err := page(r, namespaces(s.Reader, ws, r.query.Get("prefix")), byName, namespaceHashed)
 		return list, s.TableIndex(ws, store.Namespaces), err
 	})
@@ -82,10 +82,10 @@ func (h *namespaceHandler) put(r *request) (any, error) {
 		return nil, err
 	}
 	if r.id != "" && n.Name != r.id {
-		return nil, bad("Namespace name does not match request path")
+		return nil, badRequest("Namespace name does not match request path")
 	}
 	if err := model.NamespaceFault(&n); err != nil {
-		return nil, bad(err.Error())
+		return nil, badRequest(err.Error())
 	}
 	index, err := h.store.Update(r.Context(), func(tx *store.Txn) error {
 		tx.PutNamespace(&n)
@@ -97,7 +97,7 @@ func (h *namespaceHandler) put(r *request) (any, error) {
 
 func (h *namespaceHandler) delete(r *request) (any, error) {
 	if r.id == api.DefaultNamespace {
-		return nil, bad("can not delete default namespace")
+		return nil, badRequest("can not delete default namespace")
 	}
 	index, err := h.store.Update(r.Context(), func(tx *store.Txn) error {
 		if tx.Namespace(nil, r.id) == nil {

@@ -33,15 +33,15 @@ func (h *nodeHandler) list(r *request) (any, error) { return h.inPool(r, api.Nod
 func (h *nodeHandler) inPool(r *request, pool string) (any, error) {
 	withOS, err := r.flag("os")
 	if err != nil {
-		return nil, bad(err.Error())
+		return nil, badRequest(err.Error())
 	}
 	withResources, err := r.flag("resources")
 	if err != nil {
-		return nil, bad(err.Error())
+		return nil, badRequest(err.Error())
 	}
 	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Nodes(ws, r.query.Get("prefix")), func(n *api.Node) bool { return !inPool(n, pool) })
-		stubs, err := page(r, found, func(n *api.Node) sortKey { return named("", n.ID) }, func(n *api.Node) nodeStub {
+		stubs, err := page(r, found, func(n *api.Node) sortKey { return nameKey("", n.ID) }, func(n *api.Node) nodeStub {
 			address, _, err := net.SplitHostPort(n.HTTPAddr)
 			if err != nil {
 				address = n.HTTPAddr
@@ -65,7 +65,7 @@ func (h *nodeHandler) inPool(r *request, pool string) (any, error) {
 }
 
 func (h *nodeHandler) read(r *request) (any, error) {
-	if err := wholeID("node", r.id); err != nil {
+	if err := checkUUID("node", r.id); err != nil {
 		return nil, err
 	}
 	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
@@ -98,9 +98,9 @@ type nodeWritten struct {
 	meta
 }
 
-// changed returns the reply to a change of the node. Nomad replies with 500 to invalid changes,
+// nodeReply returns the reply to a change of the node. Nomad replies with 500 to invalid changes,
 // including "node not found".
-func (r *request) changed(out scheduler.NodeOutcome, err error) (any, error) {
+func (r *request) nodeReply(out scheduler.NodeOutcome, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func (h *nodeHandler) setEligibility(r *request) (any, error) {
 	if err := h.checkID(r); err != nil {
 		return nil, err
 	}
-	return r.changed(h.scheduler.SetEligibility(r.Context(), body.Eligibility))
+	return r.nodeReply(h.scheduler.SetEligibility(r.Context(), body.Eligibility))
 }
 
 func (h *nodeHandler) drain(r *request) (any, error) {
@@ -134,7 +134,7 @@ func (h *nodeHandler) drain(r *request) (any, error) {
 	if err := h.checkID(r); err != nil {
 		return nil, err
 	}
-	return r.changed(h.scheduler.Drain(r.Context(), scheduler.DrainRequest{Spec: body.DrainSpec, MarkEligible: body.MarkEligible, Meta: body.Meta}))
+	return r.nodeReply(h.scheduler.Drain(r.Context(), scheduler.DrainRequest{Spec: body.DrainSpec, MarkEligible: body.MarkEligible, Meta: body.Meta}))
 }
 
 // evaluate has no effect: blocked evaluations are processed whenever the node changes.
@@ -175,11 +175,11 @@ func (h *nodeHandler) setMetadata(r *request) (any, error) {
 		return nil, notFound("Unknown node " + body.NodeID)
 	}
 	if len(body.Meta) == 0 {
-		return nil, bad("missing required Meta object")
+		return nil, badRequest("missing required Meta object")
 	}
 	for key := range body.Meta {
 		if key == "" {
-			return nil, bad("metadata has a key without a name")
+			return nil, badRequest("metadata has a key without a name")
 		}
 	}
 	if err := h.node.SetMeta(r.Context(), body.Meta); err != nil {
@@ -232,7 +232,7 @@ func poolHashed(p *api.NodePool) poolWithHash {
 func (h *poolHandler) list(r *request) (any, error) {
 	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(pools(s, ws), func(p *api.NodePool) bool { return !strings.HasPrefix(p.Name, r.query.Get("prefix")) })
-		all, err := page(r, found, func(p *api.NodePool) sortKey { return named("", p.Name) }, poolHashed)
+		all, err := page(r, found, func(p *api.NodePool) sortKey { return nameKey("", p.Name) }, poolHashed)
 		return all, s.TableIndex(ws, store.Nodes), err
 	})
 }

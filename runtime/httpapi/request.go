@@ -66,13 +66,13 @@ func (r *request) parse(region string) error {
 	}
 	if stale, ok := r.query["stale"]; ok && stale[0] != "" {
 		if _, err := strconv.ParseBool(stale[0]); err != nil {
-			return bad("Expect `true` or `false` for `stale` query string parameter")
+			return badRequest("Expect `true` or `false` for `stale` query string parameter")
 		}
 	}
 	if text := r.query.Get("wait"); text != "" {
 		d, err := time.ParseDuration(text)
 		if err != nil {
-			return bad("Invalid wait time")
+			return badRequest("Invalid wait time")
 		}
 		r.wait = d
 	}
@@ -80,16 +80,16 @@ func (r *request) parse(region string) error {
 		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
 			if r.URL.Path == eventsPath {
-				return bad("Unable to parse index: " + err.Error())
+				return badRequest("Unable to parse index: " + err.Error())
 			}
-			return bad("Invalid index")
+			return badRequest("Invalid index")
 		}
 		r.minIndex = n
 	}
 	if text := r.query.Get("per_page"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 32)
 		if err != nil {
-			return bad("Expect a number for `per_page` query string parameter")
+			return badRequest("Expect a number for `per_page` query string parameter")
 		}
 		r.perPage = int(n)
 	}
@@ -101,8 +101,8 @@ func (r *request) parse(region string) error {
 	return nil
 }
 
-// sees reports whether a list request includes the namespace.
-func (r *request) sees(namespace string) bool {
+// includesNamespace reports whether a list request includes the namespace.
+func (r *request) includesNamespace(namespace string) bool {
 	return r.namespace == store.AnyNamespace || r.namespace == namespace
 }
 
@@ -128,18 +128,18 @@ func unparsed(name, text, kind string, err error) error {
 	return fmt.Errorf("Failed to parse value of %q (%v) as %s: %v", name, text, kind, err)
 }
 
-// limit sets the deadline for the body of a request: a client that sends byte by byte must not
+// limitBody sets the deadline for the body of a request: a client that sends byte by byte must not
 // hold the memory of its request. Connections without deadlines are supported.
-func (r *request) limit() {
+func (r *request) limitBody() {
 	_ = r.control.SetWriteDeadline(time.Time{}) // removes the deadline of the previous reply
 	if r.ContentLength != 0 {
 		_ = r.control.SetReadDeadline(time.Now().Add(bodyTimeout))
 	}
 }
 
-// begin sets the deadline for writing the reply. A route that writes the reply itself calls it
+// startReply sets the deadline for writing the reply. A route that writes the reply itself calls it
 // before its first write.
-func (r *request) begin() { _ = r.control.SetWriteDeadline(time.Now().Add(writeTimeout)) }
+func (r *request) startReply() { _ = r.control.SetWriteDeadline(time.Now().Add(writeTimeout)) }
 
 // countConn counts the connection as authenticated. If the limit is reached, the connection is
 // closed after the reply.
@@ -175,7 +175,7 @@ func (r *request) bytes(limit int64) (text []byte, err error) {
 
 // releaseBody releases the memory of the body, which the caller no longer uses.
 func (r *request) releaseBody() {
-	r.bodies.give(r.held)
+	r.bodies.release(r.held)
 	r.held = 0
 }
 
@@ -205,7 +205,7 @@ func (r *request) readBody(limit int64, read func(io.Reader) error) error {
 	case errors.As(err, &status):
 		return err
 	case err != nil:
-		return bad("read the body of the request: " + err.Error())
+		return badRequest("read the body of the request: " + err.Error())
 	}
 	_ = r.control.SetReadDeadline(time.Time{})
 	if r.uncounted {
@@ -228,12 +228,12 @@ func (r *request) body(into any, limit int64, mayBeEmpty bool) error {
 	case len(text) == 0 && mayBeEmpty:
 		return nil
 	case len(text) == 0:
-		return bad("Request body is empty")
+		return badRequest("Request body is empty")
 	}
 	err = json.Unmarshal(text, into)
 	r.releaseBody()
 	if err != nil {
-		return bad(err.Error())
+		return badRequest(err.Error())
 	}
 	return nil
 }

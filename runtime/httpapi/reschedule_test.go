@@ -27,7 +27,7 @@ func TestRescheduleEventsHaveTheirDelay(t *testing.T) {
 		"an allocation":           alloc,
 		"a list":                  []allocStub{stubOf(alloc, true, true)},
 		"an allocation in a list": []*api.Allocation{alloc},
-		"an event":                map[string]any{"Allocation": joblessAllocation{&jobless, rescheduleDelays(alloc)}},
+		"an event":                map[string]any{"Allocation": allocWithoutJob{&jobless, rescheduleDelays(alloc)}},
 	} {
 		text, err := encode(value)
 		if err != nil {

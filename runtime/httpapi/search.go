@@ -44,17 +44,17 @@ var prefixContexts = map[contexts.Context]finder{
 		return ids(s, prefix, s.Nodes, func(n *api.Node) (string, string) { return "", n.ID })
 	},
 	contexts.Jobs: func(s *searched, prefix string) []*candidate {
-		return each(s.Jobs(nil, s.namespace, prefix), func(j *api.Job) *candidate { return &candidate{name: val(j.ID)} })
+		return convert(s.Jobs(nil, s.namespace, prefix), func(j *api.Job) *candidate { return &candidate{name: val(j.ID)} })
 	},
 	contexts.Namespaces: func(s *searched, prefix string) []*candidate {
-		return each(namespaces(s.Reader, nil, prefix), func(n *api.Namespace) *candidate { return &candidate{name: n.Name} })
+		return convert(namespaces(s.Reader, nil, prefix), func(n *api.Namespace) *candidate { return &candidate{name: n.Name} })
 	},
 	contexts.NodePools: func(_ *searched, prefix string) []*candidate {
 		pools := slices.DeleteFunc([]string{api.NodePoolAll, api.NodePoolDefault}, func(pool string) bool { return !strings.HasPrefix(pool, prefix) })
-		return each(pools, func(pool string) *candidate { return &candidate{name: pool} })
+		return convert(pools, func(pool string) *candidate { return &candidate{name: pool} })
 	},
 	contexts.Variables: func(s *searched, prefix string) []*candidate {
-		return each(s.Variables(nil, s.namespace, prefix), func(v *api.Variable) *candidate { return &candidate{name: v.Path} })
+		return convert(s.Variables(nil, s.namespace, prefix), func(v *api.Variable) *candidate { return &candidate{name: v.Path} })
 	},
 	contexts.Plugins:         none,
 	contexts.Quotas:          none,
@@ -69,29 +69,29 @@ var prefixContexts = map[contexts.Context]finder{
 var fuzzyContexts = map[contexts.Context]finder{
 	contexts.Deployments: prefixContexts[contexts.Deployments],
 	contexts.Evals:       prefixContexts[contexts.Evals],
-	contexts.Namespaces:  among(func(s *searched) []*candidate { return prefixContexts[contexts.Namespaces](s, "") }),
-	contexts.NodePools:   among(func(s *searched) []*candidate { return prefixContexts[contexts.NodePools](s, "") }),
-	contexts.Allocs: among(func(s *searched) []*candidate {
-		seen := slices.DeleteFunc(s.Allocations(nil, ""), func(a *api.Allocation) bool { return !s.sees(a.Namespace) })
-		return each(seen, func(a *api.Allocation) *candidate { return &candidate{a.Name, []string{a.Namespace, a.ID}} })
+	contexts.Namespaces:  containing(func(s *searched) []*candidate { return prefixContexts[contexts.Namespaces](s, "") }),
+	contexts.NodePools:   containing(func(s *searched) []*candidate { return prefixContexts[contexts.NodePools](s, "") }),
+	contexts.Allocs: containing(func(s *searched) []*candidate {
+		seen := slices.DeleteFunc(s.Allocations(nil, ""), func(a *api.Allocation) bool { return !s.includesNamespace(a.Namespace) })
+		return convert(seen, func(a *api.Allocation) *candidate { return &candidate{a.Name, []string{a.Namespace, a.ID}} })
 	}),
-	contexts.Nodes: among(func(s *searched) []*candidate {
-		return each(s.Nodes(nil, ""), func(n *api.Node) *candidate { return &candidate{n.Name, []string{n.ID}} })
+	contexts.Nodes: containing(func(s *searched) []*candidate {
+		return convert(s.Nodes(nil, ""), func(n *api.Node) *candidate { return &candidate{n.Name, []string{n.ID}} })
 	}),
-	contexts.Classes: among(func(s *searched) []*candidate {
-		return each(s.Nodes(nil, ""), func(n *api.Node) *candidate { return &candidate{n.NodeClass, []string{n.ID}} })
+	contexts.Classes: containing(func(s *searched) []*candidate {
+		return convert(s.Nodes(nil, ""), func(n *api.Node) *candidate { return &candidate{n.NodeClass, []string{n.ID}} })
 	}),
-	contexts.Variables: among(func(s *searched) []*candidate {
-		return each(s.Variables(nil, s.namespace, ""), func(v *api.Variable) *candidate { return &candidate{v.Path, []string{v.Namespace, v.Path}} })
+	contexts.Variables: containing(func(s *searched) []*candidate {
+		return convert(s.Variables(nil, s.namespace, ""), func(v *api.Variable) *candidate { return &candidate{v.Path, []string{v.Namespace, v.Path}} })
 	}),
-	contexts.Jobs: among(func(s *searched) []*candidate {
-		return each(s.Jobs(nil, s.namespace, ""), func(j *api.Job) *candidate { return &candidate{val(j.Name), jobScope(j)} })
+	contexts.Jobs: containing(func(s *searched) []*candidate {
+		return convert(s.Jobs(nil, s.namespace, ""), func(j *api.Job) *candidate { return &candidate{val(j.Name), jobScope(j)} })
 	}),
-	contexts.Groups: among(func(s *searched) (found []*candidate) {
+	contexts.Groups: containing(func(s *searched) (found []*candidate) {
 		s.groups(func(j *api.Job, g *api.TaskGroup) { found = append(found, &candidate{val(g.Name), jobScope(j)}) })
 		return found
 	}),
-	contexts.Services: among(func(s *searched) (found []*candidate) {
+	contexts.Services: containing(func(s *searched) (found []*candidate) {
 		add := func(services []*api.Service, scope ...string) {
 			for _, service := range services {
 				found = append(found, &candidate{service.Name, scope})
@@ -105,11 +105,11 @@ var fuzzyContexts = map[contexts.Context]finder{
 		})
 		return found
 	}),
-	contexts.Tasks: among(func(s *searched) []*candidate {
+	contexts.Tasks: containing(func(s *searched) []*candidate {
 		return s.tasks(func(t *api.Task, group []string) *candidate { return &candidate{t.Name, group} })
 	}),
-	contexts.Images:          among(func(s *searched) []*candidate { return s.configured("image") }),
-	contexts.Commands:        among(func(s *searched) []*candidate { return s.configured("command") }),
+	contexts.Images:          containing(func(s *searched) []*candidate { return s.configured("image") }),
+	contexts.Commands:        containing(func(s *searched) []*candidate { return s.configured("command") }),
 	contexts.Plugins:         none,
 	contexts.Volumes:         none,
 	contexts.ScalingPolicies: none,
@@ -121,18 +121,18 @@ type searched struct {
 	namespace string
 }
 
-func (s *searched) sees(namespace string) bool {
+func (s *searched) includesNamespace(namespace string) bool {
 	return namespace == "" || s.namespace == store.AnyNamespace || s.namespace == namespace
 }
 
 func none(*searched, string) []*candidate { return nil }
 
-// among returns a finder for the closest of all candidates.
-func among(all func(*searched) []*candidate) finder {
+// containing returns a finder for the closest of all candidates.
+func containing(all func(*searched) []*candidate) finder {
 	return func(s *searched, text string) []*candidate { return closest(all(s), text) }
 }
 
-func each[T any](all []T, of func(T) *candidate) []*candidate {
+func convert[T any](all []T, of func(T) *candidate) []*candidate {
 	found := make([]*candidate, len(all))
 	for i, o := range all {
 		found[i] = of(o)
@@ -143,7 +143,7 @@ func each[T any](all []T, of func(T) *candidate) []*candidate {
 // ids returns the candidates of objects that have only an id.
 func ids[T any](s *searched, prefix string, list func(store.WatchSet, string) []T, key func(T) (namespace, id string)) (found []*candidate) {
 	for _, o := range list(nil, prefix) {
-		if namespace, id := key(o); s.sees(namespace) {
+		if namespace, id := key(o); s.includesNamespace(namespace) {
 			found = append(found, &candidate{name: id})
 		}
 	}

@@ -44,11 +44,13 @@ func (h *serviceHandler) list(r *request) (any, error) {
 	})
 }
 
-func (h *serviceHandler) noName(*request) (any, error) { return nil, bad("missing service name") }
+func (h *serviceHandler) noName(*request) (any, error) {
+	return nil, badRequest("missing service name")
+}
 
 func (h *serviceHandler) read(r *request) (any, error) {
 	if strings.Contains(r.id, "/") {
-		return nil, bad("invalid URI")
+		return nil, badRequest("invalid URI")
 	}
 	choose, err := parseChoice(r.query.Get("choose"))
 	if err != nil {
@@ -60,7 +62,7 @@ func (h *serviceHandler) read(r *request) (any, error) {
 	})
 }
 
-func byServiceID(reg *api.ServiceRegistration) sortKey { return named(reg.Namespace, reg.ID) }
+func byServiceID(reg *api.ServiceRegistration) sortKey { return nameKey(reg.Namespace, reg.ID) }
 
 // choice selects some instances of a service: for the same key it selects the same instances, as
 // long as they exist.
@@ -76,7 +78,7 @@ func parseChoice(text string) (choice, error) {
 	number, key, both := strings.Cut(text, "|")
 	count, err := strconv.Atoi(number)
 	if !both || strings.Contains(key, "|") || err != nil || count < 1 {
-		return choice{}, bad("Parameter for choose must be in form '<number>|<key>'")
+		return choice{}, badRequest("Parameter for choose must be in form '<number>|<key>'")
 	}
 	return choice{count, key}, nil
 }
@@ -90,15 +92,15 @@ func (c choice) from(found []*api.ServiceRegistration) []*api.ServiceRegistratio
 	rank := func(reg *api.ServiceRegistration) uint64 {
 		h := fnv.New64a()
 		_, _ = h.Write([]byte(c.key + "\x00" + reg.AllocID + "\x00" + reg.ID)) // never fails
-		return mix(h.Sum64())
+		return hash64(h.Sum64())
 	}
 	slices.SortStableFunc(found, func(a, b *api.ServiceRegistration) int { return cmp.Compare(rank(b), rank(a)) })
 	return found[:min(c.count, len(found))]
 }
 
-// mix makes each bit of a hash depend on all bits: otherwise ids with the same prefix would have
+// hash64 makes each bit of a hash depend on all bits: otherwise ids with the same prefix would have
 // similar ranks.
-func mix(h uint64) uint64 {
+func hash64(h uint64) uint64 {
 	h ^= h >> 33
 	h *= 0xff51afd7ed558ccd
 	h ^= h >> 33
@@ -112,11 +114,11 @@ func (h *serviceHandler) delete(r *request) (any, error) {
 	name, id, _ := strings.Cut(r.id, "/")
 	switch {
 	case strings.Contains(id, "/"):
-		return nil, bad("invalid URI")
+		return nil, badRequest("invalid URI")
 	case name == "":
-		return nil, bad("missing service name")
+		return nil, badRequest("missing service name")
 	case id == "":
-		return nil, bad("missing service id")
+		return nil, badRequest("missing service id")
 	}
 	index, err := h.store.Update(r.Context(), func(tx *store.Txn) error {
 		if reg := tx.Service(nil, r.namespace, id); reg == nil || reg.ServiceName != name {

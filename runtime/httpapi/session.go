@@ -29,7 +29,7 @@ const (
 	pingEvery       = 10 * time.Second
 	pingBusy        = time.Second     // ping interval while input is not read, so that its end would not be seen
 	idleExecTimeout = 2 * time.Minute // a client that sends nothing for this time is disconnected
-	handshakeTime   = 10 * time.Second
+	tokenTimeout    = 10 * time.Second
 	closeTimeout    = time.Second // for output to a client after the command was killed
 	maxReason       = 123         // bytes of the text of a close frame
 )
@@ -39,17 +39,17 @@ var (
 	errStopping   = errors.New("the agent is stopping")
 )
 
-// closing is an error of a session with the code of its close frame.
-type closing struct {
+// closeError is an error of a session with the code of its close frame.
+type closeError struct {
 	code websocket.StatusCode
 	text string
 }
 
-func (c *closing) Error() string { return c.text }
+func (c *closeError) Error() string { return c.text }
 
-// wrongExec returns an error that would be a 4xx status before the upgrade.
-func wrongExec(format string, args ...any) error {
-	return &closing{websocket.StatusPolicyViolation, fmt.Sprintf(format, args...)}
+// execError returns an error that would be a 4xx status before the upgrade.
+func execError(format string, args ...any) error {
+	return &closeError{websocket.StatusPolicyViolation, fmt.Sprintf(format, args...)}
 }
 
 // sessionGroup counts the exec sessions, because http.Server does not wait for upgraded
@@ -115,7 +115,7 @@ func (h *execHandler) serve(r *request, find func() (execCommand, error)) (any, 
 // closeConn closes the session. It does not wait for a client that does not reply.
 func closeConn(conn *websocket.Conn, err error) {
 	code, text := websocket.StatusInternalError, ""
-	if c := new(closing); errors.As(err, &c) {
+	if c := new(closeError); errors.As(err, &c) {
 		code, text = c.code, c.text
 	} else if err != nil {
 		text = base.ErrorMessage(err)
@@ -151,9 +151,9 @@ func reason(text string) string {
 	return text + cut
 }
 
-// asksLater reports whether a client sends its token in the session: browsers cannot set the
+// sendsTokenLater reports whether a client sends its token in the session: browsers cannot set the
 // headers of a websocket.
-func asksLater(r *http.Request) bool {
+func sendsTokenLater(r *http.Request) bool {
 	later := r.URL.Query().Get("ws_handshake")
 	return (later == "true" || later == "1") && r.Method == http.MethodGet && strings.EqualFold(r.Header.Get("Upgrade"), "websocket") &&
 		(strings.HasPrefix(r.URL.Path, "/v1/client/allocation/") && strings.HasSuffix(r.URL.Path, "/exec") ||
@@ -162,10 +162,10 @@ func asksLater(r *http.Request) bool {
 
 // handshake reads the token of a client that sends it in the session.
 func (h *execHandler) handshake(r *request, conn *websocket.Conn) error {
-	if !asksLater(r.Request) {
+	if !sendsTokenLater(r.Request) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), handshakeTime)
+	ctx, cancel := context.WithTimeout(r.Context(), tokenTimeout)
 	defer cancel()
 	conn.SetReadLimit(maxHandshake)
 	_, text, err := conn.Read(ctx)
@@ -178,15 +178,15 @@ func (h *execHandler) handshake(r *request, conn *websocket.Conn) error {
 	}
 	switch err := json.Unmarshal(text, &hello); {
 	case err != nil:
-		return wrongExec("failed to decode the handshake: %v", err)
+		return execError("failed to decode the handshake: %v", err)
 	case hello.Version != 1:
-		return wrongExec("unsupported handshake version: %d", hello.Version)
+		return execError("unsupported handshake version: %d", hello.Version)
 	}
 	if !h.access.isTrusted(r.Request) && !sameSecret(hello.AuthToken, string(h.access.token)) {
-		return wrongExec("%v", errDenied)
+		return execError("%v", errDenied)
 	}
 	if !r.conn.authenticate() {
-		return wrongExec("%v", errTooMany)
+		return execError("%v", errTooMany)
 	}
 	return nil
 }
@@ -198,10 +198,10 @@ func serveExec(parent context.Context, conn *websocket.Conn, command execCommand
 	defer cancel(nil)
 	// The connection outlives the command, for the last output and the exit code. But a client
 	// that does not read must block neither the command nor the agent.
-	talking, endTalk := context.WithCancel(context.WithoutCancel(parent))
-	defer endTalk()
-	hurry := func() { time.AfterFunc(closeTimeout, endTalk) }
-	defer context.AfterFunc(parent, hurry)()
+	connCtx, cancelConn := context.WithCancel(context.WithoutCancel(parent))
+	defer cancelConn()
+	endSoon := func() { time.AfterFunc(closeTimeout, cancelConn) }
+	defer context.AfterFunc(parent, endSoon)()
 
 	stdin, typed := io.Pipe()
 	resize := make(chan driver.TerminalSize, 1)
@@ -210,17 +210,17 @@ func serveExec(parent context.Context, conn *websocket.Conn, command execCommand
 	var background sync.WaitGroup
 	defer background.Wait()
 	background.Go(func() {
-		cancel(in.read(talking))
-		hurry()
+		cancel(in.read(connCtx))
+		endSoon()
 	})
 	background.Go(func() {
 		if in.watch(ctx) {
 			cancel(errClientGone)
-			endTalk()
+			cancelConn()
 		}
 	})
 
-	out := &execOutput{ctx: talking, conn: conn}
+	out := &execOutput{ctx: connCtx, conn: conn}
 	command.Stdin, command.Resize = stdin, resize
 	command.Stdout, command.Stderr = execWriter{out, "stdout"}, execWriter{out, "stderr"}
 	exit, err := command.run(ctx, command.Exec)
@@ -269,7 +269,7 @@ func (in *execInput) take(text []byte) error {
 	in.heard.Store(time.Now().UnixNano())
 	var frame api.ExecStreamingInput
 	if err := json.Unmarshal(text, &frame); err != nil {
-		return wrongExec("failed to decode input: %v", err)
+		return execError("failed to decode input: %v", err)
 	}
 	if size := frame.TTYSize; size != nil && size.Height > 0 && size.Width > 0 {
 		select {

@@ -15,7 +15,7 @@ func (r *request) stream(contentType string) *stream {
 	r.answered = true
 	r.setHeaders()
 	r.w.Header().Set("Content-Type", contentType)
-	r.begin()
+	r.startReply()
 	r.w.WriteHeader(http.StatusOK)
 	_ = r.control.Flush() // a lost connection makes the next write fail
 	return &stream{r}
@@ -23,7 +23,7 @@ func (r *request) stream(contentType string) *stream {
 
 // Write sends p at once. It fails if the client does not accept p within a minute.
 func (s *stream) Write(p []byte) (int, error) {
-	s.r.begin()
+	s.r.startReply()
 	n, err := s.r.w.Write(p)
 	if err != nil {
 		return n, err

@@ -89,7 +89,7 @@ func (h *allocHandler) checks(r *request) (any, error) {
 
 // services lists the service registrations of an allocation.
 func (h *allocHandler) services(r *request) (any, error) {
-	if err := wholeID("alloc", r.id); err != nil {
+	if err := checkUUID("alloc", r.id); err != nil {
 		return nil, err
 	}
 	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {

@@ -28,15 +28,17 @@ func (h *variableHandler) list(r *request) (any, error) {
 		for _, v := range s.Variables(ws, r.namespace, r.query.Get("prefix")) {
 			found = append(found, model.VariableMetadata(v))
 		}
-		list, err := page(r, found, func(m *api.VariableMetadata) sortKey { return named(m.Namespace, m.Path) }, identity)
+		list, err := page(r, found, func(m *api.VariableMetadata) sortKey { return nameKey(m.Namespace, m.Path) }, identity)
 		return list, s.TableIndex(ws, store.Variables), err
 	})
 }
 
-func (h *variableHandler) noPath(*request) (any, error) { return nil, bad("missing variable path") }
+func (h *variableHandler) noPath(*request) (any, error) {
+	return nil, badRequest("missing variable path")
+}
 
 // otherMethod replies to other methods with Nomad's text and status.
-func (h *variableHandler) otherMethod(*request) (any, error) { return nil, bad(errMethod.text) }
+func (h *variableHandler) otherMethod(*request) (any, error) { return nil, badRequest(errMethod.text) }
 
 func (h *variableHandler) read(r *request) (any, error) {
 	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
@@ -107,7 +109,7 @@ func casIndex(r *request) (variables.Check, error) {
 	}
 	index, err := strconv.ParseUint(text[0], 10, 64)
 	if err != nil {
-		return nil, bad(fmt.Sprintf("can not parse cas: %v", err))
+		return nil, badRequest(fmt.Sprintf("can not parse cas: %v", err))
 	}
 	return &index, nil
 }
@@ -125,7 +127,7 @@ func lockOperation(r *request) (do func(*variables.Variables, context.Context, *
 			continue
 		}
 		if do != nil {
-			return nil, bad("multiple lock operations")
+			return nil, badRequest("multiple lock operations")
 		}
 		do = operation
 	}
@@ -139,7 +141,7 @@ func replyNotChanged(r *request, err error, check variables.Check) (any, error) 
 	var conflict *variables.Conflict
 	switch {
 	case errors.As(err, &invalid):
-		return nil, bad(invalid.Error())
+		return nil, badRequest(invalid.Error())
 	case errors.As(err, &conflict) && check != nil:
 		r.index, r.code = conflict.Current.ModifyIndex, http.StatusConflict
 		return model.VariableForOthers(conflict.Current), nil

@@ -80,18 +80,18 @@ func durationOf(val cty.Value) (time.Duration, *hcl.Diagnostic) {
 	case val.Type() == cty.Number:
 		n := val.AsBigFloat()
 		if !n.IsInt() || n.MantExp(nil) > 64 {
-			return 0, notWhole()
+			return 0, notInteger()
 		}
 		i, _ := n.Int(nil)
 		if !i.IsInt64() {
-			return 0, notWhole()
+			return 0, notInteger()
 		}
 		return time.Duration(i.Int64()), nil
 	}
 	return 0, &hcl.Diagnostic{Summary: "Unsuitable value type", Detail: "Unsuitable value: expected a string but found " + val.Type().FriendlyName()}
 }
 
-func notWhole() *hcl.Diagnostic {
+func notInteger() *hcl.Diagnostic {
 	return &hcl.Diagnostic{
 		Summary: "Unsuitable value type",
 		Detail:  fmt.Sprintf("Unsuitable duration value: value must be a whole number, between %d and %d", math.MinInt64, math.MaxInt64),
@@ -159,7 +159,7 @@ func withMapAttributes(schema *hcl.BodySchema, t reflect.Type) *hcl.BodySchema {
 func (d *decoder) mapAttribute(attr *hcl.Attribute, blocks hcl.Blocks, field reflect.Value, path []string) hcl.Diagnostics {
 	d.ranges.add(join(path, attr.Name), attr.Range)
 	if len(blocks) > 0 {
-		return hcl.Diagnostics{refused(fmt.Sprintf("Duplicate %s block", attr.Name),
+		return hcl.Diagnostics{errorAt(fmt.Sprintf("Duplicate %s block", attr.Name),
 			fmt.Sprintf("%s may not be defined more than once. Another definition is defined at %s.", attr.Name, attr.Range), blocks[0].DefRange)}
 	}
 	val, diags := attr.Expr.Value(d.ctx)

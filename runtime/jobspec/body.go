@@ -40,7 +40,7 @@ func open(body hcl.Body, ctx *hcl.EvalContext) (scopedBody, hcl.Diagnostics) {
 	content, diags := body.Content(bodySchema)
 	attr, ok := content.Attributes[bodyAttribute]
 	if !ok {
-		return scopedBody{}, append(diags, refused("Unreadable block", "This block cannot be read here.", body.MissingItemRange()))
+		return scopedBody{}, append(diags, errorAt("Unreadable block", "This block cannot be read here.", body.MissingItemRange()))
 	}
 	val, moreDiags := attr.Expr.Value(ctx)
 	return *val.EncapsulatedValue().(*scopedBody), append(diags, moreDiags...)
@@ -57,7 +57,7 @@ func (e bodyExpr) Variables() []hcl.Traversal { return nil }
 func (e bodyExpr) Range() hcl.Range           { return e.body.MissingItemRange() }
 func (e bodyExpr) StartRange() hcl.Range      { return e.body.MissingItemRange() }
 
-func asksForBody(schema *hcl.BodySchema) bool {
+func hasBodyAttribute(schema *hcl.BodySchema) bool {
 	for _, attr := range schema.Attributes {
 		if attr.Name == bodyAttribute {
 			return true
@@ -81,7 +81,7 @@ type nativeBody struct {
 }
 
 func (b *nativeBody) Content(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Diagnostics) {
-	if asksForBody(schema) {
+	if hasBodyAttribute(schema) {
 		return bodyContent(b), nil
 	}
 	content, diags := b.Body.Content(schema)

@@ -15,7 +15,7 @@ import (
 // own decoder is not used, because it panics on blocks that are maps and on durations.
 type decoder struct {
 	ctx    *hcl.EvalContext
-	meter  *meter
+	budget *evaluationBudget
 	ranges ranges
 	// later decodes the bodies without a schema. These functions run after all other parts were
 	// decoded without errors.
@@ -52,7 +52,7 @@ type extension struct {
 
 // fill decodes a body into a struct. path is the position of the body in the job.
 func (d *decoder) fill(body hcl.Body, target reflect.Value, path []string) hcl.Diagnostics {
-	if diag := d.meter.spend(blockCost, body.MissingItemRange()); diag != nil {
+	if diag := d.budget.spend(blockCost, body.MissingItemRange()); diag != nil {
 		return hcl.Diagnostics{diag}
 	}
 	t := target.Type()
@@ -138,7 +138,7 @@ func (d *decoder) blocks(blocks hcl.Blocks, field reflect.Value, path []string) 
 }
 
 func duplicateBlock(block, first *hcl.Block) *hcl.Diagnostic {
-	return refused(fmt.Sprintf("Duplicate %s block", block.Type),
+	return errorAt(fmt.Sprintf("Duplicate %s block", block.Type),
 		fmt.Sprintf("Only one %s block is allowed. Another was defined at %s.", block.Type, first.DefRange), block.DefRange)
 }
 

@@ -79,7 +79,7 @@ const maxShown = 20
 // Beyond maxShown diagnostics it prints only the number of the rest.
 func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byte) error {
 	var b strings.Builder
-	diags = slices.DeleteFunc(slices.Clone(diags), func(d *hcl.Diagnostic) bool { return follows(d, diags) })
+	diags = slices.DeleteFunc(slices.Clone(diags), func(d *hcl.Diagnostic) bool { return isConsequence(d, diags) })
 	for i, diag := range diags {
 		if i == maxShown {
 			fmt.Fprintf(&b, "and %d more\n", len(diags)-i)
@@ -101,9 +101,9 @@ func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byt
 	return err
 }
 
-// follows reports whether a diagnostic only reports that an expression has no value, while another
+// isConsequence reports whether a diagnostic only reports that an expression has no value, while another
 // diagnostic has the reason.
-func follows(d *hcl.Diagnostic, all hcl.Diagnostics) bool {
+func isConsequence(d *hcl.Diagnostic, all hcl.Diagnostics) bool {
 	return strings.HasSuffix(d.Detail, ": value must be known") && d.Subject != nil &&
 		slices.ContainsFunc(all, func(why *hcl.Diagnostic) bool {
 			return why != d && why.Subject != nil && why.Subject.Filename == d.Subject.Filename && d.Subject.ContainsPos(why.Subject.Start)
@@ -122,8 +122,8 @@ func line(diag *hcl.Diagnostic) string {
 	return fmt.Sprintf("%s: %s", diag.Subject, diag.Summary)
 }
 
-// widestSnippet is the length of the longest source line that is printed.
-const widestSnippet = 200
+// maxSnippet is the length of the longest source line that is printed.
+const maxSnippet = 200
 
 func writeSnippet(b *strings.Builder, text []byte, rng hcl.Range) {
 	if rng.Start.Line < 1 || rng.Start.Byte > len(text) {
@@ -135,7 +135,7 @@ func writeSnippet(b *strings.Builder, text []byte, rng hcl.Range) {
 		end = start + n
 	}
 	line := string(bytes.TrimRight(text[start:end], "\r"))
-	if strings.TrimSpace(line) == "" || len(line) > widestSnippet || !utf8.ValidString(line) {
+	if strings.TrimSpace(line) == "" || len(line) > maxSnippet || !utf8.ValidString(line) {
 		return
 	}
 	before := line[:min(rng.Start.Byte-start, len(line))]
@@ -154,6 +154,6 @@ func writeSnippet(b *strings.Builder, text []byte, rng hcl.Range) {
 	fmt.Fprintf(b, "%s | %s\n%s | %s%s\n", number, line, strings.Repeat(" ", len(number)), indent, strings.Repeat("^", max(1, utf8.RuneCountInString(marked))))
 }
 
-func refused(summary, detail string, rng hcl.Range) *hcl.Diagnostic {
+func errorAt(summary, detail string, rng hcl.Range) *hcl.Diagnostic {
 	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: summary, Detail: detail, Subject: rng.Ptr()}
 }

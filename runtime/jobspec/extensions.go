@@ -166,7 +166,7 @@ func (d *decoder) affinityWeight(attr *hcl.Attribute, a *api.Affinity) hcl.Diagn
 		return diags
 	}
 	if *wide < -100 || *wide > 100 {
-		return append(diags, refused("Weight out of range",
+		return append(diags, errorAt("Weight out of range",
 			fmt.Sprintf("The weight of an affinity must be between -100 and 100, not %d.", *wide), attr.Expr.Range()))
 	}
 	weight := int8(*wide)
@@ -249,14 +249,14 @@ func finishScaling(d *decoder, content *hcl.BodyContent, target any, path []stri
 	}
 	var diags hcl.Diagnostics
 	if content.Attributes["max"] == nil {
-		diags = append(diags, refused("Missing required argument",
+		diags = append(diags, errorAt("Missing required argument",
 			`The argument "max" is required, but no definition was found.`, content.MissingItemRange))
 	}
 	if s.Type == "" {
 		s.Type = horizontal
 	}
 	if s.Type != horizontal {
-		diags = append(diags, refused("Invalid group scaling type",
+		diags = append(diags, errorAt("Invalid group scaling type",
 			fmt.Sprintf("task group scaling policy had invalid type: %q", s.Type), content.Attributes["type"].Range))
 	}
 	return diags
@@ -270,11 +270,11 @@ func (d *decoder) taskScaling(blocks hcl.Blocks, path []string) ([]*api.ScalingP
 	for _, block := range blocks {
 		name := strings.ToLower(block.Labels[0])
 		if name != "cpu" && name != "mem" {
-			diags = append(diags, refused("Invalid scaling policy name", `scaling policy name must be "cpu" or "mem"`, block.LabelRanges[0]))
+			diags = append(diags, errorAt("Invalid scaling policy name", `scaling policy name must be "cpu" or "mem"`, block.LabelRanges[0]))
 			continue
 		}
 		if first := seen[name]; first != nil {
-			diags = append(diags, refused(fmt.Sprintf("Duplicate scaling %q block", name),
+			diags = append(diags, errorAt(fmt.Sprintf("Duplicate scaling %q block", name),
 				fmt.Sprintf("Only one scaling %q block is allowed. Another was defined at %s.", name, first.DefRange), block.DefRange))
 			continue
 		}
@@ -285,7 +285,7 @@ func (d *decoder) taskScaling(blocks hcl.Blocks, path []string) ([]*api.ScalingP
 		diags = append(diags, d.fill(block.Body, reflect.ValueOf(policy).Elem(), at)...)
 		kind := "vertical_" + name
 		if policy.Type != "" && policy.Type != kind {
-			diags = append(diags, refused("Invalid scaling policy type",
+			diags = append(diags, errorAt("Invalid scaling policy type",
 				fmt.Sprintf("Invalid policy type, expected %q but found %q", policy.Type, kind), block.DefRange))
 		}
 		policy.Type = kind

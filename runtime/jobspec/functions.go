@@ -115,14 +115,14 @@ var files = map[string]function.Function{
 var errNoFiles = errors.New("filesystem function disabled.")
 
 // functionTable returns the functions for one evaluation.
-func functionTable(m *meter, withFiles bool) map[string]function.Function {
+func functionTable(m *evaluationBudget, withFiles bool) map[string]function.Function {
 	table := make(map[string]function.Function, len(pure)+len(files))
 	for name, f := range pure {
-		table[name] = guarded(name, f, m)
+		table[name] = withGuard(name, f, m)
 	}
 	for name, f := range files {
 		if withFiles {
-			table[name] = guarded(name, f, m)
+			table[name] = withGuard(name, f, m)
 		} else {
 			table[name] = disabled(f)
 		}
@@ -130,9 +130,9 @@ func functionTable(m *meter, withFiles bool) map[string]function.Function {
 	return table
 }
 
-// guarded returns a function that checks and charges its arguments before it runs, and that
+// withGuard returns a function that checks and charges its arguments before it runs, and that
 // returns panics as errors without a stack.
-func guarded(name string, f function.Function, m *meter) function.Function {
+func withGuard(name string, f function.Function, m *evaluationBudget) function.Function {
 	check := guards[name]
 	return function.New(&function.Spec{
 		Description: f.Description(),

@@ -45,7 +45,7 @@ var guards = map[string]func(args []cty.Value) error{
 			return nil
 		}
 		spaces, _ := args[0].AsBigFloat().Int64()
-		return bounded(spaces, int64(strings.Count(args[1].AsString(), "\n")))
+		return checkProduct(spaces, int64(strings.Count(args[1].AsString(), "\n")))
 	},
 	"join": func(args []cty.Value) error {
 		if !known(args...) {
@@ -55,7 +55,7 @@ var guards = map[string]func(args []cty.Value) error{
 		for _, list := range args[1:] {
 			elements += list.LengthInt()
 		}
-		return bounded(int64(len(args[0].AsString())), int64(elements))
+		return checkProduct(int64(len(args[0].AsString())), int64(elements))
 	},
 	"jsondecode": func(args []cty.Value) error {
 		if !known(args...) {
@@ -68,13 +68,13 @@ var guards = map[string]func(args []cty.Value) error{
 			return nil
 		}
 		// Each match is replaced, and at worst every position matches.
-		return bounded(int64(len(args[0].AsString())), int64(1+len(args[2].AsString())))
+		return checkProduct(int64(len(args[0].AsString())), int64(1+len(args[2].AsString())))
 	},
 	"replace": func(args []cty.Value) error {
 		if !known(args...) {
 			return nil
 		}
-		return bounded(int64(strings.Count(args[0].AsString(), args[1].AsString())), int64(len(args[2].AsString())))
+		return checkProduct(int64(strings.Count(args[0].AsString(), args[1].AsString())), int64(len(args[2].AsString())))
 	},
 	"setproduct": func(args []cty.Value) error {
 		product := int64(1)
@@ -82,7 +82,7 @@ var guards = map[string]func(args []cty.Value) error{
 			if !known(set) || !set.CanIterateElements() {
 				return nil
 			}
-			if product *= int64(1 + set.LengthInt()); product > budget/blockCost {
+			if product *= int64(1 + set.LengthInt()); product > maxCost/blockCost {
 				return errTooLarge
 			}
 		}
@@ -105,9 +105,9 @@ func known(args ...cty.Value) bool {
 	return true
 }
 
-// bounded rejects a product that is larger than the maximum value size.
-func bounded(a, b int64) error {
-	if a > 0 && b > 0 && a > budget/b {
+// checkProduct rejects a product that is larger than the maximum value size.
+func checkProduct(a, b int64) error {
+	if a > 0 && b > 0 && a > maxCost/b {
 		return errTooLarge
 	}
 	return nil

@@ -13,11 +13,11 @@ import (
 // templates in JSON strings by itself, and they must preserve references as native expressions do.
 type jsonBody struct {
 	hcl.Body
-	meter *meter
+	budget *evaluationBudget
 }
 
 func (b *jsonBody) Content(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Diagnostics) {
-	if asksForBody(schema) {
+	if hasBodyAttribute(schema) {
 		return bodyContent(b), nil
 	}
 	content, diags := b.Body.Content(blocksFirst(schema))
@@ -28,23 +28,23 @@ func (b *jsonBody) Content(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Diagno
 func (b *jsonBody) PartialContent(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Body, hcl.Diagnostics) {
 	content, rest, diags := b.Body.PartialContent(blocksFirst(schema))
 	b.wrap(content)
-	return content, &jsonBody{Body: rest, meter: b.meter}, diags
+	return content, &jsonBody{Body: rest, budget: b.budget}, diags
 }
 
 func (b *jsonBody) JustAttributes() (hcl.Attributes, hcl.Diagnostics) {
 	attrs, diags := b.Body.JustAttributes()
 	for _, attr := range attrs {
-		attr.Expr = &jsonExpr{Expression: attr.Expr, meter: b.meter}
+		attr.Expr = &jsonExpr{Expression: attr.Expr, budget: b.budget}
 	}
 	return attrs, diags
 }
 
 func (b *jsonBody) wrap(content *hcl.BodyContent) {
 	for _, attr := range content.Attributes {
-		attr.Expr = &jsonExpr{Expression: attr.Expr, meter: b.meter}
+		attr.Expr = &jsonExpr{Expression: attr.Expr, budget: b.budget}
 	}
 	for _, block := range content.Blocks {
-		block.Body = &jsonBody{Body: block.Body, meter: b.meter}
+		block.Body = &jsonBody{Body: block.Body, budget: b.budget}
 	}
 }
 
@@ -67,25 +67,25 @@ func blocksFirst(schema *hcl.BodySchema) *hcl.BodySchema {
 // jsonExpr is a JSON value in which every string is a template.
 type jsonExpr struct {
 	hcl.Expression
-	meter *meter
+	budget *evaluationBudget
 }
 
 // UnwrapExpression returns the JSON value for static analysis.
 func (e *jsonExpr) UnwrapExpression() hcl.Expression { return e.Expression }
 
 func (e *jsonExpr) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
-	if e.meter.exceeded != nil {
+	if e.budget.exceeded != nil {
 		return cty.DynamicVal, nil
 	}
 	val, diags := e.value(ctx)
-	if diag := e.meter.charge(val, e.Range()); diag != nil {
+	if diag := e.budget.charge(val, e.Range()); diag != nil {
 		return cty.DynamicVal, append(diags, diag)
 	}
 	return val, diags
 }
 
 func (e *jsonExpr) child(expr hcl.Expression) *jsonExpr {
-	return &jsonExpr{Expression: expr, meter: e.meter}
+	return &jsonExpr{Expression: expr, budget: e.budget}
 }
 
 // children returns the elements of a JSON array, or the members of an object.
@@ -136,7 +136,7 @@ func (e *jsonExpr) template(val cty.Value) (hcl.Expression, hcl.Diagnostics) {
 	start := rng.Start
 	start.Byte++ // skips the quote
 	start.Column++
-	return parseTemplate([]byte(val.AsString()), e.meter, rng.Filename, start)
+	return parseTemplate([]byte(val.AsString()), e.budget, rng.Filename, start)
 }
 
 func (e *jsonExpr) list(list []hcl.Expression, ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
@@ -162,7 +162,7 @@ func (e *jsonExpr) object(members []hcl.KeyValuePair, ctx *hcl.EvalContext) (cty
 			continue
 		}
 		if _, taken := vals[*name]; taken {
-			diags = append(diags, refused("Duplicate object attribute", fmt.Sprintf("An attribute named %q was already defined.", *name), member.Key.Range()))
+			diags = append(diags, errorAt("Duplicate object attribute", fmt.Sprintf("An attribute named %q was already defined.", *name), member.Key.Range()))
 			continue
 		}
 		vals[*name] = val
@@ -182,7 +182,7 @@ func (e *jsonExpr) memberName(key hcl.Expression, ctx *hcl.EvalContext) (*string
 		err = fmt.Errorf("a name is required")
 	}
 	if err != nil {
-		return nil, append(diags, refused("Invalid object key expression", fmt.Sprintf("Cannot use this expression as an object key: %s.", err), key.Range()))
+		return nil, append(diags, errorAt("Invalid object key expression", fmt.Sprintf("Cannot use this expression as an object key: %s.", err), key.Range()))
 	}
 	name := val.AsString()
 	return &name, diags

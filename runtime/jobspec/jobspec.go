@@ -54,20 +54,20 @@ type File struct {
 // Parse reads the variable files named in src and, with src.Files, the files that functions of the
 // job name. It keeps no state and may be called concurrently.
 func Parse(src Source) (*File, hcl.Diagnostics) {
-	return parseWithin(budget, src)
+	return parseWithin(maxCost, src)
 }
 
 // parseWithin is Parse with a given budget.
 func parseWithin(limit int, src Source) (*File, hcl.Diagnostics) {
 	p := &parser{
-		src:   src,
-		file:  &File{Texts: map[string][]byte{src.Name: src.Text}, ranges: ranges{}},
-		meter: &meter{limit: limit},
+		src:    src,
+		file:   &File{Texts: map[string][]byte{src.Name: src.Text}, ranges: ranges{}},
+		budget: &evaluationBudget{limit: limit},
 	}
 	job, diags := p.parse()
-	if p.meter.exceeded != nil {
+	if p.budget.exceeded != nil {
 		// Other errors may only result from values that were cut short.
-		diags = hcl.Diagnostics{p.meter.exceeded}
+		diags = hcl.Diagnostics{p.budget.exceeded}
 	}
 	if !diags.HasErrors() {
 		p.file.Job = job
@@ -77,9 +77,9 @@ func parseWithin(limit int, src Source) (*File, hcl.Diagnostics) {
 
 // parser is the shared state of the steps of one call of Parse.
 type parser struct {
-	src   Source
-	file  *File
-	meter *meter
+	src    Source
+	file   *File
+	budget *evaluationBudget
 }
 
 var fileSchema = &hcl.BodySchema{
@@ -125,8 +125,8 @@ func (p *parser) parse() (*api.Job, hcl.Diagnostics) {
 	}
 	ctx.Variables["local"] = locals
 
-	d := &decoder{ctx: ctx, meter: p.meter, ranges: p.file.ranges}
-	decoded, moreDiags := d.job(job, dynblock.Expand(job.Body, ctx, dynblock.OptCheckForEach(p.meter.forEach)))
+	d := &decoder{ctx: ctx, budget: p.budget, ranges: p.file.ranges}
+	decoded, moreDiags := d.job(job, dynblock.Expand(job.Body, ctx, dynblock.OptCheckForEach(p.budget.forEach)))
 	return decoded, append(diags, moreDiags...)
 }
 
@@ -171,5 +171,5 @@ func jobBlock(content *hcl.BodyContent) (*hcl.Block, hcl.Diagnostics) {
 
 // functions returns the functions of an evaluation.
 func (p *parser) functions(files bool) map[string]function.Function {
-	return functionTable(p.meter, files)
+	return functionTable(p.budget, files)
 }

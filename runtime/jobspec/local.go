@@ -34,7 +34,7 @@ const (
 // one counts.
 func (p *parser) locals(blocks hcl.Blocks, ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	declared, order, diags := declareLocals(blocks)
-	e := &localEvaluation{declared: declared, ctx: ctx, meter: p.meter}
+	e := &localEvaluation{declared: declared, ctx: ctx, budget: p.budget}
 	for _, name := range order {
 		if !declared[name].all {
 			diags = append(diags, e.evaluate(name)...)
@@ -79,7 +79,7 @@ func newLocal(attr *hcl.Attribute) *local {
 			l.all = true
 			continue
 		}
-		name := stepName(traversal[1])
+		name := attributeName(traversal[1])
 		if !seen[name] {
 			seen[name] = true
 			l.needs = append(l.needs, name)
@@ -88,8 +88,8 @@ func newLocal(attr *hcl.Attribute) *local {
 	return l
 }
 
-// stepName returns the name in local.name and in local["name"].
-func stepName(step hcl.Traverser) string {
+// attributeName returns the name in local.name and in local["name"].
+func attributeName(step hcl.Traverser) string {
 	switch s := step.(type) {
 	case hcl.TraverseAttr:
 		return s.Name
@@ -104,7 +104,7 @@ func stepName(step hcl.Traverser) string {
 type localEvaluation struct {
 	declared map[string]*local
 	ctx      *hcl.EvalContext
-	meter    *meter
+	budget   *evaluationBudget
 	depth    int
 }
 
@@ -118,7 +118,7 @@ func (e *localEvaluation) evaluate(name string) hcl.Diagnostics {
 	if e.depth++; e.depth > nesting.MaxOperators {
 		e.depth--
 		l.state = failed
-		return hcl.Diagnostics{refused("Locals too deep", fmt.Sprintf("Locals may build on each other %d times at most.", nesting.MaxOperators), l.attr.Range)}
+		return hcl.Diagnostics{errorAt("Locals too deep", fmt.Sprintf("Locals may build on each other %d times at most.", nesting.MaxOperators), l.attr.Range)}
 	}
 	l.state = evaluating
 	var diags hcl.Diagnostics
@@ -138,7 +138,7 @@ func (e *localEvaluation) evaluate(name string) hcl.Diagnostics {
 		for other := range e.declared {
 			names = append(names, other)
 		}
-		if diag := e.meter.spend(len(names)*blockCost, l.attr.Range); diag != nil {
+		if diag := e.budget.spend(len(names)*blockCost, l.attr.Range); diag != nil {
 			return append(diags, diag)
 		}
 	}

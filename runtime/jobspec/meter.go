@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// budget is how much one parse may evaluate, counted in bytes of all values that it creates.
+	// maxCost is how much one parse may evaluate, counted in bytes of all values that it creates.
 	// An ordinary job needs some ten thousand.
-	budget = 64 << 20
+	maxCost = 64 << 20
 	// valueCost is counted for a value in addition to its text, numberCost for a number, whose
 	// decimal text is slow to create, and blockCost for a decoded block. They are proportional to
 	// the time.
@@ -28,44 +28,44 @@ const (
 	maxNumberBits = 1 << 16
 )
 
-// meter stops an evaluation that grows without bound. HCL cannot be interrupted, so every metered
+// evaluationBudget stops an evaluation that grows without bound. HCL cannot be interrupted, so every metered
 // expression first checks the budget; once the budget is spent, all of them return at once.
-type meter struct {
+type evaluationBudget struct {
 	limit    int
 	used     int
 	exceeded *hcl.Diagnostic
 }
 
 // charge counts the size of a value and returns a diagnostic for the first excess.
-func (m *meter) charge(val cty.Value, rng hcl.Range) *hcl.Diagnostic {
+func (m *evaluationBudget) charge(val cty.Value, rng hcl.Range) *hcl.Diagnostic {
 	if m.exceeded != nil {
 		return nil
 	}
 	if reason := m.measure(val, 0); reason != "" {
-		m.exceeded = refused("Evaluation too large", reason, rng)
+		m.exceeded = errorAt("Evaluation too large", reason, rng)
 	}
 	return m.exceeded
 }
 
 // spend counts work that creates no value.
-func (m *meter) spend(n int, rng hcl.Range) *hcl.Diagnostic {
+func (m *evaluationBudget) spend(n int, rng hcl.Range) *hcl.Diagnostic {
 	if m.exceeded != nil {
 		return nil
 	}
 	if m.used += n; m.used > m.limit {
-		m.exceeded = refused("Evaluation too large", spentReason, rng)
+		m.exceeded = errorAt("Evaluation too large", overBudgetReason, rng)
 	}
 	return m.exceeded
 }
 
-const spentReason = "The expressions of this file make values that are too large. Are locals, for expressions or dynamic blocks multiplying each other?"
+const overBudgetReason = "The expressions of this file make values that are too large. Are locals, for expressions or dynamic blocks multiplying each other?"
 
 // measure counts the size of a value. It returns the reason if the value is rejected, or "".
-func (m *meter) measure(val cty.Value, depth int) string {
+func (m *evaluationBudget) measure(val cty.Value, depth int) string {
 	m.used += valueCost
 	switch {
 	case m.used > m.limit:
-		return spentReason
+		return overBudgetReason
 	case depth > maxValueDepth:
 		return fmt.Sprintf("A value may nest %d levels deep at most.", maxValueDepth)
 	case val == cty.NilVal || !val.IsKnown() || val.IsNull():
@@ -93,7 +93,7 @@ func (m *meter) measure(val cty.Value, depth int) string {
 
 // number rejects a number whose decimal text would be too long, and counts the length of the text
 // otherwise.
-func (m *meter) number(val cty.Value) string {
+func (m *evaluationBudget) number(val cty.Value) string {
 	f := val.AsBigFloat()
 	if f.IsInf() {
 		return ""
@@ -110,27 +110,27 @@ func (m *meter) number(val cty.Value) string {
 }
 
 // forEach limits the blocks of a dynamic block before it is expanded.
-func (m *meter) forEach(val cty.Value, expr hcl.Expression, _ *hcl.EvalContext) hcl.Diagnostics {
+func (m *evaluationBudget) forEach(val cty.Value, expr hcl.Expression, _ *hcl.EvalContext) hcl.Diagnostics {
 	val, _ = val.Unmark()
 	if !val.IsKnown() || val.IsNull() || !val.CanIterateElements() || val.LengthInt() <= maxForEach {
 		return nil
 	}
-	return hcl.Diagnostics{refused("Invalid dynamic for_each value",
+	return hcl.Diagnostics{errorAt("Invalid dynamic for_each value",
 		fmt.Sprintf("A dynamic block can make %d blocks at most, and this asks for %d.", maxForEach, val.LengthInt()), expr.Range())}
 }
 
 // budgeted is an expression whose results are counted.
 type budgeted struct {
 	hclsyntax.Expression
-	meter *meter
+	budget *evaluationBudget
 }
 
 func (e *budgeted) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
-	if e.meter.exceeded != nil {
+	if e.budget.exceeded != nil {
 		return cty.DynamicVal, nil
 	}
 	val, diags := e.Expression.Value(ctx)
-	if diag := e.meter.charge(val, e.Range()); diag != nil {
+	if diag := e.budget.charge(val, e.Range()); diag != nil {
 		return cty.DynamicVal, append(diags, diag)
 	}
 	return val, diags

@@ -191,7 +191,7 @@ func TestEvaluationIsBounded(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			// A sixteenth of the budget suffices to reach its end.
-			_, diags := parseWithin(budget/16, Source{Name: "in.hcl", Text: []byte(test.text), Files: true})
+			_, diags := parseWithin(maxCost/16, Source{Name: "in.hcl", Text: []byte(test.text), Files: true})
 			text := Text(diags)
 			if !strings.Contains(text, test.want) {
 				t.Errorf("got %.300s\nwant %s", text, test.want)

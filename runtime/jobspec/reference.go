@@ -35,10 +35,10 @@ func defined(ctx *hcl.EvalContext, name string) bool {
 // rewriter replaces, in a parsed text, every traversal by a reference, and wraps expressions whose
 // values can grow in the meter.
 type rewriter struct {
-	text  []byte // source text of the expressions
-	base  int    // byte offset at which text starts
-	meter *meter
-	diags hcl.Diagnostics
+	text   []byte // source text of the expressions
+	base   int    // byte offset at which text starts
+	budget *evaluationBudget
+	diags  hcl.Diagnostics
 }
 
 func (r *rewriter) body(body *hclsyntax.Body) {
@@ -52,14 +52,14 @@ func (r *rewriter) body(body *hclsyntax.Body) {
 
 // attribute rewrites a whole expression.
 func (r *rewriter) attribute(expr hclsyntax.Expression) hclsyntax.Expression {
-	return r.metered(r.expr(expr, 0))
+	return r.withBudget(r.expr(expr, 0))
 }
 
-func (r *rewriter) metered(expr hclsyntax.Expression) hclsyntax.Expression {
+func (r *rewriter) withBudget(expr hclsyntax.Expression) hclsyntax.Expression {
 	if _, ok := expr.(*hclsyntax.LiteralValueExpr); ok || expr == nil {
 		return expr
 	}
-	return &budgeted{Expression: expr, meter: r.meter}
+	return &budgeted{Expression: expr, budget: r.budget}
 }
 
 func (r *rewriter) expr(expr hclsyntax.Expression, depth int) hclsyntax.Expression {
@@ -81,7 +81,7 @@ func (r *rewriter) expr(expr hclsyntax.Expression, depth int) hclsyntax.Expressi
 	case *hclsyntax.BinaryOpExpr:
 		e.LHS = r.expr(e.LHS, depth)
 		e.RHS = r.expr(e.RHS, depth)
-		return r.metered(e)
+		return r.withBudget(e)
 	case *hclsyntax.ConditionalExpr:
 		e.Condition = r.expr(e.Condition, depth)
 		e.TrueResult = r.expr(e.TrueResult, depth)
@@ -113,17 +113,17 @@ func (r *rewriter) expr(expr hclsyntax.Expression, depth int) hclsyntax.Expressi
 		for i := range e.Args {
 			e.Args[i] = r.expr(e.Args[i], depth)
 		}
-		return r.metered(e)
+		return r.withBudget(e)
 	case *hclsyntax.TemplateExpr:
 		for i := range e.Parts {
-			e.Parts[i] = r.metered(r.interpolated(e.Parts[i], depth))
+			e.Parts[i] = r.withBudget(r.interpolated(e.Parts[i], depth))
 		}
-		return r.metered(e)
+		return r.withBudget(e)
 	case *hclsyntax.TemplateWrapExpr:
 		e.Wrapped = r.interpolated(e.Wrapped, depth)
 	case *hclsyntax.TemplateJoinExpr:
 		e.Tuple = r.expr(e.Tuple, depth)
-		return r.metered(e)
+		return r.withBudget(e)
 	}
 	return expr
 }
@@ -132,7 +132,7 @@ func (r *rewriter) loop(e *hclsyntax.ForExpr, depth int) {
 	e.CollExpr = r.expr(e.CollExpr, depth)
 	for _, each := range []*hclsyntax.Expression{&e.KeyExpr, &e.ValExpr, &e.CondExpr} {
 		if *each != nil {
-			*each = r.metered(r.expr(*each, depth))
+			*each = r.withBudget(r.expr(*each, depth))
 		}
 	}
 }

@@ -17,7 +17,7 @@ const MaxText = 2 << 20
 
 func tooLarge(size int, name string) hcl.Diagnostics {
 	start := hcl.Range{Filename: name, Start: hcl.InitialPos, End: hcl.InitialPos}
-	return hcl.Diagnostics{refused("Text too large", fmt.Sprintf("This text has %d bytes. The limit is %d.", size, MaxText), start)}
+	return hcl.Diagnostics{errorAt("Text too large", fmt.Sprintf("This text has %d bytes. The limit is %d.", size, MaxText), start)}
 }
 
 // isJSON reports whether a text is JSON. As in Nomad, the first byte that is not a space decides;
@@ -48,7 +48,7 @@ func (p *parser) native(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
 		return nil, diags
 	}
 	body := file.Body.(*hclsyntax.Body)
-	r := &rewriter{text: text, meter: p.meter}
+	r := &rewriter{text: text, budget: p.budget}
 	r.body(body)
 	return &nativeBody{syntax: body, Body: body}, append(diags, r.diags...)
 }
@@ -61,7 +61,7 @@ func (p *parser) json(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
 	if diags.HasErrors() {
 		return nil, diags
 	}
-	return &jsonBody{Body: file.Body, meter: p.meter}, diags
+	return &jsonBody{Body: file.Body, budget: p.budget}, diags
 }
 
 // expression parses one native expression, such as the text of -var.
@@ -76,12 +76,12 @@ func (p *parser) expression(text []byte, name string) (hcl.Expression, hcl.Diagn
 	if diags.HasErrors() {
 		return nil, diags
 	}
-	r := &rewriter{text: text, meter: p.meter}
+	r := &rewriter{text: text, budget: p.budget}
 	return r.attribute(expr), append(diags, r.diags...)
 }
 
 // parseTemplate parses the content of a JSON string as a template.
-func parseTemplate(text []byte, m *meter, name string, start hcl.Pos) (hclsyntax.Expression, hcl.Diagnostics) {
+func parseTemplate(text []byte, m *evaluationBudget, name string, start hcl.Pos) (hclsyntax.Expression, hcl.Diagnostics) {
 	if diags := nesting.Template(text, name, start); diags.HasErrors() {
 		return nil, diags
 	}
@@ -89,6 +89,6 @@ func parseTemplate(text []byte, m *meter, name string, start hcl.Pos) (hclsyntax
 	if diags.HasErrors() {
 		return nil, diags
 	}
-	r := &rewriter{text: text, base: start.Byte, meter: m}
+	r := &rewriter{text: text, base: start.Byte, budget: m}
 	return r.attribute(expr), append(diags, r.diags...)
 }

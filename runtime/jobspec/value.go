@@ -99,7 +99,7 @@ func noDeclarations(body hcl.Body) hcl.Diagnostics {
 	for _, block := range native.syntax.Blocks {
 		if block.Type == "variable" {
 			name := strings.Join(block.Labels, " ")
-			diags = append(diags, refused("Variable declaration in a .var file",
+			diags = append(diags, errorAt("Variable declaration in a .var file",
 				fmt.Sprintf("A .var file is used to assign values to variables that have already been declared in job files, not to declare new variables. To declare variable %q, place this block in your job file; to set a value for it, write %s = … here.", name, name),
 				block.DefRange()))
 		}
@@ -112,7 +112,7 @@ func (v *variable) assign(val cty.Value, from string, rng hcl.Range, summary, de
 	val, err := convert.Convert(val, v.ty)
 	if err != nil {
 		v.invalid = true
-		return hcl.Diagnostics{refused(summary, fmt.Sprintf(detail, v.name, err), rng)}
+		return hcl.Diagnostics{errorAt(summary, fmt.Sprintf(detail, v.name, err), rng)}
 	}
 	v.value, v.invalid = &value{val, from, rng}, false
 	return nil

@@ -111,7 +111,7 @@ func (p *parser) declarations(blocks hcl.Blocks) ([]*variable, hcl.Diagnostics) 
 			return
 		}
 		if taken[v.name] {
-			diags = append(diags, refused("Duplicate variable", fmt.Sprintf("Duplicate %s variable definition found.", v.name), rng))
+			diags = append(diags, errorAt("Duplicate variable", fmt.Sprintf("Duplicate %s variable definition found.", v.name), rng))
 			return
 		}
 		taken[v.name] = true
@@ -140,7 +140,7 @@ func (p *parser) declaration(block *hcl.Block) (*variable, hcl.Diagnostics) {
 	v := &variable{name: block.Labels[0], ty: cty.DynamicPseudoType, rng: block.DefRange}
 	content, diags := block.Body.Content(variableSchema)
 	if !hclsyntax.ValidIdentifier(v.name) {
-		diags = append(diags, refused("Invalid variable name",
+		diags = append(diags, errorAt("Invalid variable name",
 			"A name must start with a letter or underscore and may contain only letters, digits, underscores, and dashes.", block.LabelRanges[0]))
 	}
 	if attr := content.Attributes["description"]; attr != nil {
@@ -174,7 +174,7 @@ func (v *variable) setDefault(expr hcl.Expression) hcl.Diagnostics {
 	}
 	val, err := convert.Convert(val, v.ty)
 	if err != nil {
-		return append(diags, refused("Invalid default value for variable",
+		return append(diags, errorAt("Invalid default value for variable",
 			fmt.Sprintf("This default value is not compatible with the variable's type constraint: %s.", err), expr.Range()))
 	}
 	v.value = &value{val, "default", expr.Range()}
@@ -196,7 +196,7 @@ func (v *variable) rule(block *hcl.Block) (*validation, hcl.Diagnostics) {
 	moreDiags := gohcl.DecodeExpression(message.Expr, nil, &rule.message)
 	diags = append(diags, moreDiags...)
 	if !moreDiags.HasErrors() && strings.TrimSpace(rule.message) == "" {
-		diags = append(diags, refused("Invalid validation error message", "An empty or blank string is not a valid nor useful error message.", message.Expr.Range()))
+		diags = append(diags, errorAt("Invalid validation error message", "An empty or blank string is not a valid nor useful error message.", message.Expr.Range()))
 	}
 	return rule, diags
 }
@@ -212,7 +212,7 @@ func (v *variable) checkReferences(condition hcl.Expression) hcl.Diagnostics {
 			}
 		}
 		if name != v.name {
-			return hcl.Diagnostics{refused("Invalid reference in variable validation",
+			return hcl.Diagnostics{errorAt("Invalid reference in variable validation",
 				fmt.Sprintf("The condition for variable %q can only refer to the variable itself, using var.%s.", v.name, v.name), traversal.SourceRange())}
 		}
 		found = true
@@ -220,7 +220,7 @@ func (v *variable) checkReferences(condition hcl.Expression) hcl.Diagnostics {
 	if found {
 		return nil
 	}
-	return hcl.Diagnostics{refused("Invalid variable validation condition",
+	return hcl.Diagnostics{errorAt("Invalid variable validation condition",
 		fmt.Sprintf("The condition for variable %q must refer to var.%s in order to test incoming values.", v.name, v.name), condition.Range())}
 }
 
@@ -242,11 +242,11 @@ func (p *parser) validate(v *variable) hcl.Diagnostics {
 		}
 		result, err := convert.Convert(result, cty.Bool)
 		if err != nil || result.IsNull() || !result.IsKnown() {
-			diags = append(diags, refused("Invalid variable validation result", "The condition of a validation must be true or false.", rule.rng))
+			diags = append(diags, errorAt("Invalid variable validation result", "The condition of a validation must be true or false.", rule.rng))
 			continue
 		}
 		if result.False() {
-			diags = append(diags, refused(fmt.Sprintf("Invalid value for %s variable", v.value.from),
+			diags = append(diags, errorAt(fmt.Sprintf("Invalid value for %s variable", v.value.from),
 				fmt.Sprintf("%s\n\nThis was checked by the validation rule at %s.", rule.message, rule.rng), v.value.rng))
 		}
 	}

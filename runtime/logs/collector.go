@@ -43,8 +43,8 @@ const (
 	reserveDescriptors = 64
 )
 
-// room returns how many tasks fit into a limit of descriptors, at least one.
-func room(limit int) int { return max(1, (limit-reserveDescriptors)/taskDescriptors) }
+// maxTasks returns how many tasks fit into a limit of descriptors, at least one.
+func maxTasks(limit int) int { return max(1, (limit-reserveDescriptors)/taskDescriptors) }
 
 // descriptorLimit returns the soft limit of this process, which Go has raised to the hard limit.
 func descriptorLimit() int {
@@ -71,9 +71,9 @@ type Config struct {
 	Dir    string   // the data directory; one collector process serves it, see keeper.Directory
 	Args   []string // arguments with argv[0] that start this program as a collector process
 
-	// Former are directories in which a collector process of an earlier version may listen for the
+	// Previous are directories in which a collector process of an earlier version may listen for the
 	// data directory. That process is stopped before one is started in Dir.
-	Former []string
+	Previous []string
 
 	// Linger is how long a collector process without work waits for an agent; 0 means ten minutes.
 	Linger time.Duration
@@ -89,19 +89,19 @@ type Config struct {
 	Descriptors int
 
 	// Tests set these.
-	grace time.Duration // how long Stop waits for writers to close the FIFOs
-	quiet time.Duration // how long the process stays without tasks
+	stopTimeout time.Duration // how long Stop waits for writers to close the FIFOs
+	idleTimeout time.Duration // how long the process stays without tasks
 }
 
 // Collector is the agent's side: it makes the FIFOs, keeps a collector process running that reads
 // them, and notifies followers of new output. All methods may be called concurrently.
 type Collector struct {
-	conf  Config
-	dir   *keeper.Directory
-	life  <-chan struct{} // closed by Close
-	stop  context.CancelFunc
-	wg    sync.WaitGroup
-	conns *rpcmux.Reconnector[*link]
+	conf       Config
+	dir        *keeper.Directory
+	untilClose <-chan struct{} // closed by Close
+	cancel     context.CancelFunc
+	wg         sync.WaitGroup
+	conns      *rpcmux.Reconnector[*link]
 
 	mu           sync.Mutex // locked before the mutex of conns
 	process      process.ID
@@ -146,11 +146,11 @@ func New(conf Config) (*Collector, error) {
 	if conf.Linger == 0 {
 		conf.Linger = 10 * time.Minute
 	}
-	if conf.grace == 0 {
-		conf.grace = 2 * time.Second
+	if conf.stopTimeout == 0 {
+		conf.stopTimeout = 2 * time.Second
 	}
-	if conf.quiet == 0 {
-		conf.quiet = time.Minute
+	if conf.idleTimeout == 0 {
+		conf.idleTimeout = time.Minute
 	}
 	if conf.Logger == nil {
 		conf.Logger = hclog.NewNullLogger()
@@ -169,8 +169,8 @@ func New(conf Config) (*Collector, error) {
 	c := &Collector{
 		conf:         conf,
 		dir:          dir,
-		life:         life.Done(),
-		stop:         stop,
+		untilClose:   life.Done(),
+		cancel:       stop,
 		conns:        rpcmux.NewReconnector[*link](life.Done(), ErrClosed),
 		tasks:        map[taskKey]*taskState{},
 		streams:      map[key]*streamState{},
@@ -186,7 +186,7 @@ func New(conf Config) (*Collector, error) {
 // write, unless the keeper is ephemeral. Follow returns ErrClosed after that. Close may be called
 // twice.
 func (c *Collector) Close() error {
-	c.stop()
+	c.cancel()
 	c.wg.Wait()
 	c.dir.Close()
 	c.mu.Lock()
@@ -219,7 +219,7 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 	if err := task.check(); err != nil {
 		return "", "", wrap(err)
 	}
-	t, err := c.admit(task)
+	t, err := c.reserve(task)
 	if err != nil {
 		return "", "", wrap(err)
 	}
@@ -254,7 +254,7 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range streams {
-		// A follower that armed before the process had the stream gets no reply, so it is woken
+		// A follower that subscribed before the process had the stream gets no reply, so it is woken
 		// here.
 		if st := c.streams[key{task.AllocID, task.Name, s}]; st != nil {
 			st.wake()
@@ -283,24 +283,24 @@ func (c *Collector) startStream(ctx context.Context, t *taskState, alloc, dir in
 		if err != nil {
 			return err
 		}
-		if err := c.handOver(ctx, l, t, k, fifo); !errors.Is(err, errDown) {
+		if err := c.handOver(ctx, l, t, k, fifo); !errors.Is(err, errDisconnected) {
 			return err
 		}
 	}
 }
 
-// admit returns the record of a task. It adds one if descriptors are free, or if the task has its
+// reserve returns the record of a task. It adds one if descriptors are free, or if the task has its
 // descriptors from an earlier agent.
-func (c *Collector) admit(task Task) (*taskState, error) {
+func (c *Collector) reserve(task Task) (*taskState, error) {
 	has := false
-	if f, err := c.conf.Keeper.GetFD(key{task.AllocID, task.Name, Stdout}.held()); err == nil {
+	if f, err := c.conf.Keeper.GetFD(key{task.AllocID, task.Name, Stdout}.fdKey()); err == nil {
 		f.Close()
 		has = true
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	known := c.tasks[taskKey{task.AllocID, task.Name}] != nil
-	if n := len(c.tasks); !known && !has && n >= room(c.conf.Descriptors) {
+	if n := len(c.tasks); !known && !has && n >= maxTasks(c.conf.Descriptors) {
 		return nil, &FullError{Tasks: n, Limit: c.conf.Descriptors, Freed: c.freed}
 	}
 	return c.taskLocked(task), nil
@@ -319,13 +319,13 @@ func (c *Collector) taskLocked(task Task) *taskState {
 	if t == nil {
 		t = &taskState{dir: -1, Task: task, open: map[Stream]bool{}}
 		c.tasks[k] = t
-		c.tellLocked(1)
+		c.signalLocked(1)
 	}
 	return t
 }
 
-// tellLocked notifies maintain if the number of tasks is equal to tasks.
-func (c *Collector) tellLocked(tasks int) {
+// signalLocked notifies maintain if the number of tasks is equal to tasks.
+func (c *Collector) signalLocked(tasks int) {
 	if len(c.tasks) != tasks {
 		return
 	}
@@ -341,7 +341,7 @@ func (c *Collector) ensure(ctx context.Context, alloc, logDir int, k key) (*os.F
 	if err := moveFIFO(logDir, alloc, k.fifoName()); err != nil {
 		return nil, err
 	}
-	f, err := c.conf.Keeper.GetFD(k.held())
+	f, err := c.conf.Keeper.GetFD(k.fdKey())
 	if err == nil {
 		if sameFile(alloc, k.fifoName(), int(f.Fd())) {
 			return f, nil
@@ -362,7 +362,7 @@ func (c *Collector) ensure(ctx context.Context, alloc, logDir int, k key) (*os.F
 		return nil, err
 	}
 	fifo := os.NewFile(uintptr(fd), k.fifoName())
-	if err := c.conf.Keeper.StoreFD(ctx, k.held(), fifo); err != nil {
+	if err := c.conf.Keeper.StoreFD(ctx, k.fdKey(), fifo); err != nil {
 		fifo.Close()
 		return nil, err
 	}
@@ -437,7 +437,7 @@ type leftover int
 const (
 	nothingLeft leftover = iota
 	outputLeft           // a FIFO and its log directory exist
-	holdLeft             // only descriptors in other processes exist
+	onlyFDsLeft          // only descriptors in other processes exist
 )
 
 func (c *Collector) leftover(task Task) (leftover, error) {
@@ -455,7 +455,7 @@ func (c *Collector) leftover(task Task) (leftover, error) {
 		if err == nil && (exists(alloc, k.fifoName()) || exists(dir, k.fifoName())) {
 			return outputLeft, nil
 		}
-		f, err := c.conf.Keeper.GetFD(k.held())
+		f, err := c.conf.Keeper.GetFD(k.fdKey())
 		switch {
 		case err == nil:
 			f.Close()
@@ -465,7 +465,7 @@ func (c *Collector) leftover(task Task) (leftover, error) {
 		}
 	}
 	if held {
-		return holdLeft, nil
+		return onlyFDsLeft, nil
 	}
 	return nothingLeft, nil
 }
@@ -474,7 +474,7 @@ func (c *Collector) stopTask(ctx context.Context, t *taskState, allocID, task st
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	deadline := time.Now().Add(c.conf.grace)
+	deadline := time.Now().Add(c.conf.stopTimeout)
 	var wg sync.WaitGroup
 	errs := make([]error, len(streams))
 	for i, s := range streams {
@@ -504,7 +504,7 @@ func (c *Collector) forgetLocked(t *taskState) {
 	delete(c.tasks, taskKey{t.AllocID, t.Name})
 	close(c.freed)
 	c.freed = make(chan struct{})
-	c.tellLocked(0)
+	c.signalLocked(0)
 }
 
 // release closes an open stream whose writers have closed the FIFO, unless the task was started
@@ -525,7 +525,7 @@ func (c *Collector) release(k key) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
-	if err := c.conf.Keeper.RemoveFD(ctx, k.held()); err != nil {
+	if err := c.conf.Keeper.RemoveFD(ctx, k.fdKey()); err != nil {
 		c.conf.Logger.Warn("a FIFO is still held", "alloc_id", k.AllocID, "task", k.Task, "error", err)
 	}
 	if t != nil {
@@ -549,7 +549,7 @@ func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadlin
 		}
 		left := max(0, time.Until(deadline))
 		reply, err := l.call(ctx, &message{Op: opStop, Key: k, Grace: left.Milliseconds(), Keep: !ended})
-		if errors.Is(err, errDown) {
+		if errors.Is(err, errDisconnected) {
 			continue // the next process gets the stream within the remaining time
 		}
 		if err != nil {
@@ -570,6 +570,6 @@ func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadlin
 		if reply.Open {
 			return nil // opEnd follows when the writers have closed the FIFO
 		}
-		return c.conf.Keeper.RemoveFD(ctx, k.held())
+		return c.conf.Keeper.RemoveFD(ctx, k.fdKey())
 	}
 }

@@ -98,7 +98,7 @@ func TestOnlyTheNewestFilesAreKept(t *testing.T) {
 	}
 	for _, name := range names[:2] {
 		f, err := os.ReadFile(filepath.Join(s.dir, name))
-		if err != nil || f[len(f)-1] != '\n' || len(f) > 1<<20 || len(f) < 1<<20-zone {
+		if err != nil || f[len(f)-1] != '\n' || len(f) > 1<<20 || len(f) < 1<<20-tailWindow {
 			t.Errorf("%s: %d bytes, last one %q, %v", name, len(f), f[len(f)-1], err)
 		}
 	}
@@ -305,7 +305,7 @@ func TestFIFOsOfAnEarlierVersion(t *testing.T) {
 
 func TestStopOfATaskThatNeverWrote(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{grace: 10 * time.Minute})
+	s := newSetting(t, Config{stopTimeout: 10 * time.Minute})
 	s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
 	begin := time.Now()
 	s.stop()
@@ -318,7 +318,7 @@ func TestStopOfATaskThatNeverWrote(t *testing.T) {
 // The exit of a writer ends the wait, also when the collector is killed meanwhile.
 func TestStopWaitsForWriters(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{grace: 10 * time.Minute})
+	s := newSetting(t, Config{stopTimeout: 10 * time.Minute})
 	stdout, stderr := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
 	out, errs := s.open(stdout), s.open(stderr)
 	s.write(out, "a")
@@ -348,7 +348,7 @@ func TestStopWaitsForWriters(t *testing.T) {
 func TestStopLetsGoOfWriters(t *testing.T) {
 	t.Parallel()
 	const grace = 500 * time.Millisecond
-	s := newSetting(t, Config{grace: grace})
+	s := newSetting(t, Config{stopTimeout: grace})
 	stdout, _ := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
 	stays := s.open(stdout)
 	s.write(stays, "c\n")
@@ -379,7 +379,7 @@ func TestStopLetsGoOfWriters(t *testing.T) {
 // stop, also when the collector is killed, until it closes its output.
 func TestStopOfATaskThatMayRunKeepsItsReader(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{grace: 50 * time.Millisecond, quiet: 20 * time.Millisecond})
+	s := newSetting(t, Config{stopTimeout: 50 * time.Millisecond, idleTimeout: 20 * time.Millisecond})
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
 	stdout, _ := s.start(limits)
 	out := s.open(stdout)
@@ -436,7 +436,7 @@ func TestStopOfATaskThatMayRunKeepsItsReader(t *testing.T) {
 func TestStopOfAFlood(t *testing.T) {
 	t.Parallel()
 	const grace = 500 * time.Millisecond
-	s := newSetting(t, Config{grace: grace})
+	s := newSetting(t, Config{stopTimeout: grace})
 	stdout, _ := s.start(Limits{MaxFiles: 2, MaxFileSize: 1 << 20})
 	out := s.open(stdout)
 	done := make(chan error, 1)
@@ -688,14 +688,14 @@ func TestFollowOverRestarts(t *testing.T) {
 	t.Parallel()
 	s := newSetting(t, Config{})
 	ask := FollowRequest{AllocID: "a1", Task: "web", Stream: Stdout, Dir: s.dir}
-	if kept, err := s.collector.Kept(ask); kept || err != nil {
+	if kept, err := s.collector.HasLogs(ask); kept || err != nil {
 		t.Errorf("a task that was never started has logs: %v, %v", kept, err)
 	}
 	f := s.follow(FollowRequest{Restarts: true})
 	want := ""
 	for run := range 3 {
 		stdout, _ := s.start(Limits{MaxFiles: 1000, MaxFileSize: 64 << 10})
-		if kept, err := s.collector.Kept(ask); !kept || err != nil {
+		if kept, err := s.collector.HasLogs(ask); !kept || err != nil {
 			t.Errorf("a task that runs has no logs: %v", err)
 		}
 		out := s.open(stdout)
@@ -709,7 +709,7 @@ func TestFollowOverRestarts(t *testing.T) {
 		s.stop()
 		f.await(t, want)
 	}
-	if kept, err := s.collector.Kept(ask); !kept || err != nil {
+	if kept, err := s.collector.HasLogs(ask); !kept || err != nil {
 		t.Errorf("a task that has ended has no logs: %v", err)
 	}
 	f.cancel()
@@ -943,7 +943,7 @@ func TestFollowEndsWithTheErrorOfItsReader(t *testing.T) {
 func TestProcessEndsWithoutTasks(t *testing.T) {
 	t.Parallel()
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
-	s := newSetting(t, Config{quiet: 20 * time.Millisecond})
+	s := newSetting(t, Config{idleTimeout: 20 * time.Millisecond})
 	var want string
 	var last process.ID
 	for round := range 3 {
@@ -990,7 +990,7 @@ func TestNextAgentMeetsTheProcess(t *testing.T) {
 	s.collector.Close()
 
 	var err error
-	s.collector, err = New(Config{Keeper: s.keeper, Dir: s.run, Args: []string{"nomad-lite", "log-collector"}, quiet: 20 * time.Millisecond})
+	s.collector, err = New(Config{Keeper: s.keeper, Dir: s.run, Args: []string{"nomad-lite", "log-collector"}, idleTimeout: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ func (c *Collector) publish(l *link) {
 	}
 	c.conns.Set(l, nil)
 	for _, st := range c.streams {
-		st.wake() // followers arm again at the new process
+		st.wake() // followers subscribe again at the new process
 	}
 }
 
@@ -33,9 +33,9 @@ func (c *Collector) publish(l *link) {
 // would wait until the streams of the tasks before it are handed over.
 func (c *Collector) maintain(ctx context.Context) {
 	l, err := c.connectAndHandOver(ctx, false) // the error is returned to the next task that needs a process
-	for met := err == nil; met || c.needed(ctx); met = false {
-		if !met {
-			if l, met = c.conns.ConnectWithBackoff(ctx, c.connect, func(err error) { c.conf.Logger.Error("no log collector", "error", err) }); !met {
+	for connected := err == nil; connected || c.needed(ctx); connected = false {
+		if !connected {
+			if l, connected = c.conns.ConnectWithBackoff(ctx, c.connect, func(err error) { c.conf.Logger.Error("no log collector", "error", err) }); !connected {
 				return
 			}
 		}
@@ -70,8 +70,8 @@ func (c *Collector) hasTasks() bool {
 // the quiet time; then the process is stopped if it is idle. A process that never had a task of
 // this agent is not stopped: it may have streams of tasks that are restored later.
 func (c *Collector) serve(ctx context.Context, l *link) {
-	quiet := time.NewTimer(c.conf.quiet)
-	defer quiet.Stop()
+	idle := time.NewTimer(c.conf.idleTimeout)
+	defer idle.Stop()
 	used := false
 	for {
 		select {
@@ -82,8 +82,8 @@ func (c *Collector) serve(ctx context.Context, l *link) {
 			return
 		case <-c.tasksChanged:
 			used = true
-			quiet.Reset(c.conf.quiet)
-		case <-quiet.C:
+			idle.Reset(c.conf.idleTimeout)
+		case <-idle.C:
 			if c.releaseProcess() {
 				if used {
 					_ = l.send(&message{Op: opIdle}) // the process may still have a stream of an earlier agent
@@ -142,7 +142,7 @@ func (c *Collector) handOverAll(ctx context.Context, l *link) error {
 			if !wanted && !open {
 				continue
 			}
-			fifo, err := c.conf.Keeper.GetFD(k.held())
+			fifo, err := c.conf.Keeper.GetFD(k.fdKey())
 			if err == nil {
 				err = c.handOver(ctx, l, t, k, fifo)
 				fifo.Close()
@@ -153,7 +153,7 @@ func (c *Collector) handOverAll(ctx context.Context, l *link) error {
 					c.wg.Go(func() { c.release(k) })
 				}
 			}
-			if errors.Is(err, errDown) || ctx.Err() != nil {
+			if errors.Is(err, errDisconnected) || ctx.Err() != nil {
 				return err
 			}
 			if err != nil && !errors.Is(err, keeper.ErrNotHeld) {
@@ -190,7 +190,7 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*link, error) 
 			}
 		}
 		l.close()
-		err = errDown
+		err = errDisconnected
 	}
 	if !start {
 		return nil, err
@@ -208,15 +208,15 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*link, error) 
 		return nil, lockErr
 	}
 	if running {
-		if err := c.end(p, err); err != nil {
+		if err := c.endProcess(p, err); err != nil {
 			return nil, err
 		}
 	}
-	if err := c.quitFormer(ctx); err != nil {
+	if err := c.quitPrevious(ctx); err != nil {
 		return nil, err
 	}
-	if said := c.crashes().Read(); said != "" {
-		c.conf.Logger.Error("the last log collector crashed", "stderr", said)
+	if text := c.crashLog().Read(); text != "" {
+		c.conf.Logger.Error("the last log collector crashed", "stderr", text)
 	}
 	if err := c.spawn(ctx); err != nil {
 		return nil, err
@@ -227,10 +227,10 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*link, error) 
 	return l, nil
 }
 
-// quitFormer stops the collector processes that an earlier version has started for the data
+// quitPrevious stops the collector processes that an earlier version has started for the data
 // directory in other directories. An error means that one of them may still run.
-func (c *Collector) quitFormer(ctx context.Context) error {
-	for _, dir := range c.conf.Former {
+func (c *Collector) quitPrevious(ctx context.Context) error {
+	for _, dir := range c.conf.Previous {
 		conn, err := dialPrevious(filepath.Join(dir, socketName))
 		if process.Exhausted(err) {
 			return fmt.Errorf("log collector in %s: %w", dir, err) // the process may be alive
@@ -267,15 +267,15 @@ func isOtherBuild(l *link) bool {
 // the output that this process has not moved.
 func (c *Collector) quit(l *link) error {
 	_ = l.send(&message{Op: opQuit})
-	return c.end(l.process, errors.New("it was told to quit and does not exit"))
+	return c.endProcess(l.process, errors.New("it was told to quit and does not exit"))
 }
 
 // exitTimeout is how long a process that cannot be reached has to exit by itself.
 const exitTimeout = 2 * time.Second
 
-// end waits until a process that serves no client has exited: a process that quits closes its
+// endProcess waits until a process that serves no client has exited: a process that quits closes its
 // socket before it exits. A process that does not exit is killed; cause is the reason.
-func (c *Collector) end(p process.ID, cause error) error {
+func (c *Collector) endProcess(p process.ID, cause error) error {
 	if p.EndsWithin(exitTimeout) {
 		return nil
 	}
@@ -283,7 +283,7 @@ func (c *Collector) end(p process.ID, cause error) error {
 	return p.KillAndWait()
 }
 
-func (c *Collector) crashes() keeper.CrashLog {
+func (c *Collector) crashLog() keeper.CrashLog {
 	return keeper.CrashLog(filepath.Join(c.conf.Dir, logName))
 }
 
@@ -300,7 +300,7 @@ func (c *Collector) spawn(ctx context.Context) error {
 		return err
 	}
 	defer socket.Close()
-	stderr, err := c.crashes().Create()
+	stderr, err := c.crashLog().Create()
 	if err != nil {
 		return err
 	}

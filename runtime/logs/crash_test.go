@@ -256,7 +256,7 @@ func TestCollectorOfAnEarlierVersionIsEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.write(out, "two\n")
-	c, err := New(Config{Keeper: s.keeper, Dir: s.run, Args: []string{"nomad-lite", "log-collector"}, Former: []string{former}})
+	c, err := New(Config{Keeper: s.keeper, Dir: s.run, Args: []string{"nomad-lite", "log-collector"}, Previous: []string{former}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -95,20 +95,20 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 		}
 		if l != nil && st != nil {
 			// A failure closes the connection, and the next connection wakes this follower.
-			_ = l.send(&message{Op: opArm, Key: k, Index: r.index, Offset: r.offset})
+			_ = l.send(&message{Op: opSubscribe, Key: k, Index: r.index, Offset: r.offset})
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-c.life:
+		case <-c.untilClose:
 			return ErrClosed
 		}
 	}
 }
 
-// Kept reports whether Follow has anything to read: a file, or a stream that will have one.
-func (c *Collector) Kept(req FollowRequest) (bool, error) {
+// HasLogs reports whether Follow has anything to read: a file, or a stream that will have one.
+func (c *Collector) HasLogs(req FollowRequest) (bool, error) {
 	k := key{req.AllocID, req.Task, req.Stream}
 	c.mu.Lock()
 	collected := c.streams[k] != nil
@@ -190,7 +190,7 @@ func (r *reader) read(ctx context.Context, newest int64, emit func(Chunk) error)
 			return context.Cause(ctx)
 		}
 		if r.fd < 0 {
-			next, ok, err := r.after(r.index - 1)
+			next, ok, err := r.nextFile(r.index - 1)
 			if err != nil || !ok {
 				return err
 			}
@@ -199,7 +199,7 @@ func (r *reader) read(ctx context.Context, newest int64, emit func(Chunk) error)
 			}
 			continue
 		}
-		n, err := r.drain(ctx, buf[:], emit)
+		n, err := r.readOpen(ctx, buf[:], emit)
 		if err != nil {
 			return err
 		}
@@ -211,11 +211,11 @@ func (r *reader) read(ctx context.Context, newest int64, emit func(Chunk) error)
 		}
 		// The reader is at the end of its file. If a newer file exists, this file is complete, but
 		// it may have grown before the newer file was made.
-		next, ok, err := r.after(r.index)
+		next, ok, err := r.nextFile(r.index)
 		if err != nil || !ok {
 			return err
 		}
-		if _, err := r.drain(ctx, buf[:], emit); err != nil {
+		if _, err := r.readOpen(ctx, buf[:], emit); err != nil {
 			return err
 		}
 		r.close()
@@ -223,8 +223,8 @@ func (r *reader) read(ctx context.Context, newest int64, emit func(Chunk) error)
 	}
 }
 
-// after returns the lowest file number above index.
-func (r *reader) after(index int64) (int64, bool, error) {
+// nextFile returns the lowest file number above index.
+func (r *reader) nextFile(index int64) (int64, bool, error) {
 	all, err := indexes(r.dir, r.prefix)
 	if err != nil {
 		return 0, false, err
@@ -253,8 +253,8 @@ func (r *reader) open(index int64) error {
 	return nil
 }
 
-// drain reads the open file to its end. A truncated file is read from its start.
-func (r *reader) drain(ctx context.Context, buf []byte, emit func(Chunk) error) (total int64, err error) {
+// readOpen reads the open file to its end. A truncated file is read from its start.
+func (r *reader) readOpen(ctx context.Context, buf []byte, emit func(Chunk) error) (total int64, err error) {
 	for ctx.Err() == nil {
 		n, err := unix.Pread(r.fd, buf, r.offset)
 		if errors.Is(err, unix.EINTR) {

@@ -15,8 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/rpcmux"
 )
 
-// errDown means that the connection closed before the reply came.
-var errDown = errors.New("connection to the log collector is down")
+// errDisconnected means that the connection closed before the reply came.
+var errDisconnected = errors.New("connection to the log collector is down")
 
 // link is one connection to a collector process.
 type link struct {
@@ -54,7 +54,7 @@ func dialPrevious(path string) (*net.UnixConn, error) {
 
 // newLink exchanges the hello messages on a connection, which it owns from now on.
 func (c *Collector) newLink(ctx context.Context, conn *net.UnixConn) (*link, error) {
-	l := &link{PendingCalls: rpcmux.New[*message](errDown, nil), conn: conn, event: c.event}
+	l := &link{PendingCalls: rpcmux.New[*message](errDisconnected, nil), conn: conn, event: c.event}
 	l.wg.Go(l.read)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -84,7 +84,7 @@ func (l *link) call(ctx context.Context, m *message, fds ...int) (*message, erro
 	return reply, err
 }
 
-// send sends one message. It returns errDown if the connection fails.
+// send sends one message. It returns errDisconnected if the connection fails.
 func (l *link) send(m *message, fds ...int) error {
 	b, err := json.Marshal(m)
 	if err != nil {
@@ -99,7 +99,7 @@ func (l *link) send(m *message, fds ...int) error {
 	}
 	if _, _, err := l.conn.WriteMsgUnix(b, oob, nil); err != nil {
 		l.conn.Close()
-		return errDown
+		return errDisconnected
 	}
 	return nil
 }

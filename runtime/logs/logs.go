@@ -52,8 +52,8 @@ type key struct {
 	Stream  Stream `json:"stream"`
 }
 
-// held returns the key under which the keeper holds the read end.
-func (k key) held() string { return "fifo/" + k.AllocID + "/" + k.Task + "/" + string(k.Stream) }
+// fdKey returns the key under which the keeper holds the read end.
+func (k key) fdKey() string { return "fifo/" + k.AllocID + "/" + k.Task + "/" + string(k.Stream) }
 
 func (k key) fifoName() string { return "." + k.Task + "." + string(k.Stream) + ".fifo" }
 

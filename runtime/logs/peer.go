@@ -86,7 +86,7 @@ func (p *server) request(peer *peer, m *message, fds []int) {
 	reply := &message{Op: opReply, ID: m.ID}
 	switch m.Op {
 	case opHello:
-		p.served = true
+		p.hadAgent = true
 		reply.Process = p.self
 		p.send(peer, reply)
 		for _, e := range p.streams {
@@ -113,14 +113,14 @@ func (p *server) request(peer *peer, m *message, fds []int) {
 			break
 		}
 		e.stop(waiter{peer, m.ID}, time.Now().Add(time.Duration(m.Grace)*time.Millisecond))
-		e.keep = m.Keep
+		e.keepOpen = m.Keep
 		p.ready[e] = true
 	case opQuit:
-		p.quit = true
+		p.replaced = true
 	case opIdle:
-		p.quit = len(p.streams) == 0
-	case opArm:
-		p.arm(peer, m)
+		p.replaced = len(p.streams) == 0
+	case opSubscribe:
+		p.subscribe(peer, m)
 	default:
 		reply.Error = fmt.Sprintf("operation %q is unknown", m.Op)
 		p.send(peer, reply)
@@ -131,15 +131,15 @@ func (p *server) request(peer *peer, m *message, fds []int) {
 // stop ends the stream when no output is left to read, or at the deadline. The earliest deadline
 // counts.
 func (e *entry) stop(w waiter, deadline time.Time) {
-	if len(e.stopping) == 0 || deadline.Before(e.deadline) {
+	if len(e.stopWaiters) == 0 || deadline.Before(e.deadline) {
 		e.deadline = deadline
 	}
-	e.stopping = append(e.stopping, w)
+	e.stopWaiters = append(e.stopWaiters, w)
 }
 
-// arm sends opOutput to an agent once, as soon as a stream has more output than the position in m,
+// subscribe sends opOutput to an agent once, as soon as a stream has more output than the position in m,
 // which may be now.
-func (p *server) arm(peer *peer, m *message) {
+func (p *server) subscribe(peer *peer, m *message) {
 	e := p.streams[m.Key]
 	if e != nil {
 		e.syncSize()
@@ -148,8 +148,8 @@ func (p *server) arm(peer *peer, m *message) {
 	case e == nil: // an unknown stream has no output to report
 	case e.index > m.Index || e.index == m.Index && e.size != m.Offset: // true also when the file was truncated
 		p.send(peer, &message{Op: opOutput, Key: m.Key, Index: e.index, Offset: e.size})
-	case !slices.Contains(e.armed, peer):
-		e.armed = append(e.armed, peer)
+	case !slices.Contains(e.subscribers, peer):
+		e.subscribers = append(e.subscribers, peer)
 	}
 }
 
@@ -220,10 +220,10 @@ func (p *server) disconnect(gone *peer) {
 	unix.Close(gone.fd)
 	delete(p.peers, int32(gone.fd))
 	for _, e := range p.streams {
-		e.armed = slices.DeleteFunc(e.armed, func(p *peer) bool { return p == gone })
+		e.subscribers = slices.DeleteFunc(e.subscribers, func(p *peer) bool { return p == gone })
 	}
 	if len(p.peers) == 0 {
-		p.idle = time.Now().Add(p.conf.Linger)
+		p.idleCheck = time.Now().Add(p.conf.Linger)
 	}
 }
 

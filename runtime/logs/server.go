@@ -83,34 +83,34 @@ func Serve(ctx context.Context) error {
 
 // server is the collector: one thread, one loop, and no state that a restart must preserve.
 type server struct {
-	conf    setup
-	dir     *keeper.Directory
-	self    process.ID
-	poll    int
-	wake    int // an eventfd for signals
-	listen  int
-	tools   *tools
-	streams map[key]*entry
-	fifos   map[int32]*entry
-	peers   map[int32]*peer
-	ready   map[*entry]bool // streams that may have output
-	timed   map[*entry]bool // streams that have a deadline
-	served  bool            // an agent was connected
-	quit    bool            // another process takes over
-	idle    time.Time       // when to check whether the process has work
-	msg     []byte
-	oob     []byte
-	trim    *memtrim.Trimmer
+	conf         setup
+	dir          *keeper.Directory
+	self         process.ID
+	poll         int
+	wake         int // an eventfd for signals
+	listen       int
+	tools        *tools
+	streams      map[key]*entry
+	fifos        map[int32]*entry
+	peers        map[int32]*peer
+	ready        map[*entry]bool // streams that may have output
+	withDeadline map[*entry]bool // streams that have a deadline
+	hadAgent     bool            // an agent was connected
+	replaced     bool            // another process takes over
+	idleCheck    time.Time       // when to check whether the process has work
+	msg          []byte
+	oob          []byte
+	trim         *memtrim.Trimmer
 }
 
 // entry is a stream and its state in the process.
 type entry struct {
 	stream
-	armed    []*peer
-	stopping []waiter
-	deadline time.Time // set while stopping
-	keep     bool      // the stream outlives the deadline while it has a writer
-	last     bool      // the stream ends with its writers; clients can no longer stop it
+	subscribers      []*peer
+	stopWaiters      []waiter
+	deadline         time.Time // set while stopping
+	keepOpen         bool      // the stream outlives the deadline while it has a writer
+	untilWriterClose bool      // the stream ends with its writers; clients can no longer stop it
 }
 
 // stdin is the descriptor of the listening socket.
@@ -123,19 +123,19 @@ func newServer(conf setup, dir *keeper.Directory, listen int) (*server, error) {
 		return nil, err
 	}
 	p := &server{
-		conf:    conf,
-		dir:     dir,
-		self:    self,
-		listen:  listen,
-		streams: map[key]*entry{},
-		fifos:   map[int32]*entry{},
-		peers:   map[int32]*peer{},
-		ready:   map[*entry]bool{},
-		timed:   map[*entry]bool{},
-		idle:    time.Now().Add(conf.Linger),
-		msg:     make([]byte, maxMessage),
-		oob:     make([]byte, unix.CmsgSpace(4*maxFDs)),
-		trim:    memtrim.New(25, 25),
+		conf:         conf,
+		dir:          dir,
+		self:         self,
+		listen:       listen,
+		streams:      map[key]*entry{},
+		fifos:        map[int32]*entry{},
+		peers:        map[int32]*peer{},
+		ready:        map[*entry]bool{},
+		withDeadline: map[*entry]bool{},
+		idleCheck:    time.Now().Add(conf.Linger),
+		msg:          make([]byte, maxMessage),
+		oob:          make([]byte, unix.CmsgSpace(4*maxFDs)),
+		trim:         memtrim.New(25, 25),
 	}
 	if p.tools, err = newTools(); err != nil {
 		return nil, err
@@ -200,16 +200,16 @@ func (p *server) run(ctx context.Context) error {
 			p.handle(ev)
 		}
 		now := time.Now()
-		for e := range p.timed {
+		for e := range p.withDeadline {
 			p.ready[e] = true
 		}
 		for e := range p.ready {
-			p.turn(e, now)
+			p.service(e, now)
 		}
-		if p.quit {
+		if p.replaced {
 			return nil // the client that sent opQuit removes the socket
 		}
-		if p.finished(now, closed(term)) && p.leave(closed(term)) {
+		if p.done(now, closed(term)) && p.shutDown(closed(term)) {
 			return nil
 		}
 	}
@@ -235,14 +235,14 @@ func (p *server) timeout() int {
 			next = t
 		}
 	}
-	for e := range p.timed {
+	for e := range p.withDeadline {
 		earlier(e.deadline)
 		if e.fail.err != nil {
 			earlier(e.fail.retry)
 		}
 	}
 	if len(p.peers) == 0 {
-		earlier(p.idle)
+		earlier(p.idleCheck)
 	}
 	if next.IsZero() {
 		return -1
@@ -275,46 +275,46 @@ func (p *server) handle(ev unix.EpollEvent) {
 	}
 }
 
-// turn moves output of one stream, notifies its followers, and ends the stream when it has no
+// service moves output of one stream, notifies its followers, and ends the stream when it has no
 // writer or its deadline has passed.
-func (p *server) turn(e *entry, now time.Time) {
+func (p *server) service(e *entry, now time.Time) {
 	index, size, dropping := e.index, e.size, e.fail.dropping
-	more := e.pump(p.tools, now)
+	more := e.drain(p.tools, now)
 	if !more {
 		delete(p.ready, e)
 	}
 	if e.index != index || e.size != size {
-		p.tell(e)
+		p.notify(e)
 	}
 	if e.fail.dropping != dropping {
 		p.broadcast(e.loss())
 	}
 	switch ended := !more && e.ended(); {
-	case e.last && ended:
+	case e.untilWriterClose && ended:
 		p.remove(e, "")
 		p.broadcast(&message{Op: opEnd, Key: e.key})
 		return
-	case len(e.stopping) == 0:
-	case e.keep && !ended && !now.Before(e.deadline):
-		p.tell(e)
-		p.answerStops(e, message{Open: true})
-		e.last = true
+	case len(e.stopWaiters) == 0:
+	case e.keepOpen && !ended && !now.Before(e.deadline):
+		p.notify(e)
+		p.replyStops(e, message{Open: true})
+		e.untilWriterClose = true
 	case ended || !now.Before(e.deadline):
 		p.end(e, now)
 		return
 	}
-	if len(e.stopping) > 0 || e.fail.err != nil {
-		p.timed[e] = true
+	if len(e.stopWaiters) > 0 || e.fail.err != nil {
+		p.withDeadline[e] = true
 	} else {
-		delete(p.timed, e)
+		delete(p.withDeadline, e)
 	}
 }
 
-// tell sends opOutput to the armed followers of a stream.
-func (p *server) tell(e *entry) {
-	armed := e.armed
-	e.armed = nil // reset before sending, which may disconnect a peer
-	for _, peer := range armed {
+// notify sends opOutput to the subscribers of a stream.
+func (p *server) notify(e *entry) {
+	subscribers := e.subscribers
+	e.subscribers = nil // reset before sending, which may disconnect a peer
+	for _, peer := range subscribers {
 		p.send(peer, &message{Op: opOutput, Key: e.key, Index: e.index, Offset: e.size})
 	}
 }
@@ -336,7 +336,7 @@ func (p *server) end(e *entry, now time.Time) {
 	}
 	lost, moved := e.lost, e.moved
 	inside, _ := unix.IoctlGetInt(e.fifo, unix.TIOCINQ)
-	for e.moved-moved < int64(inside) && e.pump(p.tools, now) {
+	for e.moved-moved < int64(inside) && e.drain(p.tools, now) {
 	}
 	if e.lost != lost {
 		p.broadcast(e.loss())
@@ -346,38 +346,38 @@ func (p *server) end(e *entry, now time.Time) {
 
 // remove deletes a stream and replies to the clients that wait for its end.
 func (p *server) remove(e *entry, problem string) {
-	p.tell(e)
-	p.answerStops(e, message{Error: problem})
+	p.notify(e)
+	p.replyStops(e, message{Error: problem})
 	// Closing the FIFO does not remove it from epoll, because the keeper has the same open file.
 	_ = unix.EpollCtl(p.poll, unix.EPOLL_CTL_DEL, e.fifo, nil)
 	delete(p.fifos, int32(e.fifo))
 	delete(p.streams, e.key)
 	delete(p.ready, e)
-	delete(p.timed, e)
+	delete(p.withDeadline, e)
 	e.close()
 }
 
-// answerStops replies to the clients that wait for the end of a stream.
-func (p *server) answerStops(e *entry, m message) {
+// replyStops replies to the clients that wait for the end of a stream.
+func (p *server) replyStops(e *entry, m message) {
 	m.Op, m.Index, m.Offset = opReply, e.index, e.size
-	for _, w := range e.stopping {
+	for _, w := range e.stopWaiters {
 		m.ID = w.id
 		p.send(w.peer, &m)
 	}
-	e.stopping = nil
+	e.stopWaiters = nil
 }
 
 // start adds a stream. It owns both descriptors. A client that reconnected, or that has other
 // limits, may hand over the same FIFO again.
 func (p *server) start(m *message, fifo, dir int) error {
 	if old := p.streams[m.Key]; old != nil {
-		if sameOpen(old.fifo, fifo) {
+		if sameOpenFile(old.fifo, fifo) {
 			unix.Close(fifo)
 			unix.Close(old.dir)
 			old.dir = dir
 			old.limits = m.Limits
-			p.answerStops(old, message{Error: "started again"})
-			old.last = false
+			p.replyStops(old, message{Error: "started again"})
+			old.untilWriterClose = false
 			p.ready[old] = true
 			return nil
 		}
@@ -394,7 +394,7 @@ func (p *server) start(m *message, fifo, dir int) error {
 	}
 	p.streams[m.Key] = e
 	p.fifos[int32(fifo)] = e
-	// The stream's turn opens the file, so that the client does not wait for it, and moves output
+	// service opens the file, so that the client does not wait for it, and moves output
 	// that is already in the FIFO, for which epoll reports no event.
 	p.ready[e] = true
 	return nil
@@ -416,34 +416,34 @@ func (e *entry) check() error {
 	return t.check()
 }
 
-func sameOpen(a, b int) bool {
+func sameOpenFile(a, b int) bool {
 	var x, y unix.Stat_t
 	return unix.Fstat(a, &x) == nil && unix.Fstat(b, &y) == nil && x.Dev == y.Dev && x.Ino == y.Ino
 }
 
-// finished reports whether the process has no work left.
-func (p *server) finished(now time.Time, terminated bool) bool {
+// done reports whether the process has no work left.
+func (p *server) done(now time.Time, terminated bool) bool {
 	if len(p.peers) > 0 {
 		return false
 	}
-	if terminated || p.conf.Ephemeral && p.served {
+	if terminated || p.conf.Ephemeral && p.hadAgent {
 		return true
 	}
-	if now.Before(p.idle) {
+	if now.Before(p.idleCheck) {
 		return false
 	}
 	for _, e := range p.streams {
 		if !e.ended() {
-			p.idle = now.Add(p.conf.Linger)
+			p.idleCheck = now.Add(p.conf.Linger)
 			return false
 		}
 	}
 	return true
 }
 
-// leave removes the socket, so that no client connects to a collector that exits. It returns false
+// shutDown removes the socket, so that no client connects to a collector that exits. It returns false
 // when a connection is pending; the process serves it.
-func (p *server) leave(terminated bool) bool {
+func (p *server) shutDown(terminated bool) bool {
 	f, err := p.dir.Lock(lockName, unix.LOCK_EX|unix.LOCK_NB)
 	p.accept() // clients that connected before the lock was held
 	if len(p.peers) > 0 && !terminated {
@@ -453,7 +453,7 @@ func (p *server) leave(terminated bool) bool {
 		return false
 	}
 	if err != nil {
-		p.idle = time.Now().Add(100 * time.Millisecond)
+		p.idleCheck = time.Now().Add(100 * time.Millisecond)
 		return terminated || !errors.Is(err, filelock.ErrLocked) // the data directory is removed: no client can connect
 	}
 	defer f.Close()

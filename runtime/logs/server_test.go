@@ -139,7 +139,7 @@ func TestHostileClients(t *testing.T) {
 	defer deaf.Close()
 	want := ""
 	for range 3000 {
-		_, err := deaf.Write([]byte(jsonText(t, message{Op: opArm, Key: key{"a1", "web", Stdout}, Index: -1})))
+		_, err := deaf.Write([]byte(jsonText(t, message{Op: opSubscribe, Key: key{"a1", "web", Stdout}, Index: -1})))
 		if err != nil {
 			break
 		}
@@ -170,7 +170,7 @@ func FuzzRequests(f *testing.F) {
 	k := key{"a1", "web", Stdout}
 	for _, m := range []message{
 		{Op: opHello, ID: 1}, {Op: opStart, ID: 2, Key: k, Limits: Limits{MaxFiles: 2, MaxFileSize: 3}},
-		{Op: opStop, ID: 3, Key: k, Grace: 5}, {Op: opArm, Key: k, Index: 1, Offset: 2}, {Op: opReply, ID: 1},
+		{Op: opStop, ID: 3, Key: k, Grace: 5}, {Op: opSubscribe, Key: k, Index: 1, Offset: 2}, {Op: opReply, ID: 1},
 	} {
 		b, err := json.Marshal(m)
 		if err != nil {
@@ -215,7 +215,7 @@ func FuzzRequests(f *testing.F) {
 			}
 			p.request(client, m, []int{fifo[0], d})
 			for e := range p.ready {
-				p.turn(e, time.Now())
+				p.service(e, time.Now())
 			}
 			p.timeout()
 		}

@@ -10,32 +10,32 @@ import (
 )
 
 const (
-	// zone is the size of the end of a file in which lines are not split.
-	zone = 32 << 10
+	// tailWindow is the size of the end of a file in which lines are not split.
+	tailWindow = 32 << 10
 
-	// turn is how many bytes of one stream are moved before the next stream has its turn.
-	turn = 4 << 20
+	// turnBytes is how many bytes of one stream are moved before the next stream is served.
+	turnBytes = 4 << 20
 
-	// hotPipe is the capacity of the FIFO of a task that writes faster than the collector reads.
-	hotPipe = 1 << 20
+	// largePipeSize is the capacity of the FIFO of a task that writes faster than the collector reads.
+	largePipeSize = 1 << 20
 
-	// patience is how long a task blocks while the file system rejects its output, before output
+	// blockTimeout is how long a task blocks while the file system rejects its output, before output
 	// is dropped.
-	patience = 2 * time.Second
+	blockTimeout = 2 * time.Second
 
 	retryWhileWaiting  = 100 * time.Millisecond
 	retryWhileDropping = time.Second
 )
 
-// tools are shared by all streams of a process, which use them in turn.
+// tools are shared by all streams of a process, which use them one after another.
 type tools struct {
 	null    int    // /dev/null
 	scratch [2]int // a pipe for copies
-	buf     []byte // of zone bytes
+	buf     []byte // of tailWindow bytes
 }
 
 func newTools() (*tools, error) {
-	t := &tools{buf: make([]byte, zone)}
+	t := &tools{buf: make([]byte, tailWindow)}
 	var err error
 	if t.null, err = unix.Open("/dev/null", unix.O_WRONLY|unix.O_CLOEXEC, 0); err != nil {
 		return nil, fmt.Errorf("open /dev/null: %w", err)
@@ -68,11 +68,11 @@ type stream struct {
 	lineStart bool    // the file ends with a line end; meaningful if tailKnown
 	tailKnown bool
 
-	widened bool // the FIFO was enlarged, or cannot be
-	copies  bool // the file system cannot splice
-	fail    failure
-	lost    int64 // bytes dropped in the current or last failure
-	moved   int64 // bytes read from the FIFO, written or dropped
+	enlarged bool // the FIFO was enlarged, or cannot be
+	copies   bool // the file system cannot splice
+	fail     failure
+	lost     int64 // bytes dropped in the current or last failure
+	moved    int64 // bytes read from the FIFO, written or dropped
 }
 
 // failure is the state of a stream whose output the file system rejects.
@@ -152,19 +152,19 @@ func (s *stream) close() {
 	s.fifo, s.dir, s.file = -1, -1, -1
 }
 
-// pump moves the content of the FIFO, for one turn. It reports whether there may be more now.
-// While the file system rejects the output, the caller calls pump again at s.fail.retry.
-func (s *stream) pump(t *tools, now time.Time) (more bool) {
+// drain moves the content of the FIFO, up to turnBytes. It reports whether there may be more now.
+// While the file system rejects the output, the caller calls drain again at s.fail.retry.
+func (s *stream) drain(t *tools, now time.Time) (more bool) {
 	if s.fail.err != nil {
 		if now.Before(s.fail.retry) {
 			return s.drop(t)
 		}
-		if err := s.mark(); err != nil {
+		if err := s.writeLossMarker(); err != nil {
 			s.failed(err, now)
 			return s.drop(t)
 		}
 	}
-	for left := int64(turn); left > 0; {
+	for left := int64(turnBytes); left > 0; {
 		n, err := s.step(t, left)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
@@ -190,8 +190,8 @@ func (s *stream) step(t *tools, limit int64) (int64, error) {
 	}
 	s.syncSize()
 	room := s.limits.MaxFileSize - s.size
-	if room > zone {
-		n, err := s.move(t, min(room-zone, limit))
+	if room > tailWindow {
+		n, err := s.move(t, min(room-tailWindow, limit))
 		s.tailKnown = false
 		return n, err
 	}
@@ -221,8 +221,8 @@ func (s *stream) step(t *tools, limit int64) (int64, error) {
 		if atStart && s.size > 0 {
 			return 0, s.rotate()
 		}
-		// The line began before the zone, or fills the whole file: only lines shorter than the
-		// zone are never split.
+		// The line began before the window, or fills the whole file: only lines shorter than the
+		// window are never split.
 		n = int64(len(copied))
 	}
 	lineStart := copied[n-1] == '\n'
@@ -260,8 +260,8 @@ func (s *stream) move(t *tools, n int64) (int64, error) {
 	}
 	s.size += moved
 	s.moved += moved
-	if !s.widened && moved >= zone && moved <= 64<<10 {
-		s.widen()
+	if !s.enlarged && moved >= tailWindow && moved <= 64<<10 {
+		s.enlarge()
 	}
 	return moved, nil
 }
@@ -289,12 +289,12 @@ func (s *stream) copy(t *tools, n int64) (int64, error) {
 	return int64(written), nil
 }
 
-// widen enlarges a FIFO that its task has filled.
-func (s *stream) widen() {
+// enlarge enlarges a FIFO that its task has filled.
+func (s *stream) enlarge() {
 	avail, err := unix.IoctlGetInt(s.fifo, unix.TIOCINQ)
-	if err == nil && avail >= zone {
-		s.widened = true
-		_, _ = unix.FcntlInt(uintptr(s.fifo), unix.F_SETPIPE_SZ, hotPipe) // a limit of the user may forbid it
+	if err == nil && avail >= tailWindow {
+		s.enlarged = true
+		_, _ = unix.FcntlInt(uintptr(s.fifo), unix.F_SETPIPE_SZ, largePipeSize) // a limit of the user may forbid it
 	}
 }
 
@@ -345,7 +345,7 @@ func (s *stream) failed(err error, now time.Time) {
 		s.lost = 0
 	}
 	s.fail.err = err
-	if s.fail.dropping || now.Sub(s.fail.since) >= patience {
+	if s.fail.dropping || now.Sub(s.fail.since) >= blockTimeout {
 		s.fail.dropping = true
 		s.fail.retry = now.Add(retryWhileDropping)
 	} else {
@@ -353,12 +353,12 @@ func (s *stream) failed(err error, now time.Time) {
 	}
 }
 
-// drop discards the content of the FIFO, if the failure has lasted longer than patience.
+// drop discards the content of the FIFO, if the failure has lasted longer than blockTimeout.
 func (s *stream) drop(t *tools) (more bool) {
 	if !s.fail.dropping {
 		return false
 	}
-	for left := int64(turn); left > 0; {
+	for left := int64(turnBytes); left > 0; {
 		n, err := unix.Splice(s.fifo, nil, t.null, nil, int(left), unix.SPLICE_F_NONBLOCK)
 		if errors.Is(err, unix.EINTR) {
 			continue
@@ -374,8 +374,8 @@ func (s *stream) drop(t *tools) (more bool) {
 	return true
 }
 
-// mark writes a line with the number of lost bytes before output continues.
-func (s *stream) mark() error {
+// writeLossMarker writes a line with the number of lost bytes before output continues.
+func (s *stream) writeLossMarker() error {
 	if s.fail.dropped == 0 {
 		return nil
 	}

@@ -49,7 +49,7 @@ func feed(t *testing.T, s *stream, w *os.File, tl *tools, pieces ...string) {
 			if _, err := w.WriteString(piece[:n]); err != nil {
 				t.Fatal(err)
 			}
-			for s.pump(tl, time.Now()) {
+			for s.drain(tl, time.Now()) {
 			}
 			if s.fail.err != nil {
 				t.Fatal(s.fail.err)
@@ -190,7 +190,7 @@ func TestShortLinesAreNeverSplit(t *testing.T) {
 	for text.Len() < 4<<20 {
 		n := r.IntN(200)
 		if r.IntN(10) == 0 {
-			n = r.IntN(zone - 1)
+			n = r.IntN(tailWindow - 1)
 		}
 		text.WriteString(strings.Repeat(string(rune('a'+r.IntN(26))), n) + "\n")
 	}
@@ -215,7 +215,7 @@ func TestShortLinesAreNeverSplit(t *testing.T) {
 		if i < len(files)-1 && !strings.HasSuffix(f, "\n") {
 			t.Errorf("file %d ends in the middle of a line (seed %d)", i, seed)
 		}
-		if i < len(files)-1 && len(f) < limit-zone {
+		if i < len(files)-1 && len(f) < limit-tailWindow {
 			t.Errorf("file %d has only %d bytes (seed %d)", i, len(f), seed)
 		}
 	}
@@ -320,7 +320,7 @@ func TestFullDisk(t *testing.T) {
 	s.dir = -1 // no new file can be made
 	step := func(wantDropping bool, wantDropped int64) {
 		t.Helper()
-		s.pump(tl, now)
+		s.drain(tl, now)
 		if s.fail.err == nil || s.fail.dropping != wantDropping || s.lost != wantDropped {
 			t.Fatalf("after the failure: %+v, lost %d; want dropping %v, lost %d", s.fail, s.lost, wantDropping, wantDropped)
 		}
@@ -331,7 +331,7 @@ func TestFullDisk(t *testing.T) {
 	step(false, 0) // fills the file first
 	now = now.Add(retryWhileWaiting)
 	step(false, 0)
-	now = now.Add(patience)
+	now = now.Add(blockTimeout)
 	step(true, 24)
 	now = now.Add(time.Millisecond)
 	if _, err := w.WriteString("gone\n"); err != nil {
@@ -340,7 +340,7 @@ func TestFullDisk(t *testing.T) {
 	step(true, 29)
 
 	s.dir = full
-	s.pump(tl, now.Add(time.Millisecond))
+	s.drain(tl, now.Add(time.Millisecond))
 	if s.fail.err == nil {
 		t.Error("tried again before it was time")
 	}
@@ -348,7 +348,7 @@ func TestFullDisk(t *testing.T) {
 	if _, err := w.WriteString("after\n"); err != nil {
 		t.Fatal(err)
 	}
-	s.pump(tl, now)
+	s.drain(tl, now)
 	if s.fail.err != nil || s.lost != 29 {
 		t.Errorf("still failing: %+v, lost %d", s.fail, s.lost)
 	}

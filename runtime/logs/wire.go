@@ -17,13 +17,13 @@ const (
 type op string
 
 const (
-	opHello op = "hello"
-	opStart op = "start" // with two descriptors: the FIFO and the log directory
-	opStop  op = "stop"  // the reply follows when the stream has ended
-	opArm   op = "arm"   // no reply; opOutput follows when the stream has more output than the position in the message
-	opQuit  op = "quit"  // no reply: the process exits, and another one takes over
-	opIdle  op = "idle"  // no reply: the process exits unless it has streams
-	opReply op = "reply"
+	opHello     op = "hello"
+	opStart     op = "start" // with two descriptors: the FIFO and the log directory
+	opStop      op = "stop"  // the reply follows when the stream has ended
+	opSubscribe op = "arm"   // no reply; opOutput follows when the stream has more output than the position in the message
+	opQuit      op = "quit"  // no reply: the process exits, and another one takes over
+	opIdle      op = "idle"  // no reply: the process exits unless it has streams
+	opReply     op = "reply"
 
 	// Events: messages of the collector that are not replies.
 	opOutput op = "output"

@@ -11,18 +11,18 @@ import (
 // maxCount is the maximum sum of all counts that a server allows by default.
 const maxCount = 50000
 
-// admit reports errors that a server without Vault, Consul and a licence returns before
+// checkUnavailable reports errors that a server without Vault, Consul and a licence returns before
 // it validates the job.
-func admit(r *report, job *api.Job, namespaces []string) {
+func checkUnavailable(r *report, job *api.Job, namespaces []string) {
 	for _, g := range job.TaskGroups {
-		admitConnect(r.at("group", val(g.Name)), g)
+		checkSidecarNetwork(r.at("group", val(g.Name)), g)
 	}
-	admitVault(r, job)
+	checkVaultAvailable(r, job)
 	for _, g := range job.TaskGroups {
 		at := r.at("group", val(g.Name))
-		admitConsul(at, g.Consul, g.Services)
+		checkConsulCluster(at, g.Consul, g.Services)
 		for _, t := range g.Tasks {
-			admitConsul(at.at("task", t.Name), t.Consul, t.Services)
+			checkConsulCluster(at.at("task", t.Name), t.Consul, t.Services)
 		}
 	}
 	if ns := val(job.Namespace); ns != api.DefaultNamespace && !slices.Contains(namespaces, ns) {
@@ -36,8 +36,8 @@ func admit(r *report, job *api.Job, namespaces []string) {
 	}
 }
 
-// admitLast reports errors that the server returns after it has validated the job.
-func admitLast(r *report, job *api.Job) {
+// checkUnavailableLast reports errors that the server returns after it has validated the job.
+func checkUnavailableLast(r *report, job *api.Job) {
 	for _, g := range job.TaskGroups {
 		for _, t := range g.Tasks {
 			at := r.at("group", val(g.Name), "task", t.Name)
@@ -51,8 +51,8 @@ func admitLast(r *report, job *api.Job) {
 	}
 }
 
-// admitConnect rejects sidecars in groups whose network they cannot join.
-func admitConnect(r *report, g *api.TaskGroup) {
+// checkSidecarNetwork rejects sidecars in groups whose network they cannot join.
+func checkSidecarNetwork(r *report, g *api.TaskGroup) {
 	mode := ""
 	if len(g.Networks) > 0 {
 		mode = g.Networks[0].Mode
@@ -69,7 +69,7 @@ func admitConnect(r *report, g *api.TaskGroup) {
 	}
 }
 
-func admitVault(r *report, job *api.Job) {
+func checkVaultAvailable(r *report, job *api.Job) {
 	missing := false
 	for _, g := range job.TaskGroups {
 		for _, t := range g.Tasks {
@@ -90,7 +90,7 @@ func admitVault(r *report, job *api.Job) {
 // defaultCluster is the only cluster of Consul and of Vault without a licence.
 const defaultCluster = "default"
 
-func admitConsul(r *report, block *api.Consul, services []*api.Service) {
+func checkConsulCluster(r *report, block *api.Consul, services []*api.Service) {
 	if block != nil && block.Cluster != defaultCluster {
 		r.at("consul").add("non-default Consul cluster requires Nomad Enterprise")
 	}

@@ -23,7 +23,7 @@ func Canonicalize(job *api.Job) {
 	if job == nil {
 		return
 	}
-	tidy(reflect.ValueOf(job).Elem())
+	normalizeEmpty(reflect.ValueOf(job).Elem())
 	job.Canonicalize()
 
 	orDefault(&job.Region, api.GlobalRegion)
@@ -39,7 +39,7 @@ func Canonicalize(job *api.Job) {
 	canonicalizeConstraints(job.Constraints, job.Affinities)
 	for _, g := range job.TaskGroups {
 		canonicalizeGroup(job, g)
-		imply(g)
+		addImpliedConstraints(g)
 	}
 	// The groups have inherited these blocks; the job itself keeps only this part.
 	job.Reschedule, job.Migrate = nil, nil
@@ -198,35 +198,35 @@ func expandServiceName(name, job, group, task string) string {
 	return strings.NewReplacer(pairs...).Replace(name)
 }
 
-// tidy drops null entries and sets empty collections to null, in all API types.
+// normalizeEmpty drops null entries and sets empty collections to null, in all API types.
 // Free-form values (config, policy) are not changed. A value that is already tidy is not
 // written: a copy of a canonical job shares most values with the original, which other
 // goroutines may read.
-func tidy(v reflect.Value) {
+func normalizeEmpty(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		if !v.IsNil() {
-			tidy(v.Elem())
+			normalizeEmpty(v.Elem())
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
-			tidy(v.Field(i))
+			normalizeEmpty(v.Field(i))
 		}
 	case reflect.Slice:
-		tidySlice(v)
+		normalizeSlice(v)
 	case reflect.Map:
-		tidyMap(v)
+		normalizeMap(v)
 	}
 }
 
-func tidySlice(v reflect.Value) {
+func normalizeSlice(v reflect.Value) {
 	kept := 0
 	for i := range v.Len() {
 		e := v.Index(i)
 		if e.Kind() == reflect.Pointer && e.IsNil() {
 			continue
 		}
-		tidy(e)
+		normalizeEmpty(e)
 		if kept < i {
 			v.Index(kept).Set(e)
 		}
@@ -241,7 +241,7 @@ func tidySlice(v reflect.Value) {
 	}
 }
 
-func tidyMap(v reflect.Value) {
+func normalizeMap(v reflect.Value) {
 	for _, key := range v.MapKeys() {
 		e := v.MapIndex(key)
 		if e.Kind() == reflect.Pointer && e.IsNil() {
@@ -249,7 +249,7 @@ func tidyMap(v reflect.Value) {
 			continue
 		}
 		if e.Kind() == reflect.Pointer {
-			tidy(e)
+			normalizeEmpty(e)
 		}
 	}
 	if v.Len() == 0 && !v.IsNil() {

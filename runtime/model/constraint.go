@@ -118,16 +118,16 @@ func equal(left, right string) bool { return left == right }
 // compare compares two texts as integers if both are integers, else as floating point
 // numbers if both are numbers, else byte by byte.
 func compare(left, right string) int {
-	if l, r, ok := both(left, right, func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }); ok {
+	if l, r, ok := parseBoth(left, right, func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }); ok {
 		return order(l, r)
 	}
-	if l, r, ok := both(left, right, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }); ok {
+	if l, r, ok := parseBoth(left, right, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }); ok {
 		return order(l, r)
 	}
 	return strings.Compare(left, right)
 }
 
-func both[T any](left, right string, parse func(string) (T, error)) (l, r T, ok bool) {
+func parseBoth[T any](left, right string, parse func(string) (T, error)) (l, r T, ok bool) {
 	l, errLeft := parse(left)
 	r, errRight := parse(right)
 	return l, r, errLeft == nil && errRight == nil

@@ -95,7 +95,7 @@ func structPart(name, key string, v reflect.Value) *part {
 			p.add(f.Name, v.Field(i))
 		}
 	}
-	return p.seal()
+	return p.finish()
 }
 
 // add adds one field of a struct.
@@ -147,7 +147,7 @@ func (p *part) addList(name string, v reflect.Value) {
 		set.attrs[text] = attribute{name, text}
 	}
 	if len(set.attrs) > 0 {
-		p.parts = append(p.parts, set.seal())
+		p.parts = append(p.parts, set.finish())
 	}
 }
 
@@ -179,7 +179,7 @@ func (p *part) addMap(name string, v reflect.Value) {
 		for key, value := range v.Seq2() {
 			free.flatten(key.String(), value)
 		}
-		p.parts = append(p.parts, free.seal())
+		p.parts = append(p.parts, free.finish())
 	}
 }
 
@@ -228,8 +228,8 @@ func scalarText(v reflect.Value) string {
 	return fmt.Sprint(v.Interface())
 }
 
-// seal sorts the inner parts and computes the text of the part.
-func (p *part) seal() *part {
+// finish sorts the inner parts and computes the text of the part.
+func (p *part) finish() *part {
 	slices.SortStableFunc(p.parts, func(a, b *part) int { return strings.Compare(a.name+"\x00"+a.text, b.name+"\x00"+b.text) })
 	lines := make([]string, 0, len(p.attrs))
 	for key, a := range p.attrs {

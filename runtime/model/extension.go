@@ -145,7 +145,7 @@ func nodeOf(job *api.Job, g *api.TaskGroup, t *api.Task) lifecycle.Node {
 // services, or checks of the group's services that name it. Checks that deployments ignore
 // do not count.
 func isChecked(g *api.TaskGroup, t *api.Task) bool {
-	speaks := func(s *api.Service, task string) bool {
+	determinesHealth := func(s *api.Service, task string) bool {
 		return s.Provider == providerNomad && slices.ContainsFunc(s.Checks, func(c api.ServiceCheck) bool {
 			onUpdate := c.OnUpdate
 			if onUpdate == "" {
@@ -154,8 +154,8 @@ func isChecked(g *api.TaskGroup, t *api.Task) bool {
 			return onUpdate != api.OnUpdateIgnore && (task != "" || CheckedTask(s, c) == t.Name)
 		})
 	}
-	return slices.ContainsFunc(t.Services, func(s *api.Service) bool { return speaks(s, t.Name) }) ||
-		slices.ContainsFunc(g.Services, func(s *api.Service) bool { return speaks(s, "") })
+	return slices.ContainsFunc(t.Services, func(s *api.Service) bool { return determinesHealth(s, t.Name) }) ||
+		slices.ContainsFunc(g.Services, func(s *api.Service) bool { return determinesHealth(s, "") })
 }
 
 // CheckedTask returns the task whose health a check of a group's service determines, or ""

@@ -7,9 +7,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// imply adds the constraints that follow from the features of the group. They are part of
+// addImpliedConstraints adds the constraints that follow from the features of the group. They are part of
 // the stored job: inspect, plan and a new registration must agree on them.
-func imply(g *api.TaskGroup) {
+func addImpliedConstraints(g *api.TaskGroup) {
 	written := slices.Clone(g.Constraints)
 	has := func(same func(*api.Constraint) bool) bool { return slices.ContainsFunc(written, same) }
 	unlessEqual := func(c *api.Constraint) {

@@ -24,9 +24,9 @@ func Validate(job *api.Job, namespaces ...string) error {
 		return &Fault{Text: "Job must be specified"}
 	}
 	r := newReport()
-	admit(r, job, namespaces)
+	checkUnavailable(r, job, namespaces)
 	checkJob(r, job)
-	admitLast(r, job)
+	checkUnavailableLast(r, job)
 	return r.err()
 }
 

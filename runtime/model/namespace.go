@@ -9,7 +9,7 @@ import (
 
 const maxNamespaceText = 256
 
-var namespaceName = lazily(`^[a-zA-Z0-9-]{1,128}$`)
+var namespaceName = lazyRegexp(`^[a-zA-Z0-9-]{1,128}$`)
 
 // NamespaceFault returns an error if a namespace is invalid.
 func NamespaceFault(n *api.Namespace) error {
@@ -24,20 +24,20 @@ func NamespaceFault(n *api.Namespace) error {
 	case caps != nil && len(caps.EnabledTaskDrivers)+len(caps.DisabledTaskDrivers)+len(caps.EnabledNetworkModes)+len(caps.DisabledNetworkModes) > 0:
 		return errors.New("capabilities: drivers and network modes are enabled for the whole node, not for a namespace")
 	}
-	if c := n.NodePoolConfiguration; c != nil && restricts(c.Default, api.NodePoolDefault, c.Allowed, c.Denied) {
+	if c := n.NodePoolConfiguration; c != nil && differsFromDefault(c.Default, api.NodePoolDefault, c.Allowed, c.Denied) {
 		return errors.New("node_pool_config: it is a feature of Nomad Enterprise")
 	}
-	if c := n.VaultConfiguration; c != nil && restricts(c.Default, defaultCluster, c.Allowed, c.Denied) {
+	if c := n.VaultConfiguration; c != nil && differsFromDefault(c.Default, defaultCluster, c.Allowed, c.Denied) {
 		return errors.New("vault: it is a feature of Nomad Enterprise")
 	}
-	if c := n.ConsulConfiguration; c != nil && restricts(c.Default, defaultCluster, c.Allowed, c.Denied) {
+	if c := n.ConsulConfiguration; c != nil && differsFromDefault(c.Default, defaultCluster, c.Allowed, c.Denied) {
 		return errors.New("consul: it is a feature of Nomad Enterprise")
 	}
 	return nil
 }
 
-// restricts reports whether a part of a namespace differs from the default.
-func restricts(chosen, usual string, allowed, denied []string) bool {
+// differsFromDefault reports whether a part of a namespace differs from the default.
+func differsFromDefault(chosen, usual string, allowed, denied []string) bool {
 	return chosen != "" && chosen != usual || len(allowed)+len(denied) > 0
 }
 

@@ -15,7 +15,7 @@ const (
 
 // hostnamePattern matches a DNS name, underscores included: labels of at most 63
 // characters that do not start or end with a dash.
-var hostnamePattern = lazily(`^(?i:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.(?i:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?))*\.?$`)
+var hostnamePattern = lazyRegexp(`^(?i:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)(\.(?i:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?))*\.?$`)
 
 // hostPort is a static port on one of the networks of the host.
 type hostPort struct {

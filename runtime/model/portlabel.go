@@ -64,7 +64,7 @@ func portHint(label string, known map[string]bool) string {
 	if len(labels) == 0 {
 		return fmt.Sprintf(": the group has no ports, write port %q {} in its network block", label)
 	}
-	if near := nearest(label, labels); near != "" {
+	if near := closestName(label, labels); near != "" {
 		return fmt.Sprintf(". Did you mean %q?", near)
 	}
 	for i, l := range labels {
@@ -73,9 +73,9 @@ func portHint(label string, known map[string]bool) string {
 	return ": the group has " + strings.Join(labels, ", ")
 }
 
-// nearest returns the name with the smallest edit distance, or "" if every distance is
+// closestName returns the name with the smallest edit distance, or "" if every distance is
 // greater than two and greater than a third of the length of name.
-func nearest(name string, names []string) string {
+func closestName(name string, names []string) string {
 	if len(name) > maxHintLength {
 		return ""
 	}
@@ -84,16 +84,16 @@ func nearest(name string, names []string) string {
 		if len(n) > maxHintLength {
 			continue
 		}
-		if d := distance(name, n); d < least && d < len(n) {
+		if d := editDistance(name, n); d < least && d < len(n) {
 			best, least = n, d
 		}
 	}
 	return best
 }
 
-// distance returns the edit distance of two texts: the number of bytes that must be added,
+// editDistance returns the edit distance of two texts: the number of bytes that must be added,
 // removed or replaced.
-func distance(a, b string) int {
+func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

@@ -80,7 +80,7 @@ func checkRescheduleWindow(r *report, p *api.ReschedulePolicy) {
 	if attempts < 0 {
 		return
 	}
-	slots := slotsOf(val(p.DelayFunction), delay, val(p.MaxDelay))
+	slots := delaySeriesOf(val(p.DelayFunction), delay, val(p.MaxDelay))
 	limit := interval
 	if val(p.DelayFunction) == delayExponential {
 		limit-- // an attempt at the very end of the interval does not count
@@ -99,14 +99,14 @@ func checkRescheduleWindow(r *report, p *api.ReschedulePolicy) {
 	r.add("Set the interval to at least %v to accommodate %d attempts", slots.at(attempts-1), attempts)
 }
 
-// slots are the times of the attempts of a policy, as its check computes them: first the
+// delaySeries are the times of the attempts of a policy, as its check computes them: first the
 // listed times, then one per step.
-type slots struct {
+type delaySeries struct {
 	listed []time.Duration
 	step   time.Duration
 }
 
-func slotsOf(function string, delay, ceiling time.Duration) slots {
+func delaySeriesOf(function string, delay, ceiling time.Duration) delaySeries {
 	switch function {
 	case delayExponential:
 		listed := []time.Duration{delay}
@@ -114,26 +114,26 @@ func slotsOf(function string, delay, ceiling time.Duration) slots {
 			last *= 2
 			listed = append(listed, last)
 		}
-		return slots{listed, ceiling}
+		return delaySeries{listed, ceiling}
 	case delayFibonacci:
 		listed := []time.Duration{delay, delay}
 		for a, b := delay, delay; a <= ceiling-b; {
 			a, b = b, a+b
 			listed = append(listed, b)
 		}
-		return slots{append(listed, ceiling), ceiling}
+		return delaySeries{append(listed, ceiling), ceiling}
 	default:
-		return slots{[]time.Duration{delay}, delay}
+		return delaySeries{[]time.Duration{delay}, delay}
 	}
 }
 
 // at returns the slot of attempt i, counted from 0.
-func (s slots) at(i int) time.Duration {
+func (s delaySeries) at(i int) time.Duration {
 	if i < len(s.listed) {
 		return s.listed[i]
 	}
 	last := s.listed[len(s.listed)-1]
-	rest := times(i-len(s.listed)+1, s.step)
+	rest := saturatingMulDuration(i-len(s.listed)+1, s.step)
 	if rest > 1<<63-1-last {
 		return 1<<63 - 1
 	}
@@ -141,7 +141,7 @@ func (s slots) at(i int) time.Duration {
 }
 
 // upTo returns how many slots are not later than limit.
-func (s slots) upTo(limit time.Duration) int {
+func (s delaySeries) upTo(limit time.Duration) int {
 	for i, slot := range s.listed {
 		if slot > limit {
 			return i

@@ -35,7 +35,7 @@ func ExtendTracker(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, even
 	}
 	keep := 1
 	if p != nil {
-		keep = max(len(slotsOf(val(p.DelayFunction), val(p.Delay), val(p.MaxDelay)).listed)+1, val(p.Attempts))
+		keep = max(len(delaySeriesOf(val(p.DelayFunction), val(p.Delay), val(p.MaxDelay)).listed)+1, val(p.Attempts))
 	}
 	if n := len(events) + 1 - keep; n > 0 {
 		events = events[n:]
@@ -58,8 +58,8 @@ func attemptsSince(events []*api.RescheduleEvent, start time.Time) int {
 
 // delayReset reports whether an allocation lived long enough to reset the delay to its
 // base.
-func delayReset(p *api.ReschedulePolicy, life time.Duration) bool {
-	return val(p.DelayFunction) != delayConstant && life > val(p.MaxDelay)
+func delayReset(p *api.ReschedulePolicy, lifetime time.Duration) bool {
+	return val(p.DelayFunction) != delayConstant && lifetime > val(p.MaxDelay)
 }
 
 // stepsAfter returns how many delays of a series have passed with these events. The time

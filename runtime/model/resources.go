@@ -101,13 +101,13 @@ func checkLogs(r *report, g *api.TaskGroup, t *api.Task) {
 	if g.EphemeralDisk == nil || files < 1 || size < 1 {
 		return
 	}
-	if disk := val(g.EphemeralDisk.SizeMB); product(files, size) >= disk {
-		r.at("logs").add("log storage (%d MB) must be less than requested disk capacity (%d MB)", product(files, size), disk)
+	if disk := val(g.EphemeralDisk.SizeMB); saturatingMul(files, size) >= disk {
+		r.at("logs").add("log storage (%d MB) must be less than requested disk capacity (%d MB)", saturatingMul(files, size), disk)
 	}
 }
 
-// product multiplies two positive numbers, and saturates on overflow.
-func product(a, b int) int {
+// saturatingMul multiplies two positive numbers, and saturates on overflow.
+func saturatingMul(a, b int) int {
 	high, low := bits.Mul64(uint64(a), uint64(b))
 	if high > 0 || low > math.MaxInt {
 		return math.MaxInt

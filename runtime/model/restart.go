@@ -27,13 +27,13 @@ func checkRestart(r *report, p *api.RestartPolicy) {
 	if interval < minRestartInterval {
 		r.add("Interval can not be less than %v (got %v)", minRestartInterval, interval)
 	}
-	if times(attempts, delay) > interval {
+	if saturatingMulDuration(attempts, delay) > interval {
 		r.add("Nomad can't restart the TaskGroup %d times in an interval of %v with a delay of %v", attempts, interval, delay)
 	}
 }
 
-// times multiplies, and saturates on overflow.
-func times(n int, d time.Duration) time.Duration {
+// saturatingMulDuration multiplies, and saturates on overflow.
+func saturatingMulDuration(n int, d time.Duration) time.Duration {
 	const limit = time.Duration(1<<63 - 1)
 	if n > 0 && d > limit/time.Duration(n) {
 		return limit

@@ -14,7 +14,7 @@ import (
 const providerNomad = "nomad"
 
 var (
-	serviceName  = lazily(`^(?i:[a-z0-9]|[a-z0-9][a-z0-9\-]{0,61}[a-z0-9])$`)
+	serviceName  = lazyRegexp(`^(?i:[a-z0-9]|[a-z0-9][a-z0-9\-]{0,61}[a-z0-9])$`)
 	reference    = regexp.MustCompile(`\$\{[^}]*\}`)
 	addressModes = []string{"", "auto", "host", "driver", "alloc", "alloc_ipv6"}
 	onUpdates    = []string{"", api.OnUpdateRequireHealthy, api.OnUpdateIgnoreWarn, api.OnUpdateIgnore}

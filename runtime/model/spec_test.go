@@ -183,8 +183,8 @@ func TestNextReschedule(t *testing.T) {
 		}
 		var tracker *api.RescheduleTracker
 		now := time.Unix(1000, 0)
-		for i, life := range c.lives {
-			now = now.Add(life)
+		for i, lifetime := range c.lives {
+			now = now.Add(lifetime)
 			at, ok := NextReschedule(p, tracker, now)
 			got := time.Duration(-1)
 			if ok {

@@ -10,9 +10,9 @@ import (
 )
 
 var (
-	actionName   = lazily(`^[^\x00\s]{1,128}$`)
-	identityName = lazily(`^[a-zA-Z0-9-_]{1,128}$`)
-	secretName   = lazily(`^[a-zA-Z0-9_]{1,128}$`)
+	actionName   = lazyRegexp(`^[^\x00\s]{1,128}$`)
+	identityName = lazyRegexp(`^[a-zA-Z0-9-_]{1,128}$`)
+	secretName   = lazyRegexp(`^[a-zA-Z0-9_]{1,128}$`)
 )
 
 func checkTask(r *report, jobType string, g *api.TaskGroup, t *api.Task) {

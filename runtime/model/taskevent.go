@@ -276,11 +276,11 @@ func displayMessage(e *api.TaskEvent) string {
 	case api.TaskStarted:
 		return "Task started by client"
 	case api.TaskDriverFailure:
-		return or(e.DriverError, "Failed to start task")
+		return orDefaultText(e.DriverError, "Failed to start task")
 	case api.TaskFailedValidation:
-		return or(e.ValidationError, "Validation of task failed")
+		return orDefaultText(e.ValidationError, "Validation of task failed")
 	case api.TaskSetupFailure:
-		return or(e.SetupError, "Task setup failed")
+		return orDefaultText(e.SetupError, "Task setup failed")
 	case api.TaskTerminated:
 		text := []string{fmt.Sprintf("Exit Code: %d", e.ExitCode)}
 		if e.Signal != 0 {
@@ -297,11 +297,11 @@ func displayMessage(e *api.TaskEvent) string {
 		}
 		return text
 	case api.TaskNotRestarting:
-		return or(e.RestartReason, "Task exceeded restart policy")
+		return orDefaultText(e.RestartReason, "Task exceeded restart policy")
 	case api.TaskRestartSignal:
-		return or(e.RestartReason, "Task signaled to restart")
+		return orDefaultText(e.RestartReason, "Task signaled to restart")
 	case api.TaskSignaling:
-		return or(e.TaskSignalReason, "Task being sent a signal")
+		return orDefaultText(e.TaskSignalReason, "Task being sent a signal")
 	case api.TaskKilling:
 		switch {
 		case e.KillReason != "":
@@ -311,7 +311,7 @@ func displayMessage(e *api.TaskEvent) string {
 		}
 		return "Sent interrupt"
 	case api.TaskKilled:
-		return or(e.KillError, "Task successfully killed")
+		return orDefaultText(e.KillError, "Task successfully killed")
 	case api.TaskSiblingFailed:
 		if e.FailedSibling == "" {
 			return "Task's sibling failed"
@@ -325,7 +325,7 @@ func displayMessage(e *api.TaskEvent) string {
 	return e.Message
 }
 
-func or(text, otherwise string) string {
+func orDefaultText(text, otherwise string) string {
 	if text == "" {
 		return otherwise
 	}

@@ -11,7 +11,7 @@ import (
 // MaxVariable is the maximum total length of the keys and values of a variable, in bytes.
 const MaxVariable = 64 << 10
 
-var variablePath = lazily(`^[a-zA-Z0-9-_~/]{1,128}$`)
+var variablePath = lazyRegexp(`^[a-zA-Z0-9-_~/]{1,128}$`)
 
 // VariablePathFault returns an error if the path of a variable is invalid.
 func VariablePathFault(path string) error {

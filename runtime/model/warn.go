@@ -55,8 +55,8 @@ func FormatWarnings(warnings []string) string {
 	return head + "\n\n* " + strings.Join(warnings, "\n* ")
 }
 
-// noEffect warns of blocks and attributes that are set but have no effect.
-func noEffect(r *report, why string, set []ignored) {
+// warnIgnored warns of blocks and attributes that are set but have no effect.
+func warnIgnored(r *report, why string, set []ignored) {
 	for _, i := range set {
 		if i.set {
 			r.add("%s %s", i.name, why)
@@ -87,7 +87,7 @@ func warnJob(r *report, job *api.Job) {
 	if promoting > 0 && promoting < updating {
 		r.add("auto_promote must be true for all groups to enable automatic promotion")
 	}
-	noEffect(r, onOneNode, []ignored{
+	warnIgnored(r, onOneNode, []ignored{
 		{"all_at_once", val(job.AllAtOnce)},
 		{"affinity", len(job.Affinities) > 0},
 		{"spread", len(job.Spreads) > 0},
@@ -128,14 +128,14 @@ func warnGroup(r *report, g *api.TaskGroup) {
 	if len(g.Networks) > 0 {
 		warnNetworks(r, g.Networks)
 	}
-	noEffect(r, onOneNode, []ignored{
+	warnIgnored(r, onOneNode, []ignored{
 		{"affinity", len(g.Affinities) > 0},
 		{"spread", len(g.Spreads) > 0},
 		{"migrate", g.Migrate != nil && !reflect.DeepEqual(g.Migrate, api.DefaultMigrateStrategy())},
 		{"disconnect", g.Disconnect != nil},
 		{"consul", g.Consul != nil},
 	})
-	noEffect(r, "is deprecated and ignored. Use the disconnect block instead", []ignored{
+	warnIgnored(r, "is deprecated and ignored. Use the disconnect block instead", []ignored{
 		{"max_client_disconnect", g.MaxClientDisconnect != nil},
 		{"stop_after_client_disconnect", g.StopAfterClientDisconnect != nil},
 		{"prevent_reschedule_on_lost", g.PreventRescheduleOnLost != nil},
@@ -150,7 +150,7 @@ func warnNetworks(r *report, networks []*api.NetworkResource) {
 	if len(networks) > 1 {
 		r.add("only the first of %d network blocks is used", len(networks))
 	}
-	noEffect(r, "of a network has no effect", []ignored{
+	warnIgnored(r, "of a network has no effect", []ignored{
 		{"device", first.Device != ""},
 		{"cidr", first.CIDR != ""},
 		{"ip", first.IP != ""},
@@ -187,7 +187,7 @@ func warnTask(r *report, g *api.TaskGroup, t *api.Task) {
 	if slices.ContainsFunc(t.VolumeMounts, emptyMount) {
 		r.add("an empty volume_mount has no effect")
 	}
-	noEffect(r, onOneNode, []ignored{
+	warnIgnored(r, onOneNode, []ignored{
 		{"affinity", len(t.Affinities) > 0},
 		{"consul", t.Consul != nil},
 		{"scaling", len(t.ScalingPolicies) > 0},
