@@ -326,7 +326,7 @@ func (l *loop) stop(ctx context.Context, inst instance) {
 func (l *loop) stopWhenUnused(ctx context.Context) {
 	for logged := false; l.needed(); logged = true {
 		if !logged {
-			l.logger.Info("plugin goes on as it was until nothing needs it", "plugin", l.plugin.entry.Name)
+			l.logger.Info("plugin continues unchanged until no task needs it", "plugin", l.plugin.entry.Name)
 		}
 		if !sleep(ctx, idleTimeout) {
 			return

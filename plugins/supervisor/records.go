@@ -103,7 +103,7 @@ func newRecordedPlugins(cfg Config, configured func() []string) *recordedPlugins
 func (r *recordedPlugins) put(ctx context.Context, e catalog.Entry, p *launch.Plugin, identity string) {
 	rec := Record{ReattachConfig: p.Record(), Identity: identity, Serves: servedBy(p.Info())}
 	if err := r.store.PutPlugin(key(e), rec); err != nil {
-		r.logger.Error("plugin will not be found again", "plugin", e.Name, "error", err)
+		r.logger.Error("record of a plugin not written, the next agent cannot reattach it", "plugin", e.Name, "error", err)
 	} else if err := p.Confirm(ctx); err != nil {
 		r.logger.Debug("plugin not confirmed", "plugin", e.Name, "error", err) // a keeper of an earlier build
 	}
@@ -145,7 +145,7 @@ func (r *recordedPlugins) reattach(ctx context.Context, e catalog.Entry, cfg lau
 		if same, err = rec.Runs(binary.File); errors.Is(err, launch.ErrExhausted) {
 			return nil, err
 		} else if err != nil {
-			logger.Debug("program of a running plugin is not known", "error", err)
+			logger.Debug("program of a running plugin cannot be compared", "error", err)
 		}
 	}
 	if !same {
@@ -200,7 +200,7 @@ func (r *recordedPlugins) killOrphans() error {
 	}
 	for key, rec := range records {
 		if r.keep != nil && rec.Serves != (PluginKey{}) && rec.process().Alive() && r.keep(rec.Serves, rec.Pid) {
-			r.logger.Warn("plugin is not in the configuration any more and continues, because its tasks may run; configure it again to manage them",
+			r.logger.Warn("plugin was removed from the configuration and continues, because its tasks may run; configure it again to manage them",
 				"plugin", key, "pid", rec.Pid, "serves", rec.Serves)
 			r.mu.Lock()
 			r.unmanaged[rec.Serves] = key
@@ -237,7 +237,7 @@ func (r *recordedPlugins) killUnmanaged(served PluginKey) error {
 
 func (r *recordedPlugins) kill(key string, rec Record) {
 	if rec.process().Signal(unix.SIGKILL) == nil {
-		r.logger.Info("ended a plugin that is not wanted any more", "plugin", key, "pid", rec.Pid)
+		r.logger.Info("stopped a plugin that no configuration needs", "plugin", key, "pid", rec.Pid)
 	}
 	r.delete(key)
 }
@@ -249,6 +249,6 @@ func (r Record) process() process.ID {
 
 func (r *recordedPlugins) delete(key string) {
 	if err := r.store.DeletePlugin(key); err != nil {
-		r.logger.Warn("record of a plugin stays", "plugin", key, "error", err)
+		r.logger.Warn("record of a plugin not deleted", "plugin", key, "error", err)
 	}
 }

@@ -262,7 +262,7 @@ func (r *registry) sort() {
 func (r *registry) remove(m, next *managedPlugin) {
 	switch {
 	case next == nil:
-		r.logger.Info("plugin is not in the configuration any more", "plugin", m.entry.Name)
+		r.logger.Info("plugin was removed from the configuration", "plugin", m.entry.Name)
 	case m.next == nil:
 		r.logger.Info("plugin has changed", "plugin", m.entry.Name)
 	}
@@ -299,7 +299,7 @@ func (r *registry) release(m *managedPlugin) {
 // The causes with which the context of a plugin's goroutine ends before the supervisor's.
 var (
 	errSuperseded = errors.New("replaced by another plugin")
-	errRemoved    = errors.New("not in the configuration any more")
+	errRemoved    = errors.New("removed from the configuration")
 )
 
 func servedBy(info base.Info) PluginKey { return PluginKey{info.Type, info.Name} }

@@ -28,7 +28,7 @@ func (f *fingerprintStream) run(ctx context.Context) {
 		}
 		return fp.Err
 	}, func(err error) bool {
-		f.logger.Warn("fingerprint stream of driver broke", "driver", f.driver, "plugin", f.plugin, "error", err)
+		f.logger.Warn("fingerprint stream of driver failed", "driver", f.driver, "plugin", f.plugin, "error", err)
 		f.onChange((*Info).lost)
 		return reachable(ctx, f.inst, f.logger)
 	})
@@ -50,7 +50,7 @@ func (e *eventStream) run(ctx context.Context) {
 		}
 		return nil
 	}, func(err error) bool {
-		e.logger.Debug("event stream of driver broke", "driver", e.driver, "error", err)
+		e.logger.Debug("event stream of driver failed", "driver", e.driver, "error", err)
 		return true
 	})
 }
@@ -92,7 +92,7 @@ func reachable(ctx context.Context, inst instance, logger hclog.Logger) bool {
 			return false
 		}
 		if i == tries-1 {
-			logger.Warn("plugin lives and cannot be reached, killed", "plugin", inst.Info().Name, "pid", inst.PID(), "error", err)
+			logger.Warn("plugin unreachable, killing process", "plugin", inst.Info().Name, "pid", inst.PID(), "error", err)
 			break
 		}
 		if !sleep(ctx, pause) {

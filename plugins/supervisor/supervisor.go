@@ -196,7 +196,7 @@ func (s *Supervisor) setEntries(entries []catalog.Entry) {
 // Tasks are not touched.
 func (s *Supervisor) Run(ctx context.Context) error {
 	if err := s.recorded.killOrphans(); err != nil {
-		s.logger.Error("plugins are not started yet", "error", err)
+		s.logger.Error("plugins not started", "error", err)
 	}
 	settle := time.AfterFunc(readyLimit, s.settle)
 	defer settle.Stop()
@@ -433,7 +433,7 @@ func (s *Supervisor) settle() {
 		}
 		for _, m := range s.registry.plugins {
 			if s.registry.pending(m) {
-				s.logger.Warn("plugin is slow to start, going on without it", "plugin", m.entry.Name)
+				s.logger.Warn("plugin is slow to start, continuing without it", "plugin", m.entry.Name)
 			}
 		}
 		s.registry.settled = true
