@@ -25,7 +25,6 @@ const largeReason = "It is large because "
 var largeTypes = map[string]typeSize{
 	"runtime/agent.Agent":         {methods: 63, fields: 36},
 	"runtime/agent/config.Config": {fields: 36},
-	"runtime/allocrunner.Config":  {fields: 21},
 	"runtime/taskrunner.Runner":   {methods: 122, fields: 51},
 }
 

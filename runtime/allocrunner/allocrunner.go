@@ -29,7 +29,8 @@ import (
 // stops them.
 var ErrShutdown = taskrunner.ErrShutdown
 
-// Config configures a Runner.
+// Config configures a Runner. It is large because it lists everything that a runner gets
+// from its agent; each part of the runner receives only the fields that it needs.
 type Config struct {
 	Alloc        *api.Allocation // with its canonical job; must not be changed afterwards
 	Node         taskenv.Node
