@@ -99,7 +99,15 @@ func (r *restarts) all(ctx context.Context) error {
 func (r *restarts) inKillOrder(ctx context.Context) error {
 	for tasks := r.tasks; ; {
 		reconciled := r.changes.reconciled()
-		for _, wave := range tasks.killOrder() {
+		// Dead tasks come first: the restart of another one could make them run again,
+		// with an event that names that task as the reason.
+		order := tasks.killOrder()
+		for i := range order {
+			order[i] = slices.DeleteFunc(order[i], func(t *taskrunner.Runner) bool {
+				return t.Rerun(model.EventRestartSignal(model.RestartAllReason))
+			})
+		}
+		for _, wave := range order {
 			err := wave.forEachParallel(func(t *taskrunner.Runner) error {
 				return ignoreNotRunning(t.ForceRestart(ctx, model.EventRestartSignal(model.RestartAllReason), false))
 			})
