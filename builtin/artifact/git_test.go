@@ -159,10 +159,6 @@ func TestGitInAClosedDirectory(t *testing.T) {
 		if err := errors.Join(os.Chmod(w.dir.AllocDir, 0o700), os.Chmod(w.dir.Dir, 0o700)); err != nil {
 			t.Fatal(err)
 		}
-		before, err := os.ReadFile("/proc/self/mounts")
-		if err != nil {
-			t.Fatal(err)
-		}
 		w.limits = map[string]any{"disable_filesystem_isolation": unconfined}
 		w.get(http1(w, "", "GetterSource", "git::"+host+repo.dir+"/.git"))
 		for _, file := range []string{"local/app/one", "local/deep/mod/app/one"} {
@@ -170,8 +166,8 @@ func TestGitInAClosedDirectory(t *testing.T) {
 				t.Errorf("%s: got %q, %v", file, got, err)
 			}
 		}
-		if after, err := os.ReadFile("/proc/self/mounts"); err != nil || string(after) != string(before) {
-			t.Errorf("mounts before:\n%s\nand after:\n%s\n%v", before, after, err)
+		if mounts, err := os.ReadFile("/proc/self/mounts"); err != nil || strings.Contains(string(mounts), w.outer) {
+			t.Errorf("a mount is left below %s, or %v:\n%s", w.outer, err, mounts)
 		}
 	}
 }
