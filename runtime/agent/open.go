@@ -119,7 +119,7 @@ func (a *Agent) openStore() error {
 		}
 	}
 	var err error
-	config := store.Config{Path: a.statePath(), Logger: a.logger, SecretFacts: []string{pendingCleanupKey}, TemporaryKeys: a.forget}
+	config := store.Config{Path: a.statePath(), Logger: a.logger, SecretMeta: []string{pendingCleanupKey}, TemporaryKeys: a.forget}
 	if !a.forget {
 		config.KeyFile = filepath.Join(a.dataDir, keyFile)
 	}

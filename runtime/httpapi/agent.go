@@ -63,7 +63,7 @@ func (h *agentHandler) health(r *request) (any, error) {
 			}
 			return nil
 		},
-		"server": h.store.Fault,
+		"server": h.store.WriteErr,
 	}
 	answer, allHealthy := make(map[string]health), true
 	for kind, check := range parts {

@@ -370,8 +370,8 @@ func TestSharedJobDoesNotRead(t *testing.T) {
 	s.Close()
 	path := s.file.path
 	for _, id := range []string{"alloc-0", "purged"} {
-		hash := s.specs.byJob[s.Snapshot().Allocation(nil, id).Job]
-		edit(t, path, specBucket, hash, func(b []byte) []byte { b[20] ^= 1; return b })
+		hash := s.jobs.byJob[s.Snapshot().Allocation(nil, id).Job]
+		edit(t, path, jobBucket, hash, func(b []byte) []byte { b[20] ^= 1; return b })
 	}
 	s = open(t, path)
 	if a := s.Snapshot().Allocation(nil, "purged"); a != nil {
@@ -825,8 +825,8 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 		{taskLocals, alloc + "\x00web", func(r Reader) (bool, error) { _, ok, err := r.TaskLocal(alloc, "web"); return ok, err }, false},
 		{taskStates, alloc + "\x00web", func(r Reader) (bool, error) { s, err := r.TaskState(alloc, "web"); return s != nil, err }, false},
 		{allocLocals, alloc, func(r Reader) (bool, error) { c, err := r.CheckResults(alloc); return c != nil, err }, false},
-		{agentFacts, "hook_debt/x", func(r Reader) (bool, error) { return r.Meta("hook_debt/x", new(api.Job)) }, false},
-		{agentFacts, "plugin/x", func(r Reader) (bool, error) { return r.Meta("plugin/x", new(checkedFact)) }, true},
+		{agentMeta, "hook_debt/x", func(r Reader) (bool, error) { return r.Meta("hook_debt/x", new(api.Job)) }, false},
+		{agentMeta, "plugin/x", func(r Reader) (bool, error) { return r.Meta("plugin/x", new(checkedFact)) }, true},
 	} {
 		t.Run(string(tc.table)+" "+readable(tc.key), func(t *testing.T) {
 			t.Parallel()

@@ -31,11 +31,11 @@ type feed struct {
 	changes [][]Event
 	events  int           // events is the number of events in changes
 	dropped uint64        // dropped is the number of changes that were removed from the buffer
-	grown   chan struct{} // grown is closed by add
+	added   chan struct{} // grown is closed by add
 }
 
 func newFeed(size int) *feed {
-	return &feed{size: size, grown: make(chan struct{})}
+	return &feed{size: size, added: make(chan struct{})}
 }
 
 func (f *feed) add(changes [][]Event) {
@@ -54,8 +54,8 @@ func (f *feed) add(changes [][]Event) {
 		f.changes = f.changes[1:]
 		f.dropped++
 	}
-	close(f.grown)
-	f.grown = make(chan struct{})
+	close(f.added)
+	f.added = make(chan struct{})
 }
 
 // maxEvents limits the kept events if changes are large: each event may hold the only
@@ -106,10 +106,10 @@ func (s *Subscription) Next(ctx context.Context) ([]Event, error) {
 			s.feed.mu.Unlock()
 			return events, nil
 		}
-		grown := s.feed.grown
+		added := s.feed.added
 		s.feed.mu.Unlock()
 		select {
-		case <-grown:
+		case <-added:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}

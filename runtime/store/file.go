@@ -243,8 +243,8 @@ func put(tx *bolt.Tx, o op) error {
 // unfinished is in the names of the temporary files that a crash leaves.
 const unfinished = ".new-"
 
-// tidy removes temporary files that a crash has left. The file must be locked.
-func (f *file) tidy() error {
+// removeUnfinished removes temporary files that a crash has left. The file must be locked.
+func (f *file) removeUnfinished() error {
 	names, err := filepath.Glob(escapeGlob(f.path) + unfinished + "*")
 	for _, name := range names {
 		err = errors.Join(err, os.Remove(name))
@@ -260,26 +260,26 @@ func (f *file) rebuild(all func(yield func(op) bool)) (err error) {
 		return err
 	}
 	temporary := handle.Name()
-	fresh := &file{path: f.path}
+	rebuilt := &file{path: f.path}
 	defer func() {
 		if err != nil {
 			os.Remove(temporary)
-			if fresh.db == nil || fresh.db.Close() != nil {
+			if rebuilt.db == nil || rebuilt.db.Close() != nil {
 				handle.Close()
 			}
 		}
 	}()
-	if err := fresh.use(handle); err != nil {
+	if err := rebuilt.use(handle); err != nil {
 		return err
 	}
-	if err := fresh.fill(all); err != nil {
+	if err := rebuilt.fill(all); err != nil {
 		return err
 	}
 	if err := f.replace(temporary); err != nil {
 		return err
 	}
 	old, oldHandle := f.db, f.handle
-	f.db, f.handle, f.used = fresh.db, handle, 0
+	f.db, f.handle, f.used = rebuilt.db, handle, 0
 	if old != nil {
 		old.Close() // the new file has all records
 	} else if oldHandle != nil {

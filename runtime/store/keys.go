@@ -93,7 +93,7 @@ func (s *Store) sealPlain() {
 	if !s.sealer.plain || s.sealer.ring.Load() == nil {
 		return
 	}
-	if err := s.file.rebuild(s.all(s.mem.Txn(false))); err != nil {
+	if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
 		s.logger.Error("secrets in the state file are not encrypted yet, the next start of the agent tries again", "error", err)
 		return
 	}
@@ -142,7 +142,7 @@ func (s *Store) Keys() ([]*api.RootKeyMeta, error) {
 // retried.
 func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, error) {
 	var made *api.RootKeyMeta
-	err := s.alone(ctx, func() error {
+	err := s.runExclusive(ctx, func() error {
 		ring := s.sealer.ring.Load()
 		lost := s.KeysErr()
 		switch {
@@ -164,7 +164,7 @@ func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, er
 		if !full && lost == nil {
 			return nil
 		}
-		if err := s.file.rebuild(s.all(s.mem.Txn(false))); err != nil {
+		if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
 			return fmt.Errorf("key %s is the active one, but what is there could not be sealed with it: %w", made.KeyID, err)
 		}
 		return nil
@@ -176,7 +176,7 @@ func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, er
 // set: then they are first sealed with the active key, and records that cannot be opened
 // are lost.
 func (s *Store) RemoveKey(ctx context.Context, id string, force bool) error {
-	return s.alone(ctx, func() error {
+	return s.runExclusive(ctx, func() error {
 		if err := s.KeysErr(); err != nil {
 			return err
 		}
@@ -184,7 +184,7 @@ func (s *Store) RemoveKey(ctx context.Context, id string, force bool) error {
 		if ring == nil {
 			return ErrNoKeys
 		}
-		less, err := ring.Without(id)
+		remaining, err := ring.Without(id)
 		if err != nil {
 			return fmt.Errorf("remove key %s: %w", id, err)
 		}
@@ -196,10 +196,10 @@ func (s *Store) RemoveKey(ctx context.Context, id string, force bool) error {
 			if uses > 0 {
 				return fmt.Errorf("remove key %s: %w", id, &KeyInUseError{uses})
 			}
-		} else if err := s.file.rebuild(s.all(s.mem.Txn(false))); err != nil {
+		} else if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
 			return err
 		}
-		return s.sealer.saveKeys(less)
+		return s.sealer.saveKeys(remaining)
 	})
 }
 
@@ -240,12 +240,12 @@ func (s *Store) keyUses(id string) (int, error) {
 	return n, err
 }
 
-// alone runs f in the writer between two transactions, and blocks until f has returned.
-func (s *Store) alone(ctx context.Context, f func() error) error {
+// exclusive runs f in the writer between two transactions, and blocks until f has returned.
+func (s *Store) runExclusive(ctx context.Context, f func() error) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	r, err := s.queue.push(&request{alone: f, by: time.Now()})
+	r, err := s.queue.push(&request{exclusive: f, deadline: time.Now()})
 	if err != nil {
 		return err
 	}

@@ -65,9 +65,9 @@ func (d Damage) nodeEvent() *api.NodeEvent {
 	}
 }
 
-// keptNodeEvents limits the damage reports that become node events, at Open and again
+// maxNodeEvents limits the damage reports that become node events, at Open and again
 // since then. All reports are logged.
-const keptNodeEvents = 8
+const maxNodeEvents = 8
 
 // quarantined is the record of an unreadable record.
 type quarantined struct {
@@ -91,7 +91,7 @@ func Open(c Config) (*Store, error) {
 		return nil, err
 	}
 	err = s.open()
-	for errors.Is(err, errMade) {
+	for errors.Is(err, errCreatedConcurrently) {
 		err = s.open()
 	}
 	if err != nil {
@@ -101,10 +101,10 @@ func Open(c Config) (*Store, error) {
 		s.logger.Error("state could not be read", "table", d.Table, "key", d.Key, "error", d.Cause, "kept", d.Kept)
 	}
 	s.reportSealed()
-	for _, d := range s.damage[:min(len(s.damage), keptNodeEvents)] {
+	for _, d := range s.damage[:min(len(s.damage), maxNodeEvents)] {
 		s.nodeEvents = append(s.nodeEvents, d.nodeEvent())
 	}
-	if n := len(s.damage) - keptNodeEvents; n > 0 {
+	if n := len(s.damage) - maxNodeEvents; n > 0 {
 		s.nodeEvents = append(s.nodeEvents, Damage{Cause: fmt.Sprintf("%d more things, see the log", n), Time: s.damage[0].Time}.nodeEvent())
 	}
 	go s.run()
@@ -132,7 +132,7 @@ func newStore(c Config) (*Store, error) {
 		done:       make(chan struct{}),
 		queue:      requestQueue{wake: make(chan struct{}, 1)},
 		file:       &file{path: c.Path},
-		specs:      newSpecs(),
+		jobs:       newJobTable(),
 		quarantine: make(map[string][]byte),
 	}
 	var err error
@@ -142,17 +142,17 @@ func newStore(c Config) (*Store, error) {
 	return s, nil
 }
 
-// errMade means that another process has made the file at the same time.
-var errMade = errors.New("state file has just been made")
+// errCreatedConcurrently means that another process has made the file at the same time.
+var errCreatedConcurrently = errors.New("state file has just been made")
 
 func (s *Store) open() error {
 	handle, err := openLocked(s.file.path, true)
 	if errors.Is(err, fs.ErrNotExist) {
 		s.sealer.loadKeys()
 		s.sealer.makeKeys()
-		if err := s.file.rebuild(s.all(s.mem.Txn(false))); err != nil {
+		if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
 			if _, there := os.Lstat(s.file.path); there == nil {
-				return errMade
+				return errCreatedConcurrently
 			}
 			return fmt.Errorf("make state file %s: %w", s.file.path, err)
 		}
@@ -162,7 +162,7 @@ func (s *Store) open() error {
 		return err
 	}
 	s.file.handle = handle
-	if err := s.file.tidy(); err != nil {
+	if err := s.file.removeUnfinished(); err != nil {
 		s.logger.Warn("unfinished state file cannot be removed", "error", err)
 	}
 	s.sealer.loadKeys()
@@ -179,7 +179,7 @@ func (s *Store) open() error {
 			return nil
 		}
 		faults = append(faults, fault{cause: err.Error()})
-		s.damaged(Damage{Cause: err.Error()})
+		s.addDamage(Damage{Cause: err.Error()})
 	}
 	s.repair(faults)
 	s.warnPlainCopies()
@@ -198,12 +198,12 @@ func (s *Store) repair(faults []fault) {
 			s.damage[i].Kept = cmp.Or(s.damage[i].Kept, name)
 		}
 	}
-	if err := s.file.rebuild(s.all(s.mem.Txn(false))); err != nil {
+	if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
 		s.logger.Error("state file cannot be written anew, all updates fail until it can", "error", err)
 	}
 }
 
-func (s *Store) damaged(d Damage) {
+func (s *Store) addDamage(d Damage) {
 	d.Time = time.Now()
 	d.Key = readable(d.Key)
 	s.damage = append(s.damage, d)
@@ -213,7 +213,7 @@ func (s *Store) damaged(d Damage) {
 type loader struct {
 	store   *Store
 	mem     *memdb.Txn
-	specs   map[string]*api.Job
+	jobs    map[string]*api.Job
 	rows    map[string]row // rows are the allocations, which are loaded after all other tables
 	indexes *indexes
 	renamed map[string]bool // renamed are the unknown table names in the file that were reported
@@ -230,7 +230,7 @@ func (s *Store) load(handle *os.File) ([]fault, error) {
 	l := &loader{
 		store:   s,
 		mem:     s.mem.Txn(true),
-		specs:   make(map[string]*api.Job),
+		jobs:    make(map[string]*api.Job),
 		rows:    make(map[string]row),
 		renamed: make(map[string]bool),
 	}
@@ -239,7 +239,7 @@ func (s *Store) load(handle *os.File) ([]fault, error) {
 		return nil, err
 	}
 	for _, f := range faults {
-		s.damaged(Damage{Table: Table(f.bucket), Cause: f.String()})
+		s.addDamage(Damage{Table: Table(f.bucket), Cause: f.String()})
 	}
 	l.allocations()
 	l.setIndexes(len(faults) == 0)
@@ -253,7 +253,7 @@ func (l *loader) record(bucket string, k, value []byte) {
 	home, r, err := locate(bucket, key, value)
 	if home != bucket && !l.renamed[bucket] {
 		l.renamed[bucket] = true
-		l.store.damaged(Damage{Table: Table(home), Cause: fmt.Sprintf("the file calls it %q", bucket)})
+		l.store.addDamage(Damage{Table: Table(home), Cause: fmt.Sprintf("the file calls it %q", bucket)})
 	}
 	bucket = home
 	if !slices.Contains(buckets, bucket) && intact(err) {
@@ -261,10 +261,10 @@ func (l *loader) record(bucket string, k, value []byte) {
 		return
 	}
 	if err == nil {
-		err = l.take(bucket, key, tableDefOf[Table(bucket)], r, value)
+		err = l.load(bucket, key, tableDefOf[Table(bucket)], r, value)
 	}
 	if err != nil {
-		l.bad(bucket, key, value, err)
+		l.quarantine(bucket, key, value, err)
 		return
 	}
 	l.highest = max(l.highest, r.index)
@@ -293,8 +293,8 @@ func intact(err error) bool {
 	return err == nil || errors.As(err, &other)
 }
 
-// take loads a record with a valid checksum.
-func (l *loader) take(bucket, key string, k *tableDef, r record, value []byte) error {
+// load loads a record with a valid checksum.
+func (l *loader) load(bucket, key string, k *tableDef, r record, value []byte) error {
 	switch {
 	case bucket == metaBucket:
 		if key != indexKey {
@@ -314,16 +314,16 @@ func (l *loader) take(bucket, key string, k *tableDef, r record, value []byte) e
 		if box == nil || isPlain(box) {
 			l.store.sealer.plain = true
 		} else if _, err := l.store.sealer.openBox(bucket, key, box); err != nil {
-			l.store.sealer.closedBox(fmt.Sprintf("quarantined record %q", readable(key)), box, err)
+			l.store.sealer.lock(fmt.Sprintf("quarantined record %q", readable(key)), box, err)
 		}
 		l.store.quarantine[key] = slices.Clone(value)
 		return nil
-	case bucket == specBucket:
+	case bucket == jobBucket:
 		job := new(api.Job)
 		if err := decode(r.payload, job); err != nil {
 			return err
 		}
-		l.specs[key] = job
+		l.jobs[key] = job
 		return nil
 	case k.table == Allocations:
 		var a allocRow
@@ -347,22 +347,22 @@ func (l *loader) take(bucket, key string, k *tableDef, r record, value []byte) e
 	if k.key(obj) != key {
 		return errOtherKey
 	}
-	if err := l.unlock(k.table, key, obj, box); err != nil {
+	if err := l.openSecrets(k.table, key, obj, box); err != nil {
 		return err
 	}
 	return l.mem.Insert(string(k.table), obj)
 }
 
-// unlock adds the secret part of a record to its object. A box that cannot be opened is
+// openSecrets adds the secret part of a record to its object. A box that cannot be opened is
 // kept.
-func (l *loader) unlock(t Table, key string, obj any, box []byte) error {
+func (l *loader) openSecrets(t Table, key string, obj any, box []byte) error {
 	s := l.store.sealer
 	var secret []byte
-	var locked *closed
+	var locked *lockedBox
 	if box != nil {
 		var err error
 		if secret, err = s.openBox(string(t), key, box); err != nil {
-			locked = s.closedBox(fmt.Sprintf("%s %q", singular(t), readable(key)), box, err)
+			locked = s.lock(fmt.Sprintf("%s %q", recordName(t), readable(key)), box, err)
 		}
 		s.plain = s.plain || isPlain(box)
 	}
@@ -370,7 +370,7 @@ func (l *loader) unlock(t Table, key string, obj any, box []byte) error {
 	case *api.Variable:
 		switch {
 		case locked != nil:
-			s.unopened[o] = locked
+			s.lockedVariables[o] = locked
 		case box != nil:
 			var items map[string]string
 			if err := decode(secret, &items); err != nil {
@@ -381,7 +381,7 @@ func (l *loader) unlock(t Table, key string, obj any, box []byte) error {
 			s.plain = true
 		}
 	case *localRecord:
-		o.secret, o.closed = secret, locked
+		o.secret, o.locked = secret, locked
 		if box == nil && s.splitRecord(t, o) {
 			s.plain = true
 		}
@@ -395,8 +395,8 @@ func (l *loader) unlock(t Table, key string, obj any, box []byte) error {
 
 var errOtherKey = errors.New("it is the record of another key")
 
-// bad moves an unreadable record into the quarantine.
-func (l *loader) bad(bucket, key string, value []byte, cause error) {
+// quarantine moves an unreadable record into the quarantine bucket.
+func (l *loader) quarantine(bucket, key string, value []byte, cause error) {
 	d := Damage{Table: Table(bucket), Key: key, Cause: cause.Error()}
 	if bucket != quarantineBucket && bucket != metaBucket {
 		name := bucket + "\x00" + key
@@ -405,29 +405,29 @@ func (l *loader) bad(bucket, key string, value []byte, cause error) {
 			d.Kept = "quarantine"
 		}
 	}
-	l.store.damaged(d)
+	l.store.addDamage(d)
 }
 
 // allocations loads the allocations with their jobs, and deduplicates equal values.
 func (l *loader) allocations() {
 	loaded := Reader{begin: func() *memdb.Txn { return l.mem }}
-	alike := interner{strings: make(map[string]string)}
-	known := l.store.specs
+	dedup := interner{strings: make(map[string]string)}
+	known := l.store.jobs
 	for _, id := range slices.Sorted(maps.Keys(l.rows)) {
 		r := l.rows[id]
 		a := r.Alloc
 		if r.Spec != "" {
-			a.Job = l.specs[r.Spec]
+			a.Job = l.jobs[r.Spec]
 			if a.Job == nil {
 				v := loaded.JobVersion(nil, a.Namespace, a.JobID, r.JobVersion)
 				if v == nil || num(v.CreateIndex) != r.JobCreateIndex {
-					l.bad(string(Allocations), id, r.sealed, errors.New("its job does not read"))
+					l.quarantine(string(Allocations), id, r.sealed, errors.New("its job does not read"))
 					continue
 				}
-				l.store.damaged(Damage{Table: Allocations, Key: id, Cause: fmt.Sprintf("the job that it runs does not read; version %d from the list of versions takes its place", r.JobVersion)})
-				hash, _, err := encodeSpec(v)
+				l.store.addDamage(Damage{Table: Allocations, Key: id, Cause: fmt.Sprintf("the job that it runs does not read; version %d from the list of versions takes its place", r.JobVersion)})
+				hash, _, err := encodeJob(v)
 				if err != nil {
-					l.bad(string(Allocations), id, r.sealed, err)
+					l.quarantine(string(Allocations), id, r.sealed, err)
 					continue
 				}
 				a.Job, r.Spec = v, hash
@@ -442,9 +442,9 @@ func (l *loader) allocations() {
 		if !a.ClientTerminalStatus() {
 			takeTaskStates(a, loaded)
 		}
-		alike.share(a)
+		dedup.share(a)
 		if err := l.mem.Insert(string(Allocations), a); err != nil {
-			l.bad(string(Allocations), id, r.sealed, err)
+			l.quarantine(string(Allocations), id, r.sealed, err)
 		}
 	}
 }
@@ -480,18 +480,18 @@ func (l *loader) setIndexes(sound bool) {
 		// No agent makes a million changes per second for fifty years.
 		s.index = max(l.highest+lostIndex, uint64(time.Now().UnixMicro()))
 		for _, k := range tableDefs {
-			if k.public {
+			if k.visible {
 				tables[k.table] = s.index
 			}
 		}
 		if len(s.damage) == 0 {
-			s.damaged(Damage{Table: metaBucket, Key: indexKey, Cause: fmt.Sprintf("the record of the index is missing; it goes on at %d", s.index)})
+			s.addDamage(Damage{Table: metaBucket, Key: indexKey, Cause: fmt.Sprintf("the record of the index is missing; it goes on at %d", s.index)})
 		}
 	}
 	tables[everything] = s.index
 	for table, index := range tables {
 		if err := l.mem.Insert(tableIndexes, &indexRow{table, index}); err != nil {
-			s.damaged(Damage{Table: metaBucket, Cause: err.Error()})
+			s.addDamage(Damage{Table: metaBucket, Cause: err.Error()})
 		}
 	}
 }

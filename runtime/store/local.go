@@ -62,24 +62,24 @@ var groupDelay = [...]time.Duration{
 
 // PutTaskState stores the state of a task with its events. An unchanged state is not
 // written again.
-func (s *Store) PutTaskState(allocID, task string, status *api.TaskState, haste state.Durability) state.WaitFunc {
-	return s.putLocals(allocID, task, haste, ofTask{taskStates, newTaskState(status)})
+func (s *Store) PutTaskState(allocID, task string, status *api.TaskState, durability state.Durability) state.WaitFunc {
+	return s.putLocals(allocID, task, durability, taskRecord{taskStates, newTaskState(status)})
 }
 
 // PutTask stores the local state of a task, which the next agent needs to restore it, and
 // its task state in one commit: after a crash either both are stored or neither. Unchanged
 // records are not written again.
-func (s *Store) PutTask(allocID, task string, local state.LocalState, status *api.TaskState, haste state.Durability) state.WaitFunc {
-	return s.putLocals(allocID, task, haste, ofTask{taskLocals, local}, ofTask{taskStates, newTaskState(status)})
+func (s *Store) PutTask(allocID, task string, local state.LocalState, status *api.TaskState, durability state.Durability) state.WaitFunc {
+	return s.putLocals(allocID, task, durability, taskRecord{taskLocals, local}, taskRecord{taskStates, newTaskState(status)})
 }
 
-// ofTask is one of the records of a task.
-type ofTask struct {
+// taskRecord is one of the records of a task.
+type taskRecord struct {
 	table Table
 	value any
 }
 
-func (s *Store) putLocals(allocID, task string, haste state.Durability, records ...ofTask) state.WaitFunc {
+func (s *Store) putLocals(allocID, task string, durability state.Durability, records ...taskRecord) state.WaitFunc {
 	key := allocID + "\x00" + task
 	failed := func(err error) state.WaitFunc { return func() error { return err } }
 	encoded := make([]localRecord, len(records))
@@ -100,7 +100,7 @@ func (s *Store) putLocals(allocID, task string, haste state.Durability, records 
 			tx.putLocal(r.table, allocID, key, encoded[i].payload, encoded[i].secret)
 		}
 		return nil
-	}, groupDelay[haste])
+	}, groupDelay[durability])
 	if err != nil {
 		return failed(err)
 	}
@@ -149,9 +149,9 @@ func (tx *Txn) putRecord(t Table, key string, payload, secret []byte) {
 	record := &localRecord{key: key, payload: payload, secret: secret}
 	if old := first[localRecord](tx.Reader, nil, t, key); old != nil {
 		if secret == nil {
-			record.closed = old.closed
+			record.locked = old.locked
 		}
-		if bytes.Equal(old.payload, payload) && bytes.Equal(old.secret, secret) && old.closed == record.closed {
+		if bytes.Equal(old.payload, payload) && bytes.Equal(old.secret, secret) && old.locked == record.locked {
 			return
 		}
 	}
@@ -250,40 +250,40 @@ func (tx *Txn) PutMeta(name string, value any) {
 		tx.fail(fmt.Errorf("store fact %q: %w", name, err))
 		return
 	}
-	if tx.store.sealer.isSecretFact(name) {
-		tx.putRecord(agentFacts, name, nil, payload)
+	if tx.store.sealer.isSecretMeta(name) {
+		tx.putRecord(agentMeta, name, nil, payload)
 		return
 	}
-	tx.putRecord(agentFacts, name, payload, nil)
+	tx.putRecord(agentMeta, name, payload, nil)
 }
 
 // DeleteMeta removes a fact, if there is one.
-func (tx *Txn) DeleteMeta(name string) { tx.delete(agentFacts, name) }
+func (tx *Txn) DeleteMeta(name string) { tx.delete(agentMeta, name) }
 
 // Meta reads a fact into value, a pointer to a zero value. It returns false if there is
 // none. If value has a method CheckRecord() error, a record for which that method fails
 // counts as unreadable. The error for a secret fact that cannot be opened is a
 // [SealedError]; the fact is kept.
 func (r Reader) Meta(name string, value any) (bool, error) {
-	record := first[localRecord](r, nil, agentFacts, name)
+	record := first[localRecord](r, nil, agentMeta, name)
 	switch {
-	case record != nil && record.closed != nil:
-		return false, record.closed.err
+	case record != nil && record.locked != nil:
+		return false, record.locked.err
 	case record != nil && record.secret != nil:
-		return r.local(agentFacts, name, nil, value)
+		return r.local(agentMeta, name, nil, value)
 	}
-	return r.local(agentFacts, name, value, nil)
+	return r.local(agentMeta, name, value, nil)
 }
 
-// HasFact reports whether there is a fact of that name, readable or not.
-func (r Reader) HasFact(name string) bool {
-	return first[localRecord](r, nil, agentFacts, name) != nil
+// HasMeta reports whether there is a record of that name, readable or not.
+func (r Reader) HasMeta(name string) bool {
+	return first[localRecord](r, nil, agentMeta, name) != nil
 }
 
 // MetaKeys returns the names of the facts with the prefix.
 func (r Reader) MetaKeys(prefix string) []string {
 	var names []string
-	for _, record := range list[localRecord](r, nil, agentFacts, "id_prefix", prefix) {
+	for _, record := range list[localRecord](r, nil, agentMeta, "id_prefix", prefix) {
 		names = append(names, record.key)
 	}
 	return names

@@ -68,7 +68,7 @@ func TestStoreInMemory(t *testing.T) {
 		if _, err := s.RotateKeys(t.Context(), true); !errors.Is(err, ErrNoKeys) {
 			t.Errorf("rotation of keys: %v", err)
 		}
-		if err := s.Fault(); err != nil {
+		if err := s.WriteErr(); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(2 * idleDelay)
@@ -97,7 +97,7 @@ func TestUnreadableRecordInMemory(t *testing.T) {
 		t.Fatal("a text was read as a number")
 	}
 	update(t, s, func(*Txn) {}) // runs after the removal
-	if d := s.Damage(); len(d) != 1 || d[0].Key != "fact" || d[0].Kept != "" || s.Snapshot().HasFact("fact") {
+	if d := s.Damage(); len(d) != 1 || d[0].Key != "fact" || d[0].Kept != "" || s.Snapshot().HasMeta("fact") {
 		t.Errorf("damage %+v", d)
 	}
 }

@@ -13,7 +13,7 @@ import (
 type checker interface{ CheckRecord() error }
 
 // unreadable is a local record that a transaction moves into the quarantine. Records of
-// the public tables are decoded at Open; see [loader.bad].
+// the public tables are decoded at Open; see [loader.quarantine].
 type unreadable struct {
 	damage Damage
 	record *localRecord
@@ -70,7 +70,7 @@ func (tx *Txn) quarantine(t Table, record *localRecord, cause error) {
 func (s *Store) report(list []unreadable) {
 	for _, u := range list {
 		s.logger.Error("state could not be read", "table", u.damage.Table, "key", u.damage.Key, "error", u.damage.Cause, "kept", u.damage.Kept)
-		if len(s.nodeEvents) <= 2*keptNodeEvents {
+		if len(s.nodeEvents) <= 2*maxNodeEvents {
 			s.nodeEvents = append(s.nodeEvents, u.event)
 		}
 		s.mu.Lock()

@@ -9,14 +9,14 @@ import (
 
 // request is one call of Update.
 type request struct {
-	fn       func(*Txn) error
-	alone    func() error // alone replaces fn: the writer calls it after the transaction
-	by       time.Time    // by is the deadline of the request; an earlier transaction may include it
-	state    atomic.Int32
-	index    uint64
-	err      error
-	panicked any
-	done     chan struct{} // done is closed by the writer
+	fn        func(*Txn) error
+	exclusive func() error // alone replaces fn: the writer calls it after the transaction
+	deadline  time.Time    // by is the deadline of the request; an earlier transaction may include it
+	state     atomic.Int32
+	index     uint64
+	err       error
+	panicked  any
+	done      chan struct{} // done is closed by the writer
 }
 
 // The states of a request.
@@ -75,8 +75,8 @@ func (q *requestQueue) take() (requests []*request, delay time.Duration, closed 
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.requests) > 0 && !q.closing {
-		first := slices.MinFunc(q.requests, func(a, b *request) int { return a.by.Compare(b.by) })
-		if delay = time.Until(first.by); delay > 0 {
+		first := slices.MinFunc(q.requests, func(a, b *request) int { return a.deadline.Compare(b.deadline) })
+		if delay = time.Until(first.deadline); delay > 0 {
 			return nil, delay, false
 		}
 	}

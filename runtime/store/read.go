@@ -28,9 +28,9 @@ const AnyNamespace = "*"
 //
 // It is large because each table has its own typed methods for reading, one for each index.
 type Reader struct {
-	begin      func() *memdb.Txn
-	unreadable func(Table, *localRecord, error) // unreadable moves a record into the quarantine; it does not block
-	closed     map[*api.Variable]*closed
+	begin           func() *memdb.Txn
+	unreadable      func(Table, *localRecord, error) // unreadable moves a record into the quarantine; it does not block
+	lockedVariables map[*api.Variable]*lockedBox
 }
 
 // Snapshot is an immutable state at one index. Its methods may be called concurrently.
@@ -45,7 +45,7 @@ func (s *Snapshot) Index() uint64 { return s.index }
 // Snapshot returns the current state.
 func (s *Store) Snapshot() *Snapshot {
 	db := s.mem.Snapshot()
-	r := Reader{begin: func() *memdb.Txn { return db.Txn(false) }, unreadable: s.quarantineRecord, closed: s.sealer.unopened}
+	r := Reader{begin: func() *memdb.Txn { return db.Txn(false) }, unreadable: s.quarantineRecord, lockedVariables: s.sealer.lockedVariables}
 	return &Snapshot{Reader: r, index: r.TableIndex(nil, everything)}
 }
 

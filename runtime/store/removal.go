@@ -35,7 +35,7 @@ func (tx *Txn) EndAllocation(id string) {
 
 // AllocationEnded reports whether [Txn.EndAllocation] was called. A terminal allocation
 // may not have ended yet.
-func (r Reader) AllocationEnded(id string) bool { return r.HasFact(endedKey + id) }
+func (r Reader) AllocationEnded(id string) bool { return r.HasMeta(endedKey + id) }
 
 // AttachedHooks returns the hooks that an allocation has had, with their configurations.
 // Until the allocation has ended, they are in the records of its tasks.
@@ -61,7 +61,7 @@ func (tx *Txn) CollectAtEnd(id string) {
 }
 
 // CollectedAtEnd reports whether [Txn.CollectAtEnd] was called.
-func (r Reader) CollectedAtEnd(id string) bool { return r.HasFact(collectKey + id) }
+func (r Reader) CollectedAtEnd(id string) bool { return r.HasMeta(collectKey + id) }
 
 // DeleteAllocation deletes an allocation, if there is one, and records that it must be
 // removed from the disk. The records of its runner stay until [Txn.ForgetAllocation].

@@ -54,8 +54,8 @@ func unwrap(payload []byte) (box, open []byte, err error) {
 // isPlain reports whether a box is not encrypted.
 func isPlain(box []byte) bool { return bytes.HasPrefix(box, plainBox) }
 
-// singular returns the name of a record of a table for messages.
-func singular(t Table) string {
+// recordName returns the name of a record of a table for messages.
+func recordName(t Table) string {
 	switch t {
 	case Variables:
 		return "variable"
@@ -79,9 +79,9 @@ type sealer struct {
 	ring atomic.Pointer[keyring.Ring] // nil without keys; only the writer replaces it
 
 	// These are not changed after Open.
-	unopened map[*api.Variable]*closed // variables whose items cannot be opened
-	failed   []error                   // errors of records that cannot be opened
-	plain    bool                      // the file has secrets that are not encrypted
+	lockedVariables map[*api.Variable]*lockedBox // variables whose items cannot be opened
+	failed          []error                      // errors of records that cannot be opened
+	plain           bool                         // the file has secrets that are not encrypted
 
 	mu      sync.Mutex
 	keysErr error // result of [Store.KeysErr]
@@ -89,8 +89,8 @@ type sealer struct {
 
 func newSealer(c Config) *sealer {
 	return &sealer{
-		logger: c.Logger.Named("store"), keyFile: c.KeyFile, temporary: c.TemporaryKeys, secretMeta: c.SecretFacts,
-		unopened: make(map[*api.Variable]*closed),
+		logger: c.Logger.Named("store"), keyFile: c.KeyFile, temporary: c.TemporaryKeys, secretMeta: c.SecretMeta,
+		lockedVariables: make(map[*api.Variable]*lockedBox),
 	}
 }
 
@@ -249,7 +249,7 @@ func (s *sealer) splitRecord(t Table, r *localRecord) bool {
 			return false
 		}
 		r.payload, r.secret = open, secret
-	case t == agentFacts && s.isSecretFact(r.key):
+	case t == agentMeta && s.isSecretMeta(r.key):
 		r.payload, r.secret = nil, r.payload
 	default:
 		return false
@@ -257,7 +257,7 @@ func (s *sealer) splitRecord(t Table, r *localRecord) bool {
 	return true
 }
 
-func (s *sealer) isSecretFact(name string) bool {
+func (s *sealer) isSecretMeta(name string) bool {
 	for _, prefix := range s.secretMeta {
 		if strings.HasPrefix(name, prefix) {
 			return true
@@ -285,22 +285,22 @@ func (e *SealedError) Error() string {
 // Unwrap returns the cause.
 func (e *SealedError) Unwrap() error { return e.Cause }
 
-// closed is a box that could not be opened when the store was opened. It is written back
+// locked is a box that could not be opened when the store was opened. It is written back
 // unchanged.
-type closed struct {
+type lockedBox struct {
 	box []byte
 	err error
 }
 
-func (s *sealer) closedBox(what string, box []byte, cause error) *closed {
+func (s *sealer) lock(what string, box []byte, cause error) *lockedBox {
 	err := &SealedError{What: what, KeyID: keyring.KeyOf(box), File: s.keyFile, Cause: cause}
 	s.failed = append(s.failed, err)
-	return &closed{bytes.Clone(box), err}
+	return &lockedBox{bytes.Clone(box), err}
 }
 
 // VariableErr returns a [SealedError] if the items of a variable cannot be opened, or nil.
 func (r Reader) VariableErr(v *api.Variable) error {
-	if c := r.closed[v]; c != nil {
+	if c := r.lockedVariables[v]; c != nil {
 		return c.err
 	}
 	return nil
@@ -312,7 +312,7 @@ func (s *sealer) variablePayload(key string, v *api.Variable) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c := s.unopened[v]; c != nil {
+	if c := s.lockedVariables[v]; c != nil {
 		return envelope(c.box, open), nil
 	}
 	return s.wrap(string(Variables), key, secret, open), nil
@@ -320,8 +320,8 @@ func (s *sealer) variablePayload(key string, v *api.Variable) ([]byte, error) {
 
 // localPayload returns the payload of a local record.
 func (s *sealer) localPayload(t Table, r *localRecord) []byte {
-	if r.closed != nil {
-		return envelope(r.closed.box, r.payload)
+	if r.locked != nil {
+		return envelope(r.locked.box, r.payload)
 	}
 	return s.wrap(string(t), r.key, r.secret, r.payload)
 }

@@ -28,7 +28,7 @@ import (
 // keyedConfig returns the config of a store with keys in a directory.
 func keyedConfig(dir string) Config {
 	return Config{
-		Path: filepath.Join(dir, FileName), KeyFile: filepath.Join(dir, "keyring.json"), SecretFacts: []string{"secret/"}, Logger: hclog.NewNullLogger(),
+		Path: filepath.Join(dir, FileName), KeyFile: filepath.Join(dir, "keyring.json"), SecretMeta: []string{"secret/"}, Logger: hclog.NewNullLogger(),
 	}
 }
 
@@ -221,7 +221,7 @@ func plainState(t *testing.T, dir string) {
 		add(string(Variables), scoped(v.Namespace, v.Path), v)
 	}
 	add(string(taskLocals), "x\x00web", newTaskLocal(secretTask()))
-	add(string(agentFacts), "secret/one", planted+"-fact")
+	add(string(agentMeta), "secret/one", planted+"-fact")
 	add(quarantineBucket, "task_local\x00y\x00web", quarantined{Cause: "damaged", Time: time.Unix(1, 0).UTC(), Value: []byte(planted)})
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -380,7 +380,7 @@ func TestWithoutTheKeyFile(t *testing.T) {
 					t.Errorf("damage: %v", d)
 				}
 				update(t, s, func(tx *Txn) { local.RunComplete = false; tx.PutTaskLocal("x", "web", local) })
-				must(t, s.alone(testContext, func() error { return s.file.rebuild(s.all(s.mem.Txn(false))) }))
+				must(t, s.runExclusive(testContext, func() error { return s.file.rebuild(s.allRecords(s.mem.Txn(false))) }))
 				must(t, s.Close())
 			}
 

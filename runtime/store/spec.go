@@ -10,9 +10,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// specBucket holds the jobs of allocations, each job once, by the hash of its bytes: a
+// jobBucket holds the jobs of allocations, each job once, by the hash of its bytes: a
 // hundred allocations of one job share one record and one object.
-const specBucket = "specs"
+const jobBucket = "specs"
 
 // jobTable holds the jobs of all allocations. Only the writer uses it.
 type jobTable struct {
@@ -23,7 +23,7 @@ type jobTable struct {
 type jobEntry struct {
 	job    *api.Job
 	refs   int                // refs is the number of allocations of the job
-	common map[string]*shared // common is keyed by group
+	shared map[string]*shared // common is keyed by group
 }
 
 // shared are values that allocations of a group usually have in common, except with ports.
@@ -38,13 +38,13 @@ type shared struct {
 // the last allocation of its group.
 func (s *jobEntry) share(a *api.Allocation) {
 	a.Job = s.job
-	c := s.common[a.TaskGroup]
+	c := s.shared[a.TaskGroup]
 	if c == nil {
-		if s.common == nil {
-			s.common = make(map[string]*shared)
+		if s.shared == nil {
+			s.shared = make(map[string]*shared)
 		}
 		c = new(shared)
-		s.common[a.TaskGroup] = c
+		s.shared[a.TaskGroup] = c
 	}
 	intern(&a.AllocatedResources, &c.granted)
 	intern(&a.Resources, &c.resources)
@@ -60,7 +60,7 @@ func intern[T any](mine, last *T) {
 	}
 }
 
-func newSpecs() *jobTable {
+func newJobTable() *jobTable {
 	return &jobTable{byHash: make(map[string]*jobEntry), byJob: make(map[*api.Job]string)}
 }
 
@@ -71,8 +71,8 @@ type interner struct {
 	details []map[string]string // details are details of events; most events have one of a few
 }
 
-// manyDetails limits the number of distinct details.
-const manyDetails = 32
+// maxDetails limits the number of distinct details.
+const maxDetails = 32
 
 // share deduplicates the values of an allocation, which no reader may have yet.
 func (k *interner) share(a *api.Allocation) {
@@ -111,7 +111,7 @@ func (k *interner) shareDetails(mine *map[string]string) {
 			return
 		}
 	}
-	if len(k.details) < manyDetails {
+	if len(k.details) < maxDetails {
 		k.details = append(k.details, *mine)
 	}
 }
@@ -126,27 +126,27 @@ type allocRow struct {
 	JobCreateIndex uint64
 }
 
-// specBatch collects the changes of a batch to the jobTable. They take effect in done.
-type specBatch struct {
-	specs  *jobTable
+// jobBatch collects the changes of a batch to the jobTable. They take effect in done.
+type jobBatch struct {
+	table  *jobTable
 	hashes map[*api.Job]string // hashes has the jobs that byJob does not have
-	fresh  map[string]*jobEntry
+	added  map[string]*jobEntry
 	bytes  map[string][]byte
 	delta  map[string]int
 }
 
-func (s *jobTable) begin() *specBatch {
-	return &specBatch{
-		specs:  s,
+func (s *jobTable) begin() *jobBatch {
+	return &jobBatch{
+		table:  s,
 		hashes: make(map[*api.Job]string),
-		fresh:  make(map[string]*jobEntry),
+		added:  make(map[string]*jobEntry),
 		bytes:  make(map[string][]byte),
 		delta:  make(map[string]int),
 	}
 }
 
 // payload encodes an allocation, and makes it share its job with others.
-func (b *specBatch) payload(a *api.Allocation) ([]byte, error) {
+func (b *jobBatch) payload(a *api.Allocation) ([]byte, error) {
 	if a.Job == nil {
 		return encodeAllocation(a, "")
 	}
@@ -154,13 +154,13 @@ func (b *specBatch) payload(a *api.Allocation) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	known := b.specs.byHash[hash]
+	known := b.table.byHash[hash]
 	if known == nil {
-		known = b.fresh[hash]
+		known = b.added[hash]
 	}
 	if known == nil {
 		known = &jobEntry{job: a.Job}
-		b.fresh[hash] = known
+		b.added[hash] = known
 	}
 	known.share(a)
 	return encodeAllocation(a, hash)
@@ -176,14 +176,14 @@ func encodeAllocation(a *api.Allocation, hash string) ([]byte, error) {
 	return encode(row)
 }
 
-func (b *specBatch) hash(job *api.Job) (string, error) {
-	if hash, ok := b.specs.byJob[job]; ok {
+func (b *jobBatch) hash(job *api.Job) (string, error) {
+	if hash, ok := b.table.byJob[job]; ok {
 		return hash, nil
 	}
 	if hash, ok := b.hashes[job]; ok {
 		return hash, nil
 	}
-	hash, payload, err := encodeSpec(job)
+	hash, payload, err := encodeJob(job)
 	if err != nil {
 		return "", err
 	}
@@ -191,7 +191,7 @@ func (b *specBatch) hash(job *api.Job) (string, error) {
 	return hash, nil
 }
 
-func encodeSpec(job *api.Job) (hash string, payload []byte, err error) {
+func encodeJob(job *api.Job) (hash string, payload []byte, err error) {
 	if payload, err = encode(job); err != nil {
 		return "", nil, fmt.Errorf("encode job %q: %w", str(job.ID), err)
 	}
@@ -200,11 +200,11 @@ func encodeSpec(job *api.Job) (hash string, payload []byte, err error) {
 }
 
 // count records an allocation that is added (+1) or removed (-1).
-func (b *specBatch) count(a *api.Allocation, n int) {
+func (b *jobBatch) count(a *api.Allocation, n int) {
 	if a.Job == nil {
 		return
 	}
-	hash, ok := b.specs.byJob[a.Job]
+	hash, ok := b.table.byJob[a.Job]
 	if !ok {
 		hash = b.hashes[a.Job]
 	}
@@ -212,34 +212,34 @@ func (b *specBatch) count(a *api.Allocation, n int) {
 }
 
 // ops returns the writes of added jobs and the deletions of unused ones.
-func (b *specBatch) ops(index uint64) []op {
+func (b *jobBatch) ops(index uint64) []op {
 	var ops []op
 	for hash, delta := range b.delta {
-		known := b.specs.byHash[hash]
+		known := b.table.byHash[hash]
 		switch {
 		case known == nil && delta > 0:
-			ops = append(ops, op{specBucket, hash, encodeRecord(specBucket, hash, index, b.bytes[hash])})
+			ops = append(ops, op{jobBucket, hash, encodeRecord(jobBucket, hash, index, b.bytes[hash])})
 		case known != nil && known.refs+delta == 0:
-			ops = append(ops, op{specBucket, hash, nil})
+			ops = append(ops, op{jobBucket, hash, nil})
 		}
 	}
 	return ops
 }
 
 // done applies the changes to the jobTable.
-func (b *specBatch) done() {
+func (b *jobBatch) done() {
 	for hash, delta := range b.delta {
-		known := b.specs.byHash[hash]
+		known := b.table.byHash[hash]
 		if known == nil {
-			if known = b.fresh[hash]; known == nil || delta == 0 {
+			if known = b.added[hash]; known == nil || delta == 0 {
 				continue
 			}
-			b.specs.byHash[hash] = known
-			b.specs.byJob[known.job] = hash
+			b.table.byHash[hash] = known
+			b.table.byJob[known.job] = hash
 		}
 		if known.refs += delta; known.refs == 0 {
-			delete(b.specs.byHash, hash)
-			delete(b.specs.byJob, known.job)
+			delete(b.table.byHash, hash)
+			delete(b.table.byJob, known.job)
 		}
 	}
 }

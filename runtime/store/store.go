@@ -33,8 +33,8 @@ type Config struct {
 	KeyFile string
 	// TemporaryKeys seals with a key that is lost with the store, instead of KeyFile.
 	TemporaryKeys bool
-	// SecretFacts are the name prefixes of the facts that are sealed.
-	SecretFacts []string
+	// SecretMeta are the name prefixes of the facts that are sealed.
+	SecretMeta []string
 	// Events is how many changes the feed keeps for late subscribers, fewer if they are
 	// large; 0 means 100.
 	Events int
@@ -51,15 +51,15 @@ type Store struct {
 	sealer *sealer
 	queue  requestQueue
 
-	commits atomic.Int64
-	fault   atomic.Pointer[error]
+	commits  atomic.Int64
+	writeErr atomic.Pointer[error]
 
 	mu     sync.Mutex
 	damage []Damage
 
 	// Only the writer uses these.
 	file       *file // file is nil for a store in memory
-	specs      *jobTable
+	jobs       *jobTable
 	index      uint64
 	quarantine map[string][]byte // quarantine has the records of the quarantine as stored in the file
 	foreign    []op              // foreign are the records of tables that this build does not define
@@ -85,10 +85,10 @@ func (s *Store) Wait(ctx context.Context, min uint64) error {
 // Commits returns how many transactions were committed.
 func (s *Store) Commits() int64 { return s.commits.Load() }
 
-// Fault returns the error of the last write, for example because the disk is full. It is
+// WriteErr returns the error of the last write, for example because the disk is full. It is
 // nil once a write has succeeded.
-func (s *Store) Fault() error {
-	if err := s.fault.Load(); err != nil {
+func (s *Store) WriteErr() error {
+	if err := s.writeErr.Load(); err != nil {
 		return *err
 	}
 	return nil
@@ -134,8 +134,8 @@ func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (uint64, error)
 
 // enqueue makes the writer run fn, after all earlier requests, once patience has passed or
 // another request is due.
-func (s *Store) enqueue(fn func(*Txn) error, patience time.Duration) (*request, error) {
-	return s.queue.push(&request{fn: fn, by: time.Now().Add(patience)})
+func (s *Store) enqueue(fn func(*Txn) error, delay time.Duration) (*request, error) {
+	return s.queue.push(&request{fn: fn, deadline: time.Now().Add(delay)})
 }
 
 // Close waits for pending updates, and closes the file.
@@ -154,19 +154,19 @@ func (s *Store) Close() error {
 func (s *Store) run() {
 	defer close(s.done)
 	for {
-		requests, patience, closed := s.queue.take()
+		requests, delay, closed := s.queue.take()
 		switch {
 		case len(requests) > 0:
 			s.commit(requests)
 		case closed:
 			return
-		case patience > 0:
+		case delay > 0:
 			select {
 			case <-s.queue.wake:
-			case <-time.After(patience):
+			case <-time.After(delay):
 			}
 		default:
-			s.rest()
+			s.waitIdle()
 		}
 	}
 }
@@ -174,8 +174,8 @@ func (s *Store) run() {
 // idleDelay is how long the writer must be idle before it releases the pages of the file.
 const idleDelay = time.Second
 
-// rest blocks until the queue changes.
-func (s *Store) rest() {
+// waitIdle blocks until the queue changes.
+func (s *Store) waitIdle() {
 	if s.file == nil {
 		<-s.queue.wake
 		return
@@ -192,12 +192,12 @@ func (s *Store) rest() {
 // readers, and completes the requests.
 func (s *Store) commit(requests []*request) {
 	b := s.newBatch()
-	var alone []*request
+	var exclusive []*request
 	for _, r := range requests {
 		switch {
 		case !r.state.CompareAndSwap(queued, taken):
-		case r.alone != nil:
-			alone = append(alone, r)
+		case r.exclusive != nil:
+			exclusive = append(exclusive, r)
 		default:
 			b.run(r)
 		}
@@ -206,11 +206,11 @@ func (s *Store) commit(requests []*request) {
 	switch {
 	case err != nil:
 		b.mem.Abort() // without Abort, the next batch would block forever
-		s.fault.Store(&err)
+		s.writeErr.Store(&err)
 	default:
 		b.publish()
-		if len(b.net) > 0 {
-			s.fault.Store(nil)
+		if len(b.merged) > 0 {
+			s.writeErr.Store(nil)
 		}
 	}
 	for _, r := range b.requests {
@@ -219,8 +219,8 @@ func (s *Store) commit(requests []*request) {
 		}
 		close(r.done)
 	}
-	for _, r := range alone {
-		r.err = r.alone()
+	for _, r := range exclusive {
+		r.err = r.exclusive()
 		close(r.done)
 	}
 }
@@ -231,8 +231,8 @@ type batch struct {
 	mem      *memdb.Txn
 	index    uint64
 	requests []*request
-	net      map[recordKey]*change // net is the combined change of each record
-	specs    *specBatch
+	merged   map[recordKey]*change // net is the combined change of each record
+	jobs     *jobBatch
 	events   [][]Event
 
 	quarantined []unreadable
@@ -245,11 +245,11 @@ type recordKey struct {
 
 func (s *Store) newBatch() *batch {
 	return &batch{
-		store: s,
-		mem:   s.mem.Txn(true),
-		index: s.index,
-		net:   make(map[recordKey]*change),
-		specs: s.specs.begin(),
+		store:  s,
+		mem:    s.mem.Txn(true),
+		index:  s.index,
+		merged: make(map[recordKey]*change),
+		jobs:   s.jobs.begin(),
 	}
 }
 
@@ -257,14 +257,14 @@ func (s *Store) newBatch() *batch {
 func (b *batch) run(r *request) {
 	b.requests = append(b.requests, r)
 	tx := &Txn{
-		Reader:     Reader{begin: func() *memdb.Txn { return b.mem }, unreadable: b.store.quarantineRecord, closed: b.store.sealer.unopened},
+		Reader:     Reader{begin: func() *memdb.Txn { return b.mem }, unreadable: b.store.quarantineRecord, lockedVariables: b.store.sealer.lockedVariables},
 		store:      b.store,
 		mem:        b.mem,
 		index:      b.index + 1,
 		tables:     make(map[Table]bool),
 		nodeEvents: b.store.nodeEvents,
 	}
-	r.panicked = tx.try(r.fn)
+	r.panicked = tx.call(r.fn)
 	var payloads [][]byte
 	if tx.err == nil && r.panicked == nil {
 		tx.finish()
@@ -277,17 +277,17 @@ func (b *batch) run(r *request) {
 		}
 		return
 	}
-	if tx.public {
+	if tx.visible {
 		b.index = tx.index
 	}
 	r.index = b.index
 	for i, c := range tx.changes {
 		c.payload = payloads[i]
 		key := recordKey{c.kind.table, c.key}
-		if net := b.net[key]; net != nil {
+		if net := b.merged[key]; net != nil {
 			net.after, net.payload = c.after, c.payload
 		} else {
-			b.net[key] = &c
+			b.merged[key] = &c
 		}
 	}
 	b.quarantined = append(b.quarantined, tx.quarantined...)
@@ -296,8 +296,8 @@ func (b *batch) run(r *request) {
 	}
 }
 
-// try calls fn, and returns the value of a panic, for the caller of Update.
-func (tx *Txn) try(fn func(*Txn) error) (panicked any) {
+// call calls fn, and returns the value of a panic, for the caller of Update.
+func (tx *Txn) call(fn func(*Txn) error) (panicked any) {
 	defer func() {
 		if p := recover(); p != nil {
 			panicked = fmt.Sprintf("%v\n\n%s", p, debug.Stack())
@@ -311,7 +311,7 @@ func (tx *Txn) try(fn func(*Txn) error) (panicked any) {
 
 // write makes the batch durable. After an error the caller aborts the batch.
 func (b *batch) write() error {
-	if len(b.net) == 0 {
+	if len(b.merged) == 0 {
 		return nil
 	}
 	if b.index != b.store.index {
@@ -322,8 +322,8 @@ func (b *batch) write() error {
 	if b.store.file == nil {
 		return nil
 	}
-	ops := make([]op, 0, len(b.net)+2)
-	for key, c := range b.net {
+	ops := make([]op, 0, len(b.merged)+2)
+	for key, c := range b.merged {
 		if c.before == nil && c.after == nil {
 			continue
 		}
@@ -332,14 +332,14 @@ func (b *batch) write() error {
 			o.value = encodeRecord(o.bucket, o.key, b.index, c.payload)
 		}
 		if a, ok := c.after.(*api.Allocation); ok {
-			b.specs.count(a, +1)
+			b.jobs.count(a, +1)
 		}
 		if a, ok := c.before.(*api.Allocation); ok {
-			b.specs.count(a, -1)
+			b.jobs.count(a, -1)
 		}
 		ops = append(ops, o)
 	}
-	ops = append(ops, b.specs.ops(b.index)...)
+	ops = append(ops, b.jobs.ops(b.index)...)
 	for _, u := range b.quarantined {
 		o, err := u.op(b.store, b.index)
 		if err != nil {
@@ -355,7 +355,7 @@ func (b *batch) write() error {
 		}
 		ops = append(ops, o)
 	}
-	return b.store.file.write(ops, b.store.all(b.mem))
+	return b.store.file.write(ops, b.store.allRecords(b.mem))
 }
 
 // encode returns the payloads of all objects that a request has put. They are nil for a
@@ -370,7 +370,7 @@ func (b *batch) encode(tx *Txn) [][]byte {
 		switch obj := c.after.(type) {
 		case nil:
 		case *api.Allocation:
-			payloads[i], err = b.specs.payload(obj)
+			payloads[i], err = b.jobs.payload(obj)
 		case *localRecord:
 			payloads[i] = b.store.sealer.localPayload(c.kind.table, obj)
 		case *api.Variable:
@@ -385,8 +385,8 @@ func (b *batch) encode(tx *Txn) [][]byte {
 	return payloads
 }
 
-// all yields every record of the state in mem, for a new file.
-func (s *Store) all(mem *memdb.Txn) func(yield func(op) bool) {
+// allRecords yields every record of the state in mem, for a new file.
+func (s *Store) allRecords(mem *memdb.Txn) func(yield func(op) bool) {
 	return func(yield func(op) bool) {
 		o, err := indexRecord(mem)
 		if err != nil {
@@ -404,14 +404,14 @@ func (s *Store) all(mem *memdb.Txn) func(yield func(op) bool) {
 				return
 			}
 		}
-		hashes := newSpecs().begin()
+		hashes := newJobTable().begin()
 		for _, k := range tableDefs {
 			it, err := mem.Get(string(k.table), "id_prefix", "")
 			if err != nil {
 				panic(fmt.Sprintf("store: list %s: %v", k.table, err)) // a bug: the schema and this file disagree
 			}
 			for obj := it.Next(); obj != nil; obj = it.Next() {
-				for _, o := range s.records(k, obj, hashes) {
+				for _, o := range s.recordsOf(k, obj, hashes) {
 					if !yield(o) {
 						return
 					}
@@ -421,9 +421,9 @@ func (s *Store) all(mem *memdb.Txn) func(yield func(op) bool) {
 	}
 }
 
-// records returns the stored records of an object, with the job of an allocation if it is
+// recordsOf returns the stored records of an object, with the job of an allocation if it is
 // the first allocation of that job.
-func (s *Store) records(k *tableDef, obj any, hashes *specBatch) []op {
+func (s *Store) recordsOf(k *tableDef, obj any, hashes *jobBatch) []op {
 	var ops []op
 	var payload []byte
 	var err error
@@ -433,7 +433,7 @@ func (s *Store) records(k *tableDef, obj any, hashes *specBatch) []op {
 		if o.Job != nil {
 			if hash, err = hashes.hash(o.Job); err == nil {
 				if spec := hashes.bytes[hash]; spec != nil {
-					ops = append(ops, op{specBucket, hash, encodeRecord(specBucket, hash, s.index, spec)})
+					ops = append(ops, op{jobBucket, hash, encodeRecord(jobBucket, hash, s.index, spec)})
 					hashes.bytes[hash] = nil
 				}
 			}
@@ -459,13 +459,13 @@ func (s *Store) records(k *tableDef, obj any, hashes *specBatch) []op {
 // publish makes the batch visible to readers.
 func (b *batch) publish() {
 	s := b.store
-	if len(b.net) == 0 {
+	if len(b.merged) == 0 {
 		b.mem.Abort()
 		return
 	}
 	s.commits.Add(1)
 	s.index = b.index
-	b.specs.done()
+	b.jobs.done()
 	b.mem.Commit()
 	s.report(b.quarantined)
 	s.feed.add(b.events)

@@ -361,7 +361,7 @@ func TestAllocationsShareTheirJob(t *testing.T) {
 		defer f.Close()
 		n := 0
 		if _, err := scanFile(f, func(bucket string, _, _ []byte) {
-			if bucket == specBucket {
+			if bucket == jobBucket {
 				n++
 			}
 		}); err != nil {
@@ -413,8 +413,8 @@ func TestAllocationsShareTheirJob(t *testing.T) {
 		t.Errorf("%d jobs in the file, want 1", got)
 	}
 	update(t, s, func(tx *Txn) { tx.DeleteAllocation("alloc-9") })
-	if got := count(); got != 0 || len(s.specs.byHash) != 0 || len(s.specs.byJob) != 0 {
-		t.Errorf("%d jobs in the file, want none; in memory %v", got, s.specs)
+	if got := count(); got != 0 || len(s.jobs.byHash) != 0 || len(s.jobs.byJob) != 0 {
+		t.Errorf("%d jobs in the file, want none; in memory %v", got, s.jobs)
 	}
 }
 

@@ -38,7 +38,7 @@ const (
 	taskLocals  Table = "task_local"
 	taskStates  Table = "task_state"
 	allocLocals Table = "alloc_local"
-	agentFacts  Table = "agent"
+	agentMeta   Table = "agent"
 )
 
 // tableIndexes holds the last index of each table. It is in memory only; the file has all
@@ -54,7 +54,7 @@ type indexRow struct {
 // tableDef defines a table.
 type tableDef struct {
 	table   Table
-	public  bool // public tables have an index, stamps and watchers
+	visible bool // public tables have an index, stamps and watchers
 	key     func(any) string
 	indexes map[string]memdb.Indexer
 	stamp   func(obj, old any, index uint64) // stamp sets the indexes of obj; old is nil for a new object
@@ -109,12 +109,12 @@ var tableDefs = []*tableDef{
 	local(taskLocals),
 	local(taskStates),
 	local(allocLocals),
-	local(agentFacts),
+	local(agentMeta),
 }
 
 // buckets has the names of all buckets in the file.
 var buckets = func() []string {
-	names := []string{metaBucket, quarantineBucket, specBucket}
+	names := []string{metaBucket, quarantineBucket, jobBucket}
 	for _, k := range tableDefs {
 		names = append(names, string(k.table))
 	}
@@ -140,7 +140,7 @@ func define[T any](table Table, key func(*T) string, indexes fields[T], stamp fu
 		obj := new(T)
 		return obj, decode(payload, obj)
 	})
-	k.public = true
+	k.visible = true
 	for name, value := range indexes {
 		k.indexes[name] = indexer{value: ofAny(value)}
 	}
@@ -186,8 +186,8 @@ func allocations() *tableDef {
 type localRecord struct {
 	key     string
 	payload []byte
-	secret  []byte  // secret is sealed in the file; nil if there is none
-	closed  *closed // closed is a sealed part that could not be opened
+	secret  []byte     // secret is sealed in the file; nil if there is none
+	locked  *lockedBox // closed is a sealed part that could not be opened
 }
 
 func local(table Table) *tableDef {

@@ -14,8 +14,8 @@ import (
 // maxKey is the maximum length of a key: bbolt's limit, less its overhead.
 const maxKey = 32 << 10
 
-// keptScalingEvents is how many events are kept for each group, as in Nomad.
-const keptScalingEvents = 20
+// maxScalingEvents is how many events are kept for each group, as in Nomad.
+const maxScalingEvents = 20
 
 // Txn is one uncommitted change: see [Store.Update]. Its reads include its own writes. It
 // must not be used after the function that received it has returned.
@@ -33,7 +33,7 @@ type Txn struct {
 	nodeEvents []*api.NodeEvent
 	index      uint64
 	op         string
-	public     bool // public is set if a visible table has changed
+	visible    bool // public is set if a visible table has changed
 	tables     map[Table]bool
 	changes    []change
 	events     []Event
@@ -203,7 +203,7 @@ func (tx *Txn) AddScalingEvent(namespace, jobID, group string, event api.Scaling
 		row.Groups[name] = events
 	}
 	events := append([]api.ScalingEvent{event}, row.Groups[group]...)
-	row.Groups[group] = events[:min(len(events), keptScalingEvents)]
+	row.Groups[group] = events[:min(len(events), maxScalingEvents)]
 	tx.put(tableDefOf[ScalingEvents], row)
 }
 
@@ -295,8 +295,8 @@ func (tx *Txn) delete(t Table, key string) {
 
 func (tx *Txn) changed(c change) {
 	tx.changes = append(tx.changes, c)
-	if c.kind.public {
-		tx.public = true
+	if c.kind.visible {
+		tx.visible = true
 		tx.tables[c.kind.table] = true
 	}
 	if c.kind.event != nil {
@@ -358,7 +358,7 @@ func (tx *Txn) addEvent(c change) {
 
 // finish sets the indexes of the changed tables.
 func (tx *Txn) finish() {
-	if !tx.public {
+	if !tx.visible {
 		return
 	}
 	for table := range tx.tables {
