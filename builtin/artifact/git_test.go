@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -159,6 +160,7 @@ func TestGitInAClosedDirectory(t *testing.T) {
 		if err := errors.Join(os.Chmod(w.dir.AllocDir, 0o700), os.Chmod(w.dir.Dir, 0o700)); err != nil {
 			t.Fatal(err)
 		}
+		before := mountsBelow(t, w.outer)
 		w.limits = map[string]any{"disable_filesystem_isolation": unconfined}
 		w.get(http1(w, "", "GetterSource", "git::"+host+repo.dir+"/.git"))
 		for _, file := range []string{"local/app/one", "local/deep/mod/app/one"} {
@@ -166,10 +168,25 @@ func TestGitInAClosedDirectory(t *testing.T) {
 				t.Errorf("%s: got %q, %v", file, got, err)
 			}
 		}
-		if mounts, err := os.ReadFile("/proc/self/mounts"); err != nil || strings.Contains(string(mounts), w.outer) {
-			t.Errorf("a mount is left below %s, or %v:\n%s", w.outer, err, mounts)
+		if after := mountsBelow(t, w.outer); !slices.Equal(after, before) {
+			t.Errorf("mounts before: %q, and after: %q", before, after)
 		}
 	}
+}
+
+// mountsBelow returns the mounts with a path in dir: other tests mount, too.
+func mountsBelow(t *testing.T, dir string) (mounts []string) {
+	t.Helper()
+	all, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(all)) {
+		if strings.Contains(line, dir) {
+			mounts = append(mounts, line)
+		}
+	}
+	return mounts
 }
 
 // The number of files of a repository is limited: eight objects are enough for a
