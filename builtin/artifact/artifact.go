@@ -185,12 +185,12 @@ func (h *Hook) tryDownload(ctx context.Context, req *hook.TaskPrestartRequest, a
 		return "", err
 	}
 	h.placing.Lock()
-	path, err := p.place()
+	path, err := p.install()
 	h.placing.Unlock()
 	if err != nil {
 		return "", err
 	}
-	if note := p.note(); note != "" {
+	if note := p.removedBitsText(); note != "" {
 		hclog.Default().Warn("changed what was downloaded", "task", req.Task.Name, "alloc_id", req.Alloc.ID, "change", note)
 		h.tell(ctx, req, note)
 	}

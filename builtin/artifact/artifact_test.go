@@ -661,7 +661,7 @@ func TestSpecialBitsAreRemoved(t *testing.T) {
 }
 
 // Only the artifacts that have failed are downloaded again (RS-083).
-func TestOnlyWhatFailedIsDownloadedAgain(t *testing.T) {
+func TestOnlyFailedArtifactsAreDownloadedAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.routes = map[string]any{"/a": "alpha", "/b": "beta"}

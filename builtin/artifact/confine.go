@@ -150,8 +150,8 @@ func handledBy(abi int) unix.LandlockRulesetAttr {
 
 // ruleset is a Landlock ruleset, to which exceptions are added.
 type ruleset struct {
-	fd      int
-	handled uint64 // access rights that are denied without an exception
+	fd           int
+	deniedRights uint64 // access rights that are denied unless allow has allowed them for a path
 }
 
 func (r ruleset) allow(beneath int, access uint64) error {
@@ -159,7 +159,7 @@ func (r ruleset) allow(beneath int, access uint64) error {
 	if err := unix.Fstat(beneath, &info); err != nil {
 		return err
 	}
-	access &= r.handled
+	access &= r.deniedRights
 	if info.Mode&unix.S_IFMT != unix.S_IFDIR {
 		access &= ofFiles
 	}

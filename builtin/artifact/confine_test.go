@@ -155,7 +155,7 @@ func TestConfinement(t *testing.T) {
 }
 
 // inspect does not trust the output of the process.
-func TestInspectBelievesNothing(t *testing.T) {
+func TestInspectRejectsHostileResults(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name string
@@ -183,7 +183,7 @@ func TestInspectBelievesNothing(t *testing.T) {
 			if err := errors.Join(os.Mkdir(dir, 0o755), c.make(dir, w.outer)); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := p.place(); err == nil || !strings.Contains(err.Error(), c.want) {
+			if _, err := p.install(); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want …%s…", err, c.want)
 			}
 			w.has(map[string]string{})

@@ -24,9 +24,9 @@ import (
 type identities struct {
 	files string // directory of passwd, group, subuid and subgid
 
-	mu    sync.Mutex
-	taken map[uint32]bool
-	freed chan struct{} // closed when an id is released
+	mu      sync.Mutex
+	userIDs map[uint32]bool
+	freed   chan struct{} // closed when an id is released
 }
 
 // reserve returns an id of the set that no account of this machine and no other
@@ -58,13 +58,13 @@ func (d *identities) try(set idrange.Set, accounts *accounts) (id uint32, wait <
 	for i, from := uint64(0), rand.Uint64N(n); i < n; i++ {
 		id := set.At((from + i) % n)
 		switch {
-		case d.taken[id]:
+		case d.userIDs[id]:
 			busy = true
-		case accounts.free(id):
-			if d.taken == nil {
-				d.taken = make(map[uint32]bool)
+		case accounts.isFree(id):
+			if d.userIDs == nil {
+				d.userIDs = make(map[uint32]bool)
 			}
-			d.taken[id] = true
+			d.userIDs[id] = true
 			return id, nil, nil
 		}
 	}
@@ -83,7 +83,7 @@ func (d *identities) try(set idrange.Set, accounts *accounts) (id uint32, wait <
 func (d *identities) release(id uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.taken, id)
+	delete(d.userIDs, id)
 	if d.freed != nil {
 		close(d.freed)
 		d.freed = nil
@@ -96,7 +96,7 @@ type accounts struct {
 	users, group idrange.Set // ids that exist in this user namespace; empty means all
 }
 
-func (a *accounts) free(id uint32) bool {
+func (a *accounts) isFree(id uint32) bool {
 	return !a.owned.Contains(id) && (len(a.users) == 0 || a.users.Contains(id)) && (len(a.group) == 0 || a.group.Contains(id))
 }
 
@@ -112,7 +112,7 @@ func readAccounts(dir string) (*accounts, error) {
 		if err := eachLine(dir+"/"+file.name, func(line string) {
 			fields := strings.Split(line, ":")
 			if len(fields) > file.first+1 || len(fields) > file.first && !file.count {
-				a.owned = addRange(a.owned, fields[file.first:], file.count)
+				a.owned = addIDs(a.owned, fields[file.first:], file.count)
 			}
 		}); err != nil {
 			return nil, err
@@ -121,7 +121,7 @@ func readAccounts(dir string) (*accounts, error) {
 	for name, to := range map[string]*idrange.Set{"uid_map": &a.users, "gid_map": &a.group} {
 		if err := eachLine("/proc/self/"+name, func(line string) {
 			if fields := strings.Fields(line); len(fields) == 3 {
-				*to = addRange(*to, []string{fields[0], fields[2]}, true)
+				*to = addIDs(*to, []string{fields[0], fields[2]}, true)
 			}
 		}); err != nil {
 			return nil, err
@@ -130,8 +130,9 @@ func readAccounts(dir string) (*accounts, error) {
 	return a, nil
 }
 
-// addRange adds the id of a line, or its range of ids if counted.
-func addRange(set idrange.Set, fields []string, counted bool) idrange.Set {
+// addIDs adds the id in the first field to the set. If counted, it adds a range:
+// the first field is the first id, the second field is the number of ids.
+func addIDs(set idrange.Set, fields []string, counted bool) idrange.Set {
 	first, err := strconv.ParseUint(fields[0], 10, 32)
 	if err != nil {
 		return set

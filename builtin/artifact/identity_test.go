@@ -242,7 +242,7 @@ func TestVerify(t *testing.T) {
 }
 
 // A handle that a process has kept cannot write to delivered files.
-func TestHandlesThatAreKept(t *testing.T) {
+func TestOpenHandleCannotWriteToDeliveredFiles(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an agent that is not root has the same user as the download")
 	}
@@ -262,7 +262,7 @@ func TestHandlesThatAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	if _, err := p.place(); err != nil {
+	if _, err := p.install(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := file.WriteAt([]byte("evil"), 0); err != nil {
@@ -291,7 +291,7 @@ func TestStageIsReplaced(t *testing.T) {
 		os.MkdirAll(stage+"/result", 0o755), os.WriteFile(stage+"/result/run", []byte("evil"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.place(); err != nil {
+	if _, err := p.install(); err != nil {
 		t.Fatal(err)
 	}
 	w.has(map[string]string{"run": "good"})

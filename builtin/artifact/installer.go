@@ -94,13 +94,13 @@ func ownerOf(chown bool, name string) (*owner, error) {
 // installer has an empty directory for a download, and moves the allowed results
 // to the destination.
 type installer struct {
-	to    destination
-	owner *owner
-	root  *os.Root // root directory of the destination
-	name  string   // name of the stage in root
-	stage *os.Root
-	dir   *os.File // open handle of the stage
-	bits  []string // bits that place has removed, such as: the setuid bit of "x"
+	to          destination
+	owner       *owner
+	root        *os.Root // root directory of the destination
+	name        string   // name of the stage in root
+	stage       *os.Root
+	dir         *os.File // open handle of the stage
+	removedBits []string // bits that install has removed, such as: the setuid bit of "x"
 
 	modes []fs.FileMode // modes of the entries below result, in the order of inspect's walk
 }
@@ -159,10 +159,10 @@ func (p *installer) close() {
 	p.root.Close()
 }
 
-// place moves the result of the download to its destination, if all of it is
+// install moves the result of the download to its destination, if all of it is
 // allowed there, and returns a path of it. Existing files are replaced;
 // directories are merged.
-func (p *installer) place() (string, error) {
+func (p *installer) install() (string, error) {
 	if err := p.inspect(); err != nil {
 		return "", err
 	}
@@ -219,20 +219,20 @@ func (p *installer) makeDirs(name string) error {
 	if err := p.root.Mkdir(name, 0o755); err != nil {
 		return err
 	}
-	return p.own(p.root, name)
+	return p.setOwner(p.root, name)
 }
 
-func (p *installer) own(root *os.Root, name string) error {
+func (p *installer) setOwner(root *os.Root, name string) error {
 	if p.owner == nil {
 		return nil
 	}
 	return root.Lchown(name, p.owner.uid, p.owner.gid)
 }
 
-// inspect checks the output of the download, which may have been compromised: it
-// does not rely on checks that were made there. As root it first takes ownership
-// of each entry, and of a directory before it lists it, so that the entries
-// cannot change.
+// inspect checks the files of the download again, because the process of the
+// download may have been compromised. If the agent is root, inspect first takes
+// ownership of each entry, and of each directory before it lists the directory,
+// so that the process cannot change the entries any more.
 func (p *installer) inspect() error {
 	p.modes = nil
 	type inode struct{ dev, ino uint64 }
@@ -274,7 +274,7 @@ func (p *installer) inspect() error {
 			}
 		case mode.IsRegular(), mode.IsDir():
 			if mode&special != 0 {
-				p.bits = append(p.bits, fmt.Sprintf("the %s bit of %q", specialBits(mode), inside))
+				p.removedBits = append(p.removedBits, fmt.Sprintf("the %s bit of %q", specialBits(mode), inside))
 			}
 		default:
 			return fmt.Errorf("artifact includes %q, which is %s", inside, kindOf(mode))
@@ -293,17 +293,17 @@ func (p *installer) inspect() error {
 	return nil
 }
 
-// note returns the text of an event about the bits that place has removed, or
-// "". It is a single text because a task keeps ten events.
-func (p *installer) note() string {
+// removedBitsText returns the text of an event about the bits that install has
+// removed, or "". It is a single text because a task keeps ten events.
+func (p *installer) removedBitsText() string {
 	const named = 3
-	switch more := len(p.bits) - named; {
-	case len(p.bits) == 0:
+	switch more := len(p.removedBits) - named; {
+	case len(p.removedBits) == 0:
 		return ""
 	case more > 0:
-		return fmt.Sprintf("removed %s and %d more", strings.Join(p.bits[:named], ", "), more)
+		return fmt.Sprintf("removed %s and %d more", strings.Join(p.removedBits[:named], ", "), more)
 	}
-	return "removed " + strings.Join(p.bits, ", ")
+	return "removed " + strings.Join(p.removedBits, ", ")
 }
 
 // give makes everything its owner's, who can read and enter it. It removes
@@ -316,7 +316,7 @@ func (p *installer) give() error {
 		}
 		mode := modes[0].Perm() | 0o400
 		modes = modes[1:]
-		if err := p.own(p.stage, name); err != nil || e.Type() == fs.ModeSymlink {
+		if err := p.setOwner(p.stage, name); err != nil || e.Type() == fs.ModeSymlink {
 			return err
 		}
 		if e.IsDir() {
@@ -406,7 +406,7 @@ func (p *installer) copy(from, to string, info fs.FileInfo) error {
 	if err != nil {
 		return err
 	}
-	return p.own(p.root, to)
+	return p.setOwner(p.root, to)
 }
 
 func (p *installer) copyFile(from, to string, mode fs.FileMode) error {

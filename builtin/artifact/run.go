@@ -39,8 +39,8 @@ var errTimeout = errors.New("the download has taken longer than the limits allow
 // tellOnce logs once per process that the machine lacks a feature.
 var tellOnce sync.Once
 
-// ids are the user ids of the downloads of this process.
-var ids = &identities{files: "/etc"}
+// downloadIDs are the user ids of the downloads of this process.
+var downloadIDs = &identities{files: "/etc"}
 
 // run makes one download in a process of its own, in the directory stage. It
 // blocks until the process has ended. When ctx ends, run kills the process and
@@ -105,16 +105,17 @@ func (p *process) start(ctx context.Context) error {
 	}
 	const tries = 20
 	for range tries {
-		if p.id, err = ids.reserve(ctx, set); err != nil {
+		if p.id, err = downloadIDs.reserve(ctx, set); err != nil {
 			return err
 		}
 		if err = p.spawn(ctx, &syscall.Credential{Uid: p.id, Gid: p.id}); err != nil {
-			ids.release(p.id)
+			downloadIDs.release(p.id)
 			return err
 		}
-		// The process has no order and no files yet: if two agents have chosen
-		// the same id, at least one of them sees the other here, in time.
-		alone, err := p.isAlone()
+		// Two agents can choose the same id. Then at least one of them sees the
+		// process of the other one here, before its own process gets its order
+		// and any file.
+		alone, err := p.hasUserIDAlone()
 		if err == nil && alone {
 			err = p.stage.Chown(int(p.id), int(p.id))
 		}
@@ -129,8 +130,9 @@ func (p *process) start(ctx context.Context) error {
 	return fmt.Errorf("other processes have the user ids of downloads, %s: let download_uids in the client's artifact block name a range that nothing else uses", cmp.Or(p.order.Limits.UIDs, idrange.DefaultDownloads))
 }
 
-// isAlone reports whether no other process has its id.
-func (p *process) isAlone() (bool, error) {
+// hasUserIDAlone reports whether no other process has the user id of the
+// download.
+func (p *process) hasUserIDAlone() (bool, error) {
 	pids, err := processesOf(p.id)
 	pids = slices.DeleteFunc(pids, func(pid int) bool { return pid == p.cmd.Process.Pid })
 	return len(pids) == 0, err
@@ -200,7 +202,7 @@ func (p *process) end() (waited, left error) {
 	// content.
 	left = errors.Join(left, p.stage.Chown(0, 0), p.stage.Chmod(0o700))
 	if left == nil {
-		ids.release(p.id) // after an error the id is never used again
+		downloadIDs.release(p.id) // after an error the id is never used again
 	}
 	return waited, left
 }

@@ -120,7 +120,8 @@ var schemeHints = map[string]string{
 	"ssh":  "put git:: before it",
 }
 
-// unsupported returns an error that starts with Nomad's text.
+// unsupported returns the error for an unsupported URL scheme. It starts with the
+// text of Nomad's error.
 func unsupported(scheme string) error {
 	err := fmt.Errorf("download not supported for scheme '%s'", scheme)
 	if way := schemeHints[scheme]; way != "" {

@@ -296,8 +296,8 @@ func (u *unpacker) parents(name string) error {
 	return u.root.Mkdir(dir, 0o755)
 }
 
-// place removes an existing entry: of two entries with the same name the later
-// one counts.
+// place removes an existing entry with the name: of two entries of the archive
+// with the same name, the later one counts.
 func (u *unpacker) place(name string) error {
 	if name == "." {
 		return errors.New(`an entry that is no directory has the name "."`)

@@ -186,7 +186,7 @@ func TestCommandsOnTheHostMustBeAllowed(t *testing.T) {
 	}
 }
 
-func TestOtherPointsAreNotItsBusiness(t *testing.T) {
+func TestHookPointsWithoutActionDoNothing(t *testing.T) {
 	host := &host{}
 	h := &Hook{}
 	h.SetHost(host, hook.Node{})
@@ -202,7 +202,7 @@ func TestOtherPointsAreNotItsBusiness(t *testing.T) {
 	}
 }
 
-func TestPrestartIsNotRepeatedForWhatRuns(t *testing.T) {
+func TestPrestartIsNotRepeatedForARunningTask(t *testing.T) {
 	host := &host{}
 	h := &Hook{}
 	h.SetHost(host, hook.Node{})
@@ -217,9 +217,9 @@ func TestPrestartIsNotRepeatedForWhatRuns(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeftOfACommandThatIsKilled checks that the child of a killed
+// TestChildOfAKilledCommandIsKilled checks that the child of a killed
 // command is killed too.
-func TestNothingIsLeftOfACommandThatIsKilled(t *testing.T) {
+func TestChildOfAKilledCommandIsKilled(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pid")
 	ctx, kill := context.WithCancel(t.Context())
 	defer kill()
@@ -257,9 +257,9 @@ func TestNothingIsLeftOfACommandThatIsKilled(t *testing.T) {
 	}
 }
 
-// TestWhatACommandLeavesRunning checks that a remaining process does not block
+// TestRemainingChildDoesNotBlock checks that a remaining process does not block
 // the hook.
-func TestWhatACommandLeavesRunning(t *testing.T) {
+func TestRemainingChildDoesNotBlock(t *testing.T) {
 	events, err := exited(t, sh("sleep 3 & echo done"))
 	if want := []string{"exited: /bin/sh: done"}; err != nil || !slices.Equal(events, want) {
 		t.Errorf("error %v, events %q, want %q", err, events, want)

@@ -19,10 +19,10 @@ type config struct {
 // limits is the operator's configuration, with the names of Nomad's client {
 // template {} }.
 type limits struct {
-	Wait       *wait    `json:"wait"`                 // default for blocks without wait
-	WaitBounds wait     `json:"wait_bounds"`          // bounds for blocks with wait
-	Denied     []string `json:"function_denylist"`    // denied functions, besides those that are always denied
-	AllFiles   bool     `json:"disable_file_sandbox"` // templates may read the files of the machine
+	Wait            *wait    `json:"wait"`                 // default for blocks without wait
+	WaitBounds      wait     `json:"wait_bounds"`          // bounds for blocks with wait
+	DeniedFunctions []string `json:"function_denylist"`    // denied functions, besides those that are always denied
+	AllFiles        bool     `json:"disable_file_sandbox"` // templates may read the files of the machine
 }
 
 // block is a template block of a job, in Nomad's JSON.

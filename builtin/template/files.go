@@ -27,18 +27,18 @@ type dirs struct {
 	host         bool
 }
 
-// place is a name inside a root directory. Links on the way are followed as long
-// as they stay inside.
-type place struct{ root, name string }
+// rootedPath is the path of a file below a root directory. Symbolic links are
+// followed as long as they stay below the root.
+type rootedPath struct{ root, name string }
 
-// machine is the root of a place outside of the task's directories: all links
-// are followed there.
+// machine is the root of a path outside of the task's directories: all symbolic
+// links are followed there.
 const machine = "/"
 
 // find resolves a path without access to the file system. A relative path is
 // below the directory of the task. With rejoin, an absolute path outside of the
 // directories is taken as relative.
-func (d dirs) find(path string, rejoin bool) (place, bool) {
+func (d dirs) find(path string, rejoin bool) (rootedPath, bool) {
 	clean := filepath.Clean(path)
 	if _, inside := d.inside(clean); !filepath.IsAbs(path) || rejoin && !inside {
 		clean = filepath.Join(d.task, path)
@@ -47,27 +47,27 @@ func (d dirs) find(path string, rejoin bool) (place, bool) {
 }
 
 // readable is find for files that are only read.
-func (d dirs) readable(path string) (place, bool) {
+func (d dirs) readable(path string) (rootedPath, bool) {
 	if !d.host {
 		return d.find(path, false)
 	}
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(d.task, path)
 	}
-	return place{machine, strings.TrimPrefix(filepath.Clean(path), machine)}, true
+	return rootedPath{machine, strings.TrimPrefix(filepath.Clean(path), machine)}, true
 }
 
-func (d dirs) inside(path string) (place, bool) {
+func (d dirs) inside(path string) (rootedPath, bool) {
 	for _, root := range []string{d.task, d.shared} {
 		if name, ok := strings.CutPrefix(path, root+"/"); ok && root != "" {
-			return place{root, name}, true
+			return rootedPath{root, name}, true
 		}
 	}
-	return place{}, false
+	return rootedPath{}, false
 }
 
 // read returns the content and the modification time of a regular file.
-func (p place) read() (content []byte, at time.Time, err error) {
+func (p rootedPath) read() (content []byte, at time.Time, err error) {
 	err = p.confined(func(root *os.Root, name string) error {
 		f, err := open(root, name)
 		if err != nil {
@@ -88,8 +88,8 @@ func (p place) read() (content []byte, at time.Time, err error) {
 	return content, at, err
 }
 
-// stamp returns a number that changes when the file changes.
-func (p place) stamp() (stamp uint64, err error) {
+// fileVersion returns a number that changes when the file changes.
+func (p rootedPath) fileVersion() (stamp uint64, err error) {
 	err = p.confined(func(root *os.Root, name string) error {
 		info, err := root.Stat(name)
 		if err != nil {
@@ -121,7 +121,7 @@ func open(root *os.Root, name string) (*os.File, error) {
 // A link in its place is replaced and not followed. If the template uses the
 // time, at is the modification time of the file, so that another process can
 // render the same content.
-func (p place) write(content []byte, mode uint32, uid, gid int, at time.Time) error {
+func (p rootedPath) write(content []byte, mode uint32, uid, gid int, at time.Time) error {
 	return p.confined(func(root *os.Root, name string) error {
 		dir := filepath.Dir(name)
 		if err := root.MkdirAll(dir, 0o755); err != nil {
@@ -155,7 +155,7 @@ func (p place) write(content []byte, mode uint32, uid, gid int, at time.Time) er
 
 // confined calls access with the root open, on a thread that cannot access other
 // files if the kernel supports Landlock.
-func (p place) confined(access func(root *os.Root, name string) error) error {
+func (p rootedPath) confined(access func(root *os.Root, name string) error) error {
 	return confined(p.root, func(root *os.Root) error {
 		name := p.name
 		if p.root == machine {
@@ -173,10 +173,11 @@ func (p place) confined(access func(root *os.Root, name string) error) error {
 // that a task makes through another mount.
 const filePause = 2 * time.Second
 
-// follow is the fetch of a file. The index of a missing file is 1.
-func (p place) follow(ctx context.Context, after uint64) (value any, index uint64, err error) {
+// waitForChange is the fetch function of a file. The index of a missing file is
+// 1.
+func (p rootedPath) waitForChange(ctx context.Context, after uint64) (value any, index uint64, err error) {
 	for {
-		index, err := p.stamp()
+		index, err := p.fileVersion()
 		if errors.Is(err, fs.ErrNotExist) {
 			index, err = 1, nil
 		}

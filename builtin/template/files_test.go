@@ -20,22 +20,22 @@ func TestFind(t *testing.T) {
 	for _, test := range []struct {
 		path   string
 		rejoin bool
-		want   place
+		want   rootedPath
 		ok     bool
 	}{
-		{"local/x", false, place{d.task, "local/x"}, true},
-		{"./local//x", false, place{d.task, "local/x"}, true},
-		{"local/../../x", false, place{}, false},
-		{"../other/secrets/x", true, place{}, false},
-		{"../alloc/data/x", false, place{d.shared, "data/x"}, true},
-		{"../webber/x", true, place{}, false},
-		{"/a/alloc-1/web/local/x", false, place{d.task, "local/x"}, true},
-		{"/a/alloc-1/alloc/x", true, place{d.shared, "x"}, true},
-		{"/etc/zz", false, place{}, false},
-		{"/etc/zz", true, place{d.task, "etc/zz"}, true},
-		{"/../../etc/zz", true, place{}, false},
-		{"", true, place{}, false},
-		{".", true, place{}, false},
+		{"local/x", false, rootedPath{d.task, "local/x"}, true},
+		{"./local//x", false, rootedPath{d.task, "local/x"}, true},
+		{"local/../../x", false, rootedPath{}, false},
+		{"../other/secrets/x", true, rootedPath{}, false},
+		{"../alloc/data/x", false, rootedPath{d.shared, "data/x"}, true},
+		{"../webber/x", true, rootedPath{}, false},
+		{"/a/alloc-1/web/local/x", false, rootedPath{d.task, "local/x"}, true},
+		{"/a/alloc-1/alloc/x", true, rootedPath{d.shared, "x"}, true},
+		{"/etc/zz", false, rootedPath{}, false},
+		{"/etc/zz", true, rootedPath{d.task, "etc/zz"}, true},
+		{"/../../etc/zz", true, rootedPath{}, false},
+		{"", true, rootedPath{}, false},
+		{".", true, rootedPath{}, false},
 	} {
 		got, ok := d.find(test.path, test.rejoin)
 		if ok != test.ok || got != test.want {
@@ -69,7 +69,7 @@ func TestReadRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"fifo": "not a regular file", ".": "not a regular file", "huge": "more than 4194304 bytes", "nope": "no such file"} {
-		if _, _, err := (place{dir, name}).read(); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := (rootedPath{dir, name}).read(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -90,7 +90,7 @@ func TestWriteLeavesNothing(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "taken", "by"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := (place{dir, "taken"}).write([]byte("x"), 0o644, -1, -1, time.Time{}); err == nil {
+	if err := (rootedPath{dir, "taken"}).write([]byte("x"), 0o644, -1, -1, time.Time{}); err == nil {
 		t.Error("a directory was replaced")
 	}
 	if entries, _ := os.ReadDir(dir); len(entries) != 1 {

@@ -31,7 +31,7 @@ func parseYAML(s string) (any, error) {
 		return nil, err
 	}
 	left := maxSize
-	if err := weighYAML(v, &left); err != nil {
+	if err := checkYAMLSize(v, &left); err != nil {
 		return nil, err
 	}
 	text, err := ctyjson.Marshal(v, t)
@@ -60,9 +60,11 @@ func yamlDepth(s string) (deepest int) {
 	return deepest
 }
 
-// weighYAML is weigh for the values of the parser, which need more memory.
-func weighYAML(v cty.Value, left *int) error {
-	*left -= 4 * scalar
+// checkYAMLSize subtracts the size of a value of the YAML parser from left, and
+// returns an error if left is negative. A value of the parser needs more memory
+// than sizeOf counts.
+func checkYAMLSize(v cty.Value, left *int) error {
+	*left -= 4 * valueOverhead
 	if v.Type() == cty.String && v.IsKnown() && !v.IsNull() {
 		*left -= len(v.AsString())
 	}
@@ -72,7 +74,7 @@ func weighYAML(v cty.Value, left *int) error {
 	if v.IsKnown() && !v.IsNull() && v.CanIterateElements() {
 		for it := v.ElementIterator(); it.Next(); {
 			_, element := it.Element()
-			if err := weighYAML(element, left); err != nil {
+			if err := checkYAMLSize(element, left); err != nil {
 				return err
 			}
 		}
@@ -92,12 +94,12 @@ func toTOML(v any) (string, error) {
 	if err := toml.NewEncoder(&b).Encode(plain); err != nil {
 		return "", err
 	}
-	return short(strings.TrimSuffix(b.String(), "\n"))
+	return limitLength(strings.TrimSuffix(b.String(), "\n"))
 }
 
 // normal converts a value to the types of JSON, with whole numbers as integers.
 func normal(v any) (plain any, err error) {
-	if _, err := weight(v); err != nil {
+	if _, err := sizeOf(v); err != nil {
 		return nil, err
 	}
 	text, err := json.Marshal(v)

@@ -74,8 +74,8 @@ var pure = sync.OnceValue(func() template.FuncMap {
 
 		"explode":              explode,
 		"explodeMap":           explode,
-		"mergeMap":             func(to, from map[string]any) (map[string]any, error) { return weighed(merge(to, from, false)) },
-		"mergeMapWithOverride": func(to, from map[string]any) (map[string]any, error) { return weighed(merge(to, from, true)) },
+		"mergeMap":             func(to, from map[string]any) (map[string]any, error) { return limitSize(merge(to, from, false)) },
+		"mergeMapWithOverride": func(to, from map[string]any) (map[string]any, error) { return limitSize(merge(to, from, true)) },
 
 		"add":      arithmetic("add", func(b, a int64) (int64, error) { return a + b, nil }, func(b, a float64) float64 { return a + b }),
 		"subtract": arithmetic("subtract", func(b, a int64) (int64, error) { return a - b, nil }, func(b, a float64) float64 { return a - b }),
@@ -110,7 +110,7 @@ var pure = sync.OnceValue(func() template.FuncMap {
 	return takeItems(all)
 })
 
-const disabled = "the function is disabled"
+const disabledReason = "the function is disabled"
 
 // unsupportedFuncs are the rejected functions, with the reasons.
 var unsupportedFuncs = sync.OnceValue(func() map[string]string {
@@ -121,7 +121,7 @@ var unsupportedFuncs = sync.OnceValue(func() map[string]string {
 			"keyOrDefault", "ls", "node", "nodes", "partitions", "peerings", "safeLs", "safeTree", "service", "services", "tree",
 		},
 		"there is no Vault here: nomadVar reads the variables of this node": {"pkiCert", "secret", "secrets"},
-		disabled: {"executeTemplate", "plugin", "writeToFile"},
+		disabledReason: {"executeTemplate", "plugin", "writeToFile"},
 
 		"no value changes here: use scratch.MapSet, or the result of sprig_dict or sprig_merge": {"sprig_set", "sprig_unset"},
 		"use env, which reads what the task has":                                                {"sprig_env", "sprig_expandenv"},
@@ -136,7 +136,7 @@ var unsupportedFuncs = sync.OnceValue(func() map[string]string {
 func spew(v any) (string, error) { return printf("%#v\n", v) }
 
 func encoder(e *base64.Encoding) func(string) (string, error) {
-	return func(s string) (string, error) { return short(e.EncodeToString([]byte(s))) }
+	return func(s string) (string, error) { return limitLength(e.EncodeToString([]byte(s))) }
 }
 
 func decoder(e *base64.Encoding) func(string) (string, error) {
@@ -222,7 +222,7 @@ func join(by string, list any) (string, error) {
 	default:
 		return "", fmt.Errorf("%T is no list", list)
 	}
-	if _, err := weight(list); err != nil {
+	if _, err := sizeOf(list); err != nil {
 		return "", err
 	}
 	var b strings.Builder
@@ -232,7 +232,7 @@ func join(by string, list any) (string, error) {
 		}
 		fmt.Fprint(&b, v.Index(i).Interface())
 		if b.Len() > maxSize {
-			return short(b.String())
+			return limitLength(b.String())
 		}
 	}
 	return b.String(), nil
@@ -272,9 +272,9 @@ func indent(spaces int, s string) (string, error) {
 
 func replaceAll(from, to, s string) (string, error) {
 	if n := strings.Count(s, from); n > 0 && len(to) > (maxSize+n*len(from))/n {
-		return short(strings.Repeat(" ", maxSize+1))
+		return limitLength(strings.Repeat(" ", maxSize+1))
 	}
-	return short(strings.ReplaceAll(s, from, to))
+	return limitLength(strings.ReplaceAll(s, from, to))
 }
 
 func regexReplaceAll(re, to, s string) (string, error) {
@@ -291,7 +291,7 @@ func regexReplaceAll(re, to, s string) (string, error) {
 			break
 		}
 	}
-	return short(string(append(out, s[last:]...)))
+	return limitLength(string(append(out, s[last:]...)))
 }
 
 func title(s string) string {
@@ -316,7 +316,7 @@ func parseJSON(s string) (any, error) {
 
 func jsonWriter(indent string, escape bool) func(any) (string, error) {
 	return func(v any) (string, error) {
-		if _, err := weight(v); err != nil {
+		if _, err := sizeOf(v); err != nil {
 			return "", err
 		}
 		var b bytes.Buffer
@@ -326,7 +326,7 @@ func jsonWriter(indent string, escape bool) func(any) (string, error) {
 		if err := e.Encode(v); err != nil {
 			return "", err
 		}
-		return short(strings.TrimSuffix(b.String(), "\n"))
+		return limitLength(strings.TrimSuffix(b.String(), "\n"))
 	}
 }
 
@@ -356,7 +356,7 @@ func explode(flat map[string]any) (map[string]any, error) {
 		}
 		at[last] = flat[path]
 	}
-	return weighed(tree)
+	return limitSize(tree)
 }
 
 // merge returns to with the additional entries of from, at every level. With
@@ -429,13 +429,13 @@ func modulo(b, a int64) (int64, error) {
 }
 
 // clock returns the current time for a template, which is constant during a
-// pass.
-func (p *pass) clock() time.Time {
-	p.dated = true
+// rendering pass.
+func (p *renderPass) clock() time.Time {
+	p.usesTime = true
 	return p.now
 }
 
-func (p *pass) timestamp(format ...string) (string, error) {
+func (p *renderPass) timestamp(format ...string) (string, error) {
 	now := p.clock().UTC()
 	switch {
 	case len(format) == 0:

@@ -13,14 +13,14 @@ import (
 func render(t *testing.T, text string) (string, error) {
 	t.Helper()
 	f := newFixture(t)
-	f.put("app/db", "user", "bob", "json", `{"a":[1,2]}`, "b64", "aGk=", "n", "7")
-	f.put("app/web", "x", "y")
+	f.setVariable("app/db", "user", "bob", "json", `{"a":[1,2]}`, "b64", "aGk=", "n", "7")
+	f.setVariable("app/web", "x", "y")
 	f.services = []hook.Service{
 		{ID: "1", Name: "db", Address: "10.0.0.1", Port: 5432, Tags: []string{"primary", "v2"}},
 		{ID: "2", Name: "db", Address: "10.0.0.2", Port: 5433, Tags: []string{"v2"}},
 		{ID: "3", Name: "web", Address: "10.0.0.3", Port: 80},
 	}
-	req := f.request("web", one(block{EmbeddedTmpl: text}))
+	req := f.request("web", singleBlock(block{EmbeddedTmpl: text}))
 	defer f.stop()
 	if _, err := f.hook.Prestart(t.Context(), req); err != nil {
 		return "", err
@@ -110,7 +110,7 @@ func TestFunctions(t *testing.T) {
 		if err != nil || got != test.want {
 			t.Errorf("%s\ngot  %q, %v\nwant %q", test.text, got, err, test.want)
 		}
-		for name := range (*pass)(nil).funcs() {
+		for name := range (*renderPass)(nil).funcs() {
 			seen[name] = seen[name] || strings.Contains(test.text, name)
 		}
 		for name := range pure() {

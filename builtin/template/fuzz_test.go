@@ -20,8 +20,8 @@ func FuzzExecute(f *testing.F) {
 	f.Add(`{{ sprig_dict "a" (sprig_list 1 "x") | toYAML }}{{ sockaddr "GetAllInterfaces | sort \"-name\" | join \"address\" \",\"" }}`, true)
 	f.Add(`{{ sprig_seq 1 2 9 | sprig_splitn " " 2 }}{{ sprig_chunk 2 (sprig_untilStep 0 5 1) | sprig_first | sprig_slice }}{{ sprig_randInt 0 9 | sprig_toDate "2006" }}`, true)
 	f.Fuzz(func(t *testing.T, text string, strict bool) {
-		n := newNode()
-		n.put("app", "w", "x")
+		n := newFakeHost()
+		n.setVariable("app", "w", "x")
 		n.services = []hook.Service{{ID: "1", Name: "db", Tags: []string{"a"}}}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -31,7 +31,7 @@ func FuzzExecute(f *testing.F) {
 		if err != nil {
 			return
 		}
-		out, err := document.execute(&pass{ctx: ctx, task: task, of: &file{}, now: time.Now(), used: map[source]int{}, missing: map[source]bool{}})
+		out, err := document.execute(&renderPass{ctx: ctx, task: task, of: &file{}, now: time.Now(), sourcesRead: map[source]int{}, missing: map[source]bool{}})
 		if ctx.Err() != nil {
 			t.Fatalf("it has no end: %v", err)
 		}

@@ -17,37 +17,37 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// node is a host with variables, services and tasks. It records the calls for
-// tasks.
-type node struct {
+// fakeHost is a hook host with variables, services and tasks. It records the
+// calls that act on tasks.
+type fakeHost struct {
 	hook.Host // methods that the hook does not call
 
 	mu        sync.Mutex
 	index     uint64
-	moved     chan struct{} // closed when index changes
+	changed   chan struct{} // closed when index changes
 	variables map[string]map[string]string
 	services  []hook.Service
-	notes     []string         // "<task>: <call>"
+	calls     []string         // "<task>: <call>"
 	reply     map[string]error // errors of calls, by the name of the call: restart, signal, exec
 	exit      int              // exit code of scripts
 	killed    func()           // called when a task is killed; may be nil
 }
 
-func newNode() *node {
-	return &node{index: 1, moved: make(chan struct{}), variables: map[string]map[string]string{}, reply: map[string]error{}}
+func newFakeHost() *fakeHost {
+	return &fakeHost{index: 1, changed: make(chan struct{}), variables: map[string]map[string]string{}, reply: map[string]error{}}
 }
 
 // change changes the data of the node.
-func (n *node) change(f func()) {
+func (n *fakeHost) change(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	f()
 	n.index++
-	close(n.moved)
-	n.moved = make(chan struct{})
+	close(n.changed)
+	n.changed = make(chan struct{})
 }
 
-func (n *node) put(path string, kv ...string) {
+func (n *fakeHost) setVariable(path string, kv ...string) {
 	n.change(func() {
 		items := map[string]string{}
 		for i := 0; i < len(kv); i += 2 {
@@ -57,23 +57,23 @@ func (n *node) put(path string, kv ...string) {
 	})
 }
 
-func (n *node) note(s hook.Scope, format string, args ...any) {
+func (n *fakeHost) record(s hook.Scope, format string, args ...any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.notes = append(n.notes, s.Token+": "+fmt.Sprintf(format, args...))
+	n.calls = append(n.calls, s.Token+": "+fmt.Sprintf(format, args...))
 }
 
-// taken returns the notes since the last call, sorted by task.
-func (n *node) taken() []string {
+// takeCalls returns and forgets the recorded calls, sorted by task.
+func (n *fakeHost) takeCalls() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	notes := n.notes
-	n.notes = nil
-	slices.Sort(notes)
-	return notes
+	calls := n.calls
+	n.calls = nil
+	slices.Sort(calls)
+	return calls
 }
 
-func (n *node) answer(call string) error {
+func (n *fakeHost) answer(call string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.reply[call]
@@ -81,10 +81,10 @@ func (n *node) answer(call string) error {
 
 // await blocks until the index is above after, calls read, and returns the
 // index.
-func (n *node) await(ctx context.Context, after uint64, read func()) (uint64, error) {
+func (n *fakeHost) await(ctx context.Context, after uint64, read func()) (uint64, error) {
 	for {
 		n.mu.Lock()
-		index, moved := n.index, n.moved
+		index, moved := n.index, n.changed
 		if after == 0 || index > after {
 			read()
 			n.mu.Unlock()
@@ -99,12 +99,12 @@ func (n *node) await(ctx context.Context, after uint64, read func()) (uint64, er
 	}
 }
 
-func (n *node) Variable(ctx context.Context, _ hook.Scope, path string, after uint64) (items map[string]string, index uint64, err error) {
+func (n *fakeHost) Variable(ctx context.Context, _ hook.Scope, path string, after uint64) (items map[string]string, index uint64, err error) {
 	index, err = n.await(ctx, after, func() { items = maps.Clone(n.variables[path]) })
 	return items, index, err
 }
 
-func (n *node) Variables(ctx context.Context, _ hook.Scope, prefix string, after uint64) (paths []string, index uint64, err error) {
+func (n *fakeHost) Variables(ctx context.Context, _ hook.Scope, prefix string, after uint64) (paths []string, index uint64, err error) {
 	index, err = n.await(ctx, after, func() {
 		for path := range n.variables {
 			if strings.HasPrefix(path, prefix) {
@@ -115,7 +115,7 @@ func (n *node) Variables(ctx context.Context, _ hook.Scope, prefix string, after
 	return paths, index, err
 }
 
-func (n *node) Services(ctx context.Context, _ hook.Scope, name string, after uint64) (list []hook.Service, index uint64, err error) {
+func (n *fakeHost) Services(ctx context.Context, _ hook.Scope, name string, after uint64) (list []hook.Service, index uint64, err error) {
 	index, err = n.await(ctx, after, func() {
 		for _, s := range n.services {
 			if name == "" || s.Name == name {
@@ -126,35 +126,35 @@ func (n *node) Services(ctx context.Context, _ hook.Scope, name string, after ui
 	return list, index, err
 }
 
-func (n *node) Interpolate(_ context.Context, _ hook.Scope, text string) (string, error) {
+func (n *fakeHost) Interpolate(_ context.Context, _ hook.Scope, text string) (string, error) {
 	return strings.NewReplacer("${attr.kernel.name}", "linux", "${meta.rack}", "r1").Replace(text), nil
 }
 
-func (n *node) EmitEvent(_ context.Context, s hook.Scope, e hook.Event) error {
-	n.note(s, "event %s / %s", e.Type, e.Message)
+func (n *fakeHost) EmitEvent(_ context.Context, s hook.Scope, e hook.Event) error {
+	n.record(s, "event %s / %s", e.Type, e.Message)
 	return nil
 }
 
-func (n *node) Restart(_ context.Context, s hook.Scope, reason string, failure bool) error {
-	n.note(s, "restart %s %v", reason, failure)
+func (n *fakeHost) Restart(_ context.Context, s hook.Scope, reason string, failure bool) error {
+	n.record(s, "restart %s %v", reason, failure)
 	return n.answer("restart")
 }
 
-func (n *node) Signal(_ context.Context, s hook.Scope, signal, reason string) error {
-	n.note(s, "signal %s %s", signal, reason)
+func (n *fakeHost) Signal(_ context.Context, s hook.Scope, signal, reason string) error {
+	n.record(s, "signal %s %s", signal, reason)
 	return n.answer("signal")
 }
 
-func (n *node) Kill(_ context.Context, s hook.Scope, reason string) error {
-	n.note(s, "kill %s", reason)
+func (n *fakeHost) Kill(_ context.Context, s hook.Scope, reason string) error {
+	n.record(s, "kill %s", reason)
 	if n.killed != nil {
 		n.killed()
 	}
 	return n.answer("kill")
 }
 
-func (n *node) Exec(_ context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
-	n.note(s, "exec %v %v", command, timeout)
+func (n *fakeHost) Exec(_ context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+	n.record(s, "exec %v %v", command, timeout)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	result := &driver.ExecResult{}
@@ -165,14 +165,14 @@ func (n *node) Exec(_ context.Context, s hook.Scope, command []string, timeout t
 // fixture has a hook with a host and the directory of an allocation.
 type fixture struct {
 	*testing.T
-	*node
+	*fakeHost
 	hook *Hook
 	dir  string
 }
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{T: t, node: newNode(), dir: t.TempDir()}
+	f := &fixture{T: t, fakeHost: newFakeHost(), dir: t.TempDir()}
 	f.start()
 	return f
 }
@@ -180,7 +180,7 @@ func newFixture(t *testing.T) *fixture {
 // start creates a new hook, as after the death of the process.
 func (f *fixture) start() {
 	f.hook = &Hook{}
-	f.hook.SetHost(f.node, hook.Node{Region: "global"})
+	f.hook.SetHost(f.fakeHost, hook.Node{Region: "global"})
 }
 
 // stop stops all tasks of the hook.
@@ -250,7 +250,7 @@ func (f *fixture) read(path string) string {
 func (f *fixture) expect(want ...string) {
 	f.Helper()
 	slices.Sort(want)
-	if got := f.taken(); !slices.Equal(got, want) {
-		f.Errorf("noted\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	if got := f.takeCalls(); !slices.Equal(got, want) {
+		f.Errorf("calls\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
 	}
 }

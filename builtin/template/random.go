@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// sprig returns the functions of that library that depend on the pass.
-func (p *pass) sprig() template.FuncMap {
+// sprigFuncs returns the functions of the library sprig that depend on the
+// rendering pass: the current time and random numbers.
+func (p *renderPass) sprigFuncs() template.FuncMap {
 	const digits, letters = "0123456789", "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 	var ascii strings.Builder
 	for c := byte(' '); c <= '~'; c++ {
@@ -26,10 +27,10 @@ func (p *pass) sprig() template.FuncMap {
 			t, err := timeOf(at)
 			return p.clock().Sub(t).Round(time.Second).String(), err
 		},
-		"sprig_randNumeric":  p.chars(digits),
-		"sprig_randAlpha":    p.chars(letters),
-		"sprig_randAlphaNum": p.chars(digits + letters),
-		"sprig_randAscii":    p.chars(ascii.String()),
+		"sprig_randNumeric":  p.randChars(digits),
+		"sprig_randAlpha":    p.randChars(letters),
+		"sprig_randAlphaNum": p.randChars(digits + letters),
+		"sprig_randAscii":    p.randChars(ascii.String()),
 		"sprig_randBytes":    p.randBytes,
 		"sprig_randInt":      p.randInt,
 		"sprig_shuffle":      p.shuffle,
@@ -40,21 +41,21 @@ func (p *pass) sprig() template.FuncMap {
 // random returns a source of random numbers, which are the same for each
 // execution of the template while the task lives. So random numbers do not
 // change the file, and a generated password stays the same.
-func (p *pass) random() (*rand.Rand, error) {
-	if p.rolled == nil {
+func (p *renderPass) random() (*rand.Rand, error) {
+	if p.randomNumbers == nil {
 		seed, err := p.task.seed()
 		if err != nil {
 			return nil, fmt.Errorf("random numbers of the task: %w", err)
 		}
-		p.rolled = rand.New(rand.NewChaCha8(sha256.Sum256(append(seed, p.of.DestPath...))))
+		p.randomNumbers = rand.New(rand.NewChaCha8(sha256.Sum256(append(seed, p.of.DestPath...))))
 	}
-	return p.rolled, nil
+	return p.randomNumbers, nil
 }
 
 // seed returns the seed of the task's random numbers. It is stored where only
 // the task could read it, and is removed with the task's directory.
 func (t *task) seed() ([]byte, error) {
-	seed, _, err := t.seedAt.read()
+	seed, _, err := t.seedFile.read()
 	if err == nil && len(seed) == sha256.Size {
 		return seed, nil
 	}
@@ -63,18 +64,18 @@ func (t *task) seed() ([]byte, error) {
 	}
 	seed = make([]byte, sha256.Size)
 	_, _ = crand.Read(seed) // never fails
-	return seed, t.seedAt.write(seed, 0o600, -1, -1, time.Time{})
+	return seed, t.seedFile.write(seed, 0o600, -1, -1, time.Time{})
 }
 
-// chars returns a function that makes random strings of the characters in of.
-func (p *pass) chars(of string) func(int) (string, error) {
+// randChars returns a function that makes random strings of the characters in of.
+func (p *renderPass) randChars(of string) func(int) (string, error) {
 	return func(n int) (string, error) {
-		text, err := p.bytes(n, func(r *rand.Rand) byte { return of[r.IntN(len(of))] })
+		text, err := p.randBytesFrom(n, func(r *rand.Rand) byte { return of[r.IntN(len(of))] })
 		return string(text), err
 	}
 }
 
-func (p *pass) bytes(n int, one func(*rand.Rand) byte) ([]byte, error) {
+func (p *renderPass) randBytesFrom(n int, one func(*rand.Rand) byte) ([]byte, error) {
 	if n < 0 || n > maxSize {
 		return nil, fmt.Errorf("%d random bytes", n)
 	}
@@ -91,15 +92,15 @@ func (p *pass) bytes(n int, one func(*rand.Rand) byte) ([]byte, error) {
 
 func anyByte(r *rand.Rand) byte { return byte(r.Uint32()) }
 
-func (p *pass) randBytes(n int) (string, error) {
-	b, err := p.bytes(n, anyByte)
+func (p *renderPass) randBytes(n int) (string, error) {
+	b, err := p.randBytesFrom(n, anyByte)
 	if err != nil {
 		return "", err
 	}
-	return short(base64.StdEncoding.EncodeToString(b))
+	return limitLength(base64.StdEncoding.EncodeToString(b))
 }
 
-func (p *pass) randInt(from, to int) (int, error) {
+func (p *renderPass) randInt(from, to int) (int, error) {
 	if from >= to || to-from < 0 {
 		return 0, fmt.Errorf("a random number from %d to before %d", from, to)
 	}
@@ -110,7 +111,7 @@ func (p *pass) randInt(from, to int) (int, error) {
 	return from + r.IntN(to-from), nil
 }
 
-func (p *pass) shuffle(s string) (string, error) {
+func (p *renderPass) shuffle(s string) (string, error) {
 	r, err := p.random()
 	if err != nil {
 		return "", err
@@ -120,8 +121,8 @@ func (p *pass) shuffle(s string) (string, error) {
 	return string(runes), nil
 }
 
-func (p *pass) uuid() (string, error) {
-	b, err := p.bytes(16, anyByte)
+func (p *renderPass) uuid() (string, error) {
+	b, err := p.randBytesFrom(16, anyByte)
 	if err != nil {
 		return "", err
 	}

@@ -25,18 +25,19 @@ const (
 	maxDepth = 1000    // nesting of template calls, and of blocks
 )
 
-// pass is one execution of one template.
-type pass struct {
-	ctx     context.Context
-	task    *task
-	of      *file
-	now     time.Time  // current time for the template
-	dated   bool       // the template has used now
-	rolled  *rand.Rand // nil if the template has not used random numbers
-	steps   int
-	depth   int
-	used    map[source]int // turn of each source at its first read
-	missing map[source]bool
+// renderPass is one rendering pass: one execution of the template of a file, with
+// one current time and one sequence of random numbers.
+type renderPass struct {
+	ctx           context.Context
+	task          *task
+	of            *file
+	now           time.Time  // current time for the template
+	usesTime      bool       // the template has called a function that returns now
+	randomNumbers *rand.Rand // nil if the template has not used random numbers
+	steps         int
+	depth         int
+	sourcesRead   map[source]int // the sources that the template has read, and the turn of each at its first read
+	missing       map[source]bool
 }
 
 // document is a parsed template.
@@ -59,14 +60,14 @@ func compile(name, text string, b *block) (*document, error) {
 	if b.ErrMissingKey {
 		missing = "missingkey=error"
 	}
-	// The functions are bound to a pass before the execution.
-	t, err := template.New(name).Option(missing).Delims(b.LeftDelim, b.RightDelim).Funcs(pure()).Funcs((*pass)(nil).funcs()).Parse(text)
+	// The functions are bound to a rendering pass before the execution.
+	t, err := template.New(name).Option(missing).Delims(b.LeftDelim, b.RightDelim).Funcs(pure()).Funcs((*renderPass)(nil).funcs()).Parse(text)
 	if err != nil {
 		return nil, permanentError{err}
 	}
 	for _, part := range t.Templates() {
 		if part.Tree != nil {
-			guard(part.Tree, part.Root)
+			addStepChecks(part.Tree, part.Root)
 		}
 	}
 	return &document{t}, nil
@@ -98,9 +99,10 @@ func nesting(text, delimiter string) (deepest int) {
 	return deepest
 }
 
-// guard adds a counting call to every body below a list: text/template cannot be
-// cancelled, and {{range 1000000000000}} would keep a core busy forever.
-func guard(tree *parse.Tree, list *parse.ListNode) {
+// addStepChecks adds a call of countStep to every body below a list, so that the
+// execution ends after maxSteps: text/template cannot be cancelled, and {{range
+// 1000000000000}} would keep a core busy forever.
+func addStepChecks(tree *parse.Tree, list *parse.ListNode) {
 	if list == nil {
 		return
 	}
@@ -113,20 +115,21 @@ func guard(tree *parse.Tree, list *parse.ListNode) {
 		nodes = append(nodes, n)
 		switch n := n.(type) {
 		case *parse.RangeNode:
-			guard(tree, n.List)
-			guard(tree, n.ElseList)
+			addStepChecks(tree, n.List)
+			addStepChecks(tree, n.ElseList)
 		case *parse.IfNode:
-			guardBranch(tree, &n.BranchNode)
+			addBranchStepChecks(tree, &n.BranchNode)
 		case *parse.WithNode:
-			guardBranch(tree, &n.BranchNode)
+			addBranchStepChecks(tree, &n.BranchNode)
 		}
 	}
 	list.Nodes = nodes
 }
 
-func guardBranch(tree *parse.Tree, n *parse.BranchNode) {
-	guard(tree, n.List)
-	guard(tree, n.ElseList)
+// addBranchStepChecks is addStepChecks for both bodies of an if or with.
+func addBranchStepChecks(tree *parse.Tree, n *parse.BranchNode) {
+	addStepChecks(tree, n.List)
+	addStepChecks(tree, n.ElseList)
 }
 
 // callOf returns the node of {{ function }}.
@@ -139,8 +142,8 @@ func callOf(tree *parse.Tree, pos parse.Pos, function string) parse.Node {
 // execute renders the document, on a thread that cannot access files: only the
 // function file opens files, on a thread of its own. The text must be ignored
 // while data are missing.
-func (d *document) execute(p *pass) (text string, err error) {
-	var out limited
+func (d *document) execute(p *renderPass) (text string, err error) {
+	var out limitedBuffer
 	err = confined(nowhere, func(*os.Root) error { return d.executeHere(p, &out) })
 	var never permanentError
 	switch {
@@ -156,7 +159,7 @@ func (d *document) execute(p *pass) (text string, err error) {
 
 // executeHere converts a panic to an error, because the process serves other
 // tasks too.
-func (d *document) executeHere(p *pass, out *limited) (err error) {
+func (d *document) executeHere(p *renderPass, out *limitedBuffer) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%v", r)
@@ -175,27 +178,27 @@ func (d *document) executeHere(p *pass, out *limited) (err error) {
 
 var errTooLarge = fmt.Errorf("more than %d bytes come of it", maxSize)
 
-// limited is a buffer with a maximum size.
-type limited struct{ bytes.Buffer }
+// limitedBuffer is a buffer with a maximum size.
+type limitedBuffer struct{ bytes.Buffer }
 
-func (l *limited) Write(b []byte) (int, error) {
+func (l *limitedBuffer) Write(b []byte) (int, error) {
 	if l.Len()+len(b) > maxSize {
 		return 0, errTooLarge
 	}
 	return l.Buffer.Write(b)
 }
 
-// funcs returns the functions that depend on the pass.
-func (p *pass) funcs() template.FuncMap {
+// funcs returns the functions that depend on the rendering pass.
+func (p *renderPass) funcs() template.FuncMap {
 	all := template.FuncMap{
-		tickName:       p.tick,
-		enterName:      p.enter,
+		tickName:       p.countStep,
+		enterName:      p.enterTemplate,
 		leaveName:      func() string { p.depth--; return "" },
 		"env":          func(name string) (string, error) { value, _, err := p.env(name); return value, err },
 		"mustEnv":      p.mustEnv,
 		"envOrDefault": p.envOrDefault,
 		"file":         p.file,
-		"loop":         p.loop,
+		"loop":         p.countLoop,
 		"scratch":      newScratch(),
 		"sockaddr":     sockaddr,
 		"timestamp":    p.timestamp,
@@ -207,40 +210,40 @@ func (p *pass) funcs() template.FuncMap {
 		"nomadService":     p.nomadService,
 		"nomadServices":    p.nomadServices,
 	}
-	maps.Copy(all, p.sprig())
+	maps.Copy(all, p.sprigFuncs())
 	for name, why := range unsupportedFuncs() {
-		all[name] = refusing(name, why)
+		all[name] = failingFunc(name, why)
 	}
 	if p != nil {
-		for _, name := range p.task.limits.Denied {
-			all[name] = refusing(name, disabled)
+		for _, name := range p.task.limits.DeniedFunctions {
+			all[name] = failingFunc(name, disabledReason)
 		}
 	}
 	return takeItems(all)
 }
 
-// refusing returns a function that always fails.
-func refusing(name, why string) func(...any) (string, error) {
+// failingFunc returns a function that always fails.
+func failingFunc(name, why string) func(...any) (string, error) {
 	return func(...any) (string, error) { return "", permanentErrorf("%s: %s", name, why) }
 }
 
-func (p *pass) tick() (string, error) {
+func (p *renderPass) countStep() (string, error) {
 	if p.steps++; p.steps > maxSteps {
 		return "", fmt.Errorf("more than %d steps", maxSteps)
 	}
 	return "", p.ctx.Err()
 }
 
-func (p *pass) enter() (string, error) {
+func (p *renderPass) enterTemplate() (string, error) {
 	if p.depth++; p.depth > maxDepth {
 		return "", fmt.Errorf("templates call each other more than %d deep", maxDepth)
 	}
 	return "", nil
 }
 
-// loop counts from 0, or from the first of two numbers, up to the last,
-// exclusive.
-func (p *pass) loop(bounds ...any) ([]int64, error) {
+// countLoop is the function loop of templates: it returns the numbers from 0, or
+// from the first of two bounds, up to the last bound, exclusive.
+func (p *renderPass) countLoop(bounds ...any) ([]int64, error) {
 	ints := make([]int64, len(bounds))
 	for i, b := range bounds {
 		n, err := parser(func(s string) (n int64, err error) { _, err = fmt.Sscan(s, &n); return n, err })(fmt.Sprint(b))
@@ -270,7 +273,7 @@ func (p *pass) loop(bounds ...any) ([]int64, error) {
 
 // env returns a variable of the task's environment. Attributes of the node are
 // available under their names too.
-func (p *pass) env(name string) (value string, ok bool, err error) {
+func (p *renderPass) env(name string) (value string, ok bool, err error) {
 	if value, ok = p.task.env[name]; ok {
 		return value, true, nil
 	}
@@ -285,7 +288,7 @@ func (p *pass) env(name string) (value string, ok bool, err error) {
 	return value, true, nil
 }
 
-func (p *pass) mustEnv(name string) (string, error) {
+func (p *renderPass) mustEnv(name string) (string, error) {
 	value, ok, err := p.env(name)
 	if err == nil && !ok {
 		err = fmt.Errorf("the task has no variable %s", name)
@@ -293,7 +296,7 @@ func (p *pass) mustEnv(name string) (string, error) {
 	return value, err
 }
 
-func (p *pass) envOrDefault(name, otherwise string) (string, error) {
+func (p *renderPass) envOrDefault(name, otherwise string) (string, error) {
 	value, ok, err := p.env(name)
 	if !ok {
 		value = otherwise
@@ -301,22 +304,23 @@ func (p *pass) envOrDefault(name, otherwise string) (string, error) {
 	return value, err
 }
 
-// read records that the template depends on a source. A nil value means missing.
-func (p *pass) read(s source, how fetch) (any, error) {
-	value, turn, err := p.task.feed.get(p.ctx, s, how)
-	if _, known := p.used[s]; !known && err == nil {
-		p.used[s] = turn
+// readSource returns the value of a source, and records that the template depends
+// on it. A nil value means that the source is missing.
+func (p *renderPass) readSource(s source, how fetch) (any, error) {
+	value, turn, err := p.task.watcher.get(p.ctx, s, how)
+	if _, known := p.sourcesRead[s]; !known && err == nil {
+		p.sourcesRead[s] = turn
 	}
 	return value, err
 }
 
-func (p *pass) file(path string) (string, error) {
+func (p *renderPass) file(path string) (string, error) {
 	at, ok := p.task.dirs.readable(path)
 	if !ok || at.root == p.task.dirs.shared {
 		return "", permanentErrorf("'%s' is outside of sandbox", path)
 	}
 	s := source{"file", path}
-	content, err := p.read(s, at.follow)
+	content, err := p.readSource(s, at.waitForChange)
 	if err != nil {
 		return "", err
 	}
@@ -327,9 +331,9 @@ func (p *pass) file(path string) (string, error) {
 	return content.(string), nil
 }
 
-// here removes the namespace and the region from a path. They must be those of
-// the job.
-func (p *pass) here(path string) (string, error) {
+// localPath removes the namespace and the region from a path. It returns an error
+// if they are not the namespace and the region of the job.
+func (p *renderPass) localPath(path string) (string, error) {
 	bare, where, other := strings.Cut(strings.Trim(path, "/"), "@")
 	namespace, region, _ := strings.Cut(where, ".")
 	if other && (namespace != p.task.namespace || region != "" && region != p.task.region) {
@@ -338,18 +342,18 @@ func (p *pass) here(path string) (string, error) {
 	return bare, nil
 }
 
-func (p *pass) variable(kind, path string) (source, map[string]string, error) {
-	path, err := p.here(path)
+func (p *renderPass) variable(kind, path string) (source, map[string]string, error) {
+	path, err := p.localPath(path)
 	if err != nil {
 		return source{}, nil, err
 	}
 	s := source{kind, path + "@" + p.task.namespace + "." + p.task.region}
-	value, err := p.read(s, p.task.line.variable(path))
+	value, err := p.readSource(s, p.task.client.variable(path))
 	found, _ := value.(map[string]string)
 	return s, found, err
 }
 
-func (p *pass) nomadVar(path string) (items, error) {
+func (p *renderPass) nomadVar(path string) (items, error) {
 	s, found, err := p.variable("nomad.var.block", path)
 	if err != nil {
 		return nil, err
@@ -365,20 +369,20 @@ func (p *pass) nomadVar(path string) (items, error) {
 	return all, nil
 }
 
-func (p *pass) nomadVarExists(path string) (bool, error) {
+func (p *renderPass) nomadVarExists(path string) (bool, error) {
 	_, found, err := p.variable("nomad.var.query", path)
 	return found != nil, err
 }
 
 // nomadVarList lists the variables below a prefix; the safe variant treats an
 // empty list as missing.
-func (p *pass) nomadVarList(safe bool, prefix []string) ([]varMeta, error) {
-	path, err := p.here(strings.Join(prefix, ""))
+func (p *renderPass) nomadVarList(safe bool, prefix []string) ([]varMeta, error) {
+	path, err := p.localPath(strings.Join(prefix, ""))
 	if err != nil {
 		return nil, err
 	}
 	s := source{"nomad.var.list", path + "@" + p.task.namespace + "." + p.task.region}
-	value, err := p.read(s, p.task.line.variables(path))
+	value, err := p.readSource(s, p.task.client.variables(path))
 	if err != nil {
 		return nil, err
 	}
@@ -395,7 +399,7 @@ func (p *pass) nomadVarList(safe bool, prefix []string) ([]varMeta, error) {
 // nomadService lists the instances of "name" or "tag.name". With a number and a
 // key before the name it returns that many instances, which are stable for the
 // key while the instances live.
-func (p *pass) nomadService(args ...any) ([]service, error) {
+func (p *renderPass) nomadService(args ...any) ([]service, error) {
 	limit, key := -1, ""
 	switch len(args) {
 	case 1:
@@ -408,7 +412,7 @@ func (p *pass) nomadService(args ...any) ([]service, error) {
 	default:
 		return nil, errors.New(`nomadService takes a name, or a number, a key and a name`)
 	}
-	name, err := p.here(fmt.Sprint(args[len(args)-1]))
+	name, err := p.localPath(fmt.Sprint(args[len(args)-1]))
 	if err != nil {
 		return nil, err
 	}
@@ -416,7 +420,7 @@ func (p *pass) nomadService(args ...any) ([]service, error) {
 	if !tagged {
 		bare = name
 	}
-	value, err := p.read(source{"nomad.service", bare + "@" + p.task.region}, p.task.line.services(bare))
+	value, err := p.readSource(source{"nomad.service", bare + "@" + p.task.region}, p.task.client.services(bare))
 	if err != nil {
 		return nil, err
 	}
@@ -448,8 +452,8 @@ func rank(key string, s service) string {
 	return string(h.Sum(nil))
 }
 
-func (p *pass) nomadServices() ([]serviceName, error) {
-	value, err := p.read(source{"nomad.services", p.task.region}, p.task.line.services(""))
+func (p *renderPass) nomadServices() ([]serviceName, error) {
+	value, err := p.readSource(source{"nomad.services", p.task.region}, p.task.client.services(""))
 	if err != nil {
 		return nil, err
 	}

@@ -9,33 +9,34 @@ import (
 
 // scratch holds values that a template stores while it is rendered.
 type scratch struct {
-	notes  map[string]any
-	weight map[string]int
+	values map[string]any
+	sizes  map[string]int
 	total  int
 }
 
-// newScratch returns a function that returns the same scratch for a whole pass.
+// newScratch returns a function that returns the same scratch during a rendering
+// pass.
 func newScratch() func() *scratch {
-	s := &scratch{notes: map[string]any{}, weight: map[string]int{}}
+	s := &scratch{values: map[string]any{}, sizes: map[string]int{}}
 	return func() *scratch { return s }
 }
 
 // Key reports whether there is a value of that name.
-func (s *scratch) Key(k string) bool { _, ok := s.notes[k]; return ok }
+func (s *scratch) Key(k string) bool { _, ok := s.values[k]; return ok }
 
 // Get returns a value, or nil.
-func (s *scratch) Get(k string) any { return s.notes[k] }
+func (s *scratch) Get(k string) any { return s.values[k] }
 
 // Set stores a value, and returns "" to print.
 func (s *scratch) Set(k string, v any) (string, error) {
-	w, err := weight(v)
+	w, err := sizeOf(v)
 	if err != nil {
 		return "", err
 	}
-	if s.total += w - s.weight[k]; s.total > maxWeight {
-		return "", fmt.Errorf("scratch holds more than %d bytes", maxWeight)
+	if s.total += w - s.sizes[k]; s.total > maxValueSize {
+		return "", fmt.Errorf("scratch holds more than %d bytes", maxValueSize)
 	}
-	s.notes[k], s.weight[k] = v, w
+	s.values[k], s.sizes[k] = v, w
 	return "", nil
 }
 
@@ -82,8 +83,8 @@ func (s *scratch) MapValues(k string) ([]any, error) {
 }
 
 func (s *scratch) mapOf(k string) (map[string]any, error) {
-	m, ok := s.notes[k].(map[string]any)
-	if s.notes[k] != nil && !ok {
+	m, ok := s.values[k].(map[string]any)
+	if s.values[k] != nil && !ok {
 		return nil, fmt.Errorf("%q is no map", k)
 	}
 	return m, nil

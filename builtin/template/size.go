@@ -7,34 +7,34 @@ import (
 	"strings"
 )
 
-// maxWeight limits each value that a template builds, and the output of each
+// maxValueSize limits each value that a template builds, and the output of each
 // print, in bytes.
-const maxWeight = 2 * maxSize
+const maxValueSize = 2 * maxSize
 
-// weight returns roughly how many bytes a value has when it is printed, and an
+// sizeOf returns roughly how many bytes a value has when it is printed, and an
 // error if that is too much: a value that contains another one twice, at many
 // levels, is quick to build and grows exponentially in print. Every function
-// that builds values calls weight. Values are immutable, so that no value can
+// that builds values calls sizeOf. Values are immutable, so that no value can
 // contain itself.
-func weight(v any) (int, error) {
-	left := maxWeight
+func sizeOf(v any) (int, error) {
+	left := maxValueSize
 	err := checkSize(reflect.ValueOf(v), 0, &left)
-	return maxWeight - left, err
+	return maxValueSize - left, err
 }
 
-// weighed is weight for functions that return the value that they have built.
-func weighed[T any](v T) (T, error) {
-	_, err := weight(v)
+// limitSize returns v, or an error if v is too large.
+func limitSize[T any](v T) (T, error) {
+	_, err := sizeOf(v)
 	return v, err
 }
 
-// scalar is the weight of each value, besides its text.
-const scalar = 8
+// valueOverhead is the size of each value, without its text.
+const valueOverhead = 8
 
 var errScratch = errors.New("scratch is not a value: take what is in it with scratch.Get")
 
 func checkSize(v reflect.Value, depth int, left *int) error {
-	switch *left -= scalar; {
+	switch *left -= valueOverhead; {
 	case v.Kind() == reflect.String:
 		*left -= v.Len()
 	case v.Kind() == reflect.Pointer && v.Type() == reflect.TypeFor[*scratch]():
@@ -42,7 +42,7 @@ func checkSize(v reflect.Value, depth int, left *int) error {
 	}
 	switch {
 	case *left < 0:
-		return fmt.Errorf("a value of more than %d bytes", maxWeight)
+		return fmt.Errorf("a value of more than %d bytes", maxValueSize)
 	case depth > maxDepth:
 		return fmt.Errorf("a value that is nested more than %d deep", maxDepth)
 	}
@@ -75,8 +75,8 @@ func checkSize(v reflect.Value, depth int, left *int) error {
 	return nil
 }
 
-// short rejects a string that is too long.
-func short(s string) (string, error) {
+// limitLength rejects a string that is too long.
+func limitLength(s string) (string, error) {
 	if len(s) > maxSize {
 		return "", fmt.Errorf("a text of more than %d bytes", maxSize)
 	}
@@ -87,17 +87,17 @@ func short(s string) (string, error) {
 // arguments.
 func printer(print func(...any) string) func(...any) (string, error) {
 	return func(v ...any) (string, error) {
-		if _, err := weight(v); err != nil {
+		if _, err := sizeOf(v); err != nil {
 			return "", err
 		}
-		return short(print(v...))
+		return limitLength(print(v...))
 	}
 }
 
 // printf checks the format first: it may request a million blanks, many times
 // for each value.
 func printf(format string, v ...any) (string, error) {
-	heaviest, err := weight(v)
+	largest, err := sizeOf(v)
 	if err != nil {
 		return "", err
 	}
@@ -107,11 +107,11 @@ func printf(format string, v ...any) (string, error) {
 		widest  = 1 << 20 // maximum width that fmt accepts
 	)
 	most, in := 0, false
-	for i, n := 0, 0; i < len(format) && most <= maxWeight*escaped; i++ {
+	for i, n := 0, 0; i < len(format) && most <= maxValueSize*escaped; i++ {
 		switch c := format[i]; {
 		case c == '%':
 			in, n = !in, 0
-			most += number + heaviest*escaped
+			most += number + largest*escaped
 		case in && c == '*':
 			most += widest
 		case in && '0' <= c && c <= '9':
@@ -122,8 +122,8 @@ func printf(format string, v ...any) (string, error) {
 		}
 		most, n = most+n, 0
 	}
-	if most > maxWeight*escaped {
+	if most > maxValueSize*escaped {
 		return "", fmt.Errorf("a text of more than %d bytes may come of it", maxSize)
 	}
-	return short(fmt.Sprintf(format, v...))
+	return limitLength(fmt.Sprintf(format, v...))
 }

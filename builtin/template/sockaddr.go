@@ -39,7 +39,7 @@ func (l addressList) evaluate(expression string) (string, error) {
 	if nodes := t.Root.Nodes; len(nodes) != 1 || nodes[0].Type() != parse.NodeAction {
 		return "", fmt.Errorf("sockaddr: %q is not one pipeline", expression)
 	}
-	var out limited
+	var out limitedBuffer
 	err = t.Execute(&out, l)
 	return out.String(), err
 }
@@ -91,8 +91,8 @@ func defaultInterface() int {
 		}
 		messages, _ := syscall.ParseNetlinkMessage(table)
 		for _, m := range messages {
-			// Prefix length of the destination, and table: struct rtmsg of
-			// rtnetlink(7).
+			// Only routes without a destination (prefix length Data[1] is 0) in
+			// the main table (Data[4]): struct rtmsg of rtnetlink(7).
 			if m.Header.Type != syscall.RTM_NEWROUTE || len(m.Data) < syscall.SizeofRtMsg || m.Data[1] != 0 || m.Data[4] != syscall.RT_TABLE_MAIN {
 				continue
 			}

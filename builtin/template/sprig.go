@@ -25,8 +25,8 @@ import (
 	"github.com/Masterminds/semver/v3"
 )
 
-// sprig returns functions of the library of that name. Templates prefix their
-// names with sprig_.
+// sprig returns the functions of the library sprig that depend only on their
+// arguments. Their names in templates start with sprig_.
 func sprig() template.FuncMap {
 	return template.FuncMap{
 		"default":  func(otherwise any, v ...any) any { return firstOf(append(v, otherwise)...) },
@@ -90,7 +90,7 @@ func sprig() template.FuncMap {
 			}
 			return r.Split(s, n), nil
 		},
-		"regexQuoteMeta":  func(s string) (string, error) { return short(regexp.QuoteMeta(s)) },
+		"regexQuoteMeta":  func(s string) (string, error) { return limitLength(regexp.QuoteMeta(s)) },
 		"regexReplaceAll": func(re, s, to string) (string, error) { return regexReplaceAll(re, to, s) },
 
 		"join":      func(by string, list any) (string, error) { return join(by, list) },
@@ -104,32 +104,36 @@ func sprig() template.FuncMap {
 			return l, err
 		},
 
-		"add": func(v ...any) (int64, error) { return fold(v, func(a, b int64) (int64, error) { return a + b, nil }) },
-		"sub": func(a, b any) (int64, error) {
-			return fold([]any{a, b}, func(a, b int64) (int64, error) { return a - b, nil })
+		"add": func(v ...any) (int64, error) {
+			return reduceInts(v, func(a, b int64) (int64, error) { return a + b, nil })
 		},
-		"mul": func(v ...any) (int64, error) { return fold(v, func(a, b int64) (int64, error) { return a * b, nil }) },
+		"sub": func(a, b any) (int64, error) {
+			return reduceInts([]any{a, b}, func(a, b int64) (int64, error) { return a - b, nil })
+		},
+		"mul": func(v ...any) (int64, error) {
+			return reduceInts(v, func(a, b int64) (int64, error) { return a * b, nil })
+		},
 		"div": func(a, b any) (int64, error) {
-			return fold([]any{a, b}, func(a, b int64) (int64, error) { return divide(b, a) })
+			return reduceInts([]any{a, b}, func(a, b int64) (int64, error) { return divide(b, a) })
 		},
 		"mod": func(a, b any) (int64, error) {
-			return fold([]any{a, b}, func(a, b int64) (int64, error) { return modulo(b, a) })
+			return reduceInts([]any{a, b}, func(a, b int64) (int64, error) { return modulo(b, a) })
 		},
 		"max": func(v ...any) (int64, error) {
-			return fold(v, func(a, b int64) (int64, error) { return max(a, b), nil })
+			return reduceInts(v, func(a, b int64) (int64, error) { return max(a, b), nil })
 		},
 		"min": func(v ...any) (int64, error) {
-			return fold(v, func(a, b int64) (int64, error) { return min(a, b), nil })
+			return reduceInts(v, func(a, b int64) (int64, error) { return min(a, b), nil })
 		},
 		"add1":      func(v any) (int64, error) { n, err := toInt(v); return n + 1, err },
 		"until":     until,
 		"untilStep": steps,
 		"seq":       seq,
 
-		"addf":  func(v ...any) (float64, error) { return foldf(v, func(a, b float64) float64 { return a + b }) },
-		"subf":  func(v ...any) (float64, error) { return foldf(v, func(a, b float64) float64 { return a - b }) },
-		"mulf":  func(v ...any) (float64, error) { return foldf(v, func(a, b float64) float64 { return a * b }) },
-		"divf":  func(v ...any) (float64, error) { return foldf(v, func(a, b float64) float64 { return a / b }) },
+		"addf":  func(v ...any) (float64, error) { return reduceFloats(v, func(a, b float64) float64 { return a + b }) },
+		"subf":  func(v ...any) (float64, error) { return reduceFloats(v, func(a, b float64) float64 { return a - b }) },
+		"mulf":  func(v ...any) (float64, error) { return reduceFloats(v, func(a, b float64) float64 { return a * b }) },
+		"divf":  func(v ...any) (float64, error) { return reduceFloats(v, func(a, b float64) float64 { return a / b }) },
 		"floor": func(v any) (float64, error) { f, err := toFloat(v); return math.Floor(f), err },
 		"ceil":  func(v any) (float64, error) { f, err := toFloat(v); return math.Ceil(f), err },
 		"round": func(v any, places int) (float64, error) {
@@ -154,7 +158,7 @@ func sprig() template.FuncMap {
 
 		"b64enc":    encoder(base64.StdEncoding),
 		"b64dec":    decoder(base64.StdEncoding),
-		"b32enc":    func(s string) (string, error) { return short(base32.StdEncoding.EncodeToString([]byte(s))) },
+		"b32enc":    func(s string) (string, error) { return limitLength(base32.StdEncoding.EncodeToString([]byte(s))) },
 		"b32dec":    func(s string) (string, error) { b, err := base32.StdEncoding.DecodeString(s); return string(b), err },
 		"sha1sum":   func(s string) string { return fmt.Sprintf("%x", sha1.Sum([]byte(s))) },
 		"sha256sum": func(s string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(s))) },
@@ -166,8 +170,8 @@ func sprig() template.FuncMap {
 		"toPrettyJson": jsonWriter("  ", true),
 		"toRawJson":    jsonWriter("", false),
 
-		"list":   func(v ...any) ([]any, error) { return weighed(v) },
-		"tuple":  func(v ...any) ([]any, error) { return weighed(v) },
+		"list":   func(v ...any) ([]any, error) { return limitSize(v) },
+		"tuple":  func(v ...any) ([]any, error) { return limitSize(v) },
 		"first":  func(list any) (any, error) { return at(list, 0) },
 		"last":   func(list any) (any, error) { return at(list, -1) },
 		"append": func(list, v any) ([]any, error) { return concat(list, []any{v}) },
@@ -218,11 +222,11 @@ func sprig() template.FuncMap {
 		"pick":           func(d map[string]any, keys ...string) map[string]any { return only(d, keys, true) },
 		"omit":           func(d map[string]any, keys ...string) map[string]any { return only(d, keys, false) },
 		"pluck":          pluck,
-		"values":         func(d map[string]any) ([]any, error) { return weighed(pairs(d)) },
+		"values":         func(d map[string]any) ([]any, error) { return limitSize(pairs(d)) },
 		"deepCopy":       func(v any) any { return v }, // values are immutable
 		"keys":           func(dicts ...map[string]any) []string { return slices.Sorted(maps.Keys(mergeAll(dicts, true))) },
-		"merge":          func(dicts ...map[string]any) (map[string]any, error) { return weighed(mergeAll(dicts, false)) },
-		"mergeOverwrite": func(dicts ...map[string]any) (map[string]any, error) { return weighed(mergeAll(dicts, true)) },
+		"merge":          func(dicts ...map[string]any) (map[string]any, error) { return limitSize(mergeAll(dicts, false)) },
+		"mergeOverwrite": func(dicts ...map[string]any) (map[string]any, error) { return limitSize(mergeAll(dicts, true)) },
 
 		"base":  path.Base,
 		"dir":   path.Dir,
@@ -328,7 +332,7 @@ func texts(list any) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := weight(list); err != nil {
+	if _, err := sizeOf(list); err != nil {
 		return nil, err
 	}
 	all := make([]string, len(l))
@@ -357,7 +361,7 @@ func concat(lists ...any) ([]any, error) {
 		}
 		all = append(all, l...)
 	}
-	return weighed(all)
+	return limitSize(all)
 }
 
 func uniq(list any) ([]any, error) {
@@ -380,7 +384,7 @@ func dict(pairs ...any) (map[string]any, error) {
 		}
 		d[fmt.Sprint(pairs[i])] = v
 	}
-	return weighed(d)
+	return limitSize(d)
 }
 
 func mergeAll(dicts []map[string]any, override bool) map[string]any {
@@ -415,7 +419,9 @@ func toFloat(v any) (float64, error) {
 	return 0, fmt.Errorf("%T is no number", v)
 }
 
-func fold(v []any, do func(a, b int64) (int64, error)) (result int64, err error) {
+// reduceInts applies do to the first two numbers of the list, then to the result
+// and the third number, and so on.
+func reduceInts(v []any, do func(a, b int64) (int64, error)) (result int64, err error) {
 	for i, one := range v {
 		n, err := toInt(one)
 		if err == nil && i == 0 {
@@ -519,7 +525,8 @@ func seq(bounds ...int) (string, error) {
 	return strings.Trim(fmt.Sprint(list), "[]"), err
 }
 
-func foldf(v []any, do func(a, b float64) float64) (result float64, err error) {
+// reduceFloats is reduceInts for floating-point numbers.
+func reduceFloats(v []any, do func(a, b float64) float64) (result float64, err error) {
 	for i, one := range v {
 		n, err := toFloat(one)
 		if err != nil {
@@ -562,7 +569,7 @@ func pluck(key string, dicts ...map[string]any) ([]any, error) {
 			all = append(all, v)
 		}
 	}
-	return weighed(all)
+	return limitSize(all)
 }
 
 // pairs returns the values of a dictionary in the order of their keys.

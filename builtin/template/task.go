@@ -22,11 +22,11 @@ type task struct {
 	namespace, region string
 	limits            limits
 	dirs              dirs
-	seedAt            place
+	seedFile          rootedPath
 	paths             *strings.Replacer // replaces directories that the task sees with directories of the host
 	env               map[string]string
-	line              *hostClient
-	feed              *watcher
+	client            *hostClient
+	watcher           *watcher
 	files             []*file
 	recovered         bool // the task was running before this process started
 
@@ -44,7 +44,7 @@ type task struct {
 // file is one template of the task and its output.
 type file struct {
 	block
-	place    place
+	output   rootedPath
 	document *document // nil before the first execution
 	rendered bool
 	content  string // content of the file on disk
@@ -78,12 +78,12 @@ type request struct {
 func newTask(host hook.Host, node hook.Node, scope hook.Scope, r request, recovered bool) *task {
 	return &task{
 		namespace: r.namespace, region: node.Region,
-		limits: r.config.Limits,
-		dirs:   dirs{task: r.dir.Dir, shared: r.dir.SharedAllocDir, host: r.config.Limits.AllFiles},
-		seedAt: place{r.dir.PrivateDir, "template-seed"},
+		limits:   r.config.Limits,
+		dirs:     dirs{task: r.dir.Dir, shared: r.dir.SharedAllocDir, host: r.config.Limits.AllFiles},
+		seedFile: rootedPath{r.dir.PrivateDir, "template-seed"},
 		paths: strings.NewReplacer(
 			"${NOMAD_ALLOC_DIR}", r.dir.SharedAllocDir, "${NOMAD_TASK_DIR}", r.dir.LocalDir, "${NOMAD_SECRETS_DIR}", r.dir.SecretsDir),
-		env: r.env, line: newHostClient(host, scope), feed: newWatcher(), recovered: recovered,
+		env: r.env, client: newHostClient(host, scope), watcher: newWatcher(), recovered: recovered,
 		started: make(chan struct{}, 1), ready: make(chan struct{}), done: make(chan struct{}),
 	}
 }
@@ -94,7 +94,7 @@ func (t *task) start(blocks []block) {
 	t.cancel = cancel
 	go func() {
 		defer close(t.done)
-		defer t.feed.wg.Wait()
+		defer t.watcher.wg.Wait()
 		defer cancel()
 		t.run(ctx, blocks)
 	}()
@@ -108,10 +108,10 @@ func (t *task) stop() {
 func (t *task) run(ctx context.Context, blocks []block) {
 	err := t.prepare(ctx, blocks)
 	if err == nil && t.recovered {
-		t.adopt()
-		t.feed.poke()
+		t.takeRenderedFiles()
+		t.watcher.notify()
 	} else if err == nil {
-		err = t.first(ctx)
+		err = t.renderFirst(ctx)
 	}
 	if err != nil {
 		t.fail(ctx, err, true)
@@ -122,8 +122,8 @@ func (t *task) run(ctx context.Context, blocks []block) {
 	}
 	for {
 		select {
-		case <-t.feed.changed:
-			t.again(ctx)
+		case <-t.watcher.changed:
+			t.renderChanges(ctx)
 		case <-t.started:
 			t.afterStart(ctx)
 		case <-ctx.Done():
@@ -146,7 +146,7 @@ func (t *task) prepare(ctx context.Context, blocks []block) error {
 		if _, err := b.mode(); err != nil {
 			return err
 		}
-		t.files = append(t.files, &file{block: b, place: at})
+		t.files = append(t.files, &file{block: b, output: at})
 	}
 	return nil
 }
@@ -158,17 +158,18 @@ func (t *task) interpolate(ctx context.Context, text string) (string, error) {
 	if !strings.Contains(text, "${") {
 		return text, nil
 	}
-	err := t.line.call(ctx, func(s hook.Scope) (err error) {
-		text, err = t.line.host.Interpolate(ctx, s, text)
+	err := t.client.call(ctx, func(s hook.Scope) (err error) {
+		text, err = t.client.host.Interpolate(ctx, s, text)
 		return err
 	})
 	return text, err
 }
 
-// adopt takes the files on disk as rendered: the running task uses them.
-func (t *task) adopt() {
+// takeRenderedFiles treats the files on disk as rendered, because the running
+// task uses them.
+func (t *task) takeRenderedFiles() {
 	for _, f := range t.files {
-		content, at, err := f.place.read()
+		content, at, err := f.output.read()
 		f.rendered, f.content, f.at = err == nil, string(content), at
 	}
 	if vars, err := t.readVars(); err == nil {
@@ -176,8 +177,8 @@ func (t *task) adopt() {
 	}
 }
 
-// first renders all templates once, and emits events about missing data.
-func (t *task) first(ctx context.Context) error {
+// renderFirst renders all templates once, and emits events about missing data.
+func (t *task) renderFirst(ctx context.Context) error {
 	told, ticker := "", time.NewTicker(missingPause)
 	defer ticker.Stop()
 	for {
@@ -195,7 +196,7 @@ func (t *task) first(ctx context.Context) error {
 	waiting:
 		for {
 			select {
-			case <-t.feed.changed:
+			case <-t.watcher.changed:
 				break waiting
 			case <-ticker.C:
 				if told != text {
@@ -226,7 +227,7 @@ func (t *task) execute(ctx context.Context) (changed []*file, missing []string, 
 		if f.Once && f.rendered {
 			continue
 		}
-		if f.seen == nil || !t.feed.current(f.seen) {
+		if f.seen == nil || !t.watcher.isCurrent(f.seen) {
 			if err := t.executeFile(ctx, f); err != nil {
 				return nil, nil, err
 			}
@@ -239,7 +240,7 @@ func (t *task) execute(ctx context.Context) (changed []*file, missing []string, 
 			changed = append(changed, f)
 		}
 	}
-	t.feed.follow(ctx, used)
+	t.watcher.follow(ctx, used)
 	for s := range absent {
 		missing = append(missing, s.String())
 	}
@@ -258,17 +259,17 @@ func (t *task) executeFile(ctx context.Context, f *file) (err error) {
 		now = f.at // another process has rendered the file at this time, maybe with the same data
 	}
 	for {
-		p := &pass{ctx: ctx, task: t, of: f, now: now, used: map[source]int{}, missing: map[source]bool{}}
+		p := &renderPass{ctx: ctx, task: t, of: f, now: now, sourcesRead: map[source]int{}, missing: map[source]bool{}}
 		text, err := f.document.execute(p)
 		if err != nil {
 			return err
 		}
-		if f.seen == nil && p.dated && text != f.content && now.Equal(f.at) {
+		if f.seen == nil && p.usesTime && text != f.content && now.Equal(f.at) {
 			now = time.Now() // the data have changed since
 			continue
 		}
-		f.text, f.seen, f.missing, f.at = text, p.used, p.missing, time.Time{}
-		if p.dated {
+		f.text, f.seen, f.missing, f.at = text, p.sourcesRead, p.missing, time.Time{}
+		if p.usesTime {
 			f.at = now
 		}
 		return nil
@@ -308,7 +309,7 @@ func (t *task) write(changed []*file) error {
 			return err
 		}
 		uid, gid := f.owner()
-		if err := f.place.write([]byte(f.text), mode, uid, gid, f.at); err != nil {
+		if err := f.output.write([]byte(f.text), mode, uid, gid, f.at); err != nil {
 			return fmt.Errorf("template destination %q: %w", f.DestPath, reason(err))
 		}
 		f.rendered, f.content = true, f.text
@@ -357,10 +358,10 @@ func (t *task) setVars(vars map[string]string) {
 	t.vars, t.err = vars, nil
 }
 
-// again renders changed data once they have settled, and does the change_mode
-// action of the templates.
-func (t *task) again(ctx context.Context) {
-	changed, err := t.settle(ctx)
+// renderChanges renders the templates with changed data after the data have
+// settled, and does the change_mode actions of these templates.
+func (t *task) renderChanges(ctx context.Context) {
+	changed, err := t.awaitStableData(ctx)
 	if err == nil && len(changed) > 0 {
 		var most time.Duration
 		for _, c := range changed {
@@ -374,7 +375,7 @@ func (t *task) again(ctx context.Context) {
 			return
 		}
 		if err = t.write(changed); err == nil {
-			t.act(ctx, changed)
+			t.doChangeActions(ctx, changed)
 		}
 	}
 	if err != nil && ctx.Err() == nil {
@@ -382,8 +383,9 @@ func (t *task) again(ctx context.Context) {
 	}
 }
 
-// settle blocks until no further change has occurred for the configured time.
-func (t *task) settle(ctx context.Context) ([]*file, error) {
+// awaitStableData blocks until no further change has occurred for the configured
+// time.
+func (t *task) awaitStableData(ctx context.Context) ([]*file, error) {
 	began := time.Now()
 	for {
 		changed, _, err := t.execute(ctx)
@@ -397,7 +399,7 @@ func (t *task) settle(ctx context.Context) ([]*file, error) {
 		}
 		timer := time.NewTimer(min(least, most-time.Since(began)))
 		select {
-		case <-t.feed.changed:
+		case <-t.watcher.changed:
 			timer.Stop()
 		case <-timer.C:
 			return changed, nil
@@ -408,9 +410,9 @@ func (t *task) settle(ctx context.Context) ([]*file, error) {
 	}
 }
 
-// act does the actions of the changed templates: a restart replaces all others,
-// each signal is sent once, scripts run concurrently.
-func (t *task) act(ctx context.Context, changed []*file) {
+// doChangeActions does the actions of the changed templates: a restart replaces
+// all others, each signal is sent once, scripts run concurrently.
+func (t *task) doChangeActions(ctx context.Context, changed []*file) {
 	var signals []string
 	var scripts []*script
 	for _, c := range changed {
@@ -435,7 +437,7 @@ func (t *task) act(ctx context.Context, changed []*file) {
 }
 
 func (t *task) restart(ctx context.Context, r restart) {
-	err := t.line.call(ctx, func(s hook.Scope) error { return t.line.host.Restart(ctx, s, r.reason, r.failure) })
+	err := t.client.call(ctx, func(s hook.Scope) error { return t.client.host.Restart(ctx, s, r.reason, r.failure) })
 	switch {
 	case errors.Is(err, hook.ErrTaskNotRunning):
 		// The task may be starting with the old files.
@@ -448,7 +450,7 @@ func (t *task) restart(ctx context.Context, r restart) {
 }
 
 func (t *task) signal(ctx context.Context, name string) {
-	err := t.line.call(ctx, func(s hook.Scope) error { return t.line.host.Signal(ctx, s, name, "Template re-rendered") })
+	err := t.client.call(ctx, func(s hook.Scope) error { return t.client.host.Signal(ctx, s, name, "Template re-rendered") })
 	switch {
 	case errors.Is(err, hook.ErrTaskNotRunning):
 		t.emit(ctx, "", fmt.Sprintf("Template skipped signal %s: task is not running", name))
@@ -467,8 +469,8 @@ func (t *task) runScripts(ctx context.Context, scripts []*script) {
 
 func (t *task) runScript(ctx context.Context, s *script) {
 	var result *driver.ExecResult
-	err := t.line.call(ctx, func(scope hook.Scope) (err error) {
-		result, err = t.line.host.Exec(ctx, scope, append([]string{s.Command}, s.Args...), s.Timeout)
+	err := t.client.call(ctx, func(scope hook.Scope) (err error) {
+		result, err = t.client.host.Exec(ctx, scope, append([]string{s.Command}, s.Args...), s.Timeout)
 		return err
 	})
 	if ctx.Err() != nil {
@@ -537,7 +539,7 @@ func (t *task) fail(ctx context.Context, err error, starting bool) {
 }
 
 func (t *task) kill(ctx context.Context, reason string) {
-	err := t.line.call(ctx, func(s hook.Scope) error { return t.line.host.Kill(ctx, s, reason) })
+	err := t.client.call(ctx, func(s hook.Scope) error { return t.client.host.Kill(ctx, s, reason) })
 	if err != nil && !errors.Is(err, hook.ErrTaskNotRunning) {
 		t.emit(ctx, hook.EventFailed, fmt.Sprintf("%s. The task could not be killed for that: %v", reason, err))
 	}
@@ -545,8 +547,8 @@ func (t *task) kill(ctx context.Context, reason string) {
 
 func (t *task) emit(ctx context.Context, kind, text string) {
 	// A failed event has no other channel, so the error is ignored.
-	_ = t.line.call(ctx, func(s hook.Scope) error {
-		return t.line.host.EmitEvent(ctx, s, hook.Event{Type: kind, Message: text})
+	_ = t.client.call(ctx, func(s hook.Scope) error {
+		return t.client.host.EmitEvent(ctx, s, hook.Event{Type: kind, Message: text})
 	})
 }
 
@@ -557,9 +559,9 @@ func (t *task) failure() error {
 	return t.err
 }
 
-// begin returns the environment variables for a process that starts now. If the
-// task is not running, begin drops a pending restart.
-func (t *task) begin(running bool) (map[string]string, error) {
+// envForStart returns the environment variables for a process that starts now. If
+// the task is not running, begin drops a pending restart.
+func (t *task) envForStart(running bool) (map[string]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !running {

@@ -57,14 +57,14 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 		h.forget(k)
 	}
 	r := request{config: config, namespace: req.Alloc.Namespace, dir: req.Dir, env: req.Env}
-	t := h.have(k, req.Scope(), r, req.Running)
+	t := h.findOrStart(k, req.Scope(), r, req.Running)
 	select {
 	case <-t.ready:
 	case <-ctx.Done():
 		h.forget(k)
 		return hook.TaskPrestartResponse{}, ctx.Err()
 	}
-	vars, err := t.begin(req.Running)
+	vars, err := t.envForStart(req.Running)
 	var never permanentError
 	switch {
 	case err == nil || req.Running:
@@ -92,7 +92,7 @@ func (h *Hook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook
 		return hook.TaskPoststartResponse{}, err
 	}
 	r := request{config: config, namespace: req.Alloc.Namespace, dir: req.Dir, env: req.Env}
-	t := h.have(key{req.Alloc.ID, req.Task.Name}, req.Scope(), r, true)
+	t := h.findOrStart(key{req.Alloc.ID, req.Task.Name}, req.Scope(), r, true)
 	select {
 	case t.started <- struct{}{}:
 	default:
@@ -112,15 +112,15 @@ func (h *Hook) find(k key) *task {
 	return h.tasks[k]
 }
 
-// have returns the task, which uses the scope from now on. It creates and starts
-// a task that does not exist yet; running means that the task runs with files
-// that another process has rendered.
-func (h *Hook) have(k key, scope hook.Scope, r request, running bool) *task {
+// findOrStart returns the task, which uses the scope from now on. It creates and
+// starts the task if it does not exist yet. running means that the task already
+// runs with files that another process has rendered.
+func (h *Hook) findOrStart(k key, scope hook.Scope, r request, running bool) *task {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.tasks[k]
 	if t != nil {
-		t.line.renew(scope)
+		t.client.renew(scope)
 		return t
 	}
 	t = newTask(h.host, h.node, scope, r, running)

@@ -18,7 +18,7 @@ import (
 
 const greet = `{{ with nomadVar "app" }}W={{ .w }}{{ end }}` + "\n"
 
-func one(b block) []block {
+func singleBlock(b block) []block {
 	if b.DestPath == "" {
 		b.DestPath = "local/out"
 	}
@@ -30,7 +30,7 @@ func one(b block) []block {
 func TestTwentyTasksOneSignalEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.put("app", "w", "one")
+		f.setVariable("app", "w", "one")
 		var want []string
 		for i := range 20 {
 			name := fmt.Sprintf("t%02d", i)
@@ -40,9 +40,9 @@ func TestTwentyTasksOneSignalEach(t *testing.T) {
 			}))
 			want = append(want, name+": signal SIGHUP Template re-rendered")
 		}
-		f.put("app", "w", "almost")
+		f.setVariable("app", "w", "almost")
 		time.Sleep(time.Second)
-		f.put("app", "w", "two")
+		f.setVariable("app", "w", "two")
 		time.Sleep(time.Minute)
 		f.expect(want...)
 		for i := range 20 {
@@ -60,18 +60,18 @@ func TestTwentyTasksOneSignalEach(t *testing.T) {
 func TestChangeModes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.put("app", "w", "one")
-		again := f.request("again", one(block{EmbeddedTmpl: greet, Envvars: true, ChangeMode: "restart"}))
+		f.setVariable("app", "w", "one")
+		again := f.request("again", singleBlock(block{EmbeddedTmpl: greet, Envvars: true, ChangeMode: "restart"}))
 		if env := f.run(again); env["W"] != "one" || len(env) != 1 {
 			t.Errorf("env %v", env)
 		}
-		f.run(f.request("signal", one(block{EmbeddedTmpl: greet, ChangeMode: "signal", ChangeSignal: "SIGUSR1"})))
-		f.run(f.request("script", one(block{EmbeddedTmpl: greet, ChangeMode: "script", ChangeScript: &script{Command: "/bin/sh", Args: []string{"-c", "true"}, Timeout: 5 * time.Second}})))
-		f.run(f.request("noop", one(block{EmbeddedTmpl: greet, ChangeMode: "noop"})))
-		f.run(f.request("once", one(block{EmbeddedTmpl: greet, ChangeMode: "restart", Once: true})))
+		f.run(f.request("signal", singleBlock(block{EmbeddedTmpl: greet, ChangeMode: "signal", ChangeSignal: "SIGUSR1"})))
+		f.run(f.request("script", singleBlock(block{EmbeddedTmpl: greet, ChangeMode: "script", ChangeScript: &script{Command: "/bin/sh", Args: []string{"-c", "true"}, Timeout: 5 * time.Second}})))
+		f.run(f.request("noop", singleBlock(block{EmbeddedTmpl: greet, ChangeMode: "noop"})))
+		f.run(f.request("once", singleBlock(block{EmbeddedTmpl: greet, ChangeMode: "restart", Once: true})))
 		synctest.Wait()
 		f.expect()
-		f.put("app", "w", "two")
+		f.setVariable("app", "w", "two")
 		time.Sleep(6 * time.Second)
 		f.expect(
 			"again: restart Template with change_mode restart re-rendered false",
@@ -91,8 +91,8 @@ func TestChangeModes(t *testing.T) {
 		synctest.Wait()
 		f.expect()
 
-		f.put("other", "w", "x") // no template reads the variable
-		f.put("app", "w", "two") // same value
+		f.setVariable("other", "w", "x") // no template reads the variable
+		f.setVariable("app", "w", "two") // same value
 		time.Sleep(time.Minute)
 		f.expect()
 		f.stop()
@@ -102,9 +102,9 @@ func TestChangeModes(t *testing.T) {
 func TestScripts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.put("app", "w", "one")
+		f.setVariable("app", "w", "one")
 		s := &script{Command: "/bin/x", RunOnFirstRender: true, FailOnError: true}
-		req := f.request("web", one(block{EmbeddedTmpl: greet, ChangeMode: "script", ChangeScript: s}))
+		req := f.request("web", singleBlock(block{EmbeddedTmpl: greet, ChangeMode: "script", ChangeScript: s}))
 		f.run(req)
 		synctest.Wait()
 		f.expect("web: exec [/bin/x] 0s", "web: event  / Template successfully ran script /bin/x with arguments: []. Exit code: 0")
@@ -112,7 +112,7 @@ func TestScripts(t *testing.T) {
 		synctest.Wait()
 		f.expect()
 		f.exit = 3
-		f.put("app", "w", "two")
+		f.setVariable("app", "w", "two")
 		time.Sleep(6 * time.Second)
 		const text = "Template failed to run script /bin/x with arguments: []. Exit code: 3"
 		f.expect("web: exec [/bin/x] 0s", "web: event Task hook failed / "+text, "web: kill "+text)
@@ -125,9 +125,9 @@ func TestScripts(t *testing.T) {
 func TestScriptsThatCannotEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.put("app", "w", "one")
+		f.setVariable("app", "w", "one")
 		s := &script{Command: "/bin/x", Timeout: 3 * time.Second, FailOnError: true}
-		f.run(f.request("web", one(block{EmbeddedTmpl: greet, ChangeMode: "script", ChangeScript: s})))
+		f.run(f.request("web", singleBlock(block{EmbeddedTmpl: greet, ChangeMode: "script", ChangeScript: s})))
 		for i, c := range []struct {
 			err  error
 			want string
@@ -136,7 +136,7 @@ func TestScriptsThatCannotEnd(t *testing.T) {
 			{hook.ErrTaskNotRunning, hook.ErrTaskNotRunning.Error()},
 		} {
 			f.reply["exec"] = c.err
-			f.put("app", "w", fmt.Sprint(i))
+			f.setVariable("app", "w", fmt.Sprint(i))
 			time.Sleep(6 * time.Second)
 			text := "Template failed to run script /bin/x with arguments: []. " + c.want
 			f.expect("web: exec [/bin/x] 3s", "web: event Task hook failed / "+text, "web: kill "+text)
@@ -147,7 +147,7 @@ func TestScriptsThatCannotEnd(t *testing.T) {
 
 // RS-081: a missing variable blocks the start of the task, and an event reports
 // it; a service without instances does not block.
-func TestMissing(t *testing.T) {
+func TestPrestartWaitsForMissingData(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		var text strings.Builder
@@ -163,7 +163,7 @@ func TestMissing(t *testing.T) {
 			t.Errorf("without instances: %q", got)
 		}
 		for _, path := range []string{"a", "b", "c", "d"} {
-			f.put(path, "v", path)
+			f.setVariable(path, "v", path)
 		}
 		time.Sleep(10 * time.Second)
 		f.expect("web: event Template / Missing: nomad.var.block(e@default.global)")
@@ -172,7 +172,7 @@ func TestMissing(t *testing.T) {
 			t.Fatalf("it is not waited for: %v", err)
 		default:
 		}
-		f.put("e", "v", "!")
+		f.setVariable("e", "v", "!")
 		synctest.Wait()
 		if err := <-answered; err != nil {
 			t.Fatal(err)
@@ -192,7 +192,7 @@ func TestKilledWhileWaiting(t *testing.T) {
 		ctx, kill := context.WithTimeout(t.Context(), time.Second)
 		defer kill()
 		begin := time.Now()
-		_, err := f.hook.Prestart(ctx, f.request("web", one(block{EmbeddedTmpl: greet})))
+		_, err := f.hook.Prestart(ctx, f.request("web", singleBlock(block{EmbeddedTmpl: greet})))
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != time.Second {
 			t.Errorf("error %v after %v", err, time.Since(begin))
 		}
@@ -236,7 +236,7 @@ func TestFailures(t *testing.T) {
 		{"a source that is not there", block{SourcePath: "local/nope"}, "no such file", true},
 		{"a destination that is a directory", block{EmbeddedTmpl: "x", DestPath: "local"}, `template destination "local": renameat: file exists`, false},
 		{"a loop without end", block{EmbeddedTmpl: `{{ range 1000000000000 }}{{ end }}`}, "more than 100000 steps", false},
-		{"templates that multiply", block{EmbeddedTmpl: bomb()}, "more than 100000 steps", false},
+		{"templates that multiply", block{EmbeddedTmpl: exponentialTemplate()}, "more than 100000 steps", false},
 		{"a template that calls itself", block{EmbeddedTmpl: `{{ define "a" }}{{ template "a" }}{{ end }}{{ template "a" }}`}, "templates call each other more than 1000 deep", false},
 		{"a text that doubles", block{EmbeddedTmpl: `{{ $x := "aaaa" }}{{ range loop 64 }}{{ $x = print $x $x }}{{ end }}`}, "a value of more than 8388608 bytes", false},
 		{"a file that is too large", block{EmbeddedTmpl: `{{ range loop 90000 }}0123456789012345678901234567890123456789012345678901234567890123456789{{ end }}`}, "template: local/out: more than 4194304 bytes come of it", false},
@@ -244,10 +244,10 @@ func TestFailures(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t)
-				f.put("app", "w", "one")
+				f.setVariable("app", "w", "one")
 				ctx, kill := context.WithTimeout(t.Context(), time.Hour)
 				defer kill()
-				_, err := f.hook.Prestart(ctx, f.request("web", one(test.block)))
+				_, err := f.hook.Prestart(ctx, f.request("web", singleBlock(test.block)))
 				if err == nil || !strings.Contains(err.Error(), "Template failed: ") || !strings.Contains(err.Error(), test.want) {
 					t.Fatalf("error %v", err)
 				}
@@ -270,8 +270,8 @@ func recoverable(err error) bool {
 	return err != nil && reflect.TypeOf(err) == reflect.TypeOf(sdk.Recoverable(errors.New("x")))
 }
 
-// bomb returns a short template with an exponential run time.
-func bomb() string {
+// exponentialTemplate returns a short template with an exponential run time.
+func exponentialTemplate() string {
 	var b strings.Builder
 	for i := range 40 {
 		fmt.Fprintf(&b, `{{ define "t%d" }}{{ template "t%d" }}{{ template "t%d" }}{{ end }}`, i, i+1, i+1)
@@ -285,19 +285,19 @@ func bomb() string {
 func TestErrorOnChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.put("app", "n", "1")
-		req := f.request("web", one(block{EmbeddedTmpl: `{{ with nomadVar "app" }}{{ parseInt .n }}{{ end }}`, ChangeMode: "noop"}))
+		f.setVariable("app", "n", "1")
+		req := f.request("web", singleBlock(block{EmbeddedTmpl: `{{ with nomadVar "app" }}{{ parseInt .n }}{{ end }}`, ChangeMode: "noop"}))
 		f.run(req)
-		f.put("app", "n", "x")
+		f.setVariable("app", "n", "x")
 		time.Sleep(time.Second)
-		notes := f.taken()
+		notes := f.takeCalls()
 		if len(notes) != 1 || !strings.HasPrefix(notes[0], "web: restart Template failed: ") || !strings.HasSuffix(notes[0], " true") {
 			t.Fatalf("noted %q", notes)
 		}
 		if _, err := f.hook.Prestart(t.Context(), req); !recoverable(err) {
 			t.Errorf("error %v", err)
 		}
-		f.put("app", "n", "2")
+		f.setVariable("app", "n", "2")
 		f.run(req)
 		if got := f.read("web/local/out"); got != "2" {
 			t.Errorf("got %q", got)
@@ -312,14 +312,14 @@ func TestErrorOnChange(t *testing.T) {
 func TestChangeBetweenPrestartAndStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.put("app", "w", "one")
-		req := f.request("web", one(block{EmbeddedTmpl: greet, Envvars: true, ChangeMode: "restart"}))
+		f.setVariable("app", "w", "one")
+		req := f.request("web", singleBlock(block{EmbeddedTmpl: greet, Envvars: true, ChangeMode: "restart"}))
 		if _, err := f.hook.Prestart(t.Context(), req); err != nil {
 			t.Fatal(err)
 		}
 		const restarted = "web: restart " + reasonRestart + " false"
 		f.reply["restart"] = hook.ErrTaskNotRunning
-		f.put("app", "w", "two")
+		f.setVariable("app", "w", "two")
 		time.Sleep(10 * time.Second)
 		f.expect(restarted)
 		f.reply["restart"] = nil
@@ -328,7 +328,7 @@ func TestChangeBetweenPrestartAndStart(t *testing.T) {
 		f.expect(restarted)
 
 		f.reply["restart"] = hook.ErrTaskNotRunning
-		f.put("app", "w", "three")
+		f.setVariable("app", "w", "three")
 		time.Sleep(10 * time.Second)
 		f.expect(restarted)
 		if env := f.run(req); env["W"] != "three" {
@@ -343,14 +343,14 @@ func TestChangeBetweenPrestartAndStart(t *testing.T) {
 func TestSignals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.put("app", "w", "one")
-		f.run(f.request("web", one(block{EmbeddedTmpl: greet, ChangeMode: "signal", ChangeSignal: "SIGHUP"})))
+		f.setVariable("app", "w", "one")
+		f.run(f.request("web", singleBlock(block{EmbeddedTmpl: greet, ChangeMode: "signal", ChangeSignal: "SIGHUP"})))
 		f.reply["signal"] = hook.ErrTaskNotRunning
-		f.put("app", "w", "two")
+		f.setVariable("app", "w", "two")
 		time.Sleep(6 * time.Second)
 		f.expect("web: signal SIGHUP Template re-rendered", "web: event  / Template skipped signal SIGHUP: task is not running")
 		f.reply["signal"] = errors.New("no")
-		f.put("app", "w", "three")
+		f.setVariable("app", "w", "three")
 		time.Sleep(6 * time.Second)
 		f.expect("web: signal SIGHUP Template re-rendered", "web: kill Template failed to send signals [SIGHUP]: no")
 		f.stop()
@@ -371,7 +371,7 @@ func TestRecoveredTemplates(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t)
-				f.put("app", "w", "one")
+				f.setVariable("app", "w", "one")
 				s := &script{Command: "/bin/x", RunOnFirstRender: true}
 				req := f.request("web", []block{
 					{EmbeddedTmpl: greet, DestPath: "local/env", Envvars: true, ChangeMode: "restart"},
@@ -379,11 +379,11 @@ func TestRecoveredTemplates(t *testing.T) {
 				})
 				f.run(req)
 				synctest.Wait()
-				f.taken()
+				f.takeCalls()
 				f.stop()
 				f.start()
 				if test.change {
-					f.put("app", "w", "two")
+					f.setVariable("app", "w", "two")
 				}
 				req.Running = true
 				if env := f.run(req); env["W"] != "one" {
@@ -399,16 +399,16 @@ func TestRecoveredTemplates(t *testing.T) {
 
 // A change of one template's data does not change other templates, although the
 // time has changed.
-func TestOnlyWhatReadsTheChange(t *testing.T) {
+func TestUnaffectedTemplatesAreNotRendered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.put("app", "w", "one")
+		f.setVariable("app", "w", "one")
 		f.run(f.request("web", []block{
 			{EmbeddedTmpl: `{{ timestamp }} {{ sprig_now }}`, DestPath: "local/time", ChangeMode: "restart"},
 			{EmbeddedTmpl: greet, DestPath: "local/w", ChangeMode: "signal", ChangeSignal: "SIGHUP"},
 		}))
 		for i := range 3 {
-			f.put("app", "w", fmt.Sprint(i))
+			f.setVariable("app", "w", fmt.Sprint(i))
 			time.Sleep(6 * time.Second)
 			f.expect("web: signal SIGHUP Template re-rendered")
 			if got, want := f.read("web/local/w"), fmt.Sprintf("W=%d\n", i); got != want {
@@ -422,10 +422,10 @@ func TestOnlyWhatReadsTheChange(t *testing.T) {
 // The time and random numbers do not count as changes: not for a later process,
 // and random numbers not after a change of other data. No two templates have the
 // same random numbers.
-func TestTimeAndRandomNumbersStay(t *testing.T) {
+func TestTimeAndRandomNumbersAreStable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.put("app", "w", "one")
+		f.setVariable("app", "w", "one")
 		const random = `{{ sprig_randAlphaNum 20 }} {{ sprig_uuidv4 }}`
 		req := f.request("web", []block{
 			{EmbeddedTmpl: greet + `{{ timestamp }} {{ sprig_date "15:04:05.000000000" sprig_now }}`, DestPath: "local/time", ChangeMode: "restart"},
@@ -447,7 +447,7 @@ func TestTimeAndRandomNumbersStay(t *testing.T) {
 		f.run(req)
 		time.Sleep(time.Minute)
 		f.expect()
-		f.put("app", "w", "two")
+		f.setVariable("app", "w", "two")
 		time.Sleep(time.Minute)
 		f.expect("web: restart " + reasonRestart + " false")
 		if got := read("time"); got == at {
@@ -472,8 +472,8 @@ func TestTimeAndRandomNumbersStay(t *testing.T) {
 func TestDeletedVariable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.put("app", "w", "one")
-		f.run(f.request("web", one(block{EmbeddedTmpl: greet, ChangeMode: "restart"})))
+		f.setVariable("app", "w", "one")
+		f.run(f.request("web", singleBlock(block{EmbeddedTmpl: greet, ChangeMode: "restart"})))
 		f.change(func() { delete(f.variables, "app") })
 		time.Sleep(time.Minute)
 		f.expect()
@@ -488,7 +488,7 @@ func TestRenderTemplatesOnRestart(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFixture(t)
-			req := f.request("web", one(block{EmbeddedTmpl: `{{ timestamp "unix" }}`}), map[string]any{"render_templates": again})
+			req := f.request("web", singleBlock(block{EmbeddedTmpl: `{{ timestamp "unix" }}`}), map[string]any{"render_templates": again})
 			f.run(req)
 			before := f.read("web/local/out")
 			time.Sleep(time.Hour)
@@ -505,10 +505,10 @@ func TestRenderTemplatesOnRestart(t *testing.T) {
 func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		f.put("app", "w", "0")
-		f.run(f.request("web", one(block{EmbeddedTmpl: greet, ChangeMode: "noop", Wait: &wait{Min: 10 * time.Second, Max: 25 * time.Second}})))
+		f.setVariable("app", "w", "0")
+		f.run(f.request("web", singleBlock(block{EmbeddedTmpl: greet, ChangeMode: "noop", Wait: &wait{Min: 10 * time.Second, Max: 25 * time.Second}})))
 		for i := range 6 { // every 6 seconds, the last after 30
-			f.put("app", "w", fmt.Sprint(i+1))
+			f.setVariable("app", "w", fmt.Sprint(i+1))
 			time.Sleep(6 * time.Second)
 			want := "W=0\n"
 			if i >= 4 {
@@ -528,11 +528,11 @@ func TestScopeIsRenewed(t *testing.T) {
 	for _, capability := range []string{"new", "web"} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFixture(t)
-			f.put("app", "w", "one")
-			req := f.request("web", one(block{EmbeddedTmpl: greet, ChangeMode: "signal", ChangeSignal: "SIGHUP"}))
+			f.setVariable("app", "w", "one")
+			req := f.request("web", singleBlock(block{EmbeddedTmpl: greet, ChangeMode: "signal", ChangeSignal: "SIGHUP"}))
 			f.run(req)
 			f.reply["signal"] = hook.ErrPermissionDenied
-			f.put("app", "w", "two")
+			f.setVariable("app", "w", "two")
 			time.Sleep(time.Minute)
 			f.expect("web: signal SIGHUP Template re-rendered")
 			f.reply["signal"] = nil
@@ -595,7 +595,7 @@ func TestLinks(t *testing.T) {
 		"reads a file":               {EmbeddedTmpl: `{{ file "local/link/secret" }}`},
 		"reads a source":             {SourcePath: "local/link/secret"},
 	} {
-		req := f.request("web", one(b))
+		req := f.request("web", singleBlock(b))
 		_ = os.Symlink(outside, filepath.Join(req.Dir.LocalDir, "link"))
 		if _, err := f.hook.Prestart(t.Context(), req); err == nil || !strings.Contains(err.Error(), "escapes") {
 			t.Errorf("%s: %v", name, err)
@@ -613,7 +613,7 @@ func TestLinks(t *testing.T) {
 func TestFileIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		req := f.request("web", one(block{EmbeddedTmpl: `{{ file "local/in" }}`, ChangeMode: "noop"}))
+		req := f.request("web", singleBlock(block{EmbeddedTmpl: `{{ file "local/in" }}`, ChangeMode: "noop"}))
 		in := filepath.Join(req.Dir.LocalDir, "in")
 		if err := os.WriteFile(in, []byte("one"), 0o644); err != nil {
 			t.Fatal(err)
@@ -632,7 +632,7 @@ func TestFileIsFollowed(t *testing.T) {
 
 // The operator's wait applies to blocks without wait; wait_bounds apply to
 // blocks with wait.
-func TestQuiet(t *testing.T) {
+func TestSettleTime(t *testing.T) {
 	const s = time.Second
 	for _, test := range []struct {
 		name        string
@@ -686,7 +686,7 @@ func TestLimits(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f := newFixture(t)
-			req := f.request("web", one(test.block), map[string]any{"limits": test.limits})
+			req := f.request("web", singleBlock(test.block), map[string]any{"limits": test.limits})
 			if err := os.WriteFile(filepath.Join(req.Dir.SharedAllocDir, "x"), []byte("shared"), 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -699,7 +699,7 @@ func TestLimits(t *testing.T) {
 			case test.fails == "" && (err != nil || f.read("web/local/out") != test.want):
 				t.Errorf("got %v", err)
 			case test.fails != "":
-				if notes := f.taken(); len(notes) != 1 || !strings.Contains(notes[0], test.fails) {
+				if notes := f.takeCalls(); len(notes) != 1 || !strings.Contains(notes[0], test.fails) {
 					t.Errorf("got %v, noted %q, want %q", err, notes, test.fails)
 				}
 			}

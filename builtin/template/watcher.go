@@ -30,7 +30,7 @@ type watcher struct {
 type dependency struct {
 	fetch fetch
 	value any
-	turn  int // number of changes of the value
+	turn  int // number of changes of the value since the first read
 	index uint64
 	stop  context.CancelFunc // nil means not followed
 }
@@ -59,9 +59,9 @@ func (f *watcher) get(ctx context.Context, s source, read fetch) (value any, tur
 	return value, 0, nil
 }
 
-// current reports whether the sources still have the values of the turns in
-// seen.
-func (f *watcher) current(seen map[source]int) bool {
+// isCurrent reports whether no source in seen has changed since the turn that
+// seen has for it.
+func (f *watcher) isCurrent(seen map[source]int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for s, turn := range seen {
@@ -117,13 +117,13 @@ func (f *watcher) keepUp(ctx context.Context, r *dependency) {
 		}
 		f.mu.Unlock()
 		if !same {
-			f.poke()
+			f.notify()
 		}
 	}
 }
 
-// poke triggers a new rendering.
-func (f *watcher) poke() {
+// notify makes the task render its templates again.
+func (f *watcher) notify() {
 	select {
 	case f.changed <- struct{}{}:
 	default:

@@ -25,9 +25,9 @@ func toYAML(v any) (string, error) {
 		w.value(plain, 0)
 	}
 	if w.open {
-		return short(w.String())
+		return limitLength(w.String())
 	}
-	return short(strings.TrimSuffix(w.String(), "\n"))
+	return limitLength(strings.TrimSuffix(w.String(), "\n"))
 }
 
 type yamlWriter struct {
