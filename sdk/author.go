@@ -135,7 +135,7 @@ func authorDestroy(ctx context.Context, t Task) (err error) {
 	return d.Destroy(ctx)
 }
 
-// noTask is the error of a Start or Recover that returned neither a task nor an error.
-func noTask(impl any, method string) error {
+// noTaskError is the error of a Start or Recover that returned neither a task nor an error.
+func noTaskError(impl any, method string) error {
 	return fmt.Errorf("method %T.%s returned neither a task nor an error", impl, method)
 }

@@ -144,9 +144,9 @@ type NetworkManager interface {
 // OrphanKiller is a driver that can find the remains of a start that it has no record
 // of, for example because its process died during Start.
 type OrphanKiller interface {
-	// Sweep kills the remaining processes of the task. found reports whether there were
-	// any. It is called when a host destroys an unknown id, and not while another start of
-	// the same task is known.
+	// Sweep kills the processes that an earlier start of the task has left, and reports
+	// whether it found any. The package calls Sweep when a host destroys a task id that the
+	// driver does not know, unless the driver knows another start of the same task.
 	Sweep(ctx context.Context, allocID, taskName string) (found bool, err error)
 }
 

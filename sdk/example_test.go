@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// kettle is a driver whose tasks boil water.
+// kettle is the driver of the examples. Each of its tasks, a pot, boils water.
 type kettle struct{ watts int }
 
 // pot is one task of a kettle.
@@ -207,7 +207,7 @@ func (b *bouncer) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hoo
 	}, nil
 }
 
-// A hook calls its host with the scope of a request.
+// Exited calls the host. The scope of the request says for which task.
 func (b *bouncer) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	return hook.TaskExitedResponse{}, b.host.EmitEvent(ctx, req.Scope(), hook.Event{Message: "see you"})
 }
@@ -215,13 +215,13 @@ func (b *bouncer) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.
 // An author can test a hook with a fake host.
 func ExampleHostSetter() {
 	b := &bouncer{}
-	b.SetHost(quietHost{}, hook.Node{Name: "here"})
+	b.SetHost(stubHost{}, hook.Node{Name: "here"})
 	if _, err := b.Exited(context.Background(), hook.TaskExitedRequest{}); err != nil {
 		panic(err)
 	}
 }
 
 // quietHost implements the methods that the hook calls.
-type quietHost struct{ hook.Host }
+type stubHost struct{ hook.Host }
 
-func (quietHost) EmitEvent(context.Context, hook.Scope, hook.Event) error { return nil }
+func (stubHost) EmitEvent(context.Context, hook.Scope, hook.Event) error { return nil }

@@ -27,18 +27,18 @@ import (
 const envHook = "SDK_TEST_HOOK"
 
 // valet is a hook that follows its instructions and reports each call to the host.
-type valet struct {
+type scriptedHook struct {
 	host hook.Host
 	node hook.Node
 }
 
 var (
-	_ sdk.HostSetter    = (*valet)(nil)
-	_ hook.TaskPrestart = (*valet)(nil)
-	_ hook.TaskStop     = (*valet)(nil)
+	_ sdk.HostSetter    = (*scriptedHook)(nil)
+	_ hook.TaskPrestart = (*scriptedHook)(nil)
+	_ hook.TaskStop     = (*scriptedHook)(nil)
 )
 
-func (*valet) Info() sdk.HookInfo {
+func (*scriptedHook) Info() sdk.HookInfo {
 	return sdk.HookInfo{
 		Name: "valet",
 		AttachmentSchema: hclspec.Object(map[string]*hclspec.Spec{
@@ -48,9 +48,9 @@ func (*valet) Info() sdk.HookInfo {
 	}
 }
 
-func (v *valet) SetHost(host hook.Host, node hook.Node) { v.host, v.node = host, node }
+func (v *scriptedHook) SetHost(host hook.Host, node hook.Node) { v.host, v.node = host, node }
 
-func (v *valet) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (v *scriptedHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	var config struct {
 		Drink string `codec:"drink"`
 		Cubes int    `codec:"cubes"`
@@ -66,33 +66,33 @@ func (v *valet) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hoo
 	return hook.TaskPrestartResponse{State: state, Env: map[string]string{"DRINK": config.Drink}}, err
 }
 
-func (v *valet) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (v *scriptedHook) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	return hook.TaskStopResponse{}, v.host.Kill(ctx, req.TaskScope("other"), "the party is over")
 }
 
 // guest is the agent's side: it records the calls of the hook.
-type guest struct {
+type fakeHost struct {
 	hook.Host
 	mu    sync.Mutex
 	heard []string
 }
 
-func (g *guest) note(words ...string) error {
+func (g *fakeHost) note(words ...string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.heard = append(g.heard, strings.Join(words, " "))
 	return nil
 }
 
-func (g *guest) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
+func (g *fakeHost) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
 	return g.note(s.Token, s.Task, event.Message)
 }
 
-func (g *guest) Kill(_ context.Context, s hook.Scope, reason string) error {
+func (g *fakeHost) Kill(_ context.Context, s hook.Scope, reason string) error {
 	return g.note(s.Token, s.Task, reason)
 }
 
-func listen(t *testing.T, g *guest) (socket string, stop func()) {
+func listen(t *testing.T, g *fakeHost) (socket string, stop func()) {
 	t.Helper()
 	socket = filepath.Join(socketDir(t), "host.sock")
 	listener, err := net.Listen("unix", socket)
@@ -148,7 +148,7 @@ func TestHook(t *testing.T) {
 		t.Errorf("without a socket: %v", err)
 	}
 
-	g := &guest{}
+	g := &fakeHost{}
 	socket, stop := listen(t, g)
 	config := hook.Config{HostSocket: socket, Node: hook.Node{Name: "rome"}}
 	if err := h.Configure(t.Context(), config); err != nil {
@@ -171,7 +171,7 @@ func TestHook(t *testing.T) {
 
 	// Another agent starts on another socket.
 	stop()
-	later := &guest{}
+	later := &fakeHost{}
 	config.HostSocket, _ = listen(t, later)
 	if err := h.Configure(t.Context(), config); err != nil {
 		t.Fatal(err)
@@ -202,7 +202,7 @@ func TestDebugOfAHook(t *testing.T) {
 	if d, err := h.Describe(t.Context()); err != nil || len(d.Subscriptions) != 2 {
 		t.Errorf("through the process of the host it describes itself as %+v, %v", d, err)
 	}
-	g := &guest{}
+	g := &fakeHost{}
 	host, _ := listen(t, g)
 	if err := h.Configure(t.Context(), hook.Config{HostSocket: host}); err != nil {
 		t.Fatal(err)

@@ -11,9 +11,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
 )
 
-// idle ends a plugin that has had no connection and no task for the time that a host
+// idleTimer ends a plugin that has had no connection and no task for the time that a host
 // may need to come back.
-type idle struct {
+type idleTimer struct {
 	busy func() bool
 
 	mu    sync.Mutex
@@ -23,14 +23,14 @@ type idle struct {
 }
 
 // start starts the timer; stop may be called from another goroutine.
-func (i *idle) start(stop func()) {
+func (i *idleTimer) start(stop func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.stop = stop
 	i.timer = time.AfterFunc(idleTimeout, i.expired)
 }
 
-func (i *idle) expired() {
+func (i *idleTimer) expired() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	switch {
@@ -42,14 +42,14 @@ func (i *idle) expired() {
 	}
 }
 
-func (i *idle) opened() {
+func (i *idleTimer) opened() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.conns++
 	i.timer.Stop()
 }
 
-func (i *idle) closed() {
+func (i *idleTimer) closed() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.conns--
@@ -61,7 +61,7 @@ func (i *idle) closed() {
 // connections reports connections to idle, and calls to trim; first runs at the first
 // connection.
 type connections struct {
-	idle  *idle
+	idle  *idleTimer
 	trim  *memtrim.Trimmer
 	first func()
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// Optional interfaces of an author's value, and of the tasks of a driver.
+// The optional interfaces that a hook, a driver and a task of a driver can implement.
 var (
 	hookInterfaces   = append(pointInterfaces(), reflect.TypeFor[HostSetter](), reflect.TypeFor[Configurer]())
 	driverInterfaces = []reflect.Type{

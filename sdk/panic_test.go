@@ -16,107 +16,122 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// panicker has every method that a driver can have. The method with the given name
+// panickingDriver has every method that a driver can have. The method with the given name
 // panics.
-type panicker struct {
+type panickingDriver struct {
 	method atomic.Pointer[string]
-	task   *panickyTask
+	task   *panickingTask
 	sweeps atomic.Int32
 }
 
-// panickyTask has every method that a task can have.
-type panickyTask struct {
-	*nap
-	driver *panicker
+// panickingTask has every method that a task can have.
+type panickingTask struct {
+	*sleepingTask
+	driver *panickingDriver
 }
 
-// newPanicker discards the stacks in the log until the test ends.
-func newPanicker(t *testing.T) *panicker {
+// newPanickingDriver discards the stacks in the log until the test ends.
+func newPanickingDriver(t *testing.T) *panickingDriver {
 	log := hclog.Default()
 	hclog.SetDefault(hclog.NewNullLogger())
 	t.Cleanup(func() { hclog.SetDefault(log) })
-	return &panicker{}
+	return &panickingDriver{}
 }
 
-func (d *panicker) check(method string) {
+func (d *panickingDriver) panicIfSelected(method string) {
 	if panics := d.method.Load(); panics != nil && *panics == method {
-		var missing *nap
+		var missing *sleepingTask
 		missing.kills++ // nil dereference, the most common panic
 	}
 }
 
-func (d *panicker) Info() DriverInfo {
-	d.check("Info")
+func (d *panickingDriver) Info() DriverInfo {
+	d.panicIfSelected("Info")
 	return DriverInfo{Name: "panicker", FingerprintInterval: time.Minute, Capabilities: driver.Capabilities{SendSignals: true, Exec: true}}
 }
 
-func (d *panicker) Start(context.Context, *StartRequest) (*panickyTask, error) {
-	d.check("Start")
-	d.task = &panickyTask{newNap(), d}
+func (d *panickingDriver) Start(context.Context, *StartRequest) (*panickingTask, error) {
+	d.panicIfSelected("Start")
+	d.task = &panickingTask{newSleepingTask(), d}
 	return d.task, nil
 }
 
-func (d *panicker) Recover(context.Context, *StartRequest) (*panickyTask, error) {
-	d.check("Recover")
-	return &panickyTask{newNap(), d}, nil
+func (d *panickingDriver) Recover(context.Context, *StartRequest) (*panickingTask, error) {
+	d.panicIfSelected("Recover")
+	return &panickingTask{newSleepingTask(), d}, nil
 }
 
-func (d *panicker) Configure(context.Context, *Config) error { d.check("Configure"); return nil }
-func (d *panicker) Init(context.Context) error               { d.check("Init"); return nil }
-func (d *panicker) Shutdown(context.Context) error           { d.check("Shutdown"); return nil }
+func (d *panickingDriver) Configure(context.Context, *Config) error {
+	d.panicIfSelected("Configure")
+	return nil
+}
+func (d *panickingDriver) Init(context.Context) error     { d.panicIfSelected("Init"); return nil }
+func (d *panickingDriver) Shutdown(context.Context) error { d.panicIfSelected("Shutdown"); return nil }
 
-func (d *panicker) Fingerprint(context.Context) driver.Fingerprint {
-	d.check("Fingerprint")
+func (d *panickingDriver) Fingerprint(context.Context) driver.Fingerprint {
+	d.panicIfSelected("Fingerprint")
 	return driver.Fingerprint{Health: driver.HealthHealthy}
 }
 
-func (d *panicker) Sweep(context.Context, string, string) (bool, error) {
+func (d *panickingDriver) Sweep(context.Context, string, string) (bool, error) {
 	d.sweeps.Add(1)
-	d.check("Sweep")
+	d.panicIfSelected("Sweep")
 	return true, nil
 }
 
-func (d *panicker) CreateNetwork(context.Context, string, string) (*driver.NetworkIsolation, bool, error) {
-	d.check("CreateNetwork")
+func (d *panickingDriver) CreateNetwork(context.Context, string, string) (*driver.NetworkIsolation, bool, error) {
+	d.panicIfSelected("CreateNetwork")
 	return nil, false, nil
 }
 
-func (d *panicker) DestroyNetwork(context.Context, string, *driver.NetworkIsolation) error {
-	d.check("DestroyNetwork")
+func (d *panickingDriver) DestroyNetwork(context.Context, string, *driver.NetworkIsolation) error {
+	d.panicIfSelected("DestroyNetwork")
 	return nil
 }
 
-func (p *panickyTask) Wait(ctx context.Context) (driver.ExitResult, error) {
-	p.driver.check("Wait")
-	return p.nap.Wait(ctx)
+func (p *panickingTask) Wait(ctx context.Context) (driver.ExitResult, error) {
+	p.driver.panicIfSelected("Wait")
+	return p.sleepingTask.Wait(ctx)
 }
 
-func (p *panickyTask) Kill(ctx context.Context) error {
-	p.driver.check("Kill")
-	return p.nap.Kill(ctx)
+func (p *panickingTask) Kill(ctx context.Context) error {
+	p.driver.panicIfSelected("Kill")
+	return p.sleepingTask.Kill(ctx)
 }
 
-func (p *panickyTask) Signal(context.Context, string) error { p.driver.check("Signal"); return nil }
-
-func (p *panickyTask) Stop(ctx context.Context, _ time.Duration, _ string) error {
-	p.driver.check("Stop")
-	return p.nap.Kill(ctx)
+func (p *panickingTask) Signal(context.Context, string) error {
+	p.driver.panicIfSelected("Signal")
+	return nil
 }
 
-func (p *panickyTask) Exec(context.Context, driver.Exec) (driver.ExitResult, error) {
-	p.driver.check("Exec")
+func (p *panickingTask) Stop(ctx context.Context, _ time.Duration, _ string) error {
+	p.driver.panicIfSelected("Stop")
+	return p.sleepingTask.Kill(ctx)
+}
+
+func (p *panickingTask) Exec(context.Context, driver.Exec) (driver.ExitResult, error) {
+	p.driver.panicIfSelected("Exec")
 	return driver.ExitResult{}, nil
 }
 
-func (p *panickyTask) Stats(context.Context) (driver.TaskStats, error) {
-	p.driver.check("Stats")
+func (p *panickingTask) Stats(context.Context) (driver.TaskStats, error) {
+	p.driver.panicIfSelected("Stats")
 	return driver.TaskStats{}, nil
 }
 
-func (p *panickyTask) State() any                       { p.driver.check("State"); return 1 }
-func (p *panickyTask) Network() *driver.NetworkOverride { p.driver.check("Network"); return nil }
-func (p *panickyTask) Attributes() map[string]string    { p.driver.check("Attributes"); return nil }
-func (p *panickyTask) Destroy(context.Context) error    { p.driver.check("Destroy"); return nil }
+func (p *panickingTask) State() any { p.driver.panicIfSelected("State"); return 1 }
+func (p *panickingTask) Network() *driver.NetworkOverride {
+	p.driver.panicIfSelected("Network")
+	return nil
+}
+func (p *panickingTask) Attributes() map[string]string {
+	p.driver.panicIfSelected("Attributes")
+	return nil
+}
+func (p *panickingTask) Destroy(context.Context) error {
+	p.driver.panicIfSelected("Destroy")
+	return nil
+}
 
 // callEverything makes every call that a host can make, and returns the errors.
 func callEverything(t *testing.T, s *server) error {
@@ -140,19 +155,19 @@ func callEverything(t *testing.T, s *server) error {
 	handle, _, err := s.StartTask(ctx, config())
 	add(err)
 	if err == nil {
-		_, err = s.InspectTask(ctx, id)
+		_, err = s.InspectTask(ctx, testTaskID)
 		add(err)
-		add(s.SignalTask(ctx, id, "SIGHUP"))
-		_, err = s.ExecTask(ctx, id, []string{"true"}, 0)
+		add(s.SignalTask(ctx, testTaskID, "SIGHUP"))
+		_, err = s.ExecTask(ctx, testTaskID, []string{"true"}, 0)
 		add(err)
-		stats, err := s.TaskStats(ctx, id, time.Second)
+		stats, err := s.TaskStats(ctx, testTaskID, time.Second)
 		add(err)
 		select {
 		case <-stats:
 		case <-time.After(time.Minute):
 		}
-		add(s.StopTask(ctx, id, time.Second, ""))
-		add(s.DestroyTask(ctx, id, true))
+		add(s.StopTask(ctx, testTaskID, time.Second, ""))
+		add(s.DestroyTask(ctx, testTaskID, true))
 	} else {
 		state, err := hclspec.MarshalState(1)
 		if err != nil {
@@ -193,7 +208,7 @@ func TestPanicOfAnyMethodIsAnError(t *testing.T) {
 	} {
 		t.Run(method, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := newPanicker(t)
+				d := newPanickingDriver(t)
 				s := serverOf(d)
 				d.method.Store(new(method))
 				err := callEverything(t, s)
@@ -201,7 +216,7 @@ func TestPanicOfAnyMethodIsAnError(t *testing.T) {
 					t.Errorf("the errors of all calls are: %v", err)
 				}
 				d.method.Store(new(""))
-				for _, id := range []string{id, "alloc/task/00000002"} { // a Destroy that panicked is repeated
+				for _, id := range []string{testTaskID, "alloc/task/00000002"} { // a Destroy that panicked is repeated
 					if err := s.DestroyTask(t.Context(), id, true); err != nil && (method == "Destroy" || !errors.Is(err, driver.ErrTaskNotFound)) {
 						t.Errorf("destroy %s again: %v", id, err)
 					}
@@ -216,15 +231,15 @@ func TestPanicOfAnyMethodIsAnError(t *testing.T) {
 
 func TestPanicOfKillKeepsTheTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newPanicker(t)
+		d := newPanickingDriver(t)
 		s := serverOf(d)
-		begin(t, s)
+		startTestTask(t, s)
 		d.method.Store(new("Kill"))
-		if err := s.DestroyTask(t.Context(), id, true); err == nil || !strings.Contains(err.Error(), "Kill panicked") {
+		if err := s.DestroyTask(t.Context(), testTaskID, true); err == nil || !strings.Contains(err.Error(), "Kill panicked") {
 			t.Errorf("DestroyTask: %v", err)
 		}
 		d.method.Store(new(""))
-		if err := s.DestroyTask(t.Context(), id, true); err != nil {
+		if err := s.DestroyTask(t.Context(), testTaskID, true); err != nil {
 			t.Errorf("DestroyTask, when Kill works again: %v", err)
 		}
 	})
@@ -232,13 +247,13 @@ func TestPanicOfKillKeepsTheTask(t *testing.T) {
 
 func TestStatsContinueAfterAPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newPanicker(t)
+		d := newPanickingDriver(t)
 		s := serverOf(d)
-		begin(t, s)
+		startTestTask(t, s)
 		d.method.Store(new("Stats"))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		samples, err := s.TaskStats(ctx, id, time.Second)
+		samples, err := s.TaskStats(ctx, testTaskID, time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -255,15 +270,15 @@ func TestStatsContinueAfterAPanic(t *testing.T) {
 // it.
 func TestDestroyKillsATaskWhoseWaitPanicked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newPanicker(t)
+		d := newPanickingDriver(t)
 		d.method.Store(new("Wait"))
 		s := serverOf(d)
-		begin(t, s)
-		result, err := s.WaitTask(t.Context(), id)
-		if err != nil || result.Successful() || !strings.Contains(result.Err.Error(), "*sdk.panickyTask.Wait panicked") {
+		startTestTask(t, s)
+		result, err := s.WaitTask(t.Context(), testTaskID)
+		if err != nil || result.Successful() || !strings.Contains(result.Err.Error(), "*sdk.panickingTask.Wait panicked") {
 			t.Errorf("WaitTask: %+v, %v", result, err)
 		}
-		if err := s.DestroyTask(t.Context(), id, true); err != nil {
+		if err := s.DestroyTask(t.Context(), testTaskID, true); err != nil {
 			t.Error(err)
 		}
 		if kills := d.task.kills; kills != 1 {
@@ -275,7 +290,7 @@ func TestDestroyKillsATaskWhoseWaitPanicked(t *testing.T) {
 // A start that panicked may have started processes. It returned no task that could stop
 // them, so only Sweep finds them.
 func TestPanicOfStartIsSweptAndNotRecoverable(t *testing.T) {
-	d := newPanicker(t)
+	d := newPanickingDriver(t)
 	d.method.Store(new("Start"))
 	s := serverOf(d)
 	_, _, err := s.StartTask(t.Context(), config())
@@ -286,32 +301,32 @@ func TestPanicOfStartIsSweptAndNotRecoverable(t *testing.T) {
 		t.Errorf("swept %d times", n)
 	}
 	d.method.Store(new(""))
-	begin(t, s) // the id can be used again
+	startTestTask(t, s) // the id can be used again
 }
 
-// nobody is a driver whose Start and Recover return neither a task nor an error.
-type nobody struct{}
+// nilTaskDriver is a driver whose Start and Recover return neither a task nor an error.
+type nilTaskDriver struct{}
 
-func (nobody) Info() DriverInfo                                     { return DriverInfo{Name: "nobody"} }
-func (nobody) Start(context.Context, *StartRequest) (*nap, error)   { return nil, nil }
-func (nobody) Recover(context.Context, *StartRequest) (*nap, error) { return nil, nil }
+func (nilTaskDriver) Info() DriverInfo                                              { return DriverInfo{Name: "nobody"} }
+func (nilTaskDriver) Start(context.Context, *StartRequest) (*sleepingTask, error)   { return nil, nil }
+func (nilTaskDriver) Recover(context.Context, *StartRequest) (*sleepingTask, error) { return nil, nil }
 
-type nobodyByInterface struct{}
+type nilTaskInterfaceDriver struct{}
 
-func (nobodyByInterface) Info() DriverInfo                                   { return DriverInfo{Name: "nobody"} }
-func (nobodyByInterface) Start(context.Context, *StartRequest) (Task, error) { return nil, nil }
+func (nilTaskInterfaceDriver) Info() DriverInfo                                   { return DriverInfo{Name: "nobody"} }
+func (nilTaskInterfaceDriver) Start(context.Context, *StartRequest) (Task, error) { return nil, nil }
 
 func TestStartWithNeitherTaskNorErrorIsAnError(t *testing.T) {
-	s := serverOf(nobody{})
+	s := serverOf(nilTaskDriver{})
 	_, _, err := s.StartTask(t.Context(), config())
-	if err == nil || err.Error() != "method sdk.nobody.Start returned neither a task nor an error" {
+	if err == nil || err.Error() != "method sdk.nilTaskDriver.Start returned neither a task nor an error" {
 		t.Errorf("StartTask: %v", err)
 	}
 	err = s.RecoverTask(t.Context(), &driver.Handle{Version: 1, Config: config()})
-	if err == nil || err.Error() != "method sdk.nobody.Recover returned neither a task nor an error" {
+	if err == nil || err.Error() != "method sdk.nilTaskDriver.Recover returned neither a task nor an error" {
 		t.Errorf("RecoverTask: %v", err)
 	}
-	if _, _, err := serverOf(nobodyByInterface{}).StartTask(t.Context(), config()); err == nil {
+	if _, _, err := serverOf(nilTaskInterfaceDriver{}).StartTask(t.Context(), config()); err == nil {
 		t.Error("StartTask of an interface that is nil succeeds")
 	}
 }

@@ -15,55 +15,55 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-type named struct{}
+type hookWithoutPoints struct{}
 
-func (named) Info() HookInfo { return HookInfo{Name: "named"} }
+func (hookWithoutPoints) Info() HookInfo { return HookInfo{Name: "named"} }
 
-type stopsOnly struct{ named }
+type stopHook struct{ hookWithoutPoints }
 
-func (stopsOnly) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (stopHook) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	return hook.TaskStopResponse{}, nil
 }
 
-type almost struct{ stopsOnly }
+type hookWithWrongPrestart struct{ stopHook }
 
-func (almost) Prestart(context.Context, hook.TaskPrestartRequest) error { return nil }
+func (hookWithWrongPrestart) Prestart(context.Context, hook.TaskPrestartRequest) error { return nil }
 
-type onlyAlmost struct{ named }
+type hookWithWrongExited struct{ hookWithoutPoints }
 
-func (onlyAlmost) Exited(hook.TaskExitedRequest) error { return nil }
+func (hookWithWrongExited) Exited(hook.TaskExitedRequest) error { return nil }
 
-type rudeGuest struct{ stopsOnly }
+type hookWithWrongSetHost struct{ stopHook }
 
-func (rudeGuest) SetHost(hook.Host) {}
+func (hookWithWrongSetHost) SetHost(hook.Host) {}
 
-type patient struct {
-	stopsOnly
+type hookWithTimeouts struct {
+	stopHook
 	timeouts map[hook.Point]time.Duration
 }
 
-func (p patient) Info() HookInfo { return HookInfo{Name: "patient", Timeouts: p.timeouts} }
+func (p hookWithTimeouts) Info() HookInfo { return HookInfo{Name: "patient", Timeouts: p.timeouts} }
 
-type misnamed struct{ stopsOnly }
+type hookWithMisspelledPrestart struct{ stopHook }
 
-func (misnamed) PreStart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (hookWithMisspelledPrestart) PreStart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	return hook.TaskPrestartResponse{}, nil
 }
 
-type pointed struct{ stopsOnly }
+type hookWithPointerMethod struct{ stopHook }
 
-func (*pointed) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+func (*hookWithPointerMethod) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	return hook.TaskExitedResponse{}, nil
 }
 
-type saysHook struct {
-	stopsOnly
+type hookWithInfo struct {
+	stopHook
 	info HookInfo
 }
 
-func (s saysHook) Info() HookInfo { return s.info }
+func (s hookWithInfo) Info() HookInfo { return s.info }
 
-type anonymous struct{ stopsOnly }
+type anonymous struct{ stopHook }
 
 func (anonymous) Info() HookInfo { return HookInfo{} }
 
@@ -72,18 +72,18 @@ func TestHookThatCannotBeServedIsRejected(t *testing.T) {
 		hook Hook
 		want string
 	}{
-		{named{}, "sdk.named takes part in nothing: a hook has a method for at least one hook point, such as Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error)"},
-		{almost{}, "the method Prestart of sdk.almost is func(context.Context, hook.TaskPrestartRequest) error; it must be func(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error)"},
-		{onlyAlmost{}, "the method Exited of sdk.onlyAlmost is func(hook.TaskExitedRequest) error; it must be func(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error)"},
-		{rudeGuest{}, "the method SetHost of sdk.rudeGuest is func(hook.Host); it must be func(hook.Host, hook.Node)"},
-		{patient{timeouts: map[hook.Point]time.Duration{hook.Exited: time.Second}}, "Info has a timeout for exited, and sdk.patient takes no part in that"},
-		{patient{timeouts: map[hook.Point]time.Duration{hook.Stop: -1}}, "the timeout for stop in Info is -1ns"},
+		{hookWithoutPoints{}, "sdk.hookWithoutPoints takes part in nothing: a hook has a method for at least one hook point, such as Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error)"},
+		{hookWithWrongPrestart{}, "the method Prestart of sdk.hookWithWrongPrestart is func(context.Context, hook.TaskPrestartRequest) error; it must be func(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error)"},
+		{hookWithWrongExited{}, "the method Exited of sdk.hookWithWrongExited is func(hook.TaskExitedRequest) error; it must be func(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error)"},
+		{hookWithWrongSetHost{}, "the method SetHost of sdk.hookWithWrongSetHost is func(hook.Host); it must be func(hook.Host, hook.Node)"},
+		{hookWithTimeouts{timeouts: map[hook.Point]time.Duration{hook.Exited: time.Second}}, "Info has a timeout for exited, and sdk.hookWithTimeouts takes no part in that"},
+		{hookWithTimeouts{timeouts: map[hook.Point]time.Duration{hook.Stop: -1}}, "the timeout for stop in Info is -1ns"},
 		{anonymous{}, ".Info has no Name"},
-		{misnamed{}, "the method PreStart of sdk.misnamed would never be called: it must have the name Prestart"},
-		{pointed{}, "sdk.pointed has no method Exited, and *sdk.pointed has: serve a pointer"},
-		{saysHook{info: HookInfo{Name: "x", ConfigSchema: hclspec.Object(nil)}}, "nothing takes the configuration: add Configure(context.Context, *sdk.Config) error"},
-		{saysHook{info: HookInfo{Name: "x", ReportsHealth: true}}, "it could never say that an allocation is healthy"},
-		{saysHook{info: HookInfo{Name: "x", AttachmentSchema: hclspec.Attr("a", "string", true)}}, "AttachmentSchema in Info: it is no Object"},
+		{hookWithMisspelledPrestart{}, "the method PreStart of sdk.hookWithMisspelledPrestart would never be called: it must have the name Prestart"},
+		{hookWithPointerMethod{}, "sdk.hookWithPointerMethod has no method Exited, and *sdk.hookWithPointerMethod has: serve a pointer"},
+		{hookWithInfo{info: HookInfo{Name: "x", ConfigSchema: hclspec.Object(nil)}}, "nothing takes the configuration: add Configure(context.Context, *sdk.Config) error"},
+		{hookWithInfo{info: HookInfo{Name: "x", ReportsHealth: true}}, "it could never say that an allocation is healthy"},
+		{hookWithInfo{info: HookInfo{Name: "x", AttachmentSchema: hclspec.Attr("a", "string", true)}}, "AttachmentSchema in Info: it is no Object"},
 	} {
 		if p, err := hookProgram(test.hook); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%T: %+v, %v; want %s", test.hook, p, err, test.want)
@@ -91,56 +91,56 @@ func TestHookThatCannotBeServedIsRejected(t *testing.T) {
 	}
 }
 
-type napDriver[T Task] struct{}
+type driverOf[T Task] struct{}
 
-func (napDriver[T]) Info() DriverInfo                                      { return DriverInfo{Name: "nap"} }
-func (napDriver[T]) Start(context.Context, *StartRequest) (t T, err error) { return t, nil }
+func (driverOf[T]) Info() DriverInfo                                      { return DriverInfo{Name: "nap"} }
+func (driverOf[T]) Start(context.Context, *StartRequest) (t T, err error) { return t, nil }
 
-type oddRecover struct{ napDriver[Task] }
+type driverWithWrongRecover struct{ driverOf[Task] }
 
-func (oddRecover) Recover(context.Context) error { return nil }
+func (driverWithWrongRecover) Recover(context.Context) error { return nil }
 
-type halfNetworker struct{ napDriver[Task] }
+type driverWithoutCreateNetwork struct{ driverOf[Task] }
 
-func (halfNetworker) DestroyNetwork(context.Context, string, *driver.NetworkIsolation) error {
+func (driverWithoutCreateNetwork) DestroyNetwork(context.Context, string, *driver.NetworkIsolation) error {
 	return nil
 }
 
-type rest struct{}
+type minimalTask struct{}
 
-func (rest) Wait(context.Context) (driver.ExitResult, error) { return driver.ExitResult{}, nil }
-func (rest) Kill(context.Context) error                      { return nil }
+func (minimalTask) Wait(context.Context) (driver.ExitResult, error) { return driver.ExitResult{}, nil }
+func (minimalTask) Kill(context.Context) error                      { return nil }
 
-type deafRest struct{ rest }
+type taskWithWrongSignal struct{ minimalTask }
 
-func (deafRest) Signal(string) error { return nil }
+func (taskWithWrongSignal) Signal(string) error { return nil }
 
-type countedRest struct{ rest }
+type taskWithWrongStats struct{ minimalTask }
 
-func (countedRest) Stats(context.Context) (driver.Usage, error) { return driver.Usage{}, nil }
+func (taskWithWrongStats) Stats(context.Context) (driver.Usage, error) { return driver.Usage{}, nil }
 
-type saysDriver struct {
-	napDriver[Task]
+type driverWithInfo struct {
+	driverOf[Task]
 	info DriverInfo
 }
 
-func (s saysDriver) Info() DriverInfo { return s.info }
+func (s driverWithInfo) Info() DriverInfo { return s.info }
 
 func TestDriverThatCannotBeServedIsRejected(t *testing.T) {
 	for _, test := range []struct {
 		driver interface{ program() (*pluginSpec, error) }
 		want   string
 	}{
-		{driverCase[Task]{oddRecover{}}, "the method Recover of sdk.oddRecover is func(context.Context) error; it must be func(context.Context, *sdk.StartRequest) (sdk.Task, error)"},
-		{driverCase[Task]{halfNetworker{}}, "sdk.halfNetworker has the method DestroyNetwork, and not all of sdk.NetworkManager"},
-		{driverCase[deafRest]{napDriver[deafRest]{}}, "the method Signal of sdk.deafRest is func(string) error; it must be func(context.Context, string) error"},
-		{driverCase[countedRest]{napDriver[countedRest]{}}, "the method Stats of sdk.countedRest is func(context.Context) (driver.Usage, error); it must be func(context.Context) (driver.TaskStats, error)"},
-		{driverCase[Task]{saysDriver{}}, ".Info has no Name"},
-		{driverCase[Task]{saysDriver{info: DriverInfo{Name: "x", ConfigSchema: hclspec.Object(nil)}}}, "nothing takes the configuration: add Configure(context.Context, *sdk.Config) error"},
-		{driverCase[Task]{saysDriver{info: DriverInfo{Name: "x", TaskSchema: hclspec.Attr("a", "string", true)}}}, "TaskSchema in Info: it is no Object"},
-		{driverCase[Task]{saysDriver{info: DriverInfo{Name: "x", Capabilities: driver.Capabilities{SendSignals: true}}}}, "sdk.saysDriver.Info declares the capability SendSignals, and sdk.Task does not implement sdk.Signaler"},
-		{driverCase[Task]{saysDriver{info: DriverInfo{Name: "x", Capabilities: driver.Capabilities{Exec: true}}}}, "sdk.saysDriver.Info declares the capability Exec, and sdk.Task does not implement sdk.Execer"},
-		{driverCase[Task]{saysDriver{info: DriverInfo{Name: "x", Capabilities: driver.Capabilities{MustCreateNetwork: true}}}}, "sdk.saysDriver.Info declares the capability MustCreateNetwork, and sdk.saysDriver does not implement sdk.NetworkManager"},
+		{driverCase[Task]{driverWithWrongRecover{}}, "the method Recover of sdk.driverWithWrongRecover is func(context.Context) error; it must be func(context.Context, *sdk.StartRequest) (sdk.Task, error)"},
+		{driverCase[Task]{driverWithoutCreateNetwork{}}, "sdk.driverWithoutCreateNetwork has the method DestroyNetwork, and not all of sdk.NetworkManager"},
+		{driverCase[taskWithWrongSignal]{driverOf[taskWithWrongSignal]{}}, "the method Signal of sdk.taskWithWrongSignal is func(string) error; it must be func(context.Context, string) error"},
+		{driverCase[taskWithWrongStats]{driverOf[taskWithWrongStats]{}}, "the method Stats of sdk.taskWithWrongStats is func(context.Context) (driver.Usage, error); it must be func(context.Context) (driver.TaskStats, error)"},
+		{driverCase[Task]{driverWithInfo{}}, ".Info has no Name"},
+		{driverCase[Task]{driverWithInfo{info: DriverInfo{Name: "x", ConfigSchema: hclspec.Object(nil)}}}, "nothing takes the configuration: add Configure(context.Context, *sdk.Config) error"},
+		{driverCase[Task]{driverWithInfo{info: DriverInfo{Name: "x", TaskSchema: hclspec.Attr("a", "string", true)}}}, "TaskSchema in Info: it is no Object"},
+		{driverCase[Task]{driverWithInfo{info: DriverInfo{Name: "x", Capabilities: driver.Capabilities{SendSignals: true}}}}, "sdk.driverWithInfo.Info declares the capability SendSignals, and sdk.Task does not implement sdk.Signaler"},
+		{driverCase[Task]{driverWithInfo{info: DriverInfo{Name: "x", Capabilities: driver.Capabilities{Exec: true}}}}, "sdk.driverWithInfo.Info declares the capability Exec, and sdk.Task does not implement sdk.Execer"},
+		{driverCase[Task]{driverWithInfo{info: DriverInfo{Name: "x", Capabilities: driver.Capabilities{MustCreateNetwork: true}}}}, "sdk.driverWithInfo.Info declares the capability MustCreateNetwork, and sdk.driverWithInfo does not implement sdk.NetworkManager"},
 	} {
 		if p, err := test.driver.program(); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%T: %+v, %v; want %s", test.driver, p, err, test.want)
@@ -158,10 +158,10 @@ func TestValidPluginsHaveTheirKind(t *testing.T) {
 		plugin interface{ program() (*pluginSpec, error) }
 		want   string
 	}{
-		{hookCase{stopsOnly{}}, "hook"},
-		{hookCase{patient{timeouts: map[hook.Point]time.Duration{hook.Stop: time.Hour}}}, "hook"},
-		{driverCase[*nap]{&napper{}}, "task driver"},
-		{driverCase[*full]{&fullDriver{}}, "task driver"},
+		{hookCase{stopHook{}}, "hook"},
+		{hookCase{hookWithTimeouts{timeouts: map[hook.Point]time.Duration{hook.Stop: time.Hour}}}, "hook"},
+		{driverCase[*sleepingTask]{&minimalDriver{}}, "task driver"},
+		{driverCase[*allMethodsTask]{&allMethodsDriver{}}, "task driver"},
 	} {
 		if p, err := test.plugin.program(); err != nil || p.kind != test.want {
 			t.Errorf("%T: %+v, %v; want a %s", test.plugin, p, err, test.want)
@@ -174,7 +174,7 @@ type hookCase struct{ hook Hook }
 func (c hookCase) program() (*pluginSpec, error) { return hookProgram(c.hook) }
 
 func TestTimeoutsAreDescribed(t *testing.T) {
-	h := patient{timeouts: map[hook.Point]time.Duration{hook.Stop: time.Hour}}
+	h := hookWithTimeouts{timeouts: map[hook.Point]time.Duration{hook.Stop: time.Hour}}
 	s, err := newHookServer(h, identity{}, h.Info())
 	if err != nil {
 		t.Fatal(err)

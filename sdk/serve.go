@@ -85,7 +85,7 @@ func commandLine() string {
 // servePlugin serves the plugin protocol until the host ends it, no host connects for
 // idleTimeout, or ctx ends.
 func servePlugin(ctx context.Context, s service, logger hclog.Logger) {
-	i := &idle{busy: s.busy}
+	i := &idleTimer{busy: s.busy}
 	// Messages of go-plugin below the level Warn help no user, and would be the last lines
 	// in the log of a plugin that has died.
 	quiet := newLogger("go-plugin")

@@ -31,19 +31,19 @@ import (
 func TestMain(m *testing.M) {
 	sdktest.Main(m, func() {
 		if os.Getenv(envHook) != "" {
-			sdk.ServeHook(&valet{})
+			sdk.ServeHook(&scriptedHook{})
 			return
 		}
-		sdk.ServeDriver(&talker{})
+		sdk.ServeDriver(&loggingDriver{})
 	})
 }
 
 // talker writes to every log and output that a plugin has.
-type talker struct{}
+type loggingDriver struct{}
 
-func (*talker) Info() sdk.DriverInfo { return sdk.DriverInfo{Name: "talker"} }
+func (*loggingDriver) Info() sdk.DriverInfo { return sdk.DriverInfo{Name: "talker"} }
 
-func (*talker) Start(_ context.Context, start *sdk.StartRequest) (*talk, error) {
+func (*loggingDriver) Start(_ context.Context, start *sdk.StartRequest) (*loggingTask, error) {
 	if start.Name == "panics" {
 		panic("not today")
 	}
@@ -52,12 +52,12 @@ func (*talker) Start(_ context.Context, start *sdk.StartRequest) (*talk, error) 
 	log.Print("[WARN] logged by package log")
 	hclog.L().Info("logged by hclog")
 	start.Logger().Info("logged for the task")
-	return &talk{make(chan struct{})}, nil
+	return &loggingTask{make(chan struct{})}, nil
 }
 
-type talk struct{ over chan struct{} }
+type loggingTask struct{ over chan struct{} }
 
-func (t *talk) Wait(ctx context.Context) (driver.ExitResult, error) {
+func (t *loggingTask) Wait(ctx context.Context) (driver.ExitResult, error) {
 	select {
 	case <-t.over:
 	case <-ctx.Done():
@@ -65,7 +65,7 @@ func (t *talk) Wait(ctx context.Context) (driver.ExitResult, error) {
 	return driver.ExitResult{}, ctx.Err()
 }
 
-func (t *talk) Kill(context.Context) error {
+func (t *loggingTask) Kill(context.Context) error {
 	close(t.over)
 	return nil
 }
@@ -135,7 +135,7 @@ func socketDir(t *testing.T) string {
 	return dir
 }
 
-func TestEverythingSaidIsLogged(t *testing.T) {
+func TestPluginOutputIsLogged(t *testing.T) {
 	var stderr buffer
 	d, _ := launch(t, &stderr)
 	if _, _, err := d.StartTask(t.Context(), &driver.TaskConfig{ID: "a/t/0", AllocID: "a", Name: "t"}); err != nil {
@@ -157,10 +157,10 @@ func TestPanicLeavesThePluginRunningAndItsStackInTheLog(t *testing.T) {
 	var stderr buffer
 	d, client := launch(t, &stderr)
 	_, _, err := d.StartTask(t.Context(), &driver.TaskConfig{ID: "a/panics/0", AllocID: "a", Name: "panics"})
-	if err == nil || !strings.Contains(err.Error(), "method *sdk_test.talker.Start panicked: not today") {
+	if err == nil || !strings.Contains(err.Error(), "method *sdk_test.loggingDriver.Start panicked: not today") {
 		t.Errorf("StartTask: %v", err)
 	}
-	for _, want := range []string{`"@level":"error"`, `"method":"*sdk_test.talker.Start"`, `(*talker).Start(`, `serve_test.go:`} {
+	for _, want := range []string{`"@level":"error"`, `"method":"*sdk_test.loggingDriver.Start"`, `(*loggingDriver).Start(`, `serve_test.go:`} {
 		until(t, "the host reads "+want, func() bool { return strings.Contains(stderr.String(), want) })
 	}
 	if _, _, err := d.StartTask(t.Context(), &driver.TaskConfig{ID: "a/t/0", AllocID: "a", Name: "t"}); err != nil || client.Exited() {

@@ -662,7 +662,7 @@ func (s *server) ExecTask(ctx context.Context, id string, command []string, time
 	}
 	// One buffer holds both streams in order, as a shell would show them: hosts show only
 	// Stdout as the output of a check.
-	var output tail
+	var output outputTail
 	exit, err := s.exec(ctx, id, driver.Exec{Command: command, Stdout: &output, Stderr: &output})
 	if err != nil {
 		return nil, err

@@ -19,24 +19,24 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// nap is the minimal task: it only has Wait and Kill.
-type nap struct {
+// sleepingTask is the minimal task: it only has Wait and Kill.
+type sleepingTask struct {
 	ended  chan struct{}
 	once   sync.Once
 	result driver.ExitResult
 	kills  int
 }
 
-func newNap() *nap { return &nap{ended: make(chan struct{})} }
+func newSleepingTask() *sleepingTask { return &sleepingTask{ended: make(chan struct{})} }
 
-func (n *nap) end(r driver.ExitResult) {
+func (n *sleepingTask) end(r driver.ExitResult) {
 	n.once.Do(func() {
 		n.result = r
 		close(n.ended)
 	})
 }
 
-func (n *nap) Wait(ctx context.Context) (driver.ExitResult, error) {
+func (n *sleepingTask) Wait(ctx context.Context) (driver.ExitResult, error) {
 	select {
 	case <-n.ended:
 		return n.result, nil
@@ -45,24 +45,24 @@ func (n *nap) Wait(ctx context.Context) (driver.ExitResult, error) {
 	}
 }
 
-func (n *nap) Kill(context.Context) error {
+func (n *sleepingTask) Kill(context.Context) error {
 	n.kills++
 	n.end(driver.ExitResult{ExitCode: 137, Signal: 9})
 	return nil
 }
 
-// napper is the minimal driver.
-type napper struct {
+// minimalDriver is the minimal driver.
+type minimalDriver struct {
 	block chan struct{} // Start waits for block, unless it is nil
 	err   error
 
 	mu   sync.Mutex
-	naps []*nap
+	naps []*sleepingTask
 }
 
-func (*napper) Info() DriverInfo { return DriverInfo{Name: "napper"} }
+func (*minimalDriver) Info() DriverInfo { return DriverInfo{Name: "napper"} }
 
-func (d *napper) Start(ctx context.Context, _ *StartRequest) (*nap, error) {
+func (d *minimalDriver) Start(ctx context.Context, _ *StartRequest) (*sleepingTask, error) {
 	if d.block != nil {
 		select {
 		case <-d.block:
@@ -73,16 +73,16 @@ func (d *napper) Start(ctx context.Context, _ *StartRequest) (*nap, error) {
 	if d.err != nil {
 		return nil, d.err
 	}
-	n := newNap()
+	n := newSleepingTask()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.naps = append(d.naps, n)
 	return n, nil
 }
 
-// full is a task with every optional method.
-type full struct {
-	*nap
+// allMethodsTask is a task with every optional method.
+type allMethodsTask struct {
+	*sleepingTask
 	mu        sync.Mutex
 	signals   []string
 	refuse    string // name of a signal that Signal rejects
@@ -93,7 +93,7 @@ type full struct {
 	destroyErr error
 }
 
-func (f *full) Signal(_ context.Context, name string) error {
+func (f *allMethodsTask) Signal(_ context.Context, name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if name == f.refuse && name != "" {
@@ -106,7 +106,7 @@ func (f *full) Signal(_ context.Context, name string) error {
 	return nil
 }
 
-func (f *full) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, error) {
+func (f *allMethodsTask) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, error) {
 	if e.Command[0] == "hang" {
 		<-ctx.Done()
 		return driver.ExitResult{}, errors.New("killed")
@@ -116,23 +116,25 @@ func (f *full) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, erro
 	return driver.ExitResult{ExitCode: 7}, nil
 }
 
-func (f *full) Stats(context.Context) (driver.TaskStats, error) {
+func (f *allMethodsTask) Stats(context.Context) (driver.TaskStats, error) {
 	return driver.TaskStats{Total: driver.Usage{Memory: driver.MemoryUsage{RSS: 1}}}, nil
 }
 
-func (f *full) State() any                       { return f.state }
-func (f *full) Network() *driver.NetworkOverride { return &driver.NetworkOverride{Addr: "10.0.0.1"} }
-func (f *full) Attributes() map[string]string    { return map[string]string{"k": "v"} }
+func (f *allMethodsTask) State() any { return f.state }
+func (f *allMethodsTask) Network() *driver.NetworkOverride {
+	return &driver.NetworkOverride{Addr: "10.0.0.1"}
+}
+func (f *allMethodsTask) Attributes() map[string]string { return map[string]string{"k": "v"} }
 
-func (f *full) Destroy(context.Context) error {
+func (f *allMethodsTask) Destroy(context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.destroyed++
 	return f.destroyErr
 }
 
-type fullDriver struct {
-	make func() *full
+type allMethodsDriver struct {
+	make func() *allMethodsTask
 
 	mu        sync.Mutex
 	recovered []any
@@ -144,38 +146,38 @@ type fullDriver struct {
 	declines  bool // the driver declares no capability
 }
 
-type fullState struct {
+type allMethodsState struct {
 	N int `codec:"n"`
 }
 
-func (d *fullDriver) Info() DriverInfo {
+func (d *allMethodsDriver) Info() DriverInfo {
 	return DriverInfo{
 		Name: "full", Version: "1.2.3", StateVersion: 2, FingerprintInterval: time.Minute, ConfigSchema: d.schema,
 		Capabilities: driver.Capabilities{SendSignals: !d.declines, Exec: !d.declines},
 	}
 }
 
-func (d *fullDriver) Start(_ context.Context, start *StartRequest) (*full, error) {
+func (d *allMethodsDriver) Start(_ context.Context, start *StartRequest) (*allMethodsTask, error) {
 	start.Env["CHANGED"] = "by the author"
 	start.Event("hello", map[string]string{"a": "b"})
 	if d.make != nil {
 		return d.make(), nil
 	}
-	return &full{nap: newNap(), state: fullState{N: 5}}, nil
+	return &allMethodsTask{sleepingTask: newSleepingTask(), state: allMethodsState{N: 5}}, nil
 }
 
-func (d *fullDriver) Recover(_ context.Context, start *StartRequest) (*full, error) {
-	var s fullState
+func (d *allMethodsDriver) Recover(_ context.Context, start *StartRequest) (*allMethodsTask, error) {
+	var s allMethodsState
 	if err := start.State(&s); err != nil {
 		return nil, err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.recovered = append(d.recovered, s, start.StateVersion)
-	return &full{nap: newNap()}, nil
+	return &allMethodsTask{sleepingTask: newSleepingTask()}, nil
 }
 
-func (d *fullDriver) Configure(_ context.Context, c *Config) error {
+func (d *allMethodsDriver) Configure(_ context.Context, c *Config) error {
 	var body struct {
 		Name string `codec:"name"`
 	}
@@ -189,7 +191,7 @@ func (d *fullDriver) Configure(_ context.Context, c *Config) error {
 	return nil
 }
 
-func (d *fullDriver) Fingerprint(context.Context) driver.Fingerprint {
+func (d *allMethodsDriver) Fingerprint(context.Context) driver.Fingerprint {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f := d.health[0]
@@ -199,7 +201,7 @@ func (d *fullDriver) Fingerprint(context.Context) driver.Fingerprint {
 	return f
 }
 
-func (d *fullDriver) Sweep(_ context.Context, allocID, task string) (bool, error) {
+func (d *allMethodsDriver) Sweep(_ context.Context, allocID, task string) (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.swept = append(d.swept, allocID+" "+task)
@@ -223,28 +225,28 @@ func serverOf[T Task](d Driver[T]) *server {
 	return newServer(untyped, id, info, hclog.NewNullLogger())
 }
 
-const id = "alloc/task/00000001"
+const testTaskID = "alloc/task/00000001"
 
 func config() *driver.TaskConfig {
-	return &driver.TaskConfig{ID: id, Name: "task", AllocID: "alloc", Env: map[string]string{"A": "b"}}
+	return &driver.TaskConfig{ID: testTaskID, Name: "task", AllocID: "alloc", Env: map[string]string{"A": "b"}}
 }
 
-func begin(t *testing.T, s *server) *driver.Handle {
+func startTestTask(t *testing.T, s *server) *driver.Handle {
 	t.Helper()
 	handle, _, err := s.StartTask(t.Context(), config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { s.DestroyTask(context.Background(), id, true) })
+	t.Cleanup(func() { s.DestroyTask(context.Background(), testTaskID, true) })
 	return handle
 }
 
 func TestCapabilitiesAreDeclared(t *testing.T) {
-	least, err := serverOf(&napper{}).Capabilities(t.Context())
+	least, err := serverOf(&minimalDriver{}).Capabilities(t.Context())
 	if err != nil || least.SendSignals || least.Exec || least.MustCreateNetwork {
 		t.Errorf("of the least driver: %+v, %v", least, err)
 	}
-	most, err := serverOf(&fullDriver{}).Capabilities(t.Context())
+	most, err := serverOf(&allMethodsDriver{}).Capabilities(t.Context())
 	if err != nil || !most.SendSignals || !most.Exec {
 		t.Errorf("of a full driver: %+v, %v", most, err)
 	}
@@ -253,28 +255,28 @@ func TestCapabilitiesAreDeclared(t *testing.T) {
 // A task that has the methods gets no command and no signal if its driver declines both,
 // except the signal of a stop.
 func TestDeclinedCapabilitiesAreRefused(t *testing.T) {
-	f := &full{nap: newNap()}
-	s := serverOf(&fullDriver{declines: true, make: func() *full { return f }})
+	f := &allMethodsTask{sleepingTask: newSleepingTask()}
+	s := serverOf(&allMethodsDriver{declines: true, make: func() *allMethodsTask { return f }})
 	if caps, err := s.Capabilities(t.Context()); err != nil || caps.SendSignals || caps.Exec {
 		t.Errorf("capabilities %+v, %v", caps, err)
 	}
-	begin(t, s)
-	if result, err := s.ExecTask(t.Context(), id, []string{"true"}, time.Minute); err == nil || err.Error() != "ExecTask is not supported by this driver" {
+	startTestTask(t, s)
+	if result, err := s.ExecTask(t.Context(), testTaskID, []string{"true"}, time.Minute); err == nil || err.Error() != "ExecTask is not supported by this driver" {
 		t.Errorf("ExecTask returns %+v, %v", result, err)
 	}
-	if result, err := s.ExecTaskStreaming(t.Context(), id, driver.Exec{Command: []string{"true"}, Stdout: io.Discard, Stderr: io.Discard}); err == nil || err.Error() != "ExecTask is not supported by this driver" {
+	if result, err := s.ExecTaskStreaming(t.Context(), testTaskID, driver.Exec{Command: []string{"true"}, Stdout: io.Discard, Stderr: io.Discard}); err == nil || err.Error() != "ExecTask is not supported by this driver" {
 		t.Errorf("ExecTaskStreaming returns %+v, %v", result, err)
 	}
-	if err := s.SignalTask(t.Context(), id, "SIGHUP"); err == nil || err.Error() != "SignalTask is not supported by this driver" || len(f.signals) > 0 {
+	if err := s.SignalTask(t.Context(), testTaskID, "SIGHUP"); err == nil || err.Error() != "SignalTask is not supported by this driver" || len(f.signals) > 0 {
 		t.Errorf("SignalTask returns %v, the task got %q", err, f.signals)
 	}
-	if err := s.StopTask(t.Context(), id, time.Minute, "SIGINT"); err != nil || !slices.Equal(f.signals, []string{"SIGINT"}) {
+	if err := s.StopTask(t.Context(), testTaskID, time.Minute, "SIGINT"); err != nil || !slices.Equal(f.signals, []string{"SIGINT"}) {
 		t.Errorf("StopTask returns %v, the task got %q", err, f.signals)
 	}
 }
 
 func TestDefaults(t *testing.T) {
-	s := serverOf(&napper{})
+	s := serverOf(&minimalDriver{})
 	info, err := s.PluginInfo(t.Context())
 	if err != nil || info.Name != "napper" || info.Version != "0.1.0" || !slices.Equal(info.APIVersions, []string{"v0.1.0"}) || info.Type != base.TypeDriver {
 		t.Errorf("info %+v, %v", info, err)
@@ -293,8 +295,8 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestHandle(t *testing.T) {
-	handle := begin(t, serverOf(&fullDriver{}))
-	var state fullState
+	handle := startTestTask(t, serverOf(&allMethodsDriver{}))
+	var state allMethodsState
 	if err := hclspec.UnmarshalState(handle.DriverState, &state); err != nil || state.N != 5 {
 		t.Errorf("state %+v, %v", state, err)
 	}
@@ -312,22 +314,22 @@ func (unencodable) MarshalBinary() ([]byte, error) { return nil, errors.New("no"
 func (*unencodable) UnmarshalBinary([]byte) error  { return nil }
 
 func TestStateThatCannotBeEncodedEndsTheTask(t *testing.T) {
-	f := &full{nap: newNap(), state: unencodable{}}
-	s := serverOf(&fullDriver{make: func() *full { return f }})
+	f := &allMethodsTask{sleepingTask: newSleepingTask(), state: unencodable{}}
+	s := serverOf(&allMethodsDriver{make: func() *allMethodsTask { return f }})
 	if _, _, err := s.StartTask(t.Context(), config()); err == nil {
 		t.Fatal("the task starts")
 	}
 	if f.kills != 1 || f.destroyed != 1 {
 		t.Errorf("killed %d times, destroyed %d times, want once", f.kills, f.destroyed)
 	}
-	if _, err := s.WaitTask(t.Context(), id); !errors.Is(err, driver.ErrTaskNotFound) {
+	if _, err := s.WaitTask(t.Context(), testTaskID); !errors.Is(err, driver.ErrTaskNotFound) {
 		t.Errorf("the task is known: %v", err)
 	}
 }
 
-func TestStartThatNobodyHearsOfIsUndone(t *testing.T) {
+func TestUndeliveredStartIsUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &napper{}
+		d := &minimalDriver{}
 		s := serverOf(d)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -341,13 +343,13 @@ func TestStartThatNobodyHearsOfIsUndone(t *testing.T) {
 }
 
 func TestFailedStart(t *testing.T) {
-	d := &napper{err: Recoverable(errors.New("busy"))}
+	d := &minimalDriver{err: Recoverable(errors.New("busy"))}
 	s := serverOf(d)
 	if _, _, err := s.StartTask(t.Context(), config()); !driver.IsRecoverable(err) {
 		t.Errorf("%v is not recoverable", err)
 	}
 	d.err = nil
-	begin(t, s) // the id can be used again
+	startTestTask(t, s) // the id can be used again
 	if _, _, err := s.StartTask(t.Context(), config()); err == nil || err.Error() != `task with ID "alloc/task/00000001" already started` {
 		t.Errorf("a known id: %v", err)
 	}
@@ -358,7 +360,7 @@ func TestFailedStart(t *testing.T) {
 
 func TestDestroyDuringStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := serverOf(&napper{block: make(chan struct{})})
+		s := serverOf(&minimalDriver{block: make(chan struct{})})
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if _, _, err := s.StartTask(t.Context(), config()); !errors.Is(err, errDestroyed) {
@@ -366,7 +368,7 @@ func TestDestroyDuringStart(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		if err := s.DestroyTask(t.Context(), id, true); !errors.Is(err, driver.ErrTaskNotFound) {
+		if err := s.DestroyTask(t.Context(), testTaskID, true); !errors.Is(err, driver.ErrTaskNotFound) {
 			t.Errorf("DestroyTask says %v, want %v", err, driver.ErrTaskNotFound)
 		}
 		wg.Wait()
@@ -375,13 +377,13 @@ func TestDestroyDuringStart(t *testing.T) {
 
 func TestCallsDuringStartWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &napper{block: make(chan struct{})}
+		d := &minimalDriver{block: make(chan struct{})}
 		s := serverOf(d)
 		var wg sync.WaitGroup
-		wg.Go(func() { begin(t, s) })
+		wg.Go(func() { startTestTask(t, s) })
 		synctest.Wait()
 		wg.Go(func() {
-			if _, err := s.WaitTask(t.Context(), id); err != nil {
+			if _, err := s.WaitTask(t.Context(), testTaskID); err != nil {
 				t.Errorf("WaitTask: %v", err)
 			}
 		})
@@ -397,24 +399,24 @@ func TestStop(t *testing.T) {
 	const timeout = 10 * time.Second
 	for _, test := range []struct {
 		name    string
-		task    *full
+		task    *allMethodsTask
 		signal  string
 		signals []string
 		kills   int
 		took    time.Duration
 	}{
-		{"a signal ends it at once", &full{}, "", []string{""}, 0, 0},
-		{"the signal of the job is sent", &full{}, "SIGUSR1", []string{"SIGUSR1"}, 0, 0},
-		{"an unknown signal gives way to the default", &full{refuse: "SIGFOO"}, "SIGFOO", []string{""}, 0, 0},
-		{"a deaf task is killed after the timeout", &full{deaf: true}, "", []string{""}, 1, timeout},
+		{"a signal ends it at once", &allMethodsTask{}, "", []string{""}, 0, 0},
+		{"the signal of the job is sent", &allMethodsTask{}, "SIGUSR1", []string{"SIGUSR1"}, 0, 0},
+		{"an unknown signal gives way to the default", &allMethodsTask{refuse: "SIGFOO"}, "SIGFOO", []string{""}, 0, 0},
+		{"a deaf task is killed after the timeout", &allMethodsTask{deaf: true}, "", []string{""}, 1, timeout},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				test.task.nap = newNap()
-				s := serverOf(&fullDriver{make: func() *full { return test.task }})
-				begin(t, s)
+				test.task.sleepingTask = newSleepingTask()
+				s := serverOf(&allMethodsDriver{make: func() *allMethodsTask { return test.task }})
+				startTestTask(t, s)
 				began := time.Now()
-				if err := s.StopTask(t.Context(), id, timeout, test.signal); err != nil {
+				if err := s.StopTask(t.Context(), testTaskID, timeout, test.signal); err != nil {
 					t.Fatal(err)
 				}
 				if took := time.Since(began); took != test.took {
@@ -428,10 +430,10 @@ func TestStop(t *testing.T) {
 	}
 	t.Run("a task that knows no signals is killed at once", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s := serverOf(&napper{})
-			begin(t, s)
+			s := serverOf(&minimalDriver{})
+			startTestTask(t, s)
 			began := time.Now()
-			if err := s.StopTask(t.Context(), id, timeout, "SIGTERM"); err != nil || time.Since(began) != 0 {
+			if err := s.StopTask(t.Context(), testTaskID, timeout, "SIGTERM"); err != nil || time.Since(began) != 0 {
 				t.Errorf("%v after %v", err, time.Since(began))
 			}
 		})
@@ -440,16 +442,16 @@ func TestStop(t *testing.T) {
 
 func TestDestroy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &full{nap: newNap()}
-		s := serverOf(&fullDriver{make: func() *full { return f }})
-		begin(t, s)
-		if err := s.DestroyTask(t.Context(), id, false); err == nil || f.kills != 0 {
+		f := &allMethodsTask{sleepingTask: newSleepingTask()}
+		s := serverOf(&allMethodsDriver{make: func() *allMethodsTask { return f }})
+		startTestTask(t, s)
+		if err := s.DestroyTask(t.Context(), testTaskID, false); err == nil || f.kills != 0 {
 			t.Errorf("without force: %v, %d kills", err, f.kills)
 		}
 		var wg sync.WaitGroup
 		var errs [4]error
 		for i := range errs {
-			wg.Go(func() { errs[i] = s.DestroyTask(t.Context(), id, true) })
+			wg.Go(func() { errs[i] = s.DestroyTask(t.Context(), testTaskID, true) })
 		}
 		wg.Wait()
 		done := 0
@@ -469,29 +471,29 @@ func TestDestroy(t *testing.T) {
 // A host that repeats a failed DestroyTask must not get the response that nothing is
 // left.
 func TestDestroyThatFailedIsRepeated(t *testing.T) {
-	f := &full{nap: newNap(), destroyErr: errors.New("no descriptor")}
-	s := serverOf(&fullDriver{make: func() *full { return f }})
-	begin(t, s)
+	f := &allMethodsTask{sleepingTask: newSleepingTask(), destroyErr: errors.New("no descriptor")}
+	s := serverOf(&allMethodsDriver{make: func() *allMethodsTask { return f }})
+	startTestTask(t, s)
 	for range 2 {
-		if err := s.DestroyTask(t.Context(), id, true); !errors.Is(err, f.destroyErr) {
+		if err := s.DestroyTask(t.Context(), testTaskID, true); !errors.Is(err, f.destroyErr) {
 			t.Errorf("%v, want %v", err, f.destroyErr)
 		}
 	}
 	f.mu.Lock()
 	f.destroyErr = nil
 	f.mu.Unlock()
-	if err := s.DestroyTask(t.Context(), id, true); err != nil || f.destroyed != 3 {
+	if err := s.DestroyTask(t.Context(), testTaskID, true); err != nil || f.destroyed != 3 {
 		t.Errorf("%v, destroyed %d times by the author, want 3 times", err, f.destroyed)
 	}
-	if err := s.DestroyTask(t.Context(), id, true); !errors.Is(err, driver.ErrTaskNotFound) {
+	if err := s.DestroyTask(t.Context(), testTaskID, true); !errors.Is(err, driver.ErrTaskNotFound) {
 		t.Errorf("afterwards: %v, want %v", err, driver.ErrTaskNotFound)
 	}
 }
 
 func TestSweep(t *testing.T) {
-	d := &fullDriver{}
+	d := &allMethodsDriver{}
 	s := serverOf(d)
-	begin(t, s)
+	startTestTask(t, s)
 	for _, test := range []struct {
 		name, id string
 		force    bool
@@ -514,17 +516,17 @@ func TestSweep(t *testing.T) {
 }
 
 func TestDestroyAnyStart(t *testing.T) {
-	d := &fullDriver{}
+	d := &allMethodsDriver{}
 	s := serverOf(d)
-	begin(t, s)
-	any := strings.TrimSuffix(id, id[strings.LastIndexByte(id, '/')+1:]) + driver.WildcardStart
+	startTestTask(t, s)
+	any := strings.TrimSuffix(testTaskID, testTaskID[strings.LastIndexByte(testTaskID, '/')+1:]) + driver.WildcardStart
 	if err := s.DestroyTask(t.Context(), any, false); !errors.Is(err, driver.ErrTaskNotFound) {
 		t.Errorf("without force: %v", err)
 	}
 	if err := s.DestroyTask(t.Context(), any, true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.InspectTask(t.Context(), id); !errors.Is(err, driver.ErrTaskNotFound) {
+	if _, err := s.InspectTask(t.Context(), testTaskID); !errors.Is(err, driver.ErrTaskNotFound) {
 		t.Errorf("the start that was known: %v", err)
 	}
 	if err := s.DestroyTask(t.Context(), "remains/task/"+driver.WildcardStart, true); err != nil {
@@ -537,14 +539,14 @@ func TestDestroyAnyStart(t *testing.T) {
 
 func TestStartWaitsForASweepOfTheSameTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &fullDriver{sweeping: make(chan struct{})}
+		d := &allMethodsDriver{sweeping: make(chan struct{})}
 		s := serverOf(d)
 		var wg sync.WaitGroup
 		wg.Go(func() { s.DestroyTask(t.Context(), "alloc/task/00000000", true) })
 		<-d.sweeping
 		started := false
 		wg.Go(func() {
-			begin(t, s)
+			startTestTask(t, s)
 			started = true
 		})
 		synctest.Wait()
@@ -557,18 +559,18 @@ func TestStartWaitsForASweepOfTheSameTask(t *testing.T) {
 }
 
 func TestRecover(t *testing.T) {
-	handle := begin(t, serverOf(&fullDriver{}))
-	d := &fullDriver{}
+	handle := startTestTask(t, serverOf(&allMethodsDriver{}))
+	d := &allMethodsDriver{}
 	s := serverOf(d)
 	for range 2 { // the second call finds the task in the table
 		if err := s.RecoverTask(t.Context(), handle); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if want := []any{fullState{N: 5}, int32(2)}; !reflect.DeepEqual(d.recovered, want) {
+	if want := []any{allMethodsState{N: 5}, int32(2)}; !reflect.DeepEqual(d.recovered, want) {
 		t.Errorf("recovered %v, want %v", d.recovered, want)
 	}
-	status, err := s.InspectTask(t.Context(), id)
+	status, err := s.InspectTask(t.Context(), testTaskID)
 	if err != nil || status.State != driver.TaskRunning || status.DriverAttributes["k"] != "v" {
 		t.Errorf("status %+v, %v", status, err)
 	}
@@ -580,7 +582,7 @@ func TestRecover(t *testing.T) {
 			t.Errorf("a state of version %d is recovered", version)
 		}
 	}
-	if err := serverOf(&napper{}).RecoverTask(t.Context(), &driver.Handle{Version: 1, Config: config()}); err == nil {
+	if err := serverOf(&minimalDriver{}).RecoverTask(t.Context(), &driver.Handle{Version: 1, Config: config()}); err == nil {
 		t.Error("a driver that cannot recover does")
 	}
 	if err := s.RecoverTask(t.Context(), nil); err == nil {
@@ -589,7 +591,7 @@ func TestRecover(t *testing.T) {
 }
 
 func TestConfiguration(t *testing.T) {
-	d := &fullDriver{}
+	d := &allMethodsDriver{}
 	s := serverOf(d)
 	body := func(name string) []byte {
 		b, err := hclspec.MarshalState(map[string]string{"name": name})
@@ -618,7 +620,7 @@ func TestConfiguration(t *testing.T) {
 	if want := []string{"", "bad", "bad", "good", "good"}; !slices.Equal(d.configs, want) {
 		t.Errorf("the author was given %q, want %q", d.configs, want)
 	}
-	if err := serverOf(&napper{}).SetConfig(t.Context(), &base.Config{Plugin: body("x")}); err != nil {
+	if err := serverOf(&minimalDriver{}).SetConfig(t.Context(), &base.Config{Plugin: body("x")}); err != nil {
 		t.Errorf("a driver without configuration: %v", err)
 	}
 }
@@ -657,7 +659,7 @@ func TestFingerprintStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		good := driver.Fingerprint{Health: driver.HealthHealthy}
 		bad := driver.Fingerprint{Health: driver.HealthUnhealthy, HealthDescription: "no daemon"}
-		s := serverOf(&fullDriver{health: []driver.Fingerprint{good, good, bad, good}})
+		s := serverOf(&allMethodsDriver{health: []driver.Fingerprint{good, good, bad, good}})
 		ctx, cancel := context.WithCancel(t.Context())
 		c, err := s.Fingerprint(ctx)
 		if err != nil {
@@ -685,10 +687,10 @@ func TestFingerprintStream(t *testing.T) {
 
 func TestStatsStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &full{nap: newNap()}
-		s := serverOf(&fullDriver{make: func() *full { return f }})
-		begin(t, s)
-		c, err := s.TaskStats(t.Context(), id, 5*time.Second)
+		f := &allMethodsTask{sleepingTask: newSleepingTask()}
+		s := serverOf(&allMethodsDriver{make: func() *allMethodsTask { return f }})
+		startTestTask(t, s)
+		c, err := s.TaskStats(t.Context(), testTaskID, 5*time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -705,44 +707,44 @@ func TestStatsStream(t *testing.T) {
 			t.Error("a sample after the end of the task")
 		}
 	})
-	s := serverOf(&napper{})
-	begin(t, s)
-	if _, err := s.TaskStats(t.Context(), id, time.Second); err == nil || driver.IsRecoverable(err) {
+	s := serverOf(&minimalDriver{})
+	startTestTask(t, s)
+	if _, err := s.TaskStats(t.Context(), testTaskID, time.Second); err == nil || driver.IsRecoverable(err) {
 		t.Errorf("a task without statistics: %v", err)
 	}
 }
 
 func TestExec(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &full{nap: newNap()}
-		s := serverOf(&fullDriver{make: func() *full { return f }})
-		begin(t, s)
-		result, err := s.ExecTask(t.Context(), id, []string{"x"}, time.Minute)
+		f := &allMethodsTask{sleepingTask: newSleepingTask()}
+		s := serverOf(&allMethodsDriver{make: func() *allMethodsTask { return f }})
+		startTestTask(t, s)
+		result, err := s.ExecTask(t.Context(), testTaskID, []string{"x"}, time.Minute)
 		if err != nil || string(result.Stdout) != "out err " || result.Exit.ExitCode != 7 {
 			t.Errorf("%+v, %v", result, err)
 		}
 		began := time.Now()
-		_, err = s.ExecTask(t.Context(), id, []string{"hang"}, time.Minute)
+		_, err = s.ExecTask(t.Context(), testTaskID, []string{"hang"}, time.Minute)
 		if err == nil || !strings.Contains(err.Error(), `"hang" did not end within 1m0s`) || time.Since(began) != time.Minute {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
-		if _, err := s.ExecTask(t.Context(), id, nil, time.Minute); err == nil {
+		if _, err := s.ExecTask(t.Context(), testTaskID, nil, time.Minute); err == nil {
 			t.Error("no command is run")
 		}
 		f.end(driver.ExitResult{})
 		synctest.Wait()
-		if _, err := s.ExecTask(t.Context(), id, []string{"x"}, time.Minute); err == nil {
+		if _, err := s.ExecTask(t.Context(), testTaskID, []string{"x"}, time.Minute); err == nil {
 			t.Error("a command is run in a task that has ended")
 		}
-		if err := s.SignalTask(t.Context(), id, "SIGHUP"); err == nil {
+		if err := s.SignalTask(t.Context(), testTaskID, "SIGHUP"); err == nil {
 			t.Error("a signal is sent to a task that has ended")
 		}
 	})
-	s := serverOf(&napper{})
-	begin(t, s)
+	s := serverOf(&minimalDriver{})
+	startTestTask(t, s)
 	for name, err := range map[string]error{
-		"SignalTask":     s.SignalTask(t.Context(), id, "SIGHUP"),
-		"ExecTask":       second(s.ExecTask(t.Context(), id, []string{"x"}, 0)),
+		"SignalTask":     s.SignalTask(t.Context(), testTaskID, "SIGHUP"),
+		"ExecTask":       second(s.ExecTask(t.Context(), testTaskID, []string{"x"}, 0)),
 		"DestroyNetwork": s.DestroyNetwork(t.Context(), "alloc", nil),
 	} {
 		if err == nil || !strings.HasPrefix(err.Error(), name) || !strings.Contains(err.Error(), "not supported by") {
@@ -755,14 +757,14 @@ func second[A any](_ A, err error) error { return err }
 
 func TestEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := serverOf(&fullDriver{})
-		begin(t, s) // the driver sends an event while no host listens
+		s := serverOf(&allMethodsDriver{})
+		startTestTask(t, s) // the driver sends an event while no host listens
 		ctx, cancel := context.WithCancel(t.Context())
 		first, err := s.TaskEvents(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := <-first; got.Message != "hello" || got.TaskID != id || got.AllocID != "alloc" || got.TaskName != "task" || got.Annotations["a"] != "b" {
+		if got := <-first; got.Message != "hello" || got.TaskID != testTaskID || got.AllocID != "alloc" || got.TaskName != "task" || got.Annotations["a"] != "b" {
 			t.Errorf("event %+v", got)
 		}
 		other, err := s.TaskEvents(ctx)
@@ -795,7 +797,7 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-func TestEventsWhileNobodyListens(t *testing.T) {
+func TestEventsWithoutListener(t *testing.T) {
 	var e events
 	for range 2 * eventBuffer {
 		e.send(&driver.TaskEvent{})
@@ -812,7 +814,7 @@ func TestTail(t *testing.T) {
 			for i := range text {
 				text[i] = byte(i * 7)
 			}
-			var out tail
+			var out outputTail
 			for rest := text; len(rest) > 0; {
 				n := min(chunk, len(rest))
 				if w, err := out.Write(rest[:n]); w != n || err != nil {
@@ -831,7 +833,7 @@ func TestIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy := true
 		stopped := make(chan struct{})
-		i := &idle{busy: func() bool { return busy }}
+		i := &idleTimer{busy: func() bool { return busy }}
 		i.start(func() { close(stopped) })
 		over := func() bool {
 			synctest.Wait()

@@ -6,13 +6,13 @@ import "sync"
 // the end of the output, far below the 4 MiB limit of a message.
 const tailSize = 64 << 10
 
-// tail keeps the end of the data written to it.
-type tail struct {
+// outputTail keeps the end of the data written to it.
+type outputTail struct {
 	mu  sync.Mutex
 	buf []byte
 }
 
-func (t *tail) Write(p []byte) (int, error) {
+func (t *outputTail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := len(p)
@@ -27,7 +27,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-func (t *tail) bytes() []byte {
+func (t *outputTail) bytes() []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.buf) > tailSize {

@@ -276,7 +276,7 @@ func (p *Process) makeCgroup(ctx context.Context, l limits, overridden map[strin
 	if cgroups().version == 2 {
 		g.countMemory()
 	}
-	g.limit(p, l, overridden)
+	g.setLimits(p, l, overridden)
 	return nil
 }
 

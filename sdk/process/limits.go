@@ -75,10 +75,10 @@ const (
 	minWeight, maxWeight = 1, 10000
 )
 
-// limit sets the limits of a cgroup that has no process yet, and leaves the CPU
-// shares to share. overridden has the controllers of version 1 for which the
-// user has named other cgroups.
-func (g *cgroup) limit(p *Process, l limits, overridden map[string]string) {
+// setLimits sets the limits of a cgroup that has no process yet, except the CPU
+// shares, which applyCPUShares sets when the task runs. The keys of overridden
+// are the controllers of cgroup v1 for which the job has named another cgroup.
+func (g *cgroup) setLimits(p *Process, l limits, overridden map[string]string) {
 	for _, s := range l.settings(cgroups().version) {
 		write := func() error { return g.limitV2(s) }
 		var err error
@@ -95,7 +95,7 @@ func (g *cgroup) limit(p *Process, l limits, overridden map[string]string) {
 				err = write()
 			}
 			if err != nil {
-				p.unlimited(s, err)
+				p.reportUnenforced(s, err)
 			}
 		}
 		if s.controller == "cpu" {
@@ -106,10 +106,11 @@ func (g *cgroup) limit(p *Process, l limits, overridden map[string]string) {
 	}
 }
 
-// share gives the running task its CPU shares. The forking thread is in the
-// task's cgroup and holds Go's fork lock: with few shares on a busy machine it
-// would delay the starts of other tasks.
-func (p *Process) share() {
+// applyCPUShares gives the running task its CPU shares. They are not set before
+// the fork, because the forking thread is in the task's cgroup and holds Go's
+// fork lock: with few shares on a busy machine it would delay the starts of other
+// tasks.
+func (p *Process) applyCPUShares() {
 	if p.cgroup == nil || p.cgroup.setShares == nil {
 		return
 	}
@@ -212,9 +213,9 @@ func (g *cgroup) enable(controller string) error {
 	return nil
 }
 
-// unlimited records that a limit is not enforced. CPU shares are not recorded:
-// without them, tasks share the CPU time equally.
-func (p *Process) unlimited(s setting, reason error) {
+// reportUnenforced records that a limit is not enforced. CPU shares are not
+// recorded: without them, tasks share the CPU time equally.
+func (p *Process) reportUnenforced(s setting, reason error) {
 	if s.controller == "cpu" {
 		p.logger.Debug("task without CPU shares", "error", reason)
 		return
@@ -225,7 +226,7 @@ func (p *Process) unlimited(s setting, reason error) {
 // unlimitedAll records that no limit is enforced.
 func (p *Process) unlimitedAll(l limits, reason error) {
 	for _, s := range l.settings(2) {
-		p.unlimited(s, reason)
+		p.reportUnenforced(s, reason)
 	}
 }
 

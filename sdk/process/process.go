@@ -168,7 +168,7 @@ func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, e
 		return nil, err
 	}
 	p.logger = p.logger.With("pid", p.id.PID)
-	p.share()
+	p.applyCPUShares()
 	p.setOOMScore(c.OOMScoreAdj)
 	p.reportLimits()
 	return p, nil
@@ -257,7 +257,8 @@ func (p *Process) PID() int { return p.id.PID }
 // State returns the data that Recover needs, in the same boot.
 func (p *Process) State() any { return p.Snapshot() }
 
-// Snapshot is State with a concrete type, for drivers with a state of their own.
+// Snapshot returns the same data as State, with their type: a driver whose tasks
+// have further state stores both.
 func (p *Process) Snapshot() State {
 	boot, _ := process.BootID() // Start and Recover have read it successfully
 	s := State{PID: p.id.PID, StartTime: p.id.StartTime, BootID: boot, Dir: p.dir}

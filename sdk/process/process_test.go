@@ -39,7 +39,7 @@ func unified(t *testing.T) hierarchy {
 	return hierarchy{}
 }
 
-func TestEverythingDiesWithTheTask(t *testing.T) {
+func TestAllProcessesDieWithTheTask(t *testing.T) {
 	// One child is in the process group, one has left it, and both ignore
 	// signals.
 	const script = `trap "" INT TERM HUP; (echo $(exec sh -c 'echo $PPID') >child; exec sleep 3600) & ` +
@@ -219,7 +219,7 @@ func TestCgroupsOfTheUser(t *testing.T) {
 	}
 }
 
-func TestStartEndsWhatAnEarlierStartLeft(t *testing.T) {
+func TestStartKillsProcessesOfAnEarlierStart(t *testing.T) {
 	for name, h := range map[string]hierarchy{"with the cgroups of this machine": cgroups(), "without cgroups": {}} {
 		t.Run(name, func(t *testing.T) {
 			use(t, h)
@@ -580,8 +580,8 @@ func TestWaitIsRepeatableAndCancellable(t *testing.T) {
 	}
 	tell(t, s)
 	for range 3 {
-		if got := wait(t, p); got != seven {
-			t.Errorf("exit result %+v, want %+v", got, seven)
+		if got := wait(t, p); got != exitCodeSeven {
+			t.Errorf("exit result %+v, want %+v", got, exitCodeSeven)
 		}
 	}
 	if st, err := process.ReadStat(p.PID()); err != nil || st.State != 'Z' {
@@ -607,8 +607,8 @@ func TestOldKernel(t *testing.T) {
 		t.Error(err)
 	}
 	tell(t, s)
-	if got := wait(t, p); got != seven {
-		t.Errorf("exit result %+v, want %+v", got, seven)
+	if got := wait(t, p); got != exitCodeSeven {
+		t.Errorf("exit result %+v, want %+v", got, exitCodeSeven)
 	}
 }
 
@@ -750,7 +750,7 @@ func TestNetworkOfTheGroup(t *testing.T) {
 	}
 }
 
-func TestCommandAsAUserWhoHasGone(t *testing.T) {
+func TestExecAsADeletedUser(t *testing.T) {
 	s := newStart(t)
 	first := start(t, s, shell("exec sleep 3600"))
 	other := *s

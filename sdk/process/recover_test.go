@@ -25,7 +25,7 @@ func tell(t *testing.T, s *sdk.StartRequest) {
 	}
 }
 
-var seven = driver.ExitResult{ExitCode: 7}
+var exitCodeSeven = driver.ExitResult{ExitCode: 7}
 
 func TestExitStatusSurvivesThePlugin(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -34,9 +34,9 @@ func TestExitStatusSurvivesThePlugin(t *testing.T) {
 		before bool // the task exits before it is recovered
 		want   driver.ExitResult
 	}{
-		"the task ends after it is recovered":                   {exitsWhenTold, false, false, seven},
-		"the task ends while no plugin lives":                   {exitsWhenTold, false, true, seven},
-		"the task ended under a plugin that then died":          {"exit 7", true, false, seven},
+		"the task ends after it is recovered":                   {exitsWhenTold, false, false, exitCodeSeven},
+		"the task ends while no plugin lives":                   {exitsWhenTold, false, true, exitCodeSeven},
+		"the task ended under a plugin that then died":          {"exit 7", true, false, exitCodeSeven},
 		"the task was killed under a plugin that then died":     {"kill -9 $$", true, false, driver.ExitResult{ExitCode: 137, Signal: 9}},
 		"the task ended well under a plugin that could not say": {"exit 0", true, false, driver.ExitResult{}},
 	} {
@@ -78,14 +78,14 @@ func TestExitStatusWithoutKeeper(t *testing.T) {
 	tell(t, s)
 	// Since Linux 6.15 a pidfd reports the status; before that the test may see
 	// the zombie in time.
-	if got := wait(t, p); got != seven && !errors.Is(got.Err, errUnknown) {
+	if got := wait(t, p); got != exitCodeSeven && !errors.Is(got.Err, errUnknown) {
 		t.Errorf("exit result %+v, want exit code 7, or that it is unknown", got)
-	} else if got != seven {
+	} else if got != exitCodeSeven {
 		t.Logf("the kernel does not tell: %v", got.Err)
 	}
 }
 
-func TestExitStatusThatNobodyKnows(t *testing.T) {
+func TestUnknownExitStatus(t *testing.T) {
 	t.Setenv(keeper.EnvSocket, "")
 	s := newStart(t)
 	state := orphan(t, nil, plugin{Config: s.TaskConfig, Command: shell("sleep 3600 & echo $! >child; " + exitsWhenTold)})
@@ -147,8 +147,8 @@ func TestRecoverWithoutDescriptorsDoesNotDecide(t *testing.T) {
 					if !ends {
 						tell(t, s)
 					}
-					if got := wait(t, p); got != seven {
-						t.Errorf("%d descriptors: exit result %+v, want %+v", free, got, seven)
+					if got := wait(t, p); got != exitCodeSeven {
+						t.Errorf("%d descriptors: exit result %+v, want %+v", free, got, exitCodeSeven)
 					}
 					break
 				}
@@ -164,7 +164,7 @@ func TestRecoverWithoutDescriptorsDoesNotDecide(t *testing.T) {
 	}
 }
 
-func TestRecoverTouchesNoStranger(t *testing.T) {
+func TestRecoverRejectsOtherProcesses(t *testing.T) {
 	stranger := exec.Command("sleep", "3600")
 	if err := stranger.Start(); err != nil {
 		t.Fatal(err)
@@ -206,8 +206,8 @@ func TestRecoverOwnChild(t *testing.T) {
 	}
 	defer second.fd.Close()
 	tell(t, s)
-	if got := wait(t, second); got != seven {
-		t.Errorf("exit result %+v, want %+v", got, seven)
+	if got := wait(t, second); got != exitCodeSeven {
+		t.Errorf("exit result %+v, want %+v", got, exitCodeSeven)
 	}
 }
 

@@ -71,7 +71,7 @@ func (p *Process) Stats(context.Context) (driver.TaskStats, error) {
 	whole.Measured = memoryFields
 	used[0] = sum
 	if p.cgroup != nil && cgroups().version == 2 {
-		p.cgroup.measure(&whole, used)
+		p.cgroup.addCgroupTotals(&whole, used)
 	}
 
 	stats := driver.TaskStats{Timestamp: time.Now(), ByPID: map[string]driver.Usage{}}
@@ -83,8 +83,9 @@ func (p *Process) Stats(context.Context) (driver.TaskStats, error) {
 	return stats, nil
 }
 
-// measure reads the totals of the task from cgroup v2.
-func (g *cgroup) measure(memory *driver.MemoryUsage, used map[int]cpuTime) {
+// addCgroupTotals reads the memory and CPU usage of the whole task from cgroup
+// v2. It writes them to memory, and to used under the key 0.
+func (g *cgroup) addCgroupTotals(memory *driver.MemoryUsage, used map[int]cpuTime) {
 	if usec := g.counter("cpu.stat", "usage_usec"); usec > 0 {
 		used[0] = cpuTime{
 			user:   time.Duration(g.counter("cpu.stat", "user_usec")) * time.Microsecond,

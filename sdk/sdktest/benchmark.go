@@ -66,12 +66,12 @@ func Benchmark(b *testing.B, p Plugin) {
 		}
 	})
 	b.Run("memory", func(b *testing.B) {
-		const many = 100
+		const taskCount = 100
 		for b.Loop() {
 			before := pss(b, h.use(b).pid)
 			ctx, cancel := context.WithCancel(b.Context())
-			var tasks []*started
-			for range many {
+			var tasks []*startedTask
+			for range taskCount {
 				config, s := h.quiet(b)
 				s.begin(config)
 				// Like a host, the benchmark waits for the task and samples
@@ -87,7 +87,7 @@ func Benchmark(b *testing.B, p Plugin) {
 			}
 			time.Sleep(2 * time.Second) // time for some samples
 			after := pss(b, h.use(b).pid)
-			b.ReportMetric(float64(after-before)/many, "KB/task")
+			b.ReportMetric(float64(after-before)/taskCount, "KB/task")
 			b.ReportMetric(float64(before), "KB/plugin")
 			cancel()
 			for _, s := range tasks {
@@ -98,7 +98,7 @@ func Benchmark(b *testing.B, p Plugin) {
 }
 
 // quiet returns the config of a task that runs without output.
-func (h *host) quiet(t tb) (*driver.TaskConfig, *started) {
+func (h *host) quiet(t tb) (*driver.TaskConfig, *startedTask) {
 	t.Helper()
 	config, s := h.newConfig(t, h.plugin.Tasks.Runs)
 	config.StdoutPath, config.StderrPath = os.DevNull, os.DevNull

@@ -451,9 +451,9 @@ func samples(t tb, h *host) {
 }
 
 func runsMany(t tb, h *host) {
-	const many = 12
-	var tasks []*started
-	for i := range many {
+	const taskCount = 12
+	var tasks []*startedTask
+	for i := range taskCount {
 		body := h.plugin.Tasks.Runs
 		if i%2 == 0 && h.plugin.Tasks.Ends != nil {
 			body = h.plugin.Tasks.Ends

@@ -24,7 +24,7 @@ type fakeHost struct {
 
 var _ hook.Host = (*fakeHost)(nil)
 
-func (b *fakeHost) admit(capability string) {
+func (b *fakeHost) addToken(capability string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.known == nil {
@@ -33,7 +33,7 @@ func (b *fakeHost) admit(capability string) {
 	b.known[capability] = true
 }
 
-func (b *fakeHost) dismiss(capability string) {
+func (b *fakeHost) endToken(capability string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.known[capability] = false
@@ -56,8 +56,8 @@ func (b *fakeHost) listen(dir string) (socket string, stop func(), err error) {
 	return socket, func() { server.Stop(); <-served }, nil
 }
 
-// check validates the scope of a call.
-func (b *fakeHost) check(s hook.Scope) error {
+// checkScope validates the scope of a call.
+func (b *fakeHost) checkScope(s hook.Scope) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	good, known := b.known[s.Token]
@@ -70,14 +70,14 @@ func (b *fakeHost) check(s hook.Scope) error {
 	switch {
 	case !good:
 		return hook.ErrPermissionDenied
-	case s.Task != "" && s.Task != taskOfLife:
+	case s.Task != "" && s.Task != scenarioTask:
 		return fmt.Errorf("%w: there is no %q", hook.ErrTaskNotRunning, s.Task)
 	}
 	return nil
 }
 
 func (b *fakeHost) Exec(_ context.Context, s hook.Scope, command []string, _ time.Duration) (*driver.ExecResult, error) {
-	if err := b.check(s); err != nil {
+	if err := b.checkScope(s); err != nil {
 		return nil, err
 	}
 	if len(command) == 0 {
@@ -87,7 +87,7 @@ func (b *fakeHost) Exec(_ context.Context, s hook.Scope, command []string, _ tim
 }
 
 func (b *fakeHost) Stats(ctx context.Context, s hook.Scope, interval time.Duration) (<-chan hook.Usage, error) {
-	if err := b.check(s); err != nil {
+	if err := b.checkScope(s); err != nil {
 		return nil, err
 	}
 	if interval <= 0 {
@@ -113,61 +113,61 @@ func (b *fakeHost) Stats(ctx context.Context, s hook.Scope, interval time.Durati
 }
 
 func (b *fakeHost) State(_ context.Context, s hook.Scope) (*hook.AllocState, error) {
-	if err := b.check(s); err != nil {
+	if err := b.checkScope(s); err != nil {
 		return nil, err
 	}
 	return &hook.AllocState{
 		ClientStatus: "running", DesiredStatus: "run",
-		Tasks: map[string]hook.TaskState{taskOfLife: {State: "running", StartedAt: time.Now()}},
+		Tasks: map[string]hook.TaskState{scenarioTask: {State: "running", StartedAt: time.Now()}},
 	}, nil
 }
 
 func (b *fakeHost) Interpolate(_ context.Context, s hook.Scope, text string) (string, error) {
-	return text, b.check(s)
+	return text, b.checkScope(s)
 }
 
 func (b *fakeHost) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
-	if err := b.check(s); err != nil {
+	if err := b.checkScope(s); err != nil {
 		return err
 	}
 	return event.Fault()
 }
 
 func (b *fakeHost) Restart(_ context.Context, s hook.Scope, _ string, _ bool) error {
-	return b.check(s)
+	return b.checkScope(s)
 }
 
-func (b *fakeHost) Signal(_ context.Context, s hook.Scope, _, _ string) error { return b.check(s) }
+func (b *fakeHost) Signal(_ context.Context, s hook.Scope, _, _ string) error { return b.checkScope(s) }
 
-func (b *fakeHost) Kill(_ context.Context, s hook.Scope, _ string) error { return b.check(s) }
+func (b *fakeHost) Kill(_ context.Context, s hook.Scope, _ string) error { return b.checkScope(s) }
 
 func (b *fakeHost) SetHealth(_ context.Context, s hook.Scope, _ bool, _ string) error {
-	return b.check(s)
+	return b.checkScope(s)
 }
 
-// index is the constant index of the suite's data.
-const index = 1
+// dataIndex is the constant index of the suite's data.
+const dataIndex = 1
 
-// wait blocks until ctx ends if after is the current index, because the data
-// never change.
-func (b *fakeHost) wait(ctx context.Context, s hook.Scope, after uint64) error {
-	if err := b.check(s); err != nil {
+// awaitChange blocks until ctx ends if after is the current index, because the
+// data never change.
+func (b *fakeHost) awaitChange(ctx context.Context, s hook.Scope, after uint64) error {
+	if err := b.checkScope(s); err != nil {
 		return err
 	}
-	if after >= index {
+	if after >= dataIndex {
 		<-ctx.Done()
 	}
 	return ctx.Err()
 }
 
 func (b *fakeHost) Variable(ctx context.Context, s hook.Scope, _ string, after uint64) (map[string]string, uint64, error) {
-	return nil, index, b.wait(ctx, s, after)
+	return nil, dataIndex, b.awaitChange(ctx, s, after)
 }
 
 func (b *fakeHost) Variables(ctx context.Context, s hook.Scope, _ string, after uint64) ([]string, uint64, error) {
-	return nil, index, b.wait(ctx, s, after)
+	return nil, dataIndex, b.awaitChange(ctx, s, after)
 }
 
 func (b *fakeHost) Services(ctx context.Context, s hook.Scope, _ string, after uint64) ([]hook.Service, uint64, error) {
-	return nil, index, b.wait(ctx, s, after)
+	return nil, dataIndex, b.awaitChange(ctx, s, after)
 }

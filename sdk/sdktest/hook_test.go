@@ -208,9 +208,9 @@ func TestHookWithoutFaults(t *testing.T) { Hook(t, naiveHookPlugin("")) }
 func TestEachHookCaseCanFail(t *testing.T) {
 	// The last timeout is long enough for a call to reach the plugin on a slow
 	// machine.
-	usual := givenUpAfter
-	t.Cleanup(func() { givenUpAfter = usual })
-	givenUpAfter = append(slices.Clone(usual), 5*time.Second)
+	usual := cancelTimeouts
+	t.Cleanup(func() { cancelTimeouts = usual })
+	cancelTimeouts = append(slices.Clone(usual), 5*time.Second)
 	for _, test := range []struct {
 		fault string
 		run   func(tb, *host)
@@ -222,25 +222,25 @@ func TestEachHookCaseCanFail(t *testing.T) {
 		{"takes part in nothing", describesItself, "takes part in nothing"},
 		{"names a hook point twice", describesItself, "names prestart twice"},
 		{"changes its mind", describesItself, "asked again"},
-		{"wants more", fitsAttachment, `The argument "must" is required, but no definition was found.
+		{"wants more", schemaFitsAttachment, `The argument "must" is required, but no definition was found.
 Which one it takes is said in Plugin.Attachment, or in plugin_test.hcl: attachment = { … }`},
-		{"wants what is not", fitsAttachment, `the schema of its attachment: Invalid type specification: The schema of the plugin is wrong at "config.must": `},
-		{"names what it has not", livesOnce, "takes no part in exited"},
-		{"is slow", livesOnce, "prestart: no answer within 50ms"},
-		{"sets odd variables", livesOnce, `the variable "A=B"`},
-		{"sets odd mounts", livesOnce, "must be absolute"},
-		{"sets odd devices", livesOnce, `permissions "rx"`},
-		{"does not tell its state", livesOnce, "stop: the state is lost"},
-		{"cannot do it twice", livesEverythingTwice, "prestart: there is one already"},
+		{"wants what is not", schemaFitsAttachment, `the schema of its attachment: Invalid type specification: The schema of the plugin is wrong at "config.must": `},
+		{"names what it has not", callsEachPoint, "takes no part in exited"},
+		{"is slow", callsEachPoint, "prestart: no answer within 50ms"},
+		{"sets odd variables", callsEachPoint, `the variable "A=B"`},
+		{"sets odd mounts", callsEachPoint, "must be absolute"},
+		{"sets odd devices", callsEachPoint, `permissions "rx"`},
+		{"does not tell its state", callsEachPoint, "stop: the state is lost"},
+		{"cannot do it twice", callsEachPointTwice, "prestart: there is one already"},
 		{"starts once", repeatsPoststart, "poststart: it runs already"},
 		{"cleans up what it knows", cleansUpUnseen, "stop: never heard of it"},
 		{"dies when it is given up", survivesCancelledCall, "died by itself, exit status 1"},
 		{"remembers in memory", survivesEachDeath, "destroy: never heard of it"},
 		{"stays with its host", changesHost, "poststart: no answer within 300ms"},
-		{"makes up events", livesOnce, `poststart: events of type "Greeting" are not a hook's: use "Task hook message", or none`},
-		{"does one thing at a time", livesMany, "prestart: busy"},
+		{"makes up events", callsEachPoint, `poststart: events of type "Greeting" are not a hook's: use "Task hook message", or none`},
+		{"does one thing at a time", runsManyScenarios, "prestart: busy"},
 		{"waits for its host to agree", survivesRefusal, "poststart: no answer within 300ms"},
-		{"makes up capabilities", func(t tb, h *host) { livesOnce(t, h); showsCapability(t, h) }, `the capability "sesame"`},
+		{"makes up capabilities", func(t tb, h *host) { callsEachPoint(t, h); showsCapability(t, h) }, `the capability "sesame"`},
 	} {
 		t.Run(test.fault, func(t *testing.T) {
 			t.Parallel()

@@ -19,15 +19,15 @@ func hookCases() []testCase {
 		{"names itself as a hook of a known protocol version", namesItself(base.TypeHook, hook.APIVersion)},
 		{"takes its configuration twice, from a host that only checks it", takesConfigurationTwice},
 		{"describes the hook points that it takes part in", describesItself},
-		{"has a schema that fits its attachment", fitsAttachment},
-		{"takes part in the life of a task", livesOnce},
-		{"takes each hook point again", livesEverythingTwice},
+		{"has a schema that fits its attachment", schemaFitsAttachment},
+		{"takes part in the life of a task", callsEachPoint},
+		{"takes each hook point again", callsEachPointTwice},
 		{"takes poststart again for a running task", repeatsPoststart},
 		{"cleans up what it has never seen", cleansUpUnseen},
 		{"a call that is given up harms nothing", survivesCancelledCall},
 		{"goes on in another process, at each hook point", survivesEachDeath},
 		{"goes on with another agent", changesHost},
-		{"takes part in many lives at once", livesMany},
+		{"takes part in many lives at once", runsManyScenarios},
 		{"answers when its host refuses everything", survivesRefusal},
 		{"shows its host the capability of a request", showsCapability},
 	}
@@ -53,7 +53,7 @@ func describesItself(t tb, h *host) {
 	}
 }
 
-func fitsAttachment(t tb, h *host) {
+func schemaFitsAttachment(t tb, h *host) {
 	d, err := h.use(t).hook.Describe(t.Context())
 	if err != nil {
 		t.Fatalf("Describe: %v", err)
@@ -65,91 +65,91 @@ func fitsAttachment(t tb, h *host) {
 	}
 }
 
-func livesOnce(t tb, h *host) {
-	l := h.lead(t)
+func callsEachPoint(t tb, h *host) {
+	l := h.startScenario(t)
 	for _, m := range lifecycle {
-		l.pass(t, m)
+		l.callPoint(t, m)
 	}
 }
 
-// livesEverythingTwice repeats each call, as after the death of a host that
+// callsEachPointTwice repeats each call, as after the death of a host that
 // could not record the call.
-func livesEverythingTwice(t tb, h *host) {
-	l := h.lead(t)
+func callsEachPointTwice(t tb, h *host) {
+	l := h.startScenario(t)
 	for _, m := range lifecycle {
 		exits := l.exits
-		l.pass(t, m)
+		l.callPoint(t, m)
 		l.exits = exits // both calls are for the same exit of the task
-		l.pass(t, m)
+		l.callPoint(t, m)
 	}
 }
 
 // repeatsPoststart repeats Poststart, as after a restart of the plugin process
 // or of the agent while the task runs.
 func repeatsPoststart(t tb, h *host) {
-	l := h.lead(t)
+	l := h.startScenario(t)
 	for _, m := range []hook.Point{hook.Prerun, hook.Prestart, hook.Poststart} {
-		l.pass(t, m)
+		l.callPoint(t, m)
 	}
 	l.repeated = true
-	l.pass(t, hook.Poststart) // by another agent
+	l.callPoint(t, hook.Poststart) // by another agent
 	if _, ok := l.d.Subscription(hook.Poststart); ok {
 		h.use(t)
 		h.crash(t)
 	}
 	for range 2 {
-		l.pass(t, hook.Poststart)
+		l.callPoint(t, hook.Poststart)
 	}
 	l.repeated = false
 	for _, m := range []hook.Point{hook.PreKill, hook.PreKilling, hook.Exited, hook.Stop, hook.Postrun, hook.Destroy} {
-		l.pass(t, m)
+		l.callPoint(t, m)
 	}
 }
 
 func cleansUpUnseen(t tb, h *host) {
-	l := h.lead(t)
+	l := h.startScenario(t)
 	for _, m := range []hook.Point{hook.PreKill, hook.PreKilling, hook.Stop, hook.Postrun, hook.Destroy} {
-		l.pass(t, m)
+		l.callPoint(t, m)
 	}
 }
 
-// givenUpAfter are timeouts of an impatient host: some calls have reached the
+// cancelTimeouts are timeouts of an impatient host: some calls have reached the
 // plugin by then, and some have not.
-var givenUpAfter = []time.Duration{200 * time.Microsecond, 2 * time.Millisecond}
+var cancelTimeouts = []time.Duration{200 * time.Microsecond, 2 * time.Millisecond}
 
 func survivesCancelledCall(t tb, h *host) {
-	l := h.lead(t)
+	l := h.startScenario(t)
 	for _, m := range lifecycle {
 		if _, ok := l.d.Subscription(m); !ok {
 			continue
 		}
 		exits := l.exits
-		for _, short := range givenUpAfter {
+		for _, short := range cancelTimeouts {
 			ctx, cancel := context.WithTimeout(t.Context(), short)
 			_ = l.call(ctx, t, m) // the result depends on timing
 			cancel()
 		}
 		l.exits = exits
-		l.pass(t, m)
+		l.callPoint(t, m)
 	}
 }
 
 func survivesEachDeath(t tb, h *host) {
-	l := h.lead(t)
+	l := h.startScenario(t)
 	for _, m := range lifecycle {
 		if _, ok := l.d.Subscription(m); !ok {
 			continue
 		}
 		h.use(t)
 		h.crash(t)
-		l.pass(t, m)
+		l.callPoint(t, m)
 	}
 }
 
 func changesHost(t tb, h *host) {
-	l := h.lead(t)
+	l := h.startScenario(t)
 	for _, m := range []hook.Point{hook.Prerun, hook.Prestart, hook.Poststart, hook.ShutdownAlloc, hook.Shutdown} {
-		l.pass(t, m)
+		l.callPoint(t, m)
 	}
 	h.dismissButler()
 	if err := h.introduce(t.Context(), h.use(t)); err != nil {
@@ -157,15 +157,15 @@ func changesHost(t tb, h *host) {
 	}
 	l.running, l.repeated = true, true
 	for _, m := range []hook.Point{hook.Prestart, hook.Poststart, hook.PreKilling, hook.Exited, hook.Stop, hook.Postrun, hook.Destroy} {
-		l.pass(t, m)
+		l.callPoint(t, m)
 	}
 }
 
-func livesMany(t tb, h *host) {
-	const many = 16
+func runsManyScenarios(t tb, h *host) {
+	const scenarios = 16
 	var lives []*allocScenario
-	for range many {
-		lives = append(lives, h.lead(t))
+	for range scenarios {
+		lives = append(lives, h.startScenario(t))
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -176,7 +176,7 @@ func livesMany(t tb, h *host) {
 		wg.Go(func() {
 			r := runCase(t.Context(), testCase{run: func(t tb, _ *host) {
 				for _, m := range lifecycle {
-					l.pass(t, m)
+					l.callPoint(t, m)
 				}
 			}}, h)
 			if r.failed {
@@ -197,8 +197,8 @@ func livesMany(t tb, h *host) {
 }
 
 func survivesRefusal(t tb, h *host) {
-	l := h.lead(t)
-	h.butler.dismiss(l.meta.Token)
+	l := h.startScenario(t)
+	h.butler.endToken(l.meta.Token)
 	for _, m := range lifecycle {
 		part, ok := l.d.Subscription(m)
 		if !ok {

@@ -385,8 +385,8 @@ func (p *process) lastWords() string {
 	return strings.Join(lines[max(0, len(lines)-most):], "\n")
 }
 
-// started is one start of a task.
-type started struct {
+// startedTask is one start of a task.
+type startedTask struct {
 	t      tb
 	h      *host
 	config *driver.TaskConfig
@@ -399,7 +399,7 @@ type started struct {
 }
 
 // newConfig makes the files and the config that a host makes before a start.
-func (h *host) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *started) {
+func (h *host) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *startedTask) {
 	t.Helper()
 	if body == nil {
 		t.Skipf("nobody has said which task does that: see Tasks, or plugin_test.hcl")
@@ -453,7 +453,7 @@ func (h *host) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *starte
 			Linux:     driver.LinuxResources{CPUShares: 100, MemoryLimitBytes: 64 << 20},
 		},
 	}
-	s := &started{t: t, h: h, config: config, stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}
+	s := &startedTask{t: t, h: h, config: config, stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}
 	for path, to := range map[string]*lockedBuffer{config.StdoutPath: s.stdout, config.StderrPath: s.stderr} {
 		if err := unix.Mkfifo(path, 0o600); err != nil {
 			t.Fatalf("make FIFO: %v", err)
@@ -464,7 +464,7 @@ func (h *host) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *starte
 }
 
 // read copies a FIFO until all its writers have closed it.
-func (s *started) read(path string, to io.Writer) {
+func (s *startedTask) read(path string, to io.Writer) {
 	opened := make(chan struct{})
 	s.ended.Go(func() {
 		f, err := os.Open(path) // blocks until there is a writer
@@ -491,14 +491,14 @@ func (s *started) read(path string, to io.Writer) {
 }
 
 // start starts a task, and removes it at the end of the case.
-func (h *host) start(t tb, body map[string]any) *started {
+func (h *host) start(t tb, body map[string]any) *startedTask {
 	t.Helper()
 	config, s := h.newConfig(t, body)
 	s.begin(config)
 	return s
 }
 
-func (s *started) begin(config *driver.TaskConfig) {
+func (s *startedTask) begin(config *driver.TaskConfig) {
 	s.t.Helper()
 	s.t.Cleanup(s.remove)
 	handle, _, err := s.h.use(s.t).driver.StartTask(s.t.Context(), config)
@@ -510,7 +510,7 @@ func (s *started) begin(config *driver.TaskConfig) {
 
 // remove destroys a task that a case has left, also after a restart of the
 // plugin, and kills the processes that a faulty driver has left running.
-func (s *started) remove() {
+func (s *startedTask) remove() {
 	defer killMarked("NOMAD_ALLOC_ID=" + s.config.AllocID)
 	if s.handle == nil || s.destroyed || s.h.isAborted() {
 		return
@@ -559,13 +559,13 @@ type lateTB struct {
 
 func (l *lateTB) Context() context.Context { return l.ctx }
 
-func (s *started) driver() driver.Driver {
+func (s *startedTask) driver() driver.Driver {
 	s.t.Helper()
 	return s.h.use(s.t).driver
 }
 
 // wait waits for the task and returns its exit result.
-func (s *started) wait() *driver.ExitResult {
+func (s *startedTask) wait() *driver.ExitResult {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), caseTimeout)
 	defer cancel()
@@ -576,7 +576,7 @@ func (s *started) wait() *driver.ExitResult {
 	return exit
 }
 
-func (s *started) destroy() {
+func (s *startedTask) destroy() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), caseTimeout)
 	defer cancel()
@@ -588,7 +588,7 @@ func (s *started) destroy() {
 
 // says waits until the task has written a line with the prefix, and returns the
 // rest of the line.
-func (s *started) says(prefix string) string {
+func (s *startedTask) says(prefix string) string {
 	s.t.Helper()
 	var rest string
 	until(s.t, fmt.Sprintf("the task writes %q; it has written %q", prefix, s.stdout.String()), func() bool {
@@ -605,7 +605,7 @@ func (s *started) says(prefix string) string {
 
 // recover passes the task to the current plugin process, as a restarted host
 // does.
-func (s *started) recover() error {
+func (s *startedTask) recover() error {
 	handle := *s.handle
 	config := *handle.Config
 	config.DriverConfig = nil

@@ -52,7 +52,7 @@ func (unannounced) Deadline() (deadline time.Time, ok bool) { return time.Time{}
 
 // check runs one case outside of go test. ended is false if the case does not
 // end; its goroutine is leaked then.
-func (h *host) check(kill context.Context, c testCase) (r *result, ended bool) {
+func (h *host) check(kill context.Context, c testCase) (r *caseResult, ended bool) {
 	ctx, cancel := h.limit(kill)
 	defer cancel()
 	run := c.run

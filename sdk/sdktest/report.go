@@ -29,8 +29,9 @@ type testCase struct {
 	run  func(t tb, h *host)
 }
 
-// result is the outcome of a case outside of go test. It is the tb of the case.
-type result struct {
+// caseResult is the result of a case that runs without go test. While the case
+// runs, the case reports to it as to a testing.TB.
+type caseResult struct {
 	name string
 	ctx  context.Context
 	took time.Duration
@@ -42,10 +43,10 @@ type result struct {
 	cleanups []func()
 }
 
-var _ tb = (*result)(nil)
+var _ tb = (*caseResult)(nil)
 
 // runCase runs one case, and blocks until it has ended.
-func runCase(ctx context.Context, c testCase, h *host) *result {
+func runCase(ctx context.Context, c testCase, h *host) *caseResult {
 	r, done := startCase(ctx, c, h)
 	<-done
 	return r
@@ -53,9 +54,9 @@ func runCase(ctx context.Context, c testCase, h *host) *result {
 
 // startCase runs one case in a new goroutine, which Fatalf ends. done is closed
 // when the case and its cleanups have ended.
-func startCase(ctx context.Context, c testCase, h *host) (r *result, done <-chan struct{}) {
+func startCase(ctx context.Context, c testCase, h *host) (r *caseResult, done <-chan struct{}) {
 	ctx, cancel := context.WithCancel(ctx)
-	r = &result{name: c.name, ctx: ctx}
+	r = &caseResult{name: c.name, ctx: ctx}
 	began := time.Now()
 	ended := make(chan struct{})
 	go func() {
@@ -73,13 +74,13 @@ func startCase(ctx context.Context, c testCase, h *host) (r *result, done <-chan
 	return r, ended
 }
 
-func (r *result) cleanUp() {
+func (r *caseResult) cleanUp() {
 	for i := len(r.cleanups) - 1; i >= 0; i-- {
 		r.cleanups[i]()
 	}
 }
 
-func (r *result) write(out io.Writer) {
+func (r *caseResult) write(out io.Writer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	verdict := "PASS"
@@ -98,13 +99,13 @@ func (r *result) write(out io.Writer) {
 	}
 }
 
-func (r *result) Helper() {}
+func (r *caseResult) Helper() {}
 
-func (r *result) Context() context.Context { return r.ctx }
+func (r *caseResult) Context() context.Context { return r.ctx }
 
-func (r *result) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
+func (r *caseResult) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
 
-func (r *result) TempDir() string {
+func (r *caseResult) TempDir() string {
 	dir, err := os.MkdirTemp("", "plugin-test")
 	if err != nil {
 		r.Fatalf("make a directory: %v", err)
@@ -113,25 +114,25 @@ func (r *result) TempDir() string {
 	return dir
 }
 
-func (r *result) Logf(format string, args ...any) {
+func (r *caseResult) Logf(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lines = append(r.lines, fmt.Sprintf(format, args...))
 }
 
-func (r *result) Errorf(format string, args ...any) {
+func (r *caseResult) Errorf(format string, args ...any) {
 	r.Logf(format, args...)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.failed = true
 }
 
-func (r *result) Fatalf(format string, args ...any) {
+func (r *caseResult) Fatalf(format string, args ...any) {
 	r.Errorf(format, args...)
 	runtime.Goexit()
 }
 
-func (r *result) Skipf(format string, args ...any) {
+func (r *caseResult) Skipf(format string, args ...any) {
 	r.Logf(format, args...)
 	r.mu.Lock()
 	r.skipped = true

@@ -48,8 +48,9 @@ type allocScenario struct {
 	done     bool
 }
 
-// lead starts a scenario. Its capability token expires at the end of the case.
-func (h *host) lead(t tb) *allocScenario {
+// startScenario starts a scenario. Its capability token expires at the end of the
+// case.
+func (h *host) startScenario(t tb) *allocScenario {
 	t.Helper()
 	d, err := h.use(t).hook.Describe(t.Context())
 	if err != nil {
@@ -60,8 +61,8 @@ func (h *host) lead(t tb) *allocScenario {
 		t.Skipf("there is no attachment that fits its schema")
 	}
 	l := &allocScenario{h: h, d: d, meta: hook.RequestMeta{Token: newID(), Attachment: attachment}}
-	h.butler.admit(l.meta.Token)
-	t.Cleanup(func() { h.butler.dismiss(l.meta.Token) })
+	h.butler.addToken(l.meta.Token)
+	t.Cleanup(func() { h.butler.endToken(l.meta.Token) })
 
 	id := newID()
 	dir := filepath.Join(t.TempDir(), id)
@@ -69,8 +70,8 @@ func (h *host) lead(t tb) *allocScenario {
 		ID: id, Name: "suite.group[0]", Namespace: "default", JobID: "suite", JobName: "suite", JobType: "service",
 		TaskGroup: "group", NodeID: newID(), NodeName: "node", Meta: map[string]string{"owner": "suite"},
 	}
-	l.task = hook.Task{Name: taskOfLife, Driver: "raw_exec", Meta: map[string]string{"owner": "suite"}}
-	task := filepath.Join(dir, taskOfLife)
+	l.task = hook.Task{Name: scenarioTask, Driver: "raw_exec", Meta: map[string]string{"owner": "suite"}}
+	task := filepath.Join(dir, scenarioTask)
 	l.dir = hook.TaskDir{
 		AllocDir: dir, Dir: task, SharedAllocDir: filepath.Join(dir, "alloc"), SharedTaskDir: filepath.Join(task, "alloc"),
 		LocalDir: filepath.Join(task, "local"), LogDir: filepath.Join(dir, "alloc/logs"), SecretsDir: filepath.Join(task, "secrets"),
@@ -82,14 +83,14 @@ func (h *host) lead(t tb) *allocScenario {
 		}
 	}
 	l.env = map[string]string{
-		"NOMAD_ALLOC_ID": id, "NOMAD_TASK_NAME": taskOfLife, "NOMAD_ALLOC_DIR": l.dir.SharedAllocDir,
+		"NOMAD_ALLOC_ID": id, "NOMAD_TASK_NAME": scenarioTask, "NOMAD_ALLOC_DIR": l.dir.SharedAllocDir,
 		"NOMAD_TASK_DIR": l.dir.LocalDir, "NOMAD_SECRETS_DIR": l.dir.SecretsDir, "ODD": "two\nlines and $signs",
 	}
 	if d.IncludeAllocJSON {
 		l.alloc.JSON, err = json.Marshal(map[string]any{
 			"ID": id, "Name": l.alloc.Name, "Namespace": l.alloc.Namespace, "NodeID": l.alloc.NodeID, "JobID": "suite", "TaskGroup": "group",
 			"Job": map[string]any{"ID": "suite", "Name": "suite", "Type": "service", "TaskGroups": []any{
-				map[string]any{"Name": "group", "Tasks": []any{map[string]any{"Name": taskOfLife, "Driver": "raw_exec"}}},
+				map[string]any{"Name": "group", "Tasks": []any{map[string]any{"Name": scenarioTask, "Driver": "raw_exec"}}},
 			}},
 		})
 		if err != nil {
@@ -99,7 +100,7 @@ func (h *host) lead(t tb) *allocScenario {
 	return l
 }
 
-const taskOfLife = "task"
+const scenarioTask = "task"
 
 // attach returns the JSON of an attachment, as a host does, or nil without a
 // schema.
@@ -128,9 +129,9 @@ func timeoutFor(p hook.Subscription) time.Duration {
 	return 10 * time.Second
 }
 
-// pass calls the hook at a hook point to which it subscribes. An error of the
-// hook fails the case.
-func (l *allocScenario) pass(t tb, m hook.Point) {
+// callPoint calls the hook at a hook point to which it subscribes. An error of
+// the hook fails the case.
+func (l *allocScenario) callPoint(t tb, m hook.Point) {
 	t.Helper()
 	part, ok := l.d.Subscription(m)
 	if !ok {

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // with nohup's SIG_IGN, its tasks would ignore SIGHUP too
-		n := &naive{fault: os.Getenv(envFault), tasks: map[string]*naiveTask{}}
+		n := &naiveDriver{fault: os.Getenv(envFault), tasks: map[string]*naiveTask{}}
 		if n.fault == "talks before the handshake" {
 			fmt.Println("welcome")
 		}
@@ -60,8 +60,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// naive is a simple driver without the SDK, with a configurable fault.
-type naive struct {
+// naiveDriver is a simple driver without the SDK, with a configurable fault.
+type naiveDriver struct {
 	fault string
 
 	mu    sync.Mutex
@@ -79,7 +79,7 @@ type naiveTask struct {
 	waits   int
 }
 
-func (n *naive) PluginInfo(context.Context) (*base.Info, error) {
+func (n *naiveDriver) PluginInfo(context.Context) (*base.Info, error) {
 	info := &base.Info{Type: base.TypeDriver, APIVersions: []string{"v0.1.0"}, Version: "0.1.0", Name: "naive"}
 	switch n.fault {
 	case "has an odd version":
@@ -90,9 +90,11 @@ func (n *naive) PluginInfo(context.Context) (*base.Info, error) {
 	return info, nil
 }
 
-func (n *naive) ConfigSchema(context.Context) (*hclspec.Spec, error) { return hclspec.Object(nil), nil }
+func (n *naiveDriver) ConfigSchema(context.Context) (*hclspec.Spec, error) {
+	return hclspec.Object(nil), nil
+}
 
-func (n *naive) SetConfig(context.Context, *base.Config) error {
+func (n *naiveDriver) SetConfig(context.Context, *base.Config) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.set++
@@ -102,7 +104,7 @@ func (n *naive) SetConfig(context.Context, *base.Config) error {
 	return nil
 }
 
-func (n *naive) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
+func (n *naiveDriver) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
 	name := "command"
 	if n.fault == "has another schema" {
 		name = "program"
@@ -110,13 +112,13 @@ func (n *naive) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
 	return hclspec.Object(map[string]*hclspec.Spec{name: hclspec.Attr(name, "string", true), "args": hclspec.Attr("args", "list(string)", false)}), nil
 }
 
-func (n *naive) Capabilities(context.Context) (*driver.Capabilities, error) {
+func (n *naiveDriver) Capabilities(context.Context) (*driver.Capabilities, error) {
 	return &driver.Capabilities{SendSignals: true}, nil
 }
 
-func (n *naive) Init(context.Context) error { return nil }
+func (n *naiveDriver) Init(context.Context) error { return nil }
 
-func (n *naive) Shutdown(context.Context) error {
+func (n *naiveDriver) Shutdown(context.Context) error {
 	if n.fault == "stops its tasks when it is shut down" {
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -128,7 +130,7 @@ func (n *naive) Shutdown(context.Context) error {
 	return nil
 }
 
-func (n *naive) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
+func (n *naiveDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
 	c := make(chan driver.Fingerprint, 1)
 	c <- driver.Fingerprint{Health: driver.HealthHealthy}
 	if n.fault == "ends its fingerprints" {
@@ -137,11 +139,11 @@ func (n *naive) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, err
 	return c, nil
 }
 
-func (n *naive) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, error) {
+func (n *naiveDriver) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, error) {
 	return make(chan *driver.TaskEvent), nil
 }
 
-func (n *naive) StartTask(_ context.Context, c *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+func (n *naiveDriver) StartTask(_ context.Context, c *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.tasks[c.ID] != nil && n.fault != "starts twice" {
@@ -214,7 +216,7 @@ func (n *naive) StartTask(_ context.Context, c *driver.TaskConfig) (*driver.Hand
 	return handle, nil, nil
 }
 
-func (n *naive) find(id string) (*naiveTask, error) {
+func (n *naiveDriver) find(id string) (*naiveTask, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if t := n.tasks[id]; t != nil {
@@ -226,7 +228,7 @@ func (n *naive) find(id string) (*naiveTask, error) {
 	return nil, driver.ErrTaskNotFound
 }
 
-func (n *naive) RecoverTask(_ context.Context, handle *driver.Handle) error {
+func (n *naiveDriver) RecoverTask(_ context.Context, handle *driver.Handle) error {
 	if _, err := n.find(handle.Config.ID); err == nil || n.fault != "recovers what is gone" {
 		return err
 	}
@@ -238,7 +240,7 @@ func (n *naive) RecoverTask(_ context.Context, handle *driver.Handle) error {
 	return nil
 }
 
-func (n *naive) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
+func (n *naiveDriver) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
 	t, err := n.find(id)
 	if err != nil {
 		return nil, err
@@ -261,7 +263,7 @@ func (n *naive) WaitTask(ctx context.Context, id string) (*driver.ExitResult, er
 	}
 }
 
-func (n *naive) StopTask(_ context.Context, id string, timeout time.Duration, signal string) error {
+func (n *naiveDriver) StopTask(_ context.Context, id string, timeout time.Duration, signal string) error {
 	t, err := n.find(id)
 	if err != nil {
 		return err
@@ -294,7 +296,7 @@ func (n *naive) StopTask(_ context.Context, id string, timeout time.Duration, si
 	return nil
 }
 
-func (n *naive) DestroyTask(_ context.Context, id string, force bool) error {
+func (n *naiveDriver) DestroyTask(_ context.Context, id string, force bool) error {
 	t, err := n.find(id)
 	if err != nil {
 		return err
@@ -321,7 +323,7 @@ func (n *naive) DestroyTask(_ context.Context, id string, force bool) error {
 	return nil
 }
 
-func (n *naive) InspectTask(_ context.Context, id string) (*driver.TaskStatus, error) {
+func (n *naiveDriver) InspectTask(_ context.Context, id string) (*driver.TaskStatus, error) {
 	t, err := n.find(id)
 	if err != nil {
 		return nil, err
@@ -337,7 +339,7 @@ func (n *naive) InspectTask(_ context.Context, id string) (*driver.TaskStatus, e
 	return s, nil
 }
 
-func (n *naive) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
+func (n *naiveDriver) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
 	t, err := n.find(id)
 	if err != nil {
 		return nil, err
@@ -360,7 +362,7 @@ func (n *naive) TaskStats(ctx context.Context, id string, interval time.Duration
 	return c, nil
 }
 
-func (n *naive) SignalTask(_ context.Context, id, signal string) error {
+func (n *naiveDriver) SignalTask(_ context.Context, id, signal string) error {
 	t, err := n.find(id)
 	if err != nil {
 		return err
@@ -374,19 +376,19 @@ func (n *naive) SignalTask(_ context.Context, id, signal string) error {
 	return errors.New("unknown signal")
 }
 
-func (n *naive) ExecTask(context.Context, string, []string, time.Duration) (*driver.ExecResult, error) {
+func (n *naiveDriver) ExecTask(context.Context, string, []string, time.Duration) (*driver.ExecResult, error) {
 	return nil, errors.New("ExecTask is not supported by this driver")
 }
 
-func (n *naive) ExecTaskStreaming(context.Context, string, driver.Exec) (*driver.ExitResult, error) {
+func (n *naiveDriver) ExecTaskStreaming(context.Context, string, driver.Exec) (*driver.ExitResult, error) {
 	return nil, errors.New("driver does not support exec")
 }
 
-func (n *naive) CreateNetwork(context.Context, string, string) (*driver.NetworkIsolation, bool, error) {
+func (n *naiveDriver) CreateNetwork(context.Context, string, string) (*driver.NetworkIsolation, bool, error) {
 	return nil, false, errors.New("CreateNetwork RPC not supported by driver")
 }
 
-func (n *naive) DestroyNetwork(context.Context, string, *driver.NetworkIsolation) error {
+func (n *naiveDriver) DestroyNetwork(context.Context, string, *driver.NetworkIsolation) error {
 	return errors.New("DestroyNetwork RPC not supported by driver")
 }
 

@@ -42,7 +42,7 @@ func shellCases() []testCase {
 	}
 }
 
-func (h *host) shell(t tb, script string) *started {
+func (h *host) shell(t tb, script string) *startedTask {
 	t.Helper()
 	return h.start(t, h.plugin.Tasks.Shell(script))
 }
@@ -283,7 +283,7 @@ func signals(t tb, h *host) {
 }
 
 // sleeper starts a task for exec calls.
-func (h *host) sleeper(t tb) *started {
+func (h *host) sleeper(t tb) *startedTask {
 	t.Helper()
 	if !h.capabilities(t).Exec {
 		t.Skipf("it cannot exec")
@@ -413,7 +413,7 @@ func execCancelled(t tb, h *host) {
 // reads from the file "code" in its directory.
 const exitScript = `echo pid $$; until [ -s local/code ]; do sleep 0.01; done; exit $(cat local/code)`
 
-func (s *started) tellToExit(code int) {
+func (s *startedTask) tellToExit(code int) {
 	s.t.Helper()
 	path := filepath.Join(s.config.AllocDir, s.config.Name, "local", "code")
 	if err := os.WriteFile(path+".new", fmt.Appendf(nil, "%d\n", code), 0o644); err != nil {
@@ -479,7 +479,7 @@ func exitSeenNotReported(t tb, h *host) {
 
 // neverALie checks that a recovered task, which has exited with code 7, has no
 // other exit status.
-func (s *started) neverALie() {
+func (s *startedTask) neverALie() {
 	s.t.Helper()
 	if err := s.recover(); err != nil {
 		return // the host starts the task again, and reports that

@@ -42,7 +42,8 @@ var (
 	_ hook.TaskStop      = (*sidelog)(nil)
 )
 
-// attachment is the configuration in a job.
+// attachment is the configuration of the hook in a job's hook block, which
+// attaches the hook to a task or group.
 type attachment struct {
 	Command  []string `codec:"command"`
 	Interval string   `codec:"interval"`

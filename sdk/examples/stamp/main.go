@@ -36,7 +36,8 @@ var (
 	_ hook.TaskShutdown        = stamp{}
 )
 
-// attachment is the configuration in a job.
+// attachment is the configuration of the hook in a job's hook block, which
+// attaches the hook to a task or group.
 type attachment struct {
 	Ledger string `codec:"ledger"`
 	Done   bool   `codec:"done"`
