@@ -148,13 +148,13 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	}
 	r := &runningAgent{
 		agent: a, options: o, address: open.Node.HTTPAddr, listen: l, config: c, streams: s, logger: logger,
-		systemd: supervision(), signals: signals,
+		systemd: takeSystemdNotifier(), signals: signals,
 	}
 	r.api = httpapi.New(httpapi.Config{
 		Store:     a.Store(),
 		Scheduler: a.Scheduler(),
 		Node:      a,
-		Parser:    confined.New("nomad-lite", JobParser),
+		Parser:    confined.New("nomad-lite", JobParserCommand),
 		NodeID:    a.NodeID(),
 		Region:    a.Node().Region,
 		Advertise: open.Node.HTTPAddr,

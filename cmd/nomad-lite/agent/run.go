@@ -34,7 +34,7 @@ type runningAgent struct {
 	listen  *listeners
 	streams *cli.Streams
 	logger  hclog.Logger
-	systemd supervised
+	systemd systemdNotifier
 	signals <-chan os.Signal
 
 	reloading sync.Mutex // serializes reloads
@@ -204,5 +204,6 @@ func (r *runningAgent) reload() error {
 	return nil
 }
 
-// JobParser is the name of the process that reads one job file for the API, with limits.
-const JobParser = "job-parser"
+// JobParserCommand is the name of the process that reads one job file for the API, with
+// limits.
+const JobParserCommand = "job-parser"

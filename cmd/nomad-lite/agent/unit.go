@@ -84,18 +84,18 @@ TasksMax=infinity
 WantedBy=multi-user.target
 `
 
-// supervised notifies systemd of the agent's state, if systemd has started the agent.
-type supervised struct{ socket string }
+// systemdNotifier notifies systemd of the agent's state, if systemd has started the agent.
+type systemdNotifier struct{ socket string }
 
-// supervision removes the address of systemd from the environment, so that tasks do not
-// inherit it.
-func supervision() supervised {
+// takeSystemdNotifier removes the address of systemd from the environment, so that tasks do
+// not inherit it.
+func takeSystemdNotifier() systemdNotifier {
 	const variable = "NOTIFY_SOCKET"
 	defer os.Unsetenv(variable)
-	return supervised{os.Getenv(variable)}
+	return systemdNotifier{os.Getenv(variable)}
 }
 
-func (s supervised) tell(state string) {
+func (s systemdNotifier) tell(state string) {
 	if s.socket == "" {
 		return
 	}

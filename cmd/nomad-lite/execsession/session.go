@@ -40,7 +40,7 @@ func (f *Flags) Register(cmd *cobra.Command) {
 func (f *Flags) Run(ctx context.Context, s *cli.Streams, what string, exec func(context.Context, Session) (int, error)) error {
 	session := Session{Stdin: s.In, Stdout: s.Out, Stderr: s.Err}
 	if !f.stdin {
-		session.Stdin = noInput{}
+		session.Stdin = emptyInput{}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -58,17 +58,17 @@ func (f *Flags) Run(ctx context.Context, s *cli.Streams, what string, exec func(
 	go func() { // this goroutine ends with cancel
 		select {
 		case sig := <-signals:
-			cancel(interrupted{sig.(syscall.Signal)})
+			cancel(interruptedError{sig.(syscall.Signal)})
 		case <-ctx.Done():
 		}
 	}()
 	code, err := exec(ctx, session)
-	var stopped interrupted
+	var stopped interruptedError
 	switch {
 	case errors.As(context.Cause(ctx), &stopped):
 		return &cli.ExitError{Code: 128 + int(stopped.signal)}
-	case errors.Is(context.Cause(ctx), errLeft):
-		return &cli.ExitError{Code: 1, Err: errLeft}
+	case errors.Is(context.Cause(ctx), errDetached):
+		return &cli.ExitError{Code: 1, Err: errDetached}
 	case err != nil:
 		return apiclient.WrapError(what, streaming.DescribeError(err))
 	case code != 0:
@@ -77,18 +77,20 @@ func (f *Flags) Run(ctx context.Context, s *cli.Streams, what string, exec func(
 	return nil
 }
 
-// interrupted is the cause of a session that a signal ended before the command.
-type interrupted struct{ signal syscall.Signal }
+// interruptedError is the cancellation cause of a session that a signal ended before the
+// command exited.
+type interruptedError struct{ signal syscall.Signal }
 
-func (i interrupted) Error() string { return i.signal.String() }
+func (i interruptedError) Error() string { return i.signal.String() }
 
-// errLeft is the cause of a session that the user has left with the escape.
-var errLeft = errors.New("session left; the command has been ended")
+// errDetached is the cancellation cause of a session that the user has ended with the
+// escape sequence.
+var errDetached = errors.New("session left; the command has been ended")
 
-// noInput is a standard input at its end.
-type noInput struct{}
+// emptyInput is a standard input without data.
+type emptyInput struct{}
 
-func (noInput) Read([]byte) (int, error) { return 0, io.EOF }
+func (emptyInput) Read([]byte) (int, error) { return 0, io.EOF }
 
 // Session is the input, the output and the terminal size of a command that runs
 // elsewhere.
@@ -128,7 +130,7 @@ func (e *Session) terminal(ctx context.Context, s *cli.Streams, escape string, l
 		}
 		restore = func() { _ = term.Restore(int(in.Fd()), before) } // the terminal can be closed by now
 		if escape != "none" && escape != "" {
-			e.Stdin = &escapeReader{r: s.In, char: escape[0], atStart: true, leave: func() { leave(errLeft) }}
+			e.Stdin = &escapeReader{r: s.In, char: escape[0], atStart: true, leave: func() { leave(errDetached) }}
 		}
 	}
 	out, ok := s.Out.(*os.File)

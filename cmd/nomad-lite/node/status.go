@@ -120,7 +120,7 @@ func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 			if err != nil {
 				return apiclient.WrapError(fmt.Sprintf("list allocations of node %q", output.Short(n.ID)), err)
 			}
-			row = append(row, len(runningOf(allocs)))
+			row = append(row, len(runningAllocs(allocs)))
 		}
 		t.Row(row...)
 	}
@@ -129,7 +129,7 @@ func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 	return output.Print(s, p)
 }
 
-func runningOf(allocs []*api.Allocation) []*api.Allocation {
+func runningAllocs(allocs []*api.Allocation) []*api.Allocation {
 	return slices.DeleteFunc(slices.Clone(allocs), func(a *api.Allocation) bool {
 		return a.ClientStatus != api.AllocClientStatusRunning
 	})

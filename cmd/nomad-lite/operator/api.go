@@ -105,7 +105,7 @@ func operatorAPI(ctx context.Context, o aPIOptions, path string, s *cli.Streams)
 			fmt.Fprintf(s.Err, "< %s: %s\n", pair[0], pair[1])
 		}
 	}
-	last := &lastByte{w: s.Out}
+	last := &lastByteWriter{w: s.Out}
 	if _, err := io.Copy(last, answer.Body); err != nil {
 		return apiclient.WrapError("read the answer", err)
 	}
@@ -245,13 +245,13 @@ func flatHeader(h http.Header) map[string]string {
 	return flat
 }
 
-// lastByte remembers the last byte written.
-type lastByte struct {
+// lastByteWriter remembers the last byte written.
+type lastByteWriter struct {
 	w io.Writer
 	c byte
 }
 
-func (l *lastByte) Write(data []byte) (int, error) {
+func (l *lastByteWriter) Write(data []byte) (int, error) {
 	if len(data) > 0 {
 		l.c = data[len(data)-1]
 	}

@@ -125,8 +125,8 @@ var (
 	}
 )
 
-// capture writes answers of an agent into the files of a directory.
-type capture struct {
+// debugCapture writes answers of an agent into the files of a directory.
+type debugCapture struct {
 	client *api.Client
 	dir    *os.Root
 
@@ -178,7 +178,7 @@ func operatorDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err err
 	}
 	defer dir.Close()
 	fmt.Fprintf(s.Err, "Capturing what agent %q does for %v, every %v; Ctrl-C ends it earlier\n", self.Member.Name, o.duration, o.interval)
-	c := &capture{client: client, dir: dir, missing: make(map[string]string)}
+	c := &debugCapture{client: client, dir: dir, missing: make(map[string]string)}
 	begun := time.Now().UTC()
 	c.run(ctx, o)
 	index := map[string]any{
@@ -200,7 +200,7 @@ func operatorDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err err
 }
 
 // run captures until the duration has passed or ctx ends.
-func (c *capture) run(ctx context.Context, o debugOptions) {
+func (c *debugCapture) run(ctx context.Context, o debugOptions) {
 	during, stop := context.WithTimeout(ctx, o.duration)
 	defer stop()
 	var wg sync.WaitGroup
@@ -230,7 +230,7 @@ func (c *capture) run(ctx context.Context, o debugOptions) {
 	}
 }
 
-func (c *capture) saveNodes(ctx context.Context, o debugOptions) {
+func (c *debugCapture) saveNodes(ctx context.Context, o debugOptions) {
 	nodes, _, err := c.client.Nodes().List(apiclient.QueryOptions(ctx, ""))
 	if err != nil {
 		c.miss("nodes", err)
@@ -249,7 +249,7 @@ func (c *capture) saveNodes(ctx context.Context, o debugOptions) {
 }
 
 // saveAll creates files in a directory. value replaces name in paths.
-func (c *capture) saveAll(ctx context.Context, all []request, dir, name, value string) {
+func (c *debugCapture) saveAll(ctx context.Context, all []request, dir, name, value string) {
 	for _, r := range all {
 		if name != "" {
 			r.path = strings.ReplaceAll(r.path, name, url.PathEscape(value))
@@ -259,7 +259,7 @@ func (c *capture) saveAll(ctx context.Context, all []request, dir, name, value s
 }
 
 // save writes an answer to a file. An answer without an end is complete when ctx ends.
-func (c *capture) save(ctx context.Context, r request) {
+func (c *debugCapture) save(ctx context.Context, r request) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -269,7 +269,7 @@ func (c *capture) save(ctx context.Context, r request) {
 	}
 }
 
-func (c *capture) write(ctx context.Context, r request) (err error) {
+func (c *debugCapture) write(ctx context.Context, r request) (err error) {
 	body, err := c.client.Raw().Response(r.path, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
 		return err
@@ -286,7 +286,7 @@ func (c *capture) write(ctx context.Context, r request) (err error) {
 	return errors.Join(err, f.Close())
 }
 
-func (c *capture) miss(file string, err error) {
+func (c *debugCapture) miss(file string, err error) {
 	text := err.Error()
 	if answer := new(api.UnexpectedResponseError); errors.As(err, answer) {
 		text = cmp.Or(strings.TrimSpace(answer.Body()), answer.StatusText(), text)
@@ -297,7 +297,7 @@ func (c *capture) miss(file string, err error) {
 }
 
 // tell prints the files that were not captured, one line per reason.
-func (c *capture) tell(s *cli.Streams) {
+func (c *debugCapture) tell(s *cli.Streams) {
 	files := make(map[string][]string)
 	for _, file := range slices.Sorted(maps.Keys(c.missing)) {
 		files[c.missing[file]] = append(files[c.missing[file]], file)

@@ -43,7 +43,7 @@ func (p *Page) Cell(value any) string {
 	return p.Paint(colour, text)
 }
 
-// Paint returns a text in a colour, if the page has colours.
+// Paint returns the text in the colour, or the plain text if the page has no colours.
 func (p *Page) Paint(colour, text string) string {
 	if colour == "" || !p.colours {
 		return text

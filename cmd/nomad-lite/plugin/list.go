@@ -137,7 +137,7 @@ func printPlugins(s *cli.Streams, rows []*pluginstatus.Plugin, asJSON bool) erro
 	table := tabwriter.NewWriter(s.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "Plugin\tServes\tVersion\tHealth\tNote")
 	for _, row := range rows {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", row.Name, row.Serves(), row.Version, row.Health, row.Note)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", row.Name, row.TypeAndName(), row.Version, row.Health, row.Note)
 	}
 	if err := table.Flush(); err != nil {
 		return err

@@ -20,8 +20,8 @@ type Plugin struct {
 	Failed  bool   `json:"-"`
 }
 
-// Serves returns the kind and the name of what the plugin serves.
-func (r *Plugin) Serves() string {
+// TypeAndName returns the type and the name of the driver or hook that the plugin serves.
+func (r *Plugin) TypeAndName() string {
 	switch {
 	case r.Hook != "":
 		return "hook " + r.Hook

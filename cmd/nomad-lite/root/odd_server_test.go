@@ -50,10 +50,10 @@ var oneOfEach = map[string]string{
 	"/v1/client/allocation/" + someID + "/checks": `{"c": {}}`,
 }
 
-// TestOddServers runs each command against servers whose answers no Nomad server sends. No
-// answer may cause a panic, and each error must name the failed operation. An empty answer
-// is among them (checklist 42).
-func TestOddServers(t *testing.T) {
+// TestMalformedServerResponses runs each command against servers whose answers no Nomad
+// server sends. No answer may cause a panic, and each error must name the failed operation.
+// An empty answer is among them (checklist 42).
+func TestMalformedServerResponses(t *testing.T) {
 	t.Parallel()
 	answers := map[string]http.HandlerFunc{
 		"not found": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) },

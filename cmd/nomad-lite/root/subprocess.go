@@ -22,7 +22,7 @@ func subprocess(args []string, s *cli.Streams) func() error {
 		return func() error { return keeper.Serve(context.Background()) }
 	case slices.Equal(args, []string{"log-collector"}):
 		return func() error { return logs.Serve(context.Background()) }
-	case slices.Equal(args, []string{agent.JobParser}):
+	case slices.Equal(args, []string{agent.JobParserCommand}):
 		return exitStatus(func() int { return confined.Serve(s.In, s.Out, s.Err) })
 	case slices.Equal(args, []string{builtins.ArtifactDownload}):
 		return exitStatus(func() int { return artifact.Download(s.In, s.Err) })

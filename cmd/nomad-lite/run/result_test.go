@@ -34,7 +34,7 @@ func TestForegroundIsNotRescheduled(t *testing.T) {
 	}
 }
 
-func TestVerdict(t *testing.T) {
+func TestJobResult(t *testing.T) {
 	event := func(kind, message string, exit int) *api.TaskEvent {
 		return &api.TaskEvent{Type: kind, DisplayMessage: message, ExitCode: exit}
 	}

@@ -73,7 +73,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
   nomad-lite run -plugin-dir ./plugins web.nomad.hcl`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if err := jobfile.OneFile(cmd, args); err != nil {
-				return refused(err)
+				return startError(err)
 			}
 			return nil
 		},
@@ -86,7 +86,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		if missing := new(pflag.NotExistError); errors.As(err, &missing) {
 			said = fmt.Errorf("%w\nTo give a job to an agent: nomad-lite job run", said)
 		}
-		return refused(said)
+		return startError(said)
 	})
 	o.file.Register(cmd)
 	o.plugins.Register(cmd)
@@ -99,11 +99,11 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 // prints the stacks of all goroutines.
 var stopSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}
 
-// errRefused is the error of a run that did not start and has printed the reason.
-var errRefused = &cli.ExitError{Code: 2}
+// errNotStarted is the error of a run that did not start and has printed the reason.
+var errNotStarted = &cli.ExitError{Code: 2}
 
-// refused returns the error of a run that did not start.
-func refused(err error) error {
+// startError converts an error to the error of a run that did not start.
+func startError(err error) error {
 	var said *cli.ExitError
 	if errors.As(err, &said) {
 		return &cli.ExitError{Code: 2, Err: said.Err}
@@ -114,24 +114,24 @@ func refused(err error) error {
 func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 	level := hclog.LevelFromString(o.logLevel)
 	if level == hclog.NoLevel {
-		return refused(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
+		return startError(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
 	}
 	file, err := o.file.Read(s, path, 2)
 	if err != nil {
 		return err
 	}
 	if good, err := file.Check(s); err != nil || !good {
-		return errors.Join(errRefused, err)
+		return errors.Join(errNotStarted, err)
 	}
 	if good, err := file.CheckSupported(s, nil, true); err != nil || !good {
-		return errors.Join(errRefused, err)
+		return errors.Join(errNotStarted, err)
 	}
 	for _, warning := range model.ForegroundWarnings(file.Job) {
 		fmt.Fprintln(s.Err, "warning:", warning)
 	}
 	if o.dataDir != "" {
 		if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
-			return refused(err)
+			return startError(err)
 		}
 	}
 	v := taskview.New(s, terminal.NewScreen(s.Out, s.Err))
@@ -139,11 +139,11 @@ func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: level, Output: v})
 	local, err := o.plugins.Read(s)
 	if err != nil {
-		return refused(err)
+		return startError(err)
 	}
 	plugins, err := local.Catalog(append(file.Drivers(), file.Hooks()...), logger)
 	if err != nil {
-		return refused(err)
+		return startError(err)
 	}
 
 	// From here on a signal must shut down in order what has been started.
@@ -156,7 +156,7 @@ func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 	config.GC = noderunner.GC{DiskUsage: 100, InodeUsage: 100}
 	a, err := agent.Open(ctx, config)
 	if err != nil {
-		return refused(err)
+		return startError(err)
 	}
 	r := &foregroundRun{
 		agent: a, file: file, view: v, streams: s, signals: signals,
@@ -241,7 +241,7 @@ func (r *foregroundRun) run(ctx context.Context) error {
 		return err
 	}
 	if _, err := r.agent.Scheduler().Register(ctx, foregroundJob(job), scheduler.RegisterOptions{}); err != nil {
-		return refused(err)
+		return startError(err)
 	}
 	background.Go(func() { r.handleSignals(ctx) })
 	return r.watch(ctx)
@@ -252,7 +252,7 @@ func (r *foregroundRun) run(ctx context.Context) error {
 func (r *foregroundRun) checkFits() error {
 	fits, err := r.file.CheckFits(r.streams, r.agent, scheduler.PortFree)
 	if err == nil && !fits {
-		err = errRefused
+		err = errNotStarted
 	}
 	return err
 }
@@ -364,8 +364,9 @@ func (r *foregroundRun) awaitDrivers(ctx context.Context) error {
 	}
 }
 
-// slowPlugins returns the plugins that have not launched yet and that this job may need:
-// by its name, or because a driver is missing that such a plugin can provide.
+// slowPlugins returns the plugins that have not launched yet and that the job may need. The
+// job names such a plugin as its driver, or the job needs a driver that no launched plugin
+// provides.
 func (r *foregroundRun) slowPlugins() []string {
 	wanted := r.file.Drivers()
 	plugins := r.agent.Plugins()
@@ -431,18 +432,18 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 		}
 	}
 	if len(broken) > 0 {
-		return refused(errors.Join(broken...))
+		return startError(errors.Join(broken...))
 	}
 	names := slices.AppendSeq(builtins.Drivers(), maps.Keys(drivers))
 	if good, err := r.file.CheckSupported(r.streams, names, true); err != nil || !good {
-		return errors.Join(errRefused, err)
+		return errors.Join(errNotStarted, err)
 	}
 	if good, err := r.file.CheckConfigs(ctx, r.agent, wanted, r.streams); err != nil || !good {
-		return errors.Join(errRefused, err)
+		return errors.Join(errNotStarted, err)
 	}
 	good, trouble, err := r.file.CheckAttachments(ctx, r.agent, r.streams)
 	if err != nil || !good {
-		return errors.Join(errRefused, err)
+		return errors.Join(errNotStarted, err)
 	}
 	for _, p := range r.agent.Plugins() {
 		if p.Err != nil && slices.Contains(r.file.Hooks(), p.Name) && !slices.Contains(r.dispensable, p.Name) {
@@ -450,7 +451,7 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 		}
 	}
 	if len(broken) > 0 {
-		return refused(errors.Join(broken...))
+		return startError(errors.Join(broken...))
 	}
 	jobfile.WarnOfHooks(r.streams, trouble)
 	return nil

@@ -46,7 +46,7 @@ evaluation, a deployment, a node… Without an id the jobs are listed.`,
 		ValidArgsFunction: cli.FirstArg(completeAnything(&o.client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return showWith(cmd, shownBy[contexts.Jobs], nil)
+				return runCommand(cmd, shownBy[contexts.Jobs], nil)
 			}
 			c, err := o.client.Client()
 			if err != nil {
@@ -56,7 +56,7 @@ evaluation, a deployment, a node… Without an id the jobs are listed.`,
 			if err != nil {
 				return err
 			}
-			return showWith(cmd, shownBy[kind], args)
+			return runCommand(cmd, shownBy[kind], args)
 		},
 	}
 	o.client.Register(cmd)
@@ -65,8 +65,8 @@ evaluation, a deployment, a node… Without an id the jobs are listed.`,
 	return cmd
 }
 
-// showWith runs another command with the flags and arguments of this one.
-func showWith(cmd *cobra.Command, path, args []string) error {
+// runCommand runs another command with the flags and arguments of this one.
+func runCommand(cmd *cobra.Command, path, args []string) error {
 	other, _, err := cmd.Root().Find(path)
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ import (
 // steadyNode is a node whose tasks must not be affected by the ends of its agents.
 type steadyNode struct {
 	*testing.T
-	surroundings
+	environment
 	dir, data, plugins, config string
 
 	starts int
@@ -87,7 +87,7 @@ const steadyGroup = `
 
 // newSteadyNode starts tasks of a builtin driver and of an external one, and stops their
 // agent.
-func newSteadyNode(t *testing.T, s surroundings, count int) *steadyNode {
+func newSteadyNode(t *testing.T, s environment, count int) *steadyNode {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to start agents of several users")
@@ -97,7 +97,7 @@ func newSteadyNode(t *testing.T, s surroundings, count int) *steadyNode {
 		t.Fatal(err)
 	}
 	n := &steadyNode{
-		T: t, surroundings: s, dir: dir, data: filepath.Join(dir, "data"),
+		T: t, environment: s, dir: dir, data: filepath.Join(dir, "data"),
 		plugins: filepath.Join(dir, "plugins"), config: filepath.Join(dir, "agent.hcl"),
 	}
 	t.Cleanup(func() {
@@ -113,7 +113,7 @@ func newSteadyNode(t *testing.T, s surroundings, count int) *steadyNode {
 		}
 	})
 	err = errors.Join(
-		os.Mkdir(n.data, 0o711), os.Mkdir(n.plugins, 0o755), s.own(dir),
+		os.Mkdir(n.data, 0o711), os.Mkdir(n.plugins, 0o755), s.chown(dir),
 		os.WriteFile(n.config, []byte(steadyConfig), 0o644), link("shell-driver", n.plugin()),
 		disk(n.data).mount(s),
 	)
@@ -210,7 +210,7 @@ func (n *steadyNode) ended(agent *exec.Cmd) error {
 // by kind. It leaves out the agent and the parser of job files.
 func (n *steadyNode) processes() map[string][]process.ID {
 	all := byKind(nodeProcesses(n.data))
-	maps.DeleteFunc(all, func(kind string, _ []process.ID) bool { return kind == "agent" || kind == agent.JobParser })
+	maps.DeleteFunc(all, func(kind string, _ []process.ID) bool { return kind == "agent" || kind == agent.JobParserCommand })
 	return all
 }
 
@@ -324,7 +324,7 @@ func (nopWriter) Write(p []byte) (int, error) { return len(p), nil }
 //	go test -run TestStoppedStartLeavesTasks ./cmd/nomad-lite/systemtest            some moments
 //	go test -run TestStoppedStartLeavesTasks ./cmd/nomad-lite/systemtest -faults    each millisecond
 func TestStoppedStartLeavesTasks(t *testing.T) {
-	for i, s := range allSurroundings {
+	for i, s := range allEnvironments {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			n := newSteadyNode(t, s, 3)
@@ -365,7 +365,7 @@ func TestStoppedStartLeavesTasks(t *testing.T) {
 // fault. Their tasks, and the processes that these need, must not be affected.
 func TestFailedStartLeavesTasks(t *testing.T) {
 	t.Parallel()
-	n := newSteadyNode(t, allSurroundings[0], 2)
+	n := newSteadyNode(t, allEnvironments[0], 2)
 	sockets := filepath.Dir(n.keeperSocket())
 	occupied, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -453,7 +453,7 @@ func TestFailedStartLeavesTasks(t *testing.T) {
 //	go test -run TestStartWithoutDescriptorsLeavesTasks ./cmd/nomad-lite/systemtest -faults    each limit and moment
 func TestStartWithoutDescriptorsLeavesTasks(t *testing.T) {
 	t.Parallel()
-	n := newSteadyNode(t, allSurroundings[0], 2)
+	n := newSteadyNode(t, allEnvironments[0], 2)
 	start := func(limit int, delay time.Duration) {
 		agent := n.start()
 		time.Sleep(delay)

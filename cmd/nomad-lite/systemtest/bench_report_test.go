@@ -8,15 +8,15 @@ import (
 	"text/tabwriter"
 )
 
-// figure is a line of the report of the benchmarks: a budget of the design, the measured
-// values, and the floor of the same run.
-type figure struct {
+// benchResult is a line of the report of the benchmarks: a budget of the design, the
+// measured values, and the floor of the same run.
+type benchResult struct {
 	name, what, unit string
 	budget, nomad    string // Nomad's value was measured once, on another run
 	values, floors   []float64
 }
 
-var figures = []*figure{
+var benchResults = []*benchResult{
 	{name: "ready, fresh", what: "agent exec -> node ready, fresh", unit: "ms", budget: "60", nomad: "1300-2700"},
 	{name: "ready, warm", what: "the same, with a data directory that was used", unit: "ms", budget: "60", nomad: "1300-2700"},
 	{name: "idle memory", what: "idle memory, all processes", unit: "MB", budget: "30", nomad: "90"},
@@ -55,10 +55,10 @@ var figures = []*figure{
 // noFloor is the floor of figures that have none.
 var noFloor = math.NaN()
 
-// measured adds a sample to a figure.
-func measured(b *testing.B, name string, value, floor float64) {
+// addSample adds a sample to the result with this name.
+func addSample(b *testing.B, name string, value, floor float64) {
 	b.Helper()
-	for _, f := range figures {
+	for _, f := range benchResults {
 		if f.name == name {
 			f.values = append(f.values, value)
 			if !math.IsNaN(floor) {
@@ -75,7 +75,7 @@ func measured(b *testing.B, name string, value, floor float64) {
 func printFigures(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	head := "\n\tmeasured\tfloor of this run\tbudget\tNomad 2.0.6-dev, not remeasured\t\n"
-	for _, f := range figures {
+	for _, f := range benchResults {
 		if len(f.values) == 0 {
 			continue
 		}

@@ -326,7 +326,7 @@ func BenchmarkAgentReady(b *testing.B) {
 		dir, floor := b.TempDir(), starting(b)
 		for _, name := range []string{"ready, fresh", "ready, warm"} {
 			a := startAgent(b, dir)
-			measured(b, name, milliseconds(a.ready), floor)
+			addSample(b, name, milliseconds(a.ready), floor)
 			a.end(b, syscall.SIGINT)
 		}
 	}
@@ -338,7 +338,7 @@ func BenchmarkAgentReady(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	measured(b, "binary", float64(info.Size())/1e6, noFloor)
+	addSample(b, "binary", float64(info.Size())/1e6, noFloor)
 }
 
 // BenchmarkMemory measures the memory of a node without tasks, and of each task.
@@ -349,7 +349,7 @@ func BenchmarkMemory(b *testing.B) {
 		}
 		a := startAgent(b, b.TempDir())
 		// An unused builtin exits after a minute.
-		measured(b, "idle memory", a.memory(b, 65*time.Second), idlers(b, 2))
+		addSample(b, "idle memory", a.memory(b, 65*time.Second), idlers(b, 2))
 		a.run(b, "service", "one", 1, "/bin/sleep", "1000")
 		a.await(b, "one", 1, api.AllocClientStatusRunning)
 		const settle = 40 * time.Second // by then the deployment has ended, and the driver has sent another fingerprint
@@ -358,7 +358,7 @@ func BenchmarkMemory(b *testing.B) {
 			id := fmt.Sprint("sleep-", count)
 			a.run(b, "service", id, count, "/bin/sleep", "1000")
 			a.await(b, id, count, api.AllocClientStatusRunning)
-			measured(b, fmt.Sprintf("memory per task, %d", count), (a.memory(b, settle)-one)/float64(count), noFloor)
+			addSample(b, fmt.Sprintf("memory per task, %d", count), (a.memory(b, settle)-one)/float64(count), noFloor)
 			a.stop(b, id, count)
 		}
 		a.stop(b, "one", 1)
@@ -379,7 +379,7 @@ func BenchmarkBursts(b *testing.B) {
 			up := time.Since(began)
 			forked, kill := forks(b, count, "/bin/sleep", "1000")
 			floor, made := milliseconds(kill()), skeletons(b, count)
-			measured(b, fmt.Sprintf("%d sleeping", count), rate(up), rate(made+forked))
+			addSample(b, fmt.Sprintf("%d sleeping", count), rate(up), rate(made+forked))
 			fresh := a.stop(b, "sleep", count)
 
 			began = time.Now()
@@ -387,15 +387,15 @@ func BenchmarkBursts(b *testing.B) {
 			a.await(b, "true", count, api.AllocClientStatusComplete)
 			done := time.Since(began)
 			forked, wait := forks(b, count, "/bin/true")
-			measured(b, fmt.Sprintf("%d complete", count), rate(done), rate(made+forked+wait()))
+			addSample(b, fmt.Sprintf("%d complete", count), rate(done), rate(made+forked+wait()))
 
 			if count == 100 {
-				measured(b, "stop, fresh", milliseconds(fresh), floor)
+				addSample(b, "stop, fresh", milliseconds(fresh), floor)
 				a.run(b, "service", "again", count, "/bin/sleep", "1000")
 				a.await(b, "again", count, api.AllocClientStatusRunning)
 				a.end(b, syscall.SIGKILL)
 				a = startAgent(b, a.dir)
-				measured(b, "stop, re-adopted", milliseconds(a.stop(b, "again", count)), floor)
+				addSample(b, "stop, re-adopted", milliseconds(a.stop(b, "again", count)), floor)
 			}
 			a.end(b, syscall.SIGINT)
 		}
@@ -420,9 +420,9 @@ func BenchmarkOneTask(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		measured(b, "first instruction", milliseconds(first.Sub(began)), milliseconds(stamp(b, out).Sub(floor)))
+		addSample(b, "first instruction", milliseconds(first.Sub(began)), milliseconds(stamp(b, out).Sub(floor)))
 		call := func() error { _, err := a.client.Status().Leader(); return err }
-		measured(b, "said to run", milliseconds(running.Sub(first)), milliseconds(duration(b, call)))
+		addSample(b, "said to run", milliseconds(running.Sub(first)), milliseconds(duration(b, call)))
 		a.stop(b, id, 1)
 
 		id, file = fmt.Sprint("crash-", round), filepath.Join(b.TempDir(), "stamps")
@@ -433,19 +433,19 @@ func BenchmarkOneTask(b *testing.B) {
 			gaps = append(gaps, milliseconds(times[i+1].Sub(times[i])))
 			floors = append(floors, milliseconds(duration(b, exec.Command("/bin/sh", "-c", "date +%s%N").Run)))
 		}
-		measured(b, "respawn", median(gaps), median(floors))
+		addSample(b, "respawn", median(gaps), median(floors))
 		a.stop(b, id, 1)
 	}
 }
 
 // quietHook is a hook that takes part in Prestart, and does nothing.
-func quietHook() { sdk.ServeHook(quiet{}) }
+func quietHook() { sdk.ServeHook(quietPlugin{}) }
 
-type quiet struct{}
+type quietPlugin struct{}
 
-func (quiet) Info() sdk.HookInfo { return sdk.HookInfo{Name: os.Args[1]} }
+func (quietPlugin) Info() sdk.HookInfo { return sdk.HookInfo{Name: os.Args[1]} }
 
-func (quiet) Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (quietPlugin) Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	return hook.TaskPrestartResponse{}, nil
 }
 
@@ -458,7 +458,7 @@ func unary(b *testing.B) float64 {
 		b.Fatal(err)
 	}
 	server := grpc.NewServer()
-	hook.RegisterServer(server, nil, quiet{})
+	hook.RegisterServer(server, nil, quietPlugin{})
 	go func() { _ = server.Serve(l) }() // the server runs until Stop
 	defer server.Stop()
 	conn, err := grpc.NewClient("unix:"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -531,8 +531,8 @@ func BenchmarkHooks(b *testing.B) {
 		}
 		none := median(gaps[0])
 		floor := unary(b)
-		measured(b, "1 hook", median(gaps[1])-none, floor)
-		measured(b, "3 hooks", median(gaps[3])-none, 3*floor)
+		addSample(b, "1 hook", median(gaps[1])-none, floor)
+		addSample(b, "3 hooks", median(gaps[3])-none, 3*floor)
 		const count = 500
 		rates := [2]float64{}
 		for hooks := range rates {
@@ -544,10 +544,10 @@ func BenchmarkHooks(b *testing.B) {
 			a.await(b, id, count, api.AllocClientStatusComplete)
 			rates[hooks] = count / time.Since(began).Seconds()
 		}
-		measured(b, "500 with a hook", rates[1], rates[0])
+		addSample(b, "500 with a hook", rates[1], rates[0])
 		for _, p := range nodeProcesses(a.dir) {
 			if p.kind == "idle-hook" {
-				measured(b, "idle hook", float64(pss(b, p.PID))/1000*1.024, noFloor)
+				addSample(b, "idle hook", float64(pss(b, p.PID))/1000*1.024, noFloor)
 			}
 		}
 	}
@@ -588,7 +588,7 @@ func BenchmarkFollower(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		measured(b, "line to follower", line, milliseconds(time.Since(stamp(b, text))))
+		addSample(b, "line to follower", line, milliseconds(time.Since(stamp(b, text))))
 	}
 	close(cancel)
 	a.stop(b, "lines", 1)
@@ -613,7 +613,7 @@ func BenchmarkLogs(b *testing.B) {
 		state := allocs[0].TaskStates["t"]
 		file := filepath.Join(b.TempDir(), "flood")
 		floor := duration(b, exec.Command(argv[0], append(argv[1:], "of="+file)...).Run)
-		measured(b, "log throughput", size/1e9/state.FinishedAt.Sub(state.StartedAt).Seconds(), size/1e9/floor.Seconds())
+		addSample(b, "log throughput", size/1e9/state.FinishedAt.Sub(state.StartedAt).Seconds(), size/1e9/floor.Seconds())
 		if err := os.Remove(file); err != nil {
 			b.Fatal(err)
 		}
@@ -642,7 +642,7 @@ func BenchmarkExec(b *testing.B) {
 				}
 				return err
 			})
-			measured(b, map[bool]string{false: "exec", true: "exec, terminal"}[tty], milliseconds(took), floor)
+			addSample(b, map[bool]string{false: "exec", true: "exec, terminal"}[tty], milliseconds(took), floor)
 		}
 	}
 	a.stop(b, "exec", 1)
@@ -678,7 +678,7 @@ func BenchmarkRunToFirstInstruction(b *testing.B) {
 			}
 			times = append(times, milliseconds(stamp(b, out).Sub(began)))
 		}
-		measured(b, "run", times[0], times[1])
+		addSample(b, "run", times[0], times[1])
 	}
 }
 
@@ -698,9 +698,9 @@ func BenchmarkRecovery(b *testing.B) {
 			if strings.HasSuffix(c.figure, "build") {
 				programs[1] = anotherBuild(b)
 			}
-			m := startMortal(b, programs[0], data)
+			m := startKillableAgent(b, programs[0], data)
 			m.submit(dir, strings.Replace(fmt.Sprintf(manyJob, tasks), "exec 3<> <(:); while", "exec sleep 1000; while", 1))
-			all := func(v survivors) bool { return v.Owned == tasks && v.running() == tasks }
+			all := func(v taskReport) bool { return v.Owned == tasks && v.running() == tasks }
 			m.await("all tasks run", all)
 			for b.Loop() {
 				slices.Reverse(programs)
@@ -709,9 +709,9 @@ func BenchmarkRecovery(b *testing.B) {
 					_ = p.Signal(syscall.SIGKILL)
 				}
 				began := time.Now()
-				m = startMortal(b, programs[0], data)
+				m = startKillableAgent(b, programs[0], data)
 				m.await("all tasks are owned", all)
-				measured(b, c.figure, milliseconds(time.Since(began)), starting(b))
+				addSample(b, c.figure, milliseconds(time.Since(began)), starting(b))
 			}
 			m.end("stop")
 		})
@@ -721,10 +721,10 @@ func BenchmarkRecovery(b *testing.B) {
 // BenchmarkFinished measures the memory that an agent keeps per ended allocation.
 func BenchmarkFinished(b *testing.B) {
 	dir := b.TempDir()
-	m := startMortal(b, "/proc/self/exe", filepath.Join(dir, "data"))
+	m := startKillableAgent(b, "/proc/self/exe", filepath.Join(dir, "data"))
 	complete := func(id string, count int) (heap int) {
 		m.submit(dir, fmt.Sprintf(trueJob, id, count))
-		m.await("all are complete", func(v survivors) bool {
+		m.await("all are complete", func(v taskReport) bool {
 			n := 0
 			for _, alloc := range v.Allocs {
 				if alloc.JobID == id && alloc.ClientStatus == api.AllocClientStatusComplete {
@@ -746,7 +746,7 @@ func BenchmarkFinished(b *testing.B) {
 		const count = 1000
 		before := complete(fmt.Sprint("first-", round), count)
 		after := complete(fmt.Sprint("then-", round), count)
-		measured(b, "finished", float64(after-before)/count/1000, noFloor)
+		addSample(b, "finished", float64(after-before)/count/1000, noFloor)
 	}
 	m.end("stop")
 }
@@ -755,16 +755,16 @@ func BenchmarkFinished(b *testing.B) {
 // waits for the disk twice.
 func BenchmarkSyncs(b *testing.B) {
 	dir := b.TempDir()
-	m := startMortal(b, "/proc/self/exe", filepath.Join(dir, "data"))
+	m := startKillableAgent(b, "/proc/self/exe", filepath.Join(dir, "data"))
 	round := 0
 	for b.Loop() {
 		round++
 		for _, count := range []int{1, 100} {
 			id := fmt.Sprintf("syncs-%d-%d", round, count)
-			var before, after survivors
+			var before, after taskReport
 			m.ask("states", &before)
 			m.submit(dir, fmt.Sprintf(trueJob, id, count))
-			m.await("all are complete", func(v survivors) bool {
+			m.await("all are complete", func(v taskReport) bool {
 				after = v
 				complete := 0
 				for _, alloc := range v.Allocs {
@@ -774,7 +774,7 @@ func BenchmarkSyncs(b *testing.B) {
 				}
 				return complete == count
 			})
-			measured(b, fmt.Sprintf("syncs per life, %d", count), 2*float64(after.Commits-before.Commits)/float64(count), noFloor)
+			addSample(b, fmt.Sprintf("syncs per life, %d", count), 2*float64(after.Commits-before.Commits)/float64(count), noFloor)
 		}
 	}
 	m.end("stop")

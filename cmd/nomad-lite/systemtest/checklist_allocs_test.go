@@ -24,11 +24,11 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// The points of Nomad's API about allocations and the node, by their numbers in the
-// checklist that clients need.
-func TestAllocationRequests(t *testing.T) { eachWay(t, allocationRequests) }
+// TestAllocationRequests checks the requests of Nomad's API about allocations and the node.
+// The numbers at the tests are those of the checklist of requests that clients need.
+func TestAllocationRequests(t *testing.T) { eachWay(t, testAllocationRequests) }
 
-func allocationRequests(t *testing.T, s *served) {
+func testAllocationRequests(t *testing.T, s *servedAgent) {
 	main := s.run("main", api.JobTypeService, "running",
 		shell("web", "mkdir -p local/sub; echo page >local/page.html; echo secret >secrets/token; echo hello; echo complaint >&2; "+forever),
 		shell("init", "exit 0", func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }),
@@ -46,7 +46,7 @@ func allocationRequests(t *testing.T, s *served) {
 	}
 	for _, c := range []struct {
 		name string
-		test func(*testing.T, *served, *api.Allocation)
+		test func(*testing.T, *servedAgent, *api.Allocation)
 	}{
 		{"status of allocations in each state", testAllocStates},
 		{"prefixes", testAllocPrefixes},
@@ -67,17 +67,18 @@ func allocationRequests(t *testing.T, s *served) {
 	}
 }
 
-// Tests that change the whole node use an agent of their own.
-func TestNodeRequests(t *testing.T) { eachWay(t, nodeRequests) }
+// TestNodeRequests checks the requests that change the whole node, with an agent of its
+// own.
+func TestNodeRequests(t *testing.T) { eachWay(t, testNodeRequests) }
 
-func nodeRequests(t *testing.T, s *served) {
+func testNodeRequests(t *testing.T, s *servedAgent) {
 	t.Run("a stopped allocation is replaced", func(t *testing.T) { testStoppedAllocIsReplaced(t, s) })
 	t.Run("garbage of allocations", func(t *testing.T) { testAllocGarbage(t, s) })
 	t.Run("drain", func(t *testing.T) { testDrain(t, s) })
 }
 
 // checklist 18
-func testAllocStates(t *testing.T, s *served, running *api.Allocation) {
+func testAllocStates(t *testing.T, s *servedAgent, running *api.Allocation) {
 	never := func(g *api.TaskGroup) *api.TaskGroup {
 		g.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
 		g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
@@ -147,7 +148,7 @@ func testAllocStates(t *testing.T, s *served, running *api.Allocation) {
 }
 
 // checklist 19
-func testAllocPrefixes(t *testing.T, s *served, alloc *api.Allocation) {
+func testAllocPrefixes(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 	for _, prefix := range []string{alloc.ID[:2], alloc.ID[:8], alloc.ID[:7], strings.ReplaceAll(alloc.ID, "-", "")[:12], alloc.ID} {
 		found, meta, err := s.Allocations().PrefixList(prefix)
 		if err != nil || meta.LastIndex == 0 || !slices.ContainsFunc(found, func(a *api.AllocationListStub) bool { return a.ID == alloc.ID && a.JobType == "service" }) {
@@ -160,7 +161,7 @@ func testAllocPrefixes(t *testing.T, s *served, alloc *api.Allocation) {
 }
 
 // logged reads a log without following it.
-func (s *served) logged(alloc *api.Allocation, task, stream, origin string, offset int64) (string, error) {
+func (s *servedAgent) logged(alloc *api.Allocation, task, stream, origin string, offset int64) (string, error) {
 	frames, errs := s.AllocFS().Logs(alloc, false, task, stream, origin, offset, nil, nil)
 	text := ""
 	for {
@@ -177,7 +178,7 @@ func (s *served) logged(alloc *api.Allocation, task, stream, origin string, offs
 }
 
 // checklist 20
-func testLogs(t *testing.T, s *served, main *api.Allocation) {
+func testLogs(t *testing.T, s *servedAgent, main *api.Allocation) {
 	for stream, want := range map[string]string{"stdout": "hello\n", "stderr": "complaint\n"} {
 		if text, err := s.logged(main, "web", stream, "start", 0); err != nil || text != want {
 			t.Errorf("%s: %q, %v", stream, text, err)
@@ -276,14 +277,14 @@ func testLogs(t *testing.T, s *served, main *api.Allocation) {
 	}
 }
 
-// answer is the answer to a request that no method of the client sends.
-type answer struct {
+// rawResponse is the response to a request that no method of the client sends.
+type rawResponse struct {
 	code   int
 	header http.Header
 	body   string
 }
 
-func (s *served) get(path string) answer {
+func (s *servedAgent) get(path string) rawResponse {
 	s.t.Helper()
 	r, err := s.http.Get(s.address + path)
 	if err != nil {
@@ -294,13 +295,13 @@ func (s *served) get(path string) answer {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return answer{r.StatusCode, r.Header, string(body)}
+	return rawResponse{r.StatusCode, r.Header, string(body)}
 }
 
 // testLogsThroughProxy sends requests through a proxy that reports another address of the node, over
 // TCP and over a unix socket.
 // (checklist 21)
-func testLogsThroughProxy(t *testing.T, s *served, alloc *api.Allocation) {
+func testLogsThroughProxy(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 	target, err := url.Parse(s.address)
 	if err != nil {
 		t.Fatal(err)
@@ -344,7 +345,7 @@ func testLogsThroughProxy(t *testing.T, s *served, alloc *api.Allocation) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			through := &served{Client: client, t: t}
+			through := &servedAgent{Client: client, t: t}
 			if text, err := through.logged(alloc, "web", "stdout", "start", 0); err != nil || text != "hello\n" {
 				t.Errorf("%s, node at %q: %q, %v", address, elsewhere, text, err)
 			}
@@ -359,7 +360,7 @@ func testLogsThroughProxy(t *testing.T, s *served, alloc *api.Allocation) {
 }
 
 // checklist 22
-func testFiles(t *testing.T, s *served, alloc *api.Allocation) {
+func testFiles(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 	s.eventually("the page is there", func() (string, bool) {
 		_, _, err := s.AllocFS().Stat(alloc, "web/local/page.html", nil)
 		return fmt.Sprint(err), err == nil
@@ -463,7 +464,7 @@ func testFiles(t *testing.T, s *served, alloc *api.Allocation) {
 }
 
 // execute runs a script in the task "web" and returns what it prints.
-func (s *served) execute(alloc *api.Allocation, script string) string {
+func (s *servedAgent) execute(alloc *api.Allocation, script string) string {
 	s.t.Helper()
 	var out, complaints bytes.Buffer
 	code, err := s.Allocations().Exec(s.t.Context(), alloc, "web", false, []string{"/bin/sh", "-c", script}, strings.NewReader(""), &out, &complaints, nil, nil)
@@ -474,7 +475,7 @@ func (s *served) execute(alloc *api.Allocation, script string) string {
 }
 
 // checklist 23
-func testExec(t *testing.T, s *served, alloc *api.Allocation) {
+func testExec(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 	run := func(task string, in string, command ...string) (int, string, string, error) {
 		var out, complaints bytes.Buffer
 		code, err := s.Allocations().Exec(t.Context(), alloc, task, false, command, strings.NewReader(in), &out, &complaints, nil, nil)
@@ -574,7 +575,7 @@ func (s *terminalText) text() string {
 
 // testExecEndsWithClient runs a command that reads its input, and a command that does not.
 // (checklist 24)
-func testExecEndsWithClient(t *testing.T, s *served, alloc *api.Allocation) {
+func testExecEndsWithClient(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 	for _, c := range []struct{ name, script string }{
 		{"one that reads", "echo $$; cat >/dev/null"},
 		{"one that does not read", "echo $$; exec sleep 1000"},
@@ -584,7 +585,7 @@ func testExecEndsWithClient(t *testing.T, s *served, alloc *api.Allocation) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_, _ = s.Allocations().Exec(ctx, alloc, "web", false, []string{"/bin/sh", "-c", c.script}, endless{}, out, io.Discard, nil, nil)
+			_, _ = s.Allocations().Exec(ctx, alloc, "web", false, []string{"/bin/sh", "-c", c.script}, endlessReader{}, out, io.Discard, nil, nil)
 		}()
 		pid := 0
 		s.eventually(c.name+" runs", func() (string, bool) {
@@ -600,13 +601,13 @@ func testExecEndsWithClient(t *testing.T, s *served, alloc *api.Allocation) {
 	}
 }
 
-// endless is an input that never ends.
-type endless struct{}
+// endlessReader is an input that never ends.
+type endlessReader struct{}
 
-func (endless) Read(p []byte) (int, error) { return len(p), nil }
+func (endlessReader) Read(p []byte) (int, error) { return len(p), nil }
 
 // checklist 25
-func testStoppedAllocIsReplaced(t *testing.T, s *served) {
+func testStoppedAllocIsReplaced(t *testing.T, s *servedAgent) {
 	alloc := s.run("replaced", api.JobTypeService, "running", shell("t", forever))
 	stopped, err := s.Allocations().Stop(alloc, nil)
 	if err != nil || stopped.EvalID == "" || stopped.LastIndex == 0 {
@@ -632,7 +633,7 @@ func testStoppedAllocIsReplaced(t *testing.T, s *served) {
 
 // RS-037 to RS-042 and RS-044, through the API.
 // (checklist 26)
-func testSignalAndRestart(t *testing.T, s *served, main *api.Allocation) {
+func testSignalAndRestart(t *testing.T, s *servedAgent, main *api.Allocation) {
 	never := func(t *api.Task) { t.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")} }
 	alloc := s.run("signalled", api.JobTypeBatch, "running",
 		shell("t", `trap 'echo usr1' USR1; trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done`),
@@ -710,7 +711,7 @@ func testSignalAndRestart(t *testing.T, s *served, main *api.Allocation) {
 }
 
 // checklist 27
-func testAllocGarbage(t *testing.T, s *served) {
+func testAllocGarbage(t *testing.T, s *servedAgent) {
 	done := s.run("done", api.JobTypeBatch, "complete", shell("t", "echo text"))
 	if text, err := s.logged(done, "t", "stdout", "start", 0); err != nil || text != "text\n" {
 		t.Errorf("logs of what has ended: %q, %v", text, err)
@@ -740,7 +741,7 @@ func testAllocGarbage(t *testing.T, s *served) {
 }
 
 // checklist 28
-func testNodeStats(t *testing.T, s *served, _ *api.Allocation) {
+func testNodeStats(t *testing.T, s *servedAgent, _ *api.Allocation) {
 	node, meta, err := s.Nodes().Info(s.node, nil)
 	if err != nil || meta.LastIndex == 0 {
 		t.Fatal(err)
@@ -823,7 +824,7 @@ func testNodeStats(t *testing.T, s *served, _ *api.Allocation) {
 }
 
 // checklist 29
-func testDrain(t *testing.T, s *served) {
+func testDrain(t *testing.T, s *servedAgent) {
 	service := s.run("service", api.JobTypeService, "running", shell("t", forever))
 	batch := s.run("batch", api.JobTypeBatch, "running", shell("t", forever))
 	out, err := s.Nodes().UpdateDrainOpts(s.node, &api.DrainOptions{DrainSpec: &api.DrainSpec{Deadline: 2 * time.Second}, Meta: map[string]string{"message": "test"}}, nil)

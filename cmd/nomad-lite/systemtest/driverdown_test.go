@@ -67,7 +67,7 @@ func (*shellPlugin) Recover(ctx context.Context, start *sdk.StartRequest) (*proc
 }
 
 func init() {
-	moreVerbs["deregister"] = func(ctx context.Context, a *agent.Agent, job string) any {
+	agentCommands["deregister"] = func(ctx context.Context, a *agent.Agent, job string) any {
 		_, err := a.Scheduler().Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: job}, scheduler.DeregisterOptions{})
 		return fmt.Sprint(err)
 	}
@@ -76,7 +76,7 @@ func init() {
 // outageNode is a node whose driver plugin can be made to fail.
 type outageNode struct {
 	*testing.T
-	*mortal
+	*killableAgent
 	dir, data, plugins string
 	driver             string // "raw_exec" or "shell"
 	withoutCgroups     bool
@@ -112,9 +112,9 @@ func newOutageNode(t *testing.T, driver string, withoutCgroups bool) *outageNode
 // start starts an agent.
 func (n *outageNode) start() {
 	n.Helper()
-	cmd := surroundings{noCgroups: n.withoutCgroups}.command("mortal-agent", n.data, n.plugins)
+	cmd := environment{noCgroups: n.withoutCgroups}.command("mortal-agent", n.data, n.plugins)
 	cmd.Stderr = os.Stderr
-	n.mortal = launchMortal(n.T, cmd)
+	n.killableAgent = launchKillableAgent(n.T, cmd)
 }
 
 func (n *outageNode) pluginKind() string {
@@ -175,7 +175,7 @@ func (n *outageNode) killProcess(p osprocess.ID) {
 }
 
 // task returns the state of the only task of a job, nil if there is none.
-func (v survivors) task(job string) (alloc *api.Allocation, task *api.TaskState) {
+func (v taskReport) task(job string) (alloc *api.Allocation, task *api.TaskState) {
 	for _, a := range v.Allocs {
 		if a.JobID == job {
 			for _, s := range a.TaskStates {
@@ -194,7 +194,7 @@ func said(s *api.TaskState, text string) bool {
 func (n *outageNode) awaitTask(what, job string, ok func(*api.TaskState) bool) string {
 	n.Helper()
 	id := ""
-	n.await(what, func(v survivors) bool {
+	n.await(what, func(v taskReport) bool {
 		alloc, state := v.task(job)
 		if state == nil || !ok(state) {
 			return false
@@ -205,7 +205,7 @@ func (n *outageNode) awaitTask(what, job string, ok func(*api.TaskState) bool) s
 	return id
 }
 
-func isState(state string) func(*api.TaskState) bool {
+func taskStateIs(state string) func(*api.TaskState) bool {
 	return func(s *api.TaskState) bool { return s.State == state }
 }
 
@@ -282,12 +282,12 @@ func eachDriver(t *testing.T, test func(*outageNode)) {
 func TestPluginKilledTwiceLeavesItsTasksRunning(t *testing.T) {
 	eachDriver(t, func(n *outageNode) {
 		n.submit(n.dir, n.job("service", "service", sleepScript, ""))
-		id := n.awaitTask("it runs", "service", isState(model.TaskRunning))
+		id := n.awaitTask("it runs", "service", taskStateIs(model.TaskRunning))
 		was := n.taskProcesses(id)
 		n.killTwice()
 		n.awaitTask("the outage is an event", "service", says("driver unavailable, the task may still run: "))
 		n.expect(id, was)
-		v := n.await("the end of the outage is an event", func(v survivors) bool {
+		v := n.await("the end of the outage is an event", func(v taskReport) bool {
 			_, s := v.task("service")
 			if s.State != model.TaskRunning || s.Failed {
 				n.Fatalf("the task is %s, events %v", s.State, types(s.Events))
@@ -315,7 +315,7 @@ func TestPluginKilledTwiceLeavesItsTasksRunning(t *testing.T) {
 func TestStopDuringAnOutageOfTheDriver(t *testing.T) {
 	eachDriver(t, func(n *outageNode) {
 		n.submit(n.dir, n.job("service", "service", sleepScript, ""))
-		id := n.awaitTask("it runs", "service", isState(model.TaskRunning))
+		id := n.awaitTask("it runs", "service", taskStateIs(model.TaskRunning))
 		was := n.taskProcesses(id)
 		n.breakDriver()
 		n.awaitTask("the outage is an event", "service", says("driver unavailable"))
@@ -336,7 +336,7 @@ func TestStopDuringAnOutageOfTheDriver(t *testing.T) {
 			n.expect(id, was)
 			n.repairDriver()
 		}
-		v := n.await("it is dead", func(v survivors) bool {
+		v := n.await("it is dead", func(v taskReport) bool {
 			_, s := v.task("service")
 			return s.State == model.TaskDead
 		})
@@ -357,14 +357,14 @@ func TestStopDuringAnOutageOfTheDriver(t *testing.T) {
 func TestPurgeDuringAnOutageOfTheDriver(t *testing.T) {
 	eachDriver(t, func(n *outageNode) {
 		n.submit(n.dir, n.job("service", "service", sleepScript, ""))
-		id := n.awaitTask("it runs", "service", isState(model.TaskRunning))
+		id := n.awaitTask("it runs", "service", taskStateIs(model.TaskRunning))
 		n.breakDriver()
 		n.awaitTask("the outage is an event", "service", says("driver unavailable"))
 		n.ask("deregister service", new(string)) // the purge must also work after a stop
 		n.awaitTask("the stop is pending", "service", says("stop is pending"))
 		n.ask("purge service", new(string))
 		seen := false
-		n.await("it has ended", func(v survivors) bool {
+		n.await("it has ended", func(v taskReport) bool {
 			alloc, s := v.task("service")
 			if alloc == nil {
 				return true // the allocation is gone, and was dead before
@@ -381,7 +381,7 @@ func TestPurgeDuringAnOutageOfTheDriver(t *testing.T) {
 			}
 			n.repairDriver()
 		}
-		n.await("the allocation is gone", func(v survivors) bool { return len(v.Allocs) == 0 })
+		n.await("the allocation is gone", func(v taskReport) bool { return len(v.Allocs) == 0 })
 		n.end("stop")
 	})
 }
@@ -392,7 +392,7 @@ func TestAgentThatStopsDuringAnOutageLeavesItsTasks(t *testing.T) {
 			n.Skip("the next agent would have other mounts")
 		}
 		n.submit(n.dir, n.job("service", "service", sleepScript, ""))
-		id := n.awaitTask("it runs", "service", isState(model.TaskRunning))
+		id := n.awaitTask("it runs", "service", taskStateIs(model.TaskRunning))
 		was := n.taskProcesses(id)
 		n.breakDriver()
 		n.awaitTask("the outage is an event", "service", says("driver unavailable"))
@@ -409,7 +409,7 @@ func TestAgentThatStopsDuringAnOutageLeavesItsTasks(t *testing.T) {
 		} else {
 			n.plugin(osprocess.ID{})
 		}
-		n.await("it is owned", func(v survivors) bool { return v.Owned == 1 })
+		n.await("it is owned", func(v taskReport) bool { return v.Owned == 1 })
 		n.expect(id, was)
 		n.end("stop")
 	})
@@ -418,7 +418,7 @@ func TestAgentThatStopsDuringAnOutageLeavesItsTasks(t *testing.T) {
 func TestExitStatusSurvivesDriverOutage(t *testing.T) {
 	eachDriver(t, func(n *outageNode) {
 		n.submit(n.dir, n.job("work", "batch", fmt.Sprintf("while [ ! -e %s/done ]; do sleep 0.02; done", n.dir), ""))
-		id := n.awaitTask("it runs", "work", isState(model.TaskRunning))
+		id := n.awaitTask("it runs", "work", taskStateIs(model.TaskRunning))
 		n.breakDriver()
 		n.awaitTask("the outage is an event", "work", says("driver unavailable"))
 		if err := os.WriteFile(n.dir+"/done", nil, 0o644); err != nil {
@@ -428,7 +428,7 @@ func TestExitStatusSurvivesDriverOutage(t *testing.T) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		n.repairDriver()
-		v := n.await("it is dead", func(v survivors) bool {
+		v := n.await("it is dead", func(v taskReport) bool {
 			_, s := v.task("work")
 			return s.State == model.TaskDead
 		})
@@ -447,14 +447,14 @@ func TestStartThatEndsThePluginLeavesOtherTasksRunning(t *testing.T) {
 			t.Parallel()
 			n := newOutageNode(t, "shell", without)
 			n.submit(n.dir, n.job("service", "service", sleepScript, ""))
-			id := n.awaitTask("it runs", "service", isState(model.TaskRunning))
+			id := n.awaitTask("it runs", "service", taskStateIs(model.TaskRunning))
 			was := n.taskProcesses(id)
 			n.submit(n.dir, n.job("bad", "batch", "exit 0", "crash = true"))
 			n.awaitTask("the start has failed", "bad", func(s *api.TaskState) bool { return s.Failed })
 			n.ask("purge bad", new(string))
 			n.awaitTask("it runs on", "service", says("driver available again"))
 			n.expect(id, was)
-			v := n.await("the bad one is gone", func(v survivors) bool { return len(v.Allocs) == 1 })
+			v := n.await("the bad one is gone", func(v taskReport) bool { return len(v.Allocs) == 1 })
 			if _, s := v.task("service"); s.State != model.TaskRunning || s.Restarts != 0 {
 				n.Errorf("state %s, restarts %d", s.State, s.Restarts)
 			}
@@ -468,7 +468,7 @@ func TestUnknownEndOfABatchJobIsNotRunAgain(t *testing.T) {
 	n := newOutageNode(t, "raw_exec", false)
 	runs := n.dir + "/runs"
 	n.submit(n.dir, strings.Replace(n.job("work", "batch", fmt.Sprintf("echo run >>%s; sleep 1000", runs), ""), "attempts       = 10", "attempts       = 0", 1))
-	id := n.awaitTask("it runs", "work", isState(model.TaskRunning))
+	id := n.awaitTask("it runs", "work", taskStateIs(model.TaskRunning))
 	tasks := n.taskProcesses(id)
 	n.kill()
 	for _, p := range nodeProcesses(n.data) { // the keeper first: no process may see the exit of another one
@@ -486,7 +486,7 @@ func TestUnknownEndOfABatchJobIsNotRunAgain(t *testing.T) {
 		}
 	}
 	n.start()
-	v := n.await("it is dead", func(v survivors) bool {
+	v := n.await("it is dead", func(v taskReport) bool {
 		_, s := v.task("work")
 		return s.State == model.TaskDead
 	})

@@ -117,7 +117,7 @@ type node struct {
 	diary     string
 	log       *os.File // log file of the agents
 
-	agent    *mortal // the current agent
+	agent    *killableAgent // the current agent
 	revived  bool
 	struck   chan struct{} // closed when the fault has happened
 	watched  chan struct{} // closed when the agent has exited, or the strike on it is complete
@@ -138,7 +138,7 @@ func newNode(t *testing.T, f fault) *node {
 		T: t, fault: f, dir: dir, data: filepath.Join(dir, "data"), diary: filepath.Join(dir, "diary"),
 		struck: make(chan struct{}), past: map[string]*api.Allocation{}, runsAtEnd: map[string]int{},
 	}
-	if err := errors.Join(os.Mkdir(n.plugins(), 0o755), f.in.own(dir)); err != nil {
+	if err := errors.Join(os.Mkdir(n.plugins(), 0o755), f.in.chown(dir)); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.makeHook("dying-hook", "dying"); err != nil {
@@ -235,7 +235,7 @@ func (n *node) live() []string {
 	n.checkLife(n.only("life"))
 
 	n.do("purge life", new(string))
-	n.await("it is gone", func(s sight) bool {
+	n.await("it is gone", func(s allocReport) bool {
 		dirs, err := os.ReadDir(filepath.Join(n.data, "alloc"))
 		return err == nil && len(dirs) == 1 && len(s.Local) == 1 && s.of("life", func(*api.Allocation) bool { return true }) == nil
 	})
@@ -257,7 +257,7 @@ func (n *node) live() []string {
 func (n *node) startBystander() {
 	n.Helper()
 	n.register(fmt.Sprintf(bystanderJob, n.fault.driver()))
-	n.await("the bystander runs", func(s sight) bool {
+	n.await("the bystander runs", func(s allocReport) bool {
 		a := s.of("bystander", running)
 		if a == nil {
 			return false
@@ -292,7 +292,7 @@ func (n *node) start() {
 	cmd := n.fault.in.command("faulty-agent", n.data, n.plugins())
 	cmd.Stderr = n.log
 	cmd.ExtraFiles = []*os.File{tellIn, goOnOut}
-	n.agent = launchMortal(n.T, cmd)
+	n.agent = launchKillableAgent(n.T, cmd)
 	tellIn.Close()
 	goOnOut.Close()
 	process := cmd.Process
@@ -444,13 +444,13 @@ func (n *node) register(job string) {
 }
 
 // await looks at the node until ok accepts its state.
-func (n *node) await(what string, ok func(sight) bool) {
+func (n *node) await(what string, ok func(allocReport) bool) {
 	n.Helper()
-	var s sight
+	var s allocReport
 	for deadline := time.Now().Add(allowance); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		s = sight{}
+		s = allocReport{}
 		n.do("look", &s)
-		n.compare(s)
+		n.checkTransition(s)
 		if ok(s) {
 			return
 		}
@@ -462,8 +462,8 @@ func (n *node) await(what string, ok func(sight) bool) {
 }
 
 // lives returns a condition: the allocation of the job runs, in the state and as a process.
-func (n *node) lives(ok func(*api.Allocation) bool) func(sight) bool {
-	return func(s sight) bool {
+func (n *node) lives(ok func(*api.Allocation) bool) func(allocReport) bool {
+	return func(s allocReport) bool {
 		a := s.of("life", running)
 		return a != nil && ok(a) && n.diaryOf(a.ID).running(n.processes()[a.ID+"/life"])
 	}
@@ -490,8 +490,8 @@ func (n *node) ended(id string) bool {
 	return n.past[id].ClientStatus == api.AllocClientStatusComplete && len(n.processes()[id+"/life"]) == 0
 }
 
-// compare checks a sight against the last one.
-func (n *node) compare(s sight) {
+// checkTransition checks that the report can follow the previous report.
+func (n *node) checkTransition(s allocReport) {
 	n.Helper()
 	for _, a := range s.Allocs {
 		was := n.past[a.ID]
@@ -538,8 +538,8 @@ func continues(before, now []*api.TaskEvent) bool {
 	return true
 }
 
-// diary is the task's diary of one allocation.
-type diary struct {
+// taskDiary is the task's diary of one allocation.
+type taskDiary struct {
 	runs   []int // process ids of the runs
 	run    int   // number of the last run
 	failed bool
@@ -547,7 +547,7 @@ type diary struct {
 	double bool
 }
 
-func (n *node) diaryOf(id string) (d diary) {
+func (n *node) diaryOf(id string) (d taskDiary) {
 	text, err := os.ReadFile(n.diary)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		n.Error(err)
@@ -573,7 +573,7 @@ func (n *node) diaryOf(id string) (d diary) {
 }
 
 // running reports whether the last run is the only process.
-func (d diary) running(processes []process.ID) bool {
+func (d taskDiary) running(processes []process.ID) bool {
 	return len(processes) == 1 && len(d.runs) > 0 && processes[0].PID == d.runs[len(d.runs)-1]
 }
 
@@ -588,7 +588,7 @@ func (n *node) checkLife(id string) {
 			n.Error(err)
 		}
 	}()
-	n.await("all of its life is known", func(sight) bool {
+	n.await("all of its life is known", func(allocReport) bool {
 		wrong = n.wrongs(id)
 		return len(wrong) == 0
 	})
@@ -699,7 +699,7 @@ func (n *node) checkBystander() {
 }
 
 // isLimitEvent reports whether an event is about a limit that cannot be enforced in the
-// surroundings of the task.
+// environment of the task.
 func isLimitEvent(e *api.TaskEvent) bool {
 	return e.Type == api.TaskDriverMessage && strings.Contains(e.DisplayMessage, " limit not enforced here: ")
 }

@@ -41,7 +41,7 @@ type victim struct {
 	restart bool // the next agent is killed, too, while it starts
 	full    bool // the disk is full when the next agent starts, and has room again after that agent's death
 
-	everywhere bool // the matrix has rows for both drivers in all surroundings
+	everywhere bool // the matrix has rows for both drivers in all environments
 }
 
 // outage reports whether the driver is unavailable for some time after the deaths.
@@ -76,7 +76,7 @@ type fault struct {
 	victim victim
 
 	external bool // the driver is external, made with the SDK; otherwise builtin
-	in       surroundings
+	in       environment
 }
 
 func (f fault) String() string {
@@ -87,7 +87,7 @@ func (f fault) String() string {
 	return name
 }
 
-// place returns the driver and the surroundings of the fault.
+// place returns the driver and the environment of the fault.
 func (f fault) place() string { return f.driver() + ", " + f.in.name }
 
 func (f fault) driver() string {
@@ -141,8 +141,9 @@ func (f fault) possible() bool {
 	return false
 }
 
-// matrix returns all faults: each victim at each phase of each step, and in each place.
-func matrix() (faults []fault) {
+// faultMatrix returns all faults: each victim at each phase of each step, and in each
+// place.
+func faultMatrix() (faults []fault) {
 	for _, step := range failpoint.Steps() {
 		for _, phase := range failpoint.Phases {
 			for _, v := range victims {
@@ -154,7 +155,7 @@ func matrix() (faults []fault) {
 					faults = append(faults, f)
 					continue
 				}
-				for _, f.in = range allSurroundings {
+				for _, f.in = range allEnvironments {
 					for _, f.external = range []bool{false, true} {
 						faults = append(faults, f)
 					}
@@ -165,10 +166,10 @@ func matrix() (faults []fault) {
 	return faults
 }
 
-// sample returns a part of the matrix: the failpoints between an action of a driver and its
-// record, with each victim, and each step once, with the victims, the phases and the places
-// in turn.
-func sample(faults []fault) (chosen []fault) {
+// faultSample returns a part of the matrix: the failpoints between an action of a driver
+// and its record, with each victim, and each step once, with the victims, the phases and
+// the places in turn.
+func faultSample(faults []fault) (chosen []fault) {
 	turns := map[string]int{}
 	choose := func(from []fault) {
 		count := func(f fault) []string {
@@ -218,9 +219,9 @@ func TestFaults(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
-	faults := matrix()
+	faults := faultMatrix()
 	if !*allFaults {
-		faults = sample(faults)
+		faults = faultSample(faults)
 	}
 	for _, f := range faults {
 		t.Run(f.String(), func(t *testing.T) {
@@ -263,7 +264,7 @@ const (
 	goOnFD = 4
 )
 
-// faultyAgent is a mortalAgent that blocks at a failpoint after a command.
+// faultyAgent is a killable agent that blocks at a failpoint after a command.
 func faultyAgent() {
 	syscall.CloseOnExec(tellFD)
 	syscall.CloseOnExec(goOnFD)
@@ -289,25 +290,25 @@ func faultyAgent() {
 			}
 		}
 	}
-	moreVerbs["arm"] = func(_ context.Context, _ *agent.Agent, moment string) any {
+	agentCommands["arm"] = func(_ context.Context, _ *agent.Agent, moment string) any {
 		mu.Lock()
 		defer mu.Unlock()
 		armed = moment
 		return "ok"
 	}
-	moreVerbs["reached"] = func(context.Context, *agent.Agent, string) any {
+	agentCommands["reached"] = func(context.Context, *agent.Agent, string) any {
 		mu.Lock()
 		defer mu.Unlock()
 		return maps.Clone(reached) // a copy, because steps are reached while it is encoded
 	}
-	mortalAgent()
+	serveKillableAgent()
 }
 
-// moreVerbs are further commands of a mortalAgent.
-var moreVerbs = map[string]func(ctx context.Context, a *agent.Agent, arg string) any{
+// agentCommands are further commands of a killable agent.
+var agentCommands = map[string]func(ctx context.Context, a *agent.Agent, arg string) any{
 	"look": func(_ context.Context, a *agent.Agent, _ string) any {
 		s := a.Store().Snapshot()
-		seen := sight{Local: s.LocalAllocations()}
+		seen := allocReport{Local: s.LocalAllocations()}
 		for _, alloc := range s.Allocations(nil, "") {
 			seen.Allocs = append(seen.Allocs, &api.Allocation{
 				ID: alloc.ID, JobID: alloc.JobID, DesiredStatus: alloc.DesiredStatus, ClientStatus: alloc.ClientStatus,
@@ -346,13 +347,13 @@ var moreVerbs = map[string]func(ctx context.Context, a *agent.Agent, arg string)
 	},
 }
 
-// sight is an agent's report about its allocations.
-type sight struct {
+// allocReport is an agent's report about its allocations.
+type allocReport struct {
 	Allocs []*api.Allocation
 	Local  []string // allocations with records of their tasks
 }
 
-func (s sight) of(job string, wanted func(*api.Allocation) bool) (found *api.Allocation) {
+func (s allocReport) of(job string, wanted func(*api.Allocation) bool) (found *api.Allocation) {
 	for _, a := range s.Allocs {
 		if a.JobID == job && wanted(a) {
 			found = a

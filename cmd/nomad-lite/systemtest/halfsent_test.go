@@ -62,10 +62,10 @@ func halfMessage() string {
 		string(frame) + "mask" + strings.Repeat("x", halfLength)
 }
 
-// halfSender KIND ADDRESS SOURCES COUNT keeps COUNT half-sent requests open until it is
-// killed, from SOURCES addresses of this machine. It prints a word after it has sent the
+// sendHalfRequests KIND ADDRESS SOURCES COUNT keeps COUNT half-sent requests open until it
+// is killed, from SOURCES addresses of this machine. It prints a word after it has sent the
 // first request of each.
-func halfSender() {
+func sendHalfRequests() {
 	kind, address := os.Args[1], os.Args[2]
 	sources, _ := strconv.Atoi(os.Args[3])
 	count, _ := strconv.Atoi(os.Args[4])
@@ -132,15 +132,15 @@ func attack(t testing.TB, kind, address string, sources int) (end func()) {
 	return end
 }
 
-// guarded is an agent that requires its token.
-type guarded struct {
+// tokenAgent is an agent that requires its token.
+type tokenAgent struct {
 	pid     int
 	socket  string
 	address string
 	secure  bool
 }
 
-func guard(t *testing.T, secure bool) *guarded {
+func startTokenAgent(t *testing.T, secure bool) *tokenAgent {
 	t.Helper()
 	dir := t.TempDir()
 	config, text := filepath.Join(dir, "agent.hcl"), "ports {\n http = 0\n}\n"
@@ -180,7 +180,7 @@ func guard(t *testing.T, secure bool) *guarded {
 	for deadline := time.Now().Add(allowance); ; time.Sleep(5 * time.Millisecond) {
 		text, _ := os.ReadFile(log.Name())
 		if found := ready.FindSubmatch(text); found != nil {
-			return &guarded{cmd.Process.Pid, filepath.Join(data, agentsocket.FileName), string(found[1]), secure}
+			return &tokenAgent{cmd.Process.Pid, filepath.Join(data, agentsocket.FileName), string(found[1]), secure}
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("the agent is not ready:\n%s", text)
@@ -256,11 +256,11 @@ func TestHalfSentRequests(t *testing.T) {
 		t.Skip("measures memory, of which the race detector takes most")
 	}
 	const most = 64 << 20
-	agents := map[bool]*guarded{}
+	agents := map[bool]*tokenAgent{}
 	for _, kind := range slices.Sorted(maps.Keys(halfRequests)) {
 		secure := kind == halfTLS
 		if agents[secure] == nil {
-			agents[secure] = guard(t, secure)
+			agents[secure] = startTokenAgent(t, secure)
 		}
 		g := agents[secure]
 		for _, sources := range []int{1, 10} {
@@ -326,8 +326,8 @@ func BenchmarkHealthUnderAttack(b *testing.B) {
 			}
 			socket, second := worst(nil), worst(secondAddress)
 			end := attack(b, kind, address, 10)
-			measured(b, "health, socket", worst(nil), socket)
-			measured(b, "health, second address", worst(secondAddress), second)
+			addSample(b, "health, socket", worst(nil), socket)
+			addSample(b, "health, second address", worst(secondAddress), second)
 			end()
 		}
 	}

@@ -13,18 +13,19 @@ import (
 
 // actingHook is a plugin that performs the action of a variable on its task, and writes
 // down the result.
-func actingHook() { sdk.ServeHook(&acting{}) }
+func actingHook() { sdk.ServeHook(&actingPlugin{}) }
 
-type acting struct {
+// actingPlugin performs the actions that the variable "orders" names.
+type actingPlugin struct {
 	host   hook.Host
 	begins sync.Once
 }
 
-func (*acting) Info() sdk.HookInfo { return sdk.HookInfo{Name: "acting", Version: "1.0.0"} }
+func (*actingPlugin) Info() sdk.HookInfo { return sdk.HookInfo{Name: "acting", Version: "1.0.0"} }
 
-func (a *acting) SetHost(host hook.Host, _ hook.Node) { a.host = host }
+func (a *actingPlugin) SetHost(host hook.Host, _ hook.Node) { a.host = host }
 
-func (a *acting) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (a *actingPlugin) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	if req.Repeated {
 		note("poststart repeated")
 	} else {
@@ -35,7 +36,7 @@ func (a *acting) Poststart(_ context.Context, req hook.TaskPoststartRequest) (ho
 }
 
 // follow performs actions until the task has exited.
-func (a *acting) follow(s hook.Scope) {
+func (a *actingPlugin) follow(s hook.Scope) {
 	ctx := context.Background()
 	for after := uint64(0); ; {
 		items, index, err := a.host.Variable(ctx, s, "orders", after)
@@ -51,7 +52,7 @@ func (a *acting) follow(s hook.Scope) {
 	}
 }
 
-func (a *acting) obey(ctx context.Context, s hook.Scope, order string) any {
+func (a *actingPlugin) obey(ctx context.Context, s hook.Scope, order string) any {
 	switch order {
 	case "signal":
 		return a.host.Signal(ctx, s, "SIGUSR1", "the hook wants it")
@@ -87,7 +88,7 @@ func (a *acting) obey(ctx context.Context, s hook.Scope, order string) any {
 
 // flood emits events until all calls of a crowd are rejected: a single caller can be slower
 // than the rate limit.
-func (a *acting) flood(ctx context.Context, s hook.Scope) error {
+func (a *actingPlugin) flood(ctx context.Context, s hook.Scope) error {
 	var crowd sync.WaitGroup
 	var taken atomic.Int64
 	refusals := make(chan error, 100)
@@ -110,7 +111,7 @@ func (a *acting) flood(ctx context.Context, s hook.Scope) error {
 }
 
 // crowd makes n callers repeat a call until it is rejected.
-func (a *acting) crowd(ctx context.Context, n int, call func(context.Context) error) error {
+func (a *actingPlugin) crowd(ctx context.Context, n int, call func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var calls sync.WaitGroup
 	refusals := make(chan error, n)
@@ -128,7 +129,7 @@ func (a *acting) crowd(ctx context.Context, n int, call func(context.Context) er
 }
 
 // services waits for a service that does not exist yet.
-func (a *acting) services(ctx context.Context, s hook.Scope) error {
+func (a *actingPlugin) services(ctx context.Context, s hook.Scope) error {
 	for after := uint64(0); ; {
 		list, index, err := a.host.Services(ctx, s, "shop", after)
 		if err != nil {
@@ -143,7 +144,7 @@ func (a *acting) services(ctx context.Context, s hook.Scope) error {
 }
 
 // stats samples until the task ends.
-func (a *acting) stats(ctx context.Context, s hook.Scope) error {
+func (a *actingPlugin) stats(ctx context.Context, s hook.Scope) error {
 	samples, err := a.host.Stats(ctx, s, 100*time.Millisecond)
 	if err != nil {
 		return err

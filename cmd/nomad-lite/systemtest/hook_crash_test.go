@@ -27,11 +27,11 @@ func doomedAgent() {
 
 // dyingHook is a plugin that writes each hook point into a ledger, and dies at some. Its
 // arguments are its name, and any word to take part in every allocation.
-func dyingHook() { sdk.ServeHook(dying{}) }
+func dyingHook() { sdk.ServeHook(dyingPlugin{}) }
 
-type dying struct{}
+type dyingPlugin struct{}
 
-func (dying) Info() sdk.HookInfo {
+func (dyingPlugin) Info() sdk.HookInfo {
 	name := "dying"
 	if len(os.Args) > 1 {
 		name = os.Args[1]
@@ -55,7 +55,7 @@ func (dying) Info() sdk.HookInfo {
 	}
 }
 
-type dyingOrders struct {
+type dyingConfig struct {
 	Ledger string   `codec:"ledger"`
 	Name   string   `codec:"name"`
 	Die    []string `codec:"die"`
@@ -67,7 +67,7 @@ type dyingOrders struct {
 }
 
 // obey executes the orders of the attachment for a hook point.
-func (dying) obey(g hook.RequestMeta, alloc hook.Alloc, point, text string) (o dyingOrders, err error) {
+func (dyingPlugin) obey(g hook.RequestMeta, alloc hook.Alloc, point, text string) (o dyingConfig, err error) {
 	if err := g.Config(&o); err != nil {
 		return o, err
 	}
@@ -101,17 +101,17 @@ func (dying) obey(g hook.RequestMeta, alloc hook.Alloc, point, text string) (o d
 
 // hangingHook is a plugin that never answers. It takes part in two hook points only, so
 // that its timeout can be short.
-func hangingHook() { sdk.ServeHook(hanging{}) }
+func hangingHook() { sdk.ServeHook(hangingPlugin{}) }
 
-type hanging struct{}
+type hangingPlugin struct{}
 
-func (hanging) Info() sdk.HookInfo { return sdk.HookInfo{Name: "hanging", Version: "1.0.0"} }
+func (hangingPlugin) Info() sdk.HookInfo { return sdk.HookInfo{Name: "hanging", Version: "1.0.0"} }
 
-func (hanging) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (hangingPlugin) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	return hook.TaskPoststartResponse{}, hang()
 }
 
-func (hanging) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+func (hangingPlugin) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	return hook.TaskExitedResponse{}, hang()
 }
 
@@ -120,42 +120,42 @@ func hang() error {
 	return nil
 }
 
-func (d dying) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+func (d dyingPlugin) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "prerun", " "+req.Env["NOMAD_JOB_NAME"])
 	return hook.AllocPrerunResponse{}, err
 }
 
-func (d dying) UpdateAlloc(_ context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+func (d dyingPlugin) UpdateAlloc(_ context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "update_alloc", "")
 	return hook.AllocUpdateResponse{}, err
 }
 
-func (d dying) PreTaskRestart(_ context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
+func (d dyingPlugin) PreTaskRestart(_ context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "pre_task_restart", "")
 	return hook.AllocPreTaskRestartResponse{}, err
 }
 
-func (d dying) PreKill(_ context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+func (d dyingPlugin) PreKill(_ context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "pre_kill", "")
 	return hook.AllocPreKillResponse{}, err
 }
 
-func (d dying) Postrun(_ context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+func (d dyingPlugin) Postrun(_ context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "postrun", "")
 	return hook.AllocPostrunResponse{}, err
 }
 
-func (d dying) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+func (d dyingPlugin) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "destroy", "")
 	return hook.AllocDestroyResponse{}, err
 }
 
-func (d dying) ShutdownAlloc(_ context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+func (d dyingPlugin) ShutdownAlloc(_ context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "shutdown_alloc", "")
 	return hook.AllocShutdownResponse{}, err
 }
 
-func (d dying) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (d dyingPlugin) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	visits := req.PreviousState["visits"] + "x"
 	answer := hook.TaskPrestartResponse{State: map[string]string{"visits": visits}, Env: map[string]string{"VISITS": visits}}
 	o, err := d.obey(req.RequestMeta, req.Alloc, "prestart", " "+visits)
@@ -166,32 +166,32 @@ func (d dying) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.T
 	return answer, err
 }
 
-func (d dying) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (d dyingPlugin) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "poststart", " "+req.Env["VISITS"])
 	return hook.TaskPoststartResponse{}, err
 }
 
-func (d dying) Update(_ context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
+func (d dyingPlugin) Update(_ context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "update", "")
 	return hook.TaskUpdateResponse{}, err
 }
 
-func (d dying) PreKilling(_ context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+func (d dyingPlugin) PreKilling(_ context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "pre_killing", "")
 	return hook.TaskPreKillingResponse{}, err
 }
 
-func (d dying) Exited(_ context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+func (d dyingPlugin) Exited(_ context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "exited", fmt.Sprintf(" code=%d restarts=%v", req.Exit.ExitCode, req.WillRestart))
 	return hook.TaskExitedResponse{}, err
 }
 
-func (d dying) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (d dyingPlugin) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "stop", " "+req.PreviousState["visits"])
 	return hook.TaskStopResponse{}, err
 }
 
-func (d dying) Shutdown(_ context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+func (d dyingPlugin) Shutdown(_ context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
 	_, err := d.obey(req.RequestMeta, req.Alloc, "shutdown", "")
 	return hook.TaskShutdownResponse{}, err
 }

@@ -14,18 +14,18 @@ import (
 )
 
 // askingHook is a plugin that makes all calls to its host, and writes down the answers.
-func askingHook() { sdk.ServeHook(&asking{}) }
+func askingHook() { sdk.ServeHook(&askingPlugin{}) }
 
-type asking struct {
+type askingPlugin struct {
 	host    hook.Host
 	streams atomic.Int32 // streams of samples
 }
 
-func (*asking) Info() sdk.HookInfo {
+func (*askingPlugin) Info() sdk.HookInfo {
 	return sdk.HookInfo{Name: "asking", Version: "1.0.0", ReportsHealth: true}
 }
 
-func (a *asking) SetHost(host hook.Host, _ hook.Node) { a.host = host }
+func (a *askingPlugin) SetHost(host hook.Host, _ hook.Node) { a.host = host }
 
 func note(format string, values ...any) { noteIn("answers", format, values...) }
 
@@ -40,7 +40,7 @@ func noteIn(file, format string, values ...any) {
 
 // follow watches a variable until the task has exited, and then writes down how the watch
 // ended. The variable's value decides about the health.
-func (a *asking) follow(s hook.Scope) {
+func (a *askingPlugin) follow(s hook.Scope) {
 	ctx := context.Background()
 	for after := uint64(0); ; {
 		items, index, err := a.host.Variable(ctx, s, "word", after)
@@ -59,7 +59,7 @@ func (a *asking) follow(s hook.Scope) {
 }
 
 // sample notes each sample of a stream until the process of the task has exited.
-func (a *asking) sample(s hook.Scope) {
+func (a *askingPlugin) sample(s hook.Scope) {
 	stream := a.streams.Add(1)
 	samples, err := a.host.Stats(context.Background(), s, 100*time.Millisecond)
 	if err != nil {
@@ -72,7 +72,7 @@ func (a *asking) sample(s hook.Scope) {
 	noteIn("samples", "end of stream %d", stream)
 }
 
-func (a *asking) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (a *askingPlugin) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	s := req.Scope()
 	if result, err := a.host.Exec(ctx, s, []string{"sh", "-c", "echo here; exit 7"}, time.Minute); err != nil {
 		note("exec: %v", err)
@@ -115,7 +115,7 @@ func (a *asking) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (
 }
 
 // PreKill has the scope of an allocation, in which a call must name its task.
-func (a *asking) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+func (a *askingPlugin) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
 	for _, task := range []string{"", "main", "nobody"} {
 		s := req.Scope()
 		s.Task = task
@@ -129,7 +129,7 @@ func (a *asking) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hoo
 	return hook.AllocPreKillResponse{}, nil
 }
 
-func (a *asking) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+func (a *askingPlugin) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	note("exited: restart=%v", req.WillRestart)
 	return hook.TaskExitedResponse{}, nil
 }

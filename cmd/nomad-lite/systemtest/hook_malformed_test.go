@@ -26,7 +26,7 @@ import (
 
 // strangeHook NAME MODE is a hook plugin that violates the expectations of a host.
 func strangeHook() {
-	s := &strange{
+	s := &misbehavingPlugin{
 		name: os.Args[1], mode: os.Args[2],
 		info: base.Info{Type: base.TypeHook, Name: os.Args[1], Version: "1.0.0", APIVersions: []string{hook.APIVersion}},
 	}
@@ -79,7 +79,7 @@ func strangeHook() {
 }
 
 // intercept replaces answers by answers of another version of the protocol.
-func (s *strange) intercept(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (s *misbehavingPlugin) intercept(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	method := path.Base(call.FullMethod)
 	if s.mode == "older" && slices.Contains([]string{"Configure", "Prestart", "Exited"}, method) {
 		return nil, status.Error(codes.Unimplemented, "unknown method "+method)
@@ -91,7 +91,8 @@ func (s *strange) intercept(ctx context.Context, request any, call *grpc.UnarySe
 	return answer, err
 }
 
-type strange struct {
+// misbehavingPlugin violates the expectations of a host in the way that mode names.
+type misbehavingPlugin struct {
 	hookplugin.Remote // all hook points, of which only the methods below are called
 	name, mode        string
 	launches          int
@@ -99,15 +100,15 @@ type strange struct {
 	server            *grpc.Server
 }
 
-func (s *strange) PluginInfo(context.Context) (*base.Info, error) { return &s.info, nil }
+func (s *misbehavingPlugin) PluginInfo(context.Context) (*base.Info, error) { return &s.info, nil }
 
-func (s *strange) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
+func (s *misbehavingPlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
 
-func (s *strange) SetConfig(context.Context, *base.Config) error { return nil }
+func (s *misbehavingPlugin) SetConfig(context.Context, *base.Config) error { return nil }
 
-func (s *strange) Configure(context.Context, hook.Config) error { return nil }
+func (s *misbehavingPlugin) Configure(context.Context, hook.Config) error { return nil }
 
-func (s *strange) Describe(context.Context) (*hook.Description, error) {
+func (s *misbehavingPlugin) Describe(context.Context) (*hook.Description, error) {
 	d := &hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Prerun}, {Point: hook.Poststart}}}
 	switch s.mode {
 	case "newer":
@@ -133,7 +134,7 @@ func (s *strange) Describe(context.Context) (*hook.Description, error) {
 	return d, nil
 }
 
-func (s *strange) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+func (s *misbehavingPlugin) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	if s.mode == "deaf" && s.launches == 1 {
 		go s.server.Stop() // the process continues without its server
 		<-make(chan struct{})
@@ -141,16 +142,16 @@ func (s *strange) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPr
 	return hook.AllocPrerunResponse{}, s.mark("prerun")
 }
 
-func (s *strange) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (s *misbehavingPlugin) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	return hook.TaskPoststartResponse{}, s.mark("poststart")
 }
 
-func (s *strange) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (s *misbehavingPlugin) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	return hook.TaskStopResponse{}, s.mark("stop")
 }
 
 // mark notes a call at a hook point.
-func (s *strange) mark(point string) error {
+func (s *misbehavingPlugin) mark(point string) error {
 	f, err := os.OpenFile(s.name+".points", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err == nil {
 		_, err = fmt.Fprintln(f, point)

@@ -99,7 +99,7 @@ func (n *node) ledger(hook string) string { return filepath.Join(n.dir, "ledger.
 
 // calls counts how often a hook has died at a hook point, and how often it has survived.
 func (n *node) calls(name string, m hook.Point) (deaths, others int) {
-	ledger, _ := os.ReadFile(n.ledger(name)) // a hook without calls has no ledger
+	ledger, _ := os.ReadFile(n.ledger(name)) // a hook that was never called has not created its ledger
 	for line := range strings.Lines(string(ledger)) {
 		point, what, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		switch {
@@ -172,7 +172,7 @@ func TestHookDeaths(t *testing.T) {
 	// allocations.
 	after := func(what string, ok func(*api.Allocation) bool, points ...hook.Point) {
 		t.Helper()
-		n.await(what, func(s sight) bool {
+		n.await(what, func(s allocReport) bool {
 			done := true
 			for _, v := range lives {
 				a := s.of(v.job, func(*api.Allocation) bool { return true })
@@ -202,7 +202,7 @@ func TestHookDeaths(t *testing.T) {
 	if v := lives[2]; !v.heard[api.TaskRestarting+": Task restarting in 0s"] {
 		t.Errorf("the restart policy was not asked about %s: %q", hook.Prestart, slices.Sorted(maps.Keys(v.heard)))
 	}
-	n.await("the one whose Prerun dies has failed", func(s sight) bool {
+	n.await("the one whose Prerun dies has failed", func(s allocReport) bool {
 		a := s.of(begins.job, model.ClientTerminal)
 		hear(a, begins.heard)
 		return a != nil && a.ClientStatus == api.AllocClientStatusFailed && begins.suffered(n, hook.Prerun)

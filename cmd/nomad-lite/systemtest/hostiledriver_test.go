@@ -44,9 +44,9 @@ type badDriver struct {
 }
 
 type badTask struct {
-	config *driver.TaskConfig
-	once   sync.Once
-	ended  chan struct{}
+	config  *driver.TaskConfig
+	endOnce sync.Once
+	ended   chan struct{}
 }
 
 // enter runs at the start of every method.
@@ -156,7 +156,7 @@ func (d *badDriver) StopTask(_ context.Context, id string, _ time.Duration, _ st
 	if err != nil {
 		return err
 	}
-	t.once.Do(func() { close(t.ended) })
+	t.endOnce.Do(func() { close(t.ended) })
 	return nil
 }
 
@@ -172,7 +172,7 @@ func (d *badDriver) DestroyTask(ctx context.Context, id string, force bool) erro
 		if !force {
 			return errors.New("it runs")
 		}
-		t.once.Do(func() { close(t.ended) })
+		t.endOnce.Do(func() { close(t.ended) })
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -255,9 +255,9 @@ func (d *badSDKDriver) Start(_ context.Context, start *sdk.StartRequest) (*badSD
 }
 
 type badSDKTask struct {
-	bad   *badDriver
-	once  sync.Once
-	ended chan struct{}
+	bad     *badDriver
+	endOnce sync.Once
+	ended   chan struct{}
 }
 
 func (t *badSDKTask) Wait(ctx context.Context) (driver.ExitResult, error) {
@@ -271,7 +271,7 @@ func (t *badSDKTask) Wait(ctx context.Context) (driver.ExitResult, error) {
 
 func (t *badSDKTask) Kill(context.Context) error {
 	t.bad.enter("Kill")
-	t.once.Do(func() { close(t.ended) })
+	t.endOnce.Do(func() { close(t.ended) })
 	return nil
 }
 
@@ -280,7 +280,7 @@ func (t *badSDKTask) Stop(ctx context.Context, _ time.Duration, signal string) e
 	if strings.HasSuffix(signal, "KILL") {
 		return t.Kill(ctx)
 	}
-	t.once.Do(func() { close(t.ended) })
+	t.endOnce.Do(func() { close(t.ended) })
 	return nil
 }
 

@@ -36,7 +36,7 @@ import (
 // hostileHook is a plugin that misbehaves at the hook point that its attachment names. Its
 // argument is its name.
 func hostileHook() {
-	h := &hostile{name: os.Args[1]}
+	h := &hostilePlugin{name: os.Args[1]}
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,
 		Plugins: plugin.PluginSet{
@@ -50,9 +50,9 @@ func hostileHook() {
 	})
 }
 
-// hostile takes part in all hook points. It implements only Prestart: intercept answers all
-// other calls.
-type hostile struct {
+// hostilePlugin takes part in all hook points. It implements only Prestart: intercept
+// answers all other calls.
+type hostilePlugin struct {
 	hookplugin.Remote
 	name string
 	host *hook.HostClient
@@ -67,27 +67,27 @@ var lies = map[string]hook.TaskPrestartResponse{
 	"crowd":  {Mounts: make([]driver.Mount, 20_000)},
 }
 
-func (h *hostile) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	orders, err := ordersOf(req.Attachment)
+func (h *hostilePlugin) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	orders, err := parseHostileConfig(req.Attachment)
 	return lies[strings.TrimPrefix(orders.Mode, "lie ")], err
 }
 
-func (h *hostile) PluginInfo(context.Context) (*base.Info, error) {
+func (h *hostilePlugin) PluginInfo(context.Context) (*base.Info, error) {
 	return &base.Info{Type: base.TypeHook, Name: h.name, Version: "1.0.0", APIVersions: []string{hook.APIVersion}}, nil
 }
 
-func (h *hostile) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
+func (h *hostilePlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
 
-func (h *hostile) SetConfig(context.Context, *base.Config) error { return nil }
+func (h *hostilePlugin) SetConfig(context.Context, *base.Config) error { return nil }
 
-func (h *hostile) Describe(context.Context) (*hook.Description, error) {
+func (h *hostilePlugin) Describe(context.Context) (*hook.Description, error) {
 	d := &hook.Description{Schema: hclspec.Object(map[string]*hclspec.Spec{
 		"at":   hclspec.Attr("at", "string", true),
 		"mode": hclspec.Attr("mode", "string", true),
 	})}
 	for m := range hook.AllPoints() {
 		p := hook.Subscription{Point: m, Timeout: allowance}
-		if h.name == tardy(m) || h.name == tardy(m)+"-warn" {
+		if h.name == shortTimeoutHook(m) || h.name == shortTimeoutHook(m)+"-warn" {
 			p.Timeout = hostileTimeout
 		}
 		d.Subscriptions = append(d.Subscriptions, p)
@@ -95,21 +95,21 @@ func (h *hostile) Describe(context.Context) (*hook.Description, error) {
 	return d, nil
 }
 
-// tardy returns the name of the hook with a short timeout that does not answer at a hook
-// point. At all other hook points, and with all other faults, the timeout of a hook is long
-// enough for a busy machine.
-func tardy(m hook.Point) string { return "tardy-" + m.String() }
+// shortTimeoutHook returns the name of the hook with a short timeout that does not answer
+// at a hook point. At all other hook points, and with all other faults, the timeout of a
+// hook is long enough for a busy machine.
+func shortTimeoutHook(m hook.Point) string { return "tardy-" + m.String() }
 
 // hostileTimeout is the timeout of hooks that do not answer.
 const hostileTimeout = 2 * time.Second
 
-func (h *hostile) Configure(_ context.Context, c hook.Config) (err error) {
+func (h *hostilePlugin) Configure(_ context.Context, c hook.Config) (err error) {
 	h.host, err = hook.DialHost(c.HostSocket)
 	return err
 }
 
 // intercept answers calls in place of the methods.
-func (h *hostile) intercept(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (h *hostilePlugin) intercept(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	asked, ok := request.(interface {
 		GetToken() string
 		GetAttachment() []byte
@@ -117,7 +117,7 @@ func (h *hostile) intercept(ctx context.Context, request any, call *grpc.UnarySe
 	if !ok {
 		return handler(ctx, request)
 	}
-	orders, err := ordersOf(asked.GetAttachment())
+	orders, err := parseHostileConfig(asked.GetAttachment())
 	if err != nil {
 		return nil, err
 	}
@@ -132,9 +132,9 @@ func (h *hostile) intercept(ctx context.Context, request any, call *grpc.UnarySe
 	return &emptypb.Empty{}, nil // on the wire, an answer without a failure is empty
 }
 
-type hostileOrders struct{ At, Mode string }
+type hostileConfig struct{ At, Mode string }
 
-func ordersOf(attachment []byte) (o hostileOrders, err error) {
+func parseHostileConfig(attachment []byte) (o hostileConfig, err error) {
 	return o, json.Unmarshal(attachment, &o)
 }
 
@@ -155,7 +155,7 @@ func rpcOf(point string) string {
 
 // misbehave returns the wrong answer of a mode, or nil if the fault comes in addition to a
 // correct answer.
-func (h *hostile) misbehave(ctx context.Context, mode string, s hook.Scope) (any, error) {
+func (h *hostilePlugin) misbehave(ctx context.Context, mode string, s hook.Scope) (any, error) {
 	mode, arg, _ := strings.Cut(mode, " ")
 	switch mode {
 	case "hang":
@@ -208,11 +208,11 @@ func (h *hostile) misbehave(ctx context.Context, mode string, s hook.Scope) (any
 
 // init adds the commands of the agent of these tests.
 func init() {
-	moreVerbs["end"] = func(ctx context.Context, a *agent.Agent, job string) any {
+	agentCommands["end"] = func(ctx context.Context, a *agent.Agent, job string) any {
 		_, err := a.Scheduler().Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: job}, scheduler.DeregisterOptions{})
 		return fmt.Sprint(err)
 	}
-	moreVerbs["restart"] = func(ctx context.Context, a *agent.Agent, ids string) any {
+	agentCommands["restart"] = func(ctx context.Context, a *agent.Agent, ids string) any {
 		for _, id := range strings.Fields(ids) {
 			go func() { _ = a.Alloc(id).RestartAll(ctx) }() // the test checks the result in the events
 		}
@@ -220,8 +220,8 @@ func init() {
 	}
 }
 
-// wrong is a fault of a hook, and the expected message.
-type wrong struct {
+// hookFault is a fault of a hook, and the expected message.
+type hookFault struct {
 	at       hook.Point
 	mode     string
 	says     string
@@ -230,52 +230,52 @@ type wrong struct {
 }
 
 // wrongs returns all faults.
-func wrongs() (list []wrong) {
+func wrongs() (list []hookFault) {
 	for m := range hook.AllPoints() {
 		list = append(list,
-			wrong{at: m, mode: "hang", says: "no answer within 2s", often: true},
-			wrong{at: m, mode: "late", says: "no answer within 2s", often: true},
-			wrong{at: m, mode: "refuse", says: "I do not like it", often: true},
-			wrong{at: m, mode: "flood", harmless: true, often: true},
-			wrong{at: m, mode: "corrupt", often: true})
+			hookFault{at: m, mode: "hang", says: "no answer within 2s", often: true},
+			hookFault{at: m, mode: "late", says: "no answer within 2s", often: true},
+			hookFault{at: m, mode: "refuse", says: "I do not like it", often: true},
+			hookFault{at: m, mode: "flood", harmless: true, often: true},
+			hookFault{at: m, mode: "corrupt", often: true})
 	}
 	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
-		list = append(list, wrong{at: hook.Poststart, mode: fmt.Sprintf("code %d", code), often: true})
+		list = append(list, hookFault{at: hook.Poststart, mode: fmt.Sprintf("code %d", code), often: true})
 	}
 	return append(list,
-		wrong{at: hook.Prestart, mode: "corrupt"},
-		wrong{at: hook.Poststart, mode: "flood", harmless: true},
-		wrong{at: hook.Poststart, mode: "oversize", says: "bytes that are taken"},
-		wrong{at: hook.Poststart, mode: "chatter", says: "xxx"},
-		wrong{at: hook.Prestart, mode: "steal", harmless: true},
-		wrong{at: hook.Poststart, mode: "steal", harmless: true},
-		wrong{at: hook.PreKill, mode: "steal", harmless: true},
-		wrong{at: hook.Prestart, mode: "lie env", says: `sets the variable "BAD" to what no environment can hold`},
-		wrong{at: hook.Prestart, mode: "lie mount", says: `mounts "/etc" at "/local/../../../etc"`},
-		wrong{at: hook.Prestart, mode: "lie device", says: `shows the device "/dev/null" at "dev" with permissions "everything"`},
-		wrong{at: hook.Prestart, mode: "lie state", says: "its answer has 2097153 bytes, more than the 1048576 that are kept"},
-		wrong{at: hook.Prestart, mode: "lie crowd", says: "bytes, more than the 1048576 that are kept"})
+		hookFault{at: hook.Prestart, mode: "corrupt"},
+		hookFault{at: hook.Poststart, mode: "flood", harmless: true},
+		hookFault{at: hook.Poststart, mode: "oversize", says: "bytes that are taken"},
+		hookFault{at: hook.Poststart, mode: "chatter", says: "xxx"},
+		hookFault{at: hook.Prestart, mode: "steal", harmless: true},
+		hookFault{at: hook.Poststart, mode: "steal", harmless: true},
+		hookFault{at: hook.PreKill, mode: "steal", harmless: true},
+		hookFault{at: hook.Prestart, mode: "lie env", says: `sets the variable "BAD" to what no environment can hold`},
+		hookFault{at: hook.Prestart, mode: "lie mount", says: `mounts "/etc" at "/local/../../../etc"`},
+		hookFault{at: hook.Prestart, mode: "lie device", says: `shows the device "/dev/null" at "dev" with permissions "everything"`},
+		hookFault{at: hook.Prestart, mode: "lie state", says: "its answer has 2097153 bytes, more than the 1048576 that are kept"},
+		hookFault{at: hook.Prestart, mode: "lie crowd", says: "bytes, more than the 1048576 that are kept"})
 }
 
-// sufferer is a job with a hook that misbehaves.
-type sufferer struct {
-	wrong
+// faultyHookJob is a job with a hook that misbehaves.
+type faultyHookJob struct {
+	hookFault
 	job, hook string
 	lenient   bool
 	heard     map[string]bool
 	steps     []step // remaining steps of its life
 }
 
-// by returns the name of the hook with the fault.
-func (w wrong) by() string {
+// hookName returns the name of the hook that has the fault.
+func (w hookFault) hookName() string {
 	if w.mode == "hang" || w.mode == "late" {
-		return tardy(w.at)
+		return shortTimeoutHook(w.at)
 	}
 	return "bad"
 }
 
 // text returns the job, with the hook that misbehaves.
-func (s *sufferer) text(killTimeout string) string {
+func (s *faultyHookJob) text(killTimeout string) string {
 	return hookedJob(s.job, 0, killTimeout, map[string]string{s.hook: fmt.Sprintf("{ at = %q, mode = %q }", s.at, s.mode)})
 }
 
@@ -286,12 +286,12 @@ type step struct {
 	then func(*api.Allocation)
 }
 
-func (s *sufferer) String() string {
+func (s *faultyHookJob) String() string {
 	return fmt.Sprintf("%s at %s, lenient %v", s.mode, s.at, s.lenient)
 }
 
-// told reports whether an event contains the expected message.
-func (s *sufferer) told() bool {
+// hasExpectedEvent reports whether an event contains the expected message.
+func (s *faultyHookJob) hasExpectedEvent() bool {
 	for message := range s.heard {
 		if strings.Contains(message, s.hook) && strings.Contains(message, s.at.String()+": ") && strings.Contains(message, s.says) && strings.Contains(message, "(on_error is warn)") == s.lenient {
 			return true
@@ -300,9 +300,9 @@ func (s *sufferer) told() bool {
 	return false
 }
 
-// live plans the life of a sufferer. Steps for the shutdown of the agent run after all
+// planSteps sets the steps of the job. Steps for the shutdown of the agent run after all
 // other steps of all jobs: replaced reports whether the next agent runs.
-func (s *sufferer) live(n *node, replaced *bool) {
+func (s *faultyHookJob) planSteps(n *node, replaced *bool) {
 	register := func(timeout string) {
 		n.register(s.text(timeout))
 	}
@@ -314,7 +314,7 @@ func (s *sufferer) live(n *node, replaced *bool) {
 			if model.ClientTerminal(a) && a.ClientStatus != status {
 				n.Errorf("%v: %s", s, a.ClientStatus)
 			}
-			return model.ClientTerminal(a) && (s.harmless || s.told())
+			return model.ClientTerminal(a) && (s.harmless || s.hasExpectedEvent())
 		}
 	}
 	gone := step{"is gone", nil, nil}
@@ -328,7 +328,7 @@ func (s *sufferer) live(n *node, replaced *bool) {
 	case hook.Shutdown, hook.ShutdownAlloc:
 		s.steps = []step{
 			{"runs", running, func(*api.Allocation) {}},
-			{"is told by the next agent", func(*api.Allocation) bool { return *replaced && (s.harmless || s.told()) }, do("purge")},
+			{"is told by the next agent", func(*api.Allocation) bool { return *replaced && (s.harmless || s.hasExpectedEvent()) }, do("purge")},
 			gone,
 		}
 		return
@@ -343,7 +343,7 @@ func (s *sufferer) live(n *node, replaced *bool) {
 	s.steps = []step{
 		{"runs", running, func(*api.Allocation) { register("2s") }},
 		{"is updated", func(a *api.Allocation) bool {
-			return *a.Job.Version == 1 && (s.harmless || s.at != hook.Update && s.at != hook.UpdateAlloc || s.told())
+			return *a.Job.Version == 1 && (s.harmless || s.at != hook.Update && s.at != hook.UpdateAlloc || s.hasExpectedEvent())
 		}, func(a *api.Allocation) { n.do("restart "+a.ID, new(string)) }},
 		{"runs again", func(a *api.Allocation) bool { return running(a) && a.TaskStates["t"].Restarts == 1 }, do("end")},
 		{"ends", over(api.AllocClientStatusComplete), do("purge")},
@@ -352,7 +352,7 @@ func (s *sufferer) live(n *node, replaced *bool) {
 }
 
 // advance runs the next step if its condition holds, and reports whether no step is left.
-func (s *sufferer) advance(a *api.Allocation) bool {
+func (s *faultyHookJob) advance(a *api.Allocation) bool {
 	hear(a, s.heard)
 	if len(s.steps) == 0 {
 		return true
@@ -377,15 +377,15 @@ func TestHostileHooks(t *testing.T) {
 	}
 	t.Parallel()
 	n := newNode(t, fault{step: -1})
-	var all []*sufferer
+	var all []*faultyHookJob
 	hooks := map[string]bool{}
 	replaced := false
 	for i, w := range wrongs() {
-		for _, hook := range []string{w.by(), w.by() + "-warn"} {
+		for _, hook := range []string{w.hookName(), w.hookName() + "-warn"} {
 			if *allFaults || !w.often || i%9 == 0 {
 				hooks[hook] = true
-				all = append(all, &sufferer{
-					wrong: w, job: fmt.Sprintf("job-%d-%s", i, hook), hook: hook, lenient: strings.HasSuffix(hook, "-warn"), heard: map[string]bool{},
+				all = append(all, &faultyHookJob{
+					hookFault: w, job: fmt.Sprintf("job-%d-%s", i, hook), hook: hook, lenient: strings.HasSuffix(hook, "-warn"), heard: map[string]bool{},
 				})
 			}
 		}
@@ -397,22 +397,22 @@ func TestHostileHooks(t *testing.T) {
 	}
 	n.start()
 	n.startBystander()
-	neighbour := &sufferer{wrong: wrong{at: hook.Prerun, mode: "nothing"}, job: "neighbour", hook: "bad", heard: map[string]bool{}}
+	neighbour := &faultyHookJob{hookFault: hookFault{at: hook.Prerun, mode: "nothing"}, job: "neighbour", hook: "bad", heard: map[string]bool{}}
 	n.register(neighbour.text("1s"))
 
 	// Number of concurrent jobs: the others start when some have ended.
 	const crowd = 40
 	begun := 0
 	var waiting []string
-	await := func(what string, enough func(left []*sufferer) bool) {
+	await := func(what string, enough func(left []*faultyHookJob) bool) {
 		t.Helper()
 		defer func() {
 			if t.Failed() {
 				t.Logf("not over: %q", waiting)
 			}
 		}()
-		n.await(what, func(seen sight) bool {
-			var left []*sufferer
+		n.await(what, func(seen allocReport) bool {
+			var left []*faultyHookJob
 			waiting = nil
 			for _, s := range all[:begun] {
 				if !s.advance(seen.of(s.job, func(*api.Allocation) bool { return true })) {
@@ -421,22 +421,22 @@ func TestHostileHooks(t *testing.T) {
 				}
 			}
 			for ; begun < len(all) && len(left) < crowd; begun++ {
-				all[begun].live(n, &replaced)
+				all[begun].planSteps(n, &replaced)
 				left = append(left, all[begun])
 			}
 			hear(seen.of(neighbour.job, running), neighbour.heard)
 			return begun == len(all) && enough(left)
 		})
 	}
-	await("all are over but those that wait for the end of the agent", func(left []*sufferer) bool {
-		return !slices.ContainsFunc(left, func(s *sufferer) bool {
+	await("all are over but those that wait for the end of the agent", func(left []*faultyHookJob) bool {
+		return !slices.ContainsFunc(left, func(s *faultyHookJob) bool {
 			return (s.at != hook.Shutdown && s.at != hook.ShutdownAlloc) || len(s.steps) == 3
 		})
 	})
 	n.agent.end("leave")
 	n.start()
 	replaced = true
-	await("all are over", func(left []*sufferer) bool { return len(left) == 0 })
+	await("all are over", func(left []*faultyHookJob) bool { return len(left) == 0 })
 
 	for _, s := range all {
 		for message := range s.heard {

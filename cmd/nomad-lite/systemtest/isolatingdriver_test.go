@@ -16,11 +16,11 @@ import (
 // `isolating-driver chroot` or `isolating-driver image` serve the drivers in_chroot and
 // in_image. A task is a shell script. Both need mount namespaces, and the programs unshare,
 // mount and chroot.
-func isolatingDriver() { sdk.ServeDriver(&isolating{os.Args[1]}) }
+func isolatingDriver() { sdk.ServeDriver(&isolatingPlugin{os.Args[1]}) }
 
-type isolating struct{ isolation string }
+type isolatingPlugin struct{ isolation string }
 
-func (d *isolating) Info() sdk.DriverInfo {
+func (d *isolatingPlugin) Info() sdk.DriverInfo {
 	isolation := driver.FSIsolationChroot
 	if d.isolation == "image" {
 		isolation = driver.FSIsolationImage
@@ -59,7 +59,7 @@ exec chroot --userspec="$3" --groups= . /bin/sh -c "$4"
 `,
 }
 
-func (d *isolating) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
+func (d *isolatingPlugin) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	var config struct {
 		Script string `codec:"script"`
 	}
@@ -82,6 +82,6 @@ func (d *isolating) Start(ctx context.Context, start *sdk.StartRequest) (*proces
 	}})
 }
 
-func (*isolating) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
+func (*isolatingPlugin) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	return new(shellPlugin).Recover(ctx, start)
 }

@@ -24,7 +24,7 @@ type load struct {
 	heap        float64
 }
 
-func (s *served) load() load {
+func (s *servedAgent) load() load {
 	s.t.Helper()
 	var l load
 	for pid, command := range processes(s.work) {
@@ -51,7 +51,7 @@ func (s *served) load() load {
 
 // lurk requests a stream over a connection of its own, reads until the text comes, and
 // closes the connection without a further message.
-func (s *served) lurk(path, until string) error {
+func (s *servedAgent) lurk(path, until string) error {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.address, "http://"))
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func (s *served) lurk(path, until string) error {
 
 // 500 followers of one log and 100 terminals connect at once, and half of them close the
 // connection without a message: all get their output, and the agent keeps nothing of them.
-func TestCrowd(t *testing.T) {
+func TestManyClients(t *testing.T) {
 	const followers, sessions = 500, 100
 	t.Parallel()
 	// These clients are still connected when the agent shuts down.
@@ -103,9 +103,9 @@ func TestCrowd(t *testing.T) {
 				var out bytes.Buffer
 				script, stdin := "read x; echo $x", io.Reader(strings.NewReader(fmt.Sprint("input ", i, "\n")))
 				if i%2 == 0 {
-					script, stdin = "echo here; exec cat", endless{}
+					script, stdin = "echo here; exec cat", endlessReader{}
 				}
-				code, err := s.Allocations().Exec(ctx, alloc, "web", i%4 > 1, []string{"/bin/sh", "-c", script}, stdin, &vanishing{out: &out, vanish: vanish, when: "here"}, io.Discard, nil, nil)
+				code, err := s.Allocations().Exec(ctx, alloc, "web", i%4 > 1, []string{"/bin/sh", "-c", script}, stdin, &vanishingTerminal{out: &out, vanish: vanish, when: "here"}, io.Discard, nil, nil)
 				if i%2 == 1 && (err != nil || code != 0 || !strings.Contains(out.String(), fmt.Sprint("input ", i))) {
 					t.Errorf("session %d: %d %q, %v", i, code, out.String(), err)
 				}
@@ -113,7 +113,7 @@ func TestCrowd(t *testing.T) {
 		}
 		all.Wait()
 	}
-	crowd(20, 8) // permanent memory and descriptors exist after these clients
+	crowd(20, 8) // the first clients make the agent allocate memory and descriptors that it keeps
 	before := s.load()
 	crowd(followers, sessions)
 	s.eventually("nothing is left of the crowd", func() (string, bool) {
@@ -138,14 +138,14 @@ func TestCrowd(t *testing.T) {
 	})
 }
 
-// vanishing is a terminal that disconnects after it has read a word.
-type vanishing struct {
+// vanishingTerminal is the terminal of a client. It disconnects after it has read a word.
+type vanishingTerminal struct {
 	out    *bytes.Buffer
 	vanish func()
 	when   string
 }
 
-func (v *vanishing) Write(p []byte) (int, error) {
+func (v *vanishingTerminal) Write(p []byte) (int, error) {
 	n, err := v.out.Write(p)
 	if strings.Contains(v.out.String(), v.when) {
 		v.vanish()

@@ -33,7 +33,7 @@ func oldDriver() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	d := &gramophone{ended: map[string]chan struct{}{}}
+	d := &recordedDriver{ended: map[string]chan struct{}{}}
 	server := grpc.NewServer(grpc.ForceServerCodec(rawCodec{}), grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
 		return d.handle(stream)
 	}))
@@ -42,7 +42,9 @@ func oldDriver() {
 	_ = server.Serve(listener)
 }
 
-type gramophone struct {
+// recordedDriver is a driver of protocol 0.1.0 without any code of this project: it sends
+// recordedAnswers.
+type recordedDriver struct {
 	stop func()
 
 	mu    sync.Mutex
@@ -50,8 +52,8 @@ type gramophone struct {
 	host  []byte                   // NomadConfig.driver of the last SetConfig
 }
 
-// fixed are the constant answers, in hex.
-var fixed = map[string]string{
+// recordedAnswers are the constant answers, in hex.
+var recordedAnswers = map[string]string{
 	// driver, v0.1.0, 0.0.1, gramophone
 	"BasePlugin/PluginInfo":   "0802" + "1206" + "76302e312e30" + "1a05" + "302e302e31" + "220a" + "6772616d6f70686f6e65",
 	"BasePlugin/ConfigSchema": "",
@@ -63,32 +65,32 @@ var fixed = map[string]string{
 	"Health/Check":            "0801",
 }
 
-func (d *gramophone) handle(stream grpc.ServerStream) error {
+func (d *recordedDriver) handle(stream grpc.ServerStream) error {
 	full, _ := grpc.MethodFromServerStream(stream)
 	service, name := filepath.Split(full)
 	method := service[strings.LastIndexByte(strings.TrimSuffix(service, "/"), '.')+1:] + name
-	request := raw{}
+	request := rawMessage{}
 	if err := stream.RecvMsg(&request); err != nil {
 		return err
 	}
-	if answer, ok := fixed[method]; ok {
+	if answer, ok := recordedAnswers[method]; ok {
 		bytes, err := hex.DecodeString(answer)
 		if err != nil {
 			return err
 		}
-		return stream.SendMsg((*raw)(&bytes))
+		return stream.SendMsg((*rawMessage)(&bytes))
 	}
 	switch method {
 	case "BasePlugin/SetConfig":
 		d.mu.Lock()
 		d.host = field(field(request, 2), 1)
 		d.mu.Unlock()
-		return stream.SendMsg(&raw{})
+		return stream.SendMsg(&rawMessage{})
 	case "GRPCController/Shutdown":
 		d.stop()
-		return stream.SendMsg(&raw{})
+		return stream.SendMsg(&rawMessage{})
 	case "Driver/Fingerprint": // the answer: healthy, no attributes, no description
-		if err := stream.SendMsg(&raw{0x10, 0x02}); err != nil {
+		if err := stream.SendMsg(&rawMessage{0x10, 0x02}); err != nil {
 			return err
 		}
 		<-stream.Context().Done()
@@ -97,7 +99,7 @@ func (d *gramophone) handle(stream grpc.ServerStream) error {
 		<-stream.Context().Done()
 		return nil
 	case "Driver/TaskStats": // the answer: stats without usage or time
-		if err := stream.SendMsg(&raw{0x0a, 0x00}); err != nil {
+		if err := stream.SendMsg(&rawMessage{0x0a, 0x00}); err != nil {
 			return err
 		}
 		<-stream.Context().Done()
@@ -114,7 +116,7 @@ func (d *gramophone) handle(stream grpc.ServerStream) error {
 		handle = protowire.AppendVarint(handle, 1)
 		handle = protowire.AppendTag(handle, 2, protowire.BytesType)
 		handle = protowire.AppendBytes(handle, config)
-		answer := raw(protowire.AppendBytes(protowire.AppendTag(nil, 3, protowire.BytesType), handle))
+		answer := rawMessage(protowire.AppendBytes(protowire.AppendTag(nil, 3, protowire.BytesType), handle))
 		return stream.SendMsg(&answer)
 	case "Driver/WaitTask":
 		d.mu.Lock()
@@ -125,7 +127,7 @@ func (d *gramophone) handle(stream grpc.ServerStream) error {
 		}
 		select {
 		case <-ended:
-			return stream.SendMsg(&raw{0x0a, 0x00}) // an exit result of zeros
+			return stream.SendMsg(&rawMessage{0x0a, 0x00}) // an exit result of zeros
 		case <-stream.Context().Done():
 			return stream.Context().Err()
 		}
@@ -133,13 +135,13 @@ func (d *gramophone) handle(stream grpc.ServerStream) error {
 		d.mu.Lock()
 		delete(d.ended, string(field(request, 1)))
 		d.mu.Unlock()
-		return stream.SendMsg(&raw{})
+		return stream.SendMsg(&rawMessage{})
 	}
 	return status.Errorf(codes.Unimplemented, "unknown method %s", full)
 }
 
 // play runs the task. The greeting is the only string in the config. The cgroup must exist.
-func (d *gramophone) play(id, path string, config []byte, cgroup string) error {
+func (d *recordedDriver) play(id, path string, config []byte, cgroup string) error {
 	if _, err := os.Stat(cgroup); cgroup != "" && err != nil {
 		return err
 	}
@@ -153,11 +155,11 @@ func (d *gramophone) play(id, path string, config []byte, cgroup string) error {
 	d.mu.Unlock()
 	// Like drivers made from the public skeleton, this driver assumes that the host has
 	// sent its ports and its cores: without them it panics.
-	ports := [2]uint64{numbers(host, 2)[0], numbers(host, 1)[0]}
-	topology := fields(host, 3)[0]
-	cores := fields(topology, 3)
+	ports := [2]uint64{varintFields(host, 2)[0], varintFields(host, 1)[0]}
+	topology := bytesFields(host, 3)[0]
+	cores := bytesFields(topology, 3)
 	_ = cores[0]
-	distance := fields(fields(topology, 2)[0], 2)[0][0]
+	distance := bytesFields(bytesFields(topology, 2)[0], 2)[0][0]
 	ended := make(chan struct{})
 	d.mu.Lock()
 	d.ended[id] = ended
@@ -175,31 +177,31 @@ func (d *gramophone) play(id, path string, config []byte, cgroup string) error {
 
 // field returns the bytes of one field of a message, nil if the field is missing.
 func field(message []byte, want protowire.Number) []byte {
-	if values := fields(message, want); len(values) > 0 {
+	if values := bytesFields(message, want); len(values) > 0 {
 		return values[0]
 	}
 	return nil
 }
 
-// fields returns the bytes of a repeated field.
-func fields(message []byte, want protowire.Number) (values [][]byte) {
-	each(message, want, protowire.BytesType, func(value []byte) {
+// bytesFields returns the values of a repeated field with the wire type bytes.
+func bytesFields(message []byte, want protowire.Number) (values [][]byte) {
+	eachField(message, want, protowire.BytesType, func(value []byte) {
 		bytes, _ := protowire.ConsumeBytes(value)
 		values = append(values, bytes)
 	})
 	return values
 }
 
-// numbers returns the values of a numeric field.
-func numbers(message []byte, want protowire.Number) (values []uint64) {
-	each(message, want, protowire.VarintType, func(value []byte) {
+// varintFields returns the values of a repeated field with the wire type varint.
+func varintFields(message []byte, want protowire.Number) (values []uint64) {
+	eachField(message, want, protowire.VarintType, func(value []byte) {
 		n, _ := protowire.ConsumeVarint(value)
 		values = append(values, n)
 	})
 	return values
 }
 
-func each(message []byte, want protowire.Number, wantType protowire.Type, use func(value []byte)) {
+func eachField(message []byte, want protowire.Number, wantType protowire.Type, use func(value []byte)) {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
@@ -216,16 +218,16 @@ func each(message []byte, want protowire.Number, wantType protowire.Type, use fu
 	}
 }
 
-// raw is an encoded message.
-type raw []byte
+// rawMessage is an encoded protobuf message.
+type rawMessage []byte
 
 type rawCodec struct{}
 
 func (rawCodec) Name() string { return "proto" }
 
-func (rawCodec) Marshal(v any) ([]byte, error) { return *v.(*raw), nil }
+func (rawCodec) Marshal(v any) ([]byte, error) { return *v.(*rawMessage), nil }
 
 func (rawCodec) Unmarshal(data []byte, v any) error {
-	*v.(*raw) = append(raw{}, data...)
+	*v.(*rawMessage) = append(rawMessage{}, data...)
 	return nil
 }

@@ -41,8 +41,8 @@ const (
 	stranger, nobodyUser             = 4242, 65534
 )
 
-// planted is the text of each template and artifact.
-const planted = "planted-secret"
+// plantedSecret is the text of each template and artifact.
+const plantedSecret = "planted-secret"
 
 // intruder is an account that attacks the files and processes of an agent whose paths it
 // has.
@@ -55,13 +55,13 @@ type intruder struct {
 
 	mu        sync.Mutex
 	successes []string
-	counts    map[string]*outcome // outcomes by kind of attack
+	counts    map[string]*attackCount // by kind of attack
 }
 
-// outcome counts the attempts of an attack, and its successes.
-type outcome struct{ tried, succeeded int }
+// attackCount counts the attempts of an attack, and its successes.
+type attackCount struct{ tried, succeeded int }
 
-func (o outcome) String() string { return fmt.Sprintf("%d of %d", o.succeeded, o.tried) }
+func (o attackCount) String() string { return fmt.Sprintf("%d of %d", o.succeeded, o.tried) }
 
 // run attacks until ctx ends, on a thread that has the uid and no other privilege.
 func (i *intruder) run(ctx context.Context, seed uint64) error {
@@ -101,7 +101,7 @@ func (i *intruder) attack(ctx context.Context, r *rand.Rand) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			i.once(r, paths[r.IntN(len(paths))])
+			i.tryAttack(r, paths[r.IntN(len(paths))])
 		}
 	}
 	return nil
@@ -121,8 +121,8 @@ func (i *intruder) signal(pid int) {
 	}
 }
 
-// once tries one attack on a path.
-func (i *intruder) once(r *rand.Rand, path string) {
+// tryAttack tries one attack on a path.
+func (i *intruder) tryAttack(r *rand.Rand, path string) {
 	evil := filepath.Join(path, "evil")
 	mine := filepath.Join(i.own, strconv.FormatUint(r.Uint64(), 36))
 	switch r.IntN(14) {
@@ -169,7 +169,7 @@ func (i *intruder) try(what, path string, err error) {
 	defer i.mu.Unlock()
 	o := i.counts[what]
 	if o == nil {
-		o = new(outcome)
+		o = new(attackCount)
 		i.counts[what] = o
 	}
 	o.tried++
@@ -183,13 +183,13 @@ func (i *intruder) try(what, path string, err error) {
 	}
 }
 
-func newIntruder(t *testing.T, uid int, known *watched) *intruder {
+func newIntruder(t *testing.T, uid int, known *attackTargets) *intruder {
 	t.Helper()
 	own := publicTemp(t)
 	if err := os.Chown(own, uid, uid); err != nil {
 		t.Fatal(err)
 	}
-	return &intruder{uid: uid, own: own, paths: &known.paths, pids: &known.pids, counts: map[string]*outcome{}}
+	return &intruder{uid: uid, own: own, paths: &known.paths, pids: &known.pids, counts: map[string]*attackCount{}}
 }
 
 func (i *intruder) succeeded() bool {
@@ -210,15 +210,15 @@ func publicTemp(t *testing.T) string {
 	return dir
 }
 
-// watched are the targets of the intruders: all paths below a directory, and the processes
-// of the agent and of its tasks.
-type watched struct {
+// attackTargets are the targets of the intruders: all paths below a directory, and the
+// processes of the agent and of its tasks.
+type attackTargets struct {
 	paths atomic.Pointer[[]string]
 	pids  atomic.Pointer[[]int]
 }
 
 // follow refreshes the targets until ctx ends. It sleeps longer than a refresh takes.
-func (w *watched) follow(ctx context.Context, dataDir string, pids func() []int) {
+func (w *attackTargets) follow(ctx context.Context, dataDir string, pids func() []int) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		w.look(dataDir, pids)
@@ -226,7 +226,7 @@ func (w *watched) follow(ctx context.Context, dataDir string, pids func() []int)
 	}
 }
 
-func (w *watched) look(dataDir string, processes func() []int) {
+func (w *attackTargets) look(dataDir string, processes func() []int) {
 	var paths []string
 	// Files that vanish during the walk are not an error.
 	_ = filepath.WalkDir(dataDir, func(path string, e fs.DirEntry, err error) error {
@@ -242,7 +242,7 @@ func (w *watched) look(dataDir string, processes func() []int) {
 
 // processesBut returns the processes of the node and of its tasks that run as none of the
 // users.
-func (s *served) processesBut(users ...int) (found []int) {
+func (s *servedAgent) processesBut(users ...int) (found []int) {
 	for pid := range processes(s.work) {
 		var st unix.Stat_t
 		if unix.Stat(fmt.Sprintf("/proc/%d", pid), &st) == nil && !slices.Contains(users, int(st.Uid)) {
@@ -264,11 +264,11 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	s := serveLasting(t)
 	downloads := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		time.Sleep(2 * time.Millisecond)
-		fmt.Fprint(w, planted)
+		fmt.Fprint(w, plantedSecret)
 	}))
 	defer downloads.Close()
 
-	var known watched
+	var known attackTargets
 	ours := func() []int { return s.processesBut(stranger, nobodyUser) }
 	known.look(s.data, ours)
 	ctx, end := context.WithCancel(t.Context())
@@ -305,7 +305,7 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	}()
 	for n := range uint64(*accountSchedules) {
 		how := []unix.Signal{unix.SIGKILL, unix.SIGTERM}[n%2]
-		(&schedule{lasting: s, rand: rand.New(rand.NewPCG(seed+n, 0)), seed: seed + n, url: downloads.URL, how: how}).play()
+		(&schedule{lastingAgent: s, rand: rand.New(rand.NewPCG(seed+n, 0)), seed: seed + n, url: downloads.URL, how: how}).play()
 		if t.Failed() || slices.ContainsFunc(intruders, (*intruder).succeeded) {
 			t.Logf("the seed of this schedule is %d, and its agent got %v", seed+n, how)
 			break
@@ -325,7 +325,7 @@ func TestIntruderSucceedsWhereAllIsOpen(t *testing.T) {
 	}
 	for n := range 50 { // each file can be removed once
 		file := filepath.Join(dir, strconv.Itoa(n))
-		if err := errors.Join(os.WriteFile(file, []byte(planted), 0o666), os.Chmod(file, 0o666)); err != nil {
+		if err := errors.Join(os.WriteFile(file, []byte(plantedSecret), 0o666), os.Chmod(file, 0o666)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -344,7 +344,7 @@ func TestIntruderSucceedsWhereAllIsOpen(t *testing.T) {
 		}()
 		pids = append(pids, cmd.Process.Pid)
 	}
-	var known watched
+	var known attackTargets
 	known.look(dir, func() []int { return pids })
 	i := newIntruder(t, stranger, &known)
 	ctx, end := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -373,9 +373,10 @@ func TestIntruderSucceedsWhereAllIsOpen(t *testing.T) {
 	}
 }
 
-// lasting is an agent that keeps its state, and whose tasks continue after it has exited.
-type lasting struct {
-	*served
+// lastingAgent is an agent that keeps its state, and whose tasks continue after it has
+// exited.
+type lastingAgent struct {
+	*servedAgent
 	config, data, log string
 	agent             *exec.Cmd
 	starts            int
@@ -392,15 +393,15 @@ plugin "image-driver" {
 
 // serveLasting starts an agent whose data directory others can reach, with a driver of each
 // isolation.
-func serveLasting(t *testing.T) *lasting {
+func serveLasting(t *testing.T) *lastingAgent {
 	t.Helper()
 	dir := survivalDir(t)
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s := &lasting{
-		served: &served{t: t, work: dir},
-		config: filepath.Join(dir, "agent.hcl"), data: filepath.Join(dir, "data"), log: filepath.Join(dir, "log"),
+	s := &lastingAgent{
+		servedAgent: &servedAgent{t: t, work: dir},
+		config:      filepath.Join(dir, "agent.hcl"), data: filepath.Join(dir, "data"), log: filepath.Join(dir, "log"),
 	}
 	program, err := exec.LookPath("isolating-driver")
 	if err != nil {
@@ -443,7 +444,7 @@ func serveLasting(t *testing.T) *lasting {
 
 // start starts an agent and waits until it is ready. The agent is not in the session of the
 // test, to which the intruders belong.
-func (s *lasting) start() {
+func (s *lastingAgent) start() {
 	s.t.Helper()
 	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -469,7 +470,7 @@ func (s *lasting) start() {
 }
 
 // end ends the agent with a signal.
-func (s *lasting) end(how unix.Signal) {
+func (s *lastingAgent) end(how unix.Signal) {
 	s.t.Helper()
 	if err := s.agent.Process.Signal(how); err != nil {
 		s.t.Errorf("the agent has ended before it was told to: %v", err)
@@ -480,7 +481,7 @@ func (s *lasting) end(how unix.Signal) {
 }
 
 // stopJobs stops the jobs that a failed schedule has left.
-func (s *lasting) stopJobs() {
+func (s *lastingAgent) stopJobs() {
 	jobs, _, err := s.Jobs().List(nil)
 	if err != nil {
 		s.t.Error(err)
@@ -499,7 +500,7 @@ func (s *lasting) stopJobs() {
 
 // schedule is a random sequence of operations on jobs, and one end of the agent.
 type schedule struct {
-	*lasting
+	*lastingAgent
 	rand *rand.Rand
 	seed uint64
 	url  string
@@ -516,9 +517,9 @@ var accountJobs = map[string]func(*schedule) *api.TaskGroup{
 		return accountGroup(s.accountTask("main", strconv.Itoa(firstUser), ""))
 	},
 	"as-name":     func(s *schedule) *api.TaskGroup { return accountGroup(s.accountTask("main", "daemon", "")) },
-	"several":     (*schedule).severalUsers,
-	"drops":       (*schedule).dropsPrivileges,
-	"after-other": (*schedule).afterAnother,
+	"several":     (*schedule).severalUsersGroup,
+	"drops":       (*schedule).privilegeDroppingGroup,
+	"after-other": (*schedule).afterAnotherGroup,
 }
 
 // isolatedJobs are groups of which each schedule has exactly one.
@@ -560,9 +561,9 @@ func accountGroup(tasks ...*api.Task) *api.TaskGroup {
 
 // ownFiles is a script that fails unless the task has its own files.
 const ownFiles = `set -e
-test "$(cat $NOMAD_SECRETS_DIR/t)" = ` + planted + `
-test "$(cat $NOMAD_TASK_DIR/t)" = ` + planted + `
-test "$(cat $NOMAD_TASK_DIR/artifact/a)" = ` + planted + `
+test "$(cat $NOMAD_SECRETS_DIR/t)" = ` + plantedSecret + `
+test "$(cat $NOMAD_TASK_DIR/t)" = ` + plantedSecret + `
+test "$(cat $NOMAD_TASK_DIR/artifact/a)" = ` + plantedSecret + `
 for d in $NOMAD_TASK_DIR $NOMAD_SECRETS_DIR $NOMAD_ALLOC_DIR/data $NOMAD_TASK_DIR/../tmp; do echo x > $d/by-$NOMAD_TASK_NAME; rm $d/by-$NOMAD_TASK_NAME; done
 `
 
@@ -572,7 +573,7 @@ func (s *schedule) accountTask(name, user, script string) *api.Task {
 	return shell(name, ownFiles+script+forever, func(t *api.Task) {
 		t.User = user
 		for _, to := range []string{"secrets/t", "local/t"} {
-			t.Templates = append(t.Templates, &api.Template{EmbeddedTmpl: new(planted), DestPath: new(to), ChangeMode: new("noop")})
+			t.Templates = append(t.Templates, &api.Template{EmbeddedTmpl: new(plantedSecret), DestPath: new(to), ChangeMode: new("noop")})
 		}
 		t.Artifacts = append(t.Artifacts, &api.TaskArtifact{GetterSource: new(s.url + "/a"), RelativeDest: new("local/artifact")})
 		t.KillTimeout = new(time.Second)
@@ -589,8 +590,8 @@ func cannotRead(others ...string) (script string) {
 	return script
 }
 
-// severalUsers returns tasks of several users, who cannot read one another's files.
-func (s *schedule) severalUsers() *api.TaskGroup {
+// severalUsersGroup returns tasks of several users, who cannot read one another's files.
+func (s *schedule) severalUsersGroup() *api.TaskGroup {
 	const unlisted = "if ls $NOMAD_ALLOC_DIR/../%s; then exit 1; fi\n"
 	return accountGroup(s.accountTask("root", "", ""),
 		s.accountTask("first", strconv.Itoa(firstUser), cannotRead("root", "second")+fmt.Sprintf(unlisted+unlisted, "root", "second")),
@@ -604,8 +605,8 @@ func (s *schedule) eachIsolation() *api.TaskGroup {
 		isolated("image", s.accountTask("image", strconv.Itoa(laterUser), onlyOwnRoot+cannotRead("none", "chroot"))))
 }
 
-// dropsPrivileges returns a task that starts as root and continues as another user.
-func (s *schedule) dropsPrivileges() *api.TaskGroup {
+// privilegeDroppingGroup returns a task that starts as root and continues as another user.
+func (s *schedule) privilegeDroppingGroup() *api.TaskGroup {
 	as := fmt.Sprintf("setpriv --reuid=%d --regid=%d --clear-groups", laterUser, laterUser)
 	task := s.accountTask("main", "", as+` sh -c 'set -e; cat $NOMAD_SECRETS_DIR/t; echo x > $NOMAD_TASK_DIR/cache'
 if `+as+` sh -c 'echo x > $NOMAD_TASK_DIR/t'; then exit 1; fi
@@ -614,14 +615,14 @@ if `+as+` sh -c 'echo x > $NOMAD_TASK_DIR/t'; then exit 1; fi
 	return accountGroup(task)
 }
 
-// afterAnother returns a task that starts when a task of another user has ended, and uses
-// the files that the other task has left.
-func (s *schedule) afterAnother() *api.TaskGroup {
-	first := shell("first", "echo "+planted+" > $NOMAD_ALLOC_DIR/data/left", func(t *api.Task) {
+// afterAnotherGroup returns a task that starts when a task of another user has ended, and
+// uses the files that the other task has left.
+func (s *schedule) afterAnotherGroup() *api.TaskGroup {
+	first := shell("first", "echo "+plantedSecret+" > $NOMAD_ALLOC_DIR/data/left", func(t *api.Task) {
 		t.User = strconv.Itoa(secondUser)
 		t.Lifecycle = &api.TaskLifecycle{Hook: "prestart"}
 	})
-	return accountGroup(first, s.accountTask("main", strconv.Itoa(firstUser), "test \"$(cat $NOMAD_ALLOC_DIR/data/left)\" = "+planted+"\n"))
+	return accountGroup(first, s.accountTask("main", strconv.Itoa(firstUser), "test \"$(cat $NOMAD_ALLOC_DIR/data/left)\" = "+plantedSecret+"\n"))
 }
 
 // some returns a few of the jobs, in a random order.

@@ -19,7 +19,7 @@ import (
 )
 
 func init() {
-	moreVerbs["collect"] = func(ctx context.Context, a *agent.Agent, alloc string) any {
+	agentCommands["collect"] = func(ctx context.Context, a *agent.Agent, alloc string) any {
 		return fmt.Sprint(a.CollectAlloc(ctx, alloc))
 	}
 }
@@ -55,7 +55,7 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 			ids, was := map[string]string{}, map[string][]process.ID{}
 			for i, job := range jobs {
 				n.submit(n.dir, n.job(job, "batch", fmt.Sprintf("while [ ! -e %s/done ]; do sleep 0.05; done; exit %d", n.dir, i+7), ""))
-				ids[job] = n.awaitTask(job+" runs", job, isState(model.TaskRunning))
+				ids[job] = n.awaitTask(job+" runs", job, taskStateIs(model.TaskRunning))
 				was[job] = n.taskProcesses(ids[job])
 			}
 			expect := func(when string) {
@@ -70,11 +70,11 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 			good := n.installBuild(broken)
 			for range 2 { // the second of these agents finds no plugin process
 				n.start()
-				n.await("the plugin of the build before has ended, and the tasks run", func(v survivors) bool {
+				n.await("the plugin of the build before has ended, and the tasks run", func(v taskReport) bool {
 					return !plugin.Alive() && v.running() == len(jobs)
 				})
 				time.Sleep(500 * time.Millisecond) // a wrong action of the agent would follow at once
-				v := n.await("the tasks run", func(survivors) bool { return true })
+				v := n.await("the tasks run", func(taskReport) bool { return true })
 				for _, job := range jobs {
 					if _, s := v.task(job); s == nil || s.State != model.TaskRunning || s.Failed || s.Restarts != 0 {
 						t.Errorf("%s without a driver: %+v", job, s)
@@ -86,7 +86,7 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 			}
 			n.installBuild(string(good) + "# repaired\n")
 			n.start()
-			n.await("the repaired build has the tasks", func(v survivors) bool { return v.Owned == len(jobs) })
+			n.await("the repaired build has the tasks", func(v taskReport) bool { return v.Owned == len(jobs) })
 			expect("with the repaired build")
 			if err := os.WriteFile(n.dir+"/done", nil, 0o644); err != nil {
 				t.Fatal(err)
@@ -136,15 +136,15 @@ func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 		ids := map[string]string{}
 		for _, job := range jobs {
 			n.submit(n.dir, n.job(job, "batch", script+fmt.Sprintf("while [ ! -e %s/%s ]; do sleep 0.05; done", n.dir, job), ""))
-			ids[job] = n.awaitTask(job+" runs", job, isState(model.TaskRunning))
-			n.await(job+" has its children", func(survivors) bool { return len(ownedBy(n.T, ids[job])) >= count })
+			ids[job] = n.awaitTask(job+" runs", job, taskStateIs(model.TaskRunning))
+			n.await(job+" has its children", func(taskReport) bool { return len(ownedBy(n.T, ids[job])) >= count })
 		}
 		first := byKind(nodeProcesses(n.data))["keeper"]
 		if len(first) != 1 {
 			n.Fatalf("keepers: %v", first)
 		}
 		_ = first[0].Signal(syscall.SIGKILL)
-		n.await("there is another keeper", func(survivors) bool {
+		n.await("there is another keeper", func(taskReport) bool {
 			now := byKind(nodeProcesses(n.data))["keeper"]
 			return len(now) == 1 && now[0] != first[0]
 		})
@@ -164,21 +164,21 @@ func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 		}
 
 		n.ask("deregister stopped", new(string))
-		n.awaitTask("the stopped task is dead", "stopped", isState(model.TaskDead))
-		n.await("its allocation is complete", func(v survivors) bool {
+		n.awaitTask("the stopped task is dead", "stopped", taskStateIs(model.TaskDead))
+		n.await("its allocation is complete", func(v taskReport) bool {
 			alloc, _ := v.task("stopped")
 			return alloc.ClientStatus == api.AllocClientStatusComplete
 		})
 		none("stopped")
 
 		n.ask("purge purged", new(string))
-		n.await("the purged allocation is gone", func(v survivors) bool { return v.Allocs[ids["purged"]] == nil })
+		n.await("the purged allocation is gone", func(v taskReport) bool { return v.Allocs[ids["purged"]] == nil })
 		none("purged")
 
 		if err := os.WriteFile(n.dir+"/collected", nil, 0o644); err != nil {
 			n.Fatal(err)
 		}
-		n.await("the task has ended by itself", func(v survivors) bool {
+		n.await("the task has ended by itself", func(v taskReport) bool {
 			alloc, _ := v.task("collected")
 			return alloc.ClientStatus == api.AllocClientStatusComplete
 		})
@@ -188,7 +188,7 @@ func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 			n.Errorf("collect: %s", answer)
 		}
 		dir := filepath.Join(n.data, "alloc", ids["collected"])
-		n.await("its directory is gone", func(survivors) bool { _, err := os.Stat(dir); return os.IsNotExist(err) })
+		n.await("its directory is gone", func(taskReport) bool { _, err := os.Stat(dir); return os.IsNotExist(err) })
 		none("collected")
 		n.end("stop")
 	})

@@ -24,22 +24,22 @@ type pathNode struct {
 	dir, data, xdg string
 	uid            int
 	round          int
-	agent          *mortal
+	agent          *killableAgent
 }
 
 // start starts an agent on the current path of the data directory.
 func (n *pathNode) start() {
 	n.Helper()
-	n.agent = startMortalAs(n.T, n.uid, n.data, "XDG_RUNTIME_DIR="+n.xdg)
+	n.agent = startKillableAgentAs(n.T, n.uid, n.data, "XDG_RUNTIME_DIR="+n.xdg)
 }
 
-// startMortalAs starts an agent of a user, with another environment.
-func startMortalAs(t *testing.T, uid int, data string, env ...string) *mortal {
+// startKillableAgentAs starts an agent of a user, with another environment.
+func startKillableAgentAs(t *testing.T, uid int, data string, env ...string) *killableAgent {
 	t.Helper()
-	cmd := surroundings{user: uint32(uid)}.command("mortal-agent", data)
+	cmd := environment{user: uint32(uid)}.command("mortal-agent", data)
 	cmd.Stderr = os.Stderr
 	cmd.Env = append(cmd.Env, env...)
-	return launchMortal(t, cmd)
+	return launchKillableAgent(t, cmd)
 }
 
 // newRuntimeDir creates another directory for XDG_RUNTIME_DIR.
@@ -125,7 +125,7 @@ job %q {
 // that a plugin and a task can be started.
 func (n *pathNode) check(what string, before map[string][]process.ID) {
 	n.Helper()
-	v := n.agent.await(what+": all tasks are owned", func(v survivors) bool { return v.Owned == pathTasks })
+	v := n.agent.await(what+": all tasks are owned", func(v taskReport) bool { return v.Owned == pathTasks })
 	n.oneOfEach(what, before)
 	var logs []string
 	for id, alloc := range v.Allocs {
@@ -142,7 +142,7 @@ func (n *pathNode) check(what string, before map[string][]process.ID) {
 	n.round++
 	job := fmt.Sprint("once-", n.round)
 	n.agent.submit(n.dir, fmt.Sprintf(onceJob, job))
-	n.agent.await(what+": a task starts after the plugin was killed", func(v survivors) bool {
+	n.agent.await(what+": a task starts after the plugin was killed", func(v taskReport) bool {
 		for _, alloc := range v.Allocs {
 			if alloc.JobID == job {
 				return alloc.ClientStatus == api.AllocClientStatusComplete
@@ -150,7 +150,7 @@ func (n *pathNode) check(what string, before map[string][]process.ID) {
 		}
 		return false
 	})
-	n.agent.await(what+": all tasks are owned", func(v survivors) bool { return v.Owned == pathTasks })
+	n.agent.await(what+": all tasks are owned", func(v taskReport) bool { return v.Owned == pathTasks })
 	n.oneOfEach(what, before)
 	checkCounts(n.T, logs)
 }
@@ -192,7 +192,7 @@ func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 			n.makeDir(n.data)
 			n.start()
 			n.agent.submit(dir, fmt.Sprintf(manyJob, pathTasks))
-			n.agent.await("all tasks run", func(v survivors) bool { return v.Owned == pathTasks })
+			n.agent.await("all tasks run", func(v taskReport) bool { return v.Owned == pathTasks })
 			first := map[string][]process.ID{}
 			for kind, processes := range n.processes() {
 				first[kind] = processes

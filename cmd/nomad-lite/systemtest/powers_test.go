@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// powers are the limits that a row of SECURITY.md lists for a process.
-type powers struct {
+// processRights are the limits that a row of SECURITY.md lists for a process.
+type processRights struct {
 	capabilities uint64
 	all          bool // the process has all capabilities of root
 	filtered     bool // system calls are filtered
@@ -34,15 +34,15 @@ var capabilityNames = map[string]uint64{
 }
 
 // readPowers reads the table of SECURITY.md; its keys are the arguments of the processes.
-func readPowers(t *testing.T) map[string]powers {
+func readPowers(t *testing.T) map[string]processRights {
 	t.Helper()
 	text, err := os.ReadFile("../../../SECURITY.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := map[string]powers{}
+	rows := map[string]processRights{}
 	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)`[^|]*\\|[^|]*\\|([^|]*)\\|([^|]*)\\|$").FindAllStringSubmatch(string(text), -1) {
-		p := powers{all: strings.HasPrefix(strings.TrimSpace(row[2]), "all"), filtered: strings.TrimSpace(row[3]) != "none"}
+		p := processRights{all: strings.HasPrefix(strings.TrimSpace(row[2]), "all"), filtered: strings.TrimSpace(row[3]) != "none"}
 		for _, name := range regexp.MustCompile("CAP_[A-Z_]+").FindAllString(row[2], -1) {
 			bit, known := capabilityNames[name]
 			if !known && !p.all {
@@ -57,7 +57,7 @@ func readPowers(t *testing.T) map[string]powers {
 
 // check compares each thread of a process with a row. "all" means the capabilities of the
 // test.
-func (p powers) check(pid int, bounded bool) error {
+func (p processRights) check(pid int, bounded bool) error {
 	all, err := boundingSet("/proc/self/status")
 	if err != nil {
 		return err

@@ -120,8 +120,8 @@ const randomKillsGroup = `
 // killAllowance is longer than the longest delay before a plugin is started again.
 const killAllowance = 2 * allowance
 
-// killRun is one run of TestRandomKills.
-type killRun struct {
+// randomKillsRun is one run of TestRandomKills.
+type randomKillsRun struct {
 	*testing.T
 	random  *rand.Rand
 	dir     string // directory of all files of the run
@@ -153,7 +153,7 @@ func TestRandomKills(t *testing.T) {
 	t.Parallel()
 	seed := cmp.Or(*killSeed, uint64(time.Now().UnixNano()))
 	t.Logf("seed %d", seed)
-	r := newKillRun(t, rand.New(rand.NewPCG(seed, 0)))
+	r := newRandomKillsRun(t, rand.New(rand.NewPCG(seed, 0)))
 	r.start()
 	r.submit()
 	r.check()
@@ -182,10 +182,10 @@ func TestRandomKills(t *testing.T) {
 	r.finish()
 }
 
-func newKillRun(t *testing.T, random *rand.Rand) *killRun {
+func newRandomKillsRun(t *testing.T, random *rand.Rand) *randomKillsRun {
 	t.Helper()
 	dir := survivalDir(t)
-	r := &killRun{
+	r := &randomKillsRun{
 		T: t, random: random, dir: dir, records: filepath.Join(dir, "records"), config: filepath.Join(dir, "agent.hcl"),
 		drivers: map[string]string{}, ends: map[string]int{}, recent: map[string]bool{}, broken: map[string][]int{}, killed: map[string]int{},
 	}
@@ -224,10 +224,10 @@ func newKillRun(t *testing.T, random *rand.Rand) *killRun {
 	return r
 }
 
-func (r *killRun) data() string { return filepath.Join(r.dir, "data") }
+func (r *randomKillsRun) data() string { return filepath.Join(r.dir, "data") }
 
 // keepLog prints the end of the log and keeps the whole log in the temporary directory.
-func (r *killRun) keepLog() {
+func (r *randomKillsRun) keepLog() {
 	text, err := os.ReadFile(r.log.Name())
 	if err != nil {
 		r.Error(err)
@@ -241,7 +241,7 @@ func (r *killRun) keepLog() {
 }
 
 // start starts an agent and does not wait until it is ready.
-func (r *killRun) start() {
+func (r *randomKillsRun) start() {
 	r.Helper()
 	r.agent = exec.Command("nomad-lite", "agent", "-config", r.config)
 	r.agent.Stdout, r.agent.Stderr = r.log, r.log
@@ -254,7 +254,7 @@ func (r *killRun) start() {
 }
 
 // end sends a signal to the agent and waits until it exits.
-func (r *killRun) end(signal syscall.Signal) {
+func (r *randomKillsRun) end(signal syscall.Signal) {
 	r.Helper()
 	if err := r.agent.Process.Signal(signal); err != nil {
 		r.Errorf("agent has ended before it was told to: %v", err)
@@ -268,10 +268,12 @@ func (r *killRun) end(signal syscall.Signal) {
 	}
 }
 
-func (r *killRun) pause(most time.Duration) { time.Sleep(time.Duration(r.random.Int64N(int64(most)))) }
+func (r *randomKillsRun) pause(most time.Duration) {
+	time.Sleep(time.Duration(r.random.Int64N(int64(most))))
+}
 
 // submit registers the job and collects its allocations.
-func (r *killRun) submit() {
+func (r *randomKillsRun) submit() {
 	r.Helper()
 	text := "job \"many\" {\n"
 	for _, driver := range []string{rawexec.Name, "external_exec"} {
@@ -306,7 +308,7 @@ func (r *killRun) submit() {
 }
 
 // await repeats look until it returns nil.
-func (r *killRun) await(what string, look func() error) {
+func (r *randomKillsRun) await(what string, look func() error) {
 	r.Helper()
 	var err error
 	for deadline := time.Now().Add(killAllowance); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -322,7 +324,7 @@ var victimKinds = []string{"agent", "stop", "plugin", "exec-driver", "keeper", "
 
 // pair kills two victims shortly after each other, and starts the next agent when the agent
 // was one of them.
-func (r *killRun) pair() {
+func (r *randomKillsRun) pair() {
 	r.Helper()
 	first := victimKinds[r.random.IntN(len(victimKinds))]
 	second := victimKinds[r.random.IntN(len(victimKinds))]
@@ -348,7 +350,7 @@ func (r *killRun) pair() {
 
 // awaitReaders waits until keeper and log collector hold the FIFOs of all tasks again:
 // the death of a third process before that would leave tasks without a reader.
-func (r *killRun) awaitReaders() {
+func (r *randomKillsRun) awaitReaders() {
 	r.Helper()
 	r.await("keeper and log collector hold the output of the tasks", func() error {
 		if _, err := r.client.Status().Leader(); err != nil {
@@ -380,7 +382,7 @@ func fifos(pid int) (count int) {
 }
 
 // strike kills one victim of a kind, if one exists.
-func (r *killRun) strike(kind string) {
+func (r *randomKillsRun) strike(kind string) {
 	r.Helper()
 	r.history = append(r.history, fmt.Sprint(time.Now().Format("15:04:05.000 "), kind))
 	switch kind {
@@ -404,7 +406,7 @@ func (r *killRun) strike(kind string) {
 
 // endTask kills the process of a task, or makes it exit with code 7. It selects a task
 // whose latest run has recorded its start, and which was not ended since the last check.
-func (r *killRun) endTask(how string) {
+func (r *randomKillsRun) endTask(how string) {
 	r.Helper()
 	id := r.allocs[r.random.IntN(len(r.allocs))]
 	record := r.record(id)
@@ -437,7 +439,7 @@ type taskRecord struct {
 	double bool
 }
 
-func (r *killRun) record(id string) taskRecord {
+func (r *randomKillsRun) record(id string) taskRecord {
 	text, err := os.ReadFile(filepath.Join(r.records, id))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		r.Fatal(err)
@@ -461,7 +463,7 @@ func (r *killRun) record(id string) taskRecord {
 
 // check waits until all tasks run, and compares the agent's report with the records of the
 // tasks.
-func (r *killRun) check() {
+func (r *randomKillsRun) check() {
 	r.Helper()
 	r.await("the node is as it should be", func() error {
 		processes := byKind(nodeProcesses(r.data()))
@@ -489,7 +491,7 @@ func (r *killRun) check() {
 	r.recent, r.killed, r.history = map[string]bool{}, map[string]int{}, nil
 }
 
-func (r *killRun) checkAlloc(a *api.AllocationListStub, processes []process.ID) error {
+func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []process.ID) error {
 	record, state := r.record(a.ID), a.TaskStates["count"]
 	runs := len(record.pids)
 	wanted := 1 + r.ends[a.ID] + len(r.broken[a.ID])
@@ -531,7 +533,7 @@ func (r *killRun) checkAlloc(a *api.AllocationListStub, processes []process.ID) 
 }
 
 // plugin returns the kind of the process that serves the driver of an allocation.
-func (r *killRun) plugin(id string) string {
+func (r *randomKillsRun) plugin(id string) string {
 	if r.drivers[id] == rawexec.Name {
 		return "plugin"
 	}
@@ -541,13 +543,13 @@ func (r *killRun) plugin(id string) string {
 // checkEnd checks that the last exit of a task was reported with its exit status. The
 // status can be lost if the plugin was killed since the last check, and the task was
 // started before a keeper was killed: the next keeper is not the parent of such a task.
-func (r *killRun) checkEnd(id string, exited bool, state *api.TaskState) error {
+func (r *randomKillsRun) checkEnd(id string, exited bool, state *api.TaskState) error {
 	want := "Exit Code: 137, Signal: 9"
 	if exited {
 		want = "Exit Code: 7"
 	}
 	starts := 0
-	var started time.Time // start of the run that has ended, if its event is left
+	var started time.Time // start of the run that has ended; zero if the task no longer has its event
 	restarted := false
 	for _, e := range slices.Backward(state.Events) {
 		switch {
@@ -578,7 +580,7 @@ func (r *killRun) checkEnd(id string, exited bool, state *api.TaskState) error {
 
 // checkOutput checks that the output holds 1, 2, 3 … of each run, and is complete for runs
 // that exited by themselves.
-func (r *killRun) checkOutput(id string, record taskRecord) error {
+func (r *randomKillsRun) checkOutput(id string, record taskRecord) error {
 	text, err := os.ReadFile(filepath.Join(r.data(), "alloc", id, "alloc", "logs", "count.stdout.0"))
 	if err != nil {
 		return err
@@ -609,7 +611,7 @@ func (r *killRun) checkOutput(id string, record taskRecord) error {
 }
 
 // finish stops the job and the agent, and checks that they leave nothing behind.
-func (r *killRun) finish() {
+func (r *randomKillsRun) finish() {
 	r.Helper()
 	r.await("the job is stopped", func() error {
 		_, _, err := r.client.Jobs().Deregister("many", true, nil)

@@ -36,9 +36,9 @@ job "churn" {
 }
 `
 
-// TestManyRuns makes a task start again and again (I12): the processes of the node must
-// keep nothing of the runs.
-func TestManyRuns(t *testing.T) {
+// TestRestartLoopKeepsNothing makes a task start again and again (I12): the processes of
+// the node must keep nothing of the runs.
+func TestRestartLoopKeepsNothing(t *testing.T) {
 	t.Parallel()
 	runs := uint64(100)
 	if *allFaults {
@@ -47,8 +47,8 @@ func TestManyRuns(t *testing.T) {
 	n := newRootNode(t)
 	n.start()
 	n.register(churnJob)
-	restarts := func(least uint64) func(sight) bool {
-		return func(s sight) bool {
+	restarts := func(least uint64) func(allocReport) bool {
+		return func(s allocReport) bool {
 			a := s.of("churn", func(*api.Allocation) bool { return true })
 			return a != nil && a.TaskStates["churn"] != nil && a.TaskStates["churn"].Restarts >= least
 		}
@@ -64,7 +64,7 @@ func TestManyRuns(t *testing.T) {
 		}
 	}
 	n.do("purge churn", new(string))
-	n.await("it is gone", func(s sight) bool { return len(s.Allocs) == 0 && len(s.Local) == 0 })
+	n.await("it is gone", func(s allocReport) bool { return len(s.Allocs) == 0 && len(s.Local) == 0 })
 	n.agent.end("stop")
 }
 

@@ -31,8 +31,8 @@ func TestMain(m *testing.M) {
 	if guest := os.Getenv(vmVariable); os.Getpid() == 1 && guest != "" {
 		vmInit(guest)
 	}
-	testscript.Main(leakGate{m}, map[string]func(){
-		"nomad-lite": roomy, "old-driver": oldDriver, "hostile-driver": hostileDriver, "hostile-sdk-driver": hostileSDKDriver, "dying-hook": dyingHook, "exec-driver": execDriver, "shell-driver": shellDriver, "hanging-hook": hangingHook, "hostile-hook": hostileHook, "quiet-hook": quietHook, "asking-hook": askingHook, "acting-hook": actingHook, "strange-hook": strangeHook, "doomed-agent": doomedAgent, "mortal-agent": mortalAgent, "faulty-agent": faultyAgent, "without-cgroups": withoutCgroups, "ask": ask, "say-hello": sayHello, "mint": mint, "half-sender": halfSender, "isolating-driver": isolatingDriver,
+	testscript.Main(leakCheck{m}, map[string]func(){
+		"nomad-lite": roomy, "old-driver": oldDriver, "hostile-driver": hostileDriver, "hostile-sdk-driver": hostileSDKDriver, "dying-hook": dyingHook, "exec-driver": execDriver, "shell-driver": shellDriver, "hanging-hook": hangingHook, "hostile-hook": hostileHook, "quiet-hook": quietHook, "asking-hook": askingHook, "acting-hook": actingHook, "strange-hook": strangeHook, "doomed-agent": doomedAgent, "mortal-agent": serveKillableAgent, "faulty-agent": faultyAgent, "without-cgroups": withoutCgroups, "ask": ask, "say-hello": sayHello, "mint": mint, "half-sender": sendHalfRequests, "isolating-driver": isolatingDriver,
 	})
 }
 
@@ -56,10 +56,10 @@ func nomadLite() {
 	os.Exit(root.Execute(os.Args[1:], &cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }
 
-// leakGate fails the package when a script has left files or processes on the machine.
-type leakGate struct{ tests testscript.TestingM }
+// leakCheck fails the package when a script has left files or processes on the machine.
+type leakCheck struct{ tests testscript.TestingM }
 
-func (g leakGate) Run() int {
+func (g leakCheck) Run() int {
 	before := traces()
 	code := g.tests.Run()
 	printFigures(os.Stdout)

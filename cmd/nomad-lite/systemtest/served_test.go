@@ -17,9 +17,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// served is an agent in a process of its own that keeps no state, and a client of it. Its
-// tasks are shell commands.
-type served struct {
+// servedAgent is an agent in a process of its own that keeps no state, and a client of it.
+// Its tasks are shell commands.
+type servedAgent struct {
 	*api.Client
 	t       testing.TB
 	http    *http.Client // HTTP client with the same TLS configuration
@@ -31,7 +31,7 @@ type served struct {
 
 // eachWay runs a test with an agent over plain TCP, and with an agent that requires and
 // presents certificates. Scripts use the unix socket.
-func eachWay(t *testing.T, test func(t *testing.T, s *served)) {
+func eachWay(t *testing.T, test func(t *testing.T, s *servedAgent)) {
 	t.Parallel()
 	for name, secure := range map[string]bool{"in the clear": false, "over TLS": true} {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +69,7 @@ tls {
 
 // serve starts an agent, which shuts down with the test. more is appended to its
 // configuration.
-func serve(t testing.TB, secure bool, more ...string) *served {
+func serve(t testing.TB, secure bool, more ...string) *servedAgent {
 	t.Helper()
 	dir := t.TempDir()
 	text := servedConfig + strings.Join(more, "")
@@ -145,7 +145,7 @@ func serve(t testing.TB, secure bool, more ...string) *served {
 	if err != nil || len(nodes) != 1 {
 		t.Fatalf("nodes %v, %v", nodes, err)
 	}
-	return &served{client, t, base, address, secure, work, nodes[0].ID}
+	return &servedAgent{client, t, base, address, secure, work, nodes[0].ID}
 }
 
 // shell is a task that runs a script.
@@ -163,7 +163,7 @@ const forever = `trap 'exit 0' TERM INT; while :; do sleep 1000 & wait; done`
 
 // run registers a job with one group of these tasks and waits until its allocation has the
 // status, which it returns.
-func (s *served) run(id, kind, status string, tasks ...*api.Task) *api.Allocation {
+func (s *servedAgent) run(id, kind, status string, tasks ...*api.Task) *api.Allocation {
 	s.t.Helper()
 	group := api.NewTaskGroup("g", 1)
 	for _, task := range tasks {
@@ -172,13 +172,13 @@ func (s *served) run(id, kind, status string, tasks ...*api.Task) *api.Allocatio
 	return s.runGroup(id, kind, status, group)
 }
 
-func (s *served) runGroup(id, kind, status string, group *api.TaskGroup) *api.Allocation {
+func (s *servedAgent) runGroup(id, kind, status string, group *api.TaskGroup) *api.Allocation {
 	s.t.Helper()
 	s.register(id, kind, group)
 	return s.allocOf(id, status)
 }
 
-func (s *served) register(id, kind string, group *api.TaskGroup) {
+func (s *servedAgent) register(id, kind string, group *api.TaskGroup) {
 	s.t.Helper()
 	job := api.NewServiceJob(id, id, api.GlobalRegion, 50)
 	job.Type = &kind
@@ -189,7 +189,7 @@ func (s *served) register(id, kind string, group *api.TaskGroup) {
 }
 
 // allocOf waits until the allocation of a job has the status, and returns it.
-func (s *served) allocOf(id, status string) *api.Allocation {
+func (s *servedAgent) allocOf(id, status string) *api.Allocation {
 	s.t.Helper()
 	var found *api.Allocation
 	s.eventually(id+" is "+status, func() (string, bool) {
@@ -203,7 +203,7 @@ func (s *served) allocOf(id, status string) *api.Allocation {
 	return found
 }
 
-func (s *served) alloc(id string) *api.Allocation {
+func (s *servedAgent) alloc(id string) *api.Allocation {
 	s.t.Helper()
 	alloc, _, err := s.Allocations().Info(id, nil)
 	if err != nil {
@@ -214,7 +214,7 @@ func (s *served) alloc(id string) *api.Allocation {
 
 // eventually waits until is returns true. After a timeout the test fails with the last text
 // of is.
-func (s *served) eventually(what string, is func() (string, bool)) {
+func (s *servedAgent) eventually(what string, is func() (string, bool)) {
 	s.t.Helper()
 	last, ok := "", false
 	for deadline := time.Now().Add(allowance); ; time.Sleep(5 * time.Millisecond) {

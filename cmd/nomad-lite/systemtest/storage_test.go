@@ -168,7 +168,7 @@ func TestFullDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n.await("its end is seen", func(sight) bool { return !slices.Equal(n.tasks(), before) })
+	n.await("its end is seen", func(allocReport) bool { return !slices.Equal(n.tasks(), before) })
 
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func (n *node) state() string { return filepath.Join(n.data, store.FileName) }
 func (n *node) end() {
 	n.Helper()
 	n.do("purge life", new(string))
-	n.await("it is gone", func(s sight) bool { return n.alone("") })
+	n.await("it is gone", func(s allocReport) bool { return n.alone("") })
 	n.agent.end("stop")
 }
 

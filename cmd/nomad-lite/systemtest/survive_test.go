@@ -37,10 +37,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// mortalAgent is an agent that executes commands from its standard input, until it is
-// killed. Its external plugins are in the directory of its second argument: plugins named
-// -driver are drivers, the others are hooks, and the hooks named -warn have on_error warn.
-func mortalAgent() {
+// serveKillableAgent is an agent that executes commands from its standard input, until it
+// is killed. Its external plugins are in the directory of its second argument: plugins
+// named -driver are drivers, the others are hooks, and the hooks named -warn have on_error
+// warn.
+func serveKillableAgent() {
 	if err := serveMortal(os.Args[1], os.Args[2:]...); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -122,7 +123,7 @@ func serveMortal(dir string, programs ...string) error {
 					owned += len(runner.LeftRunning())
 				}
 			}
-			if err := answer.Encode(survivors{owned, a.Store().Commits(), states}); err != nil {
+			if err := answer.Encode(taskReport{owned, a.Store().Commits(), states}); err != nil {
 				return err
 			}
 		case "leave":
@@ -130,7 +131,7 @@ func serveMortal(dir string, programs ...string) error {
 		case "stop":
 			end(nil)
 		default:
-			if err := answer.Encode(moreVerbs[verb](ctx, a, arg)); err != nil {
+			if err := answer.Encode(agentCommands[verb](ctx, a, arg)); err != nil {
 				return err
 			}
 		}
@@ -143,15 +144,15 @@ func serveMortal(dir string, programs ...string) error {
 	return a.Close()
 }
 
-// survivors is an agent's report about its allocations.
-type survivors struct {
+// taskReport is the answer of a killable agent to the command "states".
+type taskReport struct {
 	Owned   int   // tasks with a process
 	Commits int64 // writes of the state
 	Allocs  map[string]*api.Allocation
 }
 
 // running counts the tasks that are reported as running.
-func (v survivors) running() (n int) {
+func (v taskReport) running() (n int) {
 	for _, alloc := range v.Allocs {
 		for _, s := range alloc.TaskStates {
 			if s.State == model.TaskRunning {
@@ -162,24 +163,24 @@ func (v survivors) running() (n int) {
 	return n
 }
 
-// mortal is an agent in a process of its own.
-type mortal struct {
+// killableAgent is an agent in its own process, which a test can kill.
+type killableAgent struct {
 	t   testing.TB
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *json.Decoder
 }
 
-func startMortal(t testing.TB, program string, args ...string) *mortal {
+func startKillableAgent(t testing.TB, program string, args ...string) *killableAgent {
 	t.Helper()
 	cmd := exec.Command(program, args...)
 	cmd.Args[0] = "mortal-agent"
 	cmd.Stderr = os.Stderr
-	return launchMortal(t, cmd)
+	return launchKillableAgent(t, cmd)
 }
 
-// launchMortal starts an agent that takes commands on its standard input.
-func launchMortal(t testing.TB, cmd *exec.Cmd) *mortal {
+// launchKillableAgent starts an agent that takes commands on its standard input.
+func launchKillableAgent(t testing.TB, cmd *exec.Cmd) *killableAgent {
 	t.Helper()
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -192,10 +193,10 @@ func launchMortal(t testing.TB, cmd *exec.Cmd) *mortal {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	return &mortal{t: t, cmd: cmd, in: in, out: json.NewDecoder(out)}
+	return &killableAgent{t: t, cmd: cmd, in: in, out: json.NewDecoder(out)}
 }
 
-func (m *mortal) ask(what string, answer any) {
+func (m *killableAgent) ask(what string, answer any) {
 	m.t.Helper()
 	if _, err := fmt.Fprintln(m.in, what); err != nil {
 		m.t.Fatal(err)
@@ -209,7 +210,7 @@ func (m *mortal) ask(what string, answer any) {
 }
 
 // submit registers jobs.
-func (m *mortal) submit(dir string, jobs ...string) {
+func (m *killableAgent) submit(dir string, jobs ...string) {
 	m.t.Helper()
 	file := filepath.Join(dir, "job.nomad.hcl")
 	for _, text := range jobs {
@@ -221,11 +222,11 @@ func (m *mortal) submit(dir string, jobs ...string) {
 }
 
 // await requests the states until ok accepts them.
-func (m *mortal) await(what string, ok func(survivors) bool) survivors {
+func (m *killableAgent) await(what string, ok func(taskReport) bool) taskReport {
 	m.t.Helper()
-	var v survivors
+	var v taskReport
 	for deadline := time.Now().Add(allowance); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		v = survivors{}
+		v = taskReport{}
 		m.ask("states", &v)
 		if ok(v) {
 			return v
@@ -236,12 +237,12 @@ func (m *mortal) await(what string, ok func(survivors) bool) survivors {
 	return v
 }
 
-func (m *mortal) kill() {
+func (m *killableAgent) kill() {
 	_ = m.cmd.Process.Kill()
 	_ = m.cmd.Wait()
 }
 
-func (m *mortal) end(how string) {
+func (m *killableAgent) end(how string) {
 	m.t.Helper()
 	m.ask(how, nil)
 	m.in.Close()
@@ -448,9 +449,9 @@ type death struct {
 
 var helpers = []string{"keeper", "log-collector", "plugin"}
 
-// TestTasksOutliveEverybody runs services through one death after the other. Tasks change
+// TestTasksSurviveDeaths runs services through one death after the other. Tasks change
 // while no agent runs, and the test checks the report of the next agent.
-func TestTasksOutliveEverybody(t *testing.T) {
+func TestTasksSurviveDeaths(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
@@ -479,14 +480,14 @@ func TestTasksOutliveEverybody(t *testing.T) {
 func outlive(t *testing.T, services int, deaths []death) {
 	dir := survivalDir(t)
 	data, program := filepath.Join(dir, "data"), "/proc/self/exe"
-	m := startMortal(t, program, data)
+	m := startKillableAgent(t, program, data)
 	m.submit(dir, fmt.Sprintf(manyJob, services), stagesJob)
 	stay := services + 2 // with the tasks of the job with stages
 	killed := map[string]bool{}
 	for round, death := range deaths {
 		ends, flag := fmt.Sprint("ends-", round), filepath.Join(dir, fmt.Sprint("go-", round))
 		m.submit(dir, fmt.Sprintf(endsJob, ends, flag))
-		before := m.await("all tasks run", func(v survivors) bool {
+		before := m.await("all tasks run", func(v taskReport) bool {
 			return v.Owned == stay+3 && v.running() == stay+3 && done(v, "stages", "before")
 		})
 		processes := byKind(nodeProcesses(data))
@@ -522,8 +523,8 @@ func outlive(t *testing.T, services int, deaths []death) {
 			program = anotherBuild(t)
 		}
 		begin := time.Now()
-		m = startMortal(t, program, data)
-		after := m.await("all is as it should be", func(v survivors) bool {
+		m = startKillableAgent(t, program, data)
+		after := m.await("all is as it should be", func(v taskReport) bool {
 			return v.Owned == stay && v.running() == stay && done(v, ends, "after") && v.Allocs[victim].TaskStates["loop"].Restarts == 1
 		})
 		t.Logf("%s: all tasks owned after %v", death.name, time.Since(begin))
@@ -629,9 +630,9 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 			t.Parallel()
 			dir := survivalDir(t)
 			data := filepath.Join(dir, "data")
-			m := startMortal(t, "/proc/self/exe", data)
+			m := startKillableAgent(t, "/proc/self/exe", data)
 			m.submit(dir, fmt.Sprintf(manyJob, 1))
-			runs := func(v survivors) bool { return v.Owned == 1 && v.running() == 1 }
+			runs := func(v taskReport) bool { return v.Owned == 1 && v.running() == 1 }
 			before := m.await("the task runs", runs)
 			m.kill()
 			processes := byKind(nodeProcesses(data))
@@ -660,8 +661,8 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			m = startMortal(t, "/proc/self/exe", data)
-			after := m.await("the task runs again", func(v survivors) bool {
+			m = startKillableAgent(t, "/proc/self/exe", data)
+			after := m.await("the task runs again", func(v taskReport) bool {
 				return runs(v) && len(v.Allocs[id].TaskStates["loop"].Events) > 2
 			})
 			if got := fmt.Sprint(types(after.Allocs[id].TaskStates["loop"].Events)); got != "[Received Task Setup Started]" {
@@ -677,7 +678,7 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 }
 
 // done reports whether a task of all allocations of a job is dead.
-func done(v survivors, job, task string) bool {
+func done(v taskReport, job, task string) bool {
 	found := false
 	for _, alloc := range v.Allocs {
 		if alloc.JobID == job {

@@ -75,7 +75,7 @@ func vmInit(guest string) {
 	if err := prepareVM(); err != nil {
 		fmt.Println("prepare the machine:", err)
 	} else if guest == vmPower {
-		tellVM(powerStep, beNode)
+		tellVM(powerLossStep, runPowerLossNode)
 	} else if guest == vmClock {
 		tellVM(clockStep, stepClock)
 	} else {

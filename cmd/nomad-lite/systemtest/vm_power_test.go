@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	powerStep    = "power loss"
-	powerStarted = "tasks of this boot: " // printed to the console with their number
-	powerTasks   = 50
+	powerLossStep    = "power loss"
+	powerLossStarted = "tasks of this boot: " // printed to the console with their number
+	powerLossTasks   = 50
 )
 
 // vmPowerLoss cuts the power of a node in the middle of 50 starts, and again while they are
@@ -33,15 +33,15 @@ func vmPowerLoss(t *testing.T, m vm) {
 	if out, err := exec.Command("mke2fs", "-q", "-t", "ext4", m.disk, "512M").CombinedOutput(); err != nil {
 		t.Fatalf("make a file system (Debian: apt-get install e2fsprogs): %v\n%s", err, out)
 	}
-	for _, cut := range []int{powerTasks / 4, powerTasks / 2, 0} {
+	for _, cut := range []int{powerLossTasks / 4, powerLossTasks / 2, 0} {
 		lost := false
 		reports, rest := m.boot(t, vmPower, func(line string) bool {
-			count, ok := strings.CutPrefix(line, powerStarted)
+			count, ok := strings.CutPrefix(line, powerLossStarted)
 			n, _ := strconv.Atoi(strings.TrimSpace(count))
 			lost = ok && cut > 0 && n >= cut
 			return lost
 		})
-		report := reports[powerStep]
+		report := reports[powerLossStep]
 		t.Logf("%s\n%s", report.verdict, report.output)
 		if cut > 0 && !lost || cut == 0 && !strings.HasPrefix(report.verdict, "ok") {
 			t.Fatalf("what else the machine wrote:\n%s", rest)
@@ -52,16 +52,16 @@ func vmPowerLoss(t *testing.T, m vm) {
 // This directory is on the permanent disk of the machine: a file for each task, with a line
 // for each of its starts. A task holds a lock on its file for as long as it runs.
 const (
-	powerDisk    = "/disk"
-	powerData    = powerDisk + "/node"
-	powerNotes   = powerDisk + "/tasks"
-	powerDoubled = powerDisk + "/doubled"
+	powerLossDisk    = "/disk"
+	powerLossData    = powerLossDisk + "/node"
+	powerLossNotes   = powerLossDisk + "/tasks"
+	powerLossDoubled = powerLossDisk + "/doubled"
 )
 
-// powerBoot is the directory with the same files for the current boot.
-const powerBoot = "/run/tasks"
+// powerLossBoot is the directory with the same files for the current boot.
+const powerLossBoot = "/run/tasks"
 
-const powerConfig = `
+const powerLossConfig = `
 ports {
   http = 0
 }
@@ -77,76 +77,76 @@ plugin "raw_exec" {
 }
 `
 
-const powerTask = `exec 9>>` + powerNotes + `/$NOMAD_ALLOC_INDEX
-flock -n 9 || echo $NOMAD_ALLOC_INDEX >> ` + powerDoubled + `
+const powerLossScript = `exec 9>>` + powerLossNotes + `/$NOMAD_ALLOC_INDEX
+flock -n 9 || echo $NOMAD_ALLOC_INDEX >> ` + powerLossDoubled + `
 echo $NOMAD_ALLOC_ID >&9
-echo $NOMAD_ALLOC_ID >> ` + powerBoot + `/$NOMAD_ALLOC_INDEX
+echo $NOMAD_ALLOC_ID >> ` + powerLossBoot + `/$NOMAD_ALLOC_INDEX
 exec sleep 100000`
 
-// beNode runs a node with a job of 50 tasks. It prints how many have started, and returns
-// when all run.
-func beNode() error {
-	for _, dir := range []string{powerDisk, powerBoot} {
+// runPowerLossNode runs a node with a job of 50 tasks. It prints how many have started, and
+// returns when all run.
+func runPowerLossNode() error {
+	for _, dir := range []string{powerLossDisk, powerLossBoot} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 	}
-	if err := unix.Mount("/dev/nvme0n1", powerDisk, "ext4", 0, ""); err != nil {
+	if err := unix.Mount("/dev/nvme0n1", powerLossDisk, "ext4", 0, ""); err != nil {
 		return fmt.Errorf("mount the disk: %w", err)
 	}
-	if err := os.MkdirAll(powerNotes, 0o755); err != nil {
+	if err := os.MkdirAll(powerLossNotes, 0o755); err != nil {
 		return err
 	}
-	notes, err := os.ReadDir(powerNotes)
+	notes, err := os.ReadDir(powerLossNotes)
 	if err != nil {
 		return err
 	}
 	fmt.Println("tasks that have started before:", len(notes))
 	const config = "/etc/agent.hcl"
-	if err := os.WriteFile(config, []byte(powerConfig), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte(powerLossConfig), 0o600); err != nil {
 		return err
 	}
 	began := time.Now()
-	agent, err := powerCommand("agent", "-config", config, "-data-dir", powerData, "-log-level", "warn")
+	agent, err := startPowerLossCommand("agent", "-config", config, "-data-dir", powerLossData, "-log-level", "warn")
 	if err != nil {
 		return err
 	}
-	client, err := api.NewClient(&api.Config{Address: "unix://" + filepath.Join(powerData, agentsocket.FileName)})
+	client, err := api.NewClient(&api.Config{Address: "unix://" + filepath.Join(powerLossData, agentsocket.FileName)})
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	if err := powerJob(client); err != nil {
+	if err := registerPowerLossJob(client); err != nil {
 		return err
 	}
 	fmt.Println("the job is there after", time.Since(began))
-	for started := 0; started < powerTasks; time.Sleep(5 * time.Millisecond) {
-		found, err := os.ReadDir(powerBoot)
+	for started := 0; started < powerLossTasks; time.Sleep(5 * time.Millisecond) {
+		found, err := os.ReadDir(powerLossBoot)
 		if err != nil {
 			return err
 		}
 		if len(found) > started {
 			started = len(found)
-			fmt.Println(powerStarted, started)
+			fmt.Println(powerLossStarted, started)
 		}
 		if time.Since(began) > 2*time.Minute {
 			return fmt.Errorf("%d tasks after two minutes", started)
 		}
 	}
-	err = powerConsistent(client)
+	err = checkPowerLossTasks(client)
 	if err := unix.Kill(agent, unix.SIGINT); err != nil {
 		return err
 	}
 	vmReap(agent)
-	verify, startErr := powerCommand("operator", "state", "verify", powerData)
+	verify, startErr := startPowerLossCommand("operator", "state", "verify", powerLossData)
 	if startErr == nil && vmReap(verify) != 0 {
 		startErr = errors.New("the state file is damaged")
 	}
 	return errors.Join(err, startErr)
 }
 
-// powerCommand starts this program as a child of the first process.
-func powerCommand(args ...string) (pid int, err error) {
+// startPowerLossCommand starts this program as a child of the first process.
+func startPowerLossCommand(args ...string) (pid int, err error) {
 	return syscall.ForkExec("/proc/self/exe", append([]string{"nomad-lite"}, args...), &syscall.ProcAttr{
 		Env:   []string{"PATH=/usr/bin:/bin", "HOME=/root"},
 		Files: []uintptr{0, 1, 2},
@@ -154,8 +154,9 @@ func powerCommand(args ...string) (pid int, err error) {
 	})
 }
 
-// powerJob waits until the agent is ready, and registers the job unless it exists.
-func powerJob(client *api.Client) error {
+// registerPowerLossJob waits until the agent is ready, and registers the job unless it
+// exists.
+func registerPowerLossJob(client *api.Client) error {
 	ctx, cancel := context.WithTimeout(context.Background(), allowance)
 	defer cancel()
 	for {
@@ -173,15 +174,15 @@ func powerJob(client *api.Client) error {
 		return nil
 	}
 	job := api.NewServiceJob("power", "power", "global", 50)
-	task := api.NewTask("t", "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", powerTask})
+	task := api.NewTask("t", "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", powerLossScript})
 	task.Resources = &api.Resources{CPU: new(10), MemoryMB: new(10)}
-	job.AddTaskGroup(api.NewTaskGroup("g", powerTasks).AddTask(task))
+	job.AddTaskGroup(api.NewTaskGroup("g", powerLossTasks).AddTask(task))
 	_, _, err := client.Jobs().Register(job, nil)
 	return err
 }
 
-// powerConsistent compares the agent's report with the running tasks.
-func powerConsistent(client *api.Client) error {
+// checkPowerLossTasks compares the agent's report with the running tasks.
+func checkPowerLossTasks(client *api.Client) error {
 	var allocs []*api.AllocationListStub
 	for deadline := time.Now().Add(allowance); ; time.Sleep(20 * time.Millisecond) {
 		var err error
@@ -194,7 +195,7 @@ func powerConsistent(client *api.Client) error {
 				running++
 			}
 		}
-		if running == powerTasks {
+		if running == powerLossTasks {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -203,16 +204,16 @@ func powerConsistent(client *api.Client) error {
 	}
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	if doubled, err := os.ReadFile(powerDoubled); !errors.Is(err, os.ErrNotExist) {
+	if doubled, err := os.ReadFile(powerLossDoubled); !errors.Is(err, os.ErrNotExist) {
 		fault("tasks that ran twice at once: %q, %v", doubled, err)
 	}
-	if len(allocs) != powerTasks {
+	if len(allocs) != powerLossTasks {
 		fault("%d allocations", len(allocs))
 	}
 	for _, a := range allocs {
 		index := strings.TrimSuffix(strings.TrimPrefix(a.Name, "power.g["), "]")
 		// The file has a line for each start.
-		if text, err := os.ReadFile(filepath.Join(powerBoot, index)); string(text) != a.ID+"\n" {
+		if text, err := os.ReadFile(filepath.Join(powerLossBoot, index)); string(text) != a.ID+"\n" {
 			fault("%s: allocation %s, started %q, %v", a.Name, a.ID, text, err)
 		}
 	}
@@ -222,7 +223,7 @@ func powerConsistent(client *api.Client) error {
 			sleepers++
 		}
 	}
-	if sleepers != powerTasks {
+	if sleepers != powerLossTasks {
 		fault("%d processes", sleepers)
 	}
 	return errors.Join(faults...)

@@ -230,7 +230,7 @@ func (w blockedWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestNewsDoNotWaitForTheTerminal(t *testing.T) {
+func TestEventsDoNotWaitForTheTerminal(t *testing.T) {
 	v := fakeView(t, terminaltest.New(t, 80, 24), "a")
 	blocked := blockedWriter{make(chan struct{})}
 	v.live.W = blocked

@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-func TestUnseen(t *testing.T) {
+func TestNewEvents(t *testing.T) {
 	events := func(list ...string) (events []*api.TaskEvent) {
 		for _, text := range list {
 			events = append(events, &api.TaskEvent{Time: int64(text[0]), DisplayMessage: text[1:]})

@@ -75,8 +75,8 @@ func (s *Screen) Show(text []byte, live func(columns, rows int) []string) error 
 	return err
 }
 
-// height returns the number of rows of the live lines. A terminal that has become narrower
-// has wrapped wider lines.
+// height returns the number of terminal rows that the live lines occupy. A terminal that
+// has become narrower shows a line that is too wide in several rows.
 func (s *Screen) height(columns int) int {
 	rows := 0
 	for _, width := range s.drawn {

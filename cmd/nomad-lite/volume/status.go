@@ -57,8 +57,8 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// volumes are the volumes of all kinds.
-type volumes struct {
+// volumeLists are the volumes of all kinds.
+type volumeLists struct {
 	Configured []configuredVolume
 	Host       []*api.HostVolumeStub
 	CSI        []*api.CSIVolumeListStub
@@ -95,8 +95,8 @@ func volumeStatus(ctx context.Context, o statusOptions, s *cli.Streams) error {
 }
 
 // readVolumes reads the volumes of one kind, or of all kinds.
-func readVolumes(ctx context.Context, c *api.Client, kind string) (*volumes, error) {
-	v := new(volumes)
+func readVolumes(ctx context.Context, c *api.Client, kind string) (*volumeLists, error) {
+	v := new(volumeLists)
 	var err error
 	if kind != "host" {
 		if v.CSI, _, err = c.CSIVolumes().List(apiclient.QueryOptions(ctx, "")); err != nil && !apiclient.IsNotFound(err) {
@@ -127,7 +127,7 @@ func readVolumes(ctx context.Context, c *api.Client, kind string) (*volumes, err
 	return v, nil
 }
 
-func printHostVolumes(p *output.Page, all *volumes, verbose bool) {
+func printHostVolumes(p *output.Page, all *volumeLists, verbose bool) {
 	configured := output.NewTable("Name", "Path", "Read Only", "Node ID")
 	for _, v := range all.Configured {
 		configured.Row(v.Name, v.Path, v.ReadOnly, output.ShortID(v.NodeID, verbose))

@@ -15,23 +15,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 )
 
-// surroundings are the user and the cgroups of an agent. The zero value is root with
-// cgroups.
-type surroundings struct {
+// environment is the user of an agent, and whether the agent has cgroups. The zero value is
+// root with cgroups.
+type environment struct {
 	name      string
 	user      uint32 // 0 means root
 	noCgroups bool   // an unprivileged user has none, either
 }
 
-var allSurroundings = []surroundings{
+var allEnvironments = []environment{
 	{name: "root"},
 	{name: "root without cgroups", noCgroups: true},
 	{name: "a user", user: 54321},
 }
 
-// command returns a command that runs in the surroundings. TestMain selects the program by
-// its name.
-func (s surroundings) command(name string, args ...string) *exec.Cmd {
+// command returns a command that runs with the user and the cgroups of the environment.
+// TestMain selects the program by its name.
+func (s environment) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = append([]string{name}, args...)
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
@@ -62,13 +62,13 @@ func withoutCgroups() {
 	os.Exit(1)
 }
 
-// own makes the user of the surroundings the owner of an existing directory.
-func (s surroundings) own(dir string) error {
+// chown makes the user of the environment the owner of an existing directory.
+func (s environment) chown(dir string) error {
 	return errors.Join(os.Chmod(dir, 0o711), os.Chown(dir, int(s.user), int(s.user)))
 }
 
 // remove removes the directory of a node, with its data directory in it.
-func (s surroundings) remove(dir string) error {
+func (s environment) remove(dir string) error {
 	if s.user == 0 {
 		return allocdir.Sweep(dir)
 	}
@@ -81,7 +81,7 @@ func (s surroundings) remove(dir string) error {
 type disk string
 
 // mount mounts the disk for a user.
-func (d disk) mount(s surroundings) error {
+func (d disk) mount(s environment) error {
 	return unix.Mount("tmpfs", string(d), "tmpfs", 0, fmt.Sprintf("size=1g,mode=0711,uid=%d,gid=%[1]d", s.user))
 }
 
