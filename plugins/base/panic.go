@@ -11,7 +11,7 @@ import (
 // that the method panicked with: such an error has no meaning for a caller.
 type PanicError struct {
 	Method string // method with its receiver type, such as "*main.driver.Start"
-	Value  any    // what panic was called with
+	Value  any    // argument of panic
 }
 
 func (e *PanicError) Error() string {

@@ -30,8 +30,8 @@ func (e *UnavailableError) Error() string { return e.Err.Error() }
 
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
-// These errors cross the wire as their text, which is Nomad's, and the receiver
-// recognizes them by it.
+// These errors are sent as their texts, which are Nomad's. The receiver recognizes the errors by
+// the texts.
 var (
 	// ErrTaskNotFound means that the driver does not have a task with the id.
 	ErrTaskNotFound = errors.New("task not found for given id")
@@ -45,8 +45,8 @@ var (
 	ErrChannelClosed = errors.New("channel closed")
 )
 
-// Errors of calls that a driver does not support. Users and the tests of drivers know
-// the texts.
+// These errors are results of calls that a driver does not support. Their texts are Nomad's:
+// users and the tests of drivers rely on them.
 var (
 	ErrSignalNotSupported         = errors.New("SignalTask is not supported by this driver")
 	ErrExecNotSupported           = errors.New("ExecTask is not supported by this driver")

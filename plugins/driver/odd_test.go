@@ -165,7 +165,7 @@ func describedOnce(t *testing.T, name string, describe func(context.Context, Dri
 			t.Errorf("who has asked and gives up gets %v", err)
 		}
 		step(2, 0)
-		answers <- nil // for the first request, whose caller has given up
+		answers <- nil // ends the first request, although its caller has given up
 		if _, err := describe(impatient, d); !errors.Is(err, context.Canceled) {
 			t.Errorf("who waits and gives up gets %v", err)
 		}

@@ -47,7 +47,7 @@ type TaskPrestartResponse struct {
 // TaskPoststart runs after the task has started. It runs again, with Repeated set, when
 // a new process of the plugin replaces one that has exited, and when a restarted agent
 // recovers the task: once for each process of the plugin and each agent. Poststart must
-// be idempotent. An error is an event; the task continues.
+// be idempotent. An error is reported as a task event and does not fail the task.
 type TaskPoststart interface {
 	Poststart(ctx context.Context, req TaskPoststartRequest) (TaskPoststartResponse, error)
 }
@@ -61,7 +61,7 @@ type TaskPoststartRequest struct {
 	Env     map[string]string
 	Network *driver.NetworkOverride // nil unless the driver gave the task an address
 	// Repeated reports that a call for the same start of the task may already have been
-	// made, to this process or to an earlier one. The hook must set up again what is lost
+	// made, to this process or to an earlier one. The hook must set up again the state that is lost
 	// when a process exits, and need not repeat effects elsewhere.
 	Repeated bool
 }
@@ -71,7 +71,7 @@ type TaskPoststartResponse struct{}
 
 // TaskUpdate runs for each new version of the allocation. Calls never overlap each
 // other, skip versions that have already been replaced, and may overlap every other
-// hook point. An error is an event.
+// hook point. An error is reported as a task event and does not fail the task.
 type TaskUpdate interface {
 	Update(ctx context.Context, req TaskUpdateRequest) (TaskUpdateResponse, error)
 }
@@ -88,7 +88,8 @@ type TaskUpdateRequest struct {
 type TaskUpdateResponse struct{}
 
 // TaskPreKilling runs before the driver stops the task, for a kill and for a restart.
-// It may overlap other hook points. An error is an event.
+// It may overlap other hook points. An error is reported as a task event and does not
+// fail the task.
 type TaskPreKilling interface {
 	PreKilling(ctx context.Context, req TaskPreKillingRequest) (TaskPreKillingResponse, error)
 }
@@ -103,7 +104,8 @@ type TaskPreKillingRequest struct {
 // TaskPreKillingResponse is empty.
 type TaskPreKillingResponse struct{}
 
-// TaskExited runs after each exit of the task's process. An error is an event.
+// TaskExited runs after each exit of the task's process. An error is reported as a
+// task event and does not fail the task.
 type TaskExited interface {
 	Exited(ctx context.Context, req TaskExitedRequest) (TaskExitedResponse, error)
 }

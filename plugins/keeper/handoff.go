@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
-// execHandoff is what a keeper passes to the program that it executes in its own place: the
+// execHandoff is the state that a keeper passes to the program with which it replaces itself: the
 // numbers of open descriptors.
 type execHandoff struct {
 	Listener int `json:"listener"`

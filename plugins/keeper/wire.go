@@ -61,8 +61,8 @@ type request struct {
 	Dir          string       `json:"dir,omitempty"`    // move: the path of the directory
 }
 
-// spawnParams is Command without its files. The files that are set follow as descriptors, in
-// the order exec, stdin, stdout, stderr.
+// spawnParams is a Command without its files. Exec, Stdin, Stdout and Stderr report which files
+// are set; the message carries their descriptors in this order.
 type spawnParams struct {
 	Name   string   `json:"name"`
 	Path   string   `json:"path,omitempty"`
@@ -83,14 +83,14 @@ type response struct {
 	ID      uint64             `json:"id"`
 	Error   string             `json:"error,omitempty"`
 	Code    string             `json:"code,omitempty"`   // identifies errors that a caller branches on
-	Errno   int                `json:"errno,omitempty"`  // spawn: the error of the kernel
-	Process process.ID         `json:"process,omitzero"` // spawn: the child; hello: the keeper
+	Errno   int                `json:"errno,omitempty"`  // in the response to spawn: the kernel's error number
+	Process process.ID         `json:"process,omitzero"` // in the response to spawn: the child; to hello: the keeper
 	Status  process.ExitStatus `json:"status,omitzero"`
 	ListFDs []string           `json:"keys,omitempty"`
 	Drain   []bool             `json:"drain,omitempty"`
 
 	Parents   []process.ID `json:"parents,omitempty"`
-	Ephemeral bool         `json:"ephemeral,omitempty"` // hello: the keeper is ephemeral
+	Ephemeral bool         `json:"ephemeral,omitempty"` // in the response to hello: whether the keeper is ephemeral
 }
 
 const (

@@ -46,8 +46,8 @@ func TestMain(m *testing.M) {
 // mark is in the environment of all processes that these tests start.
 var mark = fmt.Sprintf("LAUNCH_TEST=%d.%d", os.Getpid(), time.Now().UnixNano())
 
-// leftovers waits until no process or goroutine of the tests runs, and returns the ones that
-// remain.
+// leftovers waits for the processes and goroutines of the tests to end, and describes the ones
+// that still run.
 func leftovers() string {
 	var detached string
 	for range 100 {

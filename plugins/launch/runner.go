@@ -134,7 +134,7 @@ func (l *launcher) spawn(ctx context.Context) error {
 		Provisional: true,
 	})
 	if errors.Is(err, keeper.ErrLost) {
-		writers[0].Close() // so that only the plugin can have it
+		writers[0].Close() // after this only the plugin can have the write end open
 		return errors.Join(err, endLost(p.stdio.pipes[0], p.cfg.SocketDir))
 	}
 	if err != nil {

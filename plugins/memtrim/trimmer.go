@@ -36,9 +36,10 @@ func New(idlePercent, busyPercent int) *Trimmer {
 // after Stop.
 func (t *Trimmer) Busy() { t.postpone(true) }
 
-// Postpone reports work that makes many objects that stay: it postpones the release of
-// memory, and keeps the percentage low, because with a higher one such objects would be
-// scattered over more memory. It may be called like Busy.
+// Postpone reports work that allocates many long-lived objects. It postpones the release of
+// memory. It keeps the garbage collection percentage low, because with a higher percentage the
+// objects would be scattered over more memory. It may be called concurrently, and does nothing
+// after Stop.
 func (t *Trimmer) Postpone() { t.postpone(false) }
 
 func (t *Trimmer) postpone(busy bool) {

@@ -51,7 +51,7 @@ func (p ID) SameExecutable(file *os.File) (bool, error) {
 		return false, fmt.Errorf("program of process %d: %w", p.PID, err)
 	}
 	defer running.Close()
-	if !p.Alive() { // checked after the open, so that the file was this process's
+	if !p.Alive() { // the check follows the open: only then the file belongs to this process, and not to a successor with its PID
 		return false, os.ErrProcessDone
 	}
 	a, err := running.Stat()

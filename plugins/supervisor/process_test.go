@@ -56,7 +56,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// leftovers waits until no goroutine of the tests runs, and returns the remaining ones.
+// leftovers waits up to a minute for the goroutines of the tests to end, and returns the stacks
+// of the goroutines that still run.
 func leftovers() string {
 	var left string
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {

@@ -83,7 +83,7 @@ type recordedPlugins struct {
 	configured func() []string // returns the keys of the plugins of the catalog
 	logger     hclog.Logger
 
-	replacing sync.Mutex // held while a plugin of another build is replaced, so that only one is at a time
+	replacing sync.Mutex // held while a plugin of another build is replaced, so that plugins are replaced one at a time
 
 	orphansMu     sync.Mutex // held by killOrphans
 	orphansKilled bool       // killOrphans has succeeded

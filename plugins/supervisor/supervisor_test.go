@@ -650,7 +650,7 @@ func TestRest(t *testing.T) {
 				t.Errorf("driver of %v after %d launches", d.plugin, launches.Load())
 			}
 		}
-		// A builtin that dies is launched again at once; it does not count as idle.
+		// A builtin that dies while it is in use is launched again at once, and does not become idle.
 		current.Load().die()
 		if mustDriver(t, s, "b"); launches.Load() != 3 {
 			t.Errorf("%d launches", launches.Load())

@@ -105,7 +105,7 @@ type Agent struct {
 	rulesChanged   chan struct{} // holds a tick when the rules for hooks have changed
 	rebooted       bool          // the machine has rebooted: no process of an earlier agent is left
 
-	damageReported bool // the damage of the store is an event of the node; used by keepNode only
+	damageReported bool // keepNode has stored the node event about damage of the state file; used by keepNode only
 
 	knownPlugins *knownPlugins
 	orphans      *orphanCleaner
@@ -268,7 +268,7 @@ func (a *Agent) Run(ctx context.Context) {
 	endReports()
 	reports.Wait()
 	if a.temporary {
-		nodes.CollectAll() // remove what hooks have created outside of the directories
+		nodes.CollectAll() // removes also resources that hooks have created outside of the directories
 	}
 	if a.forget {
 		settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)

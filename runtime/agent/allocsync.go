@@ -202,7 +202,7 @@ func (r *allocSync) tick() {
 	}
 }
 
-// pause is the time between two attempts to write what the store refused.
+// pause is the time between two attempts to write updates that the store has refused.
 const pause = time.Second
 
 // run writes reports until ctx ends, and then the remaining ones once.

@@ -58,7 +58,7 @@ func (a *Agent) keepsPlugin(what supervisor.PluginKey, pid int) bool {
 // keeperTimeout is the timeout for calls of the keeper at the end of an agent.
 const keeperTimeout = 5 * time.Second
 
-// findRemaining returns what must continue. No task runs only if both the state and
+// findRemaining returns the processes that must continue. No task runs only if both the state and
 // the keeper show none: an agent can end before it has restored its tasks, and the
 // state can be lost.
 func (a *Agent) findRemaining() *remaining {

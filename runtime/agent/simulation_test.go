@@ -432,7 +432,8 @@ func (h *simHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hoo
 	return hook.TaskPrestartResponse{State: map[string]string{"said": said + "x"}, Done: said != ""}, nil
 }
 
-// look checks the changes since the last call.
+// look compares each stored allocation with its state at the last call, and reports forbidden
+// changes: of a terminal status, and of events that were stored.
 func (s *simulation) look() {
 	synctest.Wait()
 	for _, a := range s.store.Snapshot().Allocations(nil, "") {

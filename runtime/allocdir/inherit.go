@@ -42,8 +42,8 @@ func (d *Dir) inherit(previous *Dir, tasks []string) error {
 	return errors.Join(errs...)
 }
 
-// move moves the directory called name from parent in from to parent in to. It creates
-// the target parent if that is missing.
+// move moves the directory from/parent/name to to/parent/name. It creates to/parent if it
+// does not exist.
 func move(from, to *handle, parent, name string) error {
 	source, err := from.open(parent)
 	if err != nil {

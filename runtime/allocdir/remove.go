@@ -99,7 +99,7 @@ func (h *handle) removeAll(name string, t top) error {
 // remover is the state of the removal of one tree.
 type remover struct {
 	base   *os.File // directory at the top of the tree
-	moved  []string // names in base of directories that were too deep
+	moved  []string // names, in base, of the directories that the remover has moved there because they were nested too deeply
 	serial int
 	errs   []error
 	failed int
@@ -222,7 +222,7 @@ func (r *remover) failUnlessMissing(err error) {
 	}
 }
 
-// unlink removes a file or an empty directory, after unmounting what is mounted on it.
+// unlink removes a file or an empty directory, after unmounting the file systems that are mounted on it.
 func unlink(h *handle, name string, flags int) error {
 	err := unix.Unlinkat(h.fd, name, flags)
 	if errors.Is(err, unix.EBUSY) {

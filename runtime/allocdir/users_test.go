@@ -441,8 +441,8 @@ func TestUsersAreAdmittedConcurrently(t *testing.T) {
 	}
 }
 
-// ramfs has owners and no ACLs. A task that needs no ACL starts there; a task that
-// needs one fails with the reason, unless the operator allows Nomad's modes.
+// The file system ramfs supports owners, but no ACLs. A task that needs no ACL starts there.
+// A task that needs an ACL fails with the reason, unless the operator allows Nomad's modes.
 func TestFileSystemWithoutACLs(t *testing.T) {
 	needRoot(t)
 	base := publicDir(t)

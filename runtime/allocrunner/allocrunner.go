@@ -419,7 +419,7 @@ func (r *Runner) exceedMaxRunDuration() {
 	r.stop.killPoststop()
 }
 
-// Destroy removes what the allocation left on the node. It must not be called before
+// Destroy removes the resources of the allocation from the node. It must not be called before
 // Run has returned. It may be called again after an error.
 func (r *Runner) Destroy(ctx context.Context) error {
 	if r.hooks.attached() == nil {

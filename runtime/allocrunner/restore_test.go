@@ -187,7 +187,8 @@ func (a *agent) dies() bool {
 	return true
 }
 
-// awaitDeath cancels the agent's context when its ledger dies.
+// awaitDeath cancels the agent's context at the write at which the ledger simulates the death
+// of the agent.
 func (a *agent) awaitDeath() {
 	go func() {
 		select {

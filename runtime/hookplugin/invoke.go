@@ -75,7 +75,7 @@ func (h *Hook) invoke(ctx context.Context, point hook.Point, f call) error {
 		h.logger.Warn("hook was removed and cannot clean up", "hook", h.name, "hook_point", point, "error", err)
 		return nil
 	}
-	alone := false // no other call of the plugin was repeated at the same time
+	alone := false // whether no other call to the plugin was retried at the same time as this call
 	for deaths := 1; errors.Is(err, hook.ErrPluginDown) && ctx.Err() == nil; deaths++ {
 		if alone || deaths > len(retryWindows) {
 			return &hooks.UnavailableError{Err: fmt.Errorf("%w: it died at this call, %s; the agent's log has its last words", hook.ErrPluginDown, deathCounts[deaths])}

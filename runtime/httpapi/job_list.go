@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// jobReader serves the routes that read jobs, and what belongs to a job.
+// jobReader serves the routes that read jobs and the objects of a job.
 type jobReader struct{ store *store.Store }
 
 // jobStub is an entry of a list of jobs.

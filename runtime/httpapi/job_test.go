@@ -122,7 +122,7 @@ func TestPlanReportsChanges(t *testing.T) {
 	if group := p.Diff.TaskGroups[0]; placements(p) != 0 || group.Updates["in-place update"] != 3 || group.Tasks[0].Annotations[0] != "forces in-place update" {
 		t.Errorf("in place: %+v", group)
 	}
-	// The annotations of a group are the counts of the scheduler.
+	// The plan annotates each group with the numbers of changes that the scheduler has counted.
 	for _, c := range []struct {
 		name string
 		job  *api.Job

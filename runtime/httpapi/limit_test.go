@@ -311,7 +311,7 @@ func TestAuthenticatedConnectionsHaveNoLimitUnlessConfigured(t *testing.T) {
 	})
 }
 
-// A unix socket counts as one client, and its connections never wait.
+// All connections of a unix socket count as connections of one client. They are never delayed.
 func TestConnectionsOfUnixSocketAreLimitedOnlyByConfiguration(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.Token = "secret" })
 	path := t.TempDir() + "/s"

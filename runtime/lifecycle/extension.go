@@ -34,7 +34,7 @@ func (c Condition) String() string { return conditions[c].word }
 // Text returns the condition as part of a sentence: "db" is healthy.
 func (c Condition) Text() string { return conditions[c].text }
 
-// Fact is what the rules of a Group use about one task besides its stage.
+// Fact has the properties of one task, besides its stage, that the rules of a Group use.
 type Fact struct {
 	State     State
 	Started   time.Time // time of the last start; zero if the task never started

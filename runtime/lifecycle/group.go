@@ -73,7 +73,8 @@ func (g *Group) runsFirst(j, i int, facts map[string]Fact) bool {
 	case t.Stage == PoststartEphemeral && t.Rerun.Restart && other.Stage == MainTask:
 		return state == Pending
 	case t.Stage == PrestartEphemeral && t.Rerun.Restart:
-		_, follows := g.leaderOf(j, facts) // i would have to run again after the restart of j
+		// Task i would have to run again if it ran before a restart of task j.
+		_, follows := g.leaderOf(j, facts)
 		return follows
 	}
 	return false

@@ -302,7 +302,7 @@ func metricOf(err error, job *api.Job, node Node) *api.AllocationMetric {
 	return m
 }
 
-// changes returns the result of the plan.
+// changes collects the changes that the plan makes: allocations, evaluations and deployments.
 func (p *planner) changes() Changes {
 	c := Changes{Place: p.placed}
 	eval := *p.Eval

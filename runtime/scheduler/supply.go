@@ -30,9 +30,9 @@ type supply struct {
 
 	// The next fields belong to the current attempt.
 	searches     int   // searches for dynamic ports
-	usedIDs      int   // ids and placeholders that newID has returned
-	placeholders int   // placeholders that newID has returned
-	unknown      []int // ports that portFree was asked for without a result
+	usedIDs      int   // number of ids and placeholders that newID has returned in this attempt
+	placeholders int   // number of placeholders that newID has returned in this attempt
+	unknown      []int // ports that portFree was called with while ports had no result for them
 }
 
 // errShort means that a change needed more than its supply had.
@@ -152,7 +152,7 @@ func (s *supply) expectDynamic(g *api.TaskGroup, n int) {
 	}
 }
 
-// prepare obtains what was announced, or what the last attempt lacked.
+// prepare obtains the ids and ports that were announced, or that the last attempt lacked.
 func (s *supply) prepare() {
 	env := s.s.host
 	s.s.ids.fill(minIDs+s.wantIDs+s.usedIDs, env.NewID)

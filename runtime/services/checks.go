@@ -94,7 +94,7 @@ type checker struct {
 	restart   func(ctx context.Context, task, reason string) // may block
 	logger    hclog.Logger
 
-	wg sync.WaitGroup // one for each observer and each call of restart
+	wg sync.WaitGroup // counts the observers and the calls of restart
 
 	// writing keeps the order of writes. Unlike mu it is held across a write.
 	writing sync.Mutex // locked before mu
@@ -115,7 +115,7 @@ type observer struct {
 	result  Result
 	stored  api.AllocCheckStatus // the last stored result without its timestamp
 	watch   restartWatch
-	timer   *time.Timer // calls lookLocked; nil if no time is set
+	timer   *time.Timer // calls lookAgain when a restart can become due; nil if no restart is pending
 	attempt int         // identifies the current timer; an older timer has no effect
 }
 

@@ -91,7 +91,7 @@ func Inspect(path string) (*Contents, error) {
 	return c, err
 }
 
-// inspect returns what can be read of a record of the quarantine.
+// inspect returns the readable fields of a record of the quarantine.
 func (s *sealer) inspect(name string, sealed []byte) Quarantined {
 	table, key, _ := strings.Cut(name, "\x00")
 	q := Quarantined{Table: Table(table), Key: readable(key)}

@@ -21,7 +21,7 @@ type Restored struct {
 	State *api.TaskState // nil if there is no record
 }
 
-// RecoverInfo is what is known about the time between two agents.
+// RecoverInfo describes the time between two agents.
 type RecoverInfo struct {
 	// Rebooted means that the machine has rebooted: no earlier process exists, and a
 	// process with the same pid is unrelated.

@@ -2,7 +2,7 @@ package taskrunner
 
 import "sync"
 
-// runs is what is known about the processes of the task.
+// runs records the processes of the task.
 type runs struct {
 	mu      sync.Mutex
 	ended   bool // the last process was seen to exit, or was destroyed
