@@ -23,9 +23,8 @@ const largeReason = "It is large because "
 // largeTypes are larger than the limits permit, and have no reason. The numbers are upper limits:
 // the types may become smaller, and then leave the table.
 var largeTypes = map[string]typeSize{
-	"runtime/agent.Agent":         {methods: 63, fields: 36},
-	"runtime/agent/config.Config": {fields: 36},
-	"runtime/taskrunner.Runner":   {methods: 122, fields: 51},
+	"runtime/agent.Agent":       {methods: 63, fields: 36},
+	"runtime/taskrunner.Runner": {methods: 74, fields: 30},
 }
 
 // typeSize counts the methods that are declared on a type, and the fields or methods in its

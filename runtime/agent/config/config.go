@@ -21,7 +21,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// Config has the settings of the files. Without files it is the zero value.
+// Config has the settings of the files. Without files it is the zero value. It is large because it
+// has a field for each setting of the agent.
 type Config struct {
 	DataDir  string
 	LogLevel string
