@@ -364,9 +364,9 @@ func (r *foregroundRun) awaitDrivers(ctx context.Context) error {
 	}
 }
 
-// slowPlugins returns the plugins that have not launched yet and that the job may need. The
-// job names such a plugin as its driver, or the job needs a driver that no launched plugin
-// provides.
+// slowPlugins returns the plugins that are not ready yet and that the job may need: the plugin
+// has the name of a driver of the job, provides such a driver, or may provide a driver that no
+// launched plugin provides.
 func (r *foregroundRun) slowPlugins() []string {
 	wanted := r.file.Drivers()
 	plugins := r.agent.Plugins()
@@ -380,7 +380,10 @@ func (r *foregroundRun) slowPlugins() []string {
 		if p.Reported {
 			continue
 		}
-		if missing && p.Serves.Name == "" || slices.Contains(wanted, strings.TrimPrefix(p.Name, catalog.DriverPrefix)) {
+		// A launched plugin provides its driver only after the first fingerprint.
+		provides := p.Serves.Type == base.TypeDriver && slices.Contains(wanted, p.Serves.Name)
+		named := slices.Contains(wanted, strings.TrimPrefix(p.Name, catalog.DriverPrefix))
+		if provides || named || missing && p.Serves.Name == "" {
 			slow = append(slow, p.Name)
 		}
 	}
