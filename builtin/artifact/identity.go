@@ -228,7 +228,7 @@ func endProcesses(id uint32) error {
 	}
 }
 
-// killAll kills those of the processes that have the user id, and waits for their ends. It
+// killAll kills each of the processes that has the user id, and waits for their ends. It
 // never kills another process that has got the same pid.
 func killAll(ctx context.Context, pids []int, id uint32) error {
 	var killed []*osprocess.Pidfd

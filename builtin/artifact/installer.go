@@ -232,7 +232,7 @@ func (p *installer) setOwner(root *os.Root, name string) error {
 // inspect checks the files of the download again, because the process of the
 // download may have been compromised. If the agent is root, inspect first takes
 // ownership of each entry, and of each directory before it lists the directory,
-// so that the process cannot change the entries any more.
+// so that the process can no longer change the entries.
 func (p *installer) inspect() error {
 	p.modes = nil
 	type inode struct{ dev, ino uint64 }

@@ -22,9 +22,9 @@ func OpenDir(path string) (int, error) {
 
 // OpenAt opens one name in an open directory that other users may write to. It never follows
 // a symbolic link: with O_PATH it opens the link itself, otherwise the error is ELOOP, or
-// ENOTDIR with O_DIRECTORY. Without O_NONBLOCK it blocks if the name is a FIFO. The mode is
-// that of a file that O_CREAT makes. The caller closes the descriptor, which processes that it
-// starts do not inherit.
+// ENOTDIR with O_DIRECTORY. Without O_NONBLOCK it blocks if the name is a FIFO. A file that
+// O_CREAT makes has the mode. The caller closes the descriptor. Processes that the caller
+// starts do not inherit it.
 func OpenAt(dir int, name string, flags int, mode uint32) (int, error) {
 	return ignoreEINTR(func() (int, error) {
 		return unix.Openat(dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
