@@ -24,15 +24,14 @@ func (r *Runner) start(killCtx, forceKillCtx context.Context) (*process, error) 
 	// With the id in the store, the next agent can find a process whose handle was not
 	// stored because this agent died.
 	r.restarts.started()
-	if r.local.StartID != "" {
-		config.ID = r.local.StartID // stored with the last exit
-	} else {
-		r.local.StartID = config.ID
+	if r.local.StartID == "" { // not stored with the last exit
+		r.local.StartID = newStartID(r.alloc.ID, r.name)
 		if err := r.records.putLocal(state.Sync); err != nil {
 			r.EmitEvent(model.EventDriverFailure(err.Error()))
 			return nil, driver.Recoverable(err)
 		}
 	}
+	config.ID = r.local.StartID
 	handle, network, err := r.starter.start(killCtx, forceKillCtx, config)
 	if err != nil {
 		r.local.StartID = "" // not stored yet: an agent that reads the old id destroys the start by that id

@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-// taskConfig returns the driver's config for the next start. The config block is
-// evaluated at each start, because it may refer to values that hooks have set. An error
+// taskConfig returns the driver's config for the next start, without its id. The config
+// block is evaluated at each start, because it may refer to values that hooks have set. An error
 // means that the job is invalid.
 func (r *Runner) taskConfig() (*driver.TaskConfig, error) {
 	task := r.Task()
@@ -31,7 +31,6 @@ func (r *Runner) taskConfig() (*driver.TaskConfig, error) {
 	resources.Linux.CpusetCgroup = r.cgroup
 	r.mu.Unlock()
 	return &driver.TaskConfig{
-		ID:               newStartID(r.alloc.ID, r.name),
 		Name:             r.name,
 		JobName:          r.alloc.JobName,
 		JobID:            r.alloc.JobID,
