@@ -221,7 +221,7 @@ func ExampleHostSetter() {
 	}
 }
 
-// quietHost implements the methods that the hook calls.
+// stubHost implements the methods that the hook calls.
 type stubHost struct{ hook.Host }
 
 func (stubHost) EmitEvent(context.Context, hook.Scope, hook.Event) error { return nil }

@@ -26,7 +26,7 @@ import (
 // envHook makes this binary serve the hook instead of the driver.
 const envHook = "SDK_TEST_HOOK"
 
-// valet is a hook that follows its instructions and reports each call to the host.
+// scriptedHook is a hook that follows its instructions and reports each call to the host.
 type scriptedHook struct {
 	host hook.Host
 	node hook.Node
@@ -70,7 +70,7 @@ func (v *scriptedHook) Stop(ctx context.Context, req hook.TaskStopRequest) (hook
 	return hook.TaskStopResponse{}, v.host.Kill(ctx, req.TaskScope("other"), "the party is over")
 }
 
-// guest is the agent's side: it records the calls of the hook.
+// fakeHost is the agent's side: it records the calls of the hook.
 type fakeHost struct {
 	hook.Host
 	mu    sync.Mutex

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// talker writes to every log and output that a plugin has.
+// loggingDriver writes to every log and output that a plugin has.
 type loggingDriver struct{}
 
 func (*loggingDriver) Info() sdk.DriverInfo { return sdk.DriverInfo{Name: "talker"} }

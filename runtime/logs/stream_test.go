@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newStream returns a stream over a FIFO, and the FIFO's other end.
+// newTestStream returns a stream over a FIFO, and the FIFO's other end.
 func newTestStream(t *testing.T, limits Limits) (s *stream, w *os.File, dir string, tl *tools) {
 	t.Helper()
 	dir = t.TempDir()
@@ -59,7 +59,7 @@ func feed(t *testing.T, s *stream, w *os.File, tl *tools, pieces ...string) {
 	}
 }
 
-// sizesOf returns what is in each file, oldest first.
+// contents returns the content of each file, oldest first.
 func contents(t *testing.T, s *stream, dir string) []string {
 	t.Helper()
 	list, err := indexes(s.dir, s.key.prefix())

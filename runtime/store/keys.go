@@ -240,7 +240,7 @@ func (s *Store) keyUses(id string) (int, error) {
 	return n, err
 }
 
-// exclusive runs f in the writer between two transactions, and blocks until f has returned.
+// runExclusive runs f in the writer between two transactions, and blocks until f has returned.
 func (s *Store) runExclusive(ctx context.Context, f func() error) error {
 	if err := context.Cause(ctx); err != nil {
 		return err

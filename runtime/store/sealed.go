@@ -285,7 +285,7 @@ func (e *SealedError) Error() string {
 // Unwrap returns the cause.
 func (e *SealedError) Unwrap() error { return e.Cause }
 
-// locked is a box that could not be opened when the store was opened. It is written back
+// lockedBox is a box that could not be opened when the store was opened. It is written back
 // unchanged.
 type lockedBox struct {
 	box []byte

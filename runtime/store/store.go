@@ -132,7 +132,7 @@ func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (uint64, error)
 	return r.index, r.err
 }
 
-// enqueue makes the writer run fn, after all earlier requests, once patience has passed or
+// enqueue makes the writer run fn, after all earlier requests, after the delay or when
 // another request is due.
 func (s *Store) enqueue(fn func(*Txn) error, delay time.Duration) (*request, error) {
 	return s.queue.push(&request{fn: fn, deadline: time.Now().Add(delay)})

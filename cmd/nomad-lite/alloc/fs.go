@@ -28,7 +28,7 @@ const fSExamples = `  nomad-lite alloc fs 8ba85cef                  its director
   nomad-lite alloc fs -f -n 5 8ba85cef alloc/data/events.log
   nomad-lite alloc fs -stat 8ba85cef alloc/data/events.log`
 
-type fSOptions struct {
+type fsOptions struct {
 	client  apiclient.Flags
 	alloc   apiclient.AllocFlags
 	format  output.FormatFlags
@@ -39,7 +39,7 @@ type fSOptions struct {
 }
 
 func newFSCommand(s *cli.Streams) *cobra.Command {
-	var o fSOptions
+	var o fsOptions
 	cmd := &cobra.Command{
 		Use:     "fs [flags] ALLOC [PATH]",
 		Short:   "List directories and print files of an allocation",
@@ -70,7 +70,7 @@ func newFSCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func allocFS(ctx context.Context, o fSOptions, name, path string, s *cli.Streams) error {
+func allocFS(ctx context.Context, o fsOptions, name, path string, s *cli.Streams) error {
 	c, alloc, err := o.alloc.Find(ctx, &o.client, name)
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func allocFS(ctx context.Context, o fSOptions, name, path string, s *cli.Streams
 }
 
 // files returns a table of files.
-func (o fSOptions) files(s *cli.Streams, files []*api.AllocFileInfo, contentType bool) *output.Page {
+func (o fsOptions) files(s *cli.Streams, files []*api.AllocFileInfo, contentType bool) *output.Page {
 	head := []string{"Mode", "Size", "Modified Time"}
 	if contentType {
 		head = append(head, "Content Type")
@@ -132,7 +132,7 @@ func (o fSOptions) files(s *cli.Streams, files []*api.AllocFileInfo, contentType
 }
 
 // read prints a file or its end, and what is appended later if the user follows the file.
-func (o fSOptions) read(ctx context.Context, c *api.Client, alloc *api.Allocation, path string, size int64, out io.Writer) error {
+func (o fsOptions) read(ctx context.Context, c *api.Client, alloc *api.Allocation, path string, size int64, out io.Writer) error {
 	print := func(data []byte) error {
 		_, err := out.Write(data)
 		return err
@@ -168,8 +168,8 @@ func (o fSOptions) read(ctx context.Context, c *api.Client, alloc *api.Allocatio
 	return streaming.StreamError(ctx, err)
 }
 
-// streaming.LastLines returns the offset of the last lines of a file of size bytes.
-func (o fSOptions) lastLines(ctx context.Context, c *api.Client, alloc *api.Allocation, path string, size int64) (int64, error) {
+// lastLines returns the offset of the last lines of a file of size bytes.
+func (o fsOptions) lastLines(ctx context.Context, c *api.Client, alloc *api.Allocation, path string, size int64) (int64, error) {
 	if o.tail.lines == 0 {
 		return size, nil
 	}

@@ -281,7 +281,7 @@ func (m *Monitor) rollback(ctx context.Context, failedOne *api.Deployment) error
 		if err != nil || next == nil || next.ID == failedOne.ID {
 			return err
 		}
-		_ = m.Deployment(ctx, next.ID) // the exit code is that of the failed deployment
+		_ = m.Deployment(ctx, next.ID) // the failed deployment determines the exit code
 		return nil
 	}
 	return nil

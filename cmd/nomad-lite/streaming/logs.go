@@ -87,7 +87,7 @@ func IsClosed(c <-chan struct{}) bool {
 	}
 }
 
-// LastLines requests more and more of the end, until there are enough lines.
+// lastLines requests more and more of the end, until there are enough lines.
 func (r LogRequest) lastLines(ctx context.Context, c *api.Client, each func([]byte) error) error {
 	for size := int64(r.Lines) * AssumedLineLength; ; size *= 8 {
 		var text []byte

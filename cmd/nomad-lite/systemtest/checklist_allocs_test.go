@@ -25,7 +25,7 @@ import (
 )
 
 // TestAllocationRequests checks the requests of Nomad's API about allocations and the node.
-// The numbers at the tests are those of the checklist of requests that clients need.
+// Each test has the number of its requests in the checklist of requests that clients need.
 func TestAllocationRequests(t *testing.T) { eachWay(t, testAllocationRequests) }
 
 func testAllocationRequests(t *testing.T, s *servedAgent) {

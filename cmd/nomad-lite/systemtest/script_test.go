@@ -352,9 +352,9 @@ func alone(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// settled [DIR] waits until nothing is mounted below a directory of this script, or below
-// all, which means that the cleanup of ended allocations is complete: an agent that exits
-// earlier leaves the cleanup to the next agent.
+// awaitSettled is the command "settled [DIR]" of the scripts. It waits until nothing is mounted
+// below a directory of this script, or below all of them. Then the cleanup of ended allocations
+// is complete: an agent that exits earlier leaves the cleanup to the next agent.
 func awaitSettled(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) > 1 {
 		ts.Fatalf("usage: settled [dir]")
