@@ -162,7 +162,7 @@ type argument struct {
 
 func (a *argument) Value(scope *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	if err := a.run.ctx.Err(); err != nil && a.run.fault == nil {
-		a.run.fault = stopped(err)
+		a.run.fault = stoppedError(err)
 	}
 	if a.run.fault != nil {
 		return cty.DynamicVal, nil
@@ -185,6 +185,6 @@ func (a *argument) Value(scope *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 
 func (a *argument) UnwrapExpression() hcl.Expression { return a.Expression }
 
-func stopped(err error) *hcl.Diagnostic {
+func stoppedError(err error) *hcl.Diagnostic {
 	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "Config not read", Detail: err.Error()}
 }

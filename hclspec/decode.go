@@ -20,10 +20,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
-var verbatim = strings.NewReplacer("${", "$${", "%{", "%%{")
+var verbatimReplacer = strings.NewReplacer("${", "$${", "%{", "%%{")
 
 // Verbatim escapes a text so that Decode reads it as plain text, and not as a template.
-func Verbatim(text string) string { return verbatim.Replace(text) }
+func Verbatim(text string) string { return verbatimReplacer.Replace(text) }
 
 // Decode decodes a config block, a map as made by encoding/json or from a job file,
 // into the value that s describes. Every string and every key in it is a template and
@@ -115,7 +115,7 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 		return cty.DynamicVal, diags
 	}
 	if err := ctx.Err(); err != nil {
-		return cty.DynamicVal, hcl.Diagnostics{stopped(err)}
+		return cty.DynamicVal, hcl.Diagnostics{stoppedError(err)}
 	}
 	scope := &hcl.EvalContext{Functions: functions}
 	body := &typedBody{file.Body, c.body, run}

@@ -75,7 +75,7 @@ var (
 	})
 )
 
-func given(vars map[string]cty.Value) func() map[string]cty.Value {
+func varsFunc(vars map[string]cty.Value) func() map[string]cty.Value {
 	return func() map[string]cty.Value { return vars }
 }
 
@@ -184,7 +184,7 @@ func TestBytes(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			value, diags := tt.spec.Decode(config(t, tt.config), given(vars))
+			value, diags := tt.spec.Decode(config(t, tt.config), varsFunc(vars))
 			if diags.HasErrors() {
 				t.Fatal(Messages(diags))
 			}
@@ -202,7 +202,7 @@ func TestBytes(t *testing.T) {
 func TestJobThroughTheAPI(t *testing.T) {
 	// Numbers that were JSON are float64.
 	s := Object(map[string]*Spec{"n": Attr("n", "list(map(list(number)))", false)})
-	value, diags := s.Decode(map[string]any{"n": []map[string]any{{"k": []any{float64(9223372036854775807)}}}}, given(vars))
+	value, diags := s.Decode(map[string]any{"n": []map[string]any{{"k": []any{float64(9223372036854775807)}}}}, varsFunc(vars))
 	if diags.HasErrors() {
 		t.Fatal(diags)
 	}
@@ -248,7 +248,7 @@ func TestTemplates(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			value, diags := s.Decode(map[string]any{"a": tt.in}, given(vars))
+			value, diags := s.Decode(map[string]any{"a": tt.in}, varsFunc(vars))
 			if diags.HasErrors() {
 				t.Fatal(Messages(diags))
 			}
@@ -312,7 +312,7 @@ func TestMessages(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, diags := tt.spec.Decode(config(t, tt.config), given(tt.vars))
+			_, diags := tt.spec.Decode(config(t, tt.config), varsFunc(tt.vars))
 			messages := Messages(diags)
 			for _, m := range messages {
 				if strings.HasPrefix(m, tt.want) {
@@ -354,8 +354,8 @@ func TestHostile(t *testing.T) {
 	for name, value := range configs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, diags := s.Decode(map[string]any{"a": value}, given(vars))
-			refused(t, diags)
+			_, diags := s.Decode(map[string]any{"a": value}, varsFunc(vars))
+			wantLimitError(t, diags)
 		})
 	}
 
@@ -367,13 +367,13 @@ func TestHostile(t *testing.T) {
 	for name, spec := range specs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, diags := spec.Decode(nil, given(vars))
-			refused(t, diags)
+			_, diags := spec.Decode(nil, varsFunc(vars))
+			wantLimitError(t, diags)
 		})
 	}
 
 	t.Run("a number in text", func(t *testing.T) {
-		value, diags := number.Decode(map[string]any{"n": "1e100000000"}, given(vars))
+		value, diags := number.Decode(map[string]any{"n": "1e100000000"}, varsFunc(vars))
 		if diags.HasErrors() {
 			t.Fatal(diags)
 		}
@@ -383,14 +383,14 @@ func TestHostile(t *testing.T) {
 	})
 	t.Run("what is deep but not too deep", func(t *testing.T) {
 		text := "${" + strings.Repeat("[", 150) + strings.Repeat("]", 150) + "}"
-		if _, diags := s.Decode(map[string]any{"a": text}, given(vars)); diags.HasErrors() {
+		if _, diags := s.Decode(map[string]any{"a": text}, varsFunc(vars)); diags.HasErrors() {
 			t.Error(Messages(diags))
 		}
 	})
 }
 
-// refused checks that a limit was the reason for the rejection.
-func refused(t *testing.T, diags hcl.Diagnostics) {
+// wantLimitError checks that a limit was the reason for the rejection.
+func wantLimitError(t *testing.T, diags hcl.Diagnostics) {
 	t.Helper()
 	messages := strings.Join(Messages(diags), "; ")
 	for _, reason := range []string{"levels deep at most", "operators at most", "out of range", "digits in its exponent", "too many"} {
@@ -402,7 +402,7 @@ func refused(t *testing.T, diags hcl.Diagnostics) {
 }
 
 func TestConfigThatIsNoJSON(t *testing.T) {
-	_, diags := number.Decode(map[string]any{"n": math.Inf(1)}, given(vars))
+	_, diags := number.Decode(map[string]any{"n": math.Inf(1)}, varsFunc(vars))
 	if got := Messages(diags); len(got) != 1 || !strings.HasPrefix(got[0], "Invalid config: The config cannot be read: ") {
 		t.Errorf("got %q", got)
 	}

@@ -24,7 +24,7 @@ func UnmarshalExact(b []byte, dst any) error {
 	if err := UnmarshalState(b, &loose); err != nil {
 		return err
 	}
-	loose, _ = fit(loose, t)
+	loose, _ = fitType(loose, t)
 	if err := mismatch(nil, loose, t.Elem()); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func mismatch(path []string, v any, t reflect.Type) error {
 		if fits {
 			return nil
 		}
-		return fmt.Errorf("%s is %s, which does not fit %s", place(path), describe(v), typeName(t))
+		return fmt.Errorf("%s is %s, which does not fit %s", pathText(path), describe(v), typeName(t))
 	}
 	switch t.Kind() {
 	case reflect.Bool:
@@ -105,7 +105,7 @@ func mismatch(path []string, v any, t reflect.Type) error {
 		for _, key := range sortedKeys(m) {
 			field, ok := fields[key]
 			if !ok {
-				return fmt.Errorf("%s has no field in %s: add one with the tag `codec:%q`", place(append(path, key)), typeName(t), key)
+				return fmt.Errorf("%s has no field in %s: add one with the tag `codec:%q`", pathText(append(path, key)), typeName(t), key)
 			}
 			if err := mismatch(append(path, key), m[key], field); err != nil {
 				return err
@@ -153,7 +153,7 @@ func sortedKeys(m map[string]any) []string {
 	return keys
 }
 
-func place(path []string) string {
+func pathText(path []string) string {
 	if len(path) == 0 {
 		return "the config"
 	}

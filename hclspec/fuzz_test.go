@@ -17,7 +17,7 @@ import (
 // FuzzConfig checks that any spec and any config give either messages or a value that
 // can be encoded and decoded.
 func FuzzConfig(f *testing.F) {
-	for _, s := range []*Spec{greeting, number, exec, defaults, blocks, types, job, everything} {
+	for _, s := range []*Spec{greeting, number, exec, defaults, blocks, types, job, fullSpec} {
 		b, err := proto.Marshal(s.Proto())
 		if err != nil {
 			f.Fatal(err)
@@ -40,7 +40,7 @@ func FuzzConfig(f *testing.F) {
 		if json.Unmarshal(text, &config) != nil {
 			return
 		}
-		value, diags := s.Decode(config, given(vars))
+		value, diags := s.Decode(config, varsFunc(vars))
 		if diags.HasErrors() {
 			if len(Messages(diags)) == 0 {
 				t.Fatal("an error without a message")

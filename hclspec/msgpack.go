@@ -33,19 +33,19 @@ const maxNumberBits = 4000
 // would be too long.
 func checkMarshal(path cty.Path, v cty.Value) (bool, error) {
 	if !v.IsKnown() {
-		return false, fmt.Errorf("%sthe value is not known", subject(path))
+		return false, fmt.Errorf("%sthe value is not known", pathSubject(path))
 	}
 	if v.Type() == cty.Number && !v.IsNull() {
 		f := v.AsBigFloat()
 		if e := f.MantExp(nil); !f.IsInf() && (e > maxNumberBits || e < -maxNumberBits) {
-			return false, fmt.Errorf("%sthe number is out of range", subject(path))
+			return false, fmt.Errorf("%sthe number is out of range", pathSubject(path))
 		}
 	}
 	return true, nil
 }
 
-// subject returns the name of the argument or block that path leads into.
-func subject(path cty.Path) string {
+// pathSubject returns the name of the argument or block that path leads into.
+func pathSubject(path cty.Path) string {
 	if len(path) > 0 {
 		if step, ok := path[0].(cty.GetAttrStep); ok {
 			return fmt.Sprintf("%q: ", step.Name)
@@ -54,9 +54,9 @@ func subject(path cty.Path) string {
 	return ""
 }
 
-// handle is the plugin's codec for both dialects: it writes the old msgpack without
+// codecHandle is the plugin's codec for both dialects: it writes the old msgpack without
 // str8 and bin, and reads both.
-var handle = func() *codec.MsgpackHandle {
+var codecHandle = func() *codec.MsgpackHandle {
 	h := &codec.MsgpackHandle{}
 	h.RawToString = true
 	h.MapType = reflect.TypeFor[map[string]any]()
@@ -82,7 +82,7 @@ func Unmarshal(b []byte, dst any) error {
 	if UnmarshalState(b, &loose) != nil {
 		return err
 	}
-	fitted, changed := fit(loose, reflect.TypeOf(dst))
+	fitted, changed := fitType(loose, reflect.TypeOf(dst))
 	if !changed {
 		return err
 	}
@@ -136,7 +136,7 @@ func numbers(v any) any {
 // msgpack, structs as maps sorted by name. It does not distinguish bytes from strings.
 func MarshalState(v any) ([]byte, error) {
 	var b []byte
-	if err := codec.NewEncoderBytes(&b, handle).Encode(v); err != nil {
+	if err := codec.NewEncoderBytes(&b, codecHandle).Encode(v); err != nil {
 		return nil, err
 	}
 	return b, nil
@@ -147,12 +147,12 @@ func UnmarshalState(b []byte, dst any) error {
 	if len(b) == 0 {
 		return io.EOF // the decoder returns io.EOF only for a slice that is not nil
 	}
-	return codec.NewDecoderBytes(b, handle).Decode(dst)
+	return codec.NewDecoderBytes(b, codecHandle).Decode(dst)
 }
 
-// fit converts v if the type t needs one of the two conversions of Unmarshal, and
+// fitType converts v if the type t needs one of the two conversions of Unmarshal, and
 // reports whether it has converted something.
-func fit(v any, t reflect.Type) (any, bool) {
+func fitType(v any, t reflect.Type) (any, bool) {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -187,7 +187,7 @@ func fit(v any, t reflect.Type) (any, bool) {
 			return v, false
 		}
 		for key, value := range m {
-			fitted, c := fit(value, t.Elem())
+			fitted, c := fitType(value, t.Elem())
 			m[key], changed = fitted, changed || c
 		}
 		return m, changed
@@ -202,7 +202,7 @@ func fitList(v any, elem reflect.Type) (any, bool) {
 	list, ok := v.([]any)
 	changed := false
 	for i := range list {
-		fitted, c := fit(list[i], elem)
+		fitted, c := fitType(list[i], elem)
 		list[i], changed = fitted, changed || c
 	}
 	return v, ok && changed
@@ -243,7 +243,7 @@ func fitStruct(m map[string]any, t reflect.Type) bool {
 			name = field.Name
 		}
 		if value, ok := m[name]; ok {
-			fitted, c := fit(value, field.Type)
+			fitted, c := fitType(value, field.Type)
 			m[name], changed = fitted, changed || c
 		}
 	}

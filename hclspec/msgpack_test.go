@@ -155,7 +155,7 @@ func TestConfigRoundTrip(t *testing.T) {
 		"oom_score_adj": Attr("", "number", false),
 		"Env":           Attr("env", "list(map(string))", false),
 	})
-	value, diags := s.Decode(config(t, `{"command":"/bin/${FOO}","args":[1],"env":[{"A":"1"},{"B":"2"}]}`), given(vars))
+	value, diags := s.Decode(config(t, `{"command":"/bin/${FOO}","args":[1],"env":[{"A":"1"},{"B":"2"}]}`), varsFunc(vars))
 	if diags.HasErrors() {
 		t.Fatal(Messages(diags))
 	}

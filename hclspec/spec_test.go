@@ -23,8 +23,8 @@ func TestSpecBytes(t *testing.T) {
 	}
 }
 
-// everything uses each kind of spec with each of its fields.
-var everything = Object(map[string]*Spec{
+// fullSpec uses each kind of spec with each of its fields.
+var fullSpec = Object(map[string]*Spec{
 	"attr":  Attr("attr", "string", true),
 	"array": Array(Attr("a", "string", false), Literal("1")),
 	"block": Block("block", Object(nil), true),
@@ -36,7 +36,7 @@ var everything = Object(map[string]*Spec{
 })
 
 func TestProtoRoundTrip(t *testing.T) {
-	for name, s := range map[string]*Spec{"everything": everything, "nothing": nil, "no kind": {}} {
+	for name, s := range map[string]*Spec{"everything": fullSpec, "nothing": nil, "no kind": {}} {
 		t.Run(name, func(t *testing.T) {
 			back, err := FromProto(s.Proto())
 			if err != nil {

@@ -115,11 +115,11 @@ func prepareCollection(elems []cty.Value, want cty.Type) (prepared []cty.Value, 
 			return converted, true, nil
 		}
 	}
-	samples, weight := distinct(converted)
+	samples, weight := distinctTypes(converted)
 	if len(samples) == 1 {
 		return converted, true, nil
 	}
-	if !unified(want) {
+	if !needsUnification(want) {
 		return elems, false, nil // go-cty rejects the value immediately
 	}
 	if weight > maxTypes {
@@ -142,9 +142,9 @@ func prepareCollection(elems []cty.Value, want cty.Type) (prepared []cty.Value, 
 	return samples, false, nil
 }
 
-// unified reports whether go-cty searches a common type of the converted elements of a
+// needsUnification reports whether go-cty searches a common type of the converted elements of a
 // collection.
-func unified(collection cty.Type) bool {
+func needsUnification(collection cty.Type) bool {
 	elem := collection.ElementType()
 	return elem == cty.DynamicPseudoType || collection.IsListType() ||
 		collection.IsMapType() && (elem.IsCollectionType() || elem.IsObjectType())
@@ -217,9 +217,9 @@ func convertEach(elems []cty.Value, want cty.Type) (converted []cty.Value, ok bo
 	return converted, true
 }
 
-// distinct returns the first element of each type, and the number of these types
+// distinctTypes returns the first element of each type, and the number of these types
 // including nested types. It stops when there are too many.
-func distinct(elems []cty.Value) (samples []cty.Value, weight int) {
+func distinctTypes(elems []cty.Value) (samples []cty.Value, weight int) {
 	for _, elem := range elems {
 		ty := elem.Type()
 		if slices.ContainsFunc(samples, func(sample cty.Value) bool { return sample.Type().Equals(ty) }) {

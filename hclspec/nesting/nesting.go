@@ -21,19 +21,19 @@ const (
 	maxExponent = 3
 )
 
-func refused(summary, detail string, rng hcl.Range) *hcl.Diagnostic {
+func limitError(summary, detail string, rng hcl.Range) *hcl.Diagnostic {
 	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: summary, Detail: detail, Subject: rng.Ptr()}
 }
 
 func tooDeep(rng hcl.Range) hcl.Diagnostics {
-	return hcl.Diagnostics{refused("Nesting too deep",
+	return hcl.Diagnostics{limitError("Nesting too deep",
 		fmt.Sprintf("Brackets, templates, operators and blocks may be nested %d levels deep at most.", Max), rng)}
 }
 
 // TooLong returns the error for an expression whose tree is deeper than expected from
 // its operators.
 func TooLong(rng hcl.Range) *hcl.Diagnostic {
-	return refused("Expression too long", fmt.Sprintf("An expression may chain %d operators at most.", MaxOperators), rng)
+	return limitError("Expression too long", fmt.Sprintf("An expression may chain %d operators at most.", MaxOperators), rng)
 }
 
 // checkNumber rejects a number that is longer than any usable value.
@@ -45,7 +45,7 @@ func checkNumber(text []byte, rng hcl.Range) *hcl.Diagnostic {
 	if len(text) <= maxNumber && digits <= maxExponent {
 		return nil
 	}
-	return refused("Number out of range", fmt.Sprintf("A number may have %d characters, and %d digits in its exponent, at most.", maxNumber, maxExponent), rng)
+	return limitError("Number out of range", fmt.Sprintf("A number may have %d characters, and %d digits in its exponent, at most.", maxNumber, maxExponent), rng)
 }
 
 // frame is one open bracket, quote, heredoc or template sequence.
@@ -67,7 +67,7 @@ type frame struct {
 
 func (f *frame) depth() int { return 1 + f.unary + f.chain + f.directives }
 
-var closers = map[hclsyntax.TokenType][]hclsyntax.TokenType{
+var openersOf = map[hclsyntax.TokenType][]hclsyntax.TokenType{
 	hclsyntax.TokenCBrace:         {hclsyntax.TokenOBrace},
 	hclsyntax.TokenCBrack:         {hclsyntax.TokenOBrack},
 	hclsyntax.TokenCParen:         {hclsyntax.TokenOParen},
@@ -100,17 +100,17 @@ func Config(text []byte, name string) hcl.Diagnostics {
 
 // Expression scans the text of one expression.
 func Expression(text []byte, name string) hcl.Diagnostics {
-	return scan(hclsyntax.LexExpression, frame{open: whole}, text, name, hcl.InitialPos)
+	return scan(hclsyntax.LexExpression, frame{open: wholeText}, text, name, hcl.InitialPos)
 }
 
 // Template scans the content of a quoted template. start is its position in the file
 // name.
 func Template(text []byte, name string, start hcl.Pos) hcl.Diagnostics {
-	return scan(hclsyntax.LexTemplate, frame{open: whole}, text, name, start)
+	return scan(hclsyntax.LexTemplate, frame{open: wholeText}, text, name, start)
 }
 
-// whole opens a text that is one item, in which a newline ends no item.
-const whole = hclsyntax.TokenEOF
+// wholeText opens a text that is one item, in which a newline ends no item.
+const wholeText = hclsyntax.TokenEOF
 
 func scan(lex lexer, root frame, text []byte, name string, start hcl.Pos) hcl.Diagnostics {
 	if len(text) > firstScan {
@@ -249,7 +249,7 @@ func (n *nesting) directive(f *frame, word string) {
 func (n *nesting) close(token hclsyntax.TokenType) {
 	n.unary, n.operand = 0, true
 	top := n.frames[len(n.frames)-1]
-	for _, open := range closers[token] {
+	for _, open := range openersOf[token] {
 		if top.open == open {
 			n.frames = n.frames[:len(n.frames)-1]
 			n.depth -= top.depth()

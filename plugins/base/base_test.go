@@ -149,21 +149,21 @@ func TestInfoBytes(t *testing.T) {
 	}
 }
 
-// odd returns empty responses.
-type odd struct {
+// oddServer returns empty responses.
+type oddServer struct {
 	basepb.UnimplementedBasePluginServer
 }
 
-func (odd) PluginInfo(context.Context, *basepb.PluginInfoRequest) (*basepb.PluginInfoResponse, error) {
+func (oddServer) PluginInfo(context.Context, *basepb.PluginInfoRequest) (*basepb.PluginInfoResponse, error) {
 	return &basepb.PluginInfoResponse{}, nil
 }
 
-func (odd) ConfigSchema(context.Context, *basepb.ConfigSchemaRequest) (*basepb.ConfigSchemaResponse, error) {
+func (oddServer) ConfigSchema(context.Context, *basepb.ConfigSchemaRequest) (*basepb.ConfigSchemaResponse, error) {
 	return &basepb.ConfigSchemaResponse{}, nil
 }
 
 func TestOddServer(t *testing.T) {
-	conn := serve(t, func(s grpc.ServiceRegistrar) { basepb.RegisterBasePluginServer(s, odd{}) })
+	conn := serve(t, func(s grpc.ServiceRegistrar) { basepb.RegisterBasePluginServer(s, oddServer{}) })
 	p := NewClient(conn, nil)
 	if info, err := p.PluginInfo(t.Context()); err != nil || !reflect.DeepEqual(info, &Info{}) {
 		t.Errorf("PluginInfo: got %+v, %v", info, err)

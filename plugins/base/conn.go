@@ -34,7 +34,7 @@ type Conn struct {
 // NewConn returns a Conn. The owner of the process closes done when the process has
 // exited.
 func NewConn(conn grpc.ClientConnInterface, done <-chan struct{}) *Conn {
-	return limited(conn, done, math.MaxInt32)
+	return newLimitedConn(conn, done, math.MaxInt32)
 }
 
 // Done returns a channel that is closed when the process has exited.
@@ -43,7 +43,7 @@ func (c *Conn) Done() <-chan struct{} { return c.done }
 // WithMaxRecvSize returns the connection with a limit for responses, in bytes. A call
 // with a larger response returns an error.
 func (c *Conn) WithMaxRecvSize(answer int) *Conn {
-	return limited(c.conn, c.done, answer)
+	return newLimitedConn(c.conn, c.done, answer)
 }
 
 // Invoke makes a unary call.
@@ -56,8 +56,8 @@ func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 	return c.conn.NewStream(ctx, desc, method, append(opts, c.options...)...)
 }
 
-// limited limits responses only: requests may have any size.
-func limited(conn grpc.ClientConnInterface, done <-chan struct{}, answer int) *Conn {
+// newLimitedConn returns a Conn that limits the size of responses. Requests may have any size.
+func newLimitedConn(conn grpc.ClientConnInterface, done <-chan struct{}, answer int) *Conn {
 	return &Conn{conn: conn, done: done, largest: answer, options: []grpc.CallOption{grpc.MaxCallRecvMsgSize(answer), grpc.MaxCallSendMsgSize(math.MaxInt32)}}
 }
 

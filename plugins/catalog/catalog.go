@@ -32,12 +32,12 @@ const DefaultBuiltinVersion = "0.1.0"
 // argv0 is the name of a builtin plugin's process in the process list.
 const argv0 = "nomad-lite"
 
-// id matches valid plugin names. A name has no separator, so that it can only name a
+// namePattern matches valid plugin names. A name has no separator, so that it can only name a
 // file directly in a directory.
-var id = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 // ValidName reports whether name can be the name of a plugin.
-func ValidName(name string) bool { return len(name) <= 128 && id.MatchString(name) }
+func ValidName(name string) bool { return len(name) <= 128 && namePattern.MatchString(name) }
 
 // Builtin is a plugin that this binary serves itself.
 type Builtin struct {
@@ -162,7 +162,7 @@ func New(cfg Config) (*Catalog, error) {
 
 	c := &Catalog{}
 	used := make(map[string]bool) // names of the blocks that have an entry
-	for _, f := range scan(cfg.Dir, cfg.Logger) {
+	for _, f := range scanDir(cfg.Dir, cfg.Logger) {
 		block := blocks[f.name]
 		if block == nil && !cfg.autoStart(f, builtins) {
 			continue
@@ -350,8 +350,8 @@ type dirEntry struct {
 	err  error       // reason why the file must not be started
 }
 
-// scan lists the files of dir that could be plugins.
-func scan(dir string, logger hclog.Logger) []dirEntry {
+// scanDir lists the files of dir that could be plugins.
+func scanDir(dir string, logger hclog.Logger) []dirEntry {
 	if dir == "" {
 		return nil
 	}

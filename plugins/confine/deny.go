@@ -19,17 +19,17 @@ type Call struct {
 // Powers returns the calls of a process that starts programs, inspects other processes
 // or changes the machine. A process that reads and writes files needs none of them.
 func Powers() []Call {
-	return slices.Concat(each(unix.SYS_EXECVE, unix.SYS_EXECVEAT), Namespaces(), Machine())
+	return slices.Concat(callsOf(unix.SYS_EXECVE, unix.SYS_EXECVEAT), Namespaces(), Machine())
 }
 
 // Namespaces returns the calls with which a process creates namespaces, and mounts in
 // them.
-func Namespaces() []Call { return each(unix.SYS_UNSHARE, unix.SYS_MOUNT) }
+func Namespaces() []Call { return callsOf(unix.SYS_UNSHARE, unix.SYS_MOUNT) }
 
 // Machine returns the calls that inspect other processes or change the machine. A
 // process that starts programs in their own namespaces does not need them either.
 func Machine() []Call {
-	return each(
+	return callsOf(
 		unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_PIDFD_GETFD, unix.SYS_KCMP,
 		unix.SYS_UMOUNT2, unix.SYS_OPEN_TREE, unix.SYS_MOVE_MOUNT, unix.SYS_FSOPEN, unix.SYS_FSPICK, unix.SYS_FSMOUNT, unix.SYS_MOUNT_SETATTR,
 		unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_SETNS, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_FANOTIFY_INIT,
@@ -41,7 +41,7 @@ func Machine() []Call {
 	)
 }
 
-func each(numbers ...uint32) []Call {
+func callsOf(numbers ...uint32) []Call {
 	calls := make([]Call, len(numbers))
 	for i, number := range numbers {
 		calls[i].Number = number
@@ -64,16 +64,16 @@ var architectures = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": 
 // DenyThread denies calls to the calling thread, and to the threads and processes that
 // it starts. The caller must have locked the thread. If the kernel does not support
 // filters, DenyThread has no effect.
-func DenyThread(calls ...Call) { deny(0, calls) }
+func DenyThread(calls ...Call) { installFilter(0, calls) }
 
 // DenyProcess denies calls to all threads.
 func DenyProcess(calls ...Call) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	deny(unix.SECCOMP_FILTER_FLAG_TSYNC, calls)
+	installFilter(unix.SECCOMP_FILTER_FLAG_TSYNC, calls)
 }
 
-func deny(flags uintptr, calls []Call) {
+func installFilter(flags uintptr, calls []Call) {
 	arch, ok := architectures[runtime.GOARCH]
 	if !ok || unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != nil {
 		return

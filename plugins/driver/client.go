@@ -42,7 +42,7 @@ type client struct {
 
 // err maps the error of a call.
 func (c *client) err(ctx context.Context, err error) error {
-	return known(c.conn.Err(ctx, err))
+	return restoreErrorType(c.conn.Err(ctx, err))
 }
 
 // closed returns err for a stream or a response that the driver has ended early. A
@@ -111,7 +111,7 @@ func (c *client) Fingerprint(ctx context.Context) (<-chan Fingerprint, error) {
 		if ctx.Err() != nil {
 			return
 		}
-		switch err = known(err); {
+		switch err = restoreErrorType(err); {
 		case err == io.EOF: // older drivers close the channel like this
 			err = c.closed(ctx, ErrChannelClosed)
 		case errors.Is(err, ErrChannelClosed):

@@ -105,8 +105,8 @@ type remoteError struct {
 
 func (e *remoteError) Unwrap() []error { return []error{e.error, e.known} }
 
-// known restores the type of a plugin's error, which is lost on the wire.
-func known(err error) error {
+// restoreErrorType restores the type of a plugin's error, which is lost on the wire.
+func restoreErrorType(err error) error {
 	s, ok := status.FromError(err)
 	if !ok || err == nil {
 		return err

@@ -325,7 +325,7 @@ func TestExecOddServers(t *testing.T) {
 		{"an end without an exit", func(execServerStream) error { return nil }, nil, ""},
 	}
 	for _, tt := range tests {
-		withOdd(t, tt.name, &odd{exec: tt.exec}, func(t *testing.T, d Driver, _ *process) {
+		withOdd(t, tt.name, &oddServer{exec: tt.exec}, func(t *testing.T, d Driver, _ *process) {
 			var stdout bytes.Buffer
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()

@@ -21,9 +21,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/structspb"
 )
 
-// odd is a server like some existing ones: it has neither Init nor Shutdown, and
+// oddServer is a server like some existing ones: it has neither Init nor Shutdown, and
 // returns an empty response to every call.
-type odd struct {
+type oddServer struct {
 	driverpb.UnimplementedDriverServer
 
 	spec         *specpb.Spec
@@ -37,22 +37,22 @@ type odd struct {
 	exec         func(execServerStream) error
 }
 
-func (o *odd) TaskConfigSchema(context.Context, *driverpb.TaskConfigSchemaRequest) (*driverpb.TaskConfigSchemaResponse, error) {
+func (o *oddServer) TaskConfigSchema(context.Context, *driverpb.TaskConfigSchemaRequest) (*driverpb.TaskConfigSchemaResponse, error) {
 	return &driverpb.TaskConfigSchemaResponse{Spec: o.spec}, o.describe()
 }
 
-func (o *odd) Capabilities(context.Context, *driverpb.CapabilitiesRequest) (*driverpb.CapabilitiesResponse, error) {
+func (o *oddServer) Capabilities(context.Context, *driverpb.CapabilitiesRequest) (*driverpb.CapabilitiesResponse, error) {
 	return &driverpb.CapabilitiesResponse{}, o.describe()
 }
 
-func (o *odd) describe() error {
+func (o *oddServer) describe() error {
 	if o.described == nil {
 		return nil
 	}
 	return o.described()
 }
 
-func (o *odd) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.ServerStreamingServer[driverpb.FingerprintResponse]) error {
+func (o *oddServer) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.ServerStreamingServer[driverpb.FingerprintResponse]) error {
 	for _, f := range o.fingerprints {
 		if err := stream.Send(f); err != nil {
 			return err
@@ -61,23 +61,23 @@ func (o *odd) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.ServerStre
 	return o.fingerErr
 }
 
-func (o *odd) StartTask(context.Context, *driverpb.StartTaskRequest) (*driverpb.StartTaskResponse, error) {
+func (o *oddServer) StartTask(context.Context, *driverpb.StartTaskRequest) (*driverpb.StartTaskResponse, error) {
 	return &driverpb.StartTaskResponse{Result: o.start, DriverErrorMsg: "nobody reads this"}, o.startErr
 }
 
-func (o *odd) RecoverTask(context.Context, *driverpb.RecoverTaskRequest) (*driverpb.RecoverTaskResponse, error) {
+func (o *oddServer) RecoverTask(context.Context, *driverpb.RecoverTaskRequest) (*driverpb.RecoverTaskResponse, error) {
 	return &driverpb.RecoverTaskResponse{}, nil
 }
 
-func (o *odd) WaitTask(context.Context, *driverpb.WaitTaskRequest) (*driverpb.WaitTaskResponse, error) {
+func (o *oddServer) WaitTask(context.Context, *driverpb.WaitTaskRequest) (*driverpb.WaitTaskResponse, error) {
 	return o.wait, o.waitErr
 }
 
-func (o *odd) InspectTask(context.Context, *driverpb.InspectTaskRequest) (*driverpb.InspectTaskResponse, error) {
+func (o *oddServer) InspectTask(context.Context, *driverpb.InspectTaskRequest) (*driverpb.InspectTaskResponse, error) {
 	return &driverpb.InspectTaskResponse{}, nil
 }
 
-func (o *odd) TaskStats(_ *driverpb.TaskStatsRequest, stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
+func (o *oddServer) TaskStats(_ *driverpb.TaskStatsRequest, stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
 	for _, r := range []*driverpb.TaskStatsResponse{
 		{},
 		{Stats: &driverpb.TaskStats{}},
@@ -93,21 +93,21 @@ func (o *odd) TaskStats(_ *driverpb.TaskStatsRequest, stream grpc.ServerStreamin
 	return nil
 }
 
-func (o *odd) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
+func (o *oddServer) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
 	return stream.Send(&driverpb.DriverTaskEvent{})
 }
 
-func (o *odd) ExecTask(context.Context, *driverpb.ExecTaskRequest) (*driverpb.ExecTaskResponse, error) {
+func (o *oddServer) ExecTask(context.Context, *driverpb.ExecTaskRequest) (*driverpb.ExecTaskResponse, error) {
 	return &driverpb.ExecTaskResponse{}, nil
 }
 
-func (o *odd) ExecTaskStreaming(stream execServerStream) error { return o.exec(stream) }
+func (o *oddServer) ExecTaskStreaming(stream execServerStream) error { return o.exec(stream) }
 
-func (o *odd) CreateNetwork(context.Context, *driverpb.CreateNetworkRequest) (*driverpb.CreateNetworkResponse, error) {
+func (o *oddServer) CreateNetwork(context.Context, *driverpb.CreateNetworkRequest) (*driverpb.CreateNetworkResponse, error) {
 	return &driverpb.CreateNetworkResponse{}, nil
 }
 
-func openOdd(t *testing.T, o *odd) Driver {
+func openOdd(t *testing.T, o *oddServer) Driver {
 	t.Helper()
 	p := serve(t, func(s grpc.ServiceRegistrar) { driverpb.RegisterDriverServer(s, o) })
 	return NewClient(p.conn, p.done)
@@ -115,7 +115,7 @@ func openOdd(t *testing.T, o *odd) Driver {
 
 // withOdd runs a test with a fake clock: a client that sees a stream or connection end
 // waits for the exit of the process.
-func withOdd(t *testing.T, name string, o *odd, test func(*testing.T, Driver, *process)) {
+func withOdd(t *testing.T, name string, o *oddServer, test func(*testing.T, Driver, *process)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestDescribedOnce(t *testing.T) {
 
 func describedOnce(t *testing.T, name string, describe func(context.Context, Driver) (any, error)) {
 	var asked, answers chan error // channels of the synctest bubble
-	o := &odd{
+	o := &oddServer{
 		spec:      &specpb.Spec{Block: &specpb.Spec_Object{Object: &specpb.Object{}}},
 		described: func() error { asked <- nil; return <-answers },
 	}
@@ -195,7 +195,7 @@ func describedOnce(t *testing.T, name string, describe func(context.Context, Dri
 }
 
 func TestOddServer(t *testing.T) {
-	d := openOdd(t, &odd{wait: &driverpb.WaitTaskResponse{}, start: driverpb.StartTaskResponse_FATAL})
+	d := openOdd(t, &oddServer{wait: &driverpb.WaitTaskResponse{}, start: driverpb.StartTaskResponse_FATAL})
 	ctx := t.Context()
 
 	same(t, "Init", d.Init(ctx), nil)
@@ -252,10 +252,10 @@ func TestOddServer(t *testing.T) {
 func TestOddWaitTask(t *testing.T) {
 	tests := []struct {
 		name string
-		odd  odd
+		odd  oddServer
 	}{
-		{"as older servers say that the channel is closed", odd{wait: &driverpb.WaitTaskResponse{Err: "channel closed"}}},
-		{"as newer servers say it", odd{waitErr: errors.New("channel closed")}},
+		{"as older servers say that the channel is closed", oddServer{wait: &driverpb.WaitTaskResponse{Err: "channel closed"}}},
+		{"as newer servers say it", oddServer{waitErr: errors.New("channel closed")}},
 	}
 	for _, tt := range tests {
 		withOdd(t, tt.name, &tt.odd, func(t *testing.T, d Driver, _ *process) {
@@ -274,13 +274,13 @@ func TestOddWaitTask(t *testing.T) {
 		})
 	}
 	t.Run("an error of the driver beside a result", func(t *testing.T) {
-		d := openOdd(t, &odd{wait: &driverpb.WaitTaskResponse{Result: &driverpb.ExitResult{ExitCode: 7}, Err: "lost it"}})
+		d := openOdd(t, &oddServer{wait: &driverpb.WaitTaskResponse{Result: &driverpb.ExitResult{ExitCode: 7}, Err: "lost it"}})
 		exit, err := d.WaitTask(t.Context(), "id")
 		same(t, "WaitTask", []any{exit, err}, []any{&ExitResult{ExitCode: 7, Err: errors.New("lost it")}, nil})
 	})
 }
 
-func TestOddFingerprints(t *testing.T) {
+func TestMalformedFingerprints(t *testing.T) {
 	some := []*driverpb.FingerprintResponse{{
 		Health: 99,
 		Attributes: map[string]*structspb.Attribute{
@@ -290,7 +290,7 @@ func TestOddFingerprints(t *testing.T) {
 		},
 	}}
 	for name, end := range map[string]error{"a clean end": nil, "channel closed": errors.New("channel closed")} {
-		withOdd(t, name, &odd{fingerprints: some, fingerErr: end}, func(t *testing.T, d Driver, _ *process) {
+		withOdd(t, name, &oddServer{fingerprints: some, fingerErr: end}, func(t *testing.T, d Driver, _ *process) {
 			ch, err := d.Fingerprint(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -330,14 +330,14 @@ func TestOddStatus(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := status.New(codes.FailedPrecondition, "x").Proto()
 			s.Details = tt.details
-			d := openOdd(t, &odd{startErr: status.FromProto(s).Err()})
+			d := openOdd(t, &oddServer{startErr: status.FromProto(s).Err()})
 			_, _, err := d.StartTask(t.Context(), &TaskConfig{})
 			if err == nil || IsRecoverable(err) != tt.want {
 				t.Errorf("got %v, recoverable %v, want %v", err, IsRecoverable(err), tt.want)
 			}
 		})
 	}
-	away := &odd{startErr: status.Error(codes.Unavailable, "containerd is away")}
+	away := &oddServer{startErr: status.Error(codes.Unavailable, "containerd is away")}
 	withOdd(t, "Unavailable from a live plugin is not its death", away, func(t *testing.T, d Driver, _ *process) {
 		_, _, err := d.StartTask(t.Context(), &TaskConfig{})
 		if got, want := err.Error(), "rpc error: code = Unavailable desc = containerd is away"; got != want {
@@ -349,7 +349,7 @@ func TestOddStatus(t *testing.T) {
 		for range 200 {
 			spec = &specpb.Spec{Block: &specpb.Spec_BlockValue{BlockValue: &specpb.Block{Name: "b", Nested: spec}}}
 		}
-		d := openOdd(t, &odd{spec: spec})
+		d := openOdd(t, &oddServer{spec: spec})
 		_, err := d.TaskConfigSchema(t.Context())
 		if got, want := err.Error(), "task config schema: spec is nested deeper than 100 levels"; got != want {
 			t.Errorf("got %q, want %q", got, want)

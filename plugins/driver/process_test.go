@@ -26,7 +26,7 @@ func servePlugin() {
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,
 		Plugins: plugin.PluginSet{
-			base.PluginName: &base.GRPCPlugin{Impl: named{}},
+			base.PluginName: &base.GRPCPlugin{Impl: namedPlugin{}},
 			PluginName:      &GRPCPlugin{Impl: f},
 		},
 		GRPCServer: base.NewServer,
@@ -34,15 +34,15 @@ func servePlugin() {
 	})
 }
 
-type named struct{}
+type namedPlugin struct{}
 
-func (named) PluginInfo(context.Context) (*base.Info, error) {
+func (namedPlugin) PluginInfo(context.Context) (*base.Info, error) {
 	return &base.Info{Type: base.TypeDriver, APIVersions: []string{APIVersion}, Version: "0.1.0", Name: "real"}, nil
 }
 
-func (named) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
+func (namedPlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
 
-func (named) SetConfig(context.Context, *base.Config) error { return errors.New("not now") }
+func (namedPlugin) SetConfig(context.Context, *base.Config) error { return errors.New("not now") }
 
 // TestProcess runs both services over go-plugin in a separate process, and kills the
 // process.

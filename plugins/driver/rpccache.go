@@ -13,12 +13,12 @@ import (
 // cached.
 type rpcCache[T any] struct {
 	mu       sync.Mutex
-	question *inflight[T] // the request in flight or the successful one; nil if there is none
+	question *inflightRequest[T] // the request in flight or the successful one; nil if there is none
 }
 
-// inflight is one request, made by one caller for all callers that arrive before it
+// inflightRequest is one request, made by one caller for all callers that arrive before it
 // ends.
-type inflight[T any] struct {
+type inflightRequest[T any] struct {
 	over    chan struct{} // closed by the requester, after the other fields are set
 	answer  *T
 	err     error
@@ -53,16 +53,16 @@ func (t *rpcCache[T]) get(ctx context.Context, conn *base.Conn, ask func() (*T, 
 }
 
 // next returns the request to wait for; leader means that the caller must make it.
-func (t *rpcCache[T]) next() (q *inflight[T], leader bool) {
+func (t *rpcCache[T]) next() (q *inflightRequest[T], leader bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.question == nil {
-		t.question, leader = &inflight[T]{over: make(chan struct{})}, true
+		t.question, leader = &inflightRequest[T]{over: make(chan struct{})}, true
 	}
 	return t.question, leader
 }
 
-func (t *rpcCache[T]) end(q *inflight[T], givenUp bool) {
+func (t *rpcCache[T]) end(q *inflightRequest[T], givenUp bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if q.err != nil {

@@ -83,11 +83,11 @@ func pluginError(err error) error {
 	return err
 }
 
-// failed is implemented by the responses of all hook points.
-type failed interface{ GetFailure() *hookpb.Failure }
+// failureResponse is implemented by the responses of all hook points.
+type failureResponse interface{ GetFailure() *hookpb.Failure }
 
 // invoke makes one call, and returns its Failure or its error.
-func invoke[Q any, A failed](ctx context.Context, c *Client, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (A, error) {
+func invoke[Q any, A failureResponse](ctx context.Context, c *Client, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (A, error) {
 	answer, err := call(ctx, request)
 	if err != nil {
 		return answer, pluginError(c.conn.Err(ctx, err))
@@ -102,7 +102,7 @@ func invoke[Q any, A failed](ctx context.Context, c *Client, call func(context.C
 	return answer, errors.New(failure.GetMessage())
 }
 
-func invokeVoid[Q any, A failed](ctx context.Context, c *Client, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) error {
+func invokeVoid[Q any, A failureResponse](ctx context.Context, c *Client, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) error {
 	_, err := invoke(ctx, c, call, request)
 	return err
 }

@@ -166,7 +166,7 @@ func TestWhatIsNoTextBecomesOne(t *testing.T) {
 	if err := host.Kill(t.Context(), hook.Scope{}, "\xff"); err != nil {
 		t.Error(err)
 	}
-	client := connect(t, nil, &every{err: errors.New("it says \xff")})
+	client := connect(t, nil, &recordingHook{err: errors.New("it says \xff")})
 	if _, err := client.Stop(t.Context(), hook.TaskStopRequest{}); err == nil || err.Error() != "it says \uFFFD" {
 		t.Errorf("the failure is %v", err)
 	}
@@ -294,7 +294,7 @@ func (s sampler) Stats(context.Context, hook.Scope, time.Duration) (<-chan hook.
 }
 
 func TestHookPointsInOrder(t *testing.T) {
-	all := hook.PointsOf(&every{})
+	all := hook.PointsOf(&recordingHook{})
 	if !slices.IsSorted(all) || all[0] != hook.Prerun || all[len(all)-1] != hook.Shutdown {
 		t.Errorf("%v", all)
 	}

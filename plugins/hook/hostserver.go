@@ -106,8 +106,8 @@ func (s *hostServer) Interpolate(ctx context.Context, r *hookpb.InterpolateReque
 	return &hookpb.InterpolateResponse{Text: text}, nil
 }
 
-// done is the response of a call without results.
-func done(err error) (*hookpb.Done, error) {
+// doneResponse is the response of a call without results.
+func doneResponse(err error) (*hookpb.Done, error) {
 	if err != nil {
 		return nil, hostStatus(err)
 	}
@@ -115,23 +115,23 @@ func done(err error) (*hookpb.Done, error) {
 }
 
 func (s *hostServer) EmitEvent(ctx context.Context, r *hookpb.EmitEventRequest) (*hookpb.Done, error) {
-	return done(s.impl.EmitEvent(ctx, scope(r), Event{Type: r.GetType(), Message: r.GetMessage(), Details: r.GetDetails()}))
+	return doneResponse(s.impl.EmitEvent(ctx, scope(r), Event{Type: r.GetType(), Message: r.GetMessage(), Details: r.GetDetails()}))
 }
 
 func (s *hostServer) Restart(ctx context.Context, r *hookpb.RestartRequest) (*hookpb.Done, error) {
-	return done(s.impl.Restart(ctx, scope(r), r.GetReason(), r.GetFailure()))
+	return doneResponse(s.impl.Restart(ctx, scope(r), r.GetReason(), r.GetFailure()))
 }
 
 func (s *hostServer) Signal(ctx context.Context, r *hookpb.SignalRequest) (*hookpb.Done, error) {
-	return done(s.impl.Signal(ctx, scope(r), r.GetSignal(), r.GetReason()))
+	return doneResponse(s.impl.Signal(ctx, scope(r), r.GetSignal(), r.GetReason()))
 }
 
 func (s *hostServer) Kill(ctx context.Context, r *hookpb.KillRequest) (*hookpb.Done, error) {
-	return done(s.impl.Kill(ctx, scope(r), r.GetReason()))
+	return doneResponse(s.impl.Kill(ctx, scope(r), r.GetReason()))
 }
 
 func (s *hostServer) SetHealth(ctx context.Context, r *hookpb.SetHealthRequest) (*hookpb.Done, error) {
-	return done(s.impl.SetHealth(ctx, Scope{Token: r.GetToken()}, r.GetHealthy(), r.GetReason()))
+	return doneResponse(s.impl.SetHealth(ctx, Scope{Token: r.GetToken()}, r.GetHealthy(), r.GetReason()))
 }
 
 func (s *hostServer) Variable(ctx context.Context, r *hookpb.VariableRequest) (*hookpb.VariableResponse, error) {

@@ -29,7 +29,7 @@ const (
 
 // points has a row for each Point: its name for users, and the interface that a hook
 // implements to be called there.
-var points = [...]row{
+var points = [...]pointInfo{
 	Prerun:         {"prerun", reflect.TypeFor[AllocPrerun]()},
 	UpdateAlloc:    {"update_alloc", reflect.TypeFor[AllocUpdate]()},
 	PreTaskRestart: {"pre_task_restart", reflect.TypeFor[AllocPreTaskRestart]()},
@@ -46,7 +46,7 @@ var points = [...]row{
 	Shutdown:       {"shutdown", reflect.TypeFor[TaskShutdown]()},
 }
 
-type row struct {
+type pointInfo struct {
 	name  string
 	iface reflect.Type
 }

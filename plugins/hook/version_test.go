@@ -19,26 +19,26 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
 )
 
-// news is a field that no version has yet.
-var news = protowire.AppendString(protowire.AppendTag(nil, 4242, protowire.BytesType), "from the next version")
+// unknownField is the encoding of a field that no version has yet.
+var unknownField = protowire.AppendString(protowire.AppendTag(nil, 4242, protowire.BytesType), "from the next version")
 
-// addNews adds news to a message.
-func addNews(message any) {
+// addUnknownField adds unknownField to a message.
+func addUnknownField(message any) {
 	if m, ok := message.(proto.Message); ok {
-		m.ProtoReflect().SetUnknown(news)
+		m.ProtoReflect().SetUnknown(unknownField)
 	}
 }
 
 // newer makes a server's response look like a response of the next version.
 func newer(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	answer, err := handler(ctx, request)
-	addNews(answer)
+	addUnknownField(answer)
 	return answer, err
 }
 
 // asksNewer makes a client's request look like a request of the next version.
 func asksNewer(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
-	addNews(request)
+	addUnknownField(request)
 	return invoke(ctx, method, request, answer, conn, options...)
 }
 
@@ -76,7 +76,7 @@ func dialWith(t *testing.T, serverOptions []grpc.ServerOption, register func(*gr
 }
 
 func TestPluginOfTheNextVersion(t *testing.T) {
-	e := &every{answer: filled[hook.TaskPrestartResponse]()}
+	e := &recordingHook{answer: filled[hook.TaskPrestartResponse]()}
 	l := &lateHook{description: hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Stop}, {Point: 99}}}}
 	client := hook.NewClient(dialWith(t, []grpc.ServerOption{grpc.UnaryInterceptor(newer)}, func(s *grpc.Server) { hook.RegisterServer(s, l, e) }), nil)
 	if d, err := client.Describe(t.Context()); err != nil || len(d.Subscriptions) != 1 || d.Subscriptions[0].Point != hook.Stop {
@@ -90,7 +90,7 @@ func TestPluginOfTheNextVersion(t *testing.T) {
 }
 
 func TestPluginOfTheVersionBefore(t *testing.T) {
-	e := &every{answer: filled[hook.TaskPrestartResponse]()}
+	e := &recordingHook{answer: filled[hook.TaskPrestartResponse]()}
 	// A plugin of the previous version receives unknown fields, and lacks the newer
 	// methods.
 	conn := dialWith(t, nil, func(s *grpc.Server) {

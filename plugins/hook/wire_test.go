@@ -118,16 +118,16 @@ func filled[T any]() (v T) {
 	return v
 }
 
-// every implements all hook points, records the last request and returns the configured
+// recordingHook implements all hook points, records the last request and returns the configured
 // response.
-type every struct {
+type recordingHook struct {
 	got    any
 	answer hook.TaskPrestartResponse
 	err    error
 	panics bool
 }
 
-func (e *every) note(request any) error {
+func (e *recordingHook) note(request any) error {
 	if e.panics {
 		panic("not today")
 	}
@@ -135,53 +135,53 @@ func (e *every) note(request any) error {
 	return e.err
 }
 
-func (e *every) Prerun(_ context.Context, r hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+func (e *recordingHook) Prerun(_ context.Context, r hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	return hook.AllocPrerunResponse{}, e.note(r)
 }
-func (e *every) UpdateAlloc(_ context.Context, r hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+func (e *recordingHook) UpdateAlloc(_ context.Context, r hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
 	return hook.AllocUpdateResponse{}, e.note(r)
 }
-func (e *every) PreTaskRestart(_ context.Context, r hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
+func (e *recordingHook) PreTaskRestart(_ context.Context, r hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
 	return hook.AllocPreTaskRestartResponse{}, e.note(r)
 }
-func (e *every) PreKill(_ context.Context, r hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+func (e *recordingHook) PreKill(_ context.Context, r hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
 	return hook.AllocPreKillResponse{}, e.note(r)
 }
-func (e *every) Postrun(_ context.Context, r hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+func (e *recordingHook) Postrun(_ context.Context, r hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	return hook.AllocPostrunResponse{}, e.note(r)
 }
-func (e *every) Destroy(_ context.Context, r hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+func (e *recordingHook) Destroy(_ context.Context, r hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
 	return hook.AllocDestroyResponse{}, e.note(r)
 }
-func (e *every) ShutdownAlloc(_ context.Context, r hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+func (e *recordingHook) ShutdownAlloc(_ context.Context, r hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
 	return hook.AllocShutdownResponse{}, e.note(r)
 }
-func (e *every) Prestart(_ context.Context, r hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (e *recordingHook) Prestart(_ context.Context, r hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	return e.answer, e.note(r)
 }
-func (e *every) Poststart(_ context.Context, r hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (e *recordingHook) Poststart(_ context.Context, r hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	return hook.TaskPoststartResponse{}, e.note(r)
 }
-func (e *every) Update(_ context.Context, r hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
+func (e *recordingHook) Update(_ context.Context, r hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
 	return hook.TaskUpdateResponse{}, e.note(r)
 }
-func (e *every) PreKilling(_ context.Context, r hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+func (e *recordingHook) PreKilling(_ context.Context, r hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
 	return hook.TaskPreKillingResponse{}, e.note(r)
 }
-func (e *every) Exited(_ context.Context, r hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+func (e *recordingHook) Exited(_ context.Context, r hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	return hook.TaskExitedResponse{}, e.note(r)
 }
-func (e *every) Stop(_ context.Context, r hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (e *recordingHook) Stop(_ context.Context, r hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	return hook.TaskStopResponse{}, e.note(r)
 }
-func (e *every) Shutdown(_ context.Context, r hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+func (e *recordingHook) Shutdown(_ context.Context, r hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
 	return hook.TaskShutdownResponse{}, e.note(r)
 }
 
-func (e *every) Describe(context.Context) (*hook.Description, error) {
+func (e *recordingHook) Describe(context.Context) (*hook.Description, error) {
 	return nil, errors.New("unused")
 }
-func (e *every) Configure(_ context.Context, c hook.Config) error { return e.note(c) }
+func (e *recordingHook) Configure(_ context.Context, c hook.Config) error { return e.note(c) }
 
 // call makes a request of a hook point by its method.
 func call(client *hook.Client, m hook.Point) (request any, out []reflect.Value) {
@@ -199,7 +199,7 @@ var methods = map[hook.Point]string{
 }
 
 func TestHookPointsCarryAllFields(t *testing.T) {
-	e := &every{answer: filled[hook.TaskPrestartResponse]()}
+	e := &recordingHook{answer: filled[hook.TaskPrestartResponse]()}
 	client := connect(t, e, e)
 	for _, m := range hook.PointsOf(e) {
 		e.err = nil
@@ -230,7 +230,7 @@ func TestHookPointsCarryAllFields(t *testing.T) {
 }
 
 func TestConfigure(t *testing.T) {
-	e := &every{}
+	e := &recordingHook{}
 	want := filled[hook.Config]()
 	if err := connect(t, e, e).Configure(t.Context(), want); err != nil {
 		t.Fatal(err)
@@ -307,7 +307,7 @@ func TestHookPointNames(t *testing.T) {
 
 // A panic at any hook point is an error of that call, and the plugin continues.
 func TestPanicOfAMethodIsAnError(t *testing.T) {
-	e := &every{panics: true}
+	e := &recordingHook{panics: true}
 	client := connect(t, e, e)
 	for _, m := range hook.PointsOf(e) {
 		_, out := call(client, m)

@@ -36,16 +36,16 @@ func (k *server) parents() []process.ID {
 		if !started[p.PID] {
 			continue
 		}
-		if slices.ContainsFunc(process.Children(p.PID), func(pid int) bool { return !started[pid] && runs(pid) }) {
+		if slices.ContainsFunc(process.Children(p.PID), func(pid int) bool { return !started[pid] && isRunning(pid) }) {
 			parents = append(parents, p)
 		}
 	}
 	return parents
 }
 
-// runs reports whether a process has not ended. A process of another user that /proc does not
+// isRunning reports whether a process has not ended. A process of another user that /proc does not
 // show counts as running.
-func runs(pid int) bool {
+func isRunning(pid int) bool {
 	st, err := process.ReadStat(pid)
 	if err != nil {
 		return !errors.Is(unix.Kill(pid, 0), unix.ESRCH)
@@ -88,7 +88,7 @@ func killTree(p process.ID) {
 		return
 	}
 	for _, pid := range process.Children(p.PID) {
-		if child, err := process.Lookup(pid); err == nil {
+		if child, err := process.LookupID(pid); err == nil {
 			killTree(child)
 		}
 	}

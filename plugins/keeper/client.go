@@ -116,7 +116,7 @@ func open(ctx context.Context, c *Client) (*Client, error) {
 		c.drop()
 		return nil, fmt.Errorf("keeper in %s: %w", c.cfg.Dir, err)
 	}
-	c.use(l)
+	c.useConn(l)
 	c.wg.Go(func() { c.maintain(life, l) })
 	return c, nil
 }
@@ -228,7 +228,7 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (process.ID, error) {
 	}
 	// Not cancelled with ctx: the caller would not learn of a child that was started.
 	resp, _, err := l.call(context.WithoutCancel(ctx), &request{Op: opSpawn, Spawn: params}, fds...)
-	if errors.Is(err, errDown) {
+	if errors.Is(err, errConnDown) {
 		err = ErrLost
 	}
 	if err != nil {
@@ -296,7 +296,7 @@ func (c *Client) Wait(ctx context.Context, p process.ID) (process.ExitStatus, er
 			return process.ExitStatus{}, err
 		}
 		resp, _, err := l.call(ctx, &request{Op: opWait, Process: p})
-		if errors.Is(err, errDown) {
+		if errors.Is(err, errConnDown) {
 			continue // the next keeper watches the process, or replies that its exit status is unknown
 		}
 		if err != nil {
@@ -454,7 +454,7 @@ func (c *Client) repeat(ctx context.Context, req *request, fds ...int) (*respons
 		}
 		resp, got, err := l.call(ctx, req, fds...)
 		closeAll(got)
-		if errors.Is(err, errDown) {
+		if errors.Is(err, errConnDown) {
 			continue
 		}
 		if err != nil {

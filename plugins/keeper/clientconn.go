@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/rpcmux"
 )
 
-// errDown means that the connection ended before the response arrived.
-var errDown = errors.New("connection to the keeper is down")
+// errConnDown means that the connection ended before the response arrived.
+var errConnDown = errors.New("connection to the keeper is down")
 
 // clientConn is one connection of a client.
 type clientConn struct {
@@ -34,7 +34,7 @@ type result struct {
 // newClientConn sends the hello request on a connection, which it owns from now on.
 func newClientConn(ctx context.Context, conn *net.UnixConn, agent bool) (*clientConn, error) {
 	unwanted := func(r result) { closeAll(r.fds) }
-	l := &clientConn{PendingCalls: rpcmux.New(errDown, unwanted), wire: &wire{conn: conn}}
+	l := &clientConn{PendingCalls: rpcmux.New(errConnDown, unwanted), wire: &wire{conn: conn}}
 	l.wg.Go(l.read)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -65,7 +65,7 @@ func (l *clientConn) call(ctx context.Context, req *request, fds ...int) (*respo
 		err := l.wire.send(&r, fds...)
 		var op *net.OpError
 		if errors.As(err, &op) {
-			return errDown
+			return errConnDown
 		}
 		return err // an error of any other type is the fault of the request itself
 	})

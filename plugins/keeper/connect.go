@@ -19,8 +19,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// use publishes a connection to all callers.
-func (c *Client) use(l *clientConn) {
+// useConn publishes a connection to all callers.
+func (c *Client) useConn(l *clientConn) {
 	c.mu.Lock()
 	c.keeper, c.ephemeral = l.keeper, l.ephemeral
 	c.mu.Unlock()
@@ -40,7 +40,7 @@ func (c *Client) maintain(ctx context.Context, l *clientConn) {
 			c.cfg.Logger.Warn("keeper is gone", "pid", l.keeper.PID, "dir", c.cfg.Dir)
 		}
 		if l, ok = c.conns.ConnectWithBackoff(ctx, c.connect, c.noKeeper); ok {
-			c.use(l)
+			c.useConn(l)
 		}
 	}
 }
@@ -94,7 +94,7 @@ func (c *Client) dial() (*net.UnixConn, error) { return c.dir.Dial("unix", socke
 func (c *Client) join(ctx context.Context) (*clientConn, error) {
 	logger := c.cfg.Logger.With("dir", c.cfg.Dir)
 	conn, err := c.dial()
-	if err != nil && !unreachable(err) {
+	if err != nil && !isUnreachable(err) {
 		return nil, err
 	}
 	if err != nil {
@@ -129,8 +129,8 @@ func (c *Client) join(ctx context.Context) (*clientConn, error) {
 	return nil, nil
 }
 
-// unreachable reports whether an error of a dial means that no process listens.
-func unreachable(err error) bool {
+// isUnreachable reports whether an error of a dial means that no process listens.
+func isUnreachable(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)
 }
 
@@ -144,7 +144,7 @@ func (c *Client) dialAgain(ctx context.Context, p process.ID) (*net.UnixConn, er
 	}
 	for end := time.Now().Add(listenTimeout); ; {
 		conn, err := c.dial()
-		if err == nil || !unreachable(err) || time.Now().After(end) || !p.Alive() {
+		if err == nil || !isUnreachable(err) || time.Now().After(end) || !p.Alive() {
 			return conn, err
 		}
 		select {
@@ -182,7 +182,7 @@ func (c *Client) joinFormer(ctx context.Context) (*clientConn, error) {
 		if l == nil {
 			continue
 		}
-		if err := c.move(ctx, l); err != nil {
+		if err := c.moveKeeper(ctx, l); err != nil {
 			c.cfg.Logger.Warn("keeper stays in its former directory", "pid", l.keeper.PID, "dir", former, "error", err)
 			return l, ctx.Err()
 		}
@@ -196,8 +196,8 @@ func (c *Client) joinFormer(ctx context.Context) (*clientConn, error) {
 	return nil, nil
 }
 
-// move makes a keeper listen in the data directory.
-func (c *Client) move(ctx context.Context, l *clientConn) error {
+// moveKeeper makes a keeper listen in the data directory.
+func (c *Client) moveKeeper(ctx context.Context, l *clientConn) error {
 	lock, err := c.lockProcess(ctx)
 	if err != nil {
 		return err
@@ -229,7 +229,7 @@ func (c *Client) upgrade(ctx context.Context, l *clientConn, dial func() (*net.U
 	}
 	logger := c.cfg.Logger.With("pid", l.keeper.PID, "dir", c.cfg.Dir)
 	resp, _, err := l.call(ctx, &request{Op: opReplace, Args: c.cfg.Args}, int(exe.Fd()))
-	if !errors.Is(err, errDown) {
+	if !errors.Is(err, errConnDown) {
 		if err == nil {
 			err = resp.err()
 		}
@@ -266,7 +266,7 @@ func (c *Client) handOver(ctx context.Context, l *clientConn) error {
 	}
 	for keys := c.heldBut(there); len(keys) > 0; {
 		n := min(len(keys), maxFiles)
-		if err := c.give(ctx, l, keys[:n]); err != nil {
+		if err := c.giveDescriptors(ctx, l, keys[:n]); err != nil {
 			return err
 		}
 		keys = keys[n:]
@@ -316,8 +316,8 @@ func (c *Client) heldBut(there []string) []string {
 	return slices.Collect(maps.Keys(missing))
 }
 
-// give makes the keeper hold the descriptors of the keys that the client still holds.
-func (c *Client) give(ctx context.Context, l *clientConn, keys []string) error {
+// giveDescriptors makes the keeper hold the descriptors of the keys that the client still holds.
+func (c *Client) giveDescriptors(ctx context.Context, l *clientConn, keys []string) error {
 	req := &request{Op: opHold}
 	var fds []int
 	defer func() { closeAll(fds) }()
@@ -393,7 +393,7 @@ func (c *Client) start(ctx context.Context) (*clientConn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start keeper: %w", err)
 	}
-	p, err := process.Lookup(child.Pid)
+	p, err := process.LookupID(child.Pid)
 	c.mu.Lock()
 	c.child, c.childProc = child, p
 	c.mu.Unlock()

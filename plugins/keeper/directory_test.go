@@ -203,7 +203,7 @@ func formerKeeper(t *testing.T, dir string) process.ID {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	p, err := process.Lookup(cmd.Process.Pid)
+	p, err := process.LookupID(cmd.Process.Pid)
 	if err := errors.Join(err, cmd.Process.Release()); err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +320,7 @@ func TestLockedBy(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	self, err := process.Lookup(os.Getpid())
+	self, err := process.LookupID(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ func TestDescriptorsErrorIsExhausted(t *testing.T) {
 
 // An agent that runs out of descriptors at any step of connecting to the keeper neither kills
 // nor replaces the keeper, which has the exit statuses of tasks.
-func TestKeeperIsKeptByAnAgentWithoutDescriptors(t *testing.T) {
+func TestAgentWithoutDescriptorsKeepsKeeper(t *testing.T) {
 	for name, socket := range map[string]bool{"with its socket": true, "when its socket is missing": false} {
 		t.Run(name, func(t *testing.T) {
 			c := start(t, Config{Ephemeral: true})

@@ -45,9 +45,9 @@ type statusRecord struct {
 	Status  process.ExitStatus `json:"status"`
 }
 
-// drainGrace is how long a keeper leaves the plugins' stderr to the agent after an exec,
+// drainDelay is how long a keeper leaves the plugins' stderr to the agent after an exec,
 // because the agent is about to reconnect.
-const drainGrace = 2 * time.Second
+const drainDelay = 2 * time.Second
 
 // replace executes another program in place of this one. The children, the listening socket,
 // the held descriptors and the recorded statuses are kept. replace returns only on failure,
@@ -78,7 +78,7 @@ func (k *server) replace(args []string, fds []int) error {
 		kept = append(kept, fd)
 		return nil
 	}
-	socket, err := duplicate(k.place.listener) // File would make the accepting listener blocking
+	socket, err := duplicate(k.endpoint.listener) // File would make the accepting listener blocking
 	if err != nil {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
@@ -90,8 +90,8 @@ func (k *server) replace(args []string, fds []int) error {
 	defer will.Close()
 	next := execHandoff{Listener: socket, StateFD: int(will.Fd())}
 	errs := []error{keep(next.Listener), keep(next.StateFD)}
-	if k.place.dir != nil {
-		next.Lock, next.Home = int(k.place.lock.Fd()), int(k.place.dir.home.Fd())
+	if k.endpoint.dir != nil {
+		next.Lock, next.Home = int(k.endpoint.lock.Fd()), int(k.endpoint.dir.home.Fd())
 		errs = append(errs, keep(next.Lock), keep(next.Home))
 	}
 	for _, h := range k.held {
@@ -177,7 +177,7 @@ func (e *handoffState) restore(k *server) {
 	for _, h := range e.Held {
 		k.held[h.Key] = &storedFD{fd: h.FD, drain: h.Drain}
 	}
-	time.AfterFunc(drainGrace, func() {
+	time.AfterFunc(drainDelay, func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		if k.agents.connected == 0 {

@@ -20,8 +20,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// left contains the processes that an agent of another build has left running.
-type left struct {
+// leftProcesses contains the processes that an agent of another build has left running.
+type leftProcesses struct {
 	Keeper, Task, Ended process.ID
 }
 
@@ -42,7 +42,7 @@ func oldAgentMain(dir string) int {
 		if err != nil {
 			return err
 		}
-		l := left{Keeper: c.Process()}
+		l := leftProcesses{Keeper: c.Process()}
 		if err := c.StoreFD(ctx, "fifo", held); err != nil {
 			return err
 		}
@@ -99,7 +99,7 @@ func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var l left
+	var l leftProcesses
 	line, err := bufio.NewReader(out).ReadBytes('\n')
 	if err == nil {
 		err = json.Unmarshal(line, &l)

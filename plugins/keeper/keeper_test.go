@@ -297,7 +297,7 @@ func TestOrphanStatusIsRemembered(t *testing.T) {
 			if _, err := fmt.Fscan(outR, &pid); err != nil {
 				t.Fatal(err)
 			}
-			task, err := process.Lookup(pid)
+			task, err := process.LookupID(pid)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -344,7 +344,7 @@ func TestOrphanStatusIsRemembered(t *testing.T) {
 func TestWaitAnswersUnknown(t *testing.T) {
 	t.Parallel()
 	c := start(t, Config{Ephemeral: true})
-	self, err := process.Lookup(os.Getpid())
+	self, err := process.LookupID(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -603,7 +603,7 @@ func TestKeeperOutlivesAgent(t *testing.T) {
 		t.Errorf("Wait = %v, %v", st, err)
 	}
 	for _, pid := range descendants(keeper.PID) {
-		if p, err := process.Lookup(pid); err == nil && p.Signal(unix.SIGKILL) == nil {
+		if p, err := process.LookupID(pid); err == nil && p.Signal(unix.SIGKILL) == nil {
 			_, _ = c.Wait(t.Context(), p)
 		}
 	}
@@ -634,7 +634,7 @@ func TestEphemeralKeeperEndsWhatAnotherOneStarted(t *testing.T) {
 	for _, pid := range append(below, p.PID) {
 		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // reaps the orphan, as init would
-			if _, err := process.Lookup(pid); err != nil {
+			if _, err := process.LookupID(pid); err != nil {
 				break
 			}
 			if time.Now().After(end) {
@@ -722,9 +722,9 @@ func killedAgent(t *testing.T, dir, mode string) (task, keeper process.ID) {
 	}
 	_, scanErr := fmt.Fscan(out, &task.PID, &keeper.PID)
 	if scanErr == nil {
-		task, err = process.Lookup(task.PID)
+		task, err = process.LookupID(task.PID)
 		if err == nil {
-			keeper, err = process.Lookup(keeper.PID)
+			keeper, err = process.LookupID(keeper.PID)
 		}
 	}
 	_ = cmd.Process.Kill()
@@ -863,7 +863,7 @@ func spawnWithTask(t *testing.T, c *Client, provisional bool) (plugin, task proc
 	if _, err := fmt.Fscan(r, &pid); err != nil {
 		t.Fatal(err)
 	}
-	if task, err = process.Lookup(pid); err != nil {
+	if task, err = process.LookupID(pid); err != nil {
 		t.Fatal(err)
 	}
 	return plugin, task

@@ -80,29 +80,29 @@ func Serve(ctx context.Context) error {
 	// The keeper was executed through a descriptor, whose number would be its name in ps.
 	_ = os.WriteFile("/proc/self/comm", []byte("nomad-lite"), 0)
 
-	self, err := process.Lookup(os.Getpid())
+	self, err := process.LookupID(os.Getpid())
 	if err != nil {
 		return err
 	}
 	k := newServer(s, self)
-	k.place, k.oomScore = *place, inherited
-	if err := k.place.record(self); err != nil {
+	k.endpoint, k.oomScore = *place, inherited
+	if err := k.endpoint.record(self); err != nil {
 		return err
 	}
 	handoff.restore(k)
 	return k.run(ctx)
 }
 
-// place is where clients find a keeper. dir and lock are nil as long as a keeper that an
+// endpoint is where clients find a keeper. dir and lock are nil as long as a keeper that an
 // earlier version has started is not moved.
-type place struct {
+type endpoint struct {
 	listener *net.UnixListener
 	lock     *os.File
 	dir      *Directory
 }
 
 // record writes self into the lock file, where [Directory.LockedBy] finds it.
-func (p *place) record(self process.ID) error {
+func (p *endpoint) record(self process.ID) error {
 	if p.lock == nil {
 		return nil
 	}
@@ -110,12 +110,12 @@ func (p *place) record(self process.ID) error {
 }
 
 // takePlace takes ownership of the inherited descriptors and closes all others.
-func (s *setup) takePlace() (*place, error) {
+func (s *setup) takePlace() (*endpoint, error) {
 	fds := execHandoff{Listener: listenerFD, Lock: lockFD, Home: homeFD}
 	if s.Handoff != nil {
 		fds = *s.Handoff
 	}
-	p := &place{}
+	p := &endpoint{}
 	if fds.Lock > 0 {
 		unix.CloseOnExec(fds.Lock)
 		p.lock = os.NewFile(uintptr(fds.Lock), processName)
@@ -200,7 +200,7 @@ type server struct {
 	closing bool // spawn requests are rejected
 
 	mu           sync.Mutex
-	place        place
+	endpoint     endpoint
 	conns        map[*serverConn]bool
 	agents       agents
 	held         map[string]*storedFD
@@ -238,7 +238,7 @@ func (k *server) run(ctx context.Context) error {
 	defer k.trim.Stop()
 	timer := time.NewTimer(k.patience())
 	defer timer.Stop()
-	listener := k.place.listener
+	listener := k.endpoint.listener
 	k.wg.Go(func() { k.accept(listener) })
 	k.reap() // children may have ended before signal.Notify
 	terminated := false
@@ -304,7 +304,7 @@ func (k *server) patience() time.Duration {
 // a keeper. Both are nil without a directory; the lock is nil if it fails.
 func (k *server) lockDirectory() (*Directory, *os.File) {
 	k.mu.Lock()
-	dir := k.place.dir
+	dir := k.endpoint.dir
 	k.mu.Unlock()
 	if dir == nil {
 		return nil, nil
@@ -320,10 +320,10 @@ func (k *server) lockDirectory() (*Directory, *os.File) {
 func (k *server) listenAgain() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.place.dir == nil {
+	if k.endpoint.dir == nil {
 		return
 	}
-	listener, err := k.place.dir.Listen("unix", socketName)
+	listener, err := k.endpoint.dir.Listen("unix", socketName)
 	if err != nil {
 		return // the client that has sent the signal finds no socket
 	}
@@ -332,8 +332,8 @@ func (k *server) listenAgain() {
 
 // serveLocked replaces the listener and accepts connections from the new one.
 func (k *server) serveLocked(listener *net.UnixListener) {
-	k.place.listener.Close()
-	k.place.listener = listener
+	k.endpoint.listener.Close()
+	k.endpoint.listener = listener
 	k.wg.Go(func() { k.accept(listener) })
 }
 
@@ -356,12 +356,12 @@ func (k *server) moveTo(path string, fds []int) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.place.dir != nil {
-		k.place.dir.Close()
-		k.place.lock.Close()
+	if k.endpoint.dir != nil {
+		k.endpoint.dir.Close()
+		k.endpoint.lock.Close()
 	}
 	k.setup.Dir = path
-	k.place.dir, k.place.lock = &Directory{path, home}, lock
+	k.endpoint.dir, k.endpoint.lock = &Directory{path, home}, lock
 	k.serveLocked(listener)
 	return nil
 }
@@ -385,7 +385,7 @@ func (k *server) leave(dir *Directory, locked bool) {
 		dir.RemoveSocket(socketName)
 	}
 	k.mu.Lock()
-	k.place.listener.Close()
+	k.endpoint.listener.Close()
 	for c := range k.conns {
 		c.wire.conn.Close()
 	}

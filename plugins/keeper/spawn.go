@@ -73,7 +73,7 @@ func (k *server) startChild(p *spawnParams, fds []int) (process.ID, error) {
 	if err != nil {
 		return process.ID{}, err
 	}
-	child, err := process.Lookup(pid)
+	child, err := process.LookupID(pid)
 	if err != nil {
 		// forkMu is held, so the child cannot have been reaped: /proc itself does not work.
 		_ = unix.Kill(pid, unix.SIGKILL)

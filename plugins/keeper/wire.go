@@ -167,7 +167,7 @@ func (descriptorsError) Unwrap() error { return unix.EMFILE }
 // receive reads one frame into msg. The caller owns the returned descriptors; on an error
 // there are none.
 func (w *wire) receive(msg any) ([]int, error) {
-	r := &rights{conn: w.conn}
+	r := &descriptorReader{conn: w.conn}
 	body, err := readFrame(r)
 	if err == nil && r.err != nil {
 		err = r.err
@@ -205,17 +205,17 @@ func readFrame(r io.Reader) ([]byte, error) {
 	return body.Bytes(), nil
 }
 
-// rights is a reader that collects the descriptors which arrive with the bytes. The
+// descriptorReader is a reader that collects the descriptors which arrive with the bytes. The
 // descriptors stay plain numbers: Go's poller would watch an os.File of a FIFO, and wake this
 // process for every line that a task writes.
-type rights struct {
+type descriptorReader struct {
 	conn *net.UnixConn
 	fds  []int
 	lost bool // descriptors were dropped because this process is out of descriptors
 	err  error
 }
 
-func (r *rights) Read(p []byte) (int, error) {
+func (r *descriptorReader) Read(p []byte) (int, error) {
 	oob := make([]byte, unix.CmsgSpace(4*maxFiles))
 	n, oobn, flags, _, err := r.conn.ReadMsgUnix(p, oob)
 	if oobn > 0 {
@@ -235,7 +235,7 @@ func (r *rights) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (r *rights) collect(oob []byte) error {
+func (r *descriptorReader) collect(oob []byte) error {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
 		return fmt.Errorf("read descriptors: %w", err)

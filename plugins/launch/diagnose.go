@@ -36,7 +36,7 @@ func explainSpawn(err error, path string, file *os.File) error {
 
 // describeFile returns why a file of this kind cannot be executed.
 func describeFile(path string, file *os.File) string {
-	r, done := reader(path, file)
+	r, done := openReader(path, file)
 	if r == nil {
 		return "the file is not executable on this machine"
 	}
@@ -55,10 +55,10 @@ func describeFile(path string, file *os.File) string {
 	if f.Type != elf.ET_EXEC && f.Type != elf.ET_DYN {
 		return "the file is an ELF file but no program"
 	}
-	return fmt.Sprintf("the file is built for %s, this machine is %s", machine(f.Machine), runtime.GOARCH)
+	return fmt.Sprintf("the file is built for %s, this machine is %s", machineName(f.Machine), runtime.GOARCH)
 }
 
-func machine(m elf.Machine) string {
+func machineName(m elf.Machine) string {
 	switch m {
 	case elf.EM_X86_64:
 		return "amd64"
@@ -81,7 +81,7 @@ func machine(m elf.Machine) string {
 // missingInterpreter returns the loader of an ELF file or the interpreter of a script, if that
 // does not exist.
 func missingInterpreter(path string, file *os.File) string {
-	r, done := reader(path, file)
+	r, done := openReader(path, file)
 	if r == nil {
 		return ""
 	}
@@ -112,7 +112,7 @@ func missingInterpreter(path string, file *os.File) string {
 	return ""
 }
 
-func reader(path string, file *os.File) (io.ReaderAt, func()) {
+func openReader(path string, file *os.File) (io.ReaderAt, func()) {
 	if file != nil {
 		return file, func() {}
 	}
@@ -124,7 +124,7 @@ func reader(path string, file *os.File) (io.ReaderAt, func()) {
 }
 
 // withStderr returns an error with the last lines of the plugin's stderr.
-func withStderr(what string, t *tail) error {
+func withStderr(what string, t *stderrTail) error {
 	lines, isPanic := t.words()
 	switch {
 	case len(lines) == 0:

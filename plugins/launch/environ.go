@@ -34,7 +34,7 @@ func Environ(environ, allow []string, keeperSocket string) []string {
 	for _, v := range environ {
 		name, _, _ := strings.Cut(v, "=")
 		own := strings.HasPrefix(name, ownPrefix) && !strings.HasPrefix(name, pluginPrefix)
-		if !own && !slices.Contains(handshakeVars, name) && allowed(name, allow) {
+		if !own && !slices.Contains(handshakeVars, name) && isAllowedEnv(name, allow) {
 			env = append(env, v)
 		}
 	}
@@ -44,7 +44,7 @@ func Environ(environ, allow []string, keeperSocket string) []string {
 	return env
 }
 
-func allowed(name string, allow []string) bool {
+func isAllowedEnv(name string, allow []string) bool {
 	if allow == nil {
 		return !slices.Contains(base.EnvDenylist(), name)
 	}

@@ -52,7 +52,7 @@ func FuzzLogLine(f *testing.F) {
 	logger := hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace})
 	f.Fuzz(func(t *testing.T, line string) {
 		out.buf.Reset()
-		words := &tail{}
+		words := &stderrTail{}
 		logLine(line, 0, false, logger, words)
 		got := out.String()
 		if len(got) > 10*len(line)+10*maxText {

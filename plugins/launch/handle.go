@@ -64,7 +64,7 @@ func (h *handle) killSession() {
 		if err != nil || pid == h.PID || !inSession(pid, h.PID) {
 			continue
 		}
-		member, err := process.Lookup(pid)
+		member, err := process.LookupID(pid)
 		if err == nil && member.StartTime >= h.StartTime && inSession(pid, h.PID) {
 			_ = member.Signal(unix.SIGKILL) // an error means that the process has ended
 		}

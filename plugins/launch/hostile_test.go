@@ -29,32 +29,32 @@ func hostile(mode string) {
 	switch name {
 	case "text":
 		fmt.Println("Starting up, please wait …")
-		park()
+		sleepLong()
 	case "text-exit":
 		fmt.Println("usage: hello [flags]")
 		os.Exit(2)
 	case "partial":
 		fmt.Print("1|2|un")
-		park()
+		sleepLong()
 	case "partial-exit":
 		fmt.Print("1|2|un")
 		os.Exit(6)
 	case "line":
 		fmt.Println(arg)
-		park()
+		sleepLong()
 	case "closed-stdout":
 		os.Stdout.Close()
-		park()
+		sleepLong()
 	case "silent":
 		fmt.Fprintln(os.Stderr, "waiting for the moon")
-		park()
+		sleepLong()
 	case "exit":
 		fmt.Fprintln(os.Stderr, `{"@level":"error","@message":"cannot read licence","error":"no such file"}`)
 		os.Exit(3)
 	case "killed":
 		p, _ := os.FindProcess(os.Getpid())
 		_ = p.Kill()
-		park()
+		sleepLong()
 	case "panic":
 		panic("the licence is void")
 	case "cookie":
@@ -68,14 +68,14 @@ func hostile(mode string) {
 		os.Exit(7)
 	case "no-socket":
 		fmt.Printf("1|2|unix|%s|grpc|\n", filepath.Join(os.Getenv(plugin.EnvUnixSocketDir), "nothing"))
-		park()
+		sleepLong()
 	case "not-listening":
 		l := listen()
 		l.(*net.UnixListener).SetUnlinkOnClose(false)
 		l.Close()
 		fmt.Printf("1|2|unix|%s|grpc|\n", l.Addr())
 		defer os.Remove(l.Addr().String())
-		park()
+		sleepLong()
 	case "foreign":
 		// The handshake line names the socket of a process of another user.
 		socket := filepath.Join(arg, "s")
@@ -100,19 +100,19 @@ func hostile(mode string) {
 		if conn, err := l.Accept(); err == nil {
 			conn.Close()
 		}
-		park()
+		sleepLong()
 	case "mute":
 		l := listen()
 		fmt.Printf("1|2|unix|%s|grpc|\n", l.Addr())
 		for {
 			if _, err := l.Accept(); err != nil {
-				park()
+				sleepLong()
 			}
 		}
 	case "cert":
-		own(nil, strings.Repeat("QUJD", 40), &testDriver{})
+		serveOwnHandshake(nil, strings.Repeat("QUJD", 40), &testDriver{})
 	case "more-fields":
-		own(nil, "|true|what", &testDriver{})
+		serveOwnHandshake(nil, "|true|what", &testDriver{})
 	case "no-services":
 		l := listen()
 		fmt.Printf("1|2|unix|%s|grpc|\n", l.Addr())
@@ -182,7 +182,7 @@ func hostile(mode string) {
 		driver.RegisterServer(s, &testDriver{trouble: "hang", in: "Shutdown"})
 		fmt.Printf("1|2|unix|%s|grpc|\n", l.Addr())
 		_ = s.Serve(l)
-		park()
+		sleepLong()
 	case "deaf":
 		// The plugin stops listening, drops the connection and continues to run.
 		d := &testDriver{}
@@ -198,7 +198,7 @@ func hostile(mode string) {
 		}
 		fmt.Printf("1|2|unix|%s|grpc|\n", l.Addr())
 		_ = s.Serve(l)
-		park()
+		sleepLong()
 	case "schema":
 		serve(&testDriver{schema: hclspec.Object(map[string]*hclspec.Spec{
 			"root":  hclspec.Attr("root", "string", false),
@@ -230,8 +230,8 @@ func hostile(mode string) {
 // stdout and stderr are saved because go-plugin replaces the variables when it serves.
 var stdout, stderr = os.Stdout, os.Stderr
 
-// park blocks longer than any test takes, and ends so that no process is left behind.
-func park() { time.Sleep(2 * time.Minute) }
+// sleepLong blocks longer than any test takes, and ends so that no process is left behind.
+func sleepLong() { time.Sleep(2 * time.Minute) }
 
 func listen() net.Listener {
 	l, err := net.Listen("unix", filepath.Join(os.Getenv(plugin.EnvUnixSocketDir), fmt.Sprintf("own%d", os.Getpid())))
@@ -241,8 +241,8 @@ func listen() net.Listener {
 	return l
 }
 
-// own serves with a handshake line that ends with rest.
-func own(opts []grpc.ServerOption, rest string, d *testDriver) {
+// serveOwnHandshake serves with a handshake line that ends with rest.
+func serveOwnHandshake(opts []grpc.ServerOption, rest string, d *testDriver) {
 	l := listen()
 	s := grpc.NewServer(opts...)
 	base.RegisterServer(s, d)
@@ -283,7 +283,7 @@ func (d *testDriver) step(ctx context.Context, call string) {
 	}
 	switch d.trouble {
 	case "hang":
-		park()
+		sleepLong()
 	case "exit-in":
 		fmt.Fprintf(stderr, "leaving in %s\n", call)
 		os.Exit(5)

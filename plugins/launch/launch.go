@@ -129,7 +129,7 @@ type Plugin struct {
 type stdio struct {
 	pipes      [2]*os.File   // the agent's read ends of stdout and stderr
 	fdKey      string        // prefix of the keys under which the keeper holds the pipes
-	stderrTail tail          // last lines of stderr
+	stderrTail stderrTail    // last lines of stderr
 	stderrDone chan struct{} // closed when stderr has ended
 
 	mu        sync.Mutex
@@ -201,7 +201,7 @@ func (p *Plugin) start(ctx context.Context) error {
 			if err := os.Remove(tmp); err != nil {
 				return nil, err
 			}
-			return &launcher{attached: attached{p}, ctx: ctx, env: cmd.Env}, nil
+			return &launcher{attachedRunner: attachedRunner{p}, ctx: ctx, env: cmd.Env}, nil
 		},
 		UnixSocketConfig: &plugin.UnixSocketConfig{TempDir: p.cfg.SocketDir},
 		// the launcher enforces the real limit

@@ -93,7 +93,7 @@ func newConfig(t testing.TB, mode string) (Config, *logs) {
 		Path:         "/plugins/tester",
 		Exec:         exe,
 		Args:         []string{"/plugins/tester", "test-plugin", mode},
-		Env:          append(Environ(os.Environ(), nil, ""), noRaceSleep, mark),
+		Env:          append(Environ(os.Environ(), nil, ""), noRaceSleep, envMark),
 		SocketDir:    dir,
 		Keeper:       newDirect(t),
 		Logger:       hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace, Name: "host"}),
@@ -425,7 +425,7 @@ func TestKeeperDiesOverSpawn(t *testing.T) {
 	t.Parallel()
 	for _, listens := range []bool{false, true} {
 		cfg, _ := newConfig(t, "good")
-		k := &lost{direct: newDirect(t)}
+		k := &dyingKeeper{directKeeper: newDirect(t)}
 		if listens {
 			k.socketDir = cfg.SocketDir
 		}
@@ -640,7 +640,7 @@ func TestZombieHasEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = cmd.Wait() }()
-	kp, err := process.Lookup(cmd.Process.Pid)
+	kp, err := process.LookupID(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -707,7 +707,7 @@ func TestReattachStranger(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = stranger.Process.Kill(); _ = stranger.Wait() }()
-	real, err := process.Lookup(stranger.Process.Pid)
+	real, err := process.LookupID(stranger.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,8 +43,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// mark is in the environment of all processes that these tests start.
-var mark = fmt.Sprintf("LAUNCH_TEST=%d.%d", os.Getpid(), time.Now().UnixNano())
+// envMark is in the environment of all processes that these tests start.
+var envMark = fmt.Sprintf("LAUNCH_TEST=%d.%d", os.Getpid(), time.Now().UnixNano())
 
 // leftovers waits for the processes and goroutines of the tests to end, and describes the ones
 // that still run.
@@ -68,7 +68,7 @@ func leftovers() string {
 		// test.
 		procs, _ := filepath.Glob("/proc/[0-9]*/environ")
 		for _, proc := range procs {
-			if env, _ := os.ReadFile(proc); strings.Contains(string(env), mark) {
+			if env, _ := os.ReadFile(proc); strings.Contains(string(env), envMark) {
 				detached += proc + "\n"
 			}
 		}
@@ -80,21 +80,21 @@ func leftovers() string {
 	return detached
 }
 
-// direct is a Keeper that starts its children from the test process.
-type direct struct {
+// directKeeper is a Keeper that starts its children from the test process.
+type directKeeper struct {
 	mu    sync.Mutex
-	kids  map[process.ID]*kid
+	kids  map[process.ID]*directChild
 	held  map[string]*os.File
 	total int
 }
 
-type kid struct {
+type directChild struct {
 	done   chan struct{}
 	status process.ExitStatus
 }
 
-func newDirect(t testing.TB) *direct {
-	d := &direct{kids: map[process.ID]*kid{}, held: map[string]*os.File{}}
+func newDirect(t testing.TB) *directKeeper {
+	d := &directKeeper{kids: map[process.ID]*directChild{}, held: map[string]*os.File{}}
 	t.Cleanup(func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -105,9 +105,9 @@ func newDirect(t testing.TB) *direct {
 	return d
 }
 
-func (d *direct) Confirm(context.Context, process.ID) error { return nil }
+func (d *directKeeper) Confirm(context.Context, process.ID) error { return nil }
 
-func (d *direct) Spawn(_ context.Context, c keeper.Command) (process.ID, error) {
+func (d *directKeeper) Spawn(_ context.Context, c keeper.Command) (process.ID, error) {
 	path := c.Path
 	if c.Exec != nil {
 		path = "/proc/self/fd/" + strconv.Itoa(int(c.Exec.Fd()))
@@ -123,11 +123,11 @@ func (d *direct) Spawn(_ context.Context, c keeper.Command) (process.ID, error) 
 	if err := cmd.Start(); err != nil {
 		return process.ID{}, err
 	}
-	p, err := process.Lookup(cmd.Process.Pid)
+	p, err := process.LookupID(cmd.Process.Pid)
 	if err != nil {
 		return process.ID{}, err
 	}
-	k := &kid{done: make(chan struct{})}
+	k := &directChild{done: make(chan struct{})}
 	d.mu.Lock()
 	d.kids[p] = k
 	d.total++
@@ -145,7 +145,7 @@ func (d *direct) Spawn(_ context.Context, c keeper.Command) (process.ID, error) 
 	return p, nil
 }
 
-func (d *direct) Wait(ctx context.Context, p process.ID) (process.ExitStatus, error) {
+func (d *directKeeper) Wait(ctx context.Context, p process.ID) (process.ExitStatus, error) {
 	d.mu.Lock()
 	k := d.kids[p]
 	d.mu.Unlock()
@@ -160,7 +160,7 @@ func (d *direct) Wait(ctx context.Context, p process.ID) (process.ExitStatus, er
 	}
 }
 
-func (d *direct) StoreDrainedFD(_ context.Context, key string, f *os.File) error {
+func (d *directKeeper) StoreDrainedFD(_ context.Context, key string, f *os.File) error {
 	fd, err := syscall.Dup(int(f.Fd()))
 	if err != nil {
 		return err
@@ -175,7 +175,7 @@ func (d *direct) StoreDrainedFD(_ context.Context, key string, f *os.File) error
 	return nil
 }
 
-func (d *direct) GetFD(key string) (*os.File, error) {
+func (d *directKeeper) GetFD(key string) (*os.File, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f := d.held[key]
@@ -192,7 +192,7 @@ func (d *direct) GetFD(key string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), key), nil
 }
 
-func (d *direct) RemoveFD(_ context.Context, key string) error {
+func (d *directKeeper) RemoveFD(_ context.Context, key string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if f := d.held[key]; f != nil {
@@ -202,18 +202,18 @@ func (d *direct) RemoveFD(_ context.Context, key string) error {
 	return nil
 }
 
-// lost is a keeper that dies during its first spawn, after the start of the child.
-type lost struct {
-	*direct
+// dyingKeeper is a keeper that dies during its first spawn, after the start of the child.
+type dyingKeeper struct {
+	*directKeeper
 	socketDir string // the keeper dies when the plugin has a socket there; empty means at once
 	once      sync.Once
 	first     process.ID
 }
 
-func (l *lost) Spawn(ctx context.Context, c keeper.Command) (process.ID, error) {
+func (l *dyingKeeper) Spawn(ctx context.Context, c keeper.Command) (process.ID, error) {
 	err := errors.New("")
 	l.once.Do(func() {
-		if l.first, err = l.direct.Spawn(ctx, c); err == nil {
+		if l.first, err = l.directKeeper.Spawn(ctx, c); err == nil {
 			err = fmt.Errorf("spawn: %w", keeper.ErrLost)
 		}
 		for deadline := time.Now().Add(10 * time.Second); l.socketDir != "" && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
@@ -226,5 +226,5 @@ func (l *lost) Spawn(ctx context.Context, c keeper.Command) (process.ID, error) 
 	if errors.Is(err, keeper.ErrLost) {
 		return process.ID{}, err
 	}
-	return l.direct.Spawn(ctx, c)
+	return l.directKeeper.Spawn(ctx, c)
 }

@@ -133,7 +133,7 @@ func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 			Protocol:     plugin.ProtocolGRPC,
 			Addr:         netAddr(h),
 			Pid:          rec.Pid,
-			ReattachFunc: func() (runner.AttachedRunner, error) { return attached{p}, nil },
+			ReattachFunc: func() (runner.AttachedRunner, error) { return attachedRunner{p}, nil },
 		},
 	}))
 	if err := runSteps(ctx, p.connect, p.identify, p.init); err != nil {

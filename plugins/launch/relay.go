@@ -29,7 +29,7 @@ const (
 
 // relay logs the lines of a plugin's stderr until r ends. Its memory use does not depend on
 // the plugin's output. It blocks until then.
-func relay(r io.Reader, logger hclog.Logger, t *tail) {
+func relay(r io.Reader, logger hclog.Logger, t *stderrTail) {
 	br := bufio.NewReaderSize(r, maxLine)
 	inPanic := false
 	for {
@@ -54,7 +54,7 @@ func relay(r io.Reader, logger hclog.Logger, t *tail) {
 }
 
 // logLine logs one line and reports whether the following lines are part of a Go stack trace.
-func logLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *tail) bool {
+func logLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *stderrTail) bool {
 	if line == "" && dropped == 0 {
 		return inPanic
 	}
@@ -90,9 +90,9 @@ func logLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *tai
 		line = line[:maxText]
 	}
 	if dropped > 0 {
-		logger.Log(level, clean(line), "dropped_bytes", dropped)
+		logger.Log(level, cleanText(line), "dropped_bytes", dropped)
 	} else {
-		logger.Log(level, clean(line))
+		logger.Log(level, cleanText(line))
 	}
 	return inPanic
 }
@@ -104,8 +104,8 @@ var levelPrefixes = []struct {
 	{"[TRACE]", hclog.Trace}, {"[DEBUG]", hclog.Debug}, {"[INFO]", hclog.Info}, {"[WARN]", hclog.Warn}, {"[ERROR]", hclog.Error},
 }
 
-// record is one line in hclog's JSON form.
-type record struct {
+// logRecord is one line in hclog's JSON form.
+type logRecord struct {
 	level   hclog.Level
 	module  string
 	stamp   string
@@ -115,41 +115,41 @@ type record struct {
 
 // log logs the record. Its module and time become attributes only if they differ from the
 // logger's name and the current time.
-func (r record) log(logger hclog.Logger) {
+func (r logRecord) log(logger hclog.Logger) {
 	pairs := r.pairs
 	if plugin, part, parts := strings.Cut(r.module, "."); r.module != "" && !strings.HasSuffix(logger.Name(), "."+plugin) {
-		pairs = append(pairs, "@module", clean(r.module))
+		pairs = append(pairs, "@module", cleanText(r.module))
 	} else if parts {
-		logger = logger.Named(clean(part))
+		logger = logger.Named(cleanText(part))
 	}
 	if at, err := time.Parse(time.RFC3339Nano, r.stamp); r.stamp != "" && (err != nil || time.Since(at).Abs() > time.Second) {
-		pairs = append(pairs, "timestamp", clean(r.stamp))
+		pairs = append(pairs, "timestamp", cleanText(r.stamp))
 	}
-	logger.Log(r.level, clean(r.message), pairs...)
+	logger.Log(r.level, cleanText(r.message), pairs...)
 }
 
 // parseRecord parses a line in hclog's JSON form. Other lines, also JSON with other types than
 // hclog's, are no records.
-func parseRecord(line string) (record, bool) {
+func parseRecord(line string) (logRecord, bool) {
 	var raw map[string]any
 	dec := json.NewDecoder(strings.NewReader(line))
 	dec.UseNumber()
 	if dec.Decode(&raw) != nil || dec.InputOffset() != int64(len(line)) {
-		return record{}, false
+		return logRecord{}, false
 	}
 	name, ok := raw["@level"].(string)
 	if !ok {
-		return record{}, false
+		return logRecord{}, false
 	}
 	level := hclog.LevelFromString(name)
 	if level == hclog.NoLevel || level == hclog.Off {
-		return record{}, false
+		return logRecord{}, false
 	}
 	message, ok := raw["@message"].(string)
 	if !ok && raw["@message"] != nil {
-		return record{}, false
+		return logRecord{}, false
 	}
-	rec := record{level: level, message: message}
+	rec := logRecord{level: level, message: message}
 	rec.module, _ = raw["@module"].(string)
 	rec.stamp, _ = raw["@timestamp"].(string)
 	delete(raw, "@level")
@@ -157,7 +157,7 @@ func parseRecord(line string) (record, bool) {
 	delete(raw, "@message")
 	delete(raw, "@timestamp")
 	for _, k := range slices.Sorted(maps.Keys(raw)) {
-		rec.pairs = append(rec.pairs, clean(k), plainValue(raw[k]))
+		rec.pairs = append(rec.pairs, cleanText(k), plainValue(raw[k]))
 	}
 	return rec, true
 }
@@ -178,7 +178,7 @@ func plainValue(v any) any {
 }
 
 // String returns the message, with the error if there is one.
-func (r record) String() string {
+func (r logRecord) String() string {
 	s := r.message
 	for i := 0; i+1 < len(r.pairs); i += 2 {
 		if r.pairs[i] == "error" {
@@ -188,8 +188,8 @@ func (r record) String() string {
 	return s
 }
 
-// clean makes text safe for a terminal and a line-based log.
-func clean(s string) string {
+// cleanText makes text safe for a terminal and a line-based log.
+func cleanText(s string) string {
 	ok := utf8.ValidString(s)
 	for _, r := range s {
 		if !ok {
@@ -204,22 +204,22 @@ func clean(s string) string {
 	return strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
 }
 
-// tail keeps the last lines of a plugin's stderr, and the first lines of its panic. It is safe
+// stderrTail keeps the last lines of a plugin's stderr, and the first lines of its panic. It is safe
 // for concurrent use.
-type tail struct {
+type stderrTail struct {
 	mu    sync.Mutex
 	last  []string
 	panic []string
 }
 
-func (t *tail) add(line string, inPanic bool) {
+func (t *stderrTail) add(line string, inPanic bool) {
 	if strings.TrimSpace(line) == "" {
 		return
 	}
 	if len(line) > tailLength {
 		line = line[:tailLength] + "…"
 	}
-	line = clean(strings.TrimRight(line, " \t"))
+	line = cleanText(strings.TrimRight(line, " \t"))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if inPanic && len(t.panic) < panicLines {
@@ -232,7 +232,7 @@ func (t *tail) add(line string, inPanic bool) {
 }
 
 // words returns the lines of the panic if there was one, else the last lines.
-func (t *tail) words() (lines []string, isPanic bool) {
+func (t *stderrTail) words() (lines []string, isPanic bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.panic) > 0 {

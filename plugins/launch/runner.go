@@ -24,14 +24,14 @@ import (
 
 var (
 	_ runner.Runner         = (*launcher)(nil)
-	_ runner.AttachedRunner = (*attached)(nil)
+	_ runner.AttachedRunner = (*attachedRunner)(nil)
 )
 
-// attached is go-plugin's view of a running process.
-type attached struct{ p *Plugin }
+// attachedRunner is go-plugin's view of a running process.
+type attachedRunner struct{ p *Plugin }
 
 // Wait returns when the process has ended, or when the plugin was detached.
-func (a attached) Wait(context.Context) error {
+func (a attachedRunner) Wait(context.Context) error {
 	select {
 	case <-a.p.proc.done:
 	case <-a.p.detached:
@@ -39,27 +39,31 @@ func (a attached) Wait(context.Context) error {
 	return nil
 }
 
-func (a attached) Kill(context.Context) error {
+func (a attachedRunner) Kill(context.Context) error {
 	a.p.proc.kill()
 	return nil
 }
 
-func (a attached) ID() string {
+func (a attachedRunner) ID() string {
 	if a.p.proc == nil {
 		return ""
 	}
 	return strconv.Itoa(a.p.proc.PID)
 }
 
-func (attached) PluginToHost(network, addr string) (string, string, error) { return network, addr, nil }
-func (attached) HostToPlugin(network, addr string) (string, string, error) { return network, addr, nil }
+func (attachedRunner) PluginToHost(network, addr string) (string, string, error) {
+	return network, addr, nil
+}
+func (attachedRunner) HostToPlugin(network, addr string) (string, string, error) {
+	return network, addr, nil
+}
 
 // launcher starts the process for go-plugin, and reads the plugin's streams itself. go-plugin
 // gets a stdout with one valid handshake line and an empty stderr, which both end with the
 // process. So neither an invalid line nor a child that holds a stream can do harm, and
 // go-plugin calls Wait at once.
 type launcher struct {
-	attached
+	attachedRunner
 	ctx context.Context // context of the launch, because go-plugin passes its own
 	env []string        // variables that go-plugin adds
 }
@@ -191,7 +195,7 @@ func endLost(stdout *os.File, dir string) error {
 	}
 	killed, held := false, true
 	for deadline := time.Now().Add(time.Second); held && time.Now().Before(deadline); {
-		ended, err := killWithStdout(fmt.Sprintf("pipe:[%d]", st.Ino))
+		ended, err := killProcessesWithStdout(fmt.Sprintf("pipe:[%d]", st.Ino))
 		if err != nil {
 			return err
 		}
@@ -210,9 +214,9 @@ func endLost(stdout *os.File, dir string) error {
 	return nil
 }
 
-// killWithStdout kills the processes whose stdout is a pipe, given as "pipe:[inode]", and
+// killProcessesWithStdout kills the processes whose stdout is a pipe, given as "pipe:[inode]", and
 // waits up to a second for the end of each. It reports whether there was one.
-func killWithStdout(pipe string) (killed bool, err error) {
+func killProcessesWithStdout(pipe string) (killed bool, err error) {
 	links, err := filepath.Glob("/proc/[0-9]*/fd/1")
 	if err != nil {
 		return false, err
@@ -222,7 +226,7 @@ func killWithStdout(pipe string) (killed bool, err error) {
 		if err != nil {
 			return killed, err
 		}
-		p, err := process.Lookup(pid) // before its stdout is read: the pid may be reused
+		p, err := process.LookupID(pid) // before its stdout is read: the pid may be reused
 		if target, linkErr := os.Readlink(link); linkErr != nil || target != pipe {
 			continue // another process, perhaps of another user, or the process has ended
 		}
@@ -351,12 +355,12 @@ func (p *Plugin) awaitLine(ctx context.Context, lines <-chan struct{}) (string, 
 
 // Stdout returns the validated handshake line for go-plugin.
 func (l *launcher) Stdout() io.ReadCloser {
-	return &processReader{Reader: strings.NewReader(l.p.addr.line()), a: l.attached}
+	return &processReader{Reader: strings.NewReader(l.p.addr.line()), a: l.attachedRunner}
 }
 
 // Stderr returns an empty stream for go-plugin.
 func (l *launcher) Stderr() io.ReadCloser {
-	return &processReader{Reader: strings.NewReader(""), a: l.attached}
+	return &processReader{Reader: strings.NewReader(""), a: l.attachedRunner}
 }
 
 // Name is required by the interface; go-plugin's logger is silent.
@@ -368,7 +372,7 @@ func (l *launcher) Diagnose(context.Context) string { return "" }
 // processReader is a stream that ends when the process ends.
 type processReader struct {
 	*strings.Reader
-	a attached
+	a attachedRunner
 }
 
 func (u *processReader) Read(b []byte) (int, error) {

@@ -19,9 +19,9 @@ type ID struct {
 	StartTime uint64 `json:"start"` // field 22 of /proc/<pid>/stat
 }
 
-// Lookup returns the process that has this pid now, which may be a zombie. The error is
+// LookupID returns the process that has this pid now, which may be a zombie. The error is
 // os.ErrProcessDone if there is none.
-func Lookup(pid int) (ID, error) {
+func LookupID(pid int) (ID, error) {
 	st, err := ReadStat(pid)
 	if err != nil {
 		return ID{}, err
@@ -132,7 +132,7 @@ func (p ID) EndsWithin(timeout time.Duration) bool {
 	defer f.Close()
 	over := false
 	_ = f.control(func(fd int) error { // the descriptor is open
-		over = ended(fd, timeout)
+		over = pidfdEnded(fd, timeout)
 		return nil
 	})
 	return over

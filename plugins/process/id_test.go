@@ -9,7 +9,7 @@ import (
 
 func TestSameExecutable(t *testing.T) {
 	t.Parallel()
-	self, err := Lookup(os.Getpid())
+	self, err := LookupID(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func FindLeftovers(allocID, task string) ([]ID, error) {
 		pids, err := g.PIDs()
 		errs = append(errs, err)
 		for _, pid := range pids {
-			p, err := Lookup(pid)
+			p, err := LookupID(pid)
 			errs = append(errs, unlessGone(err))
 			if err == nil {
 				processes[pid] = p
@@ -148,7 +148,7 @@ func eachMarked(f func(ID, Mark)) error {
 			continue
 		}
 		// The start time is read first: a later process with the same pid has another one.
-		p, err := Lookup(pid)
+		p, err := LookupID(pid)
 		var env []byte
 		if err == nil {
 			env, err = os.ReadFile("/proc/" + name.Name() + "/environ") // empty for a zombie

@@ -34,7 +34,7 @@ func sleeper(t *testing.T, env ...string) (ID, <-chan error) {
 		cmd.Process.Kill()
 		<-exited
 	})
-	p, err := Lookup(cmd.Process.Pid)
+	p, err := LookupID(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}

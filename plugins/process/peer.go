@@ -16,13 +16,13 @@ func Peer(conn *net.UnixConn) (cred *unix.Ucred, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if controlErr := raw.Control(func(fd uintptr) { cred, err = peer(int(fd)) }); controlErr != nil {
+	if controlErr := raw.Control(func(fd uintptr) { cred, err = peerCredentials(int(fd)) }); controlErr != nil {
 		return nil, controlErr
 	}
 	return cred, err
 }
 
-func peer(fd int) (*unix.Ucred, error) {
+func peerCredentials(fd int) (*unix.Ucred, error) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
 		return nil, fmt.Errorf("peer credentials: %w", err)
@@ -35,7 +35,7 @@ func peer(fd int) (*unix.Ucred, error) {
 func SameUser(conn *net.UnixConn) error { return sameUser(Peer(conn)) }
 
 // SameUserFD is SameUser for the descriptor of a socket.
-func SameUserFD(fd int) error { return sameUser(peer(fd)) }
+func SameUserFD(fd int) error { return sameUser(peerCredentials(fd)) }
 
 func sameUser(cred *unix.Ucred, err error) error {
 	if err == nil && int(cred.Uid) != os.Geteuid() {

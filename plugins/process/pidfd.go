@@ -63,7 +63,7 @@ func (p ID) Open() (*Pidfd, error) {
 
 // check returns os.ErrProcessDone if the process is gone.
 func (p ID) check() error {
-	now, err := Lookup(p.PID)
+	now, err := LookupID(p.PID)
 	if err == nil && now != p {
 		err = os.ErrProcessDone
 	}
@@ -93,7 +93,7 @@ func (f *Pidfd) signal(sig unix.Signal, flags int) error {
 // Wait blocks until the process has ended. A zombie has ended. Only one goroutine at a time
 // may call Wait or WaitChild.
 func (f *Pidfd) Wait(ctx context.Context) error {
-	return f.poll(ctx, func(fd int) bool { return ended(fd, 0) })
+	return f.poll(ctx, func(fd int) bool { return pidfdEnded(fd, 0) })
 }
 
 // WaitChild is Wait for a child of this process, and returns its exit status. The child stays
@@ -134,8 +134,8 @@ func (f *Pidfd) poll(ctx context.Context, done func(fd int) bool) error {
 	return err
 }
 
-// ended reports whether the process of the pidfd has ended, or ends within the timeout.
-func ended(fd int, timeout time.Duration) bool {
+// pidfdEnded reports whether the process of the pidfd has ended, or ends within the timeout.
+func pidfdEnded(fd int, timeout time.Duration) bool {
 	for end := time.Now().Add(timeout); ; {
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(fds, int(max(0, time.Until(end).Milliseconds())))

@@ -22,7 +22,7 @@ func arbitrate(claimant claim, rivals []claim) (replaced []int, winner int) {
 	for i, rival := range rivals {
 		switch {
 		case servedBy(rival.info) != servedBy(claimant.info):
-		case rival.inUse || !prefer(claimant, rival):
+		case rival.inUse || !preferClaim(claimant, rival):
 			return replaced, i
 		default:
 			replaced = append(replaced, i)
@@ -31,11 +31,11 @@ func arbitrate(claimant claim, rivals []claim) (replaced []int, winner int) {
 	return replaced, -1
 }
 
-// prefer reports whether plugin a, and not plugin b, must serve a driver or hook that both
+// preferClaim reports whether plugin a, and not plugin b, must serve a driver or hook that both
 // offer. The higher version wins; for equal versions, an external plugin wins over a builtin,
 // and a later file over an earlier one. A file without a plugin block never wins over a
 // builtin.
-func prefer(a, b claim) bool {
+func preferClaim(a, b claim) bool {
 	if a.entry.Builtin != b.entry.Builtin && (a.entry.Builtin && b.entry.Block == nil || b.entry.Builtin && a.entry.Block == nil) {
 		return a.entry.Builtin
 	}

@@ -15,16 +15,16 @@ const (
 type backoff struct{ first, most time.Duration }
 
 var (
-	// launching is the backoff before a launch: a plugin that was stable is launched again at
+	// launchBackoff is the backoff before a launch: a plugin that was stable is launched again at
 	// once.
-	launching = backoff{5 * time.Second, 2 * time.Minute}
+	launchBackoff = backoff{5 * time.Second, 2 * time.Minute}
 
-	// answering replaces launching for a hook that dies during calls: the hook starts without
+	// callCrashBackoff replaces launchBackoff for a hook that dies during calls: the hook starts without
 	// errors, and its next callers may succeed.
-	answering = backoff{100 * time.Millisecond, time.Second}
+	callCrashBackoff = backoff{100 * time.Millisecond, time.Second}
 
-	// reopening is the backoff before a broken stream of a living plugin is opened again.
-	reopening = backoff{250 * time.Millisecond, 30 * time.Second}
+	// streamBackoff is the backoff before a broken stream of a living plugin is opened again.
+	streamBackoff = backoff{250 * time.Millisecond, 30 * time.Second}
 )
 
 // after returns the delay after the given number of consecutive failures.
@@ -60,9 +60,9 @@ func (t *failures) delay(l runResult) time.Duration {
 	case l.lasted >= stableAfter:
 		*t = 0
 	}
-	b := launching
+	b := launchBackoff
 	if l.overCall {
-		b = answering
+		b = callCrashBackoff
 	}
 	*t++
 	return b.after(int(*t) - 1)

@@ -91,7 +91,7 @@ func (w *callWatch) end(c *watchedCall, err error) {
 	now := time.Now()
 	switch {
 	case errors.Is(err, driver.ErrPluginDown):
-	case !abandoned(c.ctx, err):
+	case !isAbandoned(c.ctx, err):
 		w.answered, w.abandoned = now, nil
 	case c.late:
 		w.abandoned = c
@@ -104,9 +104,9 @@ func (w *callWatch) end(c *watchedCall, err error) {
 	}
 }
 
-// abandoned reports whether a call with context ctx failed because ctx ended. The plugin can
+// isAbandoned reports whether a call with context ctx failed because ctx ended. The plugin can
 // report the end of a deadline before ctx ends, see base.Conn.Err.
-func abandoned(ctx context.Context, err error) bool {
+func isAbandoned(ctx context.Context, err error) bool {
 	return err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded))
 }
 
@@ -195,7 +195,7 @@ func (w *callWatch) ask(ctx context.Context, c *watchedCall) *watchedCall {
 	defer cancel()
 	_, err := w.inst.Driver().InspectTask(asking, c.taskID)
 	w.mu.Lock()
-	answered := !abandoned(asking, err) && !errors.Is(err, driver.ErrPluginDown)
+	answered := !isAbandoned(asking, err) && !errors.Is(err, driver.ErrPluginDown)
 	if answered {
 		w.answered, w.abandoned = time.Now(), nil
 	}

@@ -12,13 +12,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 )
 
-// busy records which drivers have tasks.
-type busy struct {
+// busyDrivers records which drivers have tasks.
+type busyDrivers struct {
 	mu    sync.Mutex
 	names map[string]bool
 }
 
-func (b *busy) set(name string, tasks bool) {
+func (b *busyDrivers) set(name string, tasks bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.names == nil {
@@ -27,7 +27,7 @@ func (b *busy) set(name string, tasks bool) {
 	b.names[name] = tasks
 }
 
-func (b *busy) get(what PluginKey) bool {
+func (b *busyDrivers) get(what PluginKey) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.names[what.Name]
@@ -45,7 +45,7 @@ func TestSetEntries(t *testing.T) {
 	for what, c := range map[string]struct {
 		before, after []catalog.Entry
 		tasks         bool // the plugin has tasks
-		meanwhile     func(*fakePlugin, *busy)
+		meanwhile     func(*fakePlugin, *busyDrivers)
 		launches      map[string]int
 		runs          string // the expected process of the driver "db", with its configuration
 	}{
@@ -53,12 +53,12 @@ func TestSetEntries(t *testing.T) {
 		"a new one":                     {before: []catalog.Entry{external("web")}, after: []catalog.Entry{with("a"), external("web")}, launches: map[string]int{"web": 1, "db": 1}, runs: "db 1 a"},
 		"one less":                      {before: []catalog.Entry{with("a")}, launches: map[string]int{"db": 1}},
 		"one less, which has tasks":     {before: []catalog.Entry{with("a")}, tasks: true, launches: map[string]int{"db": 1}, runs: "db 1 a"},
-		"one less, which had tasks":     {before: []catalog.Entry{with("a")}, tasks: true, meanwhile: func(_ *fakePlugin, b *busy) { b.set("db", false) }, launches: map[string]int{"db": 1}},
-		"one less, which dies":          {before: []catalog.Entry{with("a")}, tasks: true, meanwhile: func(f *fakePlugin, _ *busy) { f.die() }, launches: map[string]int{"db": 2}, runs: "db 2 a"},
+		"one less, which had tasks":     {before: []catalog.Entry{with("a")}, tasks: true, meanwhile: func(_ *fakePlugin, b *busyDrivers) { b.set("db", false) }, launches: map[string]int{"db": 1}},
+		"one less, which dies":          {before: []catalog.Entry{with("a")}, tasks: true, meanwhile: func(f *fakePlugin, _ *busyDrivers) { f.die() }, launches: map[string]int{"db": 2}, runs: "db 2 a"},
 		"another":                       {before: []catalog.Entry{with("a")}, after: []catalog.Entry{with("b")}, launches: map[string]int{"db": 2}, runs: "db 2 b"},
 		"another, and there are tasks":  {before: []catalog.Entry{with("a")}, after: []catalog.Entry{with("b")}, tasks: true, launches: map[string]int{"db": 1}, runs: "db 1 a"},
-		"another, and there were tasks": {before: []catalog.Entry{with("a")}, after: []catalog.Entry{with("b")}, tasks: true, meanwhile: func(_ *fakePlugin, b *busy) { b.set("db", false) }, launches: map[string]int{"db": 2}, runs: "db 2 b"},
-		"another, and the one dies":     {before: []catalog.Entry{with("a")}, after: []catalog.Entry{with("b")}, tasks: true, meanwhile: func(f *fakePlugin, _ *busy) { f.die() }, launches: map[string]int{"db": 2}, runs: "db 2 b"},
+		"another, and there were tasks": {before: []catalog.Entry{with("a")}, after: []catalog.Entry{with("b")}, tasks: true, meanwhile: func(_ *fakePlugin, b *busyDrivers) { b.set("db", false) }, launches: map[string]int{"db": 2}, runs: "db 2 b"},
+		"another, and the one dies":     {before: []catalog.Entry{with("a")}, after: []catalog.Entry{with("b")}, tasks: true, meanwhile: func(f *fakePlugin, _ *busyDrivers) { f.die() }, launches: map[string]int{"db": 2}, runs: "db 2 b"},
 		"one that could not be started": {before: []catalog.Entry{{Name: "db", Err: errors.New("no such file")}}, after: []catalog.Entry{with("a")}, launches: map[string]int{"db": 1}, runs: "db 1 a"},
 		"one in the place of a builtin": {before: []catalog.Entry{builtin("db"), with("a")}, after: []catalog.Entry{builtin("db")}, launches: map[string]int{"db": 1, "builtin db": 2}, runs: "builtin db 2"}, // the builtin was stopped as idle once
 	} {
@@ -69,7 +69,7 @@ func TestSetEntries(t *testing.T) {
 					running  *fakePlugin // the latest process
 					is       = map[*fakePlugin]string{}
 					launches = map[string]int{}
-					tasks    busy
+					tasks    busyDrivers
 				)
 				tasks.set("db", c.tasks)
 				s := start(t, Config{Busy: tasks.get}, c.before, func(_ context.Context, name string, n int) (*fakePlugin, error) {

@@ -58,7 +58,7 @@ func (l *launcher) launch(ctx context.Context, e catalog.Entry) (instance, error
 		}
 		return p, nil
 	}
-	identity, err := identify(e, binary)
+	identity, err := pluginIdentity(e, binary)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", e, err)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// loop keeps one plugin running, in the plugin's goroutine.
-type loop struct {
+// pluginLoop keeps one plugin running, in the plugin's goroutine.
+type pluginLoop struct {
 	s      *Supervisor
 	plugin *managedPlugin
 	logger hclog.Logger
@@ -21,7 +21,7 @@ type loop struct {
 
 // run launches the plugin and launches it again when its process exits, until ctx ends or
 // another plugin waits for the exit. Goroutines that it leaves running are in wg.
-func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) {
+func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 	m := l.plugin
 	defer m.cancel(nil)
 	defer l.s.update(func() {
@@ -36,7 +36,7 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) {
 	if err := m.entry.Err; err != nil {
 		err = fmt.Errorf("%s: %w", m.entry, err)
 		l.logger.Warn("plugin is not started", "plugin", m.entry.Name, "error", err)
-		l.fail(launchRejected, err, time.Time{})
+		l.fail(eventLaunchRejected, err, time.Time{})
 		return
 	}
 	if !l.waitForDemand(ctx) {
@@ -61,7 +61,7 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) {
 
 // runOnce launches the plugin, and returns when the process has exited or is unused, or ctx
 // has ended. When ctx ends, a process with tasks is detached and continues.
-func (l *loop) runOnce(ctx context.Context, wg *sync.WaitGroup) runResult {
+func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) runResult {
 	began := time.Now()
 	inst, err := l.launch(ctx)
 	if err != nil {
@@ -90,34 +90,34 @@ func (l *loop) runOnce(ctx context.Context, wg *sync.WaitGroup) runResult {
 }
 
 // backOff reports that a plugin has no process, and waits before the next launch.
-func (l *loop) backOff(ctx context.Context, result runResult, delay time.Duration) {
+func (l *pluginLoop) backOff(ctx context.Context, result runResult, delay time.Duration) {
 	m := l.plugin
 	l.logger.Warn("plugin is down", "plugin", m.entry.Name, "error", result.err, "delay", delay)
 	if delay == 0 {
 		l.s.update(func() {
-			m.apply(exited)
+			m.apply(eventExited)
 			m.inst = nil
 		})
 		return
 	}
-	why := exitedEarly
+	why := eventExitedEarly
 	if !result.began {
-		why = launchFailed
+		why = eventLaunchFailed
 	}
 	l.fail(why, result.err, time.Now().Add(delay))
 	if sleep(ctx, delay) {
-		l.s.update(func() { m.apply(launchStarted) })
+		l.s.update(func() { m.apply(eventLaunchStarted) })
 	}
 }
 
 // fail records why the plugin has no process. No launch follows if retryAt is zero.
-func (l *loop) fail(e event, err error, retryAt time.Time) {
+func (l *pluginLoop) fail(e event, err error, retryAt time.Time) {
 	m := l.plugin
 	l.s.update(func() {
 		m.apply(e)
 		m.inst = nil
 		m.launchAttempted = true
-		if m.state != superseded {
+		if m.state != stateSuperseded {
 			m.failure, m.retryAt = err, retryAt
 		}
 		l.s.registry.settle()
@@ -126,14 +126,14 @@ func (l *loop) fail(e event, err error, retryAt time.Time) {
 
 // crashedInCall reports whether a hook was requested since began, so that it may have died in
 // a call. One allocation may be the cause, and other allocations must not wait for long.
-func (l *loop) crashedInCall(began time.Time) bool {
+func (l *pluginLoop) crashedInCall(began time.Time) bool {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	return l.plugin.info.Type == base.TypeHook && !l.plugin.lastAcquired.Before(began)
 }
 
 // hasSuccessor reports whether a changed plugin waits for the exit of this plugin's process.
-func (l *loop) hasSuccessor() bool {
+func (l *pluginLoop) hasSuccessor() bool {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	return l.plugin.next != nil
@@ -141,7 +141,7 @@ func (l *loop) hasSuccessor() bool {
 
 // waitForOverride blocks until it is certain that no configured plugin replaces a builtin. It
 // returns false when ctx has ended.
-func (l *loop) waitForOverride(ctx context.Context) bool {
+func (l *pluginLoop) waitForOverride(ctx context.Context) bool {
 	for {
 		l.s.mu.Lock()
 		awaiting, stateChanged := l.s.registry.awaitingOverride(l.plugin), l.s.stateChanged
@@ -160,17 +160,17 @@ func (l *loop) waitForOverride(ctx context.Context) bool {
 // waitForDemand blocks until a builtin hook is requested: most nodes never need it. A hook
 // that an earlier supervisor has left running is started at once, like any other plugin. It
 // returns false when ctx has ended.
-func (l *loop) waitForDemand(ctx context.Context) bool {
+func (l *pluginLoop) waitForDemand(ctx context.Context) bool {
 	m := l.plugin
 	if !m.entry.Builtin || m.entry.Type != base.TypeHook || l.s.recorded.mayRun(m.entry) {
 		l.s.mu.Lock()
 		defer l.s.mu.Unlock()
-		m.apply(launchStarted)
+		m.apply(eventLaunchStarted)
 		return true
 	}
 	requested := make(chan struct{})
 	l.s.update(func() {
-		m.apply(unused)
+		m.apply(eventUnused)
 		m.launchAttempted, m.fingerprinted, m.requested = true, true, requested // a hook has no fingerprint
 		l.s.registry.settle()
 	})
@@ -183,7 +183,7 @@ func (l *loop) waitForDemand(ctx context.Context) bool {
 }
 
 // launch starts or reattaches a process, and registers it for its driver or hook.
-func (l *loop) launch(ctx context.Context) (instance, error) {
+func (l *pluginLoop) launch(ctx context.Context) (instance, error) {
 	m := l.plugin
 	if err := l.s.recorded.killOrphans(); err != nil {
 		return nil, fmt.Errorf("%s: %w", m.entry, err)
@@ -204,7 +204,7 @@ func (l *loop) launch(ctx context.Context) (instance, error) {
 }
 
 // register registers a new process for the driver or hook that it serves.
-func (l *loop) register(inst instance) (err error) {
+func (l *pluginLoop) register(inst instance) (err error) {
 	m, info := l.plugin, inst.Info()
 	if info.Type != base.TypeDriver && info.Type != base.TypeHook {
 		return fmt.Errorf("%s: it is a %s plugin, neither a task driver nor a hook", m.entry, info.Type)
@@ -213,9 +213,9 @@ func (l *loop) register(inst instance) (err error) {
 		if err = l.s.registry.register(m, info); err != nil {
 			return
 		}
-		m.apply(launched)
+		m.apply(eventLaunched)
 		if m.removed {
-			m.apply(removed)
+			m.apply(eventRemoved)
 		}
 		m.inst, m.info, m.failure, m.launchAttempted = inst, info, nil, true
 		if m.driver = nil; info.Type == base.TypeDriver {
@@ -231,7 +231,7 @@ func (l *loop) register(inst instance) (err error) {
 // serve reads the streams of a process until the process ends, ctx ends, or the process is
 // unused. If it is unused, serve returns a channel that is closed when the plugin is requested
 // again; otherwise nil.
-func (l *loop) serve(ctx context.Context, inst instance) (requested <-chan struct{}) {
+func (l *pluginLoop) serve(ctx context.Context, inst instance) (requested <-chan struct{}) {
 	m, served := l.plugin, servedBy(inst.Info())
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -274,7 +274,7 @@ func (l *loop) serve(ctx context.Context, inst instance) (requested <-chan struc
 
 // releaseIfIdle makes an unused process unavailable, and returns a channel that is closed when
 // the plugin is requested again. It returns nil if the process is in use.
-func (l *loop) releaseIfIdle(served PluginKey) (requested chan struct{}) {
+func (l *pluginLoop) releaseIfIdle(served PluginKey) (requested chan struct{}) {
 	if l.s.cfg.Busy(served) {
 		return nil
 	}
@@ -283,7 +283,7 @@ func (l *loop) releaseIfIdle(served PluginKey) (requested chan struct{}) {
 	l.s.update(func() {
 		if m := l.plugin; time.Since(m.lastAcquired) >= idleTimeout {
 			requested = make(chan struct{})
-			m.apply(unused)
+			m.apply(eventUnused)
 			m.inst, m.requested = nil, requested
 		}
 	})
@@ -291,7 +291,7 @@ func (l *loop) releaseIfIdle(served PluginKey) (requested chan struct{}) {
 }
 
 // setInfo changes the recorded state of the driver that the plugin serves.
-func (l *loop) setInfo(change func(*Info)) {
+func (l *pluginLoop) setInfo(change func(*Info)) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	if l.s.registry.setInfo(l.plugin, change) {
@@ -301,10 +301,10 @@ func (l *loop) setInfo(change func(*Info)) {
 
 // stopOrDetach stops or detaches a plugin when ctx has ended: when the supervisor stops, a
 // plugin with tasks continues.
-func (l *loop) stopOrDetach(ctx context.Context, inst instance) {
+func (l *pluginLoop) stopOrDetach(ctx context.Context, inst instance) {
 	cfg := l.s.cfg
 	l.s.mu.Lock()
-	served, wanted := servedBy(l.plugin.info), l.plugin.state != superseded && !errors.Is(context.Cause(ctx), errRemoved)
+	served, wanted := servedBy(l.plugin.info), l.plugin.state != stateSuperseded && !errors.Is(context.Cause(ctx), errRemoved)
 	l.s.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
 	if cfg.Records != nil && cfg.Keep != nil && wanted && cfg.Keep(served, inst.PID()) {
@@ -315,7 +315,7 @@ func (l *loop) stopOrDetach(ctx context.Context, inst instance) {
 }
 
 // stop stops a plugin gracefully and deletes its record.
-func (l *loop) stop(ctx context.Context, inst instance) {
+func (l *pluginLoop) stop(ctx context.Context, inst instance) {
 	inst.Stop(ctx)
 	if l.s.cfg.Records != nil {
 		l.s.recorded.delete(key(l.plugin.entry))
@@ -323,7 +323,7 @@ func (l *loop) stop(ctx context.Context, inst instance) {
 }
 
 // stopWhenUnused ends the goroutine of a removed plugin as soon as no task needs the process.
-func (l *loop) stopWhenUnused(ctx context.Context) {
+func (l *pluginLoop) stopWhenUnused(ctx context.Context) {
 	for logged := false; l.needed(); logged = true {
 		if !logged {
 			l.logger.Info("plugin continues unchanged until no task needs it", "plugin", l.plugin.entry.Name)
@@ -336,7 +336,7 @@ func (l *loop) stopWhenUnused(ctx context.Context) {
 }
 
 // needed reports whether the process of the plugin serves tasks.
-func (l *loop) needed() bool {
+func (l *pluginLoop) needed() bool {
 	m := l.plugin
 	l.s.mu.Lock()
 	served, up := servedBy(m.info), m.loopRunning && m.inst != nil && !ended(m.inst)

@@ -327,7 +327,7 @@ func awaitHealthy(t *testing.T, s *Supervisor, names []string) {
 	}
 }
 
-func TestNode(t *testing.T) {
+func TestDriversOfBuiltinsAndFiles(t *testing.T) {
 	t.Parallel()
 	dir := install(t, "strange-file", "scripted.real")
 	script := "#!/bin/sh\nexec \"$0.real\" plugin serve \"$1\"\n"

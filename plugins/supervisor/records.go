@@ -29,10 +29,10 @@ type Record struct {
 	Serves PluginKey
 }
 
-// Records stores records for the next supervisor. A record is stored when the method returns.
+// RecordStore stores records for the next supervisor. A record is stored when the method returns.
 // The supervisor chooses the keys. While Plugins fails, no plugin is started: a recorded
 // process may run, and two processes of one driver must not have the same tasks.
-type Records interface {
+type RecordStore interface {
 	Plugins() (map[string]Record, error)
 	PutPlugin(key string, r Record) error
 	DeletePlugin(key string) error
@@ -49,9 +49,9 @@ func key(e catalog.Entry) string {
 	return e.Path
 }
 
-// identify returns the Identity that the plugin would have if it was started now. The
+// pluginIdentity returns the Identity that the plugin would have if it was started now. The
 // executable is not part of it; see [launch.ReattachConfig.Runs].
-func identify(e catalog.Entry, binary *catalog.Binary) (string, error) {
+func pluginIdentity(e catalog.Entry, binary *catalog.Binary) (string, error) {
 	what := struct {
 		Argv   []string
 		Config map[string]any
@@ -78,12 +78,12 @@ func identify(e catalog.Entry, binary *catalog.Binary) (string, error) {
 // recordedPlugins manages the recorded processes: it reattaches a plugin that an earlier
 // supervisor has started, and kills one that is no longer in the catalog.
 type recordedPlugins struct {
-	store      Records // nil if no plugin is recorded
+	store      RecordStore // nil if no plugin is recorded
 	keep       func(PluginKey, int) bool
 	configured func() []string // returns the keys of the plugins of the catalog
 	logger     hclog.Logger
 
-	replacing sync.Mutex // held while a plugin of another build is replaced, so that plugins are replaced one at a time
+	replaceMu sync.Mutex // held while a plugin of another build is replaced, so that plugins are replaced one at a time
 
 	orphansMu     sync.Mutex // held by killOrphans
 	orphansKilled bool       // killOrphans has succeeded
@@ -149,8 +149,8 @@ func (r *recordedPlugins) reattach(ctx context.Context, e catalog.Entry, cfg lau
 		}
 	}
 	if !same {
-		r.replacing.Lock()
-		defer r.replacing.Unlock()
+		r.replaceMu.Lock()
+		defer r.replaceMu.Unlock()
 	}
 	p, err := launch.Reattach(ctx, cfg, rec.ReattachConfig)
 	switch {

@@ -45,7 +45,7 @@ func (m *managedPlugin) apply(e event) { m.state = m.state.next(e) }
 
 // err returns the reason why the plugin has no process and none is being started, else nil.
 func (m *managedPlugin) err() error {
-	if m.state == backingOff || m.state == failed {
+	if m.state == stateBackingOff || m.state == stateFailed {
 		return m.failure
 	}
 	return nil
@@ -53,7 +53,7 @@ func (m *managedPlugin) err() error {
 
 // reported is the value of Plugin.Reported.
 func (m *managedPlugin) reported() bool {
-	return m.fingerprinted || m.state == backingOff || m.state == failed || m.state == superseded || m.state == idle
+	return m.fingerprinted || m.state == stateBackingOff || m.state == stateFailed || m.state == stateSuperseded || m.state == stateIdle
 }
 
 // claim returns the plugin's claim to its driver or hook.
@@ -81,7 +81,7 @@ type registry struct {
 // configuration names the other plugin.
 func (r *registry) awaitingOverride(m *managedPlugin) bool {
 	return m.entry.Builtin && slices.ContainsFunc(r.plugins, func(other *managedPlugin) bool {
-		return !other.entry.Builtin && other.entry.Path != "" && other.state != superseded &&
+		return !other.entry.Builtin && other.entry.Path != "" && other.state != stateSuperseded &&
 			other.info.Name == "" && other.entry.DriverName() == m.entry.Name
 	})
 }
@@ -96,7 +96,7 @@ func (r *registry) find(key PluginKey) *managedPlugin {
 		if m.entry.Builtin && m.entry.Type != key.Type {
 			continue
 		}
-		if m.state != superseded && m.info.Name == "" && m.entry.DriverName() == key.Name && !r.awaitingOverride(m) {
+		if m.state != stateSuperseded && m.info.Name == "" && m.entry.DriverName() == key.Name && !r.awaitingOverride(m) {
 			return m
 		}
 	}
@@ -107,7 +107,7 @@ func (r *registry) find(key PluginKey) *managedPlugin {
 // reported its name yet, so that it may serve any driver.
 func (r *registry) unknownNameStarting() bool {
 	return slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
-		return !m.entry.Builtin && m.info.Name == "" && (m.state == held || m.state == starting)
+		return !m.entry.Builtin && m.info.Name == "" && (m.state == stateHeld || m.state == stateStarting)
 	})
 }
 
@@ -156,13 +156,13 @@ func (r *registry) register(m *managedPlugin, info base.Info) error {
 	if was, is := servedBy(m.info), servedBy(info); m.info.Name != "" && was != is {
 		return fmt.Errorf("%s: it was %s and calls itself %s now; start again to accept that", m.entry, was, is)
 	}
-	if m.state == superseded {
+	if m.state == stateSuperseded {
 		return errSuperseded
 	}
 	var others []*managedPlugin
 	var rivals []claim
 	for _, other := range r.plugins {
-		if other != m && other.state != superseded {
+		if other != m && other.state != stateSuperseded {
 			others, rivals = append(others, other), append(rivals, other.claim())
 		}
 	}
@@ -179,7 +179,7 @@ func (r *registry) register(m *managedPlugin, info base.Info) error {
 }
 
 func (r *registry) supersede(loser, winner *managedPlugin, lost, won base.Info) {
-	loser.apply(replaced)
+	loser.apply(eventReplaced)
 	loser.supersededBy = fmt.Sprintf("%s is served by %s, version %s", servedBy(won), winner.entry, won.Version)
 	loser.inst = nil
 	loser.info = lost // the name that the plugin would serve
@@ -194,7 +194,7 @@ func (r *registry) supersede(loser, winner *managedPlugin, lost, won base.Info) 
 
 // pending reports whether the first launch of m has neither succeeded nor failed.
 func (r *registry) pending(m *managedPlugin) bool {
-	return !m.launchAttempted && m.state != superseded && !r.awaitingOverride(m)
+	return !m.launchAttempted && m.state != stateSuperseded && !r.awaitingOverride(m)
 }
 
 // settle sets settled if no first launch is pending.
@@ -267,7 +267,7 @@ func (r *registry) remove(m, next *managedPlugin) {
 		r.logger.Info("plugin has changed", "plugin", m.entry.Name)
 	}
 	m.removed, m.next = true, next
-	m.apply(removed)
+	m.apply(eventRemoved)
 	if !m.loopRunning {
 		r.release(m)
 	}
@@ -276,7 +276,7 @@ func (r *registry) remove(m, next *managedPlugin) {
 // release deletes a removed plugin, and adds the plugin that replaces it, if there is one. The
 // plugins that m has superseded compete again.
 func (r *registry) release(m *managedPlugin) {
-	m.apply(released)
+	m.apply(eventReleased)
 	r.plugins = slices.DeleteFunc(r.plugins, func(other *managedPlugin) bool { return other == m })
 	if served := servedBy(m.info); r.owners[served] == m {
 		delete(r.owners, served)
@@ -284,8 +284,8 @@ func (r *registry) release(m *managedPlugin) {
 			delete(r.drivers, served.Name)
 		}
 		for i, loser := range r.plugins {
-			if loser.state == superseded && !loser.loopRunning && servedBy(loser.info) == served {
-				loser.apply(released)
+			if loser.state == stateSuperseded && !loser.loopRunning && servedBy(loser.info) == served {
+				loser.apply(eventReleased)
 				r.plugins[i] = &managedPlugin{entry: loser.entry, order: loser.order}
 			}
 		}

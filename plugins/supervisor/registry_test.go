@@ -21,7 +21,7 @@ func TestSupersededPluginIsNotRegistered(t *testing.T) {
 	if err := r.register(late, base.Info{Type: base.TypeDriver, Name: "x", Version: "9.0.0"}); !errors.Is(err, errSuperseded) {
 		t.Errorf("register: %v, want %v", err, errSuperseded)
 	}
-	if r.owners[driverOf("x")] != owner || owner.state == superseded {
+	if r.owners[driverOf("x")] != owner || owner.state == stateSuperseded {
 		t.Errorf("the driver is served by %s, whose state is %d", r.owners[driverOf("x")].entry, owner.state)
 	}
 }

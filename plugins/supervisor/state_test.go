@@ -12,39 +12,39 @@ func TestTransitions(t *testing.T) {
 		want   []state // state after each event
 	}{
 		{"a plugin that exits is launched again at once",
-			[]event{launchStarted, launched, exited, launched}, []state{starting, running, starting, running}},
+			[]event{eventLaunchStarted, eventLaunched, eventExited, eventLaunched}, []state{stateStarting, stateRunning, stateStarting, stateRunning}},
 		{"an early exit delays the next launch",
-			[]event{launchStarted, launched, exitedEarly, launchStarted, launched}, []state{starting, running, backingOff, starting, running}},
+			[]event{eventLaunchStarted, eventLaunched, eventExitedEarly, eventLaunchStarted, eventLaunched}, []state{stateStarting, stateRunning, stateBackingOff, stateStarting, stateRunning}},
 		{"a failed launch is retried after a delay",
-			[]event{launchStarted, launchFailed, launchStarted, launched}, []state{starting, backingOff, starting, running}},
+			[]event{eventLaunchStarted, eventLaunchFailed, eventLaunchStarted, eventLaunched}, []state{stateStarting, stateBackingOff, stateStarting, stateRunning}},
 		{"a plugin with an error in the catalog is never launched",
-			[]event{launchRejected, launchStarted, launched}, []state{failed, failed, failed}},
+			[]event{eventLaunchRejected, eventLaunchStarted, eventLaunched}, []state{stateFailed, stateFailed, stateFailed}},
 		{"a builtin hook is launched on request",
-			[]event{unused, launchStarted, launched}, []state{idle, starting, running}},
+			[]event{eventUnused, eventLaunchStarted, eventLaunched}, []state{stateIdle, stateStarting, stateRunning}},
 		{"an unused builtin is launched again on request",
-			[]event{launchStarted, launched, unused, launchStarted, launched}, []state{starting, running, idle, starting, running}},
+			[]event{eventLaunchStarted, eventLaunched, eventUnused, eventLaunchStarted, eventLaunched}, []state{stateStarting, stateRunning, stateIdle, stateStarting, stateRunning}},
 		{"a plugin without a process is not unused",
-			[]event{launchStarted, unused, launchFailed, unused}, []state{starting, starting, backingOff, backingOff}},
+			[]event{eventLaunchStarted, eventUnused, eventLaunchFailed, eventUnused}, []state{stateStarting, stateStarting, stateBackingOff, stateBackingOff}},
 		{"a superseded builtin is not launched",
-			[]event{replaced, launchStarted, launched}, []state{superseded, superseded, superseded}},
+			[]event{eventReplaced, eventLaunchStarted, eventLaunched}, []state{stateSuperseded, stateSuperseded, stateSuperseded}},
 		{"a superseded plugin stays superseded when its process exits",
-			[]event{launchStarted, launched, replaced, exited, launchFailed, unused}, []state{starting, running, superseded, superseded, superseded, superseded}},
+			[]event{eventLaunchStarted, eventLaunched, eventReplaced, eventExited, eventLaunchFailed, eventUnused}, []state{stateStarting, stateRunning, stateSuperseded, stateSuperseded, stateSuperseded, stateSuperseded}},
 		{"an idle builtin is superseded and ignores requests",
-			[]event{unused, replaced, launchStarted}, []state{idle, superseded, superseded}},
+			[]event{eventUnused, eventReplaced, eventLaunchStarted}, []state{stateIdle, stateSuperseded, stateSuperseded}},
 		{"a plugin in back-off is superseded and not launched",
-			[]event{launchStarted, launchFailed, replaced, launchStarted}, []state{starting, backingOff, superseded, superseded}},
+			[]event{eventLaunchStarted, eventLaunchFailed, eventReplaced, eventLaunchStarted}, []state{stateStarting, stateBackingOff, stateSuperseded, stateSuperseded}},
 		{"a removed plugin drains until it is released",
-			[]event{launchStarted, launched, removed, released}, []state{starting, running, draining, gone}},
+			[]event{eventLaunchStarted, eventLaunched, eventRemoved, eventReleased}, []state{stateStarting, stateRunning, stateDraining, stateGone}},
 		{"a draining plugin that exits is launched for its tasks, and drains again",
-			[]event{launchStarted, launched, removed, exited, launched, removed, released}, []state{starting, running, draining, starting, running, draining, gone}},
+			[]event{eventLaunchStarted, eventLaunched, eventRemoved, eventExited, eventLaunched, eventRemoved, eventReleased}, []state{stateStarting, stateRunning, stateDraining, stateStarting, stateRunning, stateDraining, stateGone}},
 		{"a draining plugin waits before the launch after an early exit",
-			[]event{launchStarted, launched, removed, exitedEarly, released}, []state{starting, running, draining, backingOff, gone}},
+			[]event{eventLaunchStarted, eventLaunched, eventRemoved, eventExitedEarly, eventReleased}, []state{stateStarting, stateRunning, stateDraining, stateBackingOff, stateGone}},
 		{"a draining builtin without tasks is idle until it is released",
-			[]event{launchStarted, launched, removed, unused, released}, []state{starting, running, draining, idle, gone}},
+			[]event{eventLaunchStarted, eventLaunched, eventRemoved, eventUnused, eventReleased}, []state{stateStarting, stateRunning, stateDraining, stateIdle, stateGone}},
 		{"a draining plugin is superseded",
-			[]event{launchStarted, launched, removed, replaced, released}, []state{starting, running, draining, superseded, gone}},
+			[]event{eventLaunchStarted, eventLaunched, eventRemoved, eventReplaced, eventReleased}, []state{stateStarting, stateRunning, stateDraining, stateSuperseded, stateGone}},
 		{"a removed plugin without a process does not drain",
-			[]event{removed, launchStarted, removed, launchFailed, removed, released}, []state{held, starting, starting, backingOff, backingOff, gone}},
+			[]event{eventRemoved, eventLaunchStarted, eventRemoved, eventLaunchFailed, eventRemoved, eventReleased}, []state{stateHeld, stateStarting, stateStarting, stateBackingOff, stateBackingOff, stateGone}},
 	} {
 		var s state
 		var got []state
@@ -60,22 +60,22 @@ func TestTransitions(t *testing.T) {
 
 // Each state can be superseded and can be released, and the plugin is not used after that.
 func TestEveryStateEnds(t *testing.T) {
-	if len(transitions) != int(gone)+1 {
-		t.Fatalf("%d rows, want one for each of %d states", len(transitions), gone+1)
+	if len(transitions) != int(stateGone)+1 {
+		t.Fatalf("%d rows, want one for each of %d states", len(transitions), stateGone+1)
 	}
-	for s := held; s <= gone; s++ {
-		if got := s.next(released); got != gone {
+	for s := stateHeld; s <= stateGone; s++ {
+		if got := s.next(eventReleased); got != stateGone {
 			t.Errorf("state %d after released: %d", s, got)
 		}
-		if got := s.next(replaced); got != superseded && s != gone {
+		if got := s.next(eventReplaced); got != stateSuperseded && s != stateGone {
 			t.Errorf("state %d after replaced: %d", s, got)
 		}
 	}
-	for e := launchRejected; e <= released; e++ {
-		if got := gone.next(e); got != gone {
+	for e := eventLaunchRejected; e <= eventReleased; e++ {
+		if got := stateGone.next(e); got != stateGone {
 			t.Errorf("a plugin that is gone after event %d: state %d", e, got)
 		}
-		if got := superseded.next(e); got != superseded && e != released {
+		if got := stateSuperseded.next(e); got != stateSuperseded && e != eventReleased {
 			t.Errorf("a superseded plugin after event %d: state %d", e, got)
 		}
 	}

@@ -30,7 +30,7 @@ func (f *fingerprintStream) run(ctx context.Context) {
 	}, func(err error) bool {
 		f.logger.Warn("fingerprint stream of driver failed", "driver", f.driver, "plugin", f.plugin, "error", err)
 		f.onChange((*Info).lost)
-		return reachable(ctx, f.inst, f.logger)
+		return checkReachable(ctx, f.inst, f.logger)
 	})
 }
 
@@ -72,16 +72,16 @@ func keepOpen[T any](ctx context.Context, inst instance, open func(context.Conte
 		if short++; time.Since(began) >= reopenStable {
 			short = 1
 		}
-		if !sleep(ctx, reopening.after(short)) {
+		if !sleep(ctx, streamBackoff.after(short)) {
 			return
 		}
 	}
 }
 
-// reachable reports whether a living process still accepts connections on its socket. After
-// three failed checks, reachable kills the process. It returns false when ctx or the process
+// checkReachable reports whether a living process still accepts connections on its socket. After
+// three failed checks, checkReachable kills the process. It returns false when ctx or the process
 // ends.
-func reachable(ctx context.Context, inst instance, logger hclog.Logger) bool {
+func checkReachable(ctx context.Context, inst instance, logger hclog.Logger) bool {
 	const tries, pause = 3, 500 * time.Millisecond
 	for i := range tries {
 		err := inst.CheckHealth(ctx)

@@ -61,7 +61,7 @@ type Config struct {
 
 	// Records stores how to reattach the running plugins. Recorded plugins are reattached, and
 	// outlive the supervisor if Keep returns true. Nil stores nothing.
-	Records Records
+	Records RecordStore
 
 	// Keep reports whether tasks of a driver, or tasks in which a hook takes part, may run, so
 	// that the process of its plugin must continue. It is called at the end of Run, and at its
@@ -219,9 +219,9 @@ func (s *Supervisor) startLoops(ctx context.Context, wg *sync.WaitGroup) <-chan 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.registry.plugins {
-		l := &loop{s: s, plugin: m, logger: s.logger}
+		l := &pluginLoop{s: s, plugin: m, logger: s.logger}
 		switch {
-		case m.cancel == nil && m.state != superseded:
+		case m.cancel == nil && m.state != stateSuperseded:
 			m.loopRunning = true
 			var untilRemoved context.Context
 			untilRemoved, m.cancel = context.WithCancelCause(ctx)
@@ -272,7 +272,7 @@ func (s *Supervisor) serving(ctx context.Context, what PluginKey, until time.Tim
 			return nil, nil, err
 		}
 		if inst != nil {
-			if inst.Connected() || reachable(ctx, inst, s.logger) {
+			if inst.Connected() || checkReachable(ctx, inst, s.logger) {
 				return inst, d, nil
 			}
 		}
@@ -324,8 +324,8 @@ func (s *Supervisor) servingLocked(what PluginKey, until time.Time) (instance, *
 		}
 		return nil, nil, &driver.UnavailableError{Plugin: m.entry.String(), Builtin: m.entry.Builtin, Err: err, Changed: s.stateChanged}
 	}
-	if m.state == idle {
-		m.apply(launchStarted)
+	if m.state == stateIdle {
+		m.apply(eventLaunchStarted)
 		close(m.requested)
 		return nil, nil, nil
 	}
@@ -360,7 +360,7 @@ func (s *Supervisor) Plugins() []Plugin {
 		p := Plugin{
 			Name: m.entry.Name, Path: m.entry.Path, Builtin: m.entry.Builtin, Program: m.entry.Program,
 			Serves: servedBy(m.info), Version: m.info.Version, Takes: m.takes,
-			Idle: m.state == idle, LaunchAttempted: m.launchAttempted, Reported: m.reported(), Superseded: m.supersededBy, Err: m.err(),
+			Idle: m.state == stateIdle, LaunchAttempted: m.launchAttempted, Reported: m.reported(), Superseded: m.supersededBy, Err: m.err(),
 		}
 		if m.inst != nil && !ended(m.inst) {
 			p.PID = m.inst.PID()

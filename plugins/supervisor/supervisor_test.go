@@ -81,14 +81,14 @@ func mustDriver(t *testing.T, s *Supervisor, name string) *fakeDriver {
 func TestBackoff(t *testing.T) {
 	want := []time.Duration{0, 5, 10, 20, 40, 80, 120, 120}
 	for n, w := range want {
-		if got := launching.after(n); got != w*time.Second {
+		if got := launchBackoff.after(n); got != w*time.Second {
 			t.Errorf("after %d troubles %v, want %v", n, got, w*time.Second)
 		}
 	}
-	if got := launching.after(1 << 30); got != 2*time.Minute {
+	if got := launchBackoff.after(1 << 30); got != 2*time.Minute {
 		t.Errorf("after very many troubles %v", got)
 	}
-	if a, b := reopening.after(1), reopening.after(40); a != 250*time.Millisecond || b != 30*time.Second {
+	if a, b := streamBackoff.after(1), streamBackoff.after(40); a != 250*time.Millisecond || b != 30*time.Second {
 		t.Errorf("reopening: %v and %v", a, b)
 	}
 }
@@ -478,7 +478,7 @@ func TestStreamsEndAtOnce(t *testing.T) {
 			}
 			d.broken = false
 		})
-		time.Sleep(reopening.most)
+		time.Sleep(streamBackoff.most)
 		synctest.Wait()
 		if !s.Drivers()["x"].Healthy {
 			t.Error("not healthy after the stream has recovered")

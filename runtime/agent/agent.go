@@ -109,7 +109,7 @@ type Agent struct {
 
 	knownPlugins *knownPlugins
 	orphans      *orphanCleaner
-	remaining    atomic.Pointer[remaining] // set by Close
+	remaining    atomic.Pointer[remainingProcesses] // set by Close
 
 	files        taskfiles.Files
 	usage        hoststats.Sampler
@@ -405,7 +405,7 @@ func (a *Agent) Close() error {
 	if a.sockets != nil {
 		a.sockets.unwatch() // the calls below remove sockets
 	}
-	left := new(remaining)
+	left := new(remainingProcesses)
 	if a.keeper != nil && !a.forget {
 		left = a.findRemaining()
 	}

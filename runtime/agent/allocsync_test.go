@@ -23,28 +23,28 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// flaky is a scheduler.Store whose updates can fail as on a full disk.
-type flaky struct {
+// flakyStore is a scheduler.Store whose updates can fail as on a full disk.
+type flakyStore struct {
 	*store.Store
-	path string
-	full atomic.Bool
+	path     string
+	diskFull atomic.Bool
 	// before is called once, before the next change. It may be nil.
 	before func()
 }
 
-func (f *flaky) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
+func (f *flakyStore) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
 	if before := f.before; before != nil {
 		f.before = nil
 		before()
 	}
-	if f.full.Load() {
+	if f.diskFull.Load() {
 		return 0, errors.New("no space left on device")
 	}
 	return f.Store.Update(ctx, fn)
 }
 
 // openRing returns an allocSync on a store without a node.
-func openRing(t testing.TB, path, nodeID string) (*allocSync, *flaky) {
+func openRing(t testing.TB, path, nodeID string) (*allocSync, *flakyStore) {
 	t.Helper()
 	s, err := store.Open(store.Config{Path: path, Logger: hclog.NewNullLogger()})
 	if err != nil {
@@ -55,7 +55,7 @@ func openRing(t testing.TB, path, nodeID string) (*allocSync, *flaky) {
 		store: s, nodeID: nodeID, logger: hclog.NewNullLogger(), wake: make(chan struct{}, 1),
 		changed: make(chan struct{}), reports: make(map[string]scheduler.Report), urgent: make(map[string]bool),
 	}
-	f := &flaky{Store: s, path: path}
+	f := &flakyStore{Store: s, path: path}
 	r.scheduler = scheduler.New(scheduler.Config{
 		Store:     f,
 		Host:      scheduler.Env{NewID: uuid.NewString, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now},
@@ -67,7 +67,7 @@ func openRing(t testing.TB, path, nodeID string) (*allocSync, *flaky) {
 }
 
 // newRing returns an allocSync with a node and a placed job of count instances.
-func newRing(t testing.TB, count int) (*allocSync, *flaky) {
+func newRing(t testing.TB, count int) (*allocSync, *flakyStore) {
 	t.Helper()
 	r, f := openRing(t, filepath.Join(t.TempDir(), "state.db"), uuid.NewString())
 	_, err := r.store.Update(t.Context(), func(tx *store.Txn) error {
@@ -155,7 +155,7 @@ func TestReportsShareWrites(t *testing.T) {
 func TestReportsSurviveAFullDisk(t *testing.T) {
 	r, f := newRing(t, 1)
 	id := r.ids(t)[0]
-	f.full.Store(true)
+	f.diskFull.Store(true)
 	r.Report(update(id, api.AllocClientStatusRunning))
 	if err := r.write(t.Context()); err == nil {
 		t.Fatal("a full disk is no error")
@@ -167,7 +167,7 @@ func TestReportsSurviveAFullDisk(t *testing.T) {
 	reports, removed := r.take()
 	r.Ended(id, nil) // arrives while the reports are refused
 	r.putBack(reports, removed)
-	f.full.Store(false)
+	f.diskFull.Store(false)
 	if err := r.write(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -135,15 +135,15 @@ func (a *Agent) Node() taskenv.Node {
 	return taskenv.Node{
 		NodeFacts: model.NodeFacts{
 			ID: a.nodeID, Name: c.Name, Datacenter: c.Datacenter, Region: c.Region, Class: c.Class, Pool: c.Pool,
-			Attributes: a.share(attributes), Meta: c.Meta,
+			Attributes: a.shareAttributes(attributes), Meta: c.Meta,
 		},
 		ParentCgroup: a.host.ParentCgroup,
 	}
 }
 
-// share returns the map of the previous call if the attributes are equal, to save
+// shareAttributes returns the map of the previous call if the attributes are equal, to save
 // memory: each allocation keeps the map.
-func (a *Agent) share(attributes map[string]string) map[string]string {
+func (a *Agent) shareAttributes(attributes map[string]string) map[string]string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !maps.Equal(a.attributesGiven, attributes) {

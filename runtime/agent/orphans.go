@@ -30,7 +30,7 @@ const pluginKey = "plugin/"
 // pluginRecords keeps in the state how to reattach to running plugins.
 type pluginRecords struct{ store *store.Store }
 
-var _ supervisor.Records = pluginRecords{}
+var _ supervisor.RecordStore = pluginRecords{}
 
 // pluginRecord is a supervisor.Record with a check for reading it from the state.
 type pluginRecord supervisor.Record
@@ -79,7 +79,7 @@ func (p pluginRecords) DeletePlugin(key string) error {
 // snapshot would stay in memory as long as the agent runs.
 type taskRecords struct{ store *store.Store }
 
-var _ allocrunner.Records = taskRecords{}
+var _ allocrunner.RecordReader = taskRecords{}
 
 // TaskLocal implements allocrunner.Records.
 func (r taskRecords) TaskLocal(allocID, task string) (state.LocalState, bool, error) {

@@ -19,9 +19,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// remaining describes the processes that must continue without the agent, because
+// remainingProcesses describes the processes that must continue without the agent, because
 // tasks may run. The zero value means that no task runs.
-type remaining struct {
+type remainingProcesses struct {
 	tasks   bool // a task may run: keeper and log collector continue
 	plugins bool // a task's plugin is not known: all plugins continue
 	served  map[supervisor.PluginKey]bool
@@ -29,11 +29,11 @@ type remaining struct {
 }
 
 // keeps reports whether a plugin must continue.
-func (r *remaining) keeps(what supervisor.PluginKey, pid int) bool {
+func (r *remainingProcesses) keeps(what supervisor.PluginKey, pid int) bool {
 	return r.plugins || r.served[what] || r.pids[pid]
 }
 
-func (r *remaining) need(what supervisor.PluginKey) {
+func (r *remainingProcesses) need(what supervisor.PluginKey) {
 	r.tasks = true
 	if r.served == nil {
 		r.served = make(map[supervisor.PluginKey]bool)
@@ -42,14 +42,14 @@ func (r *remaining) need(what supervisor.PluginKey) {
 }
 
 // needAll records a task whose driver is not known.
-func (r *remaining) needAll() { r.tasks, r.plugins = true, true }
+func (r *remainingProcesses) needAll() { r.tasks, r.plugins = true, true }
 
 // keepsPlugin implements supervisor.Config.Keep. Before Close it decides by the
 // state alone.
 func (a *Agent) keepsPlugin(what supervisor.PluginKey, pid int) bool {
 	r := a.remaining.Load()
 	if r == nil {
-		r = new(remaining)
+		r = new(remainingProcesses)
 		r.readState(a.store, a.orphans.cleared.Load())
 	}
 	return r.keeps(what, pid)
@@ -61,8 +61,8 @@ const keeperTimeout = 5 * time.Second
 // findRemaining returns the processes that must continue. No task runs only if both the state and
 // the keeper show none: an agent can end before it has restored its tasks, and the
 // state can be lost.
-func (a *Agent) findRemaining() *remaining {
-	r := new(remaining)
+func (a *Agent) findRemaining() *remainingProcesses {
+	r := new(remainingProcesses)
 	if a.store == nil {
 		r.needAll()
 	} else {
@@ -93,7 +93,7 @@ func (a *Agent) findRemaining() *remaining {
 // readState adds the tasks that the state shows. A task may run if its record has a
 // start id or a handle, or cannot be read. If the state was damaged, allocations
 // whose last known status is running count too, and so do possible orphans.
-func (r *remaining) readState(s *store.Store, orphansCleared bool) {
+func (r *remainingProcesses) readState(s *store.Store, orphansCleared bool) {
 	state := s.Snapshot()
 	for _, id := range state.LocalAllocations() {
 		for _, task := range state.LocalTasks(id) {
@@ -120,7 +120,7 @@ func (r *remaining) readState(s *store.Store, orphansCleared bool) {
 }
 
 // needTask adds the driver and the hooks of a task.
-func (r *remaining) needTask(alloc *api.Allocation, task string, local state.LocalState) {
+func (r *remainingProcesses) needTask(alloc *api.Allocation, task string, local state.LocalState) {
 	r.tasks = true
 	for name := range maps.Keys(local.AllocHooks) {
 		r.need(supervisor.PluginKey{Type: base.TypeHook, Name: name})
@@ -141,7 +141,7 @@ func (r *remaining) needTask(alloc *api.Allocation, task string, local state.Loc
 
 // endHelpers shuts down the keeper and all processes below it, unless tasks may
 // run. It reports whether it did.
-func (a *Agent) endHelpers(r *remaining) (ended bool, err error) {
+func (a *Agent) endHelpers(r *remainingProcesses) (ended bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
 	defer cancel()
 	if !a.forget {

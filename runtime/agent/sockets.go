@@ -27,8 +27,8 @@ const hookSocketName = "hooks.sock"
 type sockets struct {
 	dataDir   string
 	dir       *keeper.Directory
-	keeper    *keeper.Client // nil before the keeper runs
-	hooks     *relisten      // nil before hooks are served
+	keeper    *keeper.Client       // nil before the keeper runs
+	hooks     *replaceableListener // nil before hooks are served
 	logger    hclog.Logger
 	watched   sync.WaitGroup
 	stopWatch func()
@@ -102,7 +102,7 @@ func (s *sockets) listenForHooks() (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket for hooks: %w", err)
 	}
-	s.hooks = newRelisten(listener)
+	s.hooks = newReplaceableListener(listener)
 	return s.hooks, nil
 }
 
@@ -264,18 +264,20 @@ func formerSocketDirs(dataDir string) []string {
 	return found
 }
 
-// relisten is a listener whose socket can be replaced while Accept blocks.
-type relisten struct {
+// replaceableListener is a listener whose socket can be replaced while Accept blocks.
+type replaceableListener struct {
 	mu      sync.Mutex
 	current net.Listener
 	closed  bool
 }
 
-func newRelisten(l net.Listener) *relisten { return &relisten{current: l} }
+func newReplaceableListener(l net.Listener) *replaceableListener {
+	return &replaceableListener{current: l}
+}
 
 // replace makes l the listener and closes the previous one. After Close it closes
 // l.
-func (r *relisten) replace(l net.Listener) {
+func (r *replaceableListener) replace(l net.Listener) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -287,7 +289,7 @@ func (r *relisten) replace(l net.Listener) {
 }
 
 // Accept implements net.Listener.
-func (r *relisten) Accept() (net.Conn, error) {
+func (r *replaceableListener) Accept() (net.Conn, error) {
 	for {
 		r.mu.Lock()
 		current := r.current
@@ -306,7 +308,7 @@ func (r *relisten) Accept() (net.Conn, error) {
 }
 
 // Close implements net.Listener.
-func (r *relisten) Close() error {
+func (r *replaceableListener) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
@@ -314,7 +316,7 @@ func (r *relisten) Close() error {
 }
 
 // Addr implements net.Listener.
-func (r *relisten) Addr() net.Addr {
+func (r *replaceableListener) Addr() net.Addr {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.current.Addr()

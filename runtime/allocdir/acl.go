@@ -76,7 +76,7 @@ func decodeACL(b []byte) ([]uint32, error) {
 // rights, and no other account any access. It also sets the mode of the directory
 // except the sticky bit.
 func (h *handle) setACL(users []uint32, rights uint16) error {
-	return h.wrap("set ACL of", unix.Setxattr(h.proc(), aclName, encodeACL(users, rights), 0))
+	return h.wrapError("set ACL of", unix.Setxattr(h.proc(), aclName, encodeACL(users, rights), 0))
 }
 
 // admittedUsers returns the users that the ACL of the directory admits; none if the
@@ -92,10 +92,10 @@ func (h *handle) admittedUsers() ([]uint32, error) {
 		case errors.Is(err, unix.ERANGE) && size < most:
 			continue
 		case err != nil:
-			return nil, h.wrap("read ACL of", err)
+			return nil, h.wrapError("read ACL of", err)
 		}
 		users, err := decodeACL(b[:n])
-		return users, h.wrap("read ACL of", err)
+		return users, h.wrapError("read ACL of", err)
 	}
 }
 
@@ -109,5 +109,5 @@ func (h *handle) dropACL() (bool, error) {
 	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EOPNOTSUPP) {
 		return false, nil
 	}
-	return err == nil, h.wrap("remove ACL of", err)
+	return err == nil, h.wrapError("remove ACL of", err)
 }

@@ -134,12 +134,12 @@ func (d *Dir) build() error {
 // ensureAlloc opens or creates the directory of an allocation. Root does not change an
 // existing directory: its ACL may admit the users of running tasks.
 func ensureAlloc(root *handle, id string) (*handle, error) {
-	if !privileged() {
-		return root.ensure(id, openMode, ours)
+	if !isPrivileged() {
+		return root.ensure(id, openMode, agentOwned)
 	}
 	alloc, made, err := root.make(id)
 	if err == nil && made {
-		err = alloc.settle(made, 0o700, ours) // needed because of the umask
+		err = alloc.settle(made, 0o700, agentOwned) // needed because of the umask
 	}
 	if err != nil && alloc != nil {
 		alloc.close()

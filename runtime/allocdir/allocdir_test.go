@@ -79,7 +79,7 @@ func stat(t *testing.T, path string) unix.Stat_t {
 
 // RS-076: the layout, its modes and its owners, whatever the umask is.
 func TestLayout(t *testing.T) {
-	uid, gid := nobody()
+	uid, gid := nobodyAccount()
 	taskOwned := [2]int{uid, gid}
 	type dir struct {
 		mode  uint32
@@ -138,7 +138,7 @@ func TestLayout(t *testing.T) {
 
 // An agent that is not root uses Nomad's modes: rootless containers need them.
 func TestLayoutUnprivileged(t *testing.T) {
-	if privileged() {
+	if isPrivileged() {
 		asUser(t, 4001, t.Name())
 		return
 	}
@@ -259,7 +259,7 @@ func TestBuildHealsWhatIsHalfBuilt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Destroy()
-	if !privileged() {
+	if !isPrivileged() {
 		// Without the right to change owners, other users need no access.
 		if st := stat(t, d.Path()); st.Mode&0o777 != 0o755 {
 			t.Errorf("mode %o, want 755", st.Mode&0o777)
@@ -622,7 +622,7 @@ func TestSweep(t *testing.T) {
 	if _, err := os.Stat(victim); err != nil {
 		t.Error(err)
 	}
-	if privileged() {
+	if isPrivileged() {
 		foreign := t.TempDir()
 		if err := os.Chown(foreign, 1234, 1234); err != nil {
 			t.Fatal(err)

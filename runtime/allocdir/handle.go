@@ -62,8 +62,8 @@ func (h *handle) errorf(op, name string, err error) error {
 	return &fs.PathError{Op: op, Path: h.path + "/" + name, Err: err}
 }
 
-// wrap is errorf for the directory itself.
-func (h *handle) wrap(op string, err error) error {
+// wrapError is errorf for the directory itself.
+func (h *handle) wrapError(op string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -72,11 +72,11 @@ func (h *handle) wrap(op string, err error) error {
 
 func (h *handle) stat() (st unix.Stat_t, err error) {
 	err = unix.Fstat(h.fd, &st)
-	return st, h.wrap("stat", err)
+	return st, h.wrapError("stat", err)
 }
 
 func (h *handle) chown(to account) error {
-	return h.wrap("chown", unix.Fchownat(h.fd, "", to.uid, to.gid, unix.AT_EMPTY_PATH))
+	return h.wrapError("chown", unix.Fchownat(h.fd, "", to.uid, to.gid, unix.AT_EMPTY_PATH))
 }
 
 func (h *handle) chmod(mode fs.FileMode) error {
@@ -102,8 +102,8 @@ func (h *handle) open(name string) (*handle, error) {
 type owner bool
 
 const (
-	ours      owner = false // of the agent: mode and owner are restored on each ensure
-	taskOwned owner = true  // of the tasks: set once, then the tasks may change them
+	agentOwned owner = false // of the agent: mode and owner are restored on each ensure
+	taskOwned  owner = true  // of the tasks: set once, then the tasks may change them
 )
 
 // make opens the directory called name. If the name does not exist, make creates the
@@ -137,22 +137,22 @@ func (h *handle) settle(made bool, mode fs.FileMode, whose owner) error {
 	if err != nil {
 		return err
 	}
-	give := whose == taskOwned && privileged() && st.Uid == 0
-	take := whose == ours && privileged() && st.Uid != 0
-	keep := whose == ours && (take || int(st.Uid) == os.Geteuid()) && fs.FileMode(st.Mode&0o7777) != mode
+	give := whose == taskOwned && isPrivileged() && st.Uid == 0
+	take := whose == agentOwned && isPrivileged() && st.Uid != 0
+	keep := whose == agentOwned && (take || int(st.Uid) == os.Geteuid()) && fs.FileMode(st.Mode&0o7777) != mode
 	if take {
 		if err := h.chown(root); err != nil {
 			return err
 		}
 	}
-	if !made && !give && !keep || whose == ours && !keep {
+	if !made && !give && !keep || whose == agentOwned && !keep {
 		return nil
 	}
 	if err := h.chmod(mode); err != nil {
 		return err
 	}
 	if give {
-		uid, gid := nobody()
+		uid, gid := nobodyAccount()
 		err := h.chown(account{uid, gid})
 		// Some containers cannot change owners. The mode lets all users write, so that
 		// is not an error.
@@ -168,7 +168,7 @@ func (h *handle) settle(made bool, mode fs.FileMode, whose owner) error {
 // locked out at any time.
 func (h *handle) ensurePassable(name string, users []uint32, fallback bool) (*handle, error) {
 	if len(users) == 0 {
-		return h.ensure(name, 0o700, ours)
+		return h.ensure(name, 0o700, agentOwned)
 	}
 	dir, _, err := h.make(name)
 	if err != nil {
@@ -192,21 +192,21 @@ func (h *handle) settlePassable(users []uint32, fallback bool) error {
 		}
 	}
 	err = h.setACL(users, traverse)
-	if err != nil && fallback && denied(err) {
+	if err != nil && fallback && isOwnershipDenied(err) {
 		return h.chmod(openMode)
 	}
-	return explain(err)
+	return explainDenied(err)
 }
 
 // ensureExists is ensure for a directory that belongs to the task once it exists: a
 // file or link that the task has put in its place stays.
 func (h *handle) ensureExists(name string, mode fs.FileMode) error {
-	return leave(h.ensure(name, mode, taskOwned))
+	return closeEnsured(h.ensure(name, mode, taskOwned))
 }
 
-// leave closes a directory that was ensured. It is not an error if a task has put
+// closeEnsured closes a directory that was ensured. It is not an error if a task has put
 // something else in its place.
-func leave(dir *handle, err error) error {
+func closeEnsured(dir *handle, err error) error {
 	if errors.Is(err, errNotDir) {
 		return nil
 	}
@@ -222,10 +222,10 @@ func (h *handle) remove(name string) error {
 	return h.errorf("remove", name, unix.Unlinkat(h.fd, name, 0))
 }
 
-func privileged() bool { return os.Geteuid() == 0 }
+func isPrivileged() bool { return os.Geteuid() == 0 }
 
-// nobody returns the account that owns the directories of tasks.
-var nobody = sync.OnceValues(func() (uid, gid int) {
+// nobodyAccount returns the account that owns the directories of tasks.
+var nobodyAccount = sync.OnceValues(func() (uid, gid int) {
 	const overflow = 65534
 	u, err := user.Lookup("nobody")
 	if err != nil {

@@ -31,20 +31,20 @@ func (d *Dir) inherit(previous *Dir, tasks []string) error {
 	}
 	defer to.close()
 
-	errs := []error{move(from, to, sharedName, dataName)}
+	errs := []error{moveDir(from, to, sharedName, dataName)}
 	for _, name := range tasks {
 		if err := checkTaskName(name); err != nil {
 			errs = append(errs, fmt.Errorf("task %q: %w", name, err))
 			continue
 		}
-		errs = append(errs, move(from, to, name, localName))
+		errs = append(errs, moveDir(from, to, name, localName))
 	}
 	return errors.Join(errs...)
 }
 
-// move moves the directory from/parent/name to to/parent/name. It creates to/parent if it
+// moveDir moves the directory from/parent/name to to/parent/name. It creates to/parent if it
 // does not exist.
-func move(from, to *handle, parent, name string) error {
+func moveDir(from, to *handle, parent, name string) error {
 	source, err := from.open(parent)
 	if err != nil {
 		return ignoreMissing(err)
@@ -61,8 +61,8 @@ func move(from, to *handle, parent, name string) error {
 	}
 	dir.close()
 	mode, whose := fs.FileMode(0o777), taskOwned
-	if privileged() && parent != sharedName {
-		mode, whose = 0o700, ours // BuildTask gives it to the user of the task
+	if isPrivileged() && parent != sharedName {
+		mode, whose = 0o700, agentOwned // BuildTask gives it to the user of the task
 	}
 	target, err := to.ensure(parent, mode, whose)
 	if err != nil {

@@ -125,7 +125,7 @@ func (h *handle) isTmpfs(name string) (bool, error) {
 func (h *handle) onTmpfs() (bool, error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(h.fd, &st); err != nil {
-		return false, h.wrap("statfs", err)
+		return false, h.wrapError("statfs", err)
 	}
 	return st.Type == unix.TMPFS_MAGIC, nil
 }

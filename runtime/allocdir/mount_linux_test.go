@@ -197,7 +197,7 @@ func TestDropSecrets(t *testing.T) {
 			t.Errorf("%s: %v, %v", dir, entries, err)
 		}
 	}
-	if privileged() && len(mounts(t, filepath.Join(d.Path(), "other"))) != 2 {
+	if isPrivileged() && len(mounts(t, filepath.Join(d.Path(), "other"))) != 2 {
 		t.Error("the secrets of another task are gone")
 	}
 	if err := d.DropSecrets("never-built"); err != nil {

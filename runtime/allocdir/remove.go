@@ -65,12 +65,12 @@ func removeBelow(parent, name string) error {
 	return err
 }
 
-// top defines whether the directory itself is removed with its content.
-type top bool
+// removeMode defines whether the directory itself is removed with its content.
+type removeMode bool
 
 const (
-	withTop top = true
-	keepTop top = false
+	withTop removeMode = true
+	keepTop removeMode = false
 )
 
 const (
@@ -85,7 +85,7 @@ const (
 
 // removeAll removes the tree called name. It does not follow links, and unmounts mounts
 // instead of entering them.
-func (h *handle) removeAll(name string, t top) error {
+func (h *handle) removeAll(name string, t removeMode) error {
 	r := remover{}
 	if err := r.tree(h, name, t); err != nil {
 		r.fail(err)
@@ -112,7 +112,7 @@ func (r *remover) fail(err error) {
 	}
 }
 
-func (r *remover) tree(h *handle, name string, t top) error {
+func (r *remover) tree(h *handle, name string, t removeMode) error {
 	base, err := h.openDir(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -263,7 +263,7 @@ func (h *handle) unlock(name string) error {
 		return err
 	}
 	defer dir.close()
-	if privileged() {
+	if isPrivileged() {
 		return nil
 	}
 	var st unix.Stat_t

@@ -69,7 +69,7 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 	}
 	defer alloc.close()
 	var u taskUsers
-	if privileged() {
+	if isPrivileged() {
 		if u, err = o.users(); err != nil {
 			return err
 		}
@@ -98,7 +98,7 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 			t.SecretsOnDisk = onDisk
 		}
 	}
-	if !privileged() {
+	if !isPrivileged() {
 		return nil // a driver that needs the steps below needs root itself
 	}
 	switch o.Isolation {
@@ -118,10 +118,10 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 // ensureTask opens or creates the directory of a task.
 func (h *handle) ensureTask(name string, o TaskOptions, u taskUsers) (*handle, error) {
 	switch {
-	case !privileged():
+	case !isPrivileged():
 		return h.ensure(name, 0o777, taskOwned)
 	case o.Isolation == driver.FSIsolationChroot:
-		return h.ensure(name, 0o755, ours)
+		return h.ensure(name, 0o755, agentOwned)
 	case o.Isolation == driver.FSIsolationImage:
 		return h.ensurePassable(name, u.admitted, u.fallback)
 	}
@@ -204,7 +204,7 @@ func (h *handle) ensureSecret(name string, sizeMB int, u taskUsers) (onDisk, err
 		return nil, err
 	}
 	defer dir.close()
-	if !privileged() {
+	if !isPrivileged() {
 		return errUnprivileged, nil
 	}
 	return h.mountSecret(name, sizeMB, u)

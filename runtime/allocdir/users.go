@@ -34,17 +34,17 @@ func (o TaskOptions) users() (taskUsers, error) {
 	u := taskUsers{owner: root, open: o.Isolation == driver.FSIsolationImage, fallback: o.NomadModes}
 	switch {
 	case u.open:
-		u.owner.uid, u.owner.gid = nobody() // the user is defined in the image
+		u.owner.uid, u.owner.gid = nobodyAccount() // the user is defined in the image
 	case o.User != "":
 		var err error
-		if u.owner, err = lookup(o.User); err != nil {
+		if u.owner, err = lookupAccount(o.User); err != nil {
 			return u, err
 		}
 	case o.Isolation != driver.FSIsolationNone:
-		u.owner.uid, u.owner.gid = nobody() // such drivers run tasks as nobody
+		u.owner.uid, u.owner.gid = nobodyAccount() // such drivers run tasks as nobody
 	}
 	for _, name := range o.Admitted {
-		other, err := lookup(name)
+		other, err := lookupAccount(name)
 		if err != nil {
 			return u, err
 		}
@@ -68,7 +68,7 @@ func (u taskUsers) passers() []uint32 {
 	return all
 }
 
-func lookup(name string) (account, error) {
+func lookupAccount(name string) (account, error) {
 	cred, err := process.LookupUser(name)
 	if err != nil {
 		return account{}, fmt.Errorf("user %q: %w", name, err)
@@ -76,15 +76,15 @@ func lookup(name string) (account, error) {
 	return account{int(cred.Uid), int(cred.Gid)}, nil
 }
 
-// denied reports whether err means that owners or ACLs cannot be set: the file system
+// isOwnershipDenied reports whether err means that owners or ACLs cannot be set: the file system
 // does not support them, or a container may not set them.
-func denied(err error) bool {
+func isOwnershipDenied(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSPC)
 }
 
-// explain adds the remedy to an error for which denied is true.
-func explain(err error) error {
-	if err == nil || !denied(err) {
+// explainDenied adds the remedy to an error for which isOwnershipDenied is true.
+func explainDenied(err error) error {
+	if err == nil || !isOwnershipDenied(err) {
 		return err
 	}
 	return fmt.Errorf(`%w: other accounts could not be kept out: have the data directory on a file system with owners and ACLs, or allow Nomad's modes with the client option "alloc_dir.nomad_modes"`, err)
@@ -94,7 +94,7 @@ func explain(err error) error {
 // access. An existing directory is changed only if it belongs to none of them, or has
 // Nomad's mode. A directory that a task has mounted there is not changed.
 func (h *handle) ensureFor(name string, u taskUsers, nomads fs.FileMode) (*handle, error) {
-	if u.open || !privileged() {
+	if u.open || !isPrivileged() {
 		return h.ensure(name, nomads, taskOwned)
 	}
 	dir, made, err := h.make(name)
@@ -111,15 +111,15 @@ func (h *handle) ensureFor(name string, u taskUsers, nomads fs.FileMode) (*handl
 // ensureExistsFor is ensureFor for a directory that belongs to the task once it exists:
 // a file or link that the task has put in its place stays.
 func (h *handle) ensureExistsFor(name string, u taskUsers, nomads fs.FileMode) error {
-	return leave(h.ensureFor(name, u, nomads))
+	return closeEnsured(h.ensureFor(name, u, nomads))
 }
 
 // restrict gives dir, which is called name in h, to the users of a task, and closes it
 // to all others. made means that dir is new.
 func (h *handle) restrict(dir *handle, name string, made bool, u taskUsers, nomads fs.FileMode) error {
 	err := h.restrictTo(dir, name, made, u)
-	if err == nil || !u.fallback || !denied(err) {
-		return explain(err)
+	if err == nil || !u.fallback || !isOwnershipDenied(err) {
+		return explainDenied(err)
 	}
 	return dir.chmod(nomads)
 }
@@ -196,7 +196,7 @@ func (h *handle) foreignMount(dir *handle, name string) (bool, error) {
 func (h *handle) follow(from int, to account) error {
 	fd, err := safepath.OpenAt(h.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return h.wrap("open", err)
+		return h.wrapError("open", err)
 	}
 	f := os.NewFile(uintptr(fd), h.path)
 	defer f.Close()
@@ -259,10 +259,10 @@ func (h *handle) admit(users []uint32, fallback bool) error {
 		return nil
 	}
 	err = h.setACL(all, traverse)
-	if err != nil && fallback && denied(err) {
+	if err != nil && fallback && isOwnershipDenied(err) {
 		return h.chmod(openMode)
 	}
-	return explain(err)
+	return explainDenied(err)
 }
 
 // openMode is Nomad's mode of the directory of an allocation.
@@ -273,7 +273,7 @@ const openMode fs.FileMode = 0o755
 // users are not locked out at any time. It does nothing if the directory does not
 // exist, or if the agent is not root.
 func (d *Dir) Restrict(tasks []TaskOptions) error {
-	if !privileged() {
+	if !isPrivileged() {
 		return nil
 	}
 	if err := d.restrict(tasks); err != nil {
@@ -307,7 +307,7 @@ func (d *Dir) restrict(tasks []TaskOptions) error {
 	if len(users) == 0 {
 		return alloc.chmod(0o700)
 	}
-	if err := alloc.admit(users, false); err != nil && !(fallback && denied(err)) {
+	if err := alloc.admit(users, false); err != nil && !(fallback && isOwnershipDenied(err)) {
 		return err
 	}
 	return nil

@@ -324,7 +324,7 @@ func TestStickyDataFollowsTheUser(t *testing.T) {
 // users of the tasks are not locked out.
 func TestRestrict(t *testing.T) {
 	d := publicAlloc(t)
-	uid, gid := nobody()
+	uid, gid := nobodyAccount()
 	open := func(name string, mode fs.FileMode, uid, gid int) {
 		t.Helper()
 		path := filepath.Join(d.Path(), name)

@@ -51,8 +51,8 @@ type Config struct {
 	// Restored means that an earlier agent had the allocation and that its records are
 	// restored. An allocation without any record is new.
 	Restored bool
-	Records  Records // required with Restored; nil without it
-	Rebooted bool    // the machine has rebooted since the earlier agent ran
+	Records  RecordReader // required with Restored; nil without it
+	Rebooted bool         // the machine has rebooted since the earlier agent ran
 
 	// Recovery is shared by all allocations of the node. EndTask ends tasks without
 	// their drivers; see taskrunner.Config. Both may be nil.

@@ -75,7 +75,7 @@ func (g *gates) facts(now snapshot) (facts map[string]lifecycle.Fact, checks <-c
 	facts = make(map[string]lifecycle.Fact, len(now.states))
 	for name, s := range now.states {
 		f := factOf(s, now.killed[name])
-		f.Healthy = passes(results, name, startedAt(s, g.created))
+		f.Healthy = passesChecks(results, name, startedAt(s, g.created))
 		facts[name] = f
 	}
 	return facts, checks
@@ -85,9 +85,9 @@ func factOf(s *api.TaskState, killed bool) lifecycle.Fact {
 	return lifecycle.Fact{State: lifecycle.StateOf(s.State, s.Failed), Started: s.StartedAt, Restarted: s.LastRestart, Killed: killed}
 }
 
-// passes reports whether the task has health checks and all of them have passed since
+// passesChecks reports whether the task has health checks and all of them have passed since
 // the task was started.
-func passes(results []services.Result, task string, since time.Time) bool {
+func passesChecks(results []services.Result, task string, since time.Time) bool {
 	hasCheck := false
 	for _, c := range results {
 		if c.For != task || c.Readiness() {
@@ -146,8 +146,8 @@ func (g *gates) snapshot() snapshot {
 	for name, s := range now.states {
 		facts[name] = factOf(s, now.killed[name])
 	}
-	now.reruns = g.group.Rerun(facts)
-	for name := range now.reruns {
+	now.tasksToRerun = g.group.Rerun(facts)
+	for name := range now.tasksToRerun {
 		model.ResetTask(now.states[name])
 		now.states[name].State = model.TaskPending
 	}

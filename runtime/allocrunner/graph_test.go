@@ -39,7 +39,7 @@ func TestRandomGraphs(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { leaveAlone(t, job) })
 			})
 			t.Run("disturbed", func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { disturb(t, job, random) })
+				synctest.Test(t, func(t *testing.T) { disturbGroup(t, job, random) })
 			})
 		})
 	}
@@ -120,8 +120,8 @@ func graphText(job *api.Job) string {
 	return b.String()
 }
 
-// judge knows the history of a world's processes.
-type judge struct {
+// historyChecker records the history of a world's processes and reports rule violations.
+type historyChecker struct {
 	job   *api.Job
 	tasks map[string]*api.Task
 	mu    sync.Mutex // taken after world.mu
@@ -137,8 +137,8 @@ type runCtx struct {
 	good    bool // the last run ended successfully by itself
 }
 
-func newJudge(job *api.Job) *judge {
-	j := &judge{job: job, tasks: make(map[string]*api.Task), lives: make(map[string]*runCtx), boot: time.Now()}
+func newHistoryChecker(job *api.Job) *historyChecker {
+	j := &historyChecker{job: job, tasks: make(map[string]*api.Task), lives: make(map[string]*runCtx), boot: time.Now()}
 	for _, t := range job.TaskGroups[0].Tasks {
 		j.tasks[t.Name] = t
 		j.lives[t.Name] = &runCtx{}
@@ -153,10 +153,10 @@ func hookOf(t *api.Task) string {
 	return t.Lifecycle.Hook
 }
 
-func lasting(t *api.Task) bool { return hookOf(t) == "" || t.Lifecycle.Sidecar }
+func isLongRunning(t *api.Task) bool { return hookOf(t) == "" || t.Lifecycle.Sidecar }
 
 // start checks a start before it happens.
-func (j *judge) start(name string, alive []string) string {
+func (j *historyChecker) start(name string, alive []string) string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	self, now := j.lives[name], time.Now()
@@ -203,7 +203,7 @@ func (j *judge) start(name string, alive []string) string {
 		if hookOf(task) == "poststart" && again && task.Meta["lite_rerun"] != "" && hookOf(t) == "" && !other.alive && !other.good && !j.unseen(other) {
 			return fmt.Sprintf("%s starts again while %s is down", name, of)
 		}
-		if other.alive && lasting(t) && lasting(task) && again && other.started.Before(self.exited) && j.follows(of, name) {
+		if other.alive && isLongRunning(t) && isLongRunning(task) && again && other.started.Before(self.exited) && j.follows(of, name) {
 			return fmt.Sprintf("%s starts again while %s still runs", name, of)
 		}
 	}
@@ -212,13 +212,13 @@ func (j *judge) start(name string, alive []string) string {
 
 // unseen reports whether a process has ended so recently that the runner cannot have
 // reacted yet.
-func (j *judge) unseen(l *runCtx) bool {
+func (j *historyChecker) unseen(l *runCtx) bool {
 	now := time.Now()
 	return !l.alive && (l.exited.Equal(now) || j.boot.Equal(now))
 }
 
 // follows reports whether a task restarts with another.
-func (j *judge) follows(task, first string) bool {
+func (j *historyChecker) follows(task, first string) bool {
 	switch j.job.TaskGroups[0].Meta["lite_restart_group"] {
 	case "one_for_all":
 		return task != first
@@ -228,7 +228,7 @@ func (j *judge) follows(task, first string) bool {
 	return false
 }
 
-func (j *judge) comesAfter(task, first string, seen map[string]bool) bool {
+func (j *historyChecker) comesAfter(task, first string, seen map[string]bool) bool {
 	if task == first {
 		return true
 	}
@@ -251,14 +251,14 @@ func (j *judge) comesAfter(task, first string, seen map[string]bool) bool {
 }
 
 // exit is called at each end of a process.
-func (j *judge) exit(name string, r driver.ExitResult) {
+func (j *historyChecker) exit(name string, r driver.ExitResult) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	l := j.lives[name]
 	l.alive, l.exited, l.good = false, time.Now(), r.Successful()
 }
 
-func (j *judge) attend(c *Config) {
+func (j *historyChecker) attend(c *Config) {
 	w := c.Drivers.(*world)
 	w.checkStart, w.sawExit = j.start, j.exit
 }
@@ -266,7 +266,7 @@ func (j *judge) attend(c *Config) {
 // leaveAlone runs the job without disturbance: no task may be left waiting, and no work
 // is repeated.
 func leaveAlone(t *testing.T, job *api.Job) {
-	j := newJudge(job)
+	j := newHistoryChecker(job)
 	h := start(t, job, j.attend)
 	defer func() {
 		if t.Failed() {
@@ -306,7 +306,7 @@ func leaveAlone(t *testing.T, job *api.Job) {
 				t.Errorf("%s was given up in a group that has not failed", name)
 			}
 			// A task that was stopped at its gate has a restart without a start.
-			if l := j.lives[name]; l.starts != 1+int(s.Restarts) && !s.StartedAt.IsZero() && !(l.starts == int(s.Restarts) && lasting(task)) {
+			if l := j.lives[name]; l.starts != 1+int(s.Restarts) && !s.StartedAt.IsZero() && !(l.starts == int(s.Restarts) && isLongRunning(task)) {
 				t.Errorf("%s was started %d times with %d restarts", name, l.starts, s.Restarts)
 			}
 		}
@@ -331,9 +331,9 @@ func (h *harness) judgeEnd() {
 	}
 }
 
-// disturb does random things to the group, and stops it at a random time.
-func disturb(t *testing.T, job *api.Job, random *rand.Rand) {
-	j := newJudge(job)
+// disturbGroup does random things to the group, and stops it at a random time.
+func disturbGroup(t *testing.T, job *api.Job, random *rand.Rand) {
+	j := newHistoryChecker(job)
 	a := startAgent(t, job, j.attend)
 	defer func() {
 		if t.Failed() {
@@ -453,7 +453,7 @@ func TestDeathAtEachStepInAGraph(t *testing.T) {
 			t.Run(fmt.Sprintf("write %d, stopped %v", n, stopped), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					j := newJudge(job)
+					j := newHistoryChecker(job)
 					a := startMortal(t, job, n-1, func(c *Config) {
 						c.Drivers.(*world).sweeps = true
 						j.attend(c)

@@ -99,7 +99,7 @@ func (r *reconciler) reconcile() (checks <-chan struct{}) {
 	if !r.stop.isRequested() || finished {
 		checks = r.gates.observe(now)
 	}
-	r.gates.rerun(now.reruns)
+	r.gates.rerun(now.tasksToRerun)
 	r.report(status)
 	r.changes.announce()
 	return checks

@@ -19,8 +19,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// Records reads the records of an earlier agent.
-type Records interface {
+// RecordReader reads the records of an earlier agent.
+type RecordReader interface {
 	TaskLocal(allocID, task string) (state.LocalState, bool, error)
 	TaskState(allocID, task string) (*api.TaskState, error)
 
@@ -41,7 +41,7 @@ type recoveryInfo interface {
 // recovers its running tasks.
 type restorer struct {
 	alloc    *api.Allocation // version for which the runner was created
-	records  Records         // nil for a new allocation
+	records  RecordReader    // nil for a new allocation
 	rebooted bool            // the machine has rebooted since the earlier agent ran
 	drivers  Drivers
 	dir      *allocdir.Dir

@@ -703,23 +703,23 @@ type attachedHook struct {
 
 func (h attachedHook) Attachment() string { return h.attachment }
 
-// noting is a factory that records the hooks of the earlier agent.
-type noting struct {
+// recordingFactory is a factory that records the hooks of the earlier agent.
+type recordingFactory struct {
 	extraHooks
 	before map[string]string
 }
 
-func (f *noting) AllocHooks(a *api.Allocation, c hookplugin.Target) []hooks.Entry {
+func (f *recordingFactory) AllocHooks(a *api.Allocation, c hookplugin.Target) []hooks.Entry {
 	f.note("", c)
 	return f.extraHooks.AllocHooks(a, c)
 }
 
-func (f *noting) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.Target) []hooks.Entry {
+func (f *recordingFactory) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.Target) []hooks.Entry {
 	f.note("t:"+t.Name, c)
 	return f.extraHooks.TaskHooks(a, t, c)
 }
 
-func (f *noting) note(whose string, c hookplugin.Target) {
+func (f *recordingFactory) note(whose string, c hookplugin.Target) {
 	if f.before == nil {
 		f.before = make(map[string]string)
 	}
@@ -879,7 +879,7 @@ func TestRestore(t *testing.T) {
 	})
 	t.Run("the next agent knows what was attached", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			factory := &noting{extraHooks: extraHooks{
+			factory := &recordingFactory{extraHooks: extraHooks{
 				alloc: []hooks.Hook{attachedHook{allocScript{&script{name: "whole"}}, `{"a": 1}`}},
 				task:  []hooks.Hook{attachedHook{taskScript{&script{name: "quiet"}}, "{}"}, taskScript{&script{name: "builtin"}}},
 			}}
@@ -1181,11 +1181,11 @@ func TestRestoreSendsNoSecondReceivedEvent(t *testing.T) {
 func TestDelayIsNotKeptPastAStart(t *testing.T) {
 	tracker := restart.New(restart.Policy{Attempts: 3, Interval: time.Hour, Delay: time.Minute}, time.Now(), func(int64) int64 { return 0 })
 	tracker.Next(time.Now(), restart.Outcome{})
-	if tracker.Remaining(time.Now()) == 0 {
+	if tracker.RemainingDelay(time.Now()) == 0 {
 		t.Fatal("no delay")
 	}
 	tracker.Started()
-	if d := tracker.Remaining(time.Now()); d != 0 {
+	if d := tracker.RemainingDelay(time.Now()); d != 0 {
 		t.Errorf("%v remain", d)
 	}
 }

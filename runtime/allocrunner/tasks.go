@@ -131,7 +131,7 @@ func (s taskSet) snapshot() snapshot {
 
 // snapshot contains the states of all tasks at one time.
 type snapshot struct {
-	states map[string]*api.TaskState
-	killed map[string]bool   // tasks that were killed since their last start
-	reruns map[string]string // tasks that must run again, with the tasks that cause it; see gates.snapshot
+	states       map[string]*api.TaskState
+	killed       map[string]bool   // tasks that were killed since their last start
+	tasksToRerun map[string]string // tasks that must run again, with the tasks that cause it; see gates.snapshot
 }

@@ -66,7 +66,7 @@ func detect(mount string) Version {
 // Make makes the cgroups of a task, unless they exist, and returns the cgroup for the task's
 // driver: empty if the machine has none.
 func (t *Tree) Make(allocID, task string) (string, error) {
-	if t.version == None || !named(allocID, task) {
+	if t.version == None || !isPathElement(allocID, task) {
 		return "", nil
 	}
 	t.mu.Lock()
@@ -93,7 +93,7 @@ func (t *Tree) Make(allocID, task string) (string, error) {
 // seconds. It does nothing if the task has no cgroups. It keeps the cpuset that all tasks share
 // with version 1: it is empty while a driver of another agent is about to enter it.
 func (t *Tree) Remove(allocID, task string) error {
-	if t.version == None || !named(allocID, task) {
+	if t.version == None || !isPathElement(allocID, task) {
 		return nil
 	}
 	var errs []error
@@ -119,8 +119,8 @@ func (t *Tree) Remove(allocID, task string) error {
 	return errors.Join(errs...)
 }
 
-// named reports whether the names make a single path element.
-func named(allocID, task string) bool {
+// isPathElement reports whether the names make a single path element.
+func isPathElement(allocID, task string) bool {
 	return allocID != "" && task != "" && !strings.Contains(allocID+task, "/")
 }
 
@@ -138,7 +138,7 @@ func (t *Tree) has(tree string) bool {
 func (t *Tree) makeScope(path string) error {
 	share := filepath.Dir(path)
 	wanted := []byte("+" + strings.Join(controllers, " +"))
-	return again(func() error {
+	return retryStep(func() error {
 		if err := os.MkdirAll(share, 0o755); err != nil {
 			return err
 		}
@@ -156,13 +156,13 @@ func (t *Tree) makeScope(path string) error {
 }
 
 func makeBelow(path string) error {
-	return again(func() error { return os.MkdirAll(path, 0o755) })
+	return retryStep(func() error { return os.MkdirAll(path, 0o755) })
 }
 
 // makeCPUSet makes a cgroup of the hierarchy cpuset and its parent, which accept no process before
 // their processors and memory nodes are set.
 func makeCPUSet(share string) error {
-	return again(func() error {
+	return retryStep(func() error {
 		for _, dir := range []string{filepath.Dir(share), share} {
 			if err := os.MkdirAll(dir, 0o755); err != nil {
 				return err
@@ -188,8 +188,8 @@ func makeCPUSet(share string) error {
 	})
 }
 
-// again retries a step: a driver in another process may remove an empty parent between two steps.
-func again(step func() error) (err error) {
+// retryStep retries a step: a driver in another process may remove an empty parent between two steps.
+func retryStep(step func() error) (err error) {
 	for range 5 {
 		// ENODEV is the error for a file of a parent that was removed while the file was open.
 		if err = step(); !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENODEV) {

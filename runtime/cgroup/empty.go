@@ -14,7 +14,7 @@ import (
 // RemoveEmpty removes the cgroups of a task that have no process, at the paths where drivers and
 // agents of this user make them. It is fast if the task has none.
 func RemoveEmpty(allocID, task string) {
-	if !named(allocID, task) {
+	if !isPathElement(allocID, task) {
 		return
 	}
 	for _, parent := range usualParents() {

@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// anything matches each topic, each key and each namespace.
-const anything = "*"
+// matchAll matches each topic, each key and each namespace.
+const matchAll = "*"
 
 // Filter selects the events of a follower.
 type Filter struct {
@@ -30,12 +30,12 @@ func ParseFilter(topics []string, namespace string) (Filter, error) {
 		case len(parts) > 2:
 			return f, fmt.Errorf("error parsing topics: Invalid key value pair for topic, topic: %s", text)
 		default:
-			topic, key := api.Topic(parts[0]), append(parts, anything)[1]
+			topic, key := api.Topic(parts[0]), append(parts, matchAll)[1]
 			f.topics[topic] = append(f.topics[topic], key)
 		}
 	}
 	if len(f.topics) == 0 {
-		f.topics[anything] = []string{anything}
+		f.topics[matchAll] = []string{matchAll}
 	}
 	return f, nil
 }
@@ -43,11 +43,11 @@ func ParseFilter(topics []string, namespace string) (Filter, error) {
 // matches reports whether an event matches the filter. Nodes have no namespace and match all
 // namespaces.
 func (f Filter) matches(e store.Event) bool {
-	if e.Namespace != "" && f.namespace != anything && f.namespace != e.Namespace {
+	if e.Namespace != "" && f.namespace != matchAll && f.namespace != e.Namespace {
 		return false
 	}
 	wanted := func(key string) bool {
-		return key == anything || key == e.Key || slices.Contains(e.FilterKeys, key)
+		return key == matchAll || key == e.Key || slices.Contains(e.FilterKeys, key)
 	}
-	return slices.ContainsFunc(f.topics[e.Topic], wanted) || slices.ContainsFunc(f.topics[anything], wanted)
+	return slices.ContainsFunc(f.topics[e.Topic], wanted) || slices.ContainsFunc(f.topics[matchAll], wanted)
 }

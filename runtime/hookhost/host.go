@@ -175,7 +175,7 @@ func (h *Host) Exec(ctx context.Context, s hook.Scope, command []string, timeout
 	if len(command) == 0 {
 		return nil, errors.New("there is no command to be run")
 	}
-	end, err := h.limiter.begin(c.claims, execs)
+	end, err := h.limiter.begin(c.claims, execCalls)
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +201,7 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 		interval = time.Second
 	}
 	interval = max(interval, 100*time.Millisecond)
-	end, err := h.limiter.begin(c.claims, samples)
+	end, err := h.limiter.begin(c.claims, sampleCalls)
 	if err != nil {
 		return nil, err
 	}
@@ -297,13 +297,13 @@ func (h *Host) EmitEvent(ctx context.Context, s hook.Scope, event hook.Event) er
 	}
 	details := make(map[string]string, len(event.Details))
 	for key, detail := range event.Details {
-		details[cut(key)] = cut(detail)
+		details[truncateText(key)] = truncateText(detail)
 	}
-	return mapError(c.runner.EmitEvent(c.task, model.EventHookMessage(event.Type, cut(event.Message), details)))
+	return mapError(c.runner.EmitEvent(c.task, model.EventHookMessage(event.Type, truncateText(event.Message), details)))
 }
 
-// cut limits the length of a text that is kept as long as the task.
-func cut(text string) string {
+// truncateText limits the length of a text that is kept as long as the task.
+func truncateText(text string) string {
 	if len(text) > maxText {
 		return strings.ToValidUTF8(text[:maxText], "") + "…"
 	}
@@ -342,7 +342,7 @@ func (c caller) reason(text string) string {
 	if text == "" {
 		return fmt.Sprintf("Hook %q asked for it", c.Hook)
 	}
-	return cut(text)
+	return truncateText(text)
 }
 
 // SetHealth implements hook.Host.
@@ -351,7 +351,7 @@ func (h *Host) SetHealth(ctx context.Context, s hook.Scope, healthy bool, reason
 	if err != nil {
 		return err
 	}
-	c.runner.SetHookHealth(c.Hook, healthy, cut(reason))
+	c.runner.SetHookHealth(c.Hook, healthy, truncateText(reason))
 	return nil
 }
 
@@ -362,7 +362,7 @@ func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read
 		if err != nil {
 			return answer, 0, h.blockUntilDone(ctx, err)
 		}
-		end, err := h.limiter.begin(c.claims, watches)
+		end, err := h.limiter.begin(c.claims, watchCalls)
 		if err != nil {
 			return answer, 0, err
 		}

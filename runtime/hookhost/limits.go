@@ -16,13 +16,13 @@ const (
 	maxText  = 1 << 10 // maxText limits a reason or a text of an event, in bytes; longer texts are cut
 )
 
-// kind is a kind of long-running calls.
-type kind int
+// callKind is a kind of long-running calls.
+type callKind int
 
 const (
-	execs kind = iota
-	samples
-	watches
+	execCalls callKind = iota
+	sampleCalls
+	watchCalls
 	kinds
 )
 
@@ -31,9 +31,9 @@ var limits = [kinds]struct {
 	n    int
 	name string // in messages
 }{
-	execs:   {16, "commands in the task"},
-	samples: {16, "streams of samples"},
-	watches: {1000, "calls that wait for a change"},
+	execCalls:   {16, "commands in the task"},
+	sampleCalls: {16, "streams of samples"},
+	watchCalls:  {1000, "calls that wait for a change"},
 }
 
 // An event, a signal or a restart costs a write of the state. These are the burst and
@@ -79,7 +79,7 @@ func (l *limiter) bucketLocked(c claims) *tokenBucket {
 }
 
 // begin counts one more call of a kind until end is called. It fails at the limit.
-func (l *limiter) begin(c claims, k kind) (end func(), err error) {
+func (l *limiter) begin(c claims, k callKind) (end func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.bucketLocked(c)

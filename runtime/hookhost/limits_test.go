@@ -68,8 +68,8 @@ func TestUnusedBucketsAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l limiter
 		_ = l.write(claims{Hook: "acts"})
-		end, _ := l.begin(claims{Hook: "waits"}, watches)
-		_, _ = l.begin(claims{Hook: "runs"}, execs)
+		end, _ := l.begin(claims{Hook: "waits"}, watchCalls)
+		_, _ = l.begin(claims{Hook: "runs"}, execCalls)
 		time.Sleep(time.Minute)
 		end()
 		_ = l.write(claims{Hook: "another"})

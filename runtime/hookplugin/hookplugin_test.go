@@ -453,7 +453,7 @@ func TestHangingHookDoesNotDelayOtherCleanup(t *testing.T) {
 				return s.called(0, m, g, a)
 			}}, allPoints, nil
 		}
-		cleanups := &guarded{memory: s.pending}
+		cleanups := &guardedMemory{memory: s.pending}
 		plugins.config.Cleanups = cleanups
 		for i := range 5 {
 			if err := cleanups.Put(state.PendingCleanup{Hook: "stamp", AllocID: "a", Task: "t", Point: hook.Point(i), Stop: &hook.TaskStopRequest{}}); err != nil {
@@ -484,25 +484,25 @@ func TestHangingHookDoesNotDelayOtherCleanup(t *testing.T) {
 	})
 }
 
-// guarded is a memory for several goroutines.
-type guarded struct {
+// guardedMemory is a memory for several goroutines.
+type guardedMemory struct {
 	mu sync.Mutex
 	memory
 }
 
-func (g *guarded) List() []state.PendingCleanup {
+func (g *guardedMemory) List() []state.PendingCleanup {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.memory.List()
 }
 
-func (g *guarded) Put(d state.PendingCleanup) error {
+func (g *guardedMemory) Put(d state.PendingCleanup) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.memory.Put(d)
 }
 
-func (g *guarded) Delete(d state.PendingCleanup) error {
+func (g *guardedMemory) Delete(d state.PendingCleanup) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.memory.Delete(d)

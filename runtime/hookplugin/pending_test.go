@@ -14,28 +14,28 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// unknown are plugins whose type is not known yet.
-type unknown struct {
+// unknownPlugins are plugins whose type is not known yet.
+type unknownPlugins struct {
 	mu      sync.Mutex
 	plugins map[string]bool
 	changed chan struct{}
 }
 
-func newUnknown(names ...string) *unknown {
-	u := &unknown{plugins: make(map[string]bool), changed: make(chan struct{})}
+func newUnknown(names ...string) *unknownPlugins {
+	u := &unknownPlugins{plugins: make(map[string]bool), changed: make(chan struct{})}
 	for _, name := range names {
 		u.plugins[name] = true
 	}
 	return u
 }
 
-func (u *unknown) get() (map[string]bool, <-chan struct{}) {
+func (u *unknownPlugins) get() (map[string]bool, <-chan struct{}) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return maps.Clone(u.plugins), u.changed
 }
 
-func (u *unknown) set(name string, up bool) {
+func (u *unknownPlugins) set(name string, up bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.plugins[name] = false

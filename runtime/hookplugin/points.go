@@ -94,7 +94,7 @@ func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (ho
 	case errors.Is(err, hook.ErrPluginDown) && called != nil && ctx.Err() == nil:
 		called = nil // this call ended two processes, and would end the next one
 	case called == nil && errors.As(err, new(*hooks.UnavailableError)) && !errors.Is(err, supervisor.ErrNoHook):
-		called = closed // no process was up
+		called = closedChannel // no process was up
 	}
 	h.mu.Lock()
 	h.exited = called
@@ -102,7 +102,7 @@ func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (ho
 	return hook.TaskPoststartResponse{}, h.result(ctx, hook.Poststart, err)
 }
 
-var closed = func() chan struct{} {
+var closedChannel = func() chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c

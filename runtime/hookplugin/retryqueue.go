@@ -7,22 +7,22 @@ type retryQueue struct {
 	turn chan struct{} // semaphore: held while one repeated call excludes the others
 
 	mu      sync.Mutex
-	running map[*repeated]bool
+	running map[*repeatedCall]bool
 }
 
-// repeated is a running call of a retryQueue.
-type repeated struct {
+// repeatedCall is a running call of a retryQueue.
+type repeatedCall struct {
 	concurrent bool // other repeated calls ran at the same time
 }
 
 func newRetryQueue() *retryQueue {
-	return &retryQueue{turn: make(chan struct{}, 1), running: make(map[*repeated]bool)}
+	return &retryQueue{turn: make(chan struct{}, 1), running: make(map[*repeatedCall]bool)}
 }
 
-func (r *retryQueue) begin() *repeated {
+func (r *retryQueue) begin() *repeatedCall {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c := &repeated{concurrent: len(r.running) > 0}
+	c := &repeatedCall{concurrent: len(r.running) > 0}
 	for other := range r.running {
 		other.concurrent = true
 	}
@@ -31,7 +31,7 @@ func (r *retryQueue) begin() *repeated {
 }
 
 // end removes the call, and reports whether no other repeated call ran meanwhile.
-func (r *retryQueue) end(c *repeated) (alone bool) {
+func (r *retryQueue) end(c *repeatedCall) (alone bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.running, c)

@@ -47,12 +47,12 @@ type Stats struct {
 	mu       sync.Mutex
 	latest   *driver.TaskStats // latest is nil before the first sample
 	running  bool              // running is set from Poststart until Exited, Stop or Shutdown
-	sampling *sampling         // sampling is nil before the first Latest for this process
+	sampling *sampleStream     // sampling is nil before the first Latest for this process
 	wg       sync.WaitGroup    // wg counts all samplings; it grows only while running
 }
 
-// sampling is one stream of samples, reopened when it breaks.
-type sampling struct {
+// sampleStream is one stream of samples, reopened when it breaks.
+type sampleStream struct {
 	cancel context.CancelFunc
 	idle   *time.Timer   // idle cancels the stream statsLinger after the last Latest
 	first  chan struct{} // first is closed by sample after the first attempt, with or without a sample
@@ -96,7 +96,7 @@ func (h *Stats) ask(ctx context.Context) <-chan struct{} {
 	}
 	if h.sampling == nil || !h.sampling.idle.Stop() {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		s := &sampling{cancel: cancel, idle: time.AfterFunc(statsLinger, cancel), first: make(chan struct{})}
+		s := &sampleStream{cancel: cancel, idle: time.AfterFunc(statsLinger, cancel), first: make(chan struct{})}
 		h.sampling = s
 		h.wg.Go(func() { h.sample(ctx, s) })
 	}
@@ -142,7 +142,7 @@ func (h *Stats) end() {
 }
 
 // sample takes samples until ctx ends or the driver reports that it has none.
-func (h *Stats) sample(ctx context.Context, s *sampling) {
+func (h *Stats) sample(ctx context.Context, s *sampleStream) {
 	answered := sync.OnceFunc(func() { close(s.first) })
 	defer answered()
 	pause := minStatsPause

@@ -324,10 +324,10 @@ func TestDebugging(t *testing.T) {
 	})
 }
 
-// busy is a node with host statistics.
-type busy struct{ idle }
+// busyNode is a node with host statistics.
+type busyNode struct{ idleNode }
 
-func (busy) Usage(context.Context) hoststats.Stats {
+func (busyNode) Usage(context.Context) hoststats.Stats {
 	disk := &api.HostDiskStats{Device: "/dev/vda", Size: 1 << 30}
 	return hoststats.Stats{
 		Uptime: 7, Memory: &api.HostMemoryStats{Total: 1 << 30}, CPU: []*hoststats.CPU{{CPU: "cpu0", TotalPercent: 50}},
@@ -336,7 +336,7 @@ func (busy) Usage(context.Context) hoststats.Stats {
 }
 
 func TestMetrics(t *testing.T) {
-	f := newFixture(t, func(c *Config) { c.Node = busy{} })
+	f := newFixture(t, func(c *Config) { c.Node = busyNode{} })
 	f.putNode(t)
 	f.putJob(t, "web")
 	alloc := f.putAlloc(t, "web")
@@ -382,7 +382,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 
-	f.SetTelemetry(Telemetry{NoPrometheus: true, NoNode: true, NoAllocations: true})
+	f.SetTelemetry(Telemetry{OmitPrometheusFormat: true, OmitNodeMetrics: true, OmitAllocationMetrics: true})
 	f.answers(t, []call{{"switched off", "GET", "/v1/metrics?format=prometheus", "", 415, "Prometheus is not enabled"}})
 	if all := text(f.ask("GET", "/v1/metrics", nil)); strings.Contains(all, "client.host") || strings.Contains(all, "client.allocs") || !strings.Contains(all, "job_summary") {
 		t.Error("what is switched off is shown, or more is")

@@ -242,7 +242,7 @@ func (a *API) answer(r *request) (value any, err error) {
 	if method == http.MethodHead {
 		method = http.MethodGet // net/http omits the body
 	}
-	rt, id, found, otherMethod := find(a.routes, method, r.URL.Path)
+	rt, id, found, otherMethod := findRoute(a.routes, method, r.URL.Path)
 	switch {
 	case otherMethod && !found:
 		return nil, errMethod

@@ -29,22 +29,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
 )
 
-// idle is a node without running tasks.
-type idle struct{}
+// idleNode is a node without running tasks.
+type idleNode struct{}
 
-func (idle) Alloc(string) *allocrunner.Runner           { return nil }
-func (idle) CollectAlloc(context.Context, string) error { return errors.New("not here") }
-func (idle) CollectAllocs()                             {}
-func (idle) CheckAttachments(context.Context, *api.Job) ([]model.Unsupported, []error) {
+func (idleNode) Alloc(string) *allocrunner.Runner           { return nil }
+func (idleNode) CollectAlloc(context.Context, string) error { return errors.New("not here") }
+func (idleNode) CollectAllocs()                             {}
+func (idleNode) CheckAttachments(context.Context, *api.Job) ([]model.Unsupported, []error) {
 	return nil, nil
 }
 
-func (idle) Logs() *logs.Collector                     { return nil }
-func (idle) LogDir(string) string                      { return "" }
-func (idle) Files(string) (*taskfiles.Dir, error)      { return nil, fs.ErrNotExist }
-func (idle) Usage(context.Context) (s hoststats.Stats) { return s }
-func (idle) Meta() (m api.NodeMetaResponse)            { return m }
-func (idle) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spec, error) {
+func (idleNode) Logs() *logs.Collector                     { return nil }
+func (idleNode) LogDir(string) string                      { return "" }
+func (idleNode) Files(string) (*taskfiles.Dir, error)      { return nil, fs.ErrNotExist }
+func (idleNode) Usage(context.Context) (s hoststats.Stats) { return s }
+func (idleNode) Meta() (m api.NodeMetaResponse)            { return m }
+func (idleNode) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spec, error) {
 	switch driver {
 	case "mock":
 	case "schemaless":
@@ -55,7 +55,7 @@ func (idle) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spec, e
 	return hclspec.Object(map[string]*hclspec.Spec{"run_for": hclspec.Attr("run_for", "string", false)}), nil
 }
 
-func (idle) SetMeta(context.Context, map[string]*string) error { return errors.New("not here") }
+func (idleNode) SetMeta(context.Context, map[string]*string) error { return errors.New("not here") }
 
 // fixture is an API over a store without an agent.
 type fixture struct {
@@ -71,7 +71,7 @@ func newFixture(t testing.TB, edit func(*Config)) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	c := Config{Store: s, Node: idle{}, NodeID: uuid.NewString(), Region: api.GlobalRegion, Advertise: "10.1.2.3:4646", Logger: hclog.NewNullLogger()}
+	c := Config{Store: s, Node: idleNode{}, NodeID: uuid.NewString(), Region: api.GlobalRegion, Advertise: "10.1.2.3:4646", Logger: hclog.NewNullLogger()}
 	c.Scheduler = scheduler.New(scheduler.Config{Store: noStore{s}, Logger: hclog.NewNullLogger()})
 	if edit != nil {
 		edit(&c)
@@ -126,7 +126,7 @@ func TestEachRouteIsFound(t *testing.T) {
 	for _, rt := range f.routes {
 		path := strings.NewReplacer("{id...}", "a/b", "{id}", "x").Replace(rt.pattern)
 		for method := range strings.FieldsSeq(rt.methods) {
-			got, id, found, _ := find(f.routes, method, path)
+			got, id, found, _ := findRoute(f.routes, method, path)
 			if !found || got.pattern != rt.pattern {
 				t.Errorf("%s %s leads to %q", method, path, got.pattern)
 			}
@@ -295,7 +295,7 @@ func TestServeEndsBlockingRequests(t *testing.T) {
 	f.routes = []route{{"GET", "/v1/job/{id...}", func(r *request) (any, error) {
 		close(asked)
 		return (&jobReader{f.store}).read(r)
-	}, about{}}}
+	}, routeDoc{}}}
 	index := f.putJob(t, "web")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

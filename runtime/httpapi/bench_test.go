@@ -28,7 +28,7 @@ type bench struct {
 
 // newBench starts a bench. lives has the life of an allocation by the name of its group; with
 // the zero value an allocation is healthy at once and runs until it is stopped.
-func newBench(t testing.TB, lives map[string]schedtest.Life) *bench {
+func newBench(t testing.TB, lives map[string]schedtest.AllocTimes) *bench {
 	t.Helper()
 	node := schedtest.NewNode(4096)
 	var sched *scheduler.Scheduler
@@ -45,7 +45,7 @@ func newBench(t testing.TB, lives map[string]schedtest.Life) *bench {
 	var running sync.WaitGroup
 	running.Go(func() { sched.Run(ctx) })
 	running.Go(func() {
-		n := &schedtest.Node{Store: f.store, Scheduler: sched, Life: func(a *api.Allocation) schedtest.Life { return lives[a.TaskGroup] }}
+		n := &schedtest.Node{Store: f.store, Scheduler: sched, AllocTimes: func(a *api.Allocation) schedtest.AllocTimes { return lives[a.TaskGroup] }}
 		n.Run(ctx)
 	})
 	server := httptest.NewServer(f)

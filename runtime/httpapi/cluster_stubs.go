@@ -20,22 +20,22 @@ type clusterHandler struct {
 	started time.Time
 }
 
-// fixed returns a route with a constant reply.
-func fixed(value any) func(*request) (any, error) {
+// constantRoute returns a route with a constant reply.
+func constantRoute(value any) func(*request) (any, error) {
 	return func(*request) (any, error) { return value, nil }
 }
 
-// refused returns a route that replies with an error.
-func refused(code int, text string) func(*request) (any, error) {
+// errorRoute returns a route that replies with an error.
+func errorRoute(code int, text string) func(*request) (any, error) {
 	return func(*request) (any, error) { return nil, &statusError{code, text} }
 }
 
 var (
-	noCluster    = refused(http.StatusNotImplemented, "this agent is not part of a cluster")
-	noVolumes    = refused(http.StatusNotImplemented, "volumes cannot be made here")
-	noEnterprise = refused(http.StatusNotImplemented, "Nomad Enterprise only endpoint")
-	changePools  = refused(http.StatusNotImplemented, "node pools cannot be changed: that of the only node is set by node_pool in the client block of its configuration")
-	noACL        = refused(http.StatusBadRequest, "ACL support disabled")
+	noCluster    = errorRoute(http.StatusNotImplemented, "this agent is not part of a cluster")
+	noVolumes    = errorRoute(http.StatusNotImplemented, "volumes cannot be made here")
+	noEnterprise = errorRoute(http.StatusNotImplemented, "Nomad Enterprise only endpoint")
+	changePools  = errorRoute(http.StatusNotImplemented, "node pools cannot be changed: that of the only node is set by node_pool in the client block of its configuration")
+	noACL        = errorRoute(http.StatusBadRequest, "ACL support disabled")
 )
 
 // joined is the reply to a request to join other agents.
@@ -45,8 +45,8 @@ type joined struct {
 	Warning string `json:"warning"`
 }
 
-// anonymous is the token of all clients if ACLs are disabled.
-var anonymous = api.ACLToken{AccessorID: "acls-disabled", Name: "ACLs disabled token", Type: "client"}
+// anonymousToken is the token of all clients if ACLs are disabled.
+var anonymousToken = api.ACLToken{AccessorID: "acls-disabled", Name: "ACLs disabled token", Type: "client"}
 
 // listVolumes returns an empty list for CSI and host volumes.
 func listVolumes(r *request) (any, error) {
@@ -131,8 +131,8 @@ func redirect(r *request) (any, error) {
 	return nil, nil
 }
 
-// welcome is the text of the page for browsers.
-const welcome = `<!doctype html>
+// welcomeHTML is the text of the page for browsers.
+const welcomeHTML = `<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <title>nomad-lite</title>
@@ -150,6 +150,6 @@ func welcomePage(r *request) (any, error) {
 	h := r.w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
-	_, err := strings.NewReader(welcome).WriteTo(r.w)
+	_, err := strings.NewReader(welcomeHTML).WriteTo(r.w)
 	return nil, err
 }

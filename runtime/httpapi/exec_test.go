@@ -266,7 +266,7 @@ func TestHandshake(t *testing.T) {
 func TestNoSessionStartsAfterServe(t *testing.T) {
 	f := newFixture(t, nil)
 	asked, ended, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	exec := &execHandler{f.store, idle{}, f.access, &f.sessions}
+	exec := &execHandler{f.store, idleNode{}, f.access, &f.sessions}
 	f.routes = []route{{"GET", "/v1/late", func(r *request) (any, error) {
 		close(asked)
 		<-ended
@@ -276,7 +276,7 @@ func TestNoSessionStartsAfterServe(t *testing.T) {
 		})
 		result <- err
 		return nil, err
-	}, about{}}}
+	}, routeDoc{}}}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

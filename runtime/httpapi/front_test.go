@@ -69,7 +69,7 @@ func TestHeaders(t *testing.T) {
 
 func TestFaultOfThisProgram(t *testing.T) {
 	f := newFixture(t, nil)
-	f.routes = []route{{"GET", "/v1/x", func(*request) (any, error) { panic("oh") }, about{}}}
+	f.routes = []route{{"GET", "/v1/x", func(*request) (any, error) { panic("oh") }, routeDoc{}}}
 	if r := f.ask("GET", "/v1/x", nil); r.StatusCode != 500 || strings.Contains(text(r), "oh") {
 		t.Errorf("status %d", r.StatusCode)
 	}
@@ -103,16 +103,16 @@ func TestSlowClients(t *testing.T) {
 				return nil, nil
 			}
 		}
-	}, about{}}
+	}, routeDoc{}}
 	waits := route{"GET", "/v1/wait", func(r *request) (any, error) {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
-	}, about{}}
+	}, routeDoc{}}
 	takes := route{"PUT", "/v1/take", func(r *request) (any, error) {
 		var body struct{}
 		return noContent{}, r.body(&body, maxBody, false)
-	}, about{}}
-	ignores := route{"PUT", "/v1/ignore", fixed(noContent{}), about{}}
+	}, routeDoc{}}
+	ignores := route{"PUT", "/v1/ignore", constantRoute(noContent{}), routeDoc{}}
 
 	for _, c := range []struct {
 		name, says string
@@ -180,7 +180,7 @@ func TestStreamContinues(t *testing.T) {
 				}
 			}
 			return nil, nil
-		}, about{}}}
+		}, routeDoc{}}}
 		l := make(pipes)
 		f.serve(t, l)
 		client := l.dial()

@@ -32,8 +32,8 @@ func (h *debugHandler) profile(r *request) (any, error) {
 	return nil, nil
 }
 
-// shown are the environment variables whose values are not secret.
-var shown = []string{"GODEBUG", "GOMAXPROCS", "GOMEMLIMIT", "HOME", "LANG", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
+// shownEnvVars are the environment variables whose values are not secret.
+var shownEnvVars = []string{"GODEBUG", "GOMAXPROCS", "GOMEMLIMIT", "HOME", "LANG", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
 
 // host returns host data for a bug report.
 func (h *debugHandler) host(r *request) (any, error) {
@@ -53,7 +53,7 @@ func (h *debugHandler) host(r *request) (any, error) {
 	}
 	for _, variable := range os.Environ() {
 		name, value, _ := strings.Cut(variable, "=")
-		if !slices.Contains(shown, name) {
+		if !slices.Contains(shownEnvVars, name) {
 			value = redacted
 		}
 		host.Environment[name] = value

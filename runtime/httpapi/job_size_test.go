@@ -28,7 +28,7 @@ func listOf(n int) []any {
 // fickleNode is a node with drivers whose config has a list. It calls onAsk at each request for a
 // schema.
 type fickleNode struct {
-	idle
+	idleNode
 	asked []string
 	onAsk func()
 }

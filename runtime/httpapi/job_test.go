@@ -36,7 +36,7 @@ func TestJobIDWithSlashes(t *testing.T) {
 // (checklist 6)
 func TestRegisterReturnsEvaluation(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, map[string]schedtest.Life{"quick": {Run: time.Millisecond}})
+	b := newBench(t, map[string]schedtest.AllocTimes{"quick": {Run: time.Millisecond}})
 	_, eval, _ := b.register(t, newJob("quick", "batch", "quick"))
 	if eval.DeploymentID != "" || eval.BlockedEval != "" {
 		t.Errorf("%+v", eval)
@@ -64,7 +64,7 @@ func TestRegisterReturnsEvaluation(t *testing.T) {
 // (checklist 7)
 func TestDeploymentOfRegisteredJobSucceeds(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, map[string]schedtest.Life{"bad": {Sick: true}})
+	b := newBench(t, map[string]schedtest.AllocTimes{"bad": {Sick: true}})
 	if _, _, d := b.register(t, newJob("good", "service", "app", count(2))); d.Status != "successful" || d.TaskGroups["app"].HealthyAllocs != 2 {
 		t.Errorf("%+v", d)
 	}

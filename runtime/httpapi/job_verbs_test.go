@@ -237,7 +237,7 @@ func TestRevert(t *testing.T) {
 // A purged job does not exist, and a new job of its name does not inherit its data.
 func TestPurge(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, map[string]schedtest.Life{"slow": {Stop: time.Hour}})
+	b := newBench(t, map[string]schedtest.AllocTimes{"slow": {Stop: time.Hour}})
 	b.register(t, newJob("web", "service", "slow"))
 	if _, _, err := b.Jobs().DeregisterOpts("web", &api.DeregisterOptions{Purge: true, EvalPriority: 60, NoShutdownDelay: true}, nil); err != nil {
 		t.Fatal(err)
@@ -366,7 +366,7 @@ func TestValidateJob(t *testing.T) {
 // A deployment with a canary is paused, resumed, marked and promoted on request.
 func TestDeploymentByHand(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, map[string]schedtest.Life{"slow": {Healthy: time.Hour}})
+	b := newBench(t, map[string]schedtest.AllocTimes{"slow": {Healthy: time.Hour}})
 	canary := func(j *api.Job) { j.Update.Canary = new(1) }
 	written, _, err := b.Jobs().Register(newJob("web", "service", "slow", count(2), canary), nil)
 	if err != nil {

@@ -56,7 +56,7 @@ func (r *request) diffBase() (func(*api.Job) bool, error) {
 	case number != "":
 		n, err := strconv.ParseUint(number, 10, 64)
 		if err != nil {
-			return nil, unparsed("diff_version", number, "a uint64", err)
+			return nil, parameterError("diff_version", number, "a uint64", err)
 		}
 		return func(j *api.Job) bool { return val(j.Version) == n }, nil
 	}

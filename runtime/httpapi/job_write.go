@@ -99,7 +99,7 @@ func (h *jobWriter) validate(r *request) (any, error) {
 	answer := api.JobValidateResponse{Warnings: model.FormatWarnings(append(model.Warnings(job), hookWarnings...))}
 	if err != nil {
 		answer.Error = err.Error()
-		answer.ValidationErrors = sentences(err)
+		answer.ValidationErrors = errorSentences(err)
 	}
 	faults, all := h.checker.configFaults(r.Context(), job)
 	answer.DriverConfigValidated = all
@@ -110,8 +110,8 @@ func (h *jobWriter) validate(r *request) (any, error) {
 	return answer, nil
 }
 
-// sentences returns the parts of a joined error.
-func sentences(err error) []string {
+// errorSentences returns the parts of a joined error.
+func errorSentences(err error) []string {
 	var list interface{ Unwrap() []error }
 	if !errors.As(err, &list) || len(list.Unwrap()) == 0 {
 		return []string{err.Error()}
@@ -138,7 +138,7 @@ func (h *jobWriter) deregister(r *request) (any, error) {
 	priority := 0
 	if text := r.query.Get("eval_priority"); text != "" {
 		if priority, err = strconv.Atoi(text); err != nil {
-			return nil, unparsed("eval_priority", text, "an int", err)
+			return nil, parameterError("eval_priority", text, "an int", err)
 		}
 	}
 	out, err := h.scheduler.Deregister(r.Context(), r.key(), scheduler.DeregisterOptions{

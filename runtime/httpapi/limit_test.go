@@ -19,18 +19,18 @@ import (
 	"github.com/coder/websocket"
 )
 
-// addressed is the server's end of a pipe with the address of a client.
-type addressed struct {
+// addressedConn is the server's end of a pipe with the address of a client.
+type addressedConn struct {
 	net.Conn
 	from net.IP
 }
 
-func (a addressed) RemoteAddr() net.Addr { return &net.TCPAddr{IP: a.from, Port: 1} }
+func (a addressedConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: a.from, Port: 1} }
 
 // dialFrom connects to the listener from an address.
 func (p pipes) dialFrom(ip net.IP) net.Conn {
 	ours, theirs := net.Pipe()
-	p <- addressed{theirs, ip}
+	p <- addressedConn{theirs, ip}
 	return ours
 }
 
@@ -39,8 +39,8 @@ var (
 	other    = net.IPv4(127, 0, 0, 2)
 )
 
-// lurker is a client that writes once and reads until the connection is closed.
-type lurker struct {
+// silentClient is a client that writes once and reads until the connection is closed.
+type silentClient struct {
 	net.Conn
 	ended chan struct{} // closed at the end of the connection
 	after time.Duration // lifetime of the connection; valid after ended is closed
@@ -49,20 +49,20 @@ type lurker struct {
 	text bytes.Buffer
 }
 
-func (l *lurker) Write(p []byte) (int, error) {
+func (l *silentClient) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(p)
 }
 
-func (l *lurker) heard() string {
+func (l *silentClient) heard() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
 }
 
-func lurk(conn net.Conn, says string) *lurker {
-	l := &lurker{Conn: conn, ended: make(chan struct{})}
+func lurk(conn net.Conn, says string) *silentClient {
+	l := &silentClient{Conn: conn, ended: make(chan struct{})}
 	begin := time.Now()
 	go io.WriteString(conn, says) // the server may never read it
 	go func() {
@@ -73,7 +73,7 @@ func lurk(conn net.Conn, says string) *lurker {
 	return l
 }
 
-func (l *lurker) isOpen() bool {
+func (l *silentClient) isOpen() bool {
 	select {
 	case <-l.ended:
 		return false
@@ -82,7 +82,7 @@ func (l *lurker) isOpen() bool {
 	}
 }
 
-func countOpen(all []*lurker) (n int) {
+func countOpen(all []*silentClient) (n int) {
 	for _, l := range all {
 		if l.isOpen() {
 			n++
@@ -123,7 +123,7 @@ func answered(t *testing.T, conn net.Conn, says string) (int, time.Duration) {
 func TestConnectionsThatHaveNotAuthenticatedAreLimitedPerAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, _ := limited(t, 0)
-		var all []*lurker
+		var all []*silentClient
 		for range 300 {
 			all = append(all, lurk(l.dialFrom(attacker), halfHeader))
 		}
@@ -209,7 +209,7 @@ func TestRequestsThatHaveArrivedAreNotReplaced(t *testing.T) {
 func TestIdleConnectionsThatHaveNotAuthenticatedAreReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, _ := limited(t, 0)
-		var all []*lurker
+		var all []*silentClient
 		for range maxUnauthenticatedPerClient {
 			all = append(all, lurk(l.dialFrom(attacker), healthy))
 		}
@@ -231,7 +231,7 @@ func TestIdleConnectionsThatHaveNotAuthenticatedAreReplaced(t *testing.T) {
 func TestConnectionsThatHaveNotAuthenticatedAreLimitedInTotal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, limit := limited(t, 0)
-		byAddress := make(map[byte][]*lurker)
+		byAddress := make(map[byte][]*silentClient)
 		for host := byte(10); host < 20; host++ {
 			for range maxUnauthenticated / 10 {
 				byAddress[host] = append(byAddress[host], lurk(l.dialFrom(net.IPv4(127, 0, 0, host)), halfHeader))
@@ -264,7 +264,7 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedInTotal(t *testing.T) {
 func TestAuthenticatedConnectionsHaveNoLimitUnlessConfigured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, limit := limited(t, 0)
-		var all []*lurker
+		var all []*silentClient
 		for range 600 {
 			all = append(all, lurk(l.dialFrom(attacker), withToken))
 		}
@@ -287,7 +287,7 @@ func TestAuthenticatedConnectionsHaveNoLimitUnlessConfigured(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		_, l, _ := limited(t, 3)
-		var all []*lurker
+		var all []*silentClient
 		for range 50 { // not counted as authenticated
 			all = append(all, lurk(l.dialFrom(attacker), healthy))
 		}
@@ -511,15 +511,15 @@ func TestBodiesAreReadWhole(t *testing.T) {
 	}
 	var b budget
 	b.free.Store(maxBodies)
-	cut := io.MultiReader(strings.NewReader("half"), &failing{})
+	cut := io.MultiReader(strings.NewReader("half"), &failingReader{})
 	if text, taken, err := b.readAll(cut, 8); err != io.ErrUnexpectedEOF || text != nil || taken != 0 || b.free.Load() != maxBodies {
 		t.Errorf("a body that was cut off: %q, %d taken, %d free, %v", text, taken, b.free.Load(), err)
 	}
 }
 
-type failing struct{}
+type failingReader struct{}
 
-func (*failing) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+func (*failingReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 // The documented limit is the size of the largest header that is read.
 func TestHeadersHaveALimit(t *testing.T) {
@@ -554,7 +554,7 @@ func TestHeadersHaveALimit(t *testing.T) {
 func TestHeadersOfClientsWithoutTokenAreLimitedInTotal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, limit := limited(t, 0)
-		var small, large []*lurker
+		var small, large []*silentClient
 		for range 50 {
 			small = append(small, lurk(l.dialFrom(other), halfHeader))
 		}

@@ -24,9 +24,9 @@ import (
 
 // Telemetry disables metrics. The zero value enables all.
 type Telemetry struct {
-	NoPrometheus  bool // no Prometheus format
-	NoNode        bool // no metrics of the machine
-	NoAllocations bool // no metrics of single allocations
+	OmitPrometheusFormat  bool // no Prometheus format
+	OmitNodeMetrics       bool // no metrics of the machine
+	OmitAllocationMetrics bool // no metrics of single allocations
 }
 
 // SetTelemetry takes effect with the next request.
@@ -53,7 +53,7 @@ func (h *metricsHandler) read(r *request) (any, error) {
 	t := h.telemetry.Load()
 	switch format := r.query.Get("format"); format {
 	case "prometheus":
-		if t.NoPrometheus {
+		if t.OmitPrometheusFormat {
 			return nil, &statusError{http.StatusUnsupportedMediaType, "Prometheus is not enabled"}
 		}
 		registry := prometheus.NewRegistry()
@@ -134,10 +134,10 @@ func (h *metricsHandler) measure(ctx context.Context, t *Telemetry) []*sample {
 	m.statuses()
 	allocs := s.AllocationsByNode(nil, n.ID)
 	m.node(n, allocs)
-	if !t.NoNode {
+	if !t.OmitNodeMetrics {
 		m.machine(h.node.Usage(ctx))
 	}
-	if !t.NoAllocations {
+	if !t.OmitAllocationMetrics {
 		for _, alloc := range allocs {
 			m.allocation(alloc)
 		}

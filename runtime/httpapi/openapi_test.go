@@ -30,7 +30,7 @@ func TestDescription(t *testing.T) {
 			described++
 			where := strings.ToUpper(method) + " " + path
 			asked := strings.NewReplacer("{", "", "}", "").Replace(path)
-			if _, _, found, _ := find(f.routes, strings.ToUpper(method), asked); !found {
+			if _, _, found, _ := findRoute(f.routes, strings.ToUpper(method), asked); !found {
 				t.Errorf("%s is described and leads nowhere", where)
 			}
 			if op.Summary == "" || len(op.Responses) < 2 {

@@ -30,7 +30,7 @@ func TestReadOnlyTokenOpensWhatTheTableNames(t *testing.T) {
 			if method == "HEAD" {
 				as = "GET"
 			}
-			found, _, is, _ := find(f.routes, as, path)
+			found, _, is, _ := findRoute(f.routes, as, path)
 			_, opened := readOnlyRoutes[found.pattern]
 			opened = opened && as == "GET"
 			if !is || opened && found.pattern == eventsPath { // the stream has no end
@@ -79,32 +79,32 @@ func TestReadOnlyTokenIsNoOther(t *testing.T) {
 	}
 }
 
-const hidden = "hunter2"
+const hiddenWord = "hunter2"
 
 // secretJob has the word in each field that the read-only token must not read.
 func secretJob() *api.Job {
-	words := map[string]string{"word": hidden}
+	words := map[string]string{"word": hiddenWord}
 	return &api.Job{
 		ID: new("web"), Name: new("web"), Namespace: new("default"), Version: new(uint64(0)), Type: new("service"), Status: new("running"),
-		Meta: words, Payload: []byte(hidden), DispatchIdempotencyToken: new(hidden), NomadTokenID: new(hidden),
-		Constraints: []*api.Constraint{{RTarget: hidden}},
+		Meta: words, Payload: []byte(hiddenWord), DispatchIdempotencyToken: new(hiddenWord), NomadTokenID: new(hiddenWord),
+		Constraints: []*api.Constraint{{RTarget: hiddenWord}},
 		Multiregion: &api.Multiregion{Regions: []*api.MultiregionRegion{{Name: "r", Meta: words}}},
 		TaskGroups: []*api.TaskGroup{{
 			Name: new("g"), Count: new(1), Meta: words,
-			Scaling:  &api.ScalingPolicy{Policy: map[string]any{"word": hidden}},
+			Scaling:  &api.ScalingPolicy{Policy: map[string]any{"word": hiddenWord}},
 			Networks: []*api.NetworkResource{{CNI: &api.CNIConfig{Args: words}}},
-			Volumes:  map[string]*api.VolumeRequest{"v": {Name: "v", MountOptions: &api.CSIMountOptions{MountFlags: []string{hidden}}}},
+			Volumes:  map[string]*api.VolumeRequest{"v": {Name: "v", MountOptions: &api.CSIMountOptions{MountFlags: []string{hiddenWord}}}},
 			Services: []*api.Service{{
 				Name: "web", Tags: []string{"shown-tag"}, Meta: words, CanaryMeta: words,
-				Checks: []api.ServiceCheck{{Args: []string{hidden}, Body: hidden, Header: map[string][]string{"h": {hidden}}}},
+				Checks: []api.ServiceCheck{{Args: []string{hiddenWord}, Body: hiddenWord, Header: map[string][]string{"h": {hiddenWord}}}},
 			}},
 			Tasks: []*api.Task{{
 				Name: "t", Driver: "raw_exec", Env: words, Meta: words,
-				Config:    map[string]any{"args": []any{hidden}},
-				Templates: []*api.Template{{EmbeddedTmpl: new(hidden), SourcePath: new(hidden)}},
-				Artifacts: []*api.TaskArtifact{{GetterSource: new("https://u:" + hidden + "@x"), GetterOptions: words, GetterHeaders: words}},
-				Actions:   []*api.Action{{Name: "a", Command: hidden, Args: []string{hidden}}},
-				Secrets:   []*api.Secret{{Name: "s", Provider: "p", Path: hidden}},
+				Config:    map[string]any{"args": []any{hiddenWord}},
+				Templates: []*api.Template{{EmbeddedTmpl: new(hiddenWord), SourcePath: new(hiddenWord)}},
+				Artifacts: []*api.TaskArtifact{{GetterSource: new("https://u:" + hiddenWord + "@x"), GetterOptions: words, GetterHeaders: words}},
+				Actions:   []*api.Action{{Name: "a", Command: hiddenWord, Args: []string{hiddenWord}}},
+				Secrets:   []*api.Secret{{Name: "s", Provider: "p", Path: hiddenWord}},
 			}},
 		}},
 	}
@@ -116,20 +116,20 @@ func TestReadOnlyTokenHidesSecrets(t *testing.T) {
 	job := secretJob()
 	f.put(t, func(tx *store.Txn) {
 		tx.PutJob(job)
-		tx.PutNode(&api.Node{ID: node, Name: "n", Meta: map[string]string{"word": hidden}, Events: []*api.NodeEvent{{Message: hidden}}})
+		tx.PutNode(&api.Node{ID: node, Name: "n", Meta: map[string]string{"word": hiddenWord}, Events: []*api.NodeEvent{{Message: hiddenWord}}})
 		tx.PutAllocation(&api.Allocation{
 			ID: alloc, Namespace: "default", JobID: "web", NodeID: node, TaskGroup: "g", Job: job, EvalID: "33333333-3333-3333-3333-333333333333",
 			TaskStates: map[string]*api.TaskState{"t": {State: "running", Events: []*api.TaskEvent{{
-				Type: "Terminated", DisplayMessage: hidden, Message: hidden, DriverError: hidden, DriverMessage: hidden, DownloadError: hidden,
-				SetupError: hidden, ValidationError: hidden, RestartReason: hidden, KillReason: hidden, KillError: hidden, TaskSignalReason: hidden,
-				Details: map[string]string{"word": hidden},
+				Type: "Terminated", DisplayMessage: hiddenWord, Message: hiddenWord, DriverError: hiddenWord, DriverMessage: hiddenWord, DownloadError: hiddenWord,
+				SetupError: hiddenWord, ValidationError: hiddenWord, RestartReason: hiddenWord, KillReason: hiddenWord, KillError: hiddenWord, TaskSignalReason: hiddenWord,
+				Details: map[string]string{"word": hiddenWord},
 			}}}},
 		})
 		tx.PutEvaluation(&api.Evaluation{ID: "33333333-3333-3333-3333-333333333333", Namespace: "default", JobID: "web"})
 		tx.PutDeployment(&api.Deployment{ID: "44444444-4444-4444-4444-444444444444", Namespace: "default", JobID: "web"})
 		tx.PutService(&api.ServiceRegistration{ID: "s", ServiceName: "web", Namespace: "default", JobID: "web", AllocID: alloc, NodeID: node, Tags: []string{"shown-tag"}})
-		tx.PutVariable(&api.Variable{Namespace: "default", Path: "path-of-a-variable", Items: api.VariableItems{"word": hidden}})
-		tx.AddScalingEvent("default", "web", "g", api.ScalingEvent{Message: hidden, Meta: map[string]any{"word": hidden}})
+		tx.PutVariable(&api.Variable{Namespace: "default", Path: "path-of-a-variable", Items: api.VariableItems{"word": hiddenWord}})
+		tx.AddScalingEvent("default", "web", "g", api.ScalingEvent{Message: hiddenWord, Meta: map[string]any{"word": hiddenWord}})
 	})
 	ids := map[string]string{"alloc": alloc, "node": node, "eval": "33333333-3333-3333-3333-333333333333", "deploy": "44444444-4444-4444-4444-444444444444"}
 	for pattern := range readOnlyRoutes {
@@ -149,13 +149,13 @@ func TestReadOnlyTokenHidesSecrets(t *testing.T) {
 			if r.StatusCode != 200 && pattern != "/v1/agent/health" {
 				t.Errorf("%s: status %d: %s", path, r.StatusCode, body)
 			}
-			if strings.Contains(body, hidden) {
+			if strings.Contains(body, hiddenWord) {
 				t.Errorf("%s shows the secret: %s", path, body)
 			}
 		}
 	}
 	for _, path := range []string{"/v1/job/web", "/v1/allocation/" + alloc, "/v1/node/" + node, "/v1/jobs?meta=true"} {
-		if body := text(f.ask("GET", path, nil, "X-Nomad-Token", "operator")); !strings.Contains(body, hidden) {
+		if body := text(f.ask("GET", path, nil, "X-Nomad-Token", "operator")); !strings.Contains(body, hiddenWord) {
 			t.Errorf("%s hides the word from the operator: %s", path, body)
 		}
 	}
@@ -169,7 +169,7 @@ func TestReadOnlyTokenSeesEventsWithoutSecrets(t *testing.T) {
 	f := readOnlyFixture(t)
 	job := secretJob()
 	f.put(t, func(tx *store.Txn) {
-		tx.PutVariable(&api.Variable{Namespace: "default", Path: "path-of-a-variable", Items: api.VariableItems{"word": hidden}})
+		tx.PutVariable(&api.Variable{Namespace: "default", Path: "path-of-a-variable", Items: api.VariableItems{"word": hiddenWord}})
 	})
 	f.put(t, func(tx *store.Txn) { tx.PutJob(job) })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -183,7 +183,7 @@ func TestReadOnlyTokenSeesEventsWithoutSecrets(t *testing.T) {
 	if !strings.Contains(body, `"JobRegistered"`) || !strings.Contains(body, "shown-tag") {
 		t.Errorf("the event of the job is missing: %s", body)
 	}
-	if strings.Contains(body, hidden) || strings.Contains(body, "path-of-a-variable") {
+	if strings.Contains(body, hiddenWord) || strings.Contains(body, "path-of-a-variable") {
 		t.Errorf("the events show a secret: %s", body)
 	}
 }

@@ -117,13 +117,13 @@ func (r *request) flag(name string) (bool, error) {
 	}
 	b, err := strconv.ParseBool(text)
 	if err != nil {
-		return false, unparsed(name, text, "a bool", err)
+		return false, parameterError(name, text, "a bool", err)
 	}
 	return b, nil
 }
 
-// unparsed returns the error for a parameter of another type.
-func unparsed(name, text, kind string, err error) error {
+// parameterError returns the error for a parameter of another type.
+func parameterError(name, text, kind string, err error) error {
 	//lint:ignore ST1005 the text is Nomad's
 	return fmt.Errorf("Failed to parse value of %q (%v) as %s: %v", name, text, kind, err)
 }

@@ -18,7 +18,7 @@ type route struct {
 	// slashes.
 	pattern string
 	serve   func(*request) (any, error)
-	about
+	routeDoc
 }
 
 // newRoutes returns all routes of the API. If a path matches several patterns, the most specific
@@ -48,10 +48,10 @@ func (a *API) newRoutes() []route {
 	cluster := &clusterHandler{agent, c.Store, time.Now()}
 
 	return []route{
-		{"GET", "/v1/jobs", jobs.list, reads[[]jobStub]("list jobs", paged, "meta")},
+		{"GET", "/v1/jobs", jobs.list, reads[[]jobStub]("list jobs", pageParams, "meta")},
 		{"PUT POST", "/v1/jobs", jobWriter.register, withBody[registration, jobWritten]("register a job")},
 		{"PUT POST", "/v1/jobs/parse", jobWriter.parse, withBody[api.JobsParseRequest, api.Job]("parse the text of a job file")},
-		{"GET PUT POST", "/v1/jobs/statuses", jobs.statuses, withBody[api.JobStatusesRequest, []jobStatus]("list jobs with their allocations", paged, "include_children")},
+		{"GET PUT POST", "/v1/jobs/statuses", jobs.statuses, withBody[api.JobStatusesRequest, []jobStatus]("list jobs with their allocations", pageParams, "include_children")},
 		{"PUT POST", "/v1/validate/job", jobWriter.validate, withBody[sentJob, api.JobValidateResponse]("say what is wrong with a job")},
 		{"GET", "/v1/job/{id...}", jobs.read, reads[api.Job]("read a job")},
 		{"PUT POST", "/v1/job/{id...}", jobWriter.register, withBody[registration, jobWritten]("register a job")},
@@ -80,7 +80,7 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/scaling/policies", scaling.listPolicies, reads[[]api.ScalingPolicyListStub]("list scaling policies", "job type prefix")},
 		{"GET", "/v1/scaling/policy/{id}", scaling.readPolicy, reads[api.ScalingPolicy]("read a scaling policy")},
 
-		{"GET", "/v1/allocations", allocs.list, reads[[]allocStub]("list allocations", paged, "resources task_states")},
+		{"GET", "/v1/allocations", allocs.list, reads[[]allocStub]("list allocations", pageParams, "resources task_states")},
 		{"GET", "/v1/allocation/{id...}", allocs.read, reads[api.Allocation]("read an allocation")},
 		{"GET", "/v1/allocation/{id}/checks", allocs.checks, noBody[map[string]checkStatus]("tell how the checks of an allocation are")},
 		{"GET", "/v1/allocation/{id}/services", allocs.services, reads[[]api.ServiceRegistration]("list the services of an allocation", "filter per_page next_token reverse")},
@@ -88,12 +88,12 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/client/allocation/{id}/checks", allocs.checks, noBody[map[string]checkStatus]("tell how the checks of an allocation are")},
 		{"GET", "/v1/client/allocation/{id}/exec", exec.execTask, streams("application/json", "run a command in a task, over a websocket", "task command tty ws_handshake")},
 		{"GET PUT POST", "/v1/client/allocation/{id}/gc", allocs.collect, noBody[any]("take an ended allocation off the disk")},
-		{"GET PUT POST", "/v1/client/allocation/{id}/pause", refused(http.StatusInternalServerError, "Enterprise only"), noBody[noContent]("refuse to pause tasks")},
+		{"GET PUT POST", "/v1/client/allocation/{id}/pause", errorRoute(http.StatusInternalServerError, "Enterprise only"), noBody[noContent]("refuse to pause tasks")},
 		{"PUT POST", "/v1/client/allocation/{id}/restart", allocs.restart, withBody[api.AllocationRestartRequest, meta]("restart tasks of an allocation")},
 		{"PUT POST", "/v1/client/allocation/{id}/signal", allocs.signal, withBody[api.AllocSignalRequest, meta]("send a signal to tasks of an allocation")},
 		{"GET", "/v1/client/allocation/{id}/snapshot", noCluster, noBody[noContent]("refuse to move an allocation")},
 		{"GET", "/v1/client/allocation/{id}/stats", allocs.stats, noBody[api.AllocResourceUsage]("tell what the tasks of an allocation use", "task")},
-		{"GET PUT POST DELETE", "/v1/client/allocation/{id...}", refused(http.StatusNotFound, "resource not found"), noBody[noContent]("refuse what cannot be done with allocations")},
+		{"GET PUT POST DELETE", "/v1/client/allocation/{id...}", errorRoute(http.StatusNotFound, "resource not found"), noBody[noContent]("refuse what cannot be done with allocations")},
 		{"GET", "/v1/client/fs/ls/{id}", files.list, noBody[[]api.AllocFileInfo]("list a directory of an allocation", "path")},
 		{"GET", "/v1/client/fs/stat/{id}", files.stat, noBody[api.AllocFileInfo]("tell what a file of an allocation is", "path")},
 		{"GET", "/v1/client/fs/cat/{id}", files.read, streams("text/plain", "read a file of an allocation", "path")},
@@ -108,13 +108,13 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/client/identity", noCluster, noBody[noContent]("refuse to show an identity")},
 		{"POST", "/v1/client/identity/renew", noCluster, noBody[noContent]("refuse to renew an identity")},
 
-		{"GET", "/v1/evaluations", evals.list, reads[[]api.Evaluation]("list evaluations", paged, "status job")},
+		{"GET", "/v1/evaluations", evals.list, reads[[]api.Evaluation]("list evaluations", pageParams, "status job")},
 		{"DELETE", "/v1/evaluations", evals.delete, noBody[noContent]("refuse to delete evaluations")},
 		{"GET", "/v1/evaluations/count", evals.count, reads[evaluationCount]("count evaluations", "filter prefix status job")},
 		{"GET", "/v1/evaluation/{id}", evals.read, reads[api.Evaluation]("read an evaluation", "related")},
 		{"GET", "/v1/evaluation/{id}/allocations", evals.allocations, reads[[]allocStub]("list the allocations of an evaluation")},
 
-		{"GET", "/v1/deployments", deployments.list, reads[[]deployment]("list deployments", paged)},
+		{"GET", "/v1/deployments", deployments.list, reads[[]deployment]("list deployments", pageParams)},
 		{"GET", "/v1/deployment/{id}", deployments.read, reads[deployment]("read a deployment")},
 		{"GET", "/v1/deployment/allocations/{id}", deployments.allocations, reads[[]allocStub]("list the allocations of a deployment")},
 		{"PUT POST", "/v1/deployment/fail/{id}", deployments.fail, noBody[api.DeploymentUpdateResponse]("make a deployment fail")},
@@ -123,31 +123,31 @@ func (a *API) newRoutes() []route {
 		{"PUT POST", "/v1/deployment/unblock/{id}", deployments.unblock, withBody[api.DeploymentUnblockRequest, api.DeploymentUpdateResponse]("let a deployment go on that waits for other regions")},
 		{"PUT POST", "/v1/deployment/allocation-health/{id}", deployments.setAllocationHealth, withBody[api.DeploymentAllocHealthRequest, api.DeploymentUpdateResponse]("say which allocations of a deployment are healthy")},
 
-		{"GET", "/v1/nodes", nodes.list, reads[[]nodeStub]("list nodes", paged, "os resources")},
+		{"GET", "/v1/nodes", nodes.list, reads[[]nodeStub]("list nodes", pageParams, "os resources")},
 		{"GET", "/v1/node/{id}", nodes.read, reads[api.Node]("read a node")},
 		{"GET", "/v1/node/{id}/allocations", nodes.allocations, reads[[]api.Allocation]("list the allocations of a node")},
 		{"PUT POST", "/v1/node/{id}/drain", nodes.drain, withBody[api.NodeUpdateDrainRequest, nodeWritten]("empty the node, or stop doing so")},
 		{"PUT POST", "/v1/node/{id}/eligibility", nodes.setEligibility, withBody[api.NodeUpdateEligibilityRequest, nodeWritten]("say whether the node may have new allocations")},
 		{"PUT POST", "/v1/node/{id}/evaluate", nodes.evaluate, noBody[nodeWritten]("evaluate what is on the node")},
 		{"PUT POST", "/v1/node/{id}/purge", nodes.purge, noBody[noContent]("refuse to remove the node")},
-		{"GET", "/v1/node/pools", pools.list, reads[[]poolWithHash]("list node pools", paged)},
+		{"GET", "/v1/node/pools", pools.list, reads[[]poolWithHash]("list node pools", pageParams)},
 		{"PUT POST", "/v1/node/pools", changePools, noBody[noContent]("refuse to make a node pool")},
 		{"GET", "/v1/node/pool/{id}", pools.read, reads[poolWithHash]("read a node pool")},
 		{"PUT POST DELETE", "/v1/node/pool/{id}", changePools, noBody[noContent]("refuse to change a node pool")},
-		{"GET", "/v1/node/pool/{id}/nodes", pools.listNodes, reads[[]nodeStub]("list the nodes of a node pool", paged, "os resources")},
-		{"GET", "/v1/node/pool/{id}/jobs", pools.listJobs, reads[[]jobStub]("list the jobs of a node pool", paged, "meta")},
+		{"GET", "/v1/node/pool/{id}/nodes", pools.listNodes, reads[[]nodeStub]("list the nodes of a node pool", pageParams, "os resources")},
+		{"GET", "/v1/node/pool/{id}/jobs", pools.listJobs, reads[[]jobStub]("list the jobs of a node pool", pageParams, "meta")},
 
 		{"GET", "/v1/services", services.list, reads[[]api.ServiceRegistrationListStub]("list the names of services", "prefix")},
-		{"GET", "/v1/service/{id...}", services.read, reads[[]api.ServiceRegistration]("list the instances of a service", paged, "choose")},
+		{"GET", "/v1/service/{id...}", services.read, reads[[]api.ServiceRegistration]("list the instances of a service", pageParams, "choose")},
 		{"DELETE", "/v1/service/{id...}", services.delete, noBody[noContent]("remove an instance of a service: its name, a slash, its id")},
 		{"GET DELETE", "/v1/service/", services.noName, noBody[noContent]("refuse an empty name")},
-		{"GET", "/v1/vars", vars.list, reads[[]api.VariableMetadata]("list variables without what is in them", paged)},
+		{"GET", "/v1/vars", vars.list, reads[[]api.VariableMetadata]("list variables without what is in them", pageParams)},
 		{"GET", "/v1/var/{id...}", vars.read, reads[api.Variable]("read a variable")},
 		{"PUT POST", "/v1/var/{id...}", vars.put, withBody[api.Variable, api.Variable]("write a variable, or do something with its lock", "cas lock-acquire lock-renew lock-release")},
 		{"DELETE", "/v1/var/{id...}", vars.delete, noBody[noContent]("remove a variable", "cas")},
 		{"PATCH OPTIONS", "/v1/var/{id...}", vars.otherMethod, noBody[noContent]("refuse other methods")},
 		{"GET PUT POST DELETE", "/v1/var/", vars.noPath, noBody[noContent]("refuse an empty path")},
-		{"GET", "/v1/namespaces", namespaces.list, reads[[]namespaceWithHash]("list namespaces", paged)},
+		{"GET", "/v1/namespaces", namespaces.list, reads[[]namespaceWithHash]("list namespaces", pageParams)},
 		{"PUT POST", "/v1/namespace", namespaces.put, withBody[api.Namespace, noContent]("make or change a namespace")},
 		{"GET", "/v1/namespace/{id}", namespaces.read, reads[namespaceWithHash]("read a namespace")},
 		{"PUT POST", "/v1/namespace/{id}", namespaces.put, withBody[api.Namespace, noContent]("make or change a namespace")},
@@ -170,23 +170,23 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/status/leader", agents.leader, noBody[string]("show the address of the leader")},
 		{"GET", "/v1/status/peers", agents.peers, noBody[[]string]("list the addresses of the servers")},
 		{"PUT", "/v1/system/gc", agents.collectRecords, noBody[noContent]("remove what has ended from the state and from the disk")},
-		{"PUT", "/v1/system/reconcile/summaries", fixed(noContent{}), noBody[noContent]("count allocations again, which is done whenever somebody asks")},
+		{"PUT", "/v1/system/reconcile/summaries", constantRoute(noContent{}), noBody[noContent]("count allocations again, which is done whenever somebody asks")},
 		{"GET", "/", redirect, streams("text/html", "go to the page for people")},
 		{"GET", "/ui/", welcomePage, streams("text/html", "say what this is")},
 		{"GET", "/ui/{id...}", welcomePage, streams("text/html", "say what this is")},
 
 		// Routes with the same reply on all single-server agents: see cluster_stubs.go.
 		{"GET PUT POST DELETE", "/v1/acl/{id...}", noACL, noBody[noContent]("refuse policies and tokens")},
-		{"GET", "/v1/acl/token/self", fixed(anonymous), noBody[api.ACLToken]("show the token of everybody")},
+		{"GET", "/v1/acl/token/self", constantRoute(anonymousToken), noBody[api.ACLToken]("show the token of everybody")},
 		{"PUT POST", "/v1/agent/force-leave", noCluster, noBody[noContent]("refuse to make others leave")},
-		{"PUT POST", "/v1/agent/join", fixed(joined{Error: "clustering is not supported"}), noBody[joined]("refuse to join others")},
+		{"PUT POST", "/v1/agent/join", constantRoute(joined{Error: "clustering is not supported"}), noBody[joined]("refuse to join others")},
 		{"GET PUT POST DELETE", "/v1/agent/keyring/{id...}", noCluster, noBody[noContent]("refuse keys of a cluster")},
-		{"GET", "/v1/agent/monitor/export", refused(http.StatusBadRequest, "the log of this agent is not kept: it goes to standard error"), noBody[noContent]("refuse the log of before")},
+		{"GET", "/v1/agent/monitor/export", errorRoute(http.StatusBadRequest, "the log of this agent is not kept: it goes to standard error"), noBody[noContent]("refuse the log of before")},
 		{"GET", "/v1/agent/schedulers", cluster.schedulers, noBody[api.AgentSchedulerWorkersInfo]("list what plans")},
 		{"GET", "/v1/agent/schedulers/config", cluster.schedulerWorkers, noBody[api.AgentSchedulerWorkerConfigResponse]("show what plans")},
 		{"PUT POST", "/v1/agent/schedulers/config", noCluster, noBody[noContent]("refuse another number of planners")},
 		{"GET", "/v1/agent/servers", agents.servers, noBody[[]string]("list the servers of this client")},
-		{"PUT POST", "/v1/agent/servers", fixed(noContent{}), noBody[noContent]("accept other servers without effect", "address")},
+		{"PUT POST", "/v1/agent/servers", constantRoute(noContent{}), noBody[noContent]("accept other servers without effect", "address")},
 		{"GET", "/v1/operator/autopilot/configuration", cluster.autopilotConfiguration, noBody[any]("show what looks after servers")},
 		{"PUT POST", "/v1/operator/autopilot/configuration", noCluster, noBody[noContent]("refuse another")},
 		{"GET", "/v1/operator/autopilot/health", cluster.autopilotHealth, noBody[any]("show how the servers are")},
@@ -198,12 +198,12 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/operator/raft/configuration", cluster.raftConfiguration, noBody[api.RaftConfiguration]("list the servers")},
 		{"GET PUT POST DELETE", "/v1/operator/raft/{id...}", noCluster, noBody[noContent]("refuse other servers")},
 		{"GET", "/v1/operator/scheduler/configuration", cluster.schedulerConfiguration, noBody[api.SchedulerConfigurationResponse]("show how allocations are placed")},
-		{"PUT POST", "/v1/operator/scheduler/configuration", refused(http.StatusNotImplemented, "there is one way to place allocations on one machine, and it cannot be changed"), noBody[noContent]("refuse another way")},
-		{"GET PUT POST", "/v1/operator/snapshot", refused(http.StatusNotImplemented, "the state cannot be copied through the API: see nomad-lite operator state"), noBody[noContent]("refuse copies of the state")},
-		{"GET", "/v1/operator/upgrade-check/vault-workload-identity", fixed(vaultUpgrade{[]string{}, []string{}, []string{}}), noBody[vaultUpgrade]("list what stands in the way of an upgrade")},
+		{"PUT POST", "/v1/operator/scheduler/configuration", errorRoute(http.StatusNotImplemented, "there is one way to place allocations on one machine, and it cannot be changed"), noBody[noContent]("refuse another way")},
+		{"GET PUT POST", "/v1/operator/snapshot", errorRoute(http.StatusNotImplemented, "the state cannot be copied through the API: see nomad-lite operator state"), noBody[noContent]("refuse copies of the state")},
+		{"GET", "/v1/operator/upgrade-check/vault-workload-identity", constantRoute(vaultUpgrade{[]string{}, []string{}, []string{}}), noBody[vaultUpgrade]("list what stands in the way of an upgrade")},
 		{"GET POST", "/v1/operator/utilization", noEnterprise, noBody[noContent]("refuse a report")},
-		{"GET", "/v1/plugins", fixed([]any{}), noBody[[]any]("list storage plugins: none", "type")},
-		{"GET", "/v1/plugin/csi/{id...}", refused(http.StatusNotFound, "plugin not found"), noBody[noContent]("read a storage plugin")},
+		{"GET", "/v1/plugins", constantRoute([]any{}), noBody[[]any]("list storage plugins: none", "type")},
+		{"GET", "/v1/plugin/csi/{id...}", errorRoute(http.StatusNotFound, "plugin not found"), noBody[noContent]("read a storage plugin")},
 		{"GET PUT POST DELETE", "/v1/quota", noEnterprise, noBody[noContent]("refuse quotas")},
 		{"GET PUT POST DELETE", "/v1/quota/{id...}", noEnterprise, noBody[noContent]("refuse quotas")},
 		{"GET", "/v1/quota-usages", noEnterprise, noBody[noContent]("refuse quotas")},
@@ -214,10 +214,10 @@ func (a *API) newRoutes() []route {
 		{"GET PUT POST", "/v1/recommendations/apply", noEnterprise, noBody[noContent]("refuse recommendations")},
 		{"GET PUT POST DELETE", "/v1/sentinel/{id...}", noEnterprise, noBody[noContent]("refuse policies")},
 		{"GET", "/v1/volumes", listVolumes, noBody[[]any]("list volumes: none", "type")},
-		{"GET", "/v1/volumes/claims", fixed([]any{}), noBody[[]any]("list claims of volumes: none")},
-		{"DELETE", "/v1/volumes/claim/{id}", refused(http.StatusNotFound, "claim not found"), noBody[noContent]("remove a claim")},
+		{"GET", "/v1/volumes/claims", constantRoute([]any{}), noBody[[]any]("list claims of volumes: none")},
+		{"DELETE", "/v1/volumes/claim/{id}", errorRoute(http.StatusNotFound, "claim not found"), noBody[noContent]("remove a claim")},
 		{"GET PUT POST DELETE", "/v1/volumes/{id}", noVolumes, noBody[noContent]("refuse volumes of other machines")},
-		{"GET", "/v1/volume/{id...}", refused(http.StatusNotFound, "volume not found"), noBody[noContent]("read a volume")},
+		{"GET", "/v1/volume/{id...}", errorRoute(http.StatusNotFound, "volume not found"), noBody[noContent]("read a volume")},
 		{"PUT POST DELETE", "/v1/volume/{id...}", noVolumes, noBody[noContent]("refuse volumes")},
 	}
 }
@@ -252,9 +252,9 @@ func (rt route) literal() int {
 	return len(before) + len(after)
 }
 
-// find returns the route for a request. otherMethod reports whether a route exists for another
+// findRoute returns the route for a request. otherMethod reports whether a route exists for another
 // method.
-func find(routes []route, method, path string) (best route, id string, found, otherMethod bool) {
+func findRoute(routes []route, method, path string) (best route, id string, found, otherMethod bool) {
 	most := -1
 	for _, rt := range routes {
 		value, ok := rt.match(path)

@@ -27,41 +27,41 @@ type candidate struct {
 }
 
 // finder returns the candidates of one context for a text.
-type finder func(s *searched, text string) []*candidate
+type finder func(s *searchState, text string) []*candidate
 
 // prefixContexts are the contexts of a prefix search.
 var prefixContexts = map[contexts.Context]finder{
-	contexts.Allocs: func(s *searched, prefix string) []*candidate {
+	contexts.Allocs: func(s *searchState, prefix string) []*candidate {
 		return ids(s, prefix, s.Allocations, func(a *api.Allocation) (string, string) { return a.Namespace, a.ID })
 	},
-	contexts.Deployments: func(s *searched, prefix string) []*candidate {
+	contexts.Deployments: func(s *searchState, prefix string) []*candidate {
 		return ids(s, prefix, s.Deployments, func(d *api.Deployment) (string, string) { return d.Namespace, d.ID })
 	},
-	contexts.Evals: func(s *searched, prefix string) []*candidate {
+	contexts.Evals: func(s *searchState, prefix string) []*candidate {
 		return ids(s, prefix, s.Evaluations, func(e *api.Evaluation) (string, string) { return e.Namespace, e.ID })
 	},
-	contexts.Nodes: func(s *searched, prefix string) []*candidate {
+	contexts.Nodes: func(s *searchState, prefix string) []*candidate {
 		return ids(s, prefix, s.Nodes, func(n *api.Node) (string, string) { return "", n.ID })
 	},
-	contexts.Jobs: func(s *searched, prefix string) []*candidate {
+	contexts.Jobs: func(s *searchState, prefix string) []*candidate {
 		return convert(s.Jobs(nil, s.namespace, prefix), func(j *api.Job) *candidate { return &candidate{name: val(j.ID)} })
 	},
-	contexts.Namespaces: func(s *searched, prefix string) []*candidate {
+	contexts.Namespaces: func(s *searchState, prefix string) []*candidate {
 		return convert(namespaces(s.Reader, nil, prefix), func(n *api.Namespace) *candidate { return &candidate{name: n.Name} })
 	},
-	contexts.NodePools: func(_ *searched, prefix string) []*candidate {
+	contexts.NodePools: func(_ *searchState, prefix string) []*candidate {
 		pools := slices.DeleteFunc([]string{api.NodePoolAll, api.NodePoolDefault}, func(pool string) bool { return !strings.HasPrefix(pool, prefix) })
 		return convert(pools, func(pool string) *candidate { return &candidate{name: pool} })
 	},
-	contexts.Variables: func(s *searched, prefix string) []*candidate {
+	contexts.Variables: func(s *searchState, prefix string) []*candidate {
 		return convert(s.Variables(nil, s.namespace, prefix), func(v *api.Variable) *candidate { return &candidate{name: v.Path} })
 	},
-	contexts.Plugins:         none,
-	contexts.Quotas:          none,
-	contexts.Recommendations: none,
-	contexts.ScalingPolicies: none,
-	contexts.Volumes:         none,
-	contexts.HostVolumes:     none,
+	contexts.Plugins:         findNothing,
+	contexts.Quotas:          findNothing,
+	contexts.Recommendations: findNothing,
+	contexts.ScalingPolicies: findNothing,
+	contexts.Volumes:         findNothing,
+	contexts.HostVolumes:     findNothing,
 }
 
 // fuzzyContexts are the contexts of a fuzzy search. For an object without a name, the id must
@@ -69,29 +69,29 @@ var prefixContexts = map[contexts.Context]finder{
 var fuzzyContexts = map[contexts.Context]finder{
 	contexts.Deployments: prefixContexts[contexts.Deployments],
 	contexts.Evals:       prefixContexts[contexts.Evals],
-	contexts.Namespaces:  containing(func(s *searched) []*candidate { return prefixContexts[contexts.Namespaces](s, "") }),
-	contexts.NodePools:   containing(func(s *searched) []*candidate { return prefixContexts[contexts.NodePools](s, "") }),
-	contexts.Allocs: containing(func(s *searched) []*candidate {
+	contexts.Namespaces:  containingFinder(func(s *searchState) []*candidate { return prefixContexts[contexts.Namespaces](s, "") }),
+	contexts.NodePools:   containingFinder(func(s *searchState) []*candidate { return prefixContexts[contexts.NodePools](s, "") }),
+	contexts.Allocs: containingFinder(func(s *searchState) []*candidate {
 		seen := slices.DeleteFunc(s.Allocations(nil, ""), func(a *api.Allocation) bool { return !s.includesNamespace(a.Namespace) })
 		return convert(seen, func(a *api.Allocation) *candidate { return &candidate{a.Name, []string{a.Namespace, a.ID}} })
 	}),
-	contexts.Nodes: containing(func(s *searched) []*candidate {
+	contexts.Nodes: containingFinder(func(s *searchState) []*candidate {
 		return convert(s.Nodes(nil, ""), func(n *api.Node) *candidate { return &candidate{n.Name, []string{n.ID}} })
 	}),
-	contexts.Classes: containing(func(s *searched) []*candidate {
+	contexts.Classes: containingFinder(func(s *searchState) []*candidate {
 		return convert(s.Nodes(nil, ""), func(n *api.Node) *candidate { return &candidate{n.NodeClass, []string{n.ID}} })
 	}),
-	contexts.Variables: containing(func(s *searched) []*candidate {
+	contexts.Variables: containingFinder(func(s *searchState) []*candidate {
 		return convert(s.Variables(nil, s.namespace, ""), func(v *api.Variable) *candidate { return &candidate{v.Path, []string{v.Namespace, v.Path}} })
 	}),
-	contexts.Jobs: containing(func(s *searched) []*candidate {
+	contexts.Jobs: containingFinder(func(s *searchState) []*candidate {
 		return convert(s.Jobs(nil, s.namespace, ""), func(j *api.Job) *candidate { return &candidate{val(j.Name), jobScope(j)} })
 	}),
-	contexts.Groups: containing(func(s *searched) (found []*candidate) {
+	contexts.Groups: containingFinder(func(s *searchState) (found []*candidate) {
 		s.groups(func(j *api.Job, g *api.TaskGroup) { found = append(found, &candidate{val(g.Name), jobScope(j)}) })
 		return found
 	}),
-	contexts.Services: containing(func(s *searched) (found []*candidate) {
+	contexts.Services: containingFinder(func(s *searchState) (found []*candidate) {
 		add := func(services []*api.Service, scope ...string) {
 			for _, service := range services {
 				found = append(found, &candidate{service.Name, scope})
@@ -105,31 +105,31 @@ var fuzzyContexts = map[contexts.Context]finder{
 		})
 		return found
 	}),
-	contexts.Tasks: containing(func(s *searched) []*candidate {
+	contexts.Tasks: containingFinder(func(s *searchState) []*candidate {
 		return s.tasks(func(t *api.Task, group []string) *candidate { return &candidate{t.Name, group} })
 	}),
-	contexts.Images:          containing(func(s *searched) []*candidate { return s.configured("image") }),
-	contexts.Commands:        containing(func(s *searched) []*candidate { return s.configured("command") }),
-	contexts.Plugins:         none,
-	contexts.Volumes:         none,
-	contexts.ScalingPolicies: none,
+	contexts.Images:          containingFinder(func(s *searchState) []*candidate { return s.configured("image") }),
+	contexts.Commands:        containingFinder(func(s *searchState) []*candidate { return s.configured("command") }),
+	contexts.Plugins:         findNothing,
+	contexts.Volumes:         findNothing,
+	contexts.ScalingPolicies: findNothing,
 }
 
-// searched is the state that a search reads.
-type searched struct {
+// searchState is the snapshot and the namespace that a search reads.
+type searchState struct {
 	*store.Snapshot
 	namespace string
 }
 
-func (s *searched) includesNamespace(namespace string) bool {
+func (s *searchState) includesNamespace(namespace string) bool {
 	return namespace == "" || s.namespace == store.AnyNamespace || s.namespace == namespace
 }
 
-func none(*searched, string) []*candidate { return nil }
+func findNothing(*searchState, string) []*candidate { return nil }
 
-// containing returns a finder for the closest of all candidates.
-func containing(all func(*searched) []*candidate) finder {
-	return func(s *searched, text string) []*candidate { return closest(all(s), text) }
+// containingFinder returns a finder for the closest of all candidates.
+func containingFinder(all func(*searchState) []*candidate) finder {
+	return func(s *searchState, text string) []*candidate { return closestCandidates(all(s), text) }
 }
 
 func convert[T any](all []T, of func(T) *candidate) []*candidate {
@@ -141,7 +141,7 @@ func convert[T any](all []T, of func(T) *candidate) []*candidate {
 }
 
 // ids returns the candidates of objects that have only an id.
-func ids[T any](s *searched, prefix string, list func(store.WatchSet, string) []T, key func(T) (namespace, id string)) (found []*candidate) {
+func ids[T any](s *searchState, prefix string, list func(store.WatchSet, string) []T, key func(T) (namespace, id string)) (found []*candidate) {
 	for _, o := range list(nil, prefix) {
 		if namespace, id := key(o); s.includesNamespace(namespace) {
 			found = append(found, &candidate{name: id})
@@ -152,7 +152,7 @@ func ids[T any](s *searched, prefix string, list func(store.WatchSet, string) []
 
 func jobScope(j *api.Job) []string { return []string{val(j.Namespace), val(j.ID)} }
 
-func (s *searched) groups(visit func(*api.Job, *api.TaskGroup)) {
+func (s *searchState) groups(visit func(*api.Job, *api.TaskGroup)) {
 	for _, j := range s.Jobs(nil, s.namespace, "") {
 		for _, g := range j.TaskGroups {
 			visit(j, g)
@@ -161,7 +161,7 @@ func (s *searched) groups(visit func(*api.Job, *api.TaskGroup)) {
 }
 
 // tasks returns candidates for the tasks of all jobs.
-func (s *searched) tasks(of func(t *api.Task, group []string) *candidate) (found []*candidate) {
+func (s *searchState) tasks(of func(t *api.Task, group []string) *candidate) (found []*candidate) {
 	s.groups(func(j *api.Job, g *api.TaskGroup) {
 		for _, t := range g.Tasks {
 			found = append(found, of(t, append(jobScope(j), val(g.Name))))
@@ -171,7 +171,7 @@ func (s *searched) tasks(of func(t *api.Task, group []string) *candidate) (found
 }
 
 // configured returns the texts under a key of the tasks' config blocks.
-func (s *searched) configured(key string) []*candidate {
+func (s *searchState) configured(key string) []*candidate {
 	return s.tasks(func(t *api.Task, group []string) *candidate {
 		text, _ := t.Config[key].(string)
 		return &candidate{text, append(group, t.Name)}
@@ -235,7 +235,7 @@ func (h *searchHandler) search(r *request, in map[contexts.Context]finder, conte
 		return nil, fmt.Errorf("context must be one of %v or 'all' for all contexts; got %q", slices.Sorted(maps.Keys(in)), context)
 	}
 	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		state := &searched{s, r.namespace}
+		state := &searchState{s, r.namespace}
 		answer := searchAnswer{make(map[contexts.Context]any), make(map[contexts.Context]bool), r.meta(s.Index())}
 		for _, c := range asked {
 			found := in[c](state, text)
@@ -249,9 +249,9 @@ func (h *searchHandler) search(r *request, in map[contexts.Context]finder, conte
 	})
 }
 
-// closest returns the candidates whose names have the text, sorted by the position of the text and
+// closestCandidates returns the candidates whose names have the text, sorted by the position of the text and
 // then by the length of the name.
-func closest(found []*candidate, text string) []*candidate {
+func closestCandidates(found []*candidate, text string) []*candidate {
 	text = strings.ToLower(text)
 	at := func(c *candidate) int { return strings.Index(strings.ToLower(c.name), text) }
 	found = slices.DeleteFunc(found, func(c *candidate) bool { return at(c) < 0 })

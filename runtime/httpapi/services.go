@@ -64,28 +64,28 @@ func (h *serviceHandler) read(r *request) (any, error) {
 
 func byServiceID(reg *api.ServiceRegistration) sortKey { return nameKey(reg.Namespace, reg.ID) }
 
-// choice selects some instances of a service: for the same key it selects the same instances, as
+// instanceChoice selects some instances of a service: for the same key it selects the same instances, as
 // long as they exist.
-type choice struct {
+type instanceChoice struct {
 	count int // 0 means all
 	key   string
 }
 
-func parseChoice(text string) (choice, error) {
+func parseChoice(text string) (instanceChoice, error) {
 	if text == "" {
-		return choice{}, nil
+		return instanceChoice{}, nil
 	}
 	number, key, both := strings.Cut(text, "|")
 	count, err := strconv.Atoi(number)
 	if !both || strings.Contains(key, "|") || err != nil || count < 1 {
-		return choice{}, badRequest("Parameter for choose must be in form '<number>|<key>'")
+		return instanceChoice{}, badRequest("Parameter for choose must be in form '<number>|<key>'")
 	}
-	return choice{count, key}, nil
+	return instanceChoice{count, key}, nil
 }
 
 // from gives each instance a rank that depends only on the instance and the key, so that a new or
 // removed instance does not change the order of the others.
-func (c choice) from(found []*api.ServiceRegistration) []*api.ServiceRegistration {
+func (c instanceChoice) from(found []*api.ServiceRegistration) []*api.ServiceRegistration {
 	if c.count == 0 {
 		return found
 	}

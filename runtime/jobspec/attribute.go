@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/convert"
 )
 
-func unsuitable(reason string, expr hcl.Expression) *hcl.Diagnostic {
+func unsuitableValue(reason string, expr hcl.Expression) *hcl.Diagnostic {
 	return &hcl.Diagnostic{
 		Severity: hcl.DiagError,
 		Summary:  "Unsuitable value type",
@@ -127,7 +127,7 @@ func (d *decoder) openBlock(body hcl.Body, field reflect.Value, path []string) h
 	attrs, diags := scoped.body.JustAttributes()
 	out := reflect.MakeMapWithSize(field.Type(), len(attrs))
 	for _, attr := range attributesInOrder(attrs) {
-		d.ranges.add(join(path, attr.Name), attr.Range)
+		d.ranges.add(joinPath(path, attr.Name), attr.Range)
 		val := reflect.New(field.Type().Elem())
 		diags = append(diags, decodeExpression(attr.Expr, scoped.ctx, val.Interface())...)
 		out.SetMapIndex(reflect.ValueOf(attr.Name), val.Elem())
@@ -157,7 +157,7 @@ func withMapAttributes(schema *hcl.BodySchema, t reflect.Type) *hcl.BodySchema {
 
 // mapAttribute decodes meta = { … } or env = { … }.
 func (d *decoder) mapAttribute(attr *hcl.Attribute, blocks hcl.Blocks, field reflect.Value, path []string) hcl.Diagnostics {
-	d.ranges.add(join(path, attr.Name), attr.Range)
+	d.ranges.add(joinPath(path, attr.Name), attr.Range)
 	if len(blocks) > 0 {
 		return hcl.Diagnostics{errorAt(fmt.Sprintf("Duplicate %s block", attr.Name),
 			fmt.Sprintf("%s may not be defined more than once. Another definition is defined at %s.", attr.Name, attr.Range), blocks[0].DefRange)}
@@ -172,7 +172,7 @@ func (d *decoder) mapAttribute(attr *hcl.Attribute, blocks hcl.Blocks, field ref
 		if err == nil {
 			err = fmt.Errorf("map of string required")
 		}
-		return append(diags, unsuitable(err.Error(), attr.Expr))
+		return append(diags, unsuitableValue(err.Error(), attr.Expr))
 	}
 	out := make(map[string]string, val.LengthInt())
 	for it := val.ElementIterator(); it.Next(); {
@@ -180,11 +180,11 @@ func (d *decoder) mapAttribute(attr *hcl.Attribute, blocks hcl.Blocks, field ref
 		text, err := convert.Convert(element, cty.String)
 		switch {
 		case err != nil:
-			diags = append(diags, unsuitable(err.Error(), attr.Expr))
+			diags = append(diags, unsuitableValue(err.Error(), attr.Expr))
 		case text.IsNull():
-			diags = append(diags, unsuitable("null value is not allowed", attr.Expr))
+			diags = append(diags, unsuitableValue("null value is not allowed", attr.Expr))
 		case !text.IsKnown():
-			diags = append(diags, unsuitable("value must be known", attr.Expr))
+			diags = append(diags, unsuitableValue("value must be known", attr.Expr))
 		default:
 			out[key.AsString()] = text.AsString()
 		}

@@ -35,7 +35,7 @@ func (d *decoder) job(block *hcl.Block, body hcl.Body) (*api.Job, hcl.Diagnostic
 	for _, evaluate := range d.later {
 		open = append(open, evaluate()...)
 	}
-	return job, append(diags, shorten(open, "")...)
+	return job, append(diags, markFollowing(open, "")...)
 }
 
 // extension is the decoding of a type that its tags do not describe.
@@ -68,7 +68,7 @@ func (d *decoder) fill(body hcl.Body, target reflect.Value, path []string) hcl.D
 		if attr == nil {
 			continue
 		}
-		d.ranges.add(join(path, f.name), attr.Range)
+		d.ranges.add(joinPath(path, f.name), attr.Range)
 		if !slices.Contains(ext.own, f.name) {
 			diags = append(diags, d.attribute(attr.Expr, target.Field(f.field))...)
 		}
@@ -82,7 +82,7 @@ func (d *decoder) fill(body hcl.Body, target reflect.Value, path []string) hcl.D
 			diags = append(diags, d.mapAttribute(attr, blocks, target.Field(f.field), path)...)
 			continue
 		}
-		diags = append(diags, d.blocks(blocks, target.Field(f.field), join(path, f.name))...)
+		diags = append(diags, d.blocks(blocks, target.Field(f.field), joinPath(path, f.name))...)
 	}
 	if ext.after != nil {
 		diags = append(diags, ext.after(d, content, target.Addr().Interface(), path)...)
@@ -105,8 +105,8 @@ func extended(blocks []hcl.BlockHeaderSchema, name string) bool {
 	return slices.ContainsFunc(blocks, func(b hcl.BlockHeaderSchema) bool { return b.Type == name })
 }
 
-// join returns a path with more elements. It never writes into the array of path.
-func join(path []string, more ...string) []string {
+// joinPath returns a path with more elements. It never writes into the array of path.
+func joinPath(path []string, more ...string) []string {
 	return append(slices.Clip(path), more...)
 }
 
@@ -167,7 +167,7 @@ func (d *decoder) element(block *hcl.Block, element reflect.Value, path []string
 	} else if i == 0 {
 		d.ranges.add(path, block.DefRange)
 	}
-	path = join(path, key)
+	path = joinPath(path, key)
 	d.ranges.add(path, block.DefRange)
 	return d.fill(block.Body, element.Elem(), path)
 }

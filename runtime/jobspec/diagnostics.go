@@ -19,9 +19,9 @@ type stage struct {
 	prefix string
 }
 
-// shorten marks diagnostics of a step of which Text prints only the first, with the number of the
+// markFollowing marks diagnostics of a step of which Text prints only the first, with the number of the
 // others.
-func shorten(diags hcl.Diagnostics, prefix string) hcl.Diagnostics {
+func markFollowing(diags hcl.Diagnostics, prefix string) hcl.Diagnostics {
 	mark := &stage{prefix: prefix}
 	for _, diag := range diags {
 		diag.Extra = mark

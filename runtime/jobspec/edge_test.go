@@ -522,9 +522,9 @@ func TestSchemaless(t *testing.T) {
 	})
 }
 
-// TestFaultBringsNoOtherFault compares complete texts: an error that only follows from another
+// TestConsequentErrorsAreOmitted compares complete texts: an error that only follows from another
 // error is not reported.
-func TestFaultBringsNoOtherFault(t *testing.T) {
+func TestConsequentErrorsAreOmitted(t *testing.T) {
 	declared := "variable \"x\" {\n type = list(string)\n}\njob \"j\" {}\n"
 	for _, e := range []edge{
 		{name: "a value of -var that is no expression", text: declared, vars: []string{"x=["},

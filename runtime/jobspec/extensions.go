@@ -238,7 +238,7 @@ func finishVault(_ *decoder, _ *hcl.BodyContent, target any, _ []string) hcl.Dia
 	return nil
 }
 
-const horizontal = "horizontal"
+const horizontalPolicy = "horizontal"
 
 // finishScaling completes the policy of a group. taskScaling completes the policy of a task,
 // because it has the label.
@@ -253,9 +253,9 @@ func finishScaling(d *decoder, content *hcl.BodyContent, target any, path []stri
 			`The argument "max" is required, but no definition was found.`, content.MissingItemRange))
 	}
 	if s.Type == "" {
-		s.Type = horizontal
+		s.Type = horizontalPolicy
 	}
-	if s.Type != horizontal {
+	if s.Type != horizontalPolicy {
 		diags = append(diags, errorAt("Invalid group scaling type",
 			fmt.Sprintf("task group scaling policy had invalid type: %q", s.Type), content.Attributes["type"].Range))
 	}
@@ -280,7 +280,7 @@ func (d *decoder) taskScaling(blocks hcl.Blocks, path []string) ([]*api.ScalingP
 		}
 		seen[name] = block
 		policy := &api.ScalingPolicy{}
-		at := join(path, "scaling", block.Labels[0])
+		at := joinPath(path, "scaling", block.Labels[0])
 		d.ranges.add(at, block.DefRange)
 		diags = append(diags, d.fill(block.Body, reflect.ValueOf(policy).Elem(), at)...)
 		kind := "vertical_" + name

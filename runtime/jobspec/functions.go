@@ -19,8 +19,8 @@ import (
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 )
 
-// pure are the functions that depend only on their arguments (and, for some, on randomness).
-var pure = map[string]function.Function{
+// pureFunctions are the functions that depend only on their arguments (and, for some, on randomness).
+var pureFunctions = map[string]function.Function{
 	"abs":             stdlib.AbsoluteFunc,
 	"base64decode":    encoding.Base64DecodeFunc,
 	"base64encode":    encoding.Base64EncodeFunc,
@@ -116,15 +116,15 @@ var errNoFiles = errors.New("filesystem function disabled.")
 
 // functionTable returns the functions for one evaluation.
 func functionTable(m *evaluationBudget, withFiles bool) map[string]function.Function {
-	table := make(map[string]function.Function, len(pure)+len(files))
-	for name, f := range pure {
+	table := make(map[string]function.Function, len(pureFunctions)+len(files))
+	for name, f := range pureFunctions {
 		table[name] = withGuard(name, f, m)
 	}
 	for name, f := range files {
 		if withFiles {
 			table[name] = withGuard(name, f, m)
 		} else {
-			table[name] = disabled(f)
+			table[name] = disabledFunction(f)
 		}
 	}
 	return table
@@ -167,7 +167,7 @@ func withoutStack(err error) error {
 	return err
 }
 
-func disabled(f function.Function) function.Function {
+func disabledFunction(f function.Function) function.Function {
 	return function.New(&function.Spec{
 		Params:   f.Params(),
 		VarParam: f.VarParam(),
@@ -178,7 +178,7 @@ func disabled(f function.Function) function.Function {
 
 // regularFile rejects a file that may have no end.
 func regularFile(args []cty.Value) error {
-	if !known(args...) {
+	if !allKnown(args...) {
 		return nil
 	}
 	path, err := homedir.Expand(args[0].AsString())

@@ -25,13 +25,13 @@ var errTooLarge = errors.New("the result would be too large")
 // result could be measured.
 var guards = map[string]func(args []cty.Value) error{
 	"bcrypt": func(args []cty.Value) error {
-		if len(args) > 1 && known(args[1]) && args[1].GreaterThan(cty.NumberIntVal(maxBcryptCost)).True() {
+		if len(args) > 1 && allKnown(args[1]) && args[1].GreaterThan(cty.NumberIntVal(maxBcryptCost)).True() {
 			return fmt.Errorf("the cost may be %d at most", maxBcryptCost)
 		}
 		return nil
 	},
 	"distinct": func(args []cty.Value) error {
-		if known(args[0]) && args[0].CanIterateElements() && args[0].LengthInt() > maxDistinct {
+		if allKnown(args[0]) && args[0].CanIterateElements() && args[0].LengthInt() > maxDistinct {
 			return fmt.Errorf("the list may have %d elements at most", maxDistinct)
 		}
 		return nil
@@ -41,14 +41,14 @@ var guards = map[string]func(args []cty.Value) error{
 	"format":     checkFormat,
 	"formatlist": checkFormat,
 	"indent": func(args []cty.Value) error {
-		if !known(args...) {
+		if !allKnown(args...) {
 			return nil
 		}
 		spaces, _ := args[0].AsBigFloat().Int64()
 		return checkProduct(spaces, int64(strings.Count(args[1].AsString(), "\n")))
 	},
 	"join": func(args []cty.Value) error {
-		if !known(args...) {
+		if !allKnown(args...) {
 			return nil
 		}
 		elements := 0
@@ -58,20 +58,20 @@ var guards = map[string]func(args []cty.Value) error{
 		return checkProduct(int64(len(args[0].AsString())), int64(elements))
 	},
 	"jsondecode": func(args []cty.Value) error {
-		if !known(args...) {
+		if !allKnown(args...) {
 			return nil
 		}
 		return Err(nesting.JSON([]byte(args[0].AsString()), "argument"))
 	},
 	"regex_replace": func(args []cty.Value) error {
-		if !known(args...) {
+		if !allKnown(args...) {
 			return nil
 		}
 		// Each match is replaced, and at worst every position matches.
 		return checkProduct(int64(len(args[0].AsString())), int64(1+len(args[2].AsString())))
 	},
 	"replace": func(args []cty.Value) error {
-		if !known(args...) {
+		if !allKnown(args...) {
 			return nil
 		}
 		return checkProduct(int64(strings.Count(args[0].AsString(), args[1].AsString())), int64(len(args[2].AsString())))
@@ -79,7 +79,7 @@ var guards = map[string]func(args []cty.Value) error{
 	"setproduct": func(args []cty.Value) error {
 		product := int64(1)
 		for _, set := range args {
-			if !known(set) || !set.CanIterateElements() {
+			if !allKnown(set) || !set.CanIterateElements() {
 				return nil
 			}
 			if product *= int64(1 + set.LengthInt()); product > maxCost/blockCost {
@@ -89,14 +89,14 @@ var guards = map[string]func(args []cty.Value) error{
 		return nil
 	},
 	"yamldecode": func(args []cty.Value) error {
-		if !known(args...) {
+		if !allKnown(args...) {
 			return nil
 		}
 		return checkYAML(args[0].AsString())
 	},
 }
 
-func known(args ...cty.Value) bool {
+func allKnown(args ...cty.Value) bool {
 	for _, arg := range args {
 		if !arg.IsKnown() || arg.IsNull() {
 			return false
@@ -121,7 +121,7 @@ var (
 // checkFormat rejects a width of millions, and a text that becomes a number with as many digits.
 func checkFormat(args []cty.Value) error {
 	for i, arg := range args {
-		if !known(arg) || arg.Type() != cty.String {
+		if !allKnown(arg) || arg.Type() != cty.String {
 			continue
 		}
 		text := arg.AsString()

@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
-// local is one entry of the locals blocks.
-type local struct {
+// localValue is one entry of the locals blocks.
+type localValue struct {
 	attr *hcl.Attribute
 	// needs are the names of the locals in the expression; all is set if the expression uses the
 	// object local itself.
@@ -46,8 +46,8 @@ func (p *parser) locals(blocks hcl.Blocks, ctx *hcl.EvalContext) (cty.Value, hcl
 	return e.object(order), diags
 }
 
-func declareLocals(blocks hcl.Blocks) (declared map[string]*local, order []string, diags hcl.Diagnostics) {
-	declared = map[string]*local{}
+func declareLocals(blocks hcl.Blocks) (declared map[string]*localValue, order []string, diags hcl.Diagnostics) {
+	declared = map[string]*localValue{}
 	for _, block := range blocks.OfType("locals") {
 		attrs, moreDiags := block.Body.JustAttributes()
 		diags = append(diags, moreDiags...)
@@ -68,8 +68,8 @@ func declareLocals(blocks hcl.Blocks) (declared map[string]*local, order []strin
 	return declared, order, diags
 }
 
-func newLocal(attr *hcl.Attribute) *local {
-	l := &local{attr: attr}
+func newLocal(attr *hcl.Attribute) *localValue {
+	l := &localValue{attr: attr}
 	seen := map[string]bool{}
 	for _, traversal := range references(attr.Expr) {
 		if traversal.RootName() != "local" {
@@ -102,7 +102,7 @@ func attributeName(step hcl.Traverser) string {
 }
 
 type localEvaluation struct {
-	declared map[string]*local
+	declared map[string]*localValue
 	ctx      *hcl.EvalContext
 	budget   *evaluationBudget
 	depth    int

@@ -119,13 +119,13 @@ func (m *evaluationBudget) forEach(val cty.Value, expr hcl.Expression, _ *hcl.Ev
 		fmt.Sprintf("A dynamic block can make %d blocks at most, and this asks for %d.", maxForEach, val.LengthInt()), expr.Range())}
 }
 
-// budgeted is an expression whose results are counted.
-type budgeted struct {
+// budgetedExpression is an expression whose results are counted.
+type budgetedExpression struct {
 	hclsyntax.Expression
 	budget *evaluationBudget
 }
 
-func (e *budgeted) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+func (e *budgetedExpression) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	if e.budget.exceeded != nil {
 		return cty.DynamicVal, nil
 	}
@@ -138,4 +138,4 @@ func (e *budgeted) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 
 // UnwrapExpression returns the original expression for static analysis (type expressions, lists of
 // labels).
-func (e *budgeted) UnwrapExpression() hcl.Expression { return e.Expression }
+func (e *budgetedExpression) UnwrapExpression() hcl.Expression { return e.Expression }

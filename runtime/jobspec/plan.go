@@ -11,13 +11,13 @@ import (
 // plan is the decoding of a struct type, according to its hcl tags.
 type plan struct {
 	schema *hcl.BodySchema
-	attrs  []planned
-	blocks []planned
+	attrs  []plannedField
+	blocks []plannedField
 	label  int // index of the field for the label, or -1
 }
 
-// planned is one field of a plan: its index, and its name in the file.
-type planned struct {
+// plannedField is one field of a plan: its index, and its name in the file.
+type plannedField struct {
 	name  string
 	field int
 }
@@ -48,7 +48,7 @@ func newPlan(t reflect.Type) *plan {
 		default:
 			// A nil pointer represents an absent value, so a pointer field is never required.
 			required := kind != "optional" && field.Type.Kind() != reflect.Pointer
-			p.attrs = append(p.attrs, planned{name, i})
+			p.attrs = append(p.attrs, plannedField{name, i})
 			p.schema.Attributes = append(p.schema.Attributes, hcl.AttributeSchema{Name: name, Required: required})
 		}
 	}
@@ -56,7 +56,7 @@ func newPlan(t reflect.Type) *plan {
 }
 
 func (p *plan) addBlock(name string, field int, t reflect.Type) {
-	p.blocks = append(p.blocks, planned{name, field})
+	p.blocks = append(p.blocks, plannedField{name, field})
 	header := hcl.BlockHeaderSchema{Type: name}
 	if element := elementStruct(t); element != nil {
 		if label := planOf(element).label; label >= 0 {

@@ -59,7 +59,7 @@ func (r *rewriter) withBudget(expr hclsyntax.Expression) hclsyntax.Expression {
 	if _, ok := expr.(*hclsyntax.LiteralValueExpr); ok || expr == nil {
 		return expr
 	}
-	return &budgeted{Expression: expr, budget: r.budget}
+	return &budgetedExpression{Expression: expr, budget: r.budget}
 }
 
 func (r *rewriter) expr(expr hclsyntax.Expression, depth int) hclsyntax.Expression {
@@ -200,7 +200,7 @@ type referenceWalker struct {
 }
 
 func (w *referenceWalker) Enter(node hclsyntax.Node) hcl.Diagnostics {
-	if m, ok := node.(*budgeted); ok {
+	if m, ok := node.(*budgetedExpression); ok {
 		node = m.Expression
 	}
 	switch n := node.(type) {

@@ -80,7 +80,7 @@ func attributesInOrder(attrs hcl.Attributes) []*hcl.Attribute {
 }
 
 func isObjectLiteral(expr hcl.Expression) bool {
-	if m, ok := expr.(*budgeted); ok {
+	if m, ok := expr.(*budgetedExpression); ok {
 		expr = m.Expression
 	}
 	_, ok := expr.(*hclsyntax.ObjectConsExpr)
@@ -93,7 +93,7 @@ func plainValue(expr hcl.Expression, ctx *hcl.EvalContext) (any, hcl.Diagnostics
 	val, diags := expr.Value(ctx)
 	plain, err := plain(val)
 	if err != nil {
-		diags = append(diags, unsuitable(err.Error(), expr))
+		diags = append(diags, unsuitableValue(err.Error(), expr))
 	}
 	return plain, diags
 }

@@ -52,8 +52,8 @@ func groupShorthands(d *decoder, content *hcl.BodyContent, target any, path []st
 func (d *decoder) shared(content *hcl.BodyContent, path []string) (*api.Vault, []*api.Secret, hcl.Diagnostics) {
 	var vault *api.Vault
 	var secrets []*api.Secret
-	diags := d.blocks(content.Blocks.OfType("vault"), reflect.ValueOf(&vault).Elem(), join(path, "vault"))
-	diags = append(diags, d.blocks(content.Blocks.OfType("secret"), reflect.ValueOf(&secrets).Elem(), join(path, "secret"))...)
+	diags := d.blocks(content.Blocks.OfType("vault"), reflect.ValueOf(&vault).Elem(), joinPath(path, "vault"))
+	diags = append(diags, d.blocks(content.Blocks.OfType("secret"), reflect.ValueOf(&secrets).Elem(), joinPath(path, "secret"))...)
 	return vault, secrets, diags
 }
 
@@ -66,11 +66,11 @@ func (d *decoder) share(group *api.TaskGroup, vault *api.Vault, secrets []*api.S
 		if task.Vault == nil && vault != nil {
 			shared := *vault
 			task.Vault = &shared
-			d.ranges.alias(join(at, "vault"), join(path, "vault"))
+			d.ranges.alias(joinPath(at, "vault"), joinPath(path, "vault"))
 		}
 		for _, secret := range secrets {
 			task.Secrets = append(task.Secrets, secret)
-			d.ranges.alias(join(at, "secret", secret.Name), join(path, "secret", secret.Name))
+			d.ranges.alias(joinPath(at, "secret", secret.Name), joinPath(path, "secret", secret.Name))
 		}
 	}
 }

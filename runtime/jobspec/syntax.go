@@ -29,14 +29,14 @@ func isJSON(text []byte) bool {
 // syntax parses a text in either form. Nomad prints only its first error.
 func (p *parser) syntax(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
 	if len(text) > MaxText {
-		return nil, shorten(tooLarge(len(text), name), "")
+		return nil, markFollowing(tooLarge(len(text), name), "")
 	}
 	parse := p.native
 	if isJSON(text) {
 		parse = p.json
 	}
 	body, diags := parse(text, name)
-	return body, shorten(diags, "")
+	return body, markFollowing(diags, "")
 }
 
 func (p *parser) native(text []byte, name string) (hcl.Body, hcl.Diagnostics) {

@@ -38,7 +38,7 @@ func (p *parser) varFiles() ([]assignment, hcl.Diagnostics) {
 	for _, path := range p.src.VarFiles {
 		text, err := readText(path)
 		if err != nil {
-			diags = append(diags, shorten(hcl.Diagnostics{{
+			diags = append(diags, markFollowing(hcl.Diagnostics{{
 				Severity: hcl.DiagError,
 				Summary:  "Failed to read file",
 				Detail:   fmt.Sprintf("failed to read %q: %s", path, err),
@@ -71,7 +71,7 @@ func (p *parser) varFile(text []byte, name string) ([]assignment, hcl.Diagnostic
 	p.file.Texts[name] = text
 	body, diags := p.syntax(text, name)
 	if diags.HasErrors() {
-		return nil, shorten(diags, varFileError)
+		return nil, markFollowing(diags, varFileError)
 	}
 	if moreDiags := noDeclarations(body); moreDiags.HasErrors() {
 		return nil, append(diags, moreDiags...)

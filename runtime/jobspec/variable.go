@@ -68,7 +68,7 @@ func (p *parser) variables(blocks hcl.Blocks, files []assignment) (cty.Value, hc
 		if v.value == nil {
 			diags = append(diags, &hcl.Diagnostic{
 				Severity: hcl.DiagError,
-				Extra:    unset(v.name),
+				Extra:    unsetMark(v.name),
 				Subject:  v.rng.Ptr(),
 				Summary:  fmt.Sprintf("Unset variable %q", v.name),
 				Detail:   "A used variable must be set or have a default value; see https://developer.hashicorp.com/nomad/docs/reference/hcl2/variables  for details.",
@@ -81,13 +81,13 @@ func (p *parser) variables(blocks hcl.Blocks, files []assignment) (cty.Value, hc
 	return cty.ObjectVal(vals), diags
 }
 
-// unset marks the diagnostic of a variable of this name that has no value.
-type unset string
+// unsetMark marks the diagnostic of a variable of this name that has no value.
+type unsetMark string
 
 // UnsetVariable returns the name of the variable if a diagnostic reports that a variable has no
 // value.
 func UnsetVariable(diag *hcl.Diagnostic) (name string, ok bool) {
-	variable, ok := diag.Extra.(unset)
+	variable, ok := diag.Extra.(unsetMark)
 	return string(variable), ok
 }
 

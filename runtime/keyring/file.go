@@ -30,14 +30,14 @@ type fileKey struct {
 // maxFile is the size of the largest key file that Load reads, in bytes.
 const maxFile = 1 << 20
 
-// unfinished is in the names of the temporary files that a crash of Save leaves.
-const unfinished = ".new-"
+// tempInfix is in the names of the temporary files that a crash of Save leaves.
+const tempInfix = ".new-"
 
 // Load reads a key file. The error is fs.ErrNotExist if there is none. The file must
 // be a regular file of the current user. If its mode gives access to other users, Load
 // removes that access, and opened is true. Load removes files that a crash of Save left.
 func Load(path string) (r *Ring, opened bool, err error) {
-	left, err := filepath.Glob(filepath.Join(escapeGlob(filepath.Dir(path)), escapeGlob(filepath.Base(path))+unfinished+"*"))
+	left, err := filepath.Glob(filepath.Join(escapeGlob(filepath.Dir(path)), escapeGlob(filepath.Base(path))+tempInfix+"*"))
 	for _, name := range left {
 		err = errors.Join(err, os.Remove(name))
 	}
@@ -124,7 +124,7 @@ func (r *Ring) Save(path string) (err error) {
 		return err
 	}
 	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, filepath.Base(path)+unfinished+"*") // mode 0600
+	f, err := os.CreateTemp(dir, filepath.Base(path)+tempInfix+"*") // mode 0600
 	if err != nil {
 		return err
 	}

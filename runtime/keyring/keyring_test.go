@@ -92,7 +92,7 @@ func TestKeyFile(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
 		t.Errorf("mode %v, want 0600: %v", info.Mode(), err)
 	}
-	if err := os.WriteFile(path+unfinished+"1", []byte("half"), 0o600); err != nil {
+	if err := os.WriteFile(path+tempInfix+"1", []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	again, opened, err := Load(path)
@@ -102,7 +102,7 @@ func TestKeyFile(t *testing.T) {
 	if plain, err := again.Open(sealed, "p"); err != nil || string(plain) != "x" || again.Active().KeyID != r.Active().KeyID || again.Active().CreateTime != r.Active().CreateTime {
 		t.Errorf("the loaded ring is another one: %q, %v", plain, err)
 	}
-	if _, err := os.Stat(path + unfinished + "1"); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(path + tempInfix + "1"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the unfinished file is still there: %v", err)
 	}
 	if err := os.Chmod(path, 0o644); err != nil {

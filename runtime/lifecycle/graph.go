@@ -42,7 +42,7 @@ func Check(nodes []Node) []Problem {
 	if len(problems) > 0 {
 		return problems
 	}
-	order := newOrder(tasks)
+	order := newStartGraph(tasks)
 	if circle := order.circle(); circle != nil {
 		return []Problem{{tasks[circle[0]].Name, "these tasks wait for each other: " + order.describe(circle)}}
 	}
@@ -103,10 +103,10 @@ func names(tasks []Task) string {
 	return strings.Join(list, ", ")
 }
 
-// order is the graph of starts that precede other starts. Its vertices are the tasks,
+// startGraph is the graph of starts that precede other starts. Its vertices are the tasks,
 // followed by the entries of begins. These extra vertices keep the number of edges
 // linear in the number of tasks.
-type order struct {
+type startGraph struct {
 	tasks  []Task
 	before [][]int // by vertex: its direct predecessors
 }
@@ -119,8 +119,8 @@ var begins = [...]struct{ stages, after Stage }{
 	{PoststopTask, allStages &^ PoststopTask},
 }
 
-func newOrder(tasks []Task) *order {
-	o := &order{tasks, make([][]int, len(tasks)+len(begins))}
+func newStartGraph(tasks []Task) *startGraph {
+	o := &startGraph{tasks, make([][]int, len(tasks)+len(begins))}
 	index := indexOf(tasks)
 	for i, t := range tasks {
 		for m, moment := range begins {
@@ -141,7 +141,7 @@ func newOrder(tasks []Task) *order {
 }
 
 // reach reports for each task whether it precedes task i or is task i.
-func (o *order) reach(i int) []bool {
+func (o *startGraph) reach(i int) []bool {
 	seen, todo := make([]bool, len(o.before)), []int{i}
 	seen[i] = true
 	for len(todo) > 0 {
@@ -160,7 +160,7 @@ func (o *order) reach(i int) []bool {
 
 // circle returns the vertices of a cycle, in waiting order, or nil. The first vertex is
 // a task that waits for the second.
-func (o *order) circle() []int {
+func (o *startGraph) circle() []int {
 	const (
 		unseen = iota
 		open
@@ -200,7 +200,7 @@ func (o *order) circle() []int {
 }
 
 // describe returns the text for a cycle: which task waits for which, and why.
-func (o *order) describe(circle []int) string {
+func (o *startGraph) describe(circle []int) string {
 	var steps []string
 	for i := 0; i < len(circle); i++ {
 		from, to, why := circle[i], circle[(i+1)%len(circle)], "lite_after"
@@ -216,7 +216,7 @@ func (o *order) describe(circle []int) string {
 
 // awaitAll reports whether the chosen tasks together wait for the end of every main and
 // poststart task that is not a sidecar.
-func (o *order) awaitAll(chosen []bool) bool {
+func (o *startGraph) awaitAll(chosen []bool) bool {
 	ended := make(map[string]bool)
 	for v, is := range chosen {
 		if !is {

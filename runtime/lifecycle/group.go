@@ -23,7 +23,7 @@ func NewGroup(tasks []Task, restart RestartGroup) *Group {
 	}
 	g := &Group{Tasks: tasks, Restart: restart, index: indexOf(tasks)}
 	if restart != OneForOne {
-		order := newOrder(tasks)
+		order := newStartGraph(tasks)
 		for i := range tasks {
 			g.before = append(g.before, order.reach(i))
 		}

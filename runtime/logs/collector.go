@@ -452,7 +452,7 @@ func (c *Collector) leftover(task Task) (leftover, error) {
 	}
 	for _, s := range streams {
 		k := key{task.AllocID, task.Name, s}
-		if err == nil && (exists(alloc, k.fifoName()) || exists(dir, k.fifoName())) {
+		if err == nil && (existsAt(alloc, k.fifoName()) || existsAt(dir, k.fifoName())) {
 			return outputLeft, nil
 		}
 		f, err := c.conf.Keeper.GetFD(k.fdKey())

@@ -18,8 +18,8 @@ import (
 
 const flood = 100 << 20
 
-// kills is how often a process is killed while a task writes.
-const kills = 20
+// killCount is the number of times that a process is killed while a task writes.
+const killCount = 20
 
 func TestNothingIsLostWhenTheCollectorIsKilled(t *testing.T) {
 	t.Parallel()
@@ -93,7 +93,7 @@ func TestNothingIsLostWhenTheAgentAndTheCollectorAreKilled(t *testing.T) {
 // or doubled.
 func killWhileWriting(t *testing.T, path string, strike func()) {
 	t.Helper()
-	task := exec.Command("/proc/self/exe", "lines", path, fmt.Sprint(flood/kills))
+	task := exec.Command("/proc/self/exe", "lines", path, fmt.Sprint(flood/killCount))
 	task.Stderr = os.Stderr
 	rounds, err := task.StdinPipe()
 	if err != nil {
@@ -102,7 +102,7 @@ func killWhileWriting(t *testing.T, path string, strike func()) {
 	if err := task.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for i := range kills {
+	for i := range killCount {
 		// Each round makes the task write some megabytes, which takes longer than the longest of
 		// these delays.
 		if _, err := rounds.Write([]byte{'x'}); err != nil {
@@ -165,11 +165,11 @@ func startAgentOf(t *testing.T, s *setting, program string) agent {
 		t.Fatal(err)
 	}
 	for i, to := range []*process.ID{&a.keeper, &a.collector} {
-		if *to, err = process.Lookup(pids[i]); err != nil {
+		if *to, err = process.LookupID(pids[i]); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if a.process, err = process.Lookup(cmd.Process.Pid); err != nil {
+	if a.process, err = process.LookupID(cmd.Process.Pid); err != nil {
 		t.Fatal(err)
 	}
 	return a

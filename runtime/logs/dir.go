@@ -59,7 +59,7 @@ func fifoDir(logDir string) string { return filepath.Dir(filepath.Dir(filepath.C
 // the FIFO open does not notice. A task may have put any kind of file under the name: the caller
 // checks the moved file.
 func moveFIFO(logs, alloc int, name string) error {
-	if exists(alloc, name) {
+	if existsAt(alloc, name) {
 		return nil
 	}
 	err := unix.Renameat(logs, name, alloc, name)
@@ -72,8 +72,8 @@ func moveFIFO(logs, alloc int, name string) error {
 	return nil
 }
 
-// exists reports whether a name exists in dir.
-func exists(dir int, name string) bool {
+// existsAt reports whether a name exists in dir.
+func existsAt(dir int, name string) bool {
 	_, err := safepath.StatAt(dir, name)
 	return err == nil
 }

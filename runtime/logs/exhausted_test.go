@@ -12,7 +12,7 @@ import (
 
 // An agent that runs out of descriptors while it connects to the log collector neither stops nor
 // replaces it.
-func TestCollectorIsKeptByAnAgentWithoutDescriptors(t *testing.T) {
+func TestAgentWithoutDescriptorsKeepsCollector(t *testing.T) {
 	s := newSetting(t, Config{})
 	stdout, _ := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
 	out := s.open(stdout)

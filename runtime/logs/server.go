@@ -118,7 +118,7 @@ const stdin = 0
 
 // newServer returns a process that listens on a socket, which it owns.
 func newServer(conf setup, dir *keeper.Directory, listen int) (*server, error) {
-	self, err := process.Lookup(os.Getpid())
+	self, err := process.LookupID(os.Getpid())
 	if err != nil {
 		return nil, err
 	}
@@ -209,13 +209,13 @@ func (p *server) run(ctx context.Context) error {
 		if p.replaced {
 			return nil // the client that sent opQuit removes the socket
 		}
-		if p.done(now, closed(term)) && p.shutDown(closed(term)) {
+		if p.done(now, isClosed(term)) && p.shutDown(isClosed(term)) {
 			return nil
 		}
 	}
 }
 
-func closed(ch <-chan struct{}) bool {
+func isClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:
 		return true

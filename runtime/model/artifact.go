@@ -29,7 +29,7 @@ func checkArtifact(r *report, a *api.TaskArtifact) {
 	if mode := val(a.GetterMode); !slices.Contains(artifactModes, mode) {
 		r.add("invalid artifact mode %q; must be one of: any, file, dir", mode)
 	}
-	if escapes("task", val(a.RelativeDest)) {
+	if escapesAllocDir("task", val(a.RelativeDest)) {
 		r.add("destination escapes allocation directory")
 	}
 	if sum, ok := a.GetterOptions["checksum"]; ok {

@@ -192,13 +192,13 @@ func checkConstraints(r *report, constraints []*api.Constraint) {
 func checkTaskConstraints(r *report, constraints []*api.Constraint) {
 	checkConstraints(r, constraints)
 	for i, c := range constraints {
-		if distinct(c) {
+		if isDistinct(c) {
 			r.at("constraint", strconv.Itoa(i)).add("Constraint %d has disallowed Operand at task level: %s", i+1, c.Operand)
 		}
 	}
 }
 
-func distinct(c *api.Constraint) bool {
+func isDistinct(c *api.Constraint) bool {
 	return c.Operand == api.ConstraintDistinctHosts || c.Operand == api.ConstraintDistinctProperty
 }
 

@@ -134,7 +134,7 @@ func changedOnly(diffs []*api.FieldDiff) []*api.FieldDiff {
 // objects compares the blocks of two parts, of which one may be nil. Equal blocks are not
 // listed.
 func objects(old, new *part) []*api.ObjectDiff {
-	deleted, added := unmatched(old.blocks(), new.blocks()), unmatched(new.blocks(), old.blocks())
+	deleted, added := unmatchedParts(old.blocks(), new.blocks()), unmatchedParts(new.blocks(), old.blocks())
 	type id struct{ name, key string }
 	byID := make(map[id][]*part)
 	for _, p := range deleted {
@@ -165,9 +165,9 @@ func diffObject(old, new *part) *api.ObjectDiff {
 	return &api.ObjectDiff{Type: typeOf(old, new), Name: cmp.Or(old, new).name, Fields: fields(old, new), Objects: objects(old, new)}
 }
 
-// unmatched returns the parts that have no equal part among the others. Each of the others
+// unmatchedParts returns the parts that have no equal part among the others. Each of the others
 // matches one part only.
-func unmatched(parts, others []*part) []*part {
+func unmatchedParts(parts, others []*part) []*part {
 	left := make(map[string]int)
 	for _, p := range others {
 		left[p.name+p.text]++

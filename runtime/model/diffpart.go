@@ -75,15 +75,15 @@ var diffKeys = map[reflect.Type]string{
 	reflect.TypeFor[api.WorkloadIdentity](): "Name",
 }
 
-// singleton is the key of a block that exists at most once.
-const singleton = "the only"
+// singletonKey is the key of a block that exists at most once.
+const singletonKey = "the only"
 
 // partOf returns the part of a job, a group or a task; nil for nil.
 func partOf[T any](v *T) *part {
 	if v == nil {
 		return nil
 	}
-	return structPart("", singleton, reflect.ValueOf(v).Elem())
+	return structPart("", singletonKey, reflect.ValueOf(v).Elem())
 }
 
 func structPart(name, key string, v reflect.Value) *part {
@@ -107,7 +107,7 @@ func (p *part) add(name string, v reflect.Value) {
 	switch kind {
 	case reflect.Struct:
 		if v = reflect.Indirect(v); v.IsValid() {
-			p.parts = append(p.parts, structPart(diffName(name), singleton, v))
+			p.parts = append(p.parts, structPart(diffName(name), singletonKey, v))
 		}
 	case reflect.Slice:
 		p.addList(name, v)
@@ -133,7 +133,7 @@ func (p *part) addList(name string, v reflect.Value) {
 	if v.Len() == 0 {
 		return
 	}
-	set := &part{name: name, key: singleton, attrs: make(map[string]attribute)}
+	set := &part{name: name, key: singletonKey, attrs: make(map[string]attribute)}
 	for i := range v.Len() {
 		e := v.Index(i)
 		for e.Kind() == reflect.Pointer {
@@ -175,7 +175,7 @@ func (p *part) addMap(name string, v reflect.Value) {
 		if v.Len() == 0 {
 			return
 		}
-		free := &part{name: name, key: singleton, attrs: make(map[string]attribute)}
+		free := &part{name: name, key: singletonKey, attrs: make(map[string]attribute)}
 		for key, value := range v.Seq2() {
 			free.flatten(key.String(), value)
 		}

@@ -85,7 +85,7 @@ func checkRescheduleWindow(r *report, p *api.ReschedulePolicy) {
 	if val(p.DelayFunction) == delayExponential {
 		limit-- // an attempt at the very end of the interval does not count
 	}
-	possible := slots.upTo(limit)
+	possible := slots.countUntil(limit)
 	if possible >= attempts {
 		return
 	}
@@ -140,8 +140,8 @@ func (s delaySeries) at(i int) time.Duration {
 	return last + rest
 }
 
-// upTo returns how many slots are not later than limit.
-func (s delaySeries) upTo(limit time.Duration) int {
+// countUntil returns how many slots are not later than limit.
+func (s delaySeries) countUntil(limit time.Duration) int {
 	for i, slot := range s.listed {
 		if slot > limit {
 			return i

@@ -55,7 +55,7 @@ func checkDevice(r *report, d *api.RequestedDevice) {
 	}
 	for i, c := range d.Constraints {
 		at := r.in("constraint", index(i))
-		if distinct(c) {
+		if isDistinct(c) {
 			at.add("using unsupported operand %q", c.Operand)
 		} else {
 			checkConstraint(at, c)

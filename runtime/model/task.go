@@ -37,7 +37,7 @@ func checkTask(r *report, jobType string, g *api.TaskGroup, t *api.Task) {
 		checkVault(at, t.Vault)
 		r.nest(at, "Vault validation failed:")
 	}
-	if d := t.DispatchPayload; d != nil && escapes("task/local", d.File) {
+	if d := t.DispatchPayload; d != nil && escapesAllocDir("task/local", d.File) {
 		r.at("dispatch_payload").add("Dispatch Payload validation failed: destination escapes allocation directory")
 	}
 	if t.Lifecycle != nil {
@@ -94,9 +94,9 @@ func checkTaskTimes(r *report, jobType string, g *api.TaskGroup, t *api.Task) {
 	}
 }
 
-// escapes reports whether a path below dir, itself a path below the allocation directory,
+// escapesAllocDir reports whether a path below dir, itself a path below the allocation directory,
 // leaves the allocation directory. It checks only the text of the path.
-func escapes(dir, name string) bool {
+func escapesAllocDir(dir, name string) bool {
 	return !filepath.IsLocal(path.Join(dir, name))
 }
 

@@ -30,7 +30,7 @@ func checkTemplate(r *report, t *api.Template) {
 	}
 	if dest := val(t.DestPath); dest == "" {
 		r.add("Must specify a destination for the template")
-	} else if escapes("task", dest) {
+	} else if escapesAllocDir("task", dest) {
 		r.add("destination escapes allocation directory")
 	}
 	switch val(t.ChangeMode) {

@@ -56,7 +56,7 @@ func FormatWarnings(warnings []string) string {
 }
 
 // warnIgnored warns of blocks and attributes that are set but have no effect.
-func warnIgnored(r *report, why string, set []ignored) {
+func warnIgnored(r *report, why string, set []ignoredField) {
 	for _, i := range set {
 		if i.set {
 			r.add("%s %s", i.name, why)
@@ -64,7 +64,7 @@ func warnIgnored(r *report, why string, set []ignored) {
 	}
 }
 
-type ignored struct {
+type ignoredField struct {
 	name string
 	set  bool
 }
@@ -87,7 +87,7 @@ func warnJob(r *report, job *api.Job) {
 	if promoting > 0 && promoting < updating {
 		r.add("auto_promote must be true for all groups to enable automatic promotion")
 	}
-	warnIgnored(r, onOneNode, []ignored{
+	warnIgnored(r, onOneNode, []ignoredField{
 		{"all_at_once", val(job.AllAtOnce)},
 		{"affinity", len(job.Affinities) > 0},
 		{"spread", len(job.Spreads) > 0},
@@ -128,14 +128,14 @@ func warnGroup(r *report, g *api.TaskGroup) {
 	if len(g.Networks) > 0 {
 		warnNetworks(r, g.Networks)
 	}
-	warnIgnored(r, onOneNode, []ignored{
+	warnIgnored(r, onOneNode, []ignoredField{
 		{"affinity", len(g.Affinities) > 0},
 		{"spread", len(g.Spreads) > 0},
 		{"migrate", g.Migrate != nil && !reflect.DeepEqual(g.Migrate, api.DefaultMigrateStrategy())},
 		{"disconnect", g.Disconnect != nil},
 		{"consul", g.Consul != nil},
 	})
-	warnIgnored(r, "is deprecated and ignored. Use the disconnect block instead", []ignored{
+	warnIgnored(r, "is deprecated and ignored. Use the disconnect block instead", []ignoredField{
 		{"max_client_disconnect", g.MaxClientDisconnect != nil},
 		{"stop_after_client_disconnect", g.StopAfterClientDisconnect != nil},
 		{"prevent_reschedule_on_lost", g.PreventRescheduleOnLost != nil},
@@ -150,7 +150,7 @@ func warnNetworks(r *report, networks []*api.NetworkResource) {
 	if len(networks) > 1 {
 		r.add("only the first of %d network blocks is used", len(networks))
 	}
-	warnIgnored(r, "of a network has no effect", []ignored{
+	warnIgnored(r, "of a network has no effect", []ignoredField{
 		{"device", first.Device != ""},
 		{"cidr", first.CIDR != ""},
 		{"ip", first.IP != ""},
@@ -187,7 +187,7 @@ func warnTask(r *report, g *api.TaskGroup, t *api.Task) {
 	if slices.ContainsFunc(t.VolumeMounts, emptyMount) {
 		r.add("an empty volume_mount has no effect")
 	}
-	warnIgnored(r, onOneNode, []ignored{
+	warnIgnored(r, onOneNode, []ignoredField{
 		{"affinity", len(t.Affinities) > 0},
 		{"consul", t.Consul != nil},
 		{"scaling", len(t.ScalingPolicies) > 0},
@@ -254,7 +254,7 @@ func ForegroundWarnings(job *api.Job) []string {
 	var warnings []string
 	for _, g := range job.TaskGroups {
 		disk := val(g.EphemeralDisk)
-		for _, i := range []ignored{
+		for _, i := range []ignoredField{
 			{"update", g.Update != nil && !reflect.DeepEqual(g.Update, api.DefaultUpdateStrategy())},
 			{"scaling", g.Scaling != nil},
 			{"ephemeral_disk sticky", val(disk.Sticky)},

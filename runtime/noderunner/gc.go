@@ -66,7 +66,7 @@ type candidate struct {
 // a failed one only when no other is left.
 func (g GC) choose(ended []candidate, onDisk int, u usage, now time.Time) (chosen []candidate, reason string) {
 	if surplus := onDisk - g.MaxAllocs; surplus > 0 {
-		slices.SortFunc(ended, older)
+		slices.SortFunc(ended, compareEndTimes)
 		n := min(surplus, g.Parallelism, len(ended))
 		return ended[:n], fmt.Sprintf("%d allocations are on the disk, which is more than gc_max_allocs = %d", onDisk, g.MaxAllocs)
 	}
@@ -85,7 +85,7 @@ func (g GC) choose(ended []candidate, onDisk int, u usage, now time.Time) (chose
 	return []candidate{slices.MinFunc(ended, func(a, b candidate) int {
 		switch {
 		case a.failed == b.failed:
-			return older(a, b)
+			return compareEndTimes(a, b)
 		case a.failed:
 			return 1
 		}
@@ -93,7 +93,9 @@ func (g GC) choose(ended []candidate, onDisk int, u usage, now time.Time) (chose
 	})}, reason
 }
 
-func older(a, b candidate) int { return cmp.Or(a.ended.Compare(b.ended), strings.Compare(a.id, b.id)) }
+func compareEndTimes(a, b candidate) int {
+	return cmp.Or(a.ended.Compare(b.ended), strings.Compare(a.id, b.id))
+}
 
 // SetGC replaces the limits.
 func (r *Runner) SetGC(g GC) {

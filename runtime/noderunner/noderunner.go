@@ -164,7 +164,7 @@ func (r *Runner) Run(ctx context.Context) {
 // built without the lock, because that opens directories and reads records.
 func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sync.WaitGroup) (ending bool) {
 	r.mu.Lock()
-	change := compare(wanted, r.entries)
+	change := compareAssignments(wanted, r.entries)
 	r.mu.Unlock()
 
 	added := make([]*entry, len(change.start))
@@ -450,11 +450,11 @@ type difference struct {
 	ending bool // an allocation that may run must end
 }
 
-// compare returns the difference between wanted and have. It has no side effects. A
+// compareAssignments returns the difference between wanted and have. It has no side effects. A
 // runner never gets an older version, and an allocation that is being removed
 // starts again only after its removal. Reports do not increase AllocModifyIndex,
 // but an entry without a runner takes any other version, which has the last report.
-func compare(wanted []Assignment, have map[string]*entry) difference {
+func compareAssignments(wanted []Assignment, have map[string]*entry) difference {
 	var d difference
 	keep := make(map[string]bool, len(wanted))
 	for _, a := range wanted {

@@ -68,7 +68,7 @@ func TestCompare(t *testing.T) {
 		{"what has ended is removed", nil, map[string]*entry{"a": {alloc: &api.Allocation{}}}, nil, nil, []string{"a"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := compare(c.wanted, c.have)
+			d := compareAssignments(c.wanted, c.have)
 			var start, update []string
 			for _, a := range d.start {
 				start = append(start, a.Alloc.ID)

@@ -113,15 +113,15 @@ func (t *Tracker) SetPolicy(p Policy) { t.policy = p }
 // Started records that the task has started again, which clears its delay.
 func (t *Tracker) Started() { t.state.NextStart, t.state.Delay = time.Time{}, 0 }
 
-// Remaining returns the time until the next start of the task: the rest of the last
+// RemainingDelay returns the time until the next start of the task: the rest of the last
 // delay. It never exceeds that delay, even if the clock was set back.
-func (t *Tracker) Remaining(now time.Time) time.Duration {
+func (t *Tracker) RemainingDelay(now time.Time) time.Duration {
 	if t.state.NextStart.IsZero() {
 		return 0
 	}
 	longest := t.state.Delay
 	if longest == 0 {
-		longest = max(saturate(t.policy.Delay, t.policy.Delay/4), t.policy.Interval)
+		longest = max(addSaturating(t.policy.Delay, t.policy.Delay/4), t.policy.Interval)
 	}
 	return min(max(t.state.NextStart.Sub(now), 0), longest)
 }
@@ -187,7 +187,7 @@ func (t *Tracker) delay() time.Duration {
 	if d <= 0 {
 		return 0
 	}
-	return saturate(d, time.Duration(t.jitter(int64(d))/4))
+	return addSaturating(d, time.Duration(t.jitter(int64(d))/4))
 }
 
 // restOfWindow returns the rest of the window, at least 1 ns: a task that ends at the
@@ -196,8 +196,8 @@ func (t *Tracker) restOfWindow(now time.Time) time.Duration {
 	return max(t.policy.Interval-now.Sub(t.state.WindowStart), 1)
 }
 
-// saturate adds two non-negative durations without overflow.
-func saturate(a, b time.Duration) time.Duration {
+// addSaturating adds two non-negative durations without overflow.
+func addSaturating(a, b time.Duration) time.Duration {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
 	}

@@ -219,10 +219,10 @@ func TestResume(t *testing.T) {
 
 	after := New(p, start.Add(20*time.Second), noJitter)
 	after.Resume(before.State())
-	if got, want := after.Remaining(start.Add(21*time.Second)), 38*time.Second; got != want {
+	if got, want := after.RemainingDelay(start.Add(21*time.Second)), 38*time.Second; got != want {
 		t.Errorf("remaining delay %v, want %v", got, want)
 	}
-	if got := after.Remaining(start.Add(time.Hour)); got != 0 {
+	if got := after.RemainingDelay(start.Add(time.Hour)); got != 0 {
 		t.Errorf("remaining delay after its end %v, want none", got)
 	}
 	if got := after.Next(start.Add(time.Minute), Outcome{}); got.Action != Restart {
@@ -231,7 +231,7 @@ func TestResume(t *testing.T) {
 	if got := after.Next(start.Add(2*time.Minute), Outcome{}); got.Action != GiveUp {
 		t.Errorf("third failure, one of them before the agent's restart: %+v", got)
 	}
-	if got := after.Remaining(start.Add(2 * time.Minute)); got != 0 {
+	if got := after.RemainingDelay(start.Add(2 * time.Minute)); got != 0 {
 		t.Errorf("remaining delay of a task that has ended: %v", got)
 	}
 }
@@ -239,14 +239,14 @@ func TestResume(t *testing.T) {
 func TestRemainingIsBoundedWhenTheClockIsSetBack(t *testing.T) {
 	tracker := New(policy(nil), start, noJitter)
 	tracker.Next(start, Outcome{})
-	if got, want := tracker.Remaining(start.Add(-time.Hour)), time.Second; got != want {
+	if got, want := tracker.RemainingDelay(start.Add(-time.Hour)), time.Second; got != want {
 		t.Errorf("remaining %v, want the delay, %v", got, want)
 	}
 
 	old := tracker.State()
 	old.Delay = 0 // as stored by an earlier version
 	tracker.Resume(old)
-	if got, want := tracker.Remaining(start.Add(-time.Hour)), 20*time.Second; got != want {
+	if got, want := tracker.RemainingDelay(start.Add(-time.Hour)), 20*time.Second; got != want {
 		t.Errorf("remaining %v of an old record, want at most the interval, %v", got, want)
 	}
 }
@@ -319,7 +319,7 @@ func TestRandomSequences(t *testing.T) {
 			if d.Delay < 0 || d.Reason == ReasonDelay && d.Delay > p.Interval {
 				t.Fatalf("%+v: %+v", p, d)
 			}
-			if got := tracker.Remaining(now); got != d.Delay {
+			if got := tracker.RemainingDelay(now); got != d.Delay {
 				t.Fatalf("%+v: remaining %v of a delay of %v", p, got, d.Delay)
 			}
 			now = now.Add(d.Delay)

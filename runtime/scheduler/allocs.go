@@ -129,7 +129,7 @@ func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (ou
 		out = Outcome{}
 		old := c.tx.Allocation(nil, id)
 		if old == nil {
-			return refuse(NotFound, "allocation not found")
+			return requestErrorf(NotFound, "allocation not found")
 		}
 		c.operation(opAllocStop)
 		a := *old

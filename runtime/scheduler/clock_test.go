@@ -44,10 +44,10 @@ type clockBench struct {
 }
 
 // newClockBench returns a bench that runs until the test ends.
-func newClockBench(t *testing.T, life func(*api.Allocation) schedtest.Life) *clockBench {
+func newClockBench(t *testing.T, life func(*api.Allocation) schedtest.AllocTimes) *clockBench {
 	b := &clockBench{bench: &bench{t: t, store: schedtest.NewStore(t, schedtest.NewNode(1000))}, clock: newWallClock(), host: newHost()}
 	b.host.Now, b.host.Uptime = b.clock.Now, b.clock.Uptime
-	b.node = &schedtest.Node{Store: b.store, Life: life, Now: b.clock.Now}
+	b.node = &schedtest.Node{Store: b.store, AllocTimes: life, Now: b.clock.Now}
 	b.log = schedtest.NewTranscript(b.store)
 	b.agent()
 	b.node.Scheduler = b.Scheduler
@@ -123,7 +123,7 @@ func TestPeriodicJobContinuesAfterClockIsSetBack(t *testing.T) {
 	for name, step := range stepping {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newClockBench(t, func(*api.Allocation) schedtest.Life { return schedtest.Life{Run: time.Second} })
+				b := newClockBench(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second} })
 				b.clock.Step(365 * 24 * time.Hour)
 				b.agent()
 				b.register(periodicJob("*/10 * * * *"))
@@ -141,7 +141,7 @@ func TestPeriodicJobContinuesAfterClockIsSetBack(t *testing.T) {
 
 func TestPeriodicJobIsLaunchedOnceAfterClockIsSetForward(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newClockBench(t, func(*api.Allocation) schedtest.Life { return schedtest.Life{Run: time.Second} })
+		b := newClockBench(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second} })
 		b.register(periodicJob("0 * * * *"))
 		b.after(5 * time.Minute)
 		b.clock.Step(5 * time.Hour)
@@ -156,7 +156,7 @@ func TestPeriodicJobIsLaunchedOnceAfterClockIsSetForward(t *testing.T) {
 // A correction of less than a second, as by a time daemon, repeats no launch.
 func TestSmallCorrectionRepeatsNoLaunch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newClockBench(t, func(*api.Allocation) schedtest.Life { return schedtest.Life{Run: time.Second} })
+		b := newClockBench(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second} })
 		b.register(periodicJob("*/10 * * * *"))
 		b.after(10*time.Minute + 100*time.Millisecond)
 		b.clock.Step(-500 * time.Millisecond)
@@ -187,7 +187,7 @@ func TestRescheduleDelayIgnoresClockSteps(t *testing.T) {
 			}
 			t.Run(name+" by "+by.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					b := newClockBench(t, func(*api.Allocation) schedtest.Life { return schedtest.Life{Run: time.Second, Fail: true} })
+					b := newClockBench(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second, Fail: true} })
 					b.clock.Step(365 * 24 * time.Hour)
 					b.agent()
 					b.register(failingJob(0))
@@ -216,11 +216,11 @@ func TestRescheduleAttemptsExpireAfterClockIsSetBack(t *testing.T) {
 	for name, step := range stepping {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newClockBench(t, func(a *api.Allocation) schedtest.Life {
+				b := newClockBench(t, func(a *api.Allocation) schedtest.AllocTimes {
 					if a.RescheduleTracker != nil && len(a.RescheduleTracker.Events) == 1 {
-						return schedtest.Life{Run: 90 * time.Minute, Fail: true}
+						return schedtest.AllocTimes{Run: 90 * time.Minute, Fail: true}
 					}
-					return schedtest.Life{Run: time.Second, Fail: true}
+					return schedtest.AllocTimes{Run: time.Second, Fail: true}
 				})
 				b.clock.Step(365 * 24 * time.Hour)
 				b.agent()
@@ -245,7 +245,7 @@ func TestProgressDeadlineIgnoresClockSteps(t *testing.T) {
 			}
 			t.Run(name+" by "+by.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					b := newClockBench(t, func(*api.Allocation) schedtest.Life { return schedtest.Life{Healthy: time.Hour} })
+					b := newClockBench(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Healthy: time.Hour} })
 					b.clock.Step(365 * 24 * time.Hour)
 					b.agent()
 					b.register(serviceJob(rolling(func(u *api.UpdateStrategy) {

@@ -127,8 +127,8 @@ func (c collection) removeJob(job *api.Job) {
 	jobVersions{c.change}.deleteAll(key)
 }
 
-// needless reports whether no plan can need an allocation any longer.
-func (c collection) needless(a *api.Allocation) bool {
+// isSurplus reports whether no plan can need an allocation any longer.
+func (c collection) isSurplus(a *api.Allocation) bool {
 	if !model.Terminal(a) || !c.tx.AllocationEnded(a.ID) {
 		return false
 	}
@@ -156,7 +156,7 @@ func (c collection) needless(a *api.Allocation) bool {
 func (c collection) allocs() {
 	var kept []*api.Allocation
 	for _, a := range c.tx.Allocations(nil, "") {
-		if c.needless(a) {
+		if c.isSurplus(a) {
 			kept = append(kept, a)
 		}
 	}

@@ -116,15 +116,15 @@ func (s *Scheduler) verb(ctx context.Context, id, name string, edit func(c *chan
 		out = Outcome{}
 		d := c.tx.Deployment(nil, id)
 		if d == nil {
-			return refuse(NotFound, "deployment not found")
+			return requestErrorf(NotFound, "deployment not found")
 		}
 		if !model.DeploymentActive(d) {
-			return refuse(Refused, "can't %s terminal deployment", name)
+			return requestErrorf(Refused, "can't %s terminal deployment", name)
 		}
 		key := JobKey{d.Namespace, d.JobID}
 		job := c.tx.Job(nil, key.Namespace, key.ID)
 		if job == nil {
-			return refuse(NotFound, "job not found")
+			return requestErrorf(NotFound, "job not found")
 		}
 		c.operation(opDeployment)
 		v, err := edit(c, d, job)
@@ -163,7 +163,7 @@ func (s *Scheduler) PromoteDeployment(ctx context.Context, id string, groups []s
 		c.operation(opPromotion)
 		v, err := Promote(d, job, c.tx.AllocationsByJob(nil, *job.Namespace, *job.ID), groups, c.now)
 		if err != nil {
-			return Verdict{}, refuse(Refused, "%v", err)
+			return Verdict{}, requestErrorf(Refused, "%v", err)
 		}
 		return v, nil
 	})
@@ -219,7 +219,7 @@ func (s *Scheduler) SetAllocHealth(ctx context.Context, id string, healthy, unhe
 			for _, allocID := range set.ids {
 				old := c.tx.Allocation(nil, allocID)
 				if old == nil || old.DeploymentID != d.ID {
-					return Verdict{}, refuse(Refused, "allocation %q is not part of deployment %q", allocID, d.ID)
+					return Verdict{}, requestErrorf(Refused, "allocation %q is not part of deployment %q", allocID, d.ID)
 				}
 				a := *old
 				status := api.AllocDeploymentStatus{}
@@ -232,7 +232,7 @@ func (s *Scheduler) SetAllocHealth(ctx context.Context, id string, healthy, unhe
 			}
 		}
 		if len(healthy)+len(unhealthy) == 0 {
-			return Verdict{}, refuse(Invalid, "must specify at least one healthy/unhealthy allocation ID")
+			return Verdict{}, requestErrorf(Invalid, "must specify at least one healthy/unhealthy allocation ID")
 		}
 		return Verdict{}, nil
 	})

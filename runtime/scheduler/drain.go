@@ -36,12 +36,12 @@ func (s *Scheduler) SetEligibility(ctx context.Context, eligibility string) (Nod
 		switch eligibility {
 		case api.NodeSchedulingEligible:
 			if n.DrainStrategy != nil {
-				return refuse(Refused, "can not set node's scheduling eligibility to eligible while it is draining")
+				return requestErrorf(Refused, "can not set node's scheduling eligibility to eligible while it is draining")
 			}
 		case api.NodeSchedulingIneligible:
 			message = "Node marked as ineligible for scheduling"
 		default:
-			return refuse(Refused, "invalid scheduling eligibility %q", eligibility)
+			return requestErrorf(Refused, "invalid scheduling eligibility %q", eligibility)
 		}
 		if n.SchedulingEligibility != eligibility {
 			n.SchedulingEligibility = eligibility
@@ -107,7 +107,7 @@ func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(
 		out = NodeOutcome{}
 		old := c.tx.Node(nil, c.s.nodeID)
 		if old == nil {
-			return refuse(NotFound, "node not found")
+			return requestErrorf(NotFound, "node not found")
 		}
 		n := *old
 		if err := edit(c, &n); err != nil {

@@ -13,10 +13,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
 )
 
-// slowly returns a Life that takes a second to stop. Batch jobs complete after a
+// slowStopTimes returns the durations of an allocation that takes a second to stop. Batch jobs complete after a
 // minute.
-func slowly(a *api.Allocation) schedtest.Life {
-	l := schedtest.Life{Stop: time.Second}
+func slowStopTimes(a *api.Allocation) schedtest.AllocTimes {
+	l := schedtest.AllocTimes{Stop: time.Second}
 	if *a.Job.Type == api.JobTypeBatch {
 		l.Run = time.Minute
 	}
@@ -106,7 +106,7 @@ func TestDrain(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t, slowly)
+				b := newBench(t, slowStopTimes)
 				b.work()
 				out := b.drain(c.request)
 				n := b.store.Snapshot().Node(nil, "node")
@@ -150,7 +150,7 @@ func TestDrain(t *testing.T) {
 // started continues.
 func TestDrainCancelledAndTakenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, slowly)
+		b := newBench(t, slowStopTimes)
 		b.work()
 		b.drain(spec(time.Hour, false))
 		_, err := b.SetEligibility(t.Context(), "eligible")
@@ -179,7 +179,7 @@ func TestDrainCancelledAndTakenUp(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, slowly)
+		b := newBench(t, slowStopTimes)
 		b.work()
 		taken := *b.store.Snapshot().Node(nil, "node")
 		taken.DrainStrategy = &api.DrainStrategy{StartedAt: time.Now()}

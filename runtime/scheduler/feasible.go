@@ -55,7 +55,7 @@ func feasible(job *api.Job, g *api.TaskGroup, node Node, jobCount, groupCount in
 		}
 	}
 	check := func(path []string, constraints []*api.Constraint, count int) {
-		for _, u := range unmet(path, constraints, node, count) {
+		for _, u := range unmetConstraints(path, constraints, node, count) {
 			errs = append(errs, &filteredError{u.text, u.Err})
 		}
 	}
@@ -89,20 +89,20 @@ func UnmetConstraints(job *api.Job, node Node) []UnmetConstraint {
 	for _, g := range job.TaskGroups {
 		total += *g.Count
 	}
-	all = append(all, unmet(nil, job.Constraints, node, total)...)
+	all = append(all, unmetConstraints(nil, job.Constraints, node, total)...)
 	for _, g := range job.TaskGroups {
 		path := []string{"group", *g.Name}
-		all = append(all, unmet(path, g.Constraints, node, *g.Count)...)
+		all = append(all, unmetConstraints(path, g.Constraints, node, *g.Count)...)
 		for _, t := range g.Tasks {
-			all = append(all, unmet(append(slices.Clip(path), "task", t.Name), t.Constraints, node, 1)...)
+			all = append(all, unmetConstraints(append(slices.Clip(path), "task", t.Name), t.Constraints, node, 1)...)
 		}
 	}
 	return all
 }
 
-// unmet returns the constraints of the block at path that the node does not satisfy
+// unmetConstraints returns the constraints of the block at path that the node does not satisfy
 // for count allocations.
-func unmet(path []string, constraints []*api.Constraint, node Node, count int) []UnmetConstraint {
+func unmetConstraints(path []string, constraints []*api.Constraint, node Node, count int) []UnmetConstraint {
 	var all []UnmetConstraint
 	for i, c := range constraints {
 		if err := satisfied(c, node, count); err != nil {

@@ -41,7 +41,7 @@ type group struct {
 	updates *api.DesiredUpdates
 
 	live     []*api.Allocation // running, or failed and not replaced
-	later    []*delayed        // failed, with a later replacement; also in live or canaries
+	later    []*delayedAlloc   // failed, with a later replacement; also in live or canaries
 	canaries []*api.Allocation // canaries of the deployment that are not promoted
 	migrate  []*api.Allocation // a user or a drain has requested a replacement
 	now      []*api.Allocation // failed, replaced in this plan
@@ -60,7 +60,7 @@ func (p *planner) group(spec *api.TaskGroup, allocs []*api.Allocation) {
 		g.sort(a)
 	}
 	g.dedupe()
-	g.cut()
+	g.scaleDown()
 	inPlace, destroy := g.split()
 	g.deploy(len(inPlace)+len(destroy) > 0, len(destroy) > 0)
 
@@ -94,9 +94,9 @@ func (g *group) sort(a *api.Allocation) {
 		}
 	case !hasPlace(a):
 		// The allocation is stopping or has been replaced.
-	case isCanary(a) && !g.ours(a):
+	case isCanary(a) && !g.isNeededCanary(a):
 		if !terminal {
-			g.drop(a)
+			g.stopUnneeded(a)
 		}
 	case terminal && batchLike(g.Job) && !g.current(a):
 	case terminal:
@@ -126,7 +126,7 @@ func (g *group) sortTerminal(a *api.Allocation) {
 			g.now = append(g.now, a)
 			return
 		case ok:
-			g.later = append(g.later, &delayed{a, at})
+			g.later = append(g.later, &delayedAlloc{a, at})
 		}
 		if isCanary(a) {
 			g.canaries = append(g.canaries, a)
@@ -145,9 +145,9 @@ func isCanary(a *api.Allocation) bool {
 	return a.DeploymentStatus != nil && a.DeploymentStatus.Canary
 }
 
-// ours reports whether a canary belongs to the current deployment and is still
+// isNeededCanary reports whether a canary belongs to the current deployment and is still
 // needed.
-func (g *group) ours(a *api.Allocation) bool {
+func (g *group) isNeededCanary(a *api.Allocation) bool {
 	d := g.deployment
 	if d == nil || a.DeploymentID != d.ID || !model.DeploymentActive(d) {
 		return false
@@ -212,8 +212,8 @@ func failedAt(a *api.Allocation) time.Time {
 	return last
 }
 
-// drop stops an allocation that is no longer needed.
-func (g *group) drop(a *api.Allocation) {
+// stopUnneeded stops an allocation that is no longer needed.
+func (g *group) stopUnneeded(a *api.Allocation) {
 	g.stop(a, model.AllocNotNeeded)
 	g.updates.Stop++
 }
@@ -228,7 +228,7 @@ func (g *group) dedupe() {
 				continue
 			}
 			n++
-			if b := best[a.Name]; b == nil || g.better(a, b) {
+			if b := best[a.Name]; b == nil || g.isBetter(a, b) {
 				best[a.Name] = a
 			}
 		}
@@ -244,16 +244,16 @@ func (g *group) remove(lost func(*api.Allocation) bool) {
 	for _, list := range []*[]*api.Allocation{&g.live, &g.migrate, &g.now} {
 		*list = slices.DeleteFunc(*list, func(a *api.Allocation) bool {
 			if lost(a) {
-				g.drop(a)
+				g.stopUnneeded(a)
 				return true
 			}
 			return false
 		})
 	}
-	g.later = slices.DeleteFunc(g.later, func(l *delayed) bool { return !isCanary(l.alloc) && lost(l.alloc) })
+	g.later = slices.DeleteFunc(g.later, func(l *delayedAlloc) bool { return !isCanary(l.alloc) && lost(l.alloc) })
 }
 
-func (g *group) better(a, b *api.Allocation) bool {
+func (g *group) isBetter(a, b *api.Allocation) bool {
 	if x, y := model.Terminal(a), model.Terminal(b); x != y {
 		return y
 	}
@@ -263,8 +263,8 @@ func (g *group) better(a, b *api.Allocation) bool {
 	return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(a.CreateTime, b.CreateTime), strings.Compare(a.ID, b.ID)) > 0
 }
 
-// cut stops the allocations above the group's count, the highest index first.
-func (g *group) cut() {
+// scaleDown stops the allocations above the group's count, the highest index first.
+func (g *group) scaleDown() {
 	var all []*api.Allocation
 	for _, list := range [][]*api.Allocation{g.live, g.migrate, g.now, g.done} {
 		for _, a := range list {

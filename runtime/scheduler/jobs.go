@@ -30,7 +30,7 @@ type RequestError struct {
 
 func (e *RequestError) Error() string { return e.Text }
 
-func refuse(kind Kind, format string, args ...any) error {
+func requestErrorf(kind Kind, format string, args ...any) error {
 	return &RequestError{kind, fmt.Sprintf(format, args...)}
 }
 
@@ -84,10 +84,10 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 	out.Index, err = s.updateWith(ctx, supply, func(c *change) error {
 		out = Outcome{Warnings: out.Warnings}
 		old := c.tx.Job(nil, *job.Namespace, *job.ID)
-		if err := enforce(old, o); err != nil {
+		if err := enforceModifyIndex(old, o); err != nil {
 			return err
 		}
-		next := preserve(job, old, o)
+		next := preserveGroups(job, old, o)
 		if next != job || *job.Namespace != api.DefaultNamespace { // the namespace may have been deleted since the first check
 			if err := prepare(next, c.tx.Reader); err != nil {
 				return err
@@ -95,7 +95,7 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 		}
 		if old != nil {
 			if err := model.TransitionFault(old, next); err != nil {
-				return refuse(Refused, "%v", err)
+				return requestErrorf(Refused, "%v", err)
 			}
 		}
 		stored := jobVersions{c}.register(next, old, o.Submission)
@@ -110,7 +110,7 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 // checkPriority checks the priority of an evaluation; zero is valid.
 func checkPriority(p int) error {
 	if p < 0 || p > 100 {
-		return refuse(Invalid, "eval priority must be between 1 and 100 inclusively")
+		return requestErrorf(Invalid, "eval priority must be between 1 and 100 inclusively")
 	}
 	return nil
 }
@@ -120,22 +120,22 @@ func prepare(job *api.Job, state store.Reader) error {
 	return model.Validate(job, namespaces(state)...)
 }
 
-func enforce(old *api.Job, o RegisterOptions) error {
+func enforceModifyIndex(old *api.Job, o RegisterOptions) error {
 	want := o.JobModifyIndex
 	switch {
 	case !o.EnforceIndex:
 	case old == nil && want != 0:
-		return refuse(Refused, "Enforcing job modify index %d: job does not exist", want)
+		return requestErrorf(Refused, "Enforcing job modify index %d: job does not exist", want)
 	case old != nil && want == 0:
-		return refuse(Refused, "Enforcing job modify index 0: job already exists")
+		return requestErrorf(Refused, "Enforcing job modify index 0: job already exists")
 	case old != nil && want != *old.JobModifyIndex:
-		return refuse(Refused, "Enforcing job modify index %d: job exists with conflicting job modify index: %d", want, *old.JobModifyIndex)
+		return requestErrorf(Refused, "Enforcing job modify index %d: job exists with conflicting job modify index: %d", want, *old.JobModifyIndex)
 	}
 	return nil
 }
 
-// preserve returns the job, or a copy with the counts or resources of the old job.
-func preserve(job, old *api.Job, o RegisterOptions) *api.Job {
+// preserveGroups returns the job, or a copy with the counts or resources of the old job.
+func preserveGroups(job, old *api.Job, o RegisterOptions) *api.Job {
 	if old == nil || !o.PreserveCounts && !o.PreserveResources {
 		return job
 	}
@@ -244,11 +244,11 @@ func (s *Scheduler) Evaluate(ctx context.Context, key JobKey, force bool) (out O
 		job := c.tx.Job(nil, key.Namespace, key.ID)
 		switch {
 		case job == nil:
-			return refuse(NotFound, "job not found")
+			return requestErrorf(NotFound, "job not found")
 		case job.Periodic != nil:
-			return refuse(Refused, "can't evaluate periodic job")
+			return requestErrorf(Refused, "can't evaluate periodic job")
 		case job.IsParameterized():
-			return refuse(Refused, "can't evaluate parameterized job")
+			return requestErrorf(Refused, "can't evaluate parameterized job")
 		}
 		if force {
 			c.forceReschedule(key)

@@ -92,9 +92,9 @@ func (s *Scheduler) ForceLaunch(ctx context.Context, key JobKey) (out Outcome, e
 		job := c.tx.Job(nil, key.Namespace, key.ID)
 		switch {
 		case job == nil:
-			return refuse(NotFound, "job not found")
+			return requestErrorf(NotFound, "job not found")
 		case job.Periodic == nil || job.IsParameterized():
-			return refuse(Refused, "can't force launch non-periodic job")
+			return requestErrorf(Refused, "can't force launch non-periodic job")
 		}
 		out.EvalID, out.EvalCreateIndex = childJobs{c}.launch(job), c.tx.Index()
 		return nil
@@ -142,22 +142,22 @@ func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest)
 func checkDispatch(job *api.Job, key JobKey, r DispatchRequest) error {
 	switch {
 	case job == nil:
-		return refuse(NotFound, "parameterized job not found")
+		return requestErrorf(NotFound, "parameterized job not found")
 	case !job.IsParameterized():
-		return refuse(Refused, "Specified job %q is not a parameterized job", key.ID)
+		return requestErrorf(Refused, "Specified job %q is not a parameterized job", key.ID)
 	case deref(job.Stop):
-		return refuse(Refused, "Specified job %q is stopped", key.ID)
+		return requestErrorf(Refused, "Specified job %q is stopped", key.ID)
 	case r.Priority != 0 && (r.Priority < 1 || r.Priority > 100):
-		return refuse(Refused, "dispatch job priority must be between [1, 100]")
+		return requestErrorf(Refused, "dispatch job priority must be between [1, 100]")
 	}
 	p := job.ParameterizedJob
 	switch {
 	case p.Payload == "required" && len(r.Payload) == 0:
-		return refuse(Refused, "Payload is not provided but required by parameterized job")
+		return requestErrorf(Refused, "Payload is not provided but required by parameterized job")
 	case p.Payload == "forbidden" && len(r.Payload) > 0:
-		return refuse(Refused, "Payload provided but forbidden by parameterized job")
+		return requestErrorf(Refused, "Payload provided but forbidden by parameterized job")
 	case len(r.Payload) > maxPayload:
-		return refuse(Refused, "Payload exceeds maximum size; %d > %d", len(r.Payload), maxPayload)
+		return requestErrorf(Refused, "Payload exceeds maximum size; %d > %d", len(r.Payload), maxPayload)
 	}
 	var unknown, missing []string
 	for name := range r.Meta {
@@ -173,9 +173,9 @@ func checkDispatch(job *api.Job, key JobKey, r DispatchRequest) error {
 	slices.Sort(unknown)
 	switch {
 	case len(unknown) > 0:
-		return refuse(Refused, "Dispatch request included unpermitted metadata keys: %v", unknown)
+		return requestErrorf(Refused, "Dispatch request included unpermitted metadata keys: %v", unknown)
 	case len(missing) > 0:
-		return refuse(Refused, "Dispatch did not provide required meta keys: %v", missing)
+		return requestErrorf(Refused, "Dispatch did not provide required meta keys: %v", missing)
 	}
 	return nil
 }

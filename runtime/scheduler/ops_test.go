@@ -19,7 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-func forever(*api.Allocation) schedtest.Life { return schedtest.Life{} }
+func forever(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{} }
 
 func batchJob(edit func(*api.Job, *api.TaskGroup, *api.Task)) *api.Job {
 	return serviceJob(func(j *api.Job, g *api.TaskGroup, t *api.Task) {
@@ -125,8 +125,8 @@ func TestPriorityOfADeployment(t *testing.T) {
 // records are deleted when they have ended.
 func TestPurge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(*api.Allocation) schedtest.Life {
-			return schedtest.Life{Stop: 5 * time.Second, Linger: 5 * time.Second}
+		b := newBench(t, func(*api.Allocation) schedtest.AllocTimes {
+			return schedtest.AllocTimes{Stop: 5 * time.Second, Linger: 5 * time.Second}
 		})
 		b.register(serviceJob(nil))
 		b.after(time.Minute)
@@ -210,7 +210,7 @@ func (b *bench) children(id string) []string {
 // RS-095: launches by schedule and by force; the parent stays running.
 func TestPeriodic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(*api.Allocation) schedtest.Life { return schedtest.Life{Run: 150 * time.Second} })
+		b := newBench(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: 150 * time.Second} })
 		out := b.register(batchJob(every("* * * * *", func(p *api.PeriodicConfig) { p.ProhibitOverlap = new(true) })))
 		if out.EvalID != "" || *b.job("web").Status != "running" {
 			t.Errorf("registration %+v, job %s", out, *b.job("web").Status)
@@ -440,12 +440,12 @@ func TestProgressDeadline(t *testing.T) {
 		u.ProgressDeadline, u.HealthyDeadline = new(2*time.Minute), new(time.Minute)
 	})
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(a *api.Allocation) schedtest.Life {
+		b := newBench(t, func(a *api.Allocation) schedtest.AllocTimes {
 			switch a.Name {
 			case "web.g[0]":
-				return schedtest.Life{Healthy: 110 * time.Second}
+				return schedtest.AllocTimes{Healthy: 110 * time.Second}
 			default:
-				return schedtest.Life{Healthy: time.Hour}
+				return schedtest.AllocTimes{Healthy: time.Hour}
 			}
 		})
 		b.register(serviceJob(deadline))
@@ -466,11 +466,11 @@ func TestProgressDeadline(t *testing.T) {
 // other records are deleted by age, or at once on request.
 func TestCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(a *api.Allocation) schedtest.Life {
+		b := newBench(t, func(a *api.Allocation) schedtest.AllocTimes {
 			if a.JobID == "work" {
-				return schedtest.Life{Run: time.Second, Linger: 10 * time.Hour}
+				return schedtest.AllocTimes{Run: time.Second, Linger: 10 * time.Hour}
 			}
-			return schedtest.Life{}
+			return schedtest.AllocTimes{}
 		})
 		b.register(serviceJob(nil))
 		b.after(time.Minute)
@@ -515,7 +515,7 @@ func TestCollection(t *testing.T) {
 // changes until the store accepts them.
 func TestStoreFaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(*api.Allocation) schedtest.Life { return schedtest.Life{Run: time.Second, Fail: true} })
+		b := newBench(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second, Fail: true} })
 		var full atomic.Bool
 		synctest.Wait()
 		b.store.Fault = func() error {

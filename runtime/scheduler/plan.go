@@ -78,15 +78,15 @@ type planner struct {
 	reasons []error
 	queued  map[string]int
 	desired map[string]*api.DesiredUpdates
-	later   []*delayed
+	later   []*delayedAlloc
 
 	places   map[*api.Job]*placement
 	destroys map[destroyKey]bool
 	perGroup map[string]int // number of allocations by group that stay or are placed
 }
 
-// delayed is an allocation with the time of its replacement.
-type delayed struct {
+// delayedAlloc is an allocation with the time of its replacement.
+type delayedAlloc struct {
 	alloc *api.Allocation
 	at    time.Time
 }
@@ -222,7 +222,7 @@ func (p *planner) tryPlace(job *api.Job, g *api.TaskGroup, name string, previous
 	for _, n := range p.perGroup {
 		inJob += n
 	}
-	stays := previous != nil && p.stays(previous)
+	stays := previous != nil && p.keepsAlloc(previous)
 	if stays {
 		// The previous allocation will not run beside the new one.
 		inGroup, inJob = inGroup-1, inJob-1
@@ -249,9 +249,9 @@ func (p *planner) tryPlace(job *api.Job, g *api.TaskGroup, name string, previous
 	return alloc, err
 }
 
-// stays reports whether an allocation, as modified by the plan so far, is not
+// keepsAlloc reports whether an allocation, as modified by the plan so far, is not
 // terminal.
-func (p *planner) stays(a *api.Allocation) bool {
+func (p *planner) keepsAlloc(a *api.Allocation) bool {
 	if c := p.updates[a.ID]; c != nil {
 		a = c
 	}
@@ -312,7 +312,7 @@ func (p *planner) changes() Changes {
 	for _, id := range p.order {
 		c.Update = append(c.Update, p.updates[id])
 	}
-	c.Evals = append(c.Evals, p.needless()...)
+	c.Evals = append(c.Evals, p.cancelSurplusEvals()...)
 	if p.cancelled != nil {
 		c.Deployments = append(c.Deployments, p.cancelled)
 	}
@@ -379,7 +379,7 @@ func (p *planner) newEval(status, trigger, description string) *api.Evaluation {
 // followUps returns an evaluation for each group of replacements at about the same
 // time.
 func (p *planner) followUps() []*api.Evaluation {
-	slices.SortStableFunc(p.later, func(a, b *delayed) int { return a.at.Compare(b.at) })
+	slices.SortStableFunc(p.later, func(a, b *delayedAlloc) int { return a.at.Compare(b.at) })
 	var evals []*api.Evaluation
 	for _, l := range p.later {
 		if n := len(evals); n == 0 || l.at.Sub(evals[n-1].WaitUntil) > rescheduleWindow {
@@ -392,10 +392,10 @@ func (p *planner) followUps() []*api.Evaluation {
 	return evals
 }
 
-// needless cancels evaluations that are no longer needed: blocked evaluations,
+// cancelSurplusEvals cancels evaluations that are no longer needed: blocked evaluations,
 // because this plan has placed all allocations or created a new blocked evaluation,
 // and follow-ups for which no allocation waits.
-func (p *planner) needless() []*api.Evaluation {
+func (p *planner) cancelSurplusEvals() []*api.Evaluation {
 	waiting := make(map[string]bool)
 	for _, a := range p.Allocs {
 		if c := p.updates[a.ID]; c != nil {

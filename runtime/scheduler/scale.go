@@ -30,7 +30,7 @@ func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out 
 		out = Outcome{}
 		job := c.tx.Job(nil, key.Namespace, key.ID)
 		if job == nil {
-			return refuse(NotFound, "job %q not found", key.ID)
+			return requestErrorf(NotFound, "job %q not found", key.ID)
 		}
 		g := model.Group(job, r.Group)
 		if err := c.checkScale(job, g, r); err != nil {
@@ -60,27 +60,27 @@ func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out 
 func (c *change) checkScale(job *api.Job, g *api.TaskGroup, r ScaleRequest) error {
 	switch {
 	case g == nil:
-		return refuse(Invalid, "task group %q specified for scaling does not exist in job", r.Group)
+		return requestErrorf(Invalid, "task group %q specified for scaling does not exist in job", r.Group)
 	case r.JobModifyIndex != 0 && r.JobModifyIndex != *job.JobModifyIndex:
-		return refuse(Refused, "job exists with conflicting job modify index: %d", *job.JobModifyIndex)
+		return requestErrorf(Refused, "job exists with conflicting job modify index: %d", *job.JobModifyIndex)
 	case r.Error && r.Count != nil:
-		return refuse(Invalid, "scaling action should not contain count if error is true")
+		return requestErrorf(Invalid, "scaling action should not contain count if error is true")
 	case r.Count == nil:
 		return nil
 	case *r.Count < 0:
-		return refuse(Invalid, "scaling action count can't be negative")
+		return requestErrorf(Invalid, "scaling action count can't be negative")
 	case *job.Type == api.JobTypeSystem && *r.Count > 1:
-		return refuse(Invalid, `jobs of type "system" can only be scaled between 0 and 1`)
+		return requestErrorf(Invalid, `jobs of type "system" can only be scaled between 0 and 1`)
 	}
 	if d := c.tx.LatestDeployment(nil, *job.Namespace, *job.ID); d != nil && model.DeploymentActive(d) && d.JobCreateIndex == *job.CreateIndex {
-		return refuse(Invalid, "job scaling blocked due to active deployment")
+		return requestErrorf(Invalid, "job scaling blocked due to active deployment")
 	}
 	if p := g.Scaling; p != nil {
 		if p.Min != nil && *r.Count < *p.Min {
-			return refuse(Invalid, "group count was less than scaling policy minimum: %d < %d", *r.Count, *p.Min)
+			return requestErrorf(Invalid, "group count was less than scaling policy minimum: %d < %d", *r.Count, *p.Min)
 		}
 		if p.Max != nil && *r.Count > *p.Max {
-			return refuse(Invalid, "group count was greater than scaling policy maximum: %d > %d", *r.Count, *p.Max)
+			return requestErrorf(Invalid, "group count was greater than scaling policy maximum: %d > %d", *r.Count, *p.Max)
 		}
 	}
 	return nil

@@ -41,10 +41,10 @@ func newHost() scheduler.Env {
 }
 
 // newBench returns a bench that runs until the test ends.
-func newBench(t *testing.T, life func(*api.Allocation) schedtest.Life) *bench {
+func newBench(t *testing.T, life func(*api.Allocation) schedtest.AllocTimes) *bench {
 	b := &bench{t: t, store: schedtest.NewStore(t, schedtest.NewNode(1000))}
 	b.Scheduler = scheduler.New(scheduler.Config{NodeID: "node", Store: b.store, Host: newHost(), Logger: hclog.NewNullLogger()})
-	b.node = &schedtest.Node{Store: b.store, Scheduler: b.Scheduler, Life: func(a *api.Allocation) schedtest.Life {
+	b.node = &schedtest.Node{Store: b.store, Scheduler: b.Scheduler, AllocTimes: func(a *api.Allocation) schedtest.AllocTimes {
 		// Allocations of a group act at different times, so that the order of
 		// events is deterministic.
 		l, index := life(a), time.Duration(a.Name[len(a.Name)-2]-'0')*10*time.Millisecond
@@ -148,9 +148,9 @@ func rolling(edit func(*api.UpdateStrategy)) func(*api.Job, *api.TaskGroup, *api
 	}
 }
 
-func healthyAfter(d time.Duration) func(*api.Allocation) schedtest.Life {
-	return func(*api.Allocation) schedtest.Life {
-		return schedtest.Life{Healthy: d, Stop: time.Second, Linger: time.Second}
+func healthyAfter(d time.Duration) func(*api.Allocation) schedtest.AllocTimes {
+	return func(*api.Allocation) schedtest.AllocTimes {
+		return schedtest.AllocTimes{Healthy: d, Stop: time.Second, Linger: time.Second}
 	}
 }
 
@@ -227,11 +227,11 @@ func TestAutoRevert(t *testing.T) {
 		g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(a *api.Allocation) schedtest.Life {
+		b := newBench(t, func(a *api.Allocation) schedtest.AllocTimes {
 			if a.Job.TaskGroups[0].Tasks[0].Env["V"] == "bad" {
-				return schedtest.Life{Healthy: 5 * time.Second, Run: 2 * time.Second, Fail: true}
+				return schedtest.AllocTimes{Healthy: 5 * time.Second, Run: 2 * time.Second, Fail: true}
 			}
-			return schedtest.Life{Healthy: 5 * time.Second}
+			return schedtest.AllocTimes{Healthy: 5 * time.Second}
 		})
 		b.register(serviceJob(edits(revert, once)))
 		b.after(10 * time.Second)
@@ -245,8 +245,8 @@ func TestAutoRevert(t *testing.T) {
 // replacements, then the job is dead.
 func TestRescheduleUntilExhausted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(*api.Allocation) schedtest.Life {
-			return schedtest.Life{Run: time.Second, Fail: true, Linger: 7 * time.Second}
+		b := newBench(t, func(*api.Allocation) schedtest.AllocTimes {
+			return schedtest.AllocTimes{Run: time.Second, Fail: true, Linger: 7 * time.Second}
 		})
 		b.register(serviceJob(func(j *api.Job, g *api.TaskGroup, _ *api.Task) {
 			j.Type = new(api.JobTypeBatch)
@@ -262,8 +262,8 @@ func TestRescheduleUntilExhausted(t *testing.T) {
 // has ended, not when that job is requested to stop.
 func TestBlockedThenUnblocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(*api.Allocation) schedtest.Life {
-			return schedtest.Life{Stop: 3 * time.Second, Linger: 2 * time.Second}
+		b := newBench(t, func(*api.Allocation) schedtest.AllocTimes {
+			return schedtest.AllocTimes{Stop: 3 * time.Second, Linger: 2 * time.Second}
 		})
 		big := func(j *api.Job, g *api.TaskGroup, t *api.Task) { t.Resources.MemoryMB = new(400); g.Count = new(2) }
 		b.register(serviceJob(big))

@@ -83,7 +83,7 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 		}
 		s.host.Now, s.host.Uptime = s.clock.Now, s.clock.Uptime
 		s.sched = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, Host: s.host, Logger: hclog.NewNullLogger()})
-		s.node = &schedtest.Node{Store: s.store, Scheduler: s.sched, Life: life, Now: s.clock.Now, Started: s.started, Ended: s.ended}
+		s.node = &schedtest.Node{Store: s.store, Scheduler: s.sched, AllocTimes: envAllocTimes, Now: s.clock.Now, Started: s.started, Ended: s.ended}
 		var transcript *schedtest.Transcript
 		if out != nil {
 			transcript = schedtest.NewTranscript(s.store)
@@ -156,8 +156,8 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 	})
 }
 
-// life returns the Life that the job's environment describes.
-func life(a *api.Allocation) schedtest.Life {
+// envAllocTimes returns the durations that the job's environment describes.
+func envAllocTimes(a *api.Allocation) schedtest.AllocTimes {
 	env := a.Job.TaskGroups[0].Tasks[0].Env
 	seconds := func(name string) time.Duration {
 		n, _ := strconv.Atoi(env[name])
@@ -167,7 +167,7 @@ func life(a *api.Allocation) schedtest.Life {
 	h := fnv.New32a()
 	h.Write([]byte(a.ID))
 	jitter := time.Duration(h.Sum32()%1e6) * time.Microsecond
-	return schedtest.Life{
+	return schedtest.AllocTimes{
 		Start: seconds("start") + jitter, Healthy: seconds("healthy") + jitter/3, Sick: env["sick"] == "1",
 		Run: seconds("run"), Fail: env["fail"] == "1", Stop: seconds("stop") + jitter, Linger: seconds("linger") + jitter/7,
 	}

@@ -110,15 +110,15 @@ func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prio
 		current := c.tx.Job(nil, key.Namespace, key.ID)
 		switch {
 		case current == nil:
-			return refuse(NotFound, "job %q not found", key.ID)
+			return requestErrorf(NotFound, "job %q not found", key.ID)
 		case prior != nil && *prior != *current.Version:
-			return refuse(Refused, "Current job has version %d; enforcing version %d", *current.Version, *prior)
+			return requestErrorf(Refused, "Current job has version %d; enforcing version %d", *current.Version, *prior)
 		case *current.Version == version:
-			return refuse(Refused, "can't revert to current version")
+			return requestErrorf(Refused, "can't revert to current version")
 		}
 		old := c.tx.JobVersion(nil, key.Namespace, key.ID, version)
 		if old == nil {
-			return refuse(NotFound, "job %q in namespace %q at version %d not found", key.ID, key.Namespace, version)
+			return requestErrorf(NotFound, "job %q in namespace %q at version %d not found", key.ID, key.Namespace, version)
 		}
 		job, again := current, *old
 		again.Stop = new(false)
@@ -135,7 +135,7 @@ func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prio
 func (s *Scheduler) SetStable(ctx context.Context, key JobKey, version uint64, stable bool) (index uint64, err error) {
 	return s.update(ctx, func(c *change) error {
 		if !(jobVersions{c}).markStable(key, version, stable) {
-			return refuse(NotFound, "job %q in namespace %q at version %d not found", key.ID, key.Namespace, version)
+			return requestErrorf(NotFound, "job %q in namespace %q at version %d not found", key.ID, key.Namespace, version)
 		}
 		return nil
 	})
@@ -167,20 +167,20 @@ func (c jobVersions) stableBefore(job *api.Job) *api.Job {
 // nil version means the current one.
 func (s *Scheduler) TagVersion(ctx context.Context, key JobKey, version *uint64, tag api.JobVersionTag) (api.JobVersionTag, uint64, error) {
 	if len(tag.Description) > maxTagDescription {
-		return tag, 0, refuse(Invalid, "version tag description must be under %d characters, currently %d", maxTagDescription, len(tag.Description))
+		return tag, 0, requestErrorf(Invalid, "version tag description must be under %d characters, currently %d", maxTagDescription, len(tag.Description))
 	}
 	index, err := s.update(ctx, func(c *change) error {
 		job := c.tx.Job(nil, key.Namespace, key.ID)
 		if job == nil {
-			return refuse(NotFound, "job %q not found", key.ID)
+			return requestErrorf(NotFound, "job %q not found", key.ID)
 		}
 		if version != nil {
 			if job = c.tx.JobVersion(nil, key.Namespace, key.ID, *version); job == nil {
-				return refuse(NotFound, "job %q version %d not found", key.ID, *version)
+				return requestErrorf(NotFound, "job %q version %d not found", key.ID, *version)
 			}
 		}
 		if other := (jobVersions{c}).tagged(key, tag.Name); other != nil && *other.Version != *job.Version {
-			return refuse(Refused, "tag %q already exists on a different version of job %q", tag.Name, key.ID)
+			return requestErrorf(Refused, "tag %q already exists on a different version of job %q", tag.Name, key.ID)
 		}
 		tag.TaggedTime = c.now.UnixNano()
 		jobVersions{c}.putTag(job, &tag)
@@ -197,7 +197,7 @@ func (s *Scheduler) UntagVersion(ctx context.Context, key JobKey, name string) (
 	return s.update(ctx, func(c *change) error {
 		job := jobVersions{c}.tagged(key, name)
 		if job == nil {
-			return refuse(NotFound, "tag %q not found on job %q", name, key.ID)
+			return requestErrorf(NotFound, "tag %q not found on job %q", name, key.ID)
 		}
 		jobVersions{c}.putTag(job, nil)
 		jobVersions{c}.trim(key)

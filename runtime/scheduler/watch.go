@@ -26,8 +26,8 @@ type Verdict struct {
 	Deadline time.Time
 }
 
-// watch is a deployment with its allocations.
-type watch struct {
+// deploymentState is a deployment with its allocations.
+type deploymentState struct {
 	d      *api.Deployment // a copy
 	job    *api.Job        // the deployed version
 	now    time.Time
@@ -37,12 +37,12 @@ type watch struct {
 // outcomes are the ways in which a running deployment ends. The first that holds
 // applies.
 var outcomes = [...]struct {
-	holds        func(*watch) bool
+	holds        func(*deploymentState) bool
 	status, text string
 }{
-	{(*watch).failed, api.DeploymentStatusFailed, model.DeploymentUnhealthy},
-	{(*watch).complete, api.DeploymentStatusSuccessful, model.DeploymentSuccessful},
-	{(*watch).deadlineExceeded, api.DeploymentStatusFailed, model.DeploymentDeadline},
+	{(*deploymentState).failed, api.DeploymentStatusFailed, model.DeploymentUnhealthy},
+	{(*deploymentState).complete, api.DeploymentStatusSuccessful, model.DeploymentSuccessful},
+	{(*deploymentState).deadlineExceeded, api.DeploymentStatusFailed, model.DeploymentDeadline},
 }
 
 // Judge returns the Verdict about an active deployment of a version of a job.
@@ -62,8 +62,8 @@ func Judge(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now time.T
 	return v
 }
 
-func newWatch(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now time.Time) *watch {
-	w := &watch{d: copyDeployment(d), job: job, now: now, allocs: make(map[string][]*api.Allocation)}
+func newWatch(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now time.Time) *deploymentState {
+	w := &deploymentState{d: copyDeployment(d), job: job, now: now, allocs: make(map[string][]*api.Allocation)}
 	for _, a := range allocs {
 		if a.DeploymentID == d.ID {
 			w.allocs[a.TaskGroup] = append(w.allocs[a.TaskGroup], a)
@@ -73,7 +73,7 @@ func newWatch(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now tim
 }
 
 // conclude ends the deployment, or sets what it needs to continue.
-func (w *watch) conclude(v *Verdict) {
+func (w *deploymentState) conclude(v *Verdict) {
 	for _, e := range outcomes {
 		if e.holds(w) {
 			w.d.Status, w.d.StatusDescription = e.status, e.text
@@ -112,7 +112,7 @@ func sameStates(a, b *api.Deployment) bool {
 
 // count updates the counters of the deployment from the health of the allocations.
 // It reports whether the number of healthy allocations has grown.
-func (w *watch) count() (progress bool) {
+func (w *deploymentState) count() (progress bool) {
 	for name, state := range w.d.TaskGroups {
 		healthy, unhealthy := 0, 0
 		for _, a := range w.allocs[name] {
@@ -135,7 +135,7 @@ func (w *watch) count() (progress bool) {
 
 // failing returns the allocations that will not become healthy and have no
 // replacement.
-func (w *watch) failing() []*api.Allocation {
+func (w *deploymentState) failing() []*api.Allocation {
 	var failing []*api.Allocation
 	for _, allocs := range w.allocs {
 		for _, a := range allocs {
@@ -157,7 +157,7 @@ func isUnhealthy(a *api.Allocation) bool {
 }
 
 // failed reports whether an allocation failed that will not be rescheduled.
-func (w *watch) failed() bool {
+func (w *deploymentState) failed() bool {
 	return slices.ContainsFunc(w.failing(), func(a *api.Allocation) bool {
 		if w.d.TaskGroups[a.TaskGroup] == nil || w.d.TaskGroups[a.TaskGroup].ProgressDeadline == 0 {
 			return true
@@ -167,7 +167,7 @@ func (w *watch) failed() bool {
 	})
 }
 
-func (w *watch) complete() bool {
+func (w *deploymentState) complete() bool {
 	for name := range w.d.TaskGroups {
 		if !w.groupComplete(name) {
 			return false
@@ -176,7 +176,7 @@ func (w *watch) complete() bool {
 	return true
 }
 
-func (w *watch) groupComplete(name string) bool {
+func (w *deploymentState) groupComplete(name string) bool {
 	state := w.d.TaskGroups[name]
 	return w.healthy(name, func(*api.Allocation) bool { return true }) >= state.DesiredTotal &&
 		(state.DesiredCanaries == 0 || state.Promoted)
@@ -184,7 +184,7 @@ func (w *watch) groupComplete(name string) bool {
 
 // healthy returns the number of healthy allocations of the group that are desired
 // to run and that which selects.
-func (w *watch) healthy(group string, which func(*api.Allocation) bool) int {
+func (w *deploymentState) healthy(group string, which func(*api.Allocation) bool) int {
 	n := 0
 	for _, a := range w.allocs[group] {
 		if !model.Terminal(a) && isHealthy(a) && which(a) {
@@ -196,13 +196,13 @@ func (w *watch) healthy(group string, which func(*api.Allocation) bool) int {
 
 // mustProgress reports whether the progress deadline of a group counts. It does not
 // count while all allocations wait for a manual promotion of the canaries.
-func (w *watch) mustProgress(name string) bool {
+func (w *deploymentState) mustProgress(name string) bool {
 	state := w.d.TaskGroups[name]
 	waits := state.DesiredCanaries > 0 && !state.Promoted && w.healthy(name, isCanary) >= state.DesiredCanaries
 	return !state.RequireProgressBy.IsZero() && !waits && !w.groupComplete(name)
 }
 
-func (w *watch) deadlineExceeded() bool {
+func (w *deploymentState) deadlineExceeded() bool {
 	for name, state := range w.d.TaskGroups {
 		if w.mustProgress(name) && !w.now.Before(state.RequireProgressBy) {
 			return true
@@ -213,7 +213,7 @@ func (w *watch) deadlineExceeded() bool {
 
 // canPromoteItself reports whether all canaries are healthy and no group with
 // canaries needs a manual promotion.
-func (w *watch) canPromoteItself() bool {
+func (w *deploymentState) canPromoteItself() bool {
 	some := false
 	for name, state := range w.d.TaskGroups {
 		if state.DesiredCanaries == 0 || state.Promoted {
@@ -228,7 +228,7 @@ func (w *watch) canPromoteItself() bool {
 }
 
 // promote makes the canaries of the groups (nil means all) ordinary allocations.
-func (w *watch) promote(groups []string) []*api.Allocation {
+func (w *deploymentState) promote(groups []string) []*api.Allocation {
 	var promoted []*api.Allocation
 	for name, state := range w.d.TaskGroups {
 		if state.DesiredCanaries == 0 || state.Promoted || groups != nil && !slices.Contains(groups, name) {

@@ -20,8 +20,8 @@ const (
 	modeAllocIPv6 = "alloc_ipv6"
 )
 
-// place has the data from which the address of a service or a check is resolved.
-type place struct {
+// addressSource has the data from which the address of a service or a check is resolved.
+type addressSource struct {
 	spec    *Spec
 	task    string                  // empty for the group
 	network *driver.NetworkOverride // network of the task, if its driver made one
@@ -29,7 +29,7 @@ type place struct {
 }
 
 // address resolves an address mode and a port label. Port zero means no port.
-func (p place) address(mode, label string) (ip string, port int, err error) {
+func (p addressSource) address(mode, label string) (ip string, port int, err error) {
 	switch mode {
 	case "", modeAuto:
 		switch {
@@ -55,7 +55,7 @@ func (p place) address(mode, label string) (ip string, port int, err error) {
 	return "", 0, fmt.Errorf("invalid address mode %q", mode)
 }
 
-func (p place) host(label string) (string, int, error) {
+func (p addressSource) host(label string) (string, int, error) {
 	if m, ok := p.mapping(label); ok {
 		return m.HostIP, m.Value, nil
 	}
@@ -67,7 +67,7 @@ func (p place) host(label string) (string, int, error) {
 	return ip, port, err
 }
 
-func (p place) driver(label string) (string, int, error) {
+func (p addressSource) driver(label string) (string, int, error) {
 	if m, ok := p.mapping(label); ok && m.To > 0 {
 		return p.network.Addr, m.To, nil
 	}
@@ -81,7 +81,7 @@ func (p place) driver(label string) (string, int, error) {
 	return p.network.Addr, port, err
 }
 
-func (p place) alloc(mode, ip, label string) (string, int, error) {
+func (p addressSource) alloc(mode, ip, label string) (string, int, error) {
 	if ip == "" {
 		return "", 0, fmt.Errorf("cannot use address_mode=%q: no allocation network status reported", mode)
 	}
@@ -96,7 +96,7 @@ func (p place) alloc(mode, ip, label string) (string, int, error) {
 }
 
 // mapping returns the port with a label from the ports of the group and of the task.
-func (p place) mapping(label string) (taskenv.Port, bool) {
+func (p addressSource) mapping(label string) (taskenv.Port, bool) {
 	if label == "" {
 		return taskenv.Port{}, false
 	}
@@ -121,7 +121,7 @@ func literalPort(label string) (int, error) {
 }
 
 // checkAddress returns the address that a check of a service connects to.
-func (p place) checkAddress(s *Service, c *Check) (string, error) {
+func (p addressSource) checkAddress(s *Service, c *Check) (string, error) {
 	label, mode := c.Port, c.AddressMode
 	if label == "" {
 		label = s.Port

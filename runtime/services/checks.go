@@ -36,7 +36,7 @@ type target struct {
 	fault   string // error that prevents a run
 }
 
-func newTarget(p place, s *Service, c Check) target {
+func newTarget(p addressSource, s *Service, c Check) target {
 	t := target{id: checkID(p.spec, s, &c), task: s.Task, service: s.Name, check: c}
 	address, err := p.checkAddress(s, &c)
 	if err != nil {
@@ -213,7 +213,7 @@ func (c *checker) newObserverLocked(t target, old *observer, stored *api.AllocCh
 		o.result.Mode = modeReadiness
 	}
 	if stored != nil {
-		o.result.AllocCheckStatus, o.stored = *stored, untimed(*stored)
+		o.result.AllocCheckStatus, o.stored = *stored, withoutTimestamp(*stored)
 	}
 	c.observers[t.id] = o
 	c.wg.Go(func() { c.observe(ctx, o) })
@@ -279,8 +279,8 @@ func (c *checker) store(o *observer) {
 	}
 	c.mu.Lock()
 	result := o.result.AllocCheckStatus
-	news := untimed(result) != o.stored
-	o.stored = untimed(result)
+	news := withoutTimestamp(result) != o.stored
+	o.stored = withoutTimestamp(result)
 	c.mu.Unlock()
 	if !news {
 		return
@@ -290,7 +290,7 @@ func (c *checker) store(o *observer) {
 	}
 }
 
-func untimed(s api.AllocCheckStatus) api.AllocCheckStatus {
+func withoutTimestamp(s api.AllocCheckStatus) api.AllocCheckStatus {
 	s.Timestamp = 0
 	return s
 }

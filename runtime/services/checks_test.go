@@ -14,8 +14,8 @@ import (
 
 const webAddress = "10.0.0.1:20000"
 
-// after advances the time, and waits until all goroutines block.
-func after(d time.Duration) {
+// advanceTime advances the time, and waits until all goroutines block.
+func advanceTime(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
@@ -33,16 +33,16 @@ func TestCheckTiming(t *testing.T) {
 		w.net.serve(webAddress, status(200, ""))
 		w.StartChecks()
 		wantList(t, "at first", w.statuses(), "alive pending 0 nomad: waiting to run")
-		after(4999 * time.Millisecond)
+		advanceTime(4999 * time.Millisecond)
 		wantList(t, "before half an interval", w.statuses(), "alive pending 0 nomad: waiting to run")
-		after(time.Millisecond)
+		advanceTime(time.Millisecond)
 		wantList(t, "after half an interval", w.statuses(), "alive success 0 nomad: tcp ok")
 
 		// An interval starts at the end of a run.
 		w.net.mu.Lock()
 		w.net.slow = 900 * time.Millisecond
 		w.net.mu.Unlock()
-		after(25 * time.Second)
+		advanceTime(25 * time.Second)
 		wantList(t, "runs", w.net.dialed(webAddress), 5*time.Second, 15*time.Second, 25900*time.Millisecond)
 	})
 }
@@ -58,7 +58,7 @@ func TestCheckResult(t *testing.T) {
 			}
 		}))
 		w.StartChecks()
-		after(2 * time.Second)
+		advanceTime(2 * time.Second)
 		results, ok, _ := w.Checks()
 		if !ok || len(results) != 2 {
 			t.Fatalf("%d results, ready %v", len(results), ok)
@@ -138,14 +138,14 @@ func TestUpdatesDoNotMultiplyRuns(t *testing.T) {
 		}
 		w.StartChecks()
 		for range 5 {
-			after(700 * time.Millisecond)
+			advanceTime(700 * time.Millisecond)
 			w.setServices(testService(Group, tcpCheck("alive", 2*time.Second)))
 			w.UpdateChecks()
 			if err := errors.Join(w.Update(Group), w.Register(Group, nil)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		after(10*time.Second - 3500*time.Millisecond)
+		advanceTime(10*time.Second - 3500*time.Millisecond)
 		wantList(t, "runs in 10 s", w.net.dialed(webAddress), time.Second, 3*time.Second, 5*time.Second, 7*time.Second, 9*time.Second)
 	})
 }
@@ -169,18 +169,18 @@ func TestChangedCheckIsReplaced(t *testing.T) {
 				w := newWorld(t, testService(Group, base))
 				w.net.serve(webAddress, status(200, ""))
 				w.StartChecks()
-				after(3 * time.Second)
+				advanceTime(3 * time.Second)
 				next := testService(Group, base)
 				next.Checks = slices.Clone(next.Checks)
 				c.edit(&next)
 				w.setServices(next)
 				w.UpdateChecks()
 				replaced := c.name != "address"
-				after(0)
+				advanceTime(0)
 				if got := w.statuses(); strings.Contains(got[0], "pending") != replaced {
 					t.Errorf("after the update: %q", got)
 				}
-				after(7 * time.Second)
+				advanceTime(7 * time.Second)
 				if replaced {
 					wantList(t, "runs", w.net.dialed(webAddress), 2*time.Second, 5*time.Second, 9*time.Second)
 				} else { // the same address as before
@@ -205,7 +205,7 @@ func TestChecksComeAndGo(t *testing.T) {
 			t.Error("an update starts the checks")
 		}
 		w.StartChecks()
-		after(time.Second)
+		advanceTime(time.Second)
 		w.setServices(testService(Group, tcpCheck("b", 2*time.Second)))
 		_, _, changed := w.Checks()
 		w.UpdateChecks()
@@ -216,7 +216,7 @@ func TestChecksComeAndGo(t *testing.T) {
 		}
 		wantList(t, "after the update", w.statuses(), "b pending 0 nomad: waiting to run")
 		_, _, changed = w.Checks()
-		after(time.Second)
+		advanceTime(time.Second)
 		select {
 		case <-changed:
 		default:
@@ -229,7 +229,7 @@ func TestChecksComeAndGo(t *testing.T) {
 			t.Errorf("after the end: %v %v, kept %v", list, ready, w.results.by)
 		}
 		runs := len(w.net.dialed(webAddress))
-		after(time.Minute)
+		advanceTime(time.Minute)
 		if got := len(w.net.dialed(webAddress)); got != runs {
 			t.Errorf("%d more runs after the end", got-runs)
 		}
@@ -242,7 +242,7 @@ func TestResultsAreKept(t *testing.T) {
 		w := newWorld(t, testService(Group, tcpCheck("alive", 2*time.Second)))
 		stop := w.net.serve(webAddress, status(200, ""))
 		w.StartChecks()
-		after(100 * time.Second)
+		advanceTime(100 * time.Second)
 		if runs := len(w.net.dialed(webAddress)); runs != 50 || w.results.puts != 2 {
 			t.Errorf("%d runs, %d writes; want 50 and 2", runs, w.results.puts)
 		}
@@ -256,12 +256,12 @@ func TestResultsAreKept(t *testing.T) {
 		if len(got) != 1 || got[0].Status != StatusSuccess || !got[0].Began.IsZero() {
 			t.Errorf("after a restart: %+v", got)
 		}
-		after(time.Second)
+		advanceTime(time.Second)
 		if got, _, _ := next.Checks(); !got[0].Since.Equal(time.Now()) {
 			t.Errorf("passes since %v, want %v: nobody knows what was before", got[0].Since, time.Now())
 		}
 		stop()
-		after(2 * time.Second)
+		advanceTime(2 * time.Second)
 		if w.results.puts != 3 || w.results.by[got[0].ID].Status != StatusFailure {
 			t.Errorf("%d writes, kept %+v", w.results.puts, w.results.by[got[0].ID])
 		}
@@ -284,15 +284,15 @@ func TestChecksAreInterpolated(t *testing.T) {
 		}))
 		w.setVar("t", "NAME", "one")
 		w.StartChecks()
-		after(time.Second)
+		advanceTime(time.Second)
 		w.setVar("t", "NAME", "two")
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
 		}
-		after(time.Second)
+		advanceTime(time.Second)
 		w.setVar("t", "NAME", "three")
 		w.UpdateChecks()
-		after(time.Second)
+		advanceTime(time.Second)
 		wantList(t, "requests", asked, "/one linux ${NAME}", "/two linux ${NAME}", "/three linux ${NAME}")
 		wantList(t, "results", w.statuses(), "three success 200 nomad: http ok")
 	})
@@ -304,7 +304,7 @@ func TestCheckWithoutAddress(t *testing.T) {
 		c.Port = "nope"
 		w := newWorld(t, testService(Group, c))
 		w.StartChecks()
-		after(time.Second)
+		advanceTime(time.Second)
 		wantList(t, "result", w.statuses(), `alive failure 0 nomad: invalid port "nope": port label not found`)
 	})
 }

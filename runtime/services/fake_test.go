@@ -190,14 +190,14 @@ func (r *recorder) taken() []string {
 	return calls
 }
 
-// kept is a Results in memory.
-type kept struct {
+// memoryResults is a Results in memory.
+type memoryResults struct {
 	mu   sync.Mutex
 	puts int
 	by   map[string]*api.AllocCheckStatus
 }
 
-func (k *kept) CheckResults(string) (map[string]*api.AllocCheckStatus, error) {
+func (k *memoryResults) CheckResults(string) (map[string]*api.AllocCheckStatus, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	found := make(map[string]*api.AllocCheckStatus, len(k.by))
@@ -207,7 +207,7 @@ func (k *kept) CheckResults(string) (map[string]*api.AllocCheckStatus, error) {
 	return found, nil
 }
 
-func (k *kept) PutCheckResult(_ string, r *api.AllocCheckStatus) error {
+func (k *memoryResults) PutCheckResult(_ string, r *api.AllocCheckStatus) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.by == nil {
@@ -218,7 +218,7 @@ func (k *kept) PutCheckResult(_ string, r *api.AllocCheckStatus) error {
 	return nil
 }
 
-func (k *kept) DeleteCheckResults(_ string, ids []string) error {
+func (k *memoryResults) DeleteCheckResults(_ string, ids []string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, id := range ids {
@@ -227,21 +227,21 @@ func (k *kept) DeleteCheckResults(_ string, ids []string) error {
 	return nil
 }
 
-// restarts records the restarts that a set requests.
-type restarts struct {
+// restartRecorder records the restarts that a set requests.
+type restartRecorder struct {
 	begin time.Time
 	mu    sync.Mutex
 	asked []string
 }
 
-func (r *restarts) restart(_ context.Context, task, reason string) error {
+func (r *restartRecorder) restart(_ context.Context, task, reason string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked = append(r.asked, fmt.Sprintf("+%v %s: %s", time.Since(r.begin), task, reason))
 	return nil
 }
 
-func (r *restarts) all() []string {
+func (r *restartRecorder) all() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]string(nil), r.asked...)
@@ -253,8 +253,8 @@ type world struct {
 	*Set
 	net      *fakeNet
 	registry *recorder
-	results  *kept
-	restarts *restarts
+	results  *memoryResults
+	restarts *restartRecorder
 
 	mu   sync.Mutex
 	spec *Spec
@@ -265,8 +265,8 @@ func newWorld(t *testing.T, services ...Service) *world {
 	w := &world{
 		net:      newFakeNet(t),
 		registry: new(recorder),
-		results:  new(kept),
-		restarts: &restarts{begin: time.Now()},
+		results:  new(memoryResults),
+		restarts: &restartRecorder{begin: time.Now()},
 		spec:     testSpec(services...),
 		vars:     make(map[string]map[string]string),
 	}

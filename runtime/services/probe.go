@@ -41,7 +41,7 @@ type outcome struct {
 	output string
 }
 
-func failure(err error) outcome {
+func failureOutcome(err error) outcome {
 	return outcome{status: StatusFailure, output: "nomad: " + printable(err.Error())}
 }
 
@@ -72,8 +72,8 @@ type timedOut time.Duration
 
 func (t timedOut) Error() string { return fmt.Sprintf("no answer within %v", time.Duration(t)) }
 
-// cause returns the timedOut error of ctx if the timeout has passed, and err otherwise.
-func cause(ctx context.Context, err error) error {
+// timeoutCause returns the timedOut error of ctx if the timeout has passed, and err otherwise.
+func timeoutCause(ctx context.Context, err error) error {
 	if late, ok := context.Cause(ctx).(timedOut); ok {
 		return late
 	}
@@ -81,14 +81,14 @@ func cause(ctx context.Context, err error) error {
 }
 
 func alwaysFails(err error) probe {
-	return func(context.Context) outcome { return failure(err) }
+	return func(context.Context) outcome { return failureOutcome(err) }
 }
 
 func probeTCP(address string, dial Dial) probe {
 	return func(ctx context.Context) outcome {
 		conn, err := dial(ctx, "tcp", address)
 		if err != nil {
-			return failure(cause(ctx, err))
+			return failureOutcome(timeoutCause(ctx, err))
 		}
 		_ = conn.Close() // the connection itself is the result
 		return outcome{status: StatusSuccess, output: outputTCP}
@@ -112,12 +112,12 @@ func probeHTTP(c *Check, address string, dial Dial) probe {
 	return func(ctx context.Context) outcome {
 		req, err := http.NewRequestWithContext(ctx, method, target.String(), strings.NewReader(c.Body))
 		if err != nil {
-			return failure(err)
+			return failureOutcome(err)
 		}
 		setHeader(req, c.Header)
 		resp, err := client.Do(req)
 		if err != nil {
-			return failure(cause(ctx, err))
+			return failureOutcome(timeoutCause(ctx, err))
 		}
 		defer resp.Body.Close()
 		if resp.StatusCode == http.StatusOK {

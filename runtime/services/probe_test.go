@@ -184,7 +184,7 @@ func FuzzProbeHTTP(f *testing.F) {
 				t.Errorf("path %q connects to %q", path, to)
 			}
 			ours, theirs := net.Pipe()
-			go answer(theirs)
+			go answerRequest(theirs)
 			return ours, nil
 		}
 		got := newProbe(&check, address, dial)(context.Background())
@@ -194,8 +194,8 @@ func FuzzProbeHTTP(f *testing.F) {
 	})
 }
 
-// answer writes a fixed reply to the first request.
-func answer(conn net.Conn) {
+// answerRequest writes a fixed reply to the first request.
+func answerRequest(conn net.Conn) {
 	defer conn.Close()
 	buf := make([]byte, 64<<10)
 	if _, err := conn.Read(buf); err == nil {

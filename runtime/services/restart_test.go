@@ -58,20 +58,20 @@ func TestCheckRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, testService("t", restarting(tcpCheck("alive", time.Second), 2, 2*time.Second)))
 		w.StartChecks()
-		after(time.Minute)
+		advanceTime(time.Minute)
 		wantList(t, "before the task is registered", w.restarts.all())
 
 		w.restarts.begin = time.Now()
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
 		}
-		after(10 * time.Second)
+		advanceTime(10 * time.Second)
 		const first = `+3s t: healthcheck: check "alive" unhealthy`
 		wantList(t, "once", w.restarts.all(), first)
 		if err := errors.Join(w.Deregister(t.Context(), "t"), w.Register("t", nil)); err != nil {
 			t.Fatal(err)
 		}
-		after(10 * time.Second)
+		advanceTime(10 * time.Second)
 		const second = `+13s t: healthcheck: check "alive" unhealthy`
 		wantList(t, "again when it is back", w.restarts.all(), first, second)
 
@@ -80,15 +80,15 @@ func TestCheckRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.net.serve(webAddress, status(200, ""))
-		after(10 * time.Second)
+		advanceTime(10 * time.Second)
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
 		}
-		after(time.Second)
+		advanceTime(time.Second)
 		if err := w.Deregister(t.Context(), "t"); err != nil {
 			t.Fatal(err)
 		}
-		after(time.Minute)
+		advanceTime(time.Minute)
 		wantList(t, "in the end", w.restarts.all(), first, second)
 	})
 }
@@ -105,16 +105,16 @@ func TestOneRestartPerRound(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		after(14 * time.Second)
+		advanceTime(14 * time.Second)
 		wantList(t, "restarts", w.restarts.all(), `+3s t: healthcheck: check "fast" unhealthy`, `+7s u: healthcheck: check "slow" unhealthy`)
-		after(2 * time.Second) // the group's first result is at 3 s
+		advanceTime(2 * time.Second) // the group's first result is at 3 s
 		wantList(t, "restarts", w.restarts.all()[2:], `+15s : healthcheck: check "g" unhealthy`)
 
 		// The registration of a task gives the group a new grace period.
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
 		}
-		after(17500 * time.Millisecond)
+		advanceTime(17500 * time.Millisecond)
 		all := w.restarts.all()
 		wantList(t, "a new round", all[3:], `+19s t: healthcheck: check "fast" unhealthy`, `+33s : healthcheck: check "g" unhealthy`)
 	})
@@ -130,17 +130,17 @@ func TestPendingIsNotUnhealthy(t *testing.T) {
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
 		}
-		after(time.Minute)
+		advanceTime(time.Minute)
 		wantList(t, "restarts", w.restarts.all())
 
 		stop()
-		after(10 * time.Second)
+		advanceTime(10 * time.Second)
 		wantList(t, "restarts", w.restarts.all(), `+1m5s t: healthcheck: check "alive" unhealthy`)
 		w.net.serve(webAddress, status(200, ""))
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
 		}
-		after(time.Minute)
+		advanceTime(time.Minute)
 		if got := w.restarts.all(); len(got) != 1 {
 			t.Errorf("restarted for an old result: %v", got)
 		}
@@ -163,7 +163,7 @@ func TestStopEndsRestart(t *testing.T) {
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
 		}
-		after(100 * time.Second)
+		advanceTime(100 * time.Second)
 		wantList(t, "given up", causes)
 		begin := time.Now()
 		w.StopChecks(true)

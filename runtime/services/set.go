@@ -274,7 +274,7 @@ func register(spec *Spec, service Service, network *driver.NetworkOverride) (*ap
 	if err := checkName(service.Name); err != nil {
 		return nil, err
 	}
-	where := place{spec: spec, task: service.Task, network: network, custom: service.Address}
+	where := addressSource{spec: spec, task: service.Task, network: network, custom: service.Address}
 	ip, port, err := where.address(service.AddressMode, service.Port)
 	if err != nil {
 		return nil, err
@@ -371,7 +371,7 @@ func (s *Set) refreshLocked() {
 			envs[raw.Task] = env
 		}
 		service := raw.Interpolate(env)
-		where := place{spec: spec, task: service.Task, custom: service.Address}
+		where := addressSource{spec: spec, task: service.Task, custom: service.Address}
 		if w := s.workload(service.Task); w != nil {
 			where.network = w.network
 		}

@@ -530,7 +530,7 @@ func TestUnfinishedFilesAreRemoved(t *testing.T) {
 	s.Close()
 	path := s.file.path
 	// A crash between the two names of a new file, and one in the middle of writing it.
-	if err := errors.Join(os.Link(path, path+unfinished+"1"), os.WriteFile(path+unfinished+"2", nil, 0o600)); err != nil {
+	if err := errors.Join(os.Link(path, path+tempInfix+"1"), os.WriteFile(path+tempInfix+"2", nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	s = open(t, path)

@@ -240,12 +240,12 @@ func put(tx *bolt.Tx, o op) error {
 	return nil
 }
 
-// unfinished is in the names of the temporary files that a crash leaves.
-const unfinished = ".new-"
+// tempInfix is in the names of the temporary files that a crash leaves.
+const tempInfix = ".new-"
 
 // removeUnfinished removes temporary files that a crash has left. The file must be locked.
 func (f *file) removeUnfinished() error {
-	names, err := filepath.Glob(escapeGlob(f.path) + unfinished + "*")
+	names, err := filepath.Glob(escapeGlob(f.path) + tempInfix + "*")
 	for _, name := range names {
 		err = errors.Join(err, os.Remove(name))
 	}
@@ -255,7 +255,7 @@ func (f *file) removeUnfinished() error {
 // rebuild writes all records into a new file and replaces the old file with it. The old
 // file is unchanged until then.
 func (f *file) rebuild(all func(yield func(op) bool)) (err error) {
-	handle, err := os.CreateTemp(filepath.Dir(f.path), filepath.Base(f.path)+unfinished+"*")
+	handle, err := os.CreateTemp(filepath.Dir(f.path), filepath.Base(f.path)+tempInfix+"*")
 	if err != nil {
 		return err
 	}

@@ -252,7 +252,7 @@ func (s *Store) runExclusive(ctx context.Context, f func() error) error {
 	select {
 	case <-r.done:
 	case <-ctx.Done():
-		if r.state.CompareAndSwap(queued, withdrawn) {
+		if r.state.CompareAndSwap(requestQueued, requestWithdrawn) {
 			return context.Cause(ctx)
 		}
 		<-r.done

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// everything is the row of tableIndexes for the whole state.
-	everything Table = "everything"
+	// allTables is the row of tableIndexes for the whole state.
+	allTables Table = "everything"
 
 	metaBucket       = "meta"
 	indexKey         = "index"
@@ -256,7 +256,7 @@ func (l *loader) record(bucket string, k, value []byte) {
 		l.store.addDamage(Damage{Table: Table(home), Cause: fmt.Sprintf("the file calls it %q", bucket)})
 	}
 	bucket = home
-	if !slices.Contains(buckets, bucket) && intact(err) {
+	if !slices.Contains(buckets, bucket) && isIntact(err) {
 		l.store.foreign = append(l.store.foreign, op{bucket, key, slices.Clone(value)})
 		return
 	}
@@ -275,20 +275,20 @@ func (l *loader) record(bucket string, k, value []byte) {
 // name is damaged.
 func locate(bucket, key string, value []byte) (home string, r record, err error) {
 	r, err = decodeRecord(bucket, key, value)
-	if intact(err) || slices.Contains(buckets, bucket) {
+	if isIntact(err) || slices.Contains(buckets, bucket) {
 		return bucket, r, err
 	}
 	for _, name := range buckets {
-		if r, err := decodeRecord(name, key, value); intact(err) {
+		if r, err := decodeRecord(name, key, value); isIntact(err) {
 			return name, r, err
 		}
 	}
 	return bucket, r, err
 }
 
-// intact reports whether err, a result of [decodeRecord], means that the record is
+// isIntact reports whether err, a result of [decodeRecord], means that the record is
 // undamaged. A newer build may have written it.
-func intact(err error) bool {
+func isIntact(err error) bool {
 	var other *SchemaError
 	return err == nil || errors.As(err, &other)
 }
@@ -488,7 +488,7 @@ func (l *loader) setIndexes(sound bool) {
 			s.addDamage(Damage{Table: metaBucket, Key: indexKey, Cause: fmt.Sprintf("the record of the index is missing; it goes on at %d", s.index)})
 		}
 	}
-	tables[everything] = s.index
+	tables[allTables] = s.index
 	for table, index := range tables {
 		if err := l.mem.Insert(tableIndexes, &indexRow{table, index}); err != nil {
 			s.addDamage(Damage{Table: metaBucket, Cause: err.Error()})
@@ -500,7 +500,7 @@ func (l *loader) setIndexes(sound bool) {
 func indexRecord(mem *memdb.Txn) (op, error) {
 	x := indexes{Tables: make(map[string]uint64)}
 	for _, row := range list[indexRow](Reader{begin: func() *memdb.Txn { return mem }}, nil, tableIndexes, "id_prefix", "") {
-		if row.table == everything {
+		if row.table == allTables {
 			x.Index = row.index
 		} else {
 			x.Tables[string(row.table)] = row.index

@@ -12,16 +12,16 @@ import (
 // build has written it.
 type checker interface{ CheckRecord() error }
 
-// unreadable is a local record that a transaction moves into the quarantine. Records of
+// unreadableRecord is a local record that a transaction moves into the quarantine. Records of
 // the public tables are decoded at Open; see [loader.quarantine].
-type unreadable struct {
+type unreadableRecord struct {
 	damage Damage
 	record *localRecord
 	event  *api.NodeEvent
 }
 
 // op returns the write that adds the record to the quarantine.
-func (u unreadable) op(s *Store, index uint64) (op, error) {
+func (u unreadableRecord) op(s *Store, index uint64) (op, error) {
 	table, key := string(u.damage.Table), u.record.key
 	name := table + "\x00" + key
 	payload, err := s.sealer.quarantinePayload(name, quarantined{
@@ -47,7 +47,7 @@ func (s *Store) quarantineRecord(t Table, record *localRecord, cause error) {
 
 // quarantine moves a record into the quarantine, and adds an event to the node.
 func (tx *Txn) quarantine(t Table, record *localRecord, cause error) {
-	u := unreadable{
+	u := unreadableRecord{
 		damage: Damage{
 			Table: t, Key: readable(record.key), Cause: cause.Error(), Kept: "quarantine", Time: time.Now(),
 		},
@@ -67,7 +67,7 @@ func (tx *Txn) quarantine(t Table, record *localRecord, cause error) {
 }
 
 // report logs and records the records that a batch has moved into the quarantine.
-func (s *Store) report(list []unreadable) {
+func (s *Store) report(list []unreadableRecord) {
 	for _, u := range list {
 		s.logger.Error("state could not be read", "table", u.damage.Table, "key", u.damage.Key, "error", u.damage.Cause, "kept", u.damage.Kept)
 		if len(s.nodeEvents) <= 2*maxNodeEvents {

@@ -21,9 +21,9 @@ type request struct {
 
 // The states of a request.
 const (
-	queued = iota
-	taken
-	withdrawn
+	requestQueued = iota
+	requestTaken
+	requestWithdrawn
 )
 
 // maxBatch limits the requests in one commit.

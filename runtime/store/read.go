@@ -46,7 +46,7 @@ func (s *Snapshot) Index() uint64 { return s.index }
 func (s *Store) Snapshot() *Snapshot {
 	db := s.mem.Snapshot()
 	r := Reader{begin: func() *memdb.Txn { return db.Txn(false) }, unreadable: s.quarantineRecord, lockedVariables: s.sealer.lockedVariables}
-	return &Snapshot{Reader: r, index: r.TableIndex(nil, everything)}
+	return &Snapshot{Reader: r, index: r.TableIndex(nil, allTables)}
 }
 
 func first[T any](r Reader, ws WatchSet, t Table, key string) *T {
@@ -124,7 +124,7 @@ func (r Reader) TableIndex(ws WatchSet, tables ...Table) uint64 {
 
 // Job returns the latest version of a job.
 func (r Reader) Job(ws WatchSet, namespace, id string) *api.Job {
-	return first[api.Job](r, ws, Jobs, scoped(namespace, id))
+	return first[api.Job](r, ws, Jobs, scopedKey(namespace, id))
 }
 
 // Jobs returns the jobs of a namespace, or of [AnyNamespace], whose id has the
@@ -135,7 +135,7 @@ func (r Reader) Jobs(ws WatchSet, namespace, prefix string) []*api.Job {
 
 // JobChildren returns the jobs that a periodic or parameterized job has created.
 func (r Reader) JobChildren(ws WatchSet, namespace, parentID string) []*api.Job {
-	return list[api.Job](r, ws, Jobs, "parent", scoped(namespace, parentID))
+	return list[api.Job](r, ws, Jobs, "parent", scopedKey(namespace, parentID))
 }
 
 // JobVersion returns one version of a job, the latest included.
@@ -145,7 +145,7 @@ func (r Reader) JobVersion(ws WatchSet, namespace, id string, version uint64) *a
 
 // JobVersions returns all kept versions of a job, newest first.
 func (r Reader) JobVersions(ws WatchSet, namespace, id string) []*api.Job {
-	versions := list[api.Job](r, ws, JobVersions, "id_prefix", scoped(namespace, id)+"\x00")
+	versions := list[api.Job](r, ws, JobVersions, "id_prefix", scopedKey(namespace, id)+"\x00")
 	slices.Reverse(versions)
 	return versions
 }
@@ -170,7 +170,7 @@ func (r Reader) Evaluations(ws WatchSet, prefix string) []*api.Evaluation {
 
 // EvaluationsByJob returns the evaluations of a job, oldest first.
 func (r Reader) EvaluationsByJob(ws WatchSet, namespace, jobID string) []*api.Evaluation {
-	found := list[api.Evaluation](r, ws, Evaluations, "job", scoped(namespace, jobID))
+	found := list[api.Evaluation](r, ws, Evaluations, "job", scopedKey(namespace, jobID))
 	slices.SortStableFunc(found, func(a, b *api.Evaluation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	return found
 }
@@ -187,7 +187,7 @@ func (r Reader) Allocations(ws WatchSet, prefix string) []*api.Allocation {
 
 // AllocationsByJob returns the allocations of all versions of a job, oldest first.
 func (r Reader) AllocationsByJob(ws WatchSet, namespace, jobID string) []*api.Allocation {
-	found := list[api.Allocation](r, ws, Allocations, "job", scoped(namespace, jobID))
+	found := list[api.Allocation](r, ws, Allocations, "job", scopedKey(namespace, jobID))
 	slices.SortStableFunc(found, func(a, b *api.Allocation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	return found
 }
@@ -229,7 +229,7 @@ func (r Reader) Deployments(ws WatchSet, prefix string) []*api.Deployment {
 
 // DeploymentsByJob returns the deployments of a job, oldest first.
 func (r Reader) DeploymentsByJob(ws WatchSet, namespace, jobID string) []*api.Deployment {
-	found := list[api.Deployment](r, ws, Deployments, "job", scoped(namespace, jobID))
+	found := list[api.Deployment](r, ws, Deployments, "job", scopedKey(namespace, jobID))
 	slices.SortStableFunc(found, func(a, b *api.Deployment) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	return found
 }
@@ -257,7 +257,7 @@ func (r Reader) Nodes(ws WatchSet, prefix string) []*api.Node {
 
 // Service returns one registration of a service.
 func (r Reader) Service(ws WatchSet, namespace, id string) *api.ServiceRegistration {
-	return first[api.ServiceRegistration](r, ws, Services, scoped(namespace, id))
+	return first[api.ServiceRegistration](r, ws, Services, scopedKey(namespace, id))
 }
 
 // Services returns the registrations in a namespace, or in [AnyNamespace].
@@ -267,12 +267,12 @@ func (r Reader) Services(ws WatchSet, namespace string) []*api.ServiceRegistrati
 
 // ServicesByName returns the registrations of one service.
 func (r Reader) ServicesByName(ws WatchSet, namespace, name string) []*api.ServiceRegistration {
-	return list[api.ServiceRegistration](r, ws, Services, "name", scoped(namespace, name))
+	return list[api.ServiceRegistration](r, ws, Services, "name", scopedKey(namespace, name))
 }
 
 // ServicesByJob returns the registrations that belong to a job.
 func (r Reader) ServicesByJob(ws WatchSet, namespace, jobID string) []*api.ServiceRegistration {
-	return list[api.ServiceRegistration](r, ws, Services, "job", scoped(namespace, jobID))
+	return list[api.ServiceRegistration](r, ws, Services, "job", scopedKey(namespace, jobID))
 }
 
 // ServicesByAllocation returns the registrations that belong to an allocation.
@@ -282,7 +282,7 @@ func (r Reader) ServicesByAllocation(ws WatchSet, allocID string) []*api.Service
 
 // Variable returns a variable with its items.
 func (r Reader) Variable(ws WatchSet, namespace, path string) *api.Variable {
-	return first[api.Variable](r, ws, Variables, scoped(namespace, path))
+	return first[api.Variable](r, ws, Variables, scopedKey(namespace, path))
 }
 
 // Variables returns the variables of a namespace, or of [AnyNamespace], whose
@@ -303,7 +303,7 @@ func (r Reader) Namespaces(ws WatchSet, prefix string) []*api.Namespace {
 
 // ScalingEvents returns the scaling events of a job by group, newest first.
 func (r Reader) ScalingEvents(ws WatchSet, namespace, jobID string) map[string][]api.ScalingEvent {
-	if s := first[scaling](r, ws, ScalingEvents, scoped(namespace, jobID)); s != nil {
+	if s := first[scaling](r, ws, ScalingEvents, scopedKey(namespace, jobID)); s != nil {
 		return s.Groups
 	}
 	return nil
@@ -311,5 +311,5 @@ func (r Reader) ScalingEvents(ws WatchSet, namespace, jobID string) map[string][
 
 // PeriodicLaunch returns the last launch of a periodic job.
 func (r Reader) PeriodicLaunch(ws WatchSet, namespace, jobID string) *PeriodicLaunch {
-	return first[PeriodicLaunch](r, ws, PeriodicLaunches, scoped(namespace, jobID))
+	return first[PeriodicLaunch](r, ws, PeriodicLaunches, scopedKey(namespace, jobID))
 }

@@ -218,7 +218,7 @@ func plainState(t *testing.T, dir string) {
 		ops = append(ops, op{bucket, key, encodeRecord(bucket, key, 1, payload)})
 	}
 	for _, v := range snap.Variables(nil, "default", "") {
-		add(string(Variables), scoped(v.Namespace, v.Path), v)
+		add(string(Variables), scopedKey(v.Namespace, v.Path), v)
 	}
 	add(string(taskLocals), "x\x00web", newTaskLocal(secretTask()))
 	add(string(agentMeta), "secret/one", planted+"-fact")
@@ -294,7 +294,7 @@ func TestSealedItemsCannotBeSwapped(t *testing.T) {
 	s := openKeyed(t, dir)
 	putSecrets(t, s)
 	must(t, s.Close())
-	a, b := scoped("default", "a"), scoped("default", "b")
+	a, b := scopedKey("default", "a"), scopedKey("default", "b")
 	boxA, openA, err := unwrap(getRaw(t, dir, string(Variables), a))
 	must(t, err)
 	boxB, openB, err := unwrap(getRaw(t, dir, string(Variables), b))
@@ -448,7 +448,7 @@ func TestRotation(t *testing.T) {
 	})
 	must(t, s.Close())
 	key := func(path string) string {
-		box, _, err := unwrap(getRaw(t, dir, string(Variables), scoped("default", path)))
+		box, _, err := unwrap(getRaw(t, dir, string(Variables), scopedKey("default", path)))
 		must(t, err)
 		return keyring.KeyOf(box)
 	}

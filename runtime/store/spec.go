@@ -22,12 +22,12 @@ type jobTable struct {
 
 type jobEntry struct {
 	job    *api.Job
-	refs   int                // refs is the number of allocations of the job
-	shared map[string]*shared // common is keyed by group
+	refs   int                      // refs is the number of allocations of the job
+	shared map[string]*sharedValues // common is keyed by group
 }
 
-// shared are values that allocations of a group usually have in common, except with ports.
-type shared struct {
+// sharedValues are values that allocations of a group usually have in common, except with ports.
+type sharedValues struct {
 	granted   *api.AllocatedResources
 	resources *api.Resources
 	tasks     map[string]*api.Resources
@@ -41,9 +41,9 @@ func (s *jobEntry) share(a *api.Allocation) {
 	c := s.shared[a.TaskGroup]
 	if c == nil {
 		if s.shared == nil {
-			s.shared = make(map[string]*shared)
+			s.shared = make(map[string]*sharedValues)
 		}
-		c = new(shared)
+		c = new(sharedValues)
 		s.shared[a.TaskGroup] = c
 	}
 	intern(&a.AllocatedResources, &c.granted)

@@ -73,7 +73,7 @@ func (s *Store) Index() uint64 { return s.Snapshot().Index() }
 func (s *Store) Wait(ctx context.Context, min uint64) error {
 	for {
 		ws := NewWatchSet()
-		if s.Snapshot().TableIndex(ws, everything) >= min {
+		if s.Snapshot().TableIndex(ws, allTables) >= min {
 			return nil
 		}
 		if err := ws.WatchCtx(ctx); err != nil {
@@ -121,7 +121,7 @@ func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (uint64, error)
 	select {
 	case <-r.done:
 	case <-ctx.Done():
-		if r.state.CompareAndSwap(queued, withdrawn) {
+		if r.state.CompareAndSwap(requestQueued, requestWithdrawn) {
 			return 0, context.Cause(ctx)
 		}
 		<-r.done
@@ -195,7 +195,7 @@ func (s *Store) commit(requests []*request) {
 	var exclusive []*request
 	for _, r := range requests {
 		switch {
-		case !r.state.CompareAndSwap(queued, taken):
+		case !r.state.CompareAndSwap(requestQueued, requestTaken):
 		case r.exclusive != nil:
 			exclusive = append(exclusive, r)
 		default:
@@ -235,7 +235,7 @@ type batch struct {
 	jobs     *jobBatch
 	events   [][]Event
 
-	quarantined []unreadable
+	quarantined []unreadableRecord
 }
 
 type recordKey struct {
@@ -315,7 +315,7 @@ func (b *batch) write() error {
 		return nil
 	}
 	if b.index != b.store.index {
-		if err := b.mem.Insert(tableIndexes, &indexRow{everything, b.index}); err != nil {
+		if err := b.mem.Insert(tableIndexes, &indexRow{allTables, b.index}); err != nil {
 			return err
 		}
 	}

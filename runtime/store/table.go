@@ -65,7 +65,7 @@ type tableDef struct {
 // tableDefs has all tables, in the order in which they are written to a new file.
 var tableDefs = []*tableDef{
 	define(Jobs, jobKey, fields[api.Job]{
-		"parent": func(j *api.Job) string { return optional(scoped(str(j.Namespace), str(j.ParentID)), j.ParentID) },
+		"parent": func(j *api.Job) string { return optional(scopedKey(str(j.Namespace), str(j.ParentID)), j.ParentID) },
 	}, stampJob, func(j *api.Job) Event {
 		return Event{Topic: api.TopicJob, Type: "JobRegistered", Key: str(j.ID), Namespace: str(j.Namespace)}
 	}),
@@ -74,37 +74,37 @@ var tableDefs = []*tableDef{
 	define(JobSubmissions, func(s *submission) string { return versionKey(s.Namespace, s.JobID, s.Version) },
 		nil, nil, nil),
 	define(Evaluations, func(e *api.Evaluation) string { return e.ID }, fields[api.Evaluation]{
-		"job": func(e *api.Evaluation) string { return scoped(e.Namespace, e.JobID) },
-	}, stamped(func(e *api.Evaluation) (_, _ *uint64) { return &e.CreateIndex, &e.ModifyIndex }), func(e *api.Evaluation) Event {
+		"job": func(e *api.Evaluation) string { return scopedKey(e.Namespace, e.JobID) },
+	}, stampWith(func(e *api.Evaluation) (_, _ *uint64) { return &e.CreateIndex, &e.ModifyIndex }), func(e *api.Evaluation) Event {
 		return Event{Topic: api.TopicEvaluation, Type: "EvaluationUpdated", Key: e.ID, Namespace: e.Namespace, FilterKeys: []string{e.JobID, e.DeploymentID}}
 	}),
 	allocations(),
 	define(Deployments, func(d *api.Deployment) string { return d.ID }, fields[api.Deployment]{
-		"job": func(d *api.Deployment) string { return scoped(d.Namespace, d.JobID) },
-	}, stamped(func(d *api.Deployment) (_, _ *uint64) { return &d.CreateIndex, &d.ModifyIndex }), func(d *api.Deployment) Event {
+		"job": func(d *api.Deployment) string { return scopedKey(d.Namespace, d.JobID) },
+	}, stampWith(func(d *api.Deployment) (_, _ *uint64) { return &d.CreateIndex, &d.ModifyIndex }), func(d *api.Deployment) Event {
 		return Event{Topic: api.TopicDeployment, Type: "DeploymentStatusUpdate", Key: d.ID, Namespace: d.Namespace, FilterKeys: []string{d.JobID}}
 	}),
 	define(Nodes, func(n *api.Node) string { return n.ID }, nil,
-		stamped(func(n *api.Node) (_, _ *uint64) { return &n.CreateIndex, &n.ModifyIndex }),
+		stampWith(func(n *api.Node) (_, _ *uint64) { return &n.CreateIndex, &n.ModifyIndex }),
 		func(n *api.Node) Event {
 			return Event{Topic: api.TopicNode, Type: "NodeRegistration", Key: n.ID}
 		}),
-	define(Services, func(s *api.ServiceRegistration) string { return scoped(s.Namespace, s.ID) }, fields[api.ServiceRegistration]{
-		"name":  func(s *api.ServiceRegistration) string { return scoped(s.Namespace, s.ServiceName) },
-		"job":   func(s *api.ServiceRegistration) string { return scoped(s.Namespace, s.JobID) },
+	define(Services, func(s *api.ServiceRegistration) string { return scopedKey(s.Namespace, s.ID) }, fields[api.ServiceRegistration]{
+		"name":  func(s *api.ServiceRegistration) string { return scopedKey(s.Namespace, s.ServiceName) },
+		"job":   func(s *api.ServiceRegistration) string { return scopedKey(s.Namespace, s.JobID) },
 		"alloc": func(s *api.ServiceRegistration) string { return s.AllocID },
-	}, stamped(func(s *api.ServiceRegistration) (_, _ *uint64) { return &s.CreateIndex, &s.ModifyIndex }), func(s *api.ServiceRegistration) Event {
+	}, stampWith(func(s *api.ServiceRegistration) (_, _ *uint64) { return &s.CreateIndex, &s.ModifyIndex }), func(s *api.ServiceRegistration) Event {
 		return Event{Topic: api.TopicService, Type: "ServiceRegistration", Key: s.ID, Namespace: s.Namespace, FilterKeys: []string{s.JobID, s.ServiceName}}
 	}),
-	define(Variables, func(v *api.Variable) string { return scoped(v.Namespace, v.Path) }, nil,
-		stamped(func(v *api.Variable) (_, _ *uint64) { return &v.CreateIndex, &v.ModifyIndex }),
+	define(Variables, func(v *api.Variable) string { return scopedKey(v.Namespace, v.Path) }, nil,
+		stampWith(func(v *api.Variable) (_, _ *uint64) { return &v.CreateIndex, &v.ModifyIndex }),
 		func(v *api.Variable) Event {
 			return Event{Topic: "Variable", Type: "VariableUpdated", Key: v.Path, Namespace: v.Namespace}
 		}),
 	define(Namespaces, func(n *api.Namespace) string { return n.Name }, nil,
-		stamped(func(n *api.Namespace) (_, _ *uint64) { return &n.CreateIndex, &n.ModifyIndex }), nil),
-	define(ScalingEvents, func(s *scaling) string { return scoped(s.Namespace, s.JobID) }, nil, nil, nil),
-	define(PeriodicLaunches, func(p *PeriodicLaunch) string { return scoped(p.Namespace, p.JobID) }, nil,
+		stampWith(func(n *api.Namespace) (_, _ *uint64) { return &n.CreateIndex, &n.ModifyIndex }), nil),
+	define(ScalingEvents, func(s *scaling) string { return scopedKey(s.Namespace, s.JobID) }, nil, nil, nil),
+	define(PeriodicLaunches, func(p *PeriodicLaunch) string { return scopedKey(p.Namespace, p.JobID) }, nil,
 		func(p, _ *PeriodicLaunch, index uint64) { p.ModifyIndex = index }, nil),
 	local(taskLocals),
 	local(taskStates),
@@ -174,8 +174,8 @@ func ofAny[T any](value func(*T) string) func(any) string {
 // costs half a kilobyte per allocation, so lists that only users request have no index.
 func allocations() *tableDef {
 	k := define(Allocations, func(a *api.Allocation) string { return a.ID }, fields[api.Allocation]{
-		"job": func(a *api.Allocation) string { return scoped(a.Namespace, a.JobID) },
-	}, stamped(func(a *api.Allocation) (_, _ *uint64) { return &a.CreateIndex, &a.ModifyIndex }), func(a *api.Allocation) Event {
+		"job": func(a *api.Allocation) string { return scopedKey(a.Namespace, a.JobID) },
+	}, stampWith(func(a *api.Allocation) (_, _ *uint64) { return &a.CreateIndex, &a.ModifyIndex }), func(a *api.Allocation) Event {
 		return Event{Topic: api.TopicAllocation, Type: "AllocationUpdated", Key: a.ID, Namespace: a.Namespace, FilterKeys: []string{a.JobID, a.DeploymentID}}
 	})
 	k.decode = nil // the loader decodes allocations itself, see specs
@@ -210,10 +210,10 @@ type scaling struct {
 	Groups           map[string][]api.ScalingEvent
 }
 
-func jobKey(j *api.Job) string { return scoped(str(j.Namespace), str(j.ID)) }
+func jobKey(j *api.Job) string { return scopedKey(str(j.Namespace), str(j.ID)) }
 
-// stamped returns a stamp function for objects whose index fields are returned by fields.
-func stamped[T any](fields func(*T) (create, modify *uint64)) func(obj, old *T, index uint64) {
+// stampWith returns a stamp function for objects whose index fields are returned by fields.
+func stampWith[T any](fields func(*T) (create, modify *uint64)) func(obj, old *T, index uint64) {
 	return func(obj, old *T, index uint64) {
 		create, modify := fields(obj)
 		*create, *modify = index, index
@@ -233,9 +233,9 @@ func stampJob(j, old *api.Job, index uint64) {
 	j.CreateIndex, j.ModifyIndex = &create, &modify
 }
 
-// scoped returns the key of an object with a name within a namespace, or "" without a
+// scopedKey returns the key of an object with a name within a namespace, or "" without a
 // name.
-func scoped(namespace, name string) string {
+func scopedKey(namespace, name string) string {
 	if name == "" {
 		return ""
 	}

@@ -39,7 +39,7 @@ type Txn struct {
 	events     []Event
 	err        error
 
-	quarantined []unreadable
+	quarantined []unreadableRecord
 }
 
 // change is one step of a Txn. before is nil for a new object, after for a deleted one.
@@ -99,9 +99,9 @@ func (tx *Txn) DeleteJob(namespace, id string) {
 	for _, version := range tx.JobVersions(nil, namespace, id) {
 		tx.DeleteJobVersion(namespace, id, num(version.Version))
 	}
-	tx.delete(ScalingEvents, scoped(namespace, id))
-	tx.delete(PeriodicLaunches, scoped(namespace, id))
-	tx.delete(Jobs, scoped(namespace, id))
+	tx.delete(ScalingEvents, scopedKey(namespace, id))
+	tx.delete(PeriodicLaunches, scopedKey(namespace, id))
+	tx.delete(Jobs, scopedKey(namespace, id))
 }
 
 // DeleteJobVersion removes one version of a job and its source.
@@ -162,7 +162,7 @@ func (tx *Txn) PutNode(n *api.Node) {
 func (tx *Txn) PutService(s *api.ServiceRegistration) { tx.put(tableDefOf[Services], s) }
 
 // DeleteService removes the registration of a service, if there is one.
-func (tx *Txn) DeleteService(namespace, id string) { tx.delete(Services, scoped(namespace, id)) }
+func (tx *Txn) DeleteService(namespace, id string) { tx.delete(Services, scopedKey(namespace, id)) }
 
 // PutVariable stores a variable. It fails without a key ([KeysError]), and if the variable
 // has no items but replaces items that cannot be opened ([SealedError]).
@@ -185,7 +185,7 @@ func (tx *Txn) DeleteVariable(namespace, path string) {
 		tx.fail(err)
 		return
 	}
-	tx.delete(Variables, scoped(namespace, path))
+	tx.delete(Variables, scopedKey(namespace, path))
 }
 
 // PutNamespace stores a namespace.
@@ -324,9 +324,9 @@ func samePolicies(before, after any) bool {
 	return reflect.DeepEqual(policies(before), policies(after))
 }
 
-// deletions are the event types of deleted objects. The deletion of other objects is not
+// deletionEvents are the event types of deleted objects. The deletion of other objects is not
 // an event.
-var deletions = map[Table]string{
+var deletionEvents = map[Table]string{
 	Jobs:      "JobDeregistered",
 	Services:  "ServiceDeregistration",
 	Variables: "VariableUpdated",
@@ -341,7 +341,7 @@ func (tx *Txn) addEvent(c change) {
 	e := c.kind.event(obj)
 	e.Object, e.Index, e.Deleted = obj, tx.index, c.after == nil
 	if e.Deleted {
-		e.Type = deletions[c.kind.table]
+		e.Type = deletionEvents[c.kind.table]
 	}
 	silent := e.Type == ""
 	if tx.op != "" {

@@ -45,8 +45,8 @@ func (e *Env) ConfigVars() map[string]cty.Value {
 	return config
 }
 
-// maxParts limits the depth of the trees, and with it the size of the stack.
-const maxParts = 100
+// maxNameParts limits the depth of the trees, and with it the size of the stack.
+const maxNameParts = 100
 
 // tree is a level of names; a branch is a tree or a leaf.
 type tree map[string]*branch
@@ -56,10 +56,10 @@ type branch struct {
 	tree tree // nil for a leaf
 }
 
-// insert adds one dotted name. It ignores a name with an empty part or with more than maxParts
+// insert adds one dotted name. It ignores a name with an empty part or with more than maxNameParts
 // parts.
 func (t tree) insert(name, value string) {
-	if strings.Count(name, ".") >= maxParts || strings.Contains("."+name+".", "..") {
+	if strings.Count(name, ".") >= maxNameParts || strings.Contains("."+name+".", "..") {
 		return
 	}
 	for {

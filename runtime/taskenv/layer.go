@@ -35,7 +35,7 @@ func lookup(env map[string]string, node *Node, name string) (string, bool) {
 // the earlier PATH; without an earlier value, the reference is unchanged.
 func (v *vars) add(layer map[string]string) {
 	layer = cleanKeys(layer)
-	if !refers(layer) { // most layers have no references, above all the host's variables
+	if !hasReference(layer) { // most layers have no references, above all the host's variables
 		maps.Copy(v.env, layer)
 		return
 	}
@@ -52,8 +52,8 @@ func (v *vars) add(layer map[string]string) {
 	maps.Copy(v.env, resolved)
 }
 
-// refers reports whether any value has a reference.
-func refers(layer map[string]string) bool {
+// hasReference reports whether any value has a reference.
+func hasReference(layer map[string]string) bool {
 	for _, value := range layer {
 		if _, _, end := nextRef(value, 0); end >= 0 {
 			return true

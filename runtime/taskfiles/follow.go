@@ -40,9 +40,9 @@ type Chunk struct {
 	Event  string // one of the events; then Data is empty
 }
 
-// again is the polling interval for a file without change notifications: the kernel may have no
+// pollInterval is the polling interval for a file without change notifications: the kernel may have no
 // watch left, and network file systems have none.
-const again = time.Second
+const pollInterval = time.Second
 
 var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
@@ -95,7 +95,7 @@ func (f *File) Follow(ctx context.Context, r FollowRequest, emit func(Chunk) err
 }
 
 func wait(ctx context.Context, changed <-chan struct{}) error {
-	timer := time.NewTimer(again)
+	timer := time.NewTimer(pollInterval)
 	defer timer.Stop()
 	select {
 	case <-changed:

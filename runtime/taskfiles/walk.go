@@ -17,18 +17,18 @@ const (
 	maxDepth = 100
 )
 
-// place is the current position of a walk. It keeps all directories on the path open, so that ".."
+// walkPosition is the current position of a walk. It keeps all directories on the path open, so that ".."
 // returns to the directory that was opened, even if a task has moved it.
-type place struct {
-	root  int      // the directory of the allocation; place does not close it
+type walkPosition struct {
+	root  int      // the directory of the allocation; walkPosition does not close it
 	fds   []int    // O_PATH, one per name
 	names []string // the path from the root, without links
 }
 
 // walk resolves a path. It follows links that stay inside; absolute links are those that a task
 // makes from its environment.
-func (d *Dir) walk(path string) (_ *place, err error) {
-	p := &place{root: d.fd}
+func (d *Dir) walk(path string) (_ *walkPosition, err error) {
+	p := &walkPosition{root: d.fd}
 	defer func() {
 		if err != nil {
 			p.close()
@@ -99,20 +99,20 @@ func linkTarget(fd int) (target string, isLink bool, err error) {
 	return string(buf[:max(n, 0)]), true, err
 }
 
-func (p *place) back() {
+func (p *walkPosition) back() {
 	last := len(p.fds) - 1
 	unix.Close(p.fds[last])
 	p.fds, p.names = p.fds[:last], p.names[:last]
 }
 
-func (p *place) close() {
+func (p *walkPosition) close() {
 	for len(p.fds) > 0 {
 		p.back()
 	}
 }
 
 // fd returns a handle (O_PATH) of the current position.
-func (p *place) fd() int {
+func (p *walkPosition) fd() int {
 	if len(p.fds) == 0 {
 		return p.root
 	}
@@ -121,7 +121,7 @@ func (p *place) fd() int {
 
 // protection returns why the content of this place must not be read, or "". Below a task, Nomad's
 // names are matched without regard to case, as in Nomad.
-func (p *place) protection() string {
+func (p *walkPosition) protection() string {
 	if len(p.names) < 2 {
 		return ""
 	}
@@ -135,7 +135,7 @@ func (p *place) protection() string {
 }
 
 // reopen opens the file of the current position for reading.
-func (p *place) reopen() (*os.File, error) {
+func (p *walkPosition) reopen() (*os.File, error) {
 	fd, err := unix.Open(safepath.ProcPath(p.fd()), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err

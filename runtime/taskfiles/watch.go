@@ -14,8 +14,8 @@ import (
 // few; it exists while a file is followed.
 type watcher struct {
 	mu      sync.Mutex
-	inotify *inotify           // nil without followers
-	watched map[int32]*watched // by inotify watch descriptor
+	inotify *inotify               // nil without followers
+	watched map[int32]*watchedFile // by inotify watch descriptor
 }
 
 // inotify is one inotify queue of the kernel.
@@ -25,8 +25,8 @@ type inotify struct {
 	ended chan struct{} // closed by the reader
 }
 
-// watched is one file with its number of followers.
-type watched struct {
+// watchedFile is one file with its number of followers.
+type watchedFile struct {
 	followers int
 	changed   chan struct{} // closed and replaced at each change
 }
@@ -51,7 +51,7 @@ func (w *watcher) watch(f *os.File) (next func() <-chan struct{}, stop func(), e
 	number := int32(n)
 	file := w.watched[number] // the kernel returns the same watch descriptor for the same file
 	if file == nil {
-		file = &watched{changed: make(chan struct{})}
+		file = &watchedFile{changed: make(chan struct{})}
 		w.watched[number] = file
 	}
 	file.followers++
@@ -72,7 +72,7 @@ func (w *watcher) openLocked() error {
 		return err
 	}
 	w.inotify = &inotify{fd, os.NewFile(uintptr(fd), "inotify"), make(chan struct{})}
-	w.watched = make(map[int32]*watched)
+	w.watched = make(map[int32]*watchedFile)
 	go w.readEvents(w.inotify) // the last follower waits for it
 	return nil
 }
@@ -89,7 +89,7 @@ func (w *watcher) closeIfIdleLocked() <-chan struct{} {
 	return last.ended
 }
 
-func (w *watcher) forget(number int32, file *watched) {
+func (w *watcher) forget(number int32, file *watchedFile) {
 	w.mu.Lock()
 	var ended <-chan struct{}
 	if file.followers--; file.followers == 0 {
@@ -132,7 +132,7 @@ func (w *watcher) readEvents(queue *inotify) {
 	}
 }
 
-func (f *watched) wake() {
+func (f *watchedFile) wake() {
 	close(f.changed)
 	f.changed = make(chan struct{})
 }

@@ -42,7 +42,7 @@ const endTaskTimeout = 10 * time.Second
 type destroyer struct {
 	records  *records
 	runs     *runs
-	dispense dispense
+	dispense dispenseFunc
 	timeout  time.Duration // of one DestroyTask
 	stopper  *stopper
 	logger   hclog.Logger

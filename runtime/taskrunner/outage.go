@@ -77,9 +77,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// available wraps find, so that each of its errors is a *driver.UnavailableError: an
+// withUnavailableError wraps find, so that each of its errors is a *driver.UnavailableError: an
 // error of find is not an answer of the driver about the task.
-func available(find dispense) dispense {
+func withUnavailableError(find dispenseFunc) dispenseFunc {
 	return func(ctx context.Context) (driver.Driver, error) {
 		d, err := find(ctx)
 		var unavailable *driver.UnavailableError

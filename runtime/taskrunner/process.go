@@ -11,10 +11,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 )
 
-// dispense returns the driver of the task. It blocks while the driver's plugin is
+// dispenseFunc returns the driver of the task. It blocks while the driver's plugin is
 // starting. All calls return the same value for one plugin process, and another value
 // for the next process.
-type dispense func(context.Context) (driver.Driver, error)
+type dispenseFunc func(context.Context) (driver.Driver, error)
 
 // process is one start of the task in its driver. It may be used from any goroutine,
 // also after the process has exited: a late call fails in the driver, and never affects
@@ -22,7 +22,7 @@ type dispense func(context.Context) (driver.Driver, error)
 type process struct {
 	handle   *driver.Handle
 	network  *driver.NetworkOverride // nil unless the driver returned an address
-	dispense dispense
+	dispense dispenseFunc
 	recovery *driverRecovery // record of the driver; nil records nothing
 	away     chan struct{}   // holds a tick after the start of an outage of the driver
 	onAway   func(error)     // called once per outage of the driver; may be nil
@@ -44,7 +44,7 @@ type exit struct {
 	destroyed bool
 }
 
-func newProcess(handle *driver.Handle, network *driver.NetworkOverride, d dispense) *process {
+func newProcess(handle *driver.Handle, network *driver.NetworkOverride, d dispenseFunc) *process {
 	return &process{handle: handle, network: network, dispense: d, away: make(chan struct{}, 1), exited: make(chan struct{})}
 }
 
@@ -262,7 +262,7 @@ func (p *process) destroyKnown(ctx context.Context) error {
 
 // destroyKnown destroys a start by its id. It returns ErrTaskNotFound if the driver
 // does not have the task.
-func destroyKnown(ctx context.Context, dispense dispense, id string) error {
+func destroyKnown(ctx context.Context, dispense dispenseFunc, id string) error {
 	d, err := dispense(ctx)
 	if err != nil {
 		return err

@@ -100,7 +100,7 @@ const recoveryTimeout = 30 * time.Second
 
 // await returns the driver when its plugin process has all running tasks, or after
 // recoveryTimeout.
-func (r *driverRecovery) await(ctx context.Context, find dispense) (driver.Driver, error) {
+func (r *driverRecovery) await(ctx context.Context, find dispenseFunc) (driver.Driver, error) {
 	if r == nil {
 		return find(ctx)
 	}

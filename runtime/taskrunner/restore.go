@@ -240,7 +240,7 @@ func (r *Runner) resume(forceKillCtx context.Context) (restart.Decision, bool) {
 		}
 		return r.restarts.decide(exit.Outcome()), true
 	}
-	return restart.Decision{Action: restart.Restart, Delay: r.restarts.tracker.Remaining(time.Now())}, true
+	return restart.Decision{Action: restart.Restart, Delay: r.restarts.tracker.RemainingDelay(time.Now())}, true
 }
 
 // takeOver does for a recovered process what start does for a new one. It emits the

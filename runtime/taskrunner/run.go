@@ -177,7 +177,7 @@ func (r *Runner) ended(killCtx, forceKillCtx context.Context, p *process) (resta
 		if request := r.records.restartReq; request != nil {
 			r.local.Exit.Asked, r.local.Exit.Failure = true, request.Failure
 		}
-		event := terminated(result.ExitResult)
+		event := terminatedEvent(result.ExitResult)
 		if result.lost {
 			event = model.EventDriver(unknownText(result.Err), nil, time.Time{})
 		}

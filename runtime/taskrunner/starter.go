@@ -19,7 +19,7 @@ const abandonedStart = 5 * time.Second
 
 // starter calls StartTask. It belongs to the goroutine of Run.
 type starter struct {
-	dispense  dispense
+	dispense  dispenseFunc
 	recovery  *driverRecovery
 	destroyer *destroyer
 	runs      *runs

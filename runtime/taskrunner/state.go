@@ -30,7 +30,7 @@ func (r *Runner) EmitEvent(event *api.TaskEvent) { r.records.emit(event) }
 // messages further ones are ignored.
 func (r *Runner) EmitEventOnce(event *api.TaskEvent) { r.records.emitOnce(event) }
 
-func terminated(result driver.ExitResult) *api.TaskEvent {
+func terminatedEvent(result driver.ExitResult) *api.TaskEvent {
 	message := ""
 	if result.Err != nil {
 		message = result.Err.Error()

@@ -65,7 +65,7 @@ type Runner struct {
 	dir        hook.TaskDir
 	env        *taskenv.Builder
 	gate       Gate
-	dispense   dispense
+	dispense   dispenseFunc
 	recovery   *driverRecovery
 	deadlines  hooks.Deadlines
 	logger     hclog.Logger
@@ -111,7 +111,7 @@ func New(c Config) *Runner {
 		dir:        c.TaskDir,
 		env:        c.Env,
 		gate:       c.Gate,
-		dispense:   available(c.Driver),
+		dispense:   withUnavailableError(c.Driver),
 		recovery:   c.Recovery.of(c.Task.Driver),
 		deadlines:  c.Deadlines,
 		logger:     c.Logger.Named("taskrunner").With("task", c.Task.Name),

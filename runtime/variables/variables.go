@@ -76,7 +76,7 @@ func (vs *Variables) Put(ctx context.Context, v *api.Variable, check Check) (*ap
 // Delete removes a variable. It is not an error if there is none.
 func (vs *Variables) Delete(ctx context.Context, namespace, path string, check Check) (index uint64, err error) {
 	return vs.store.Update(ctx, func(tx *store.Txn) error {
-		old, err := current(tx, key{namespace, path}, check)
+		old, err := currentVariable(tx, key{namespace, path}, check)
 		switch {
 		case err != nil:
 			return err
@@ -116,7 +116,7 @@ func (vs *Variables) Acquire(ctx context.Context, v *api.Variable) (*api.Variabl
 func (vs *Variables) Reset(_ context.Context, v *api.Variable) (*api.Variable, error) {
 	at := keyOf(v)
 	old := vs.store.Snapshot().Variable(nil, at.namespace, at.path)
-	if err := held(old, v); err != nil {
+	if err := checkLockHeld(old, v); err != nil {
 		return nil, err
 	}
 	if !vs.renew(at, old.Lock) { // renew also works for a variable whose items cannot be opened
@@ -130,14 +130,14 @@ func (vs *Variables) Reset(_ context.Context, v *api.Variable) (*api.Variable, e
 // Release releases a lock.
 func (vs *Variables) Release(ctx context.Context, v *api.Variable) (*api.Variable, error) {
 	return vs.change(ctx, v, nil, func(old *api.Variable) (*api.Variable, error) {
-		if err := held(old, v); err != nil {
+		if err := checkLockHeld(old, v); err != nil {
 			return nil, err
 		}
 		return &api.Variable{Items: old.Items}, nil
 	})
 }
 
-func held(old, by *api.Variable) error {
+func checkLockHeld(old, by *api.Variable) error {
 	switch {
 	case old == nil || old.Lock == nil:
 		return &Conflict{textUnlocked, old}
@@ -155,7 +155,7 @@ func (vs *Variables) change(ctx context.Context, v *api.Variable, check Check, e
 	}
 	var next *api.Variable
 	_, err := vs.store.Update(ctx, func(tx *store.Txn) error {
-		old, err := current(tx, keyOf(v), check)
+		old, err := currentVariable(tx, keyOf(v), check)
 		if err == nil {
 			next, err = edit(old)
 		}
@@ -177,8 +177,8 @@ func (vs *Variables) change(ctx context.Context, v *api.Variable, check Check, e
 	return next, nil
 }
 
-// current returns the stored variable, or a variable that has only the name.
-func current(tx *store.Txn, at key, check Check) (*api.Variable, error) {
+// currentVariable returns the stored variable, or a variable that has only the name.
+func currentVariable(tx *store.Txn, at key, check Check) (*api.Variable, error) {
 	old := tx.Variable(nil, at.namespace, at.path)
 	if old == nil {
 		old = &api.Variable{Namespace: at.namespace, Path: at.path}

@@ -203,7 +203,7 @@ func (p *Process) spawn(path string, c Command, files *output, place placement) 
 			p.fd, err = process.NewPidfd(fd)
 		}
 		if err == nil {
-			p.id, err = process.Lookup(pid)
+			p.id, err = process.LookupID(pid)
 		}
 		if err != nil {
 			// The process is an unreaped child, so the number is still its own.
@@ -380,7 +380,7 @@ func (p *Process) killGroup() error {
 	}
 	// An older kernel. An unreaped child keeps its number. For an orphan, the
 	// only possible check is that its number does not belong to another process.
-	if now, statErr := process.Lookup(p.id.PID); p.child || errors.Is(statErr, os.ErrProcessDone) || statErr == nil && now == p.id {
+	if now, statErr := process.LookupID(p.id.PID); p.child || errors.Is(statErr, os.ErrProcessDone) || statErr == nil && now == p.id {
 		if killErr := unix.Kill(-p.id.PID, unix.SIGKILL); killErr != nil && killErr != unix.ESRCH {
 			err = killErr.(syscall.Errno)
 			return fmt.Errorf("kill process group %d: %w", p.id.PID, err)

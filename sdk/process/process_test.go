@@ -90,7 +90,7 @@ func TestDestroyWithoutDescriptorsIsRepeated(t *testing.T) {
 			if r, err := p.Wait(t.Context()); err != nil || r.ExitCode != 0 {
 				t.Fatalf("%+v, %v", r, err)
 			}
-			child, err := process.Lookup(number(t, content(t, s, "own")))
+			child, err := process.LookupID(number(t, content(t, s, "own")))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -108,7 +108,7 @@ func TestDestroyWithoutDescriptorsIsRepeated(t *testing.T) {
 					t.Error("the child of the task runs")
 				}
 			}
-			if earlier, err := process.Lookup(p.PID()); err == nil && earlier == p.id {
+			if earlier, err := process.LookupID(p.PID()); err == nil && earlier == p.id {
 				t.Error("the process was not reaped")
 			}
 		})

@@ -114,7 +114,7 @@ func (p *Process) waitOrphan(ctx context.Context) (process.ExitStatus, error) {
 		case <-ctx.Done():
 			return process.ExitStatus{}, ctx.Err()
 		}
-		if _, err := process.Lookup(p.id.PID); errors.Is(err, os.ErrProcessDone) || time.Now().After(deadline) {
+		if _, err := process.LookupID(p.id.PID); errors.Is(err, os.ErrProcessDone) || time.Now().After(deadline) {
 			if status, ok := p.id.ExitStatus(p.fd); ok {
 				return status, nil
 			}

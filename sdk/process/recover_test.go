@@ -109,7 +109,7 @@ func TestRecoverThatIsCancelledDoesNotDecide(t *testing.T) {
 	if err := ended.Start(); err != nil {
 		t.Fatal(err)
 	}
-	id, err := process.Lookup(ended.Process.Pid)
+	id, err := process.LookupID(ended.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func TestRecoverRejectsOtherProcesses(t *testing.T) {
 	}
 	defer stranger.Wait()
 	defer stranger.Process.Kill()
-	id, err := process.Lookup(stranger.Process.Pid)
+	id, err := process.LookupID(stranger.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -103,9 +103,9 @@ func (r *runningAgent) self() map[string]any {
 			"KeyFile": c.TLS.KeyFile,
 		},
 		"Telemetry": map[string]any{
-			"PrometheusMetrics":        !c.Telemetry.NoPrometheus,
-			"PublishAllocationMetrics": !c.Telemetry.NoAllocations,
-			"PublishNodeMetrics":       !c.Telemetry.NoNode,
+			"PrometheusMetrics":        !c.Telemetry.OmitPrometheusFormat,
+			"PublishAllocationMetrics": !c.Telemetry.OmitAllocationMetrics,
+			"PublishNodeMetrics":       !c.Telemetry.OmitNodeMetrics,
 		},
 		"UI":      map[string]any{"Enabled": false, "ShowCLIHints": false},
 		"Version": map[string]any{"Version": fingerprint.NomadVersion, "VersionPrerelease": "", "VersionMetadata": b.Metadata(), "Revision": b.Revision},

@@ -171,7 +171,7 @@ func (n *steadyNode) start(more ...string) *exec.Cmd {
 func (n *steadyNode) ready(agent *exec.Cmd) *api.Client {
 	n.Helper()
 	for deadline := time.Now().Add(allowance); !strings.Contains(n.said(), "agent is ready"); time.Sleep(5 * time.Millisecond) {
-		if p, err := process.Lookup(agent.Process.Pid); err != nil || !p.Alive() || time.Now().After(deadline) {
+		if p, err := process.LookupID(agent.Process.Pid); err != nil || !p.Alive() || time.Now().After(deadline) {
 			n.Fatalf("the agent does not become ready: %v", err)
 		}
 	}
@@ -491,7 +491,7 @@ func (n *steadyNode) awaitSaid(text string) {
 // exited.
 func (n *steadyNode) failsToStart(agent *exec.Cmd) bool {
 	n.Helper()
-	p, err := process.Lookup(agent.Process.Pid)
+	p, err := process.LookupID(agent.Process.Pid)
 	for deadline := time.Now().Add(allowance); err == nil && p.Alive() && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if strings.Contains(n.said(), "agent is ready") {
 			return false

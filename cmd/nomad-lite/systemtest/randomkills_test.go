@@ -418,7 +418,7 @@ func (r *randomKillsRun) endTask(how string) {
 			r.Fatal(err)
 		}
 	} else {
-		p, err := process.Lookup(record.pids[len(record.pids)-1])
+		p, err := process.LookupID(record.pids[len(record.pids)-1])
 		if err == nil {
 			err = p.Signal(syscall.SIGKILL)
 		}

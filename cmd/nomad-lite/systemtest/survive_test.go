@@ -270,7 +270,7 @@ func nodeProcesses(data string) (found []nodeProcess) {
 			continue
 		}
 		args, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
-		p, err := process.Lookup(pid)
+		p, err := process.LookupID(pid)
 		if err != nil || !p.Alive() {
 			continue
 		}

@@ -68,8 +68,8 @@ func hookLimit[T any](field func(*Config) *map[string]any, read func(item) (T, e
 // whole returns a whole number that is not negative.
 func (i item) whole() (int, error) {
 	f, err := i.number()
-	if err == nil && (f != float64(int64(f)) || f < 0 || f > lots) {
-		err = fmt.Errorf("must be a whole number from 0 to %.0f", float64(lots))
+	if err == nil && (f != float64(int64(f)) || f < 0 || f > maxNumber) {
+		err = fmt.Errorf("must be a whole number from 0 to %.0f", float64(maxNumber))
 	}
 	return int(f), err
 }

@@ -147,7 +147,7 @@ func (p *pluginParser) value(expr hclsyntax.Expression) any {
 		}
 		return out
 	case *hclsyntax.TemplateExpr:
-		return p.text(e)
+		return p.templateText(e)
 	case *hclsyntax.TemplateWrapExpr:
 		return p.template(e.Wrapped)
 	}
@@ -158,8 +158,8 @@ func (p *pluginParser) value(expr hclsyntax.Expression) any {
 	return plain(val)
 }
 
-// text returns a quoted text as a string that hclspec evaluates.
-func (p *pluginParser) text(e *hclsyntax.TemplateExpr) string {
+// templateText returns a quoted text as a string that hclspec evaluates.
+func (p *pluginParser) templateText(e *hclsyntax.TemplateExpr) string {
 	var sb strings.Builder
 	for _, part := range e.Parts {
 		switch part := part.(type) {

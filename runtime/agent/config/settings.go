@@ -24,13 +24,13 @@ type setting struct {
 
 // Reasons why settings are ignored.
 const (
-	noServers  = "there are no servers here, this agent decides for itself"
-	noConsul   = "there is no Consul here"
-	noVault    = "there is no Vault here"
-	enterprise = "it belongs to Nomad Enterprise"
-	notYet     = "this build of nomad-lite cannot do that"
-	needless   = "nomad-lite does not need it"
-	pulled     = "metrics are not sent: they are there to be fetched, from /v1/metrics"
+	noServers      = "there are no servers here, this agent decides for itself"
+	noConsul       = "there is no Consul here"
+	noVault        = "there is no Vault here"
+	enterpriseOnly = "it belongs to Nomad Enterprise"
+	notYet         = "this build of nomad-lite cannot do that"
+	notNeeded      = "nomad-lite does not need it"
+	metricsPulled  = "metrics are not sent: they are there to be fetched, from /v1/metrics"
 )
 
 // set and the other functions that return settings are not inlined: inlining would
@@ -70,10 +70,10 @@ func count[T int | uint64](low, high float64, field func(*Config) *T) setting {
 	}}
 }
 
-// unless is an inverted boolean setting, for settings whose default is true.
+// invertedBoolean is an inverted boolean setting, for settings whose default is true.
 //
 //go:noinline
-func unless(field func(*Config) *bool) setting {
+func invertedBoolean(field func(*Config) *bool) setting {
 	return setting{set: func(c *Config, i item) error {
 		on, err := i.boolean()
 		*field(c) = err == nil && !on
@@ -160,7 +160,7 @@ func table(field func(*Config) *map[string]string) setting {
 	}}
 }
 
-const lots = 1 << 53
+const maxNumber = 1 << 53
 
 // settings has the settings at the top level of a file.
 var settings = map[string]setting{
@@ -206,17 +206,17 @@ var settings = map[string]setting{
 			c.NoTokens = err == nil && !on
 			return err
 		}},
-		"token_ttl":                    {ignored: needless},
-		"policy_ttl":                   {ignored: needless},
-		"role_ttl":                     {ignored: needless},
+		"token_ttl":                    {ignored: notNeeded},
+		"policy_ttl":                   {ignored: notNeeded},
+		"role_ttl":                     {ignored: notNeeded},
 		"replication_token":            {ignored: noServers},
-		"token_min_expiration_ttl":     {ignored: needless},
-		"token_max_expiration_ttl":     {ignored: needless},
-		"authentication_burst_limit":   {ignored: needless},
-		"authentication_rate_limit":    {ignored: needless},
-		"oidc_disable_pkce":            {ignored: needless},
-		"max_auth_token_requests":      {ignored: needless},
-		"max_auth_token_requests_time": {ignored: needless},
+		"token_min_expiration_ttl":     {ignored: notNeeded},
+		"token_max_expiration_ttl":     {ignored: notNeeded},
+		"authentication_burst_limit":   {ignored: notNeeded},
+		"authentication_rate_limit":    {ignored: notNeeded},
+		"oidc_disable_pkce":            {ignored: notNeeded},
+		"max_auth_token_requests":      {ignored: notNeeded},
+		"max_auth_token_requests_time": {ignored: notNeeded},
 	}},
 	"tls": {
 		block: map[string]setting{
@@ -230,50 +230,50 @@ var settings = map[string]setting{
 			"rpc":                             {ignored: noServers},
 			"verify_server_hostname":          {ignored: noServers},
 			"rpc_upgrade_mode":                {ignored: noServers},
-			"tls_prefer_server_cipher_suites": {ignored: needless},
+			"tls_prefer_server_cipher_suites": {ignored: notNeeded},
 		},
 	},
 	"limits": {block: map[string]setting{
-		"http_max_conns_per_client": count(0, lots, func(c *Config) *int { return &c.HTTPConns }),
+		"http_max_conns_per_client": count(0, maxNumber, func(c *Config) *int { return &c.HTTPConns }),
 		"https_handshake_timeout":   {set: setHandshakeTimeout},
 		"rpc_handshake_timeout":     {ignored: noServers},
 		"rpc_max_conns_per_client":  {ignored: noServers},
 	}},
 	"telemetry": {block: map[string]setting{
-		"prometheus_metrics":         unless(func(c *Config) *bool { return &c.Telemetry.NoPrometheus }),
-		"publish_allocation_metrics": unless(func(c *Config) *bool { return &c.Telemetry.NoAllocations }),
-		"publish_node_metrics":       unless(func(c *Config) *bool { return &c.Telemetry.NoNode }),
+		"prometheus_metrics":         invertedBoolean(func(c *Config) *bool { return &c.Telemetry.OmitPrometheusFormat }),
+		"publish_allocation_metrics": invertedBoolean(func(c *Config) *bool { return &c.Telemetry.OmitAllocationMetrics }),
+		"publish_node_metrics":       invertedBoolean(func(c *Config) *bool { return &c.Telemetry.OmitNodeMetrics }),
 
-		"circonus_api_app":                       {ignored: pulled},
-		"circonus_api_token":                     {ignored: pulled},
-		"circonus_api_url":                       {ignored: pulled},
-		"circonus_broker_id":                     {ignored: pulled},
-		"circonus_broker_select_tag":             {ignored: pulled},
-		"circonus_check_display_name":            {ignored: pulled},
-		"circonus_check_force_metric_activation": {ignored: pulled},
-		"circonus_check_id":                      {ignored: pulled},
-		"circonus_check_instance_id":             {ignored: pulled},
-		"circonus_check_search_tag":              {ignored: pulled},
-		"circonus_check_tags":                    {ignored: pulled},
-		"circonus_submission_interval":           {ignored: pulled},
-		"circonus_submission_url":                {ignored: pulled},
+		"circonus_api_app":                       {ignored: metricsPulled},
+		"circonus_api_token":                     {ignored: metricsPulled},
+		"circonus_api_url":                       {ignored: metricsPulled},
+		"circonus_broker_id":                     {ignored: metricsPulled},
+		"circonus_broker_select_tag":             {ignored: metricsPulled},
+		"circonus_check_display_name":            {ignored: metricsPulled},
+		"circonus_check_force_metric_activation": {ignored: metricsPulled},
+		"circonus_check_id":                      {ignored: metricsPulled},
+		"circonus_check_instance_id":             {ignored: metricsPulled},
+		"circonus_check_search_tag":              {ignored: metricsPulled},
+		"circonus_check_tags":                    {ignored: metricsPulled},
+		"circonus_submission_interval":           {ignored: metricsPulled},
+		"circonus_submission_url":                {ignored: metricsPulled},
 		"collection_interval":                    {ignored: "metrics are made when somebody asks for them"},
-		"datadog_address":                        {ignored: pulled},
-		"datadog_tags":                           {ignored: pulled},
-		"disable_allocation_hook_metrics":        {ignored: needless},
-		"disable_dispatched_job_summary_metrics": {ignored: needless},
-		"disable_hostname":                       {ignored: needless},
-		"disable_quota_utilization_metrics":      {ignored: enterprise},
+		"datadog_address":                        {ignored: metricsPulled},
+		"datadog_tags":                           {ignored: metricsPulled},
+		"disable_allocation_hook_metrics":        {ignored: notNeeded},
+		"disable_dispatched_job_summary_metrics": {ignored: notNeeded},
+		"disable_hostname":                       {ignored: notNeeded},
+		"disable_quota_utilization_metrics":      {ignored: enterpriseOnly},
 		"disable_rpc_rate_metrics_labels":        {ignored: noServers},
-		"filter_default":                         {ignored: needless},
+		"filter_default":                         {ignored: notNeeded},
 		"in_memory_collection_interval":          {ignored: "metrics are made when somebody asks for them"},
 		"in_memory_retention_period":             {ignored: "metrics are made when somebody asks for them"},
 		"include_alloc_metadata_in_metrics":      {ignored: notYet},
-		"prefix_filter":                          {ignored: needless},
+		"prefix_filter":                          {ignored: notNeeded},
 		"allowed_metadata_keys_in_metrics":       {ignored: notYet},
-		"statsd_address":                         {ignored: pulled},
-		"statsite_address":                       {ignored: pulled},
-		"use_node_name":                          {ignored: needless},
+		"statsd_address":                         {ignored: metricsPulled},
+		"statsite_address":                       {ignored: metricsPulled},
+		"use_node_name":                          {ignored: notNeeded},
 	}},
 	"unix_sockets": {block: map[string]setting{
 		"group": text(func(c *Config) *string { return &c.SocketGroup }),
@@ -286,24 +286,24 @@ var settings = map[string]setting{
 	"client": {block: client},
 	"server": {block: server},
 
-	"audit":                        {ignored: enterprise},
+	"audit":                        {ignored: enterpriseOnly},
 	"autopilot":                    {ignored: noServers},
 	"consul":                       {ignored: noConsul},
-	"disable_anonymous_signature":  {ignored: needless},
-	"disable_update_check":         {ignored: needless},
+	"disable_anonymous_signature":  {ignored: notNeeded},
+	"disable_update_check":         {ignored: notNeeded},
 	"enable_syslog":                {ignored: "the log goes to standard error, for the journal or whoever started the agent"},
 	"keyring":                      {ignored: noServers},
-	"license_path":                 {ignored: enterprise},
+	"license_path":                 {ignored: enterpriseOnly},
 	"log_file":                     {ignored: "the log goes to standard error, for the journal or whoever started the agent"},
 	"log_rotate_bytes":             {ignored: "the log goes to standard error, for the journal or whoever started the agent"},
 	"log_rotate_duration":          {ignored: "the log goes to standard error, for the journal or whoever started the agent"},
 	"log_rotate_max_files":         {ignored: "the log goes to standard error, for the journal or whoever started the agent"},
-	"reporting":                    {ignored: enterprise},
+	"reporting":                    {ignored: enterpriseOnly},
 	"rpc":                          {ignored: noServers},
-	"sentinel":                     {ignored: enterprise},
+	"sentinel":                     {ignored: enterpriseOnly},
 	"syslog_facility":              {ignored: "the log goes to standard error, for the journal or whoever started the agent"},
 	"ui":                           {ignored: notYet},
-	"eventlog":                     {ignored: needless},
+	"eventlog":                     {ignored: notNeeded},
 	"vault":                        {ignored: noVault},
 	"enable_template_token_lookup": {ignored: noVault},
 }
@@ -323,16 +323,16 @@ var client = map[string]setting{
 	"node_pool":         text(func(c *Config) *string { return &c.Node.Pool }),
 	"meta":              table(func(c *Config) *map[string]string { return &c.Node.Meta }),
 	"network_interface": text(func(c *Config) *string { return &c.Node.NetworkInterface }),
-	"cpu_total_compute": count(0, lots, func(c *Config) *int { return &c.Node.CPU }),
-	"memory_total_mb":   count(0, lots, func(c *Config) *int { return &c.Node.MemoryMB }),
-	"disk_total_mb":     count(0, lots, func(c *Config) *int { return &c.Node.DiskMB }),
+	"cpu_total_compute": count(0, maxNumber, func(c *Config) *int { return &c.Node.CPU }),
+	"memory_total_mb":   count(0, maxNumber, func(c *Config) *int { return &c.Node.MemoryMB }),
+	"disk_total_mb":     count(0, maxNumber, func(c *Config) *int { return &c.Node.DiskMB }),
 	"min_dynamic_port":  count(1, 65535, func(c *Config) *int { return &c.Node.MinDynamicPort }),
 	"max_dynamic_port":  count(1, 65535, func(c *Config) *int { return &c.Node.MaxDynamicPort }),
 	"client_min_port":   count(1, 65535, func(c *Config) *int { return &c.Node.ClientMinPort }),
 	"client_max_port":   count(1, 65535, func(c *Config) *int { return &c.Node.ClientMaxPort }),
 	"max_kill_timeout":  duration(func(c *Config) *time.Duration { return &c.MaxKillTimeout }),
 	"gc_interval":       duration(func(c *Config) *time.Duration { return &c.GC.Interval }),
-	"gc_max_allocs":     count(1, lots, func(c *Config) *int { return &c.GC.MaxAllocs }),
+	"gc_max_allocs":     count(1, maxNumber, func(c *Config) *int { return &c.GC.MaxAllocs }),
 	"gc_parallel_destroys": count(1, 1000, func(c *Config) *int {
 		return &c.GC.Parallelism
 	}),
@@ -340,9 +340,9 @@ var client = map[string]setting{
 	"gc_inode_usage_threshold": percent(func(c *Config) *float64 { return &c.GC.InodeUsage }),
 	"gc_disk_usage_min_age":    duration(func(c *Config) *time.Duration { return &c.GC.DiskUsageMinAge }),
 	"reserved": {block: map[string]setting{
-		"cpu":    count(0, lots, func(c *Config) *uint64 { return &c.Node.Reserved.CPU }),
-		"memory": count(0, lots, func(c *Config) *uint64 { return &c.Node.Reserved.MemoryMB }),
-		"disk":   count(0, lots, func(c *Config) *uint64 { return &c.Node.Reserved.DiskMB }),
+		"cpu":    count(0, maxNumber, func(c *Config) *uint64 { return &c.Node.Reserved.CPU }),
+		"memory": count(0, maxNumber, func(c *Config) *uint64 { return &c.Node.Reserved.MemoryMB }),
+		"disk":   count(0, maxNumber, func(c *Config) *uint64 { return &c.Node.Reserved.DiskMB }),
 		"reserved_ports": {set: func(c *Config, i item) (err error) {
 			if c.Node.Reserved.Ports, err = i.text(); err == nil {
 				_, err = scheduler.ParsePorts(c.Node.Reserved.Ports)
@@ -374,18 +374,18 @@ var client = map[string]setting{
 	"chroot_env":                      {ignored: notYet},
 	"cni_config_dir":                  {ignored: notYet},
 	"cni_path":                        {ignored: notYet},
-	"cpu_disable_dmidecode":           {ignored: needless},
+	"cpu_disable_dmidecode":           {ignored: notNeeded},
 	"disable_remote_exec":             {ignored: notYet},
-	"fingerprint":                     {ignored: needless},
+	"fingerprint":                     {ignored: notNeeded},
 	"gc_volumes_on_node_gc":           {ignored: noServers},
 	"host_network":                    {ignored: notYet},
 	"host_volume":                     {ignored: notYet},
 	"host_volume_plugin_dir":          {ignored: notYet},
 	"host_volumes_dir":                {ignored: notYet},
 	"intro_token":                     {ignored: noServers},
-	"log_rotate_max_files":            {ignored: needless},
+	"log_rotate_max_files":            {ignored: notNeeded},
 	"network_speed":                   {ignored: "bandwidth is not reserved, as in Nomad"},
-	"no_host_uuid":                    {ignored: needless},
+	"no_host_uuid":                    {ignored: notNeeded},
 	"node_max_allocs":                 {ignored: notYet},
 	"nomad_service_discovery":         {ignored: "services of this machine are always registered here"},
 	"preferred_address_family":        {ignored: notYet},
@@ -400,8 +400,8 @@ var client = map[string]setting{
 	"start_join":                      {ignored: noServers},
 	"state_dir":                       {ignored: "the state is in the data directory"},
 	"users":                           {ignored: notYet},
-	"allow_unsafe_driver_reattach":    {ignored: needless},
-	"disable_allocation_hook_metrics": {ignored: needless},
+	"allow_unsafe_driver_reattach":    {ignored: notNeeded},
+	"disable_allocation_hook_metrics": {ignored: notNeeded},
 }
 
 // server has the settings of the server block that apply to the agent's scheduler.

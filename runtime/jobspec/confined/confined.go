@@ -88,7 +88,7 @@ func (p *Parser) Parse(ctx context.Context, text, variables string) (*api.Job, e
 	cmd.Args = p.args
 	cmd.Env = []string{"GOTRACEBACK=none", "GOMAXPROCS=1"}
 	cmd.WaitDelay = killWithin
-	out, complaint := &limited{room: maxReply}, &limited{room: maxStderr}
+	out, complaint := &limitedBuffer{maxBytes: maxReply}, &limitedBuffer{maxBytes: maxStderr}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = &in, out, complaint
 	err := cmd.Run()
 	var exit *exec.ExitError
@@ -113,15 +113,15 @@ func (p *Parser) Parse(ctx context.Context, text, variables string) (*api.Job, e
 // errTooMuch is the error for a text whose child reached one of its limits.
 var errTooMuch = &TextError{fmt.Sprintf("it takes more than %d MiB of memory or %v to evaluate", maxMemory>>20, maxTime)}
 
-// limited is a writer that keeps at most room bytes.
-type limited struct {
-	text bytes.Buffer
-	room int
-	cut  bool
+// limitedBuffer is a writer that keeps the first maxBytes bytes and drops the rest.
+type limitedBuffer struct {
+	text     bytes.Buffer
+	maxBytes int
+	cut      bool
 }
 
-func (l *limited) Write(b []byte) (int, error) {
-	n := min(len(b), l.room-l.text.Len())
+func (l *limitedBuffer) Write(b []byte) (int, error) {
+	n := min(len(b), l.maxBytes-l.text.Len())
 	l.text.Write(b[:n])
 	l.cut = l.cut || n < len(b)
 	return len(b), nil

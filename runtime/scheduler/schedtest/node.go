@@ -11,9 +11,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// Life has the durations of a simulated allocation. The zero value starts at once,
+// AllocTimes has the durations of a simulated allocation. The zero value starts at once,
 // is healthy at once, and runs until it is stopped, which takes no time.
-type Life struct {
+type AllocTimes struct {
 	// Start is the time until the allocation runs.
 	Start time.Duration
 	// Healthy is the time from then on until its health is known. With Sick the
@@ -34,9 +34,9 @@ type Life struct {
 type Node struct {
 	Store     scheduler.Store
 	Scheduler *scheduler.Scheduler
-	// Life returns the Life of an allocation. Nil means the zero value for all.
-	Life func(*api.Allocation) Life
-	mu   sync.Mutex // guards Scheduler once the node runs
+	// AllocTimes returns the durations of an allocation. Nil means the zero value for all.
+	AllocTimes func(*api.Allocation) AllocTimes
+	mu         sync.Mutex // guards Scheduler once the node runs
 
 	// Now returns the wall clock time. Nil means time.Now.
 	Now func() time.Time
@@ -129,9 +129,9 @@ func (a *actor) tick() {
 
 // run simulates an allocation from start to end.
 func (a *actor) run(ctx context.Context, alloc *api.Allocation) {
-	life := Life{}
-	if a.node.Life != nil {
-		life = a.node.Life(alloc)
+	life := AllocTimes{}
+	if a.node.AllocTimes != nil {
+		life = a.node.AllocTimes(alloc)
 	}
 	status := api.AllocClientStatusComplete
 	if !alloc.ServerTerminalStatus() && alloc.ClientStatus == api.AllocClientStatusPending {
@@ -158,7 +158,7 @@ func (a *actor) run(ctx context.Context, alloc *api.Allocation) {
 }
 
 // live simulates the tasks and returns the final client status.
-func (a *actor) live(ctx context.Context, life Life) string {
+func (a *actor) live(ctx context.Context, life AllocTimes) string {
 	if a.until(ctx, time.Now().Add(life.Start), nil) {
 		return a.stopped(ctx, life)
 	}
@@ -178,14 +178,14 @@ func (a *actor) live(ctx context.Context, life Life) string {
 	return api.AllocClientStatusComplete
 }
 
-func (a *actor) stopped(ctx context.Context, life Life) string {
+func (a *actor) stopped(ctx context.Context, life AllocTimes) string {
 	a.sleep(ctx, life.Stop)
 	return api.AllocClientStatusComplete
 }
 
 // health reports the health of the allocation in its deployment when it is due, and
 // returns the remaining time until then.
-func (a *actor) health(ctx context.Context, alloc *api.Allocation, life Life) time.Duration {
+func (a *actor) health(ctx context.Context, alloc *api.Allocation, life AllocTimes) time.Duration {
 	if alloc.DeploymentID == "" || alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil {
 		return 0
 	}
