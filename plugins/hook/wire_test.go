@@ -312,7 +312,7 @@ func TestPanicOfAMethodIsAnError(t *testing.T) {
 	for _, m := range hook.PointsOf(e) {
 		_, out := call(client, m)
 		err, _ := out[len(out)-1].Interface().(error)
-		if want := "method *hook_test.every." + methods[m] + " panicked: not today (the log of the plugin has the stack)"; err == nil || err.Error() != want || driver.IsRecoverable(err) {
+		if want := "method *hook_test.recordingHook." + methods[m] + " panicked: not today (the log of the plugin has the stack)"; err == nil || err.Error() != want || driver.IsRecoverable(err) {
 			t.Errorf("%s: %v, want %s", m, err, want)
 		}
 	}
