@@ -54,8 +54,8 @@ var layers = [][]string{
 	{"hooks", "hookplugin"},
 	{"taskrunner"},
 	{"allocrunner"},
-	{"hookhost", "noderunner"},
-	{"httpapi"},
+	{"hookhost", "noderunner", "orphans"},
+	{"httpapi", "localnode"},
 	{"agent"},
 	{"agent/config"},
 }
@@ -64,7 +64,7 @@ var layers = [][]string{
 // and report states, through interfaces that they declare.
 var runnerPackages = []string{
 	"allocdir", "logs", "cgroup", "taskenv", "taskfiles", "services", "health", "hoststats", "fingerprint",
-	"hooks", "hookplugin", "taskrunner", "allocrunner", "hookhost", "noderunner",
+	"hooks", "hookplugin", "taskrunner", "allocrunner", "hookhost", "noderunner", "orphans",
 }
 
 // layer returns the layer of a package of runtime, whose path is relative to runtime, and

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
@@ -25,9 +26,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hookhost"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
+	"github.com/nomad-lite/nomad-lite/runtime/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
+	"github.com/nomad-lite/nomad-lite/runtime/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
@@ -49,7 +52,7 @@ type Config struct {
 	// that tasks have written stay. A temporary directory implies Forget.
 	Forget bool
 
-	Node    NodeConfig
+	Node    localnode.Settings
 	Limits  allocrunner.Limits // NodeCPU is filled in by the agent
 	GC      noderunner.GC
 	Records scheduler.GCConfig
@@ -83,44 +86,36 @@ type Agent struct {
 	forget    bool
 	lock      *os.File
 	sockets   *sockets // nil before startHelpers
-	nodeID    string
 
 	store      *store.Store
 	scheduler  *scheduler.Scheduler
-	allocSync  *allocSync
+	allocSync  *localnode.AllocSync
+	node       *localnode.Node
 	keeper     *keeper.Client
 	collector  *logs.Collector
 	supervisor *supervisor.Supervisor
 	hooks      *hookplugin.Set
 	hookHost   *hookhost.Host
 	known      chan struct{} // closed when the node has listed the allocations that an earlier agent started
+	nodeID     string
 	host       fingerprint.Host
 
 	endPlugins context.CancelFunc // stops the supervisor; nil before the supervisor runs
 	plugins    sync.WaitGroup     // waits for the supervisor
 
-	registeredOnce sync.Once
-	registered     chan struct{} // closed when the node is in the store
-	nodeChanged    chan struct{} // holds a tick when the configuration of the node has changed
-	rulesChanged   chan struct{} // holds a tick when the rules for hooks have changed
-	rebooted       bool          // the machine has rebooted: no process of an earlier agent is left
-
-	damageReported bool // keepNode has stored the node event about damage of the state file; used by keepNode only
+	rulesChanged chan struct{} // holds a tick when the rules for hooks have changed
+	rebooted     bool          // the machine has rebooted: no process of an earlier agent is left
 
 	knownPlugins *knownPlugins
-	orphans      *orphanCleaner
+	orphans      *orphans.Cleaner
 	remaining    atomic.Pointer[remainingProcesses] // set by Close
 
-	files        taskfiles.Files
-	usage        hoststats.Sampler
-	metaUpdateMu sync.Mutex // held while the metadata is changed; taken before mu
+	files  taskfiles.Files
+	usage  hoststats.Sampler
+	config Config
 
-	mu          sync.Mutex
-	config      Config
-	dynamicMeta map[string]*string
-	nodes       *noderunner.Runner // nil before Run
-
-	attributesGiven map[string]string // see share; the map is replaced, never modified
+	mu    sync.Mutex
+	nodes *noderunner.Runner // nil before Run
 }
 
 // Garbage collection percentages, see [memtrim.New].
@@ -143,8 +138,6 @@ func Open(ctx context.Context, c Config) (*Agent, error) {
 		dataDir:      c.DataDir,
 		temporary:    c.DataDir == "",
 		forget:       c.Forget || c.DataDir == "",
-		registered:   make(chan struct{}),
-		nodeChanged:  make(chan struct{}, 1),
 		rulesChanged: make(chan struct{}, 1),
 		known:        make(chan struct{}),
 		config:       c,
@@ -183,8 +176,16 @@ func (a *Agent) Store() *store.Store { return a.store }
 // Scheduler returns the scheduler.
 func (a *Agent) Scheduler() *scheduler.Scheduler { return a.scheduler }
 
-// NodeID returns the id of the node, which stays the same for a data directory.
-func (a *Agent) NodeID() string { return a.nodeID }
+// Node returns the node.
+func (a *Agent) Node() *localnode.Node { return a.node }
+
+// Meta returns the metadata of the node.
+func (a *Agent) Meta() api.NodeMetaResponse { return a.node.Meta() }
+
+// SetMeta changes the metadata of the node permanently.
+func (a *Agent) SetMeta(ctx context.Context, changes map[string]*string) error {
+	return a.node.SetMeta(ctx, changes)
+}
 
 // Logs returns the client of the log collector.
 func (a *Agent) Logs() *logs.Collector { return a.collector }
@@ -220,10 +221,6 @@ func (a *Agent) Ready(ctx context.Context) error { return a.supervisor.Ready(ctx
 // its own.
 func (a *Agent) AllReady(ctx context.Context) error { return a.supervisor.Reported(ctx) }
 
-// Registered returns a channel that is closed when the node is stored with its
-// drivers, so that jobs can be placed.
-func (a *Agent) Registered() <-chan struct{} { return a.registered }
-
 // Run runs the allocations in the state until ctx ends. If the cause is
 // allocrunner.ErrShutdown, Run leaves tasks running; otherwise it stops them and
 // returns when all have ended.
@@ -239,8 +236,8 @@ func (a *Agent) Run(ctx context.Context) {
 	// returned.
 	reporting, endReports := context.WithCancel(context.WithoutCancel(ctx))
 	var background, reports sync.WaitGroup
-	reports.Go(func() { a.allocSync.run(reporting) })
-	background.Go(func() { a.keepNode(ctx) })
+	reports.Go(func() { a.allocSync.Run(reporting, a.scheduler) })
+	background.Go(func() { a.node.Run(ctx) })
 	background.Go(func() { a.hooks.Run(ctx) })
 	background.Go(func() { a.logHookErrors(ctx) })
 	background.Go(func() { a.knownPlugins.sync(ctx) })
@@ -251,7 +248,7 @@ func (a *Agent) Run(ctx context.Context) {
 	})
 	background.Go(func() {
 		select {
-		case <-a.registered:
+		case <-a.node.Registered():
 			a.scheduler.Run(ctx)
 		case <-ctx.Done():
 		}
@@ -294,12 +291,12 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			Hooks:        a.hooks,
 			Cgroups:      a.cgroupsOf(cgroup.Open()),
 			Limits:       limits,
-			Records:      taskRecords{a.store},
+			Records:      localnode.TaskRecords{Store: a.store},
 			Rebooted:     a.rebooted,
 			EndTask:      a.endTask,
 			Logger:       a.logger,
 		},
-		Node:   a.Node,
+		Node:   a.node.Facts,
 		OnStop: trim.Busy,
 		OnReport: func(u allocrunner.Update) {
 			for _, task := range u.TaskStates {
@@ -346,29 +343,17 @@ func (a *Agent) CollectAllocs() {
 // Reload applies the settings that can change while the agent runs: metadata and
 // reservations of the node, limits of garbage collection, the plugins, and the
 // rules for hooks. The rules must have passed hookplugin.CheckRules.
-func (a *Agent) Reload(node NodeConfig, gc noderunner.GC, plugins *catalog.Catalog, rules []hookplugin.Rule) {
+func (a *Agent) Reload(node localnode.Settings, gc noderunner.GC, plugins *catalog.Catalog, rules []hookplugin.Rule) {
 	a.supervisor.SetCatalog(plugins)
 	a.hooks.SetRules(rules)
 	select {
 	case a.rulesChanged <- struct{}{}:
 	default:
 	}
-	a.mu.Lock()
-	a.config.Node.Meta, a.config.Node.Reserved = node.Meta, node.Reserved
-	nodes := a.nodes
-	a.mu.Unlock()
-	if nodes != nil {
+	if nodes := a.running(); nodes != nil {
 		nodes.SetGC(gc)
 	}
-	a.triggerNodeUpdate()
-}
-
-// triggerNodeUpdate requests an update of the node's record. It does not block.
-func (a *Agent) triggerNodeUpdate() {
-	select {
-	case a.nodeChanged <- struct{}{}:
-	default:
-	}
+	a.node.Reload(node)
 }
 
 // Kill force kills all allocations at once, without their shutdown order and their

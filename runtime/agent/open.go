@@ -22,7 +22,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
+	"github.com/nomad-lite/nomad-lite/runtime/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
+	"github.com/nomad-lite/nomad-lite/runtime/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -43,7 +45,7 @@ func (a *Agent) open(ctx context.Context, c Config) error {
 	if err := a.startHelpers(ctx); err != nil {
 		return err
 	}
-	a.fingerprint(c)
+	a.fingerprint()
 	return a.startPlugins(ctx, c.Plugins)
 }
 
@@ -126,22 +128,8 @@ func (a *Agent) openStore() error {
 	if a.store, err = store.Open(config); err != nil {
 		return fmt.Errorf("open state: %w", err)
 	}
-	a.nodeID = loadNodeID(a.store)
-	a.readMeta()
-	started := make(map[string]bool)
-	for _, id := range a.store.Snapshot().LocalAllocations() {
-		started[id] = true
-	}
-	a.allocSync = &allocSync{
-		started: started,
-		store:   a.store,
-		nodeID:  a.nodeID,
-		logger:  a.logger.Named("ring"),
-		wake:    make(chan struct{}, 1),
-		changed: make(chan struct{}),
-		reports: make(map[string]scheduler.Report),
-		urgent:  make(map[string]bool),
-	}
+	a.nodeID = localnode.LoadID(a.store)
+	a.allocSync = localnode.NewAllocSync(a.store, a.logger)
 	opened := time.Now()
 	a.scheduler = scheduler.New(scheduler.Config{
 		Store:  a.store,
@@ -155,13 +143,12 @@ func (a *Agent) openStore() error {
 		},
 		GC:        a.config.Records,
 		Logger:    a.logger,
-		OnDesired: a.allocSync.desired,
+		OnDesired: a.allocSync.AllocsChanged,
 	})
-	a.allocSync.scheduler = a.scheduler
 	if err := a.detectReboot(); err != nil {
 		return err
 	}
-	a.orphans = &orphanCleaner{store: a.store, allocs: a.AllocDirs(), rebooted: a.rebooted, logger: a.logger}
+	a.orphans = &orphans.Cleaner{Store: a.store, AllocDirs: a.AllocDirs(), Rebooted: a.rebooted, Logger: a.logger}
 	return nil
 }
 
@@ -228,37 +215,10 @@ func (a *Agent) startHelpers(ctx context.Context) (err error) {
 	return nil
 }
 
-// fingerprint collects the facts about the machine. The operator's settings
-// override them.
-func (a *Agent) fingerprint(c Config) {
-	a.host = fingerprint.Read(fingerprint.Options{DataDir: a.dataDir, Version: c.Version})
-	if name := c.Node.NetworkInterface; name != "" {
-		if ip, err := interfaceIP(name); err != nil {
-			a.host.Degraded = append(a.host.Degraded, err.Error())
-		} else {
-			a.host.IP = ip
-			a.host.Attributes["unique.network.ip-address"] = ip
-		}
-	}
-	for _, o := range []struct {
-		value     int
-		field     *int
-		attribute string
-		unit      int
-	}{
-		{c.Node.CPU, &a.host.CPUMHz, "cpu.usablecompute", 1},
-		{c.Node.MemoryMB, &a.host.MemoryMB, "memory.totalbytes", 1 << 20},
-		{c.Node.DiskMB, &a.host.DiskMB, "unique.storage.bytestotal", 1 << 20},
-	} {
-		if o.value > 0 {
-			*o.field = o.value
-			a.host.Attributes[o.attribute] = fmt.Sprint(o.value * o.unit)
-		}
-	}
-	for _, lack := range a.host.Degraded {
-		a.logger.Info("degraded", "reason", lack)
-	}
-	a.config.Node.fill(a.host.Hostname)
+// fingerprint reads the facts about the machine.
+func (a *Agent) fingerprint() {
+	a.host = a.config.Node.Fingerprint(fingerprint.Options{DataDir: a.dataDir, Version: a.config.Version}, a.logger)
+	a.config.Node = a.config.Node.WithDefaults(a.host.Hostname)
 	a.usage.Dir, a.usage.MHz = a.AllocDirs(), a.host.CPUMHz
 }
 
@@ -269,10 +229,6 @@ func (a *Agent) pluginCache() pluginCache {
 	}
 	return storeCache{a.store}
 }
-
-// ClientMinPort and ClientMaxPort are the default port range for helper processes
-// of drivers.
-const ClientMinPort, ClientMaxPort = 14000, 14512
 
 // driverConfig returns the facts about the machine for SetConfig. Drivers made from
 // the public skeleton read it without a check, so no field of it is optional.
@@ -310,6 +266,17 @@ func (a *Agent) startPlugins(ctx context.Context, known *catalog.Catalog) error 
 		config.Keep = a.keepsPlugin
 	}
 	a.supervisor = supervisor.New(config)
+	a.node = localnode.New(localnode.Config{
+		ID:             a.nodeID,
+		Settings:       a.config.Node,
+		Host:           a.host,
+		Store:          a.store,
+		Drivers:        a.supervisor,
+		Logger:         a.logger,
+		BeforeRegister: func(ctx context.Context) { a.orphans.Clear(ctx, a.supervisor) },
+		OnRegistered:   a.orphans.CleanEnded,
+		OnStored:       a.scheduler.NodeChanged,
+	})
 	a.knownPlugins = newKnownPlugins(a.pluginCache(), a.supervisor, a.logger)
 	if err := a.makeHooks(); err != nil {
 		return err

@@ -50,7 +50,7 @@ func (a *Agent) keepsPlugin(what supervisor.PluginKey, pid int) bool {
 	r := a.remaining.Load()
 	if r == nil {
 		r = new(remainingProcesses)
-		r.readState(a.store, a.orphans.cleared.Load())
+		r.readState(a.store, a.orphans.Cleared())
 	}
 	return r.keeps(what, pid)
 }
@@ -66,7 +66,7 @@ func (a *Agent) findRemaining() *remainingProcesses {
 	if a.store == nil {
 		r.needAll()
 	} else {
-		r.readState(a.store, a.orphans.cleared.Load())
+		r.readState(a.store, a.orphans.Cleared())
 	}
 	if nodes := a.running(); nodes != nil {
 		for what := range nodes.LeftRunning() {

@@ -24,8 +24,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
+	"github.com/nomad-lite/nomad-lite/runtime/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
+	"github.com/nomad-lite/nomad-lite/runtime/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
@@ -39,7 +41,7 @@ var (
 )
 
 // TestSimulation runs agents under virtual time on one store and one world of
-// simulated processes. Scheduler, allocSync, runners and lifecycle are real; the
+// simulated processes. Scheduler, AllocSync, runners and lifecycle are real; the
 // driver is simulated. Jobs come and go, plugins and agents are killed, changes are
 // refused.
 //
@@ -161,14 +163,7 @@ func (s *simulation) start() {
 	g.hooks = maps.Clone(s.hooks)
 	s.mu.Unlock()
 	logger := hclog.NewNullLogger()
-	started := make(map[string]bool)
-	for _, id := range s.store.Snapshot().LocalAllocations() {
-		started[id] = true
-	}
-	r := &allocSync{
-		store: s.store, nodeID: s.node.ID, logger: logger, started: started, wake: make(chan struct{}, 1),
-		changed: make(chan struct{}), reports: make(map[string]scheduler.Report), urgent: make(map[string]bool),
-	}
+	r := localnode.NewAllocSync(s.store, logger)
 	g.scheduler = scheduler.New(scheduler.Config{
 		Store:  &mortalRecords{s.store, s, g},
 		NodeID: s.node.ID,
@@ -176,9 +171,8 @@ func (s *simulation) start() {
 			NewID: s.newID, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now,
 		},
 		Logger:    logger,
-		OnDesired: r.desired,
+		OnDesired: r.AllocsChanged,
 	})
-	r.scheduler = g.scheduler
 	up := &view{world: s.world, died: g.died}
 	allocs := filepath.Join(s.dir, allocDir)
 	nodes := noderunner.New(noderunner.Config{
@@ -190,7 +184,7 @@ func (s *simulation) start() {
 			AllocDirRoot: allocs,
 			Services:     s.store,
 			Store:        &mortalStore{s, g},
-			Records:      taskRecords{s.store},
+			Records:      localnode.TaskRecords{Store: s.store},
 			Limits:       allocrunner.Limits{StatsInterval: 24 * time.Hour},
 			Hooks:        simHooks{s, g},
 			Logger:       logger,
@@ -200,13 +194,13 @@ func (s *simulation) start() {
 	})
 	ctx, end := context.WithCancelCause(context.Background())
 	g.end = end
-	(&orphanCleaner{store: s.store, allocs: allocs, logger: logger}).clear(ctx, up)
+	(&orphans.Cleaner{Store: s.store, AllocDirs: allocs, Logger: logger}).Clear(ctx, up)
 	if _, err := s.store.Update(ctx, func(tx *store.Txn) error { node := *s.node; tx.PutNode(&node); return nil }); err != nil {
 		s.world.fault("node: %v", err)
 	}
 	reporting, endReports := context.WithCancel(context.WithoutCancel(ctx))
 	var reports sync.WaitGroup
-	reports.Go(func() { r.run(reporting) })
+	reports.Go(func() { r.Run(reporting, g.scheduler) })
 	g.running.Go(func() { g.scheduler.Run(ctx) })
 	g.running.Go(func() {
 		nodes.Run(ctx)

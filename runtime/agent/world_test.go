@@ -126,12 +126,12 @@ func (v *view) dead() bool {
 	}
 }
 
-// Drivers implements drivers.
+// Drivers implements the drivers of package orphans.
 func (v *view) Drivers() map[string]supervisor.Info {
 	return map[string]supervisor.Info{"sim": {Detected: true, Healthy: true}}
 }
 
-// Driver implements drivers and allocrunner.Drivers.
+// Driver implements the drivers of package orphans and allocrunner.Drivers.
 func (v *view) Driver(context.Context, string) (driver.Driver, error) {
 	if v.dead() {
 		return nil, errDead

@@ -129,7 +129,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	defer func() { err = errors.Join(err, a.Close()) }()
 	if open.Node.HTTPAddr == "" {
 		open.Node.HTTPAddr = l.everywhere(a.Host().IP)
-		a.Advertise(open.Node.HTTPAddr)
+		a.Node().Advertise(open.Node.HTTPAddr)
 	}
 	if err := l.addSocket(a.DataDir(), c.SocketGroup, c.HTTPConns, logger); err != nil {
 		return err
@@ -155,8 +155,8 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		Scheduler: a.Scheduler(),
 		Node:      a,
 		Parser:    confined.New("nomad-lite", JobParserCommand),
-		NodeID:    a.NodeID(),
-		Region:    a.Node().Region,
+		NodeID:    a.Node().ID(),
+		Region:    a.Node().Facts().Region,
 		Advertise: open.Node.HTTPAddr,
 		Self:      r.self,
 		Reload:    r.reload,

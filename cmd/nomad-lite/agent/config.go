@@ -77,7 +77,7 @@ func (o options) load(s *cli.Streams) (*config.Config, error) {
 // self returns the configuration that the API shows. It lists fields explicitly, and none
 // of them holds a secret.
 func (r *runningAgent) self() map[string]any {
-	c, node, b := r.settings(), r.agent.Node(), version.Read()
+	c, node, b := r.settings(), r.agent.Node().Facts(), version.Read()
 	plugins := []map[string]any{}
 	for _, p := range r.agent.Plugins() {
 		plugins = append(plugins, map[string]any{"Name": p.Name})

@@ -77,7 +77,7 @@ func (r *runningAgent) run(ctx context.Context) error {
 // announce prints that the agent is ready, once jobs can be placed.
 func (r *runningAgent) announce(ctx context.Context) {
 	select {
-	case <-r.agent.Registered():
+	case <-r.agent.Node().Registered():
 		r.systemd.tell("READY=1")
 		fmt.Fprintf(r.streams.Err, "==> agent is ready: %s, data in %s\n", r.listen, r.agent.DataDir())
 		if address := r.hidden(); address != "" {

@@ -118,7 +118,7 @@ func WarnOfHooks(s *cli.Streams, trouble []error) {
 // CheckFits prints which parts of a valid canonical job do not fit on the machine of an
 // idle agent. It reports whether the job fits.
 func (j *File) CheckFits(s *cli.Streams, a *agent.Agent, portFree func(int) bool) (bool, error) {
-	node := scheduler.Node{NodeFacts: a.Node().NodeFacts, IP: a.Host().IP}
+	node := scheduler.Node{NodeFacts: a.Node().Facts().NodeFacts, IP: a.Host().IP}
 	heading := fmt.Sprintf("job %q does not fit on this machine:", *j.Job.ID)
 	if fits, err := j.CheckNode(s, heading, node); err != nil || !fits {
 		return false, err

@@ -229,7 +229,7 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	defer endAgent()
 	background.Go(func() { r.agent.Run(agentCtx) })
 	select {
-	case <-r.agent.Registered():
+	case <-r.agent.Node().Registered():
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

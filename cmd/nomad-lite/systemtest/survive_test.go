@@ -30,6 +30,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
+	"github.com/nomad-lite/nomad-lite/runtime/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -77,7 +78,7 @@ func serveMortal(dir string, programs ...string) error {
 	defer end(nil)
 	a, err := agent.Open(ctx, agent.Config{
 		DataDir:     dir,
-		Node:        agent.NodeConfig{CPU: 100_000, MemoryMB: 1_000_000, DiskMB: 1_000_000},
+		Node:        localnode.Settings{CPU: 100_000, MemoryMB: 1_000_000, DiskMB: 1_000_000},
 		Plugins:     plugins,
 		Hooks:       rules,
 		TaskProcess: agentconfig.TaskProcess,
@@ -97,7 +98,7 @@ func serveMortal(dir string, programs ...string) error {
 		verb, arg, _ := strings.Cut(lines.Text(), " ")
 		switch verb {
 		case "run":
-			<-a.Registered()
+			<-a.Node().Registered()
 			text, err := os.ReadFile(arg)
 			if err != nil {
 				return err

@@ -34,6 +34,7 @@ var vmPackages = []string{
 	"./runtime/cgroup",
 	"./runtime/jobspec/confined",
 	"./runtime/logs",
+	"./runtime/orphans",
 }
 
 // vmTools are the programs that tests in the machine use, copied from this machine.

@@ -14,9 +14,9 @@ import (
 	"github.com/hashicorp/hcl/v2"
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
-	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
+	"github.com/nomad-lite/nomad-lite/runtime/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
@@ -53,7 +53,7 @@ type Config struct {
 	LeaveOnTerminate bool
 	Drain            *Drain // nil: tasks continue when the agent shuts down
 
-	Node           agent.NodeConfig
+	Node           localnode.Settings
 	MaxKillTimeout time.Duration
 	EnvDenylist    []string // nil: Nomad's default
 	EnvAllowlist   []string // nil: all variables
@@ -105,7 +105,7 @@ func Load(paths []string) (*Config, hcl.Diagnostics) {
 	if first, last := cmp.Or(c.Node.MinDynamicPort, scheduler.MinDynamicPort), cmp.Or(c.Node.MaxDynamicPort, scheduler.MaxDynamicPort); first > last {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf("configuration: min_dynamic_port %d is above max_dynamic_port %d", first, last)})
 	}
-	if first, last := cmp.Or(c.Node.ClientMinPort, agent.ClientMinPort), cmp.Or(c.Node.ClientMaxPort, agent.ClientMaxPort); first > last {
+	if first, last := cmp.Or(c.Node.ClientMinPort, localnode.ClientMinPort), cmp.Or(c.Node.ClientMaxPort, localnode.ClientMaxPort); first > last {
 		diags = append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: fmt.Sprintf("configuration: client_min_port %d is above client_max_port %d", first, last)})
 	}
 	return c, diags

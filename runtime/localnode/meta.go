@@ -1,4 +1,4 @@
-package agent
+package localnode
 
 import (
 	"context"
@@ -15,35 +15,35 @@ import (
 const metaKey = "node_meta"
 
 // readMeta loads the metadata that was set under an earlier agent.
-func (a *Agent) readMeta() {
+func (n *Node) readMeta() {
 	meta := make(map[string]*string)
-	if _, err := a.store.Snapshot().Meta(metaKey, &meta); err != nil {
-		a.logger.Warn("metadata of the node that was set through the API is lost", "error", err)
+	if _, err := n.config.Store.Snapshot().Meta(metaKey, &meta); err != nil {
+		n.config.Logger.Warn("metadata of the node that was set through the API is lost", "error", err)
 	}
-	a.dynamicMeta = meta
+	n.dynamicMeta = meta
 }
 
 // Meta returns the metadata of the node: the merged map and both sources.
-func (a *Agent) Meta() api.NodeMetaResponse {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	static := a.config.Node.Meta
+func (n *Node) Meta() api.NodeMetaResponse {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	static := n.settings.Meta
 	if static == nil {
 		static = map[string]string{}
 	}
 	return api.NodeMetaResponse{
-		Meta:    mergeMeta(static, a.dynamicMeta),
-		Dynamic: maps.Clone(a.dynamicMeta),
+		Meta:    mergeMeta(static, n.dynamicMeta),
+		Dynamic: maps.Clone(n.dynamicMeta),
 		Static:  maps.Clone(static),
 	}
 }
 
 // SetMeta changes the metadata of the node permanently and at once. A key without a
 // value is removed; if it is configured, its configured value is hidden.
-func (a *Agent) SetMeta(ctx context.Context, changes map[string]*string) error {
-	a.metaUpdateMu.Lock()
-	defer a.metaUpdateMu.Unlock()
-	now := a.Meta()
+func (n *Node) SetMeta(ctx context.Context, changes map[string]*string) error {
+	n.metaUpdateMu.Lock()
+	defer n.metaUpdateMu.Unlock()
+	now := n.Meta()
 	for key, value := range changes {
 		if _, configured := now.Static[key]; value == nil && !configured {
 			delete(now.Dynamic, key)
@@ -51,23 +51,23 @@ func (a *Agent) SetMeta(ctx context.Context, changes map[string]*string) error {
 			now.Dynamic[key] = value
 		}
 	}
-	_, err := a.store.Update(ctx, func(tx *store.Txn) error {
+	_, err := n.config.Store.Update(ctx, func(tx *store.Txn) error {
 		tx.PutMeta(metaKey, now.Dynamic)
-		if old := tx.Node(nil, a.nodeID); old != nil {
-			n := *old
-			n.Meta = mergeMeta(now.Static, now.Dynamic)
-			tx.PutNode(&n)
+		if old := tx.Node(nil, n.config.ID); old != nil {
+			changed := *old
+			changed.Meta = mergeMeta(now.Static, now.Dynamic)
+			tx.PutNode(&changed)
 		}
 		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("store metadata of the node: %w", err)
 	}
-	a.mu.Lock()
-	a.dynamicMeta = now.Dynamic
-	a.mu.Unlock()
-	a.scheduler.NodeChanged()
-	a.triggerNodeUpdate() // a concurrent update may have written the old metadata
+	n.mu.Lock()
+	n.dynamicMeta = now.Dynamic
+	n.mu.Unlock()
+	n.config.OnStored()
+	n.triggerUpdate() // a concurrent update may have written the old metadata
 	return nil
 }
 

@@ -1,4 +1,4 @@
-package agent
+package localnode
 
 import (
 	"context"
@@ -15,19 +15,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// allocSync connects the node runner with the store: it lists the node's
+// AllocSync connects the node runner with the store: it lists the node's
 // allocations and writes their reports through the scheduler.
 //
 // Reports are written as fast as the disk allows. A report that arrives during a
 // write is part of the next write, and only the latest report of an allocation is
 // written. A report that only adds events, without a change of state, is written
 // with the next urgent report of its allocation or after batchInterval.
-type allocSync struct {
-	store     *store.Store
-	scheduler *scheduler.Scheduler
-	nodeID    string
-	started   map[string]bool // allocations that an earlier agent has started
-	logger    hclog.Logger
+type AllocSync struct {
+	store   *store.Store
+	started map[string]bool // allocations that an earlier agent has started
+	logger  hclog.Logger
 
 	wake chan struct{} // holds a tick when there are reports
 
@@ -43,12 +41,35 @@ type allocSync struct {
 	assigned  bool              // the deleted allocations (see store.Reader.PendingRemovals) were assigned
 }
 
-var _ noderunner.Source = (*allocSync)(nil)
+var _ noderunner.Source = (*AllocSync)(nil)
+
+// reporter is the part of the scheduler that an AllocSync needs.
+type reporter interface {
+	Report(context.Context, ...scheduler.Report) (index uint64, err error)
+}
+
+// NewAllocSync returns an AllocSync. The tasks of the allocations that s has records
+// of count as started by an earlier agent.
+func NewAllocSync(s *store.Store, logger hclog.Logger) *AllocSync {
+	started := make(map[string]bool)
+	for _, id := range s.Snapshot().LocalAllocations() {
+		started[id] = true
+	}
+	return &AllocSync{
+		store:   s,
+		started: started,
+		logger:  logger.Named("allocsync"),
+		wake:    make(chan struct{}, 1),
+		changed: make(chan struct{}),
+		reports: make(map[string]scheduler.Report),
+		urgent:  make(map[string]bool),
+	}
+}
 
 // Allocs implements noderunner.Source. An allocation that was deleted before the
 // first call, and is still on the disk, is assigned in the first call and missing
 // in the next one, so that the node removes it.
-func (r *allocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
+func (r *AllocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 	r.mu.Lock()
 	changed, first := r.changed, !r.assigned
 	r.assigned = true
@@ -70,13 +91,14 @@ func (r *allocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 		assignments = append(assignments, noderunner.Assignment{Alloc: a, Ended: true})
 	}
 	if len(gone) > 0 {
-		r.desired()
+		r.AllocsChanged()
 	}
 	return assignments, changed
 }
 
-// desired wakes the node runner, which lists the allocations again.
-func (r *allocSync) desired() {
+// AllocsChanged wakes the node runner, which lists the allocations again. It must be
+// called when the desired allocations have changed.
+func (r *AllocSync) AllocsChanged() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	close(r.changed)
@@ -84,7 +106,7 @@ func (r *allocSync) desired() {
 }
 
 // Report implements noderunner.Source.
-func (r *allocSync) Report(u allocrunner.Update) {
+func (r *AllocSync) Report(u allocrunner.Update) {
 	r.add(u.AllocID, func() bool { return r.isUrgentLocked(u) }, func(report *scheduler.Report) {
 		report.ClientStatus, report.ClientDescription = u.ClientStatus, u.ClientDescription
 		report.TaskStates, report.NetworkStatus = u.TaskStates, u.NetworkStatus
@@ -95,7 +117,7 @@ func (r *allocSync) Report(u allocrunner.Update) {
 }
 
 // Ended implements noderunner.Source.
-func (r *allocSync) Ended(allocID string, err error) {
+func (r *AllocSync) Ended(allocID string, err error) {
 	r.add(allocID, func() bool { return true }, func(report *scheduler.Report) {
 		report.Ended = true
 		if err != nil {
@@ -106,7 +128,7 @@ func (r *allocSync) Ended(allocID string, err error) {
 }
 
 // CollectAtEnd implements noderunner.Source.
-func (r *allocSync) CollectAtEnd(ctx context.Context, allocID string) error {
+func (r *AllocSync) CollectAtEnd(ctx context.Context, allocID string) error {
 	_, err := r.store.Update(ctx, func(tx *store.Txn) error {
 		tx.CollectAtEnd(allocID)
 		return nil
@@ -115,7 +137,7 @@ func (r *allocSync) CollectAtEnd(ctx context.Context, allocID string) error {
 }
 
 // Collected implements noderunner.Source.
-func (r *allocSync) Collected(allocID, reason string) {
+func (r *AllocSync) Collected(allocID, reason string) {
 	r.mu.Lock()
 	if r.collected == nil {
 		r.collected = make(map[string]string)
@@ -126,7 +148,7 @@ func (r *allocSync) Collected(allocID, reason string) {
 }
 
 // Removed implements noderunner.Source.
-func (r *allocSync) Removed(allocID string) {
+func (r *AllocSync) Removed(allocID string) {
 	r.mu.Lock()
 	r.removed = append(r.removed, allocID)
 	r.mu.Unlock()
@@ -137,7 +159,7 @@ func (r *allocSync) Removed(allocID string) {
 // the allocation, the state of a task or the first health differs from the stored
 // one. Other updates only add events. A report that is being written counts as
 // stored.
-func (r *allocSync) isUrgentLocked(u allocrunner.Update) bool {
+func (r *AllocSync) isUrgentLocked(u allocrunner.Update) bool {
 	known := r.store.Snapshot().Allocation(nil, u.AllocID)
 	if w, found := r.writing[u.AllocID]; found && known != nil && w.ClientStatus != "" {
 		stored := *known
@@ -162,7 +184,7 @@ func (r *allocSync) isUrgentLocked(u allocrunner.Update) bool {
 	return false
 }
 
-func (r *allocSync) add(allocID string, urgent func() bool, edit func(*scheduler.Report)) {
+func (r *AllocSync) add(allocID string, urgent func() bool, edit func(*scheduler.Report)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	report, waits := r.reports[allocID]
@@ -182,7 +204,7 @@ func (r *allocSync) add(allocID string, urgent func() bool, edit func(*scheduler
 }
 
 // flush makes all reports urgent.
-func (r *allocSync) flush() {
+func (r *AllocSync) flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.idle = nil
@@ -195,36 +217,37 @@ func (r *allocSync) flush() {
 // batchInterval is the maximum delay of a report that is not urgent.
 const batchInterval = 100 * time.Millisecond
 
-func (r *allocSync) tick() {
+func (r *AllocSync) tick() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
 }
 
-// pause is the time between two attempts to write updates that the store has refused.
-const pause = time.Second
+// retryDelay is the time between two attempts to write updates that the store has refused.
+const retryDelay = time.Second
 
-// run writes reports until ctx ends, and then the remaining ones once.
-func (r *allocSync) run(ctx context.Context) {
+// Run passes the reports to the scheduler until ctx ends, and then the remaining ones
+// once.
+func (r *AllocSync) Run(ctx context.Context, to reporter) {
 	for {
 		select {
 		case <-r.wake:
 		case <-ctx.Done():
 			r.flush()
-			if err := r.write(context.WithoutCancel(ctx)); err != nil {
+			if err := r.write(context.WithoutCancel(ctx), to); err != nil {
 				r.logger.Error("last states of allocations not stored", "error", err)
 			}
 			return
 		}
 		for {
-			err := r.write(ctx)
+			err := r.write(ctx, to)
 			if err == nil || ctx.Err() != nil {
 				break
 			}
 			r.logger.Error("states of allocations not stored", "error", err)
 			select {
-			case <-time.After(pause):
+			case <-time.After(retryDelay):
 			case <-ctx.Done():
 			}
 		}
@@ -233,7 +256,7 @@ func (r *allocSync) run(ctx context.Context) {
 
 // take returns the urgent reports and the removed allocations. Reports that are not
 // urgent stay queued, so that they do not delay the urgent ones.
-func (r *allocSync) take() (reports []scheduler.Report, removed []string) {
+func (r *AllocSync) take() (reports []scheduler.Report, removed []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var rest []string
@@ -255,10 +278,10 @@ func (r *allocSync) take() (reports []scheduler.Report, removed []string) {
 
 // write stores the urgent reports. Reports that cannot be stored are queued again,
 // unless a newer report of the allocation has arrived.
-func (r *allocSync) write(ctx context.Context) error {
+func (r *AllocSync) write(ctx context.Context, to reporter) error {
 	reports, removed := r.take()
 	if len(reports) > 0 {
-		_, err := r.scheduler.Report(ctx, reports...)
+		_, err := to.Report(ctx, reports...)
 		r.mu.Lock()
 		r.writing = nil
 		r.mu.Unlock()
@@ -286,7 +309,7 @@ func (r *allocSync) write(ctx context.Context) error {
 
 // writeCollected adds events to allocations whose directories were removed. It must
 // follow the reports, because the last report of an allocation replaces its events.
-func (r *allocSync) writeCollected(ctx context.Context) error {
+func (r *AllocSync) writeCollected(ctx context.Context) error {
 	r.mu.Lock()
 	collected := r.collected
 	r.collected = nil
@@ -325,7 +348,7 @@ func withCollectedEvent(old *api.Allocation, reason string, now time.Time) *api.
 	return &alloc
 }
 
-func (r *allocSync) putBack(reports []scheduler.Report, removed []string) {
+func (r *AllocSync) putBack(reports []scheduler.Report, removed []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.removed = append(removed, r.removed...)

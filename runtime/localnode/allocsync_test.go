@@ -1,4 +1,4 @@
-package agent
+package localnode
 
 import (
 	"context"
@@ -43,33 +43,39 @@ func (f *flakyStore) Update(ctx context.Context, fn func(*store.Txn) error) (uin
 	return f.Store.Update(ctx, fn)
 }
 
-// openRing returns an allocSync on a store without a node.
-func openRing(t testing.TB, path, nodeID string) (*allocSync, *flakyStore) {
+// testSync is an AllocSync with the scheduler that gets its reports.
+type testSync struct {
+	*AllocSync
+	scheduler *scheduler.Scheduler
+	nodeID    string
+}
+
+func (r *testSync) write(ctx context.Context) error { return r.AllocSync.write(ctx, r.scheduler) }
+
+// openSync returns an AllocSync on a store without a node.
+func openSync(t testing.TB, path, nodeID string) (*testSync, *flakyStore) {
 	t.Helper()
 	s, err := store.Open(store.Config{Path: path, Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	r := &allocSync{
-		store: s, nodeID: nodeID, logger: hclog.NewNullLogger(), wake: make(chan struct{}, 1),
-		changed: make(chan struct{}), reports: make(map[string]scheduler.Report), urgent: make(map[string]bool),
-	}
+	r := &testSync{AllocSync: NewAllocSync(s, hclog.NewNullLogger()), nodeID: nodeID}
 	f := &flakyStore{Store: s, path: path}
 	r.scheduler = scheduler.New(scheduler.Config{
 		Store:     f,
 		Host:      scheduler.Env{NewID: uuid.NewString, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now},
 		NodeID:    nodeID,
 		Logger:    hclog.NewNullLogger(),
-		OnDesired: r.desired,
+		OnDesired: r.AllocsChanged,
 	})
 	return r, f
 }
 
-// newRing returns an allocSync with a node and a placed job of count instances.
-func newRing(t testing.TB, count int) (*allocSync, *flakyStore) {
+// newSync returns an AllocSync with a node and a placed job of count instances.
+func newSync(t testing.TB, count int) (*testSync, *flakyStore) {
 	t.Helper()
-	r, f := openRing(t, filepath.Join(t.TempDir(), "state.db"), uuid.NewString())
+	r, f := openSync(t, filepath.Join(t.TempDir(), "state.db"), uuid.NewString())
 	_, err := r.store.Update(t.Context(), func(tx *store.Txn) error {
 		tx.PutNode(&api.Node{
 			ID: r.nodeID, Name: "n", Datacenter: "dc1", NodePool: "default", Status: api.NodeStatusReady,
@@ -92,17 +98,17 @@ func newRing(t testing.TB, count int) (*allocSync, *flakyStore) {
 }
 
 // running runs the writer until the caller calls stop.
-func (r *allocSync) running(t testing.TB) (stop func()) {
+func (r *testSync) running(t testing.TB) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var writing sync.WaitGroup
-	writing.Go(func() { r.run(ctx) })
+	writing.Go(func() { r.Run(ctx, r.scheduler) })
 	return func() {
 		cancel()
 		writing.Wait()
 	}
 }
 
-func (r *allocSync) ids(t testing.TB) []string {
+func (r *testSync) ids(t testing.TB) []string {
 	t.Helper()
 	wanted, _ := r.Allocs()
 	var ids []string
@@ -122,7 +128,7 @@ func update(id, status string) allocrunner.Update {
 
 func TestReportsShareWrites(t *testing.T) {
 	const count = 200
-	r, _ := newRing(t, count)
+	r, _ := newSync(t, count)
 	ids := r.ids(t)
 	if len(ids) != count {
 		t.Fatalf("%d allocations", len(ids))
@@ -153,7 +159,7 @@ func TestReportsShareWrites(t *testing.T) {
 }
 
 func TestReportsSurviveAFullDisk(t *testing.T) {
-	r, f := newRing(t, 1)
+	r, f := newSync(t, 1)
 	id := r.ids(t)[0]
 	f.diskFull.Store(true)
 	r.Report(update(id, api.AllocClientStatusRunning))
@@ -183,7 +189,7 @@ func TestReportsSurviveAFullDisk(t *testing.T) {
 // TestReportIsComparedWithTheOneThatIsBeingStored checks that isUrgentLocked counts
 // a report that is being written as stored.
 func TestReportIsComparedWithTheOneThatIsBeingStored(t *testing.T) {
-	r, f := newRing(t, 1)
+	r, f := newSync(t, 1)
 	id := r.ids(t)[0]
 	for _, status := range []string{api.AllocClientStatusRunning, api.AllocClientStatusPending} {
 		r.Report(update(id, status))
@@ -203,7 +209,7 @@ func TestReportIsComparedWithTheOneThatIsBeingStored(t *testing.T) {
 // events wait for the next change of state of their allocation, or for batchInterval.
 func TestReportsOfEventsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, _ := newRing(t, 2)
+		r, _ := newSync(t, 2)
 		ids := r.ids(t)
 		id := ids[0]
 		defer r.running(t)()
@@ -249,7 +255,7 @@ func TestReportsOfEventsWait(t *testing.T) {
 // TestNoNewsIsNotWritten checks that a new agent's unchanged reports are not
 // written.
 func TestNoNewsIsNotWritten(t *testing.T) {
-	r, f := newRing(t, 1)
+	r, f := newSync(t, 1)
 	id := r.ids(t)[0]
 	status := &api.TaskState{}
 	now := time.Now()
@@ -270,7 +276,7 @@ func TestNoNewsIsNotWritten(t *testing.T) {
 	if err := r.store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	r, _ = openRing(t, f.path, r.nodeID)
+	r, _ = openSync(t, f.path, r.nodeID)
 	var err error
 	if u.TaskStates["t"], err = r.store.Snapshot().TaskState(id, "t"); err != nil {
 		t.Fatal(err)
@@ -301,7 +307,7 @@ func TestNoNewsIsNotWritten(t *testing.T) {
 }
 
 func TestReportsDoNotWakeTheNode(t *testing.T) {
-	r, _ := newRing(t, 1)
+	r, _ := newSync(t, 1)
 	wanted, changed := r.Allocs()
 	id := wanted[0].Alloc.ID
 	r.Report(update(id, api.AllocClientStatusRunning))
@@ -327,7 +333,7 @@ func TestReportsDoNotWakeTheNode(t *testing.T) {
 }
 
 func TestPurgedIsForgottenWhenItHasEnded(t *testing.T) {
-	r, _ := newRing(t, 1)
+	r, _ := newSync(t, 1)
 	id := r.ids(t)[0]
 	if err := r.store.PutTaskState(id, "t", &api.TaskState{State: model.TaskRunning}, state.Sync)(); err != nil {
 		t.Fatal(err)
@@ -361,7 +367,7 @@ func TestPurgedIsForgottenWhenItHasEnded(t *testing.T) {
 
 // A request to collect is stored until the allocation is deleted.
 func TestCollectAtEndIsStored(t *testing.T) {
-	r, _ := newRing(t, 2)
+	r, _ := newSync(t, 2)
 	first := r.ids(t)[0]
 	if err := r.CollectAtEnd(t.Context(), first); err != nil {
 		t.Fatal(err)
@@ -390,7 +396,7 @@ func TestCollectAtEndIsStored(t *testing.T) {
 func BenchmarkReports(b *testing.B) {
 	for _, count := range []int{100, 500} {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {
-			r, _ := newRing(b, count)
+			r, _ := newSync(b, count)
 			ids := r.ids(b)
 			for b.Loop() {
 				before := r.store.Commits()
@@ -408,19 +414,18 @@ func BenchmarkReports(b *testing.B) {
 // The removal of a directory adds an event to each task of the allocation, after
 // the events of the last report. The allocation gets no new version for the node.
 func TestCollectedDirectoryIsAnEvent(t *testing.T) {
-	s := openStore(t, filepath.Join(t.TempDir(), "state.db"))
-	defer s.Close()
+	s := openStore(t)
 	alloc := &api.Allocation{ID: "a", Job: &api.Job{}, TaskStates: map[string]*api.TaskState{
 		"one": {State: "dead", Events: []*api.TaskEvent{model.EventStarted()}}, "two": {State: "dead"},
 	}}
 	if _, err := s.Update(t.Context(), func(tx *store.Txn) error { tx.PutAllocation(alloc); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	r := &allocSync{store: s, changed: make(chan struct{}), wake: make(chan struct{}, 1)}
+	r := NewAllocSync(s, hclog.NewNullLogger())
 	r.Collected("a", "the disk is full")
 	r.Collected("deleted", "the disk is full")
 	for range 2 { // the second call has nothing to write
-		if err := r.write(t.Context()); err != nil {
+		if err := r.write(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -433,5 +438,40 @@ func TestCollectedDirectoryIsAnEvent(t *testing.T) {
 	}
 	if got.AllocModifyIndex != alloc.AllocModifyIndex || len(alloc.TaskStates["one"].Events) != 1 {
 		t.Error("it is a new version, or the old one was changed")
+	}
+}
+
+// An allocation that was deleted before the node runner first lists the allocations is
+// assigned once, so that its hooks are called before it is removed.
+func TestDeletedAllocationIsAssignedOnce(t *testing.T) {
+	s := openStore(t)
+	put := func(f func(*store.Txn)) {
+		t.Helper()
+		if _, err := s.Update(t.Context(), func(tx *store.Txn) error { f(tx); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "here", Job: &api.Job{}}) })
+	r := NewAllocSync(s, hclog.NewNullLogger())
+	put(func(tx *store.Txn) { tx.DeleteAllocation("here") })
+
+	first, changed := r.Allocs()
+	if len(first) != 1 || first[0].Alloc.ID != "here" || !first[0].Ended {
+		t.Errorf("the node gets %+v, want the one that has to be removed", first)
+	}
+	select {
+	case <-changed:
+	default:
+		t.Error("the node is not told to look again")
+	}
+	if second, _ := r.Allocs(); len(second) != 0 {
+		t.Errorf("the node gets %+v again", second)
+	}
+	r.Removed("here")
+	if err := r.write(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if left := s.Snapshot().PendingRemovals(); len(left) != 0 {
+		t.Errorf("%+v are left", left)
 	}
 }

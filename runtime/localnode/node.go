@@ -1,0 +1,220 @@
+package localnode
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+)
+
+// drivers is the part of the supervisor that a Node needs.
+type drivers interface {
+	// Drivers returns the drivers that are up, by name.
+	Drivers() map[string]supervisor.Info
+	// Changed returns a channel that is closed when the result of Drivers changes.
+	Changed() <-chan struct{}
+	// Ready waits until the drivers have reported their health.
+	Ready(context.Context) error
+}
+
+// Config configures a Node.
+type Config struct {
+	ID       string           // see LoadID
+	Settings Settings         // with defaults
+	Host     fingerprint.Host // see Settings.Fingerprint
+	Store    *store.Store
+	Drivers  drivers
+	Logger   hclog.Logger
+
+	// BeforeRegister is called once, when the drivers are ready and before the node
+	// is stored, so that nothing is placed on it. OnRegistered is called once, when the
+	// node is stored, and OnStored after each change of the record.
+	BeforeRegister         func(context.Context)
+	OnRegistered, OnStored func()
+}
+
+// Node is the node of this machine. Its methods may be called concurrently.
+type Node struct {
+	config Config
+
+	registered     chan struct{} // closed when the node is in the store
+	changed        chan struct{} // holds a tick when the settings have changed
+	damageReported bool          // Run has stored the node event about damage of the state file; used by Run only
+
+	metaUpdateMu sync.Mutex // held while the metadata is changed; taken before mu
+
+	mu          sync.Mutex
+	settings    Settings
+	dynamicMeta map[string]*string
+	attributes  map[string]string // see shareAttributes; the map is replaced, never modified
+}
+
+// LoadID returns the id that earlier agents used, as far as a node or an
+// allocation is stored, or a new id.
+func LoadID(s *store.Store) string {
+	snapshot := s.Snapshot()
+	if nodes := snapshot.Nodes(nil, ""); len(nodes) > 0 {
+		return nodes[0].ID
+	}
+	if allocs := snapshot.Allocations(nil, ""); len(allocs) > 0 {
+		return allocs[0].NodeID
+	}
+	return uuid.NewString()
+}
+
+// New returns a Node with the metadata that was set under earlier agents.
+func New(c Config) *Node {
+	n := &Node{
+		config:     c,
+		registered: make(chan struct{}),
+		changed:    make(chan struct{}, 1),
+		settings:   c.Settings,
+	}
+	n.readMeta()
+	return n
+}
+
+// ID returns the id of the node, which stays the same for a data directory.
+func (n *Node) ID() string { return n.config.ID }
+
+// Registered returns a channel that is closed when the node is stored with its
+// drivers, so that jobs can be placed.
+func (n *Node) Registered() <-chan struct{} { return n.registered }
+
+// Facts returns the facts about the node as tasks see them. Before the node is
+// registered, missing driver attributes are taken from the stored node.
+func (n *Node) Facts() taskenv.Node {
+	c := n.currentSettings()
+	attributes := n.readAttributes(n.config.Drivers.Drivers())
+	select {
+	case <-n.registered:
+	default:
+		if old := n.config.Store.Snapshot().Node(nil, n.config.ID); old != nil {
+			for key, value := range old.Attributes {
+				if _, known := attributes[key]; !known && strings.HasPrefix(key, "driver.") {
+					attributes[key] = value
+				}
+			}
+		}
+	}
+	return taskenv.Node{
+		NodeFacts: model.NodeFacts{
+			ID: n.config.ID, Name: c.Name, Datacenter: c.Datacenter, Region: c.Region, Class: c.Class, Pool: c.Pool,
+			Attributes: n.shareAttributes(attributes), Meta: c.Meta,
+		},
+		ParentCgroup: n.config.Host.ParentCgroup,
+	}
+}
+
+// shareAttributes returns the map of the previous call if the attributes are equal, to save
+// memory: each allocation keeps the map.
+func (n *Node) shareAttributes(attributes map[string]string) map[string]string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !maps.Equal(n.attributes, attributes) {
+		n.attributes = attributes
+	}
+	return n.attributes
+}
+
+// currentSettings returns the settings with the merged metadata.
+func (n *Node) currentSettings() Settings {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := n.settings
+	s.Meta = mergeMeta(s.Meta, n.dynamicMeta)
+	return s
+}
+
+// Advertise sets the address of the API if it was not known when the Node was
+// created.
+func (n *Node) Advertise(address string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.settings.HTTPAddr = address
+}
+
+// Reload applies the settings that can change while the agent runs: metadata and
+// reservations.
+func (n *Node) Reload(s Settings) {
+	n.mu.Lock()
+	n.settings.Meta, n.settings.Reserved = s.Meta, s.Reserved
+	n.mu.Unlock()
+	n.triggerUpdate()
+}
+
+// triggerUpdate requests an update of the node's record. It does not block.
+func (n *Node) triggerUpdate() {
+	select {
+	case n.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Run registers the node when the drivers are ready, and keeps its record up to date
+// until ctx ends. It must be called at most once.
+func (n *Node) Run(ctx context.Context) {
+	if err := n.config.Drivers.Ready(ctx); err != nil {
+		return
+	}
+	n.config.BeforeRegister(ctx)
+	registered := false
+	for {
+		driversChanged := n.config.Drivers.Changed()
+		if err := n.update(ctx); err != nil && ctx.Err() == nil {
+			n.config.Logger.Error("node not stored", "error", err)
+			select {
+			case <-time.After(retryDelay):
+				continue
+			case <-ctx.Done():
+			}
+		} else if err == nil && !registered {
+			registered = true
+			close(n.registered)
+			n.config.OnRegistered()
+		}
+		select {
+		case <-driversChanged:
+		case <-n.changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// errSame cancels an update that would change nothing.
+var errSame = errors.New("nothing has changed")
+
+// update stores the record of the node if it has changed.
+func (n *Node) update(ctx context.Context) error {
+	s := n.config.Store
+	_, err := s.Update(ctx, func(tx *store.Txn) error {
+		old := tx.Node(nil, n.config.ID)
+		record := n.record(old)
+		// Damage of the store becomes an event with the first change of the node.
+		if same(record, old) && (n.damageReported || len(s.Damage()) == 0) {
+			return errSame
+		}
+		putNode(tx, record, old, time.Now())
+		return nil
+	})
+	if errors.Is(err, errSame) {
+		return nil
+	}
+	if err == nil {
+		n.damageReported = true
+		n.config.OnStored()
+	}
+	return err
+}

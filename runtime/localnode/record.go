@@ -1,0 +1,148 @@
+package localnode
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// readAttributes returns the attributes of the machine and its drivers.
+func (n *Node) readAttributes(drivers map[string]supervisor.Info) map[string]string {
+	attributes := maps.Clone(n.config.Host.Attributes)
+	if c := n.currentSettings(); c.HTTPAddr != "" {
+		attributes["unique.advertise.address"] = c.HTTPAddr
+	}
+	for name, info := range drivers {
+		for key, value := range info.Attributes {
+			attributes[key] = value.String()
+		}
+		if info.Detected && info.Healthy {
+			attributes["driver."+name] = "1"
+		}
+	}
+	return attributes
+}
+
+// record returns the current record of the node. Drain, eligibility and events are
+// copied from old, which may be nil.
+func (n *Node) record(old *api.Node) *api.Node {
+	c, drivers := n.currentSettings(), n.config.Drivers.Drivers()
+	record := &api.Node{
+		ID:           n.config.ID,
+		Datacenter:   c.Datacenter,
+		Name:         c.Name,
+		HTTPAddr:     c.HTTPAddr,
+		TLSEnabled:   c.TLS,
+		Attributes:   n.readAttributes(drivers),
+		Links:        map[string]string{},
+		Meta:         c.Meta,
+		NodeClass:    c.Class,
+		NodePool:     c.Pool,
+		CgroupParent: n.config.Host.ParentCgroup,
+		Status:       api.NodeStatusReady,
+		Drivers:      make(map[string]*api.DriverInfo, len(drivers)),
+		HostVolumes:  map[string]*api.HostVolumeInfo{},
+		HostNetworks: map[string]*api.HostNetworkInfo{},
+
+		SchedulingEligibility: api.NodeSchedulingEligible,
+	}
+	for name, info := range drivers {
+		attributes := make(map[string]string, len(info.Attributes))
+		for key, value := range info.Attributes {
+			attributes[key] = value.String()
+		}
+		record.Drivers[name] = &api.DriverInfo{
+			Attributes: attributes, Detected: info.Detected, Healthy: info.Healthy,
+			HealthDescription: info.Description, UpdateTime: info.UpdatedAt,
+		}
+	}
+	cores := make([]uint16, n.config.Host.Cores)
+	for i := range cores {
+		cores[i] = uint16(i)
+	}
+	record.NodeResources = &api.NodeResources{
+		Cpu:            api.NodeCpuResources{CpuShares: int64(n.config.Host.CPUMHz), TotalCpuCores: uint16(n.config.Host.Cores), ReservableCpuCores: cores},
+		Memory:         api.NodeMemoryResources{MemoryMB: int64(n.config.Host.MemoryMB)},
+		Disk:           api.NodeDiskResources{DiskMB: int64(n.config.Host.DiskMB)},
+		Networks:       []*api.NetworkResource{{Mode: "host", Device: c.NetworkInterface, IP: n.config.Host.IP}},
+		MinDynamicPort: c.MinDynamicPort,
+		MaxDynamicPort: c.MaxDynamicPort,
+	}
+	reserved := c.Reserved
+	record.ReservedResources = &api.NodeReservedResources{
+		Cpu:      api.NodeReservedCpuResources{CpuShares: reserved.CPU},
+		Memory:   api.NodeReservedMemoryResources{MemoryMB: reserved.MemoryMB},
+		Disk:     api.NodeReservedDiskResources{DiskMB: reserved.DiskMB},
+		Networks: api.NodeReservedNetworkResources{ReservedHostPorts: reserved.Ports},
+	}
+	if old != nil {
+		record.Drain, record.DrainStrategy, record.LastDrain = old.Drain, old.DrainStrategy, old.LastDrain
+		record.SchedulingEligibility = old.SchedulingEligibility
+		record.Events, record.StatusUpdatedAt = old.Events, old.StatusUpdatedAt
+		record.CreateIndex, record.ModifyIndex = old.CreateIndex, old.ModifyIndex
+	}
+	return record
+}
+
+// opNodeEvent is the operation name, for the event stream, of a change that adds
+// node events.
+const opNodeEvent = "NodeStreamEvent"
+
+// addEvents adds node events for changes of the drivers' health. It reports whether
+// it added any.
+func addEvents(n, old *api.Node, now time.Time) (added bool) {
+	add := func(subsystem, message string, details map[string]string) {
+		added = true
+		model.AppendNodeEvent(n, subsystem, message, details, now)
+	}
+	if old == nil {
+		add("Cluster", "Node registered", nil)
+		old = &api.Node{}
+	}
+	for _, name := range slices.Sorted(maps.Keys(n.Drivers)) {
+		is, was := n.Drivers[name], old.Drivers[name]
+		if was == nil || is.Healthy == was.Healthy && is.HealthDescription == was.HealthDescription {
+			continue
+		}
+		add("Driver", "Driver "+name+": "+is.HealthDescription, map[string]string{"driver": name})
+	}
+	return added
+}
+
+// same reports whether two records are equal apart from the update times of
+// drivers.
+func same(a, b *api.Node) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	timeless := func(n *api.Node) api.Node {
+		c := *n
+		c.Drivers = make(map[string]*api.DriverInfo, len(n.Drivers))
+		for name, d := range n.Drivers {
+			copied := *d
+			copied.UpdateTime = time.Time{}
+			c.Drivers[name] = &copied
+		}
+		return c
+	}
+	return reflect.DeepEqual(timeless(a), timeless(b))
+}
+
+// putNode stores a changed node with its events. The old node is nil if there was
+// none.
+func putNode(tx *store.Txn, n, old *api.Node, now time.Time) {
+	if addEvents(n, old, now) && old != nil {
+		tx.Operation(opNodeEvent)
+	}
+	if old == nil || old.Status != n.Status {
+		n.StatusUpdatedAt = now.Unix()
+	}
+	tx.PutNode(n)
+}

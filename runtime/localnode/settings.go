@@ -1,0 +1,117 @@
+package localnode
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+)
+
+// Settings are the operator's settings of the node. The zero value is valid.
+type Settings struct {
+	Name             string // default: the host name
+	Datacenter       string // default: dc1
+	Region           string // default: global
+	Class            string
+	Pool             string // default: default
+	Meta             map[string]string
+	Reserved         Reserved
+	CPU              int    // MHz, overrides the fingerprint
+	MemoryMB, DiskMB int    // override the fingerprint
+	NetworkInterface string // its address is the node's address
+	MinDynamicPort   int    // default: 20000
+	MaxDynamicPort   int    // default: 32000
+	ClientMinPort    int    // default: 14000; first port for helper processes of drivers
+	ClientMaxPort    int    // default: 14512; last port for helper processes of drivers
+	HTTPAddr         string // advertised address of the API; empty if it has only the unix socket
+	TLS              bool   // the API uses TLS
+}
+
+// Reserved are resources that allocations do not get.
+type Reserved struct {
+	CPU, MemoryMB, DiskMB uint64
+	Ports                 string // a list like "22,80,8000-8010"
+}
+
+// ClientMinPort and ClientMaxPort are the default port range for helper processes
+// of drivers.
+const ClientMinPort, ClientMaxPort = 14000, 14512
+
+// WithDefaults returns the settings with the defaults of a machine with the given host
+// name.
+func (s Settings) WithDefaults(hostname string) Settings {
+	s.Name = cmp.Or(s.Name, hostname)
+	s.Datacenter = cmp.Or(s.Datacenter, "dc1")
+	s.Region = cmp.Or(s.Region, api.GlobalRegion)
+	s.Pool = cmp.Or(s.Pool, api.NodePoolDefault)
+	s.MinDynamicPort = cmp.Or(s.MinDynamicPort, scheduler.MinDynamicPort)
+	s.MaxDynamicPort = cmp.Or(s.MaxDynamicPort, scheduler.MaxDynamicPort)
+	s.ClientMinPort = cmp.Or(s.ClientMinPort, ClientMinPort)
+	s.ClientMaxPort = cmp.Or(s.ClientMaxPort, ClientMaxPort)
+	return s
+}
+
+// Fingerprint reads the properties of the machine. The operator's settings override
+// them.
+func (s Settings) Fingerprint(o fingerprint.Options, logger hclog.Logger) fingerprint.Host {
+	host := fingerprint.Read(o)
+	if name := s.NetworkInterface; name != "" {
+		if ip, err := interfaceIP(name); err != nil {
+			host.Degraded = append(host.Degraded, err.Error())
+		} else {
+			host.IP = ip
+			host.Attributes["unique.network.ip-address"] = ip
+		}
+	}
+	for _, o := range []struct {
+		value     int
+		field     *int
+		attribute string
+		unit      int
+	}{
+		{s.CPU, &host.CPUMHz, "cpu.usablecompute", 1},
+		{s.MemoryMB, &host.MemoryMB, "memory.totalbytes", 1 << 20},
+		{s.DiskMB, &host.DiskMB, "unique.storage.bytestotal", 1 << 20},
+	} {
+		if o.value > 0 {
+			*o.field = o.value
+			host.Attributes[o.attribute] = fmt.Sprint(o.value * o.unit)
+		}
+	}
+	for _, lack := range host.Degraded {
+		logger.Info("degraded", "reason", lack)
+	}
+	return host
+}
+
+// interfaceIP returns the first address of an interface, IPv4 before IPv6.
+func interfaceIP(name string) (string, error) {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return "", fmt.Errorf("network interface %q: %w", name, err)
+	}
+	addresses, err := i.Addrs()
+	if err != nil {
+		return "", fmt.Errorf("network interface %q: %w", name, err)
+	}
+	found := ""
+	for _, a := range addresses {
+		network, ok := a.(*net.IPNet)
+		switch {
+		case !ok || network.IP.IsLinkLocalUnicast():
+		case network.IP.To4() != nil:
+			return network.IP.String(), nil
+		case found == "":
+			found = network.IP.String()
+		}
+	}
+	if found == "" {
+		return "", fmt.Errorf("network interface %q: it has no address", name)
+	}
+	return found, nil
+}

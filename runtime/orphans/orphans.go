@@ -1,0 +1,227 @@
+package orphans
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
+	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+)
+
+// orphan is an allocation that is on the disk or in task records, but not in the
+// state.
+type orphan struct {
+	id string
+	// known is true if the state has records of its tasks or of its removal. The
+	// files of an unknown orphan are kept, since their owner may need them.
+	known bool
+	// leaving is true if the node runner continues its removal.
+	leaving bool
+}
+
+// Cleaner ends and removes allocations that an earlier agent left behind.
+type Cleaner struct {
+	Store     *store.Store
+	AllocDirs string // the directory that contains the directories of the allocations
+	Rebooted  bool   // the machine has rebooted: no process of an earlier agent is left
+	Logger    hclog.Logger
+
+	cleared atomic.Bool // Clear has completed
+}
+
+// Cleared reports whether Clear has completed.
+func (c *Cleaner) Cleared() bool { return c.cleared.Load() }
+
+// find returns the allocations that an earlier agent left behind and that are not in
+// the state.
+func (c *Cleaner) find() (orphans []orphan) {
+	state := c.Store.Snapshot()
+	known := make(map[string]bool)
+	for _, id := range state.LocalAllocations() {
+		known[id] = true
+	}
+	for _, fact := range state.MetaKeys(store.PendingRemovalKey) {
+		known[strings.TrimPrefix(fact, store.PendingRemovalKey)] = true
+	}
+	for _, d := range c.Store.Damage() {
+		if id, ok := strings.CutPrefix(d.Key, store.PendingRemovalKey); ok {
+			known[id] = true // its record was quarantined
+		}
+	}
+	removed := make(map[string]bool)
+	for _, alloc := range state.PendingRemovals() {
+		removed[alloc.ID] = true
+	}
+	dirs, err := os.ReadDir(c.AllocDirs)
+	if err != nil {
+		c.Logger.Warn("directories of allocations not read", "error", err)
+	}
+	ids := slices.Collect(maps.Keys(known))
+	for _, dir := range dirs {
+		ids = append(ids, dir.Name())
+	}
+	slices.Sort(ids)
+	for _, id := range slices.Compact(ids) {
+		if state.Allocation(nil, id) == nil {
+			orphans = append(orphans, orphan{id, known[id], removed[id]})
+		}
+	}
+	return orphans
+}
+
+// orphanDeadline is the time limit for clearing one orphan.
+const orphanDeadline = 10 * time.Second
+
+// drivers is the part of the supervisor that a Cleaner needs.
+type drivers interface {
+	Drivers() map[string]supervisor.Info
+	Driver(ctx context.Context, name string) (driver.Driver, error)
+}
+
+// Clear ends the tasks of allocations that are not in the state. Otherwise the
+// scheduler would start second copies of them.
+func (c *Cleaner) Clear(ctx context.Context, up drivers) {
+	for _, o := range c.find() {
+		if err := c.clearOne(ctx, up, o); err != nil {
+			c.Logger.Error("tasks of a lost allocation may still run", "alloc_id", o.id, "error", err)
+			continue
+		}
+		switch {
+		case o.leaving:
+			c.Logger.Debug("removal of an allocation goes on", "alloc_id", o.id)
+		case o.known:
+			c.Logger.Warn("tasks of a lost allocation are ended", "alloc_id", o.id)
+		default:
+			c.Logger.Warn("tasks of a lost allocation are ended; its directory stays until somebody removes it",
+				"alloc_id", o.id, "dir", filepath.Join(c.AllocDirs, o.id))
+		}
+	}
+	c.cleared.Store(ctx.Err() == nil)
+}
+
+func (c *Cleaner) clearOne(ctx context.Context, up drivers, o orphan) error {
+	ctx, cancel := context.WithTimeout(ctx, orphanDeadline)
+	defer cancel()
+	var errs []error
+	records := c.Store.Snapshot()
+	tasks := append(records.LocalTasks(o.id), c.taskDirs(o.id)...)
+	slices.Sort(tasks)
+	for _, task := range slices.Compact(tasks) {
+		local, known, err := records.TaskLocal(o.id, task)
+		starts := local.Starts()
+		if err != nil || !known {
+			starts = []state.PendingDestroy{{ID: o.id + "/" + task + "/" + driver.WildcardStart}}
+		}
+		for _, start := range starts {
+			errs = append(errs, c.destroy(ctx, up, start))
+		}
+	}
+	if !o.known || o.leaving {
+		return errors.Join(errs...)
+	}
+	if dir, err := allocdir.New(c.AllocDirs, o.id); err != nil {
+		errs = append(errs, err)
+	} else {
+		errs = append(errs, dir.Destroy())
+	}
+	_, err := c.Store.Update(ctx, func(tx *store.Txn) error {
+		tx.FinishRemoval(o.id)
+		return nil
+	})
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return fmt.Errorf("clear what is left of alloc %s: %w", o.id, err)
+	}
+	return nil
+}
+
+// destroy destroys a start. Its driver is not recorded, so each driver is called; the
+// others do not find the task.
+func (c *Cleaner) destroy(ctx context.Context, up drivers, start state.PendingDestroy) error {
+	var errs []error
+	for name := range up.Drivers() {
+		d, err := up.Driver(ctx, name)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if !c.Rebooted && start.Handle != nil && d.RecoverTask(ctx, start.Handle) != nil {
+			continue
+		}
+		if err := d.DestroyTask(ctx, start.ID, true); err != nil {
+			c.Logger.Debug("orphan is not a task of this driver", "driver", name, "task_id", start.ID, "error", err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// CleanEnded cleans up after allocations in the state that have ended: it closes their
+// directories to other accounts and removes their empty cgroups.
+func (c *Cleaner) CleanEnded() {
+	c.closeEnded()
+	c.removeEmptyCgroups()
+}
+
+// closeEnded denies other accounts access to the directories of ended allocations,
+// which an earlier version left open.
+func (c *Cleaner) closeEnded() {
+	if os.Geteuid() != 0 {
+		return
+	}
+	dirs, err := os.ReadDir(c.AllocDirs)
+	if err != nil {
+		return // find has logged it
+	}
+	state := c.Store.Snapshot()
+	for _, entry := range dirs {
+		info, err := entry.Info()
+		if err != nil || !info.IsDir() || info.Mode()&0o007 == 0 {
+			continue
+		}
+		if alloc := state.Allocation(nil, entry.Name()); alloc != nil && !alloc.ClientTerminalStatus() {
+			continue // its runner sets the mode
+		}
+		dir, err := allocdir.New(c.AllocDirs, entry.Name())
+		if err == nil {
+			err = dir.Close()
+		}
+		if err != nil {
+			c.Logger.Error("other accounts of this machine can enter the directory of an allocation", "alloc_id", entry.Name(), "error", err)
+		}
+	}
+}
+
+// removeEmptyCgroups removes empty cgroups of ended allocations, left behind when
+// both a driver's process and the agent died. Cgroups of allocations that are not
+// in the state belong to another agent and stay.
+func (c *Cleaner) removeEmptyCgroups() {
+	state := c.Store.Snapshot()
+	cgroup.SweepEmpty(func(allocID string) bool {
+		alloc := state.Allocation(nil, allocID)
+		return alloc != nil && alloc.ClientTerminalStatus()
+	})
+}
+
+// taskDirs returns the names of the tasks that have a directory.
+func (c *Cleaner) taskDirs(id string) (names []string) {
+	entries, _ := os.ReadDir(filepath.Join(c.AllocDirs, id))
+	for _, e := range entries {
+		if e.IsDir() && e.Name() != "alloc" {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
