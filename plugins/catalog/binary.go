@@ -110,9 +110,37 @@ func (b *Binary) check(e Entry, logger hclog.Logger) error {
 }
 
 // SHA256 reads the whole file through the handle and returns its checksum, in hex.
-func (b *Binary) SHA256() (string, error) {
+func (b *Binary) SHA256() (string, error) { return hash(b.File) }
+
+// HashFile returns the SHA-256 checksum of the file at path, in hex. It returns an error if the
+// metadata of the file is not stat before the file is read, or afterwards.
+func HashFile(path string, stat FileStat) (string, error) {
+	// Without O_NONBLOCK the open of a FIFO would block.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	unchanged := func() error {
+		info, err := f.Stat()
+		if err == nil && fileStat(info) != stat {
+			err = fmt.Errorf("%s has changed", path)
+		}
+		return err
+	}
+	if err := unchanged(); err != nil {
+		return "", err
+	}
+	sum, err := hash(f)
+	if err != nil {
+		return "", err
+	}
+	return sum, unchanged()
+}
+
+func hash(f *os.File) (string, error) {
 	sum := sha256.New()
-	if _, err := io.Copy(sum, io.NewSectionReader(b.File, 0, math.MaxInt64)); err != nil {
+	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, math.MaxInt64)); err != nil {
 		return "", err
 	}
 	return hex.EncodeToString(sum.Sum(nil)), nil

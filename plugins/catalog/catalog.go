@@ -86,16 +86,36 @@ type Entry struct {
 	Version string    // version of a builtin
 	Block   *Block    // configuration of the plugin; nil if it has none
 
-	// Program is a hash of the file's metadata, the command line and the configuration: if
-	// it changes, the plugin may describe itself differently. It is empty for a builtin,
-	// and if there is no file.
-	Program string
+	// Program identifies the file and how it is started. It is zero for a builtin, and if
+	// there is no file.
+	Program Program
 
 	// Err is the reason why the plugin may not be started, if it is already known.
 	Err error
 
 	dir  string
 	file string // name of the file in dir
+}
+
+// Program identifies the file of a plugin and how the file is started. A plugin with another
+// Program may describe itself differently.
+type Program struct {
+	File     FileStat
+	Settings string // hash of the arguments and the configuration, in hex
+}
+
+// FileStat is the part of a file's metadata that changes when the content changes. Other
+// packages store it: a renamed field is lost in their records.
+type FileStat struct {
+	Device, Inode uint64
+	Size          int64
+	ModTime       int64 // nanoseconds since 1970
+	ChangeTime    int64 // nanoseconds since 1970; no user can set it back
+}
+
+func fileStat(info fs.FileInfo) FileStat {
+	stat := info.Sys().(*syscall.Stat_t)
+	return FileStat{Device: stat.Dev, Inode: stat.Ino, Size: stat.Size, ModTime: stat.Mtim.Nano(), ChangeTime: stat.Ctim.Nano()}
 }
 
 // DriverName is the expected name of the driver or hook in the plugin. The name that
@@ -172,7 +192,7 @@ func New(cfg Config) (*Catalog, error) {
 		if block != nil {
 			e.Args = block.Args
 		}
-		if e.Program, err = e.identify(f.info); err != nil {
+		if e.Program, err = e.program(f.info); err != nil {
 			return nil, err
 		}
 		c.entries = append(c.entries, e)
@@ -315,30 +335,25 @@ func (e Entry) Inherits() []string {
 	return nil
 }
 
-// identify computes the Program of an entry from the current metadata of its file. It
-// does not read the content: plugins are large, and a change of the content changes the
-// times of the file.
-func (e Entry) identify(file fs.FileInfo) (string, error) {
+// program returns the Program of an entry with this file, which may be nil. It does not read the
+// content of the file: plugins are large, and a change of the content changes the ctime.
+func (e Entry) program(file fs.FileInfo) (Program, error) {
 	if file == nil {
-		return "", nil
+		return Program{}, nil
 	}
-	stat := file.Sys().(*syscall.Stat_t)
-	what := struct {
-		Args          []string
-		Config        map[string]any
-		Size          int64
-		Modified      syscall.Timespec
-		StatusChanged syscall.Timespec // ctime, which no user can set back
-	}{Args: e.Args, Size: stat.Size, Modified: stat.Mtim, StatusChanged: stat.Ctim}
+	settings := struct {
+		Args   []string
+		Config map[string]any
+	}{Args: e.Args}
 	if e.Block != nil {
-		what.Config = e.Block.Config
+		settings.Config = e.Block.Config
 	}
-	b, err := json.Marshal(what)
+	b, err := json.Marshal(settings)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", e, err)
+		return Program{}, fmt.Errorf("%s: %w", e, err)
 	}
 	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:]), nil
+	return Program{File: fileStat(file), Settings: hex.EncodeToString(sum[:])}, nil
 }
 
 // dirEntry is one file of the plugin directory.

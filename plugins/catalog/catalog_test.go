@@ -432,7 +432,7 @@ func symlink(t *testing.T, target, link string) {
 func TestProgram(t *testing.T) {
 	dir := makeDir(t, "mine")
 	path := filepath.Join(dir, "mine")
-	program := func(b Block) string {
+	program := func(b Block) Program {
 		t.Helper()
 		b.Name = "mine"
 		c, err := New(Config{Dir: dir, Blocks: []Block{b}})
@@ -442,11 +442,11 @@ func TestProgram(t *testing.T) {
 		return c.Entries()[0].Program
 	}
 	first := program(Block{})
-	if first == "" || program(Block{SHA256: "0"}) != first {
-		t.Errorf("the same program is %q and %q", first, program(Block{SHA256: "0"}))
+	if first == (Program{}) || program(Block{SHA256: "0"}) != first {
+		t.Errorf("the same program is %v and %v", first, program(Block{SHA256: "0"}))
 	}
-	seen := map[string]string{first: "the first"}
-	differs := func(what, id string) {
+	seen := map[Program]string{first: "the first"}
+	differs := func(what string, id Program) {
 		t.Helper()
 		if other, twice := seen[id]; twice {
 			t.Errorf("%s is the program that %s is", what, other)
@@ -474,7 +474,7 @@ func TestProgram(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if id := program(Block{}); id != "" {
-		t.Errorf("without a file it is %q", id)
+	if id := program(Block{}); id != (Program{}) {
+		t.Errorf("without a file it is %v", id)
 	}
 }

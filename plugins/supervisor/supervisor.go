@@ -106,7 +106,7 @@ type Plugin struct {
 	Name            string // name of the file or the builtin
 	Path            string // "" for a builtin
 	Builtin         bool
-	Program         string    // identifies the file's content; see catalog.Entry
+	Program         catalog.Program
 	Serves          PluginKey // Serves.Name is "" until the plugin has reported it
 	Version         string
 	Takes           *hook.Description // description of a hook; nil before the hook's first start

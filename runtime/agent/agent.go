@@ -71,11 +71,11 @@ type Config struct {
 	// TaskProcess returns the main process of a task of a builtin driver, from the state
 	// of the driver in the task's handle. It may be nil.
 	TaskProcess func(driver string, state []byte) (process.ID, bool)
-	// Memory is the path of the file in which an agent with Forget caches facts
-	// about plugins for later agents. With an empty path nothing is cached.
-	Memory  string
-	Version string // of nomad-lite
-	Logger  hclog.Logger
+	// PluginCacheFile is the path of the file in which an agent with Forget stores the
+	// descriptions of plugins for later agents. With an empty path nothing is stored.
+	PluginCacheFile string
+	Version         string // of nomad-lite
+	Logger          hclog.Logger
 }
 
 // Agent is one running nomad-lite. Its methods may be called concurrently.

@@ -222,10 +222,10 @@ func (a *Agent) fingerprint() {
 	a.usage.Dir, a.usage.MHz = a.AllocDirs(), a.host.CPUMHz
 }
 
-// pluginCache returns where the facts about plugins are kept for later agents.
+// pluginCache returns the cache of plugin descriptions for later agents.
 func (a *Agent) pluginCache() pluginCache {
 	if a.forget {
-		return fileCache(a.config.Memory)
+		return fileCache(a.config.PluginCacheFile)
 	}
 	return storeCache{a.store}
 }
@@ -277,7 +277,8 @@ func (a *Agent) startPlugins(ctx context.Context, known *catalog.Catalog) error 
 		OnRegistered:   a.orphans.CleanEnded,
 		OnStored:       a.scheduler.NodeChanged,
 	})
-	a.knownPlugins = newKnownPlugins(a.pluginCache(), a.supervisor, a.logger)
+	cache := a.pluginCache()
+	a.knownPlugins = &knownPlugins{cache: cache, cached: loadCachedPlugins(cache, a.logger), plugins: a.supervisor, logger: a.logger}
 	if err := a.makeHooks(); err != nil {
 		return err
 	}

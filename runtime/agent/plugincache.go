@@ -8,70 +8,76 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// pluginCache stores plugin facts for later agents.
+// pluginCache stores plugin descriptions for later agents.
 type pluginCache interface {
 	load() ([]state.PluginInfo, error)
 	save([]state.PluginInfo) error
 }
 
-// pluginInfoKey is the record of an agent's plugin facts.
+// pluginInfoKey is the key of an agent's plugin descriptions in the store.
 const pluginInfoKey = "plugins_known"
 
 // storeCache is a pluginCache in the state of an agent.
 type storeCache struct{ store *store.Store }
 
-func (m storeCache) load() (known []state.PluginInfo, err error) {
-	_, err = m.store.Snapshot().Meta(pluginInfoKey, &known)
-	return known, err
+func (c storeCache) load() (infos []state.PluginInfo, err error) {
+	_, err = c.store.Snapshot().Meta(pluginInfoKey, &infos)
+	return infos, err
 }
 
-func (m storeCache) save(known []state.PluginInfo) error {
-	_, err := m.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutMeta(pluginInfoKey, known)
+func (c storeCache) save(infos []state.PluginInfo) error {
+	_, err := c.store.Update(context.Background(), func(tx *store.Txn) error {
+		tx.PutMeta(pluginInfoKey, infos)
 		return nil
 	})
 	return err
 }
 
 // fileCache is a pluginCache in a file that agents without a state share. The file
-// may be missing. The last writer wins; later agents collect lost facts again.
+// may be missing. The last writer wins; later agents collect lost descriptions again.
 type fileCache string
 
-func (m fileCache) load() (known []state.PluginInfo, err error) {
-	text, err := os.ReadFile(string(m))
-	if errors.Is(err, fs.ErrNotExist) || m == "" {
+func (c fileCache) load() (infos []state.PluginInfo, err error) {
+	text, err := os.ReadFile(string(c))
+	if errors.Is(err, fs.ErrNotExist) || c == "" {
 		return nil, nil
 	}
 	if err == nil {
-		err = json.Unmarshal(text, &known)
+		err = json.Unmarshal(text, &infos)
 	}
-	return known, err
+	if err != nil {
+		return nil, err // not the infos before the damage
+	}
+	return infos, nil
 }
 
-// save merges the facts with those of other agents about plugins that still exist.
-func (m fileCache) save(known []state.PluginInfo) error {
-	if m == "" {
+// save also keeps the stored descriptions of other plugins whose files still exist.
+func (c fileCache) save(infos []state.PluginInfo) error {
+	if c == "" {
 		return nil
 	}
-	others, _ := m.load() // if it fails, other agents collect their facts again
+	others, _ := c.load() // if it fails, other agents collect their descriptions again
 	for _, other := range others {
-		if _, err := os.Stat(other.Path); err == nil && !slices.ContainsFunc(known, func(k state.PluginInfo) bool { return k.Path == other.Path }) {
-			known = append(known, other)
+		if _, err := os.Stat(other.Path); err == nil && !slices.ContainsFunc(infos, func(info state.PluginInfo) bool { return info.Path == other.Path }) {
+			infos = append(infos, other)
 		}
 	}
-	text, err := json.MarshalIndent(known, "", "\t")
+	text, err := json.MarshalIndent(infos, "", "\t")
 	if err != nil {
 		return err
 	}
-	dir := filepath.Dir(string(m))
+	dir := filepath.Dir(string(c))
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -81,7 +87,7 @@ func (m fileCache) save(known []state.PluginInfo) error {
 	}
 	_, err = file.Write(text)
 	if err = errors.Join(err, file.Close()); err == nil {
-		err = os.Rename(file.Name(), string(m))
+		err = os.Rename(file.Name(), string(c))
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(file.Name()))
@@ -89,11 +95,106 @@ func (m fileCache) save(known []state.PluginInfo) error {
 	return nil
 }
 
-// knownPlugins compares the plugins with the facts that earlier agents have cached,
-// and stores the current facts. Its methods may be called concurrently.
+// cachedPlugins are the plugin descriptions of earlier agents. Its methods may be called
+// concurrently.
+type cachedPlugins struct {
+	infos  []state.PluginInfo // never changes
+	logger hclog.Logger
+
+	mu     sync.Mutex
+	hashes map[catalog.FileStat]fileHash // hashes of files, so that an unchanged file is not read again
+}
+
+// fileHash is the SHA-256 of a file's content.
+type fileHash struct {
+	sum    string
+	recent bool // the file was changed less than minFileAge before it was hashed
+}
+
+// minFileAge is the time since the last change of a file after which every further change also
+// changes the metadata. The resolution of ctime is 2 s at most.
+const minFileAge = 2 * time.Second
+
+// loadCachedPlugins returns the descriptions in cache.
+func loadCachedPlugins(cache pluginCache, logger hclog.Logger) *cachedPlugins {
+	infos, err := cache.load()
+	if err != nil {
+		logger.Warn("plugin cache cannot be read; which hooks take part in every allocation is unknown until their plugins run", "error", err)
+	}
+	c := &cachedPlugins{infos: infos, logger: logger, hashes: make(map[catalog.FileStat]fileHash)}
+	for _, info := range infos {
+		if info.SHA256 != "" && info.File.ChangeTime != 0 {
+			c.hashes[info.File] = fileHash{sum: info.SHA256}
+		}
+	}
+	return c
+}
+
+// find returns the description of a plugin with the same file content and settings.
+func (c *cachedPlugins) find(path string, program catalog.Program) (state.PluginInfo, bool) {
+	for _, info := range c.infos {
+		if info.SHA256 == "" || info.File.Size != program.File.Size || info.Settings != program.Settings {
+			continue // without reading the file
+		}
+		if hash, ok := c.hash(path, program.File); ok && hash.sum == info.SHA256 {
+			return info, true
+		}
+	}
+	return state.PluginInfo{}, false
+}
+
+// findPath returns the description of the plugin that had this path, perhaps with another file
+// content or settings.
+func (c *cachedPlugins) findPath(path string) (state.PluginInfo, bool) {
+	if i := slices.IndexFunc(c.infos, func(info state.PluginInfo) bool { return info.Path == path }); i >= 0 {
+		return c.infos[i], true
+	}
+	return state.PluginInfo{}, false
+}
+
+// hash returns the hash of the file at path. It reads the file if no file with this metadata was
+// hashed before. It returns false if the file cannot be read or has other metadata.
+func (c *cachedPlugins) hash(path string, file catalog.FileStat) (fileHash, bool) {
+	c.mu.Lock()
+	hash, ok := c.hashes[file]
+	c.mu.Unlock()
+	if ok {
+		return hash, true
+	}
+	hash.recent = time.Since(time.Unix(0, file.ChangeTime)) < minFileAge
+	var err error
+	if hash.sum, err = catalog.HashFile(path, file); err != nil {
+		c.logger.Debug("plugin file not hashed", "path", path, "error", err)
+		return fileHash{}, false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hashes[file] = hash
+	return hash, true
+}
+
+// describe returns the description of a plugin that has run, with an empty SHA256 if the file
+// cannot be read.
+func (c *cachedPlugins) describe(p supervisor.Plugin) state.PluginInfo {
+	info := state.PluginInfo{
+		Settings: p.Program.Settings, Type: p.Serves.Type, Name: p.Serves.Name,
+		AllAllocs: p.Takes != nil && p.Takes.AllAllocs && p.Superseded == "",
+		Path:      p.Path,
+	}
+	if hash, ok := c.hash(p.Path, p.Program.File); ok {
+		info.SHA256, info.File = hash.sum, p.Program.File
+		if hash.recent {
+			info.File.ChangeTime = 0
+		}
+	}
+	return info
+}
+
+// knownPlugins compares the plugins with the cached descriptions, and stores the current
+// descriptions. Its methods may be called concurrently.
 type knownPlugins struct {
 	cache   pluginCache
-	cached  []state.PluginInfo // facts of earlier agents; read-only
+	cached  *cachedPlugins
 	plugins pluginStates
 	logger  hclog.Logger
 }
@@ -104,43 +205,41 @@ type pluginStates interface {
 	Changed() <-chan struct{}
 }
 
-// newKnownPlugins loads the facts of earlier agents.
-func newKnownPlugins(cache pluginCache, plugins pluginStates, logger hclog.Logger) *knownPlugins {
-	cached, err := cache.load()
-	if err != nil {
-		logger.Warn("it is not known any more which hooks take part in every allocation, until their plugins are up", "error", err)
-	}
-	return &knownPlugins{cache: cache, cached: cached, plugins: plugins, logger: logger}
-}
-
-// lookup returns the cached fact about the plugin with this path.
-func (k *knownPlugins) lookup(path string) (state.PluginInfo, bool) {
-	if i := slices.IndexFunc(k.cached, func(info state.PluginInfo) bool { return info.Path == path }); i >= 0 {
-		return k.cached[i], true
-	}
-	return state.PluginInfo{}, false
-}
-
 // expectedHooks returns the hooks that took part in every allocation under an
 // earlier agent and whose plugins are not up yet, so that a slow plugin does not
 // miss hook points. That includes a plugin with a changed program until the plugin
 // reports its description.
 func (k *knownPlugins) expectedHooks() (names []string) {
 	for _, p := range k.plugins.Plugins() {
-		if known, _ := k.lookup(p.Path); known.Every != "" && p.Serves.Name == "" && p.Superseded == "" {
-			names = append(names, known.Every)
+		if p.Builtin || p.Serves.Name != "" || p.Superseded != "" {
+			continue
+		}
+		if info, _ := k.lastKnown(p); info.AllAllocs {
+			names = append(names, info.Name)
 		}
 	}
 	return names
 }
 
-// unknown returns the plugins whose program has never been up, and whether each is
-// still in its first start. The channel is closed when the result may have changed.
+// lastKnown returns the description of a plugin with the same file content and settings, else
+// of the plugin that had the same path.
+func (k *knownPlugins) lastKnown(p supervisor.Plugin) (state.PluginInfo, bool) {
+	if info, ok := k.cached.find(p.Path, p.Program); ok {
+		return info, true
+	}
+	return k.cached.findPath(p.Path)
+}
+
+// unknown returns the plugins without a description, and whether each is still in its first
+// start. The channel is closed when the result may have changed.
 func (k *knownPlugins) unknown() (map[string]bool, <-chan struct{}) {
 	changed := k.plugins.Changed()
 	var unknown map[string]bool
 	for _, p := range k.plugins.Plugins() {
-		if known, met := k.lookup(p.Path); met && known.Program == p.Program || p.Builtin || p.Serves.Name != "" {
+		if p.Builtin || p.Serves.Name != "" {
+			continue
+		}
+		if _, known := k.cached.find(p.Path, p.Program); known {
 			continue
 		}
 		if unknown == nil {
@@ -151,50 +250,48 @@ func (k *knownPlugins) unknown() (map[string]bool, <-chan struct{}) {
 	return unknown, changed
 }
 
-// current returns the current plugin facts.
-func (k *knownPlugins) current() (all []state.PluginInfo) {
+// current returns the descriptions of the current plugins. A plugin that has not run yet keeps
+// its cached description.
+func (k *knownPlugins) current() (infos []state.PluginInfo) {
 	for _, p := range k.plugins.Plugins() {
-		known := state.PluginInfo{Path: p.Path, Program: p.Program}
 		if p.Builtin || p.Path == "" {
 			continue
 		}
-		switch before, met := k.lookup(p.Path); {
-		case p.Takes != nil && p.Takes.AllAllocs && p.Superseded == "":
-			known.Every = p.Serves.Name
-		case p.Serves.Name == "" && !met:
-			continue
-		case p.Serves.Name == "":
-			known = before // the plugin has not come up yet
+		if p.Serves.Name != "" {
+			infos = append(infos, k.cached.describe(p))
+		} else if info, ok := k.lastKnown(p); ok {
+			info.Path = p.Path
+			infos = append(infos, info)
 		}
-		all = append(all, known)
 	}
-	return all
+	return infos
 }
 
-// sync stores the plugin facts for later agents whenever they change, until ctx ends.
+// sync stores the descriptions of the current plugins for later agents whenever they change,
+// until ctx ends.
 func (k *knownPlugins) sync(ctx context.Context) {
-	var kept []state.PluginInfo // cached facts about the current plugins
+	var stored []state.PluginInfo // cached descriptions of the current plugins
 	for _, p := range k.plugins.Plugins() {
-		if known, met := k.lookup(p.Path); met {
-			kept = append(kept, known)
+		if info, ok := k.cached.findPath(p.Path); ok {
+			stored = append(stored, info)
 		}
 	}
-	for over := false; ; {
+	for stopping := false; ; {
 		changed := k.plugins.Changed()
-		if now := k.current(); !slices.Equal(now, kept) {
-			if err := k.cache.save(now); err != nil {
-				k.logger.Info("what plugins take part in is not kept for the next agent", "error", err)
+		if infos := k.current(); !slices.Equal(infos, stored) {
+			if err := k.cache.save(infos); err != nil {
+				k.logger.Info("plugin cache not written; the next agent starts without it", "error", err)
 			} else {
-				kept = now
+				stored = infos
 			}
 		}
-		if over {
+		if stopping {
 			return
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			over = true // store the last changes before returning
+			stopping = true // store the last changes before returning
 		}
 	}
 }

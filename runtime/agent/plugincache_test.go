@@ -1,17 +1,27 @@
 package agent
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // Runs with different plugins share one file: each keeps the entries of unknown
 // plugins that still exist, and drops those of removed plugins.
-func TestRunsShareAMemory(t *testing.T) {
+func TestRunsShareAPluginCache(t *testing.T) {
 	dir := t.TempDir()
 	plugin := func(name string) string {
 		path := filepath.Join(dir, name)
@@ -23,11 +33,11 @@ func TestRunsShareAMemory(t *testing.T) {
 	mine, others, gone := plugin("mine"), plugin("others"), plugin("gone")
 	m := fileCache(filepath.Join(dir, "cache", "nomad-lite", "plugins.json"))
 	if known, err := m.load(); err != nil || known != nil {
-		t.Fatalf("before anybody has been there: %v, %v", known, err)
+		t.Fatalf("before the first run: %v, %v", known, err)
 	}
 	for _, saved := range [][]state.PluginInfo{
-		{{Path: others, Program: "1", Every: "gatekeeper"}, {Path: gone, Program: "1"}, {Path: mine, Program: "1", Every: "old"}},
-		{{Path: mine, Program: "2"}},
+		{{Path: others, SHA256: "1", Name: "gatekeeper", AllAllocs: true}, {Path: gone, SHA256: "1"}, {Path: mine, SHA256: "1", Name: "old"}},
+		{{Path: mine, SHA256: "2"}},
 	} {
 		if err := m.save(saved); err != nil {
 			t.Fatal(err)
@@ -35,7 +45,7 @@ func TestRunsShareAMemory(t *testing.T) {
 		os.Remove(gone)
 	}
 	known, err := m.load()
-	if want := []state.PluginInfo{{Path: mine, Program: "2"}, {Path: others, Program: "1", Every: "gatekeeper"}}; err != nil || !slices.Equal(known, want) {
+	if want := []state.PluginInfo{{Path: mine, SHA256: "2"}, {Path: others, SHA256: "1", Name: "gatekeeper", AllAllocs: true}}; err != nil || !slices.Equal(known, want) {
 		t.Errorf("known are %v, %v; want %v", known, err, want)
 	}
 	if entries, err := os.ReadDir(filepath.Dir(string(m))); err != nil || len(entries) != 1 {
@@ -47,7 +57,7 @@ func TestRunsShareAMemory(t *testing.T) {
 	if known, err := m.load(); err == nil || len(known) > 0 {
 		t.Errorf("of a damaged file: %v, %v", known, err)
 	}
-	if err := m.save([]state.PluginInfo{{Path: mine, Program: "3"}}); err != nil {
+	if err := m.save([]state.PluginInfo{{Path: mine, SHA256: "3"}}); err != nil {
 		t.Fatal(err)
 	}
 	if known, err := m.load(); err != nil || len(known) != 1 {
@@ -55,5 +65,189 @@ func TestRunsShareAMemory(t *testing.T) {
 	}
 	if err := fileCache("").save(known); err != nil {
 		t.Errorf("without a file: %v", err)
+	}
+}
+
+// cacheTest has a cache file, and a plugin file that contains the hook "audit" of every
+// allocation.
+type cacheTest struct {
+	t     *testing.T
+	cache fileCache
+	path  string
+}
+
+func newCacheTest(t *testing.T) *cacheTest {
+	c := &cacheTest{t: t, cache: fileCache(filepath.Join(t.TempDir(), "plugins.json")), path: filepath.Join(t.TempDir(), "audit")}
+	c.write(c.path, "#!/bin/sh\nexec audit 1\n")
+	return c
+}
+
+func (c *cacheTest) write(path, content string) {
+	c.t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o755); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// fixedPlugins are plugins that do not change.
+type fixedPlugins []supervisor.Plugin
+
+func (f fixedPlugins) Plugins() []supervisor.Plugin { return f }
+func (f fixedPlugins) Changed() <-chan struct{}     { return nil }
+
+// agent returns the knownPlugins of an agent that starts now, and whose plugin is the file at
+// path with these arguments.
+func (c *cacheTest) agent(path string, running bool, args ...string) *knownPlugins {
+	c.t.Helper()
+	dir, name := filepath.Split(path)
+	all, err := catalog.New(catalog.Config{Dir: dir, Blocks: []catalog.Block{{Name: name, Args: args}}})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	e := all.Entries()[0]
+	p := supervisor.Plugin{Name: e.Name, Path: e.Path, Program: e.Program}
+	if running {
+		p.Serves = supervisor.PluginKey{Type: base.TypeHook, Name: "audit"}
+		p.Takes = &hook.Description{AllAllocs: true}
+	}
+	logger := hclog.NewNullLogger()
+	return &knownPlugins{cache: c.cache, cached: loadCachedPlugins(c.cache, logger), plugins: fixedPlugins{p}, logger: logger}
+}
+
+// run runs an agent until it has stored the description of the plugin at path.
+func (c *cacheTest) run(path string, args ...string) {
+	c.t.Helper()
+	ctx, cancel := context.WithCancel(c.t.Context())
+	cancel()
+	c.agent(path, true, args...).sync(ctx)
+}
+
+func (c *cacheTest) wantKnown(what string, k *knownPlugins, want bool) {
+	c.t.Helper()
+	if unknown, _ := k.unknown(); (len(unknown) == 0) != want {
+		c.t.Errorf("%s: unknown plugins %v", what, unknown)
+	}
+}
+
+func TestPluginCacheIsKeyedByContent(t *testing.T) {
+	c := newCacheTest(t)
+	c.wantKnown("before the first run", c.agent(c.path, false), false)
+	c.run(c.path)
+	c.wantKnown("the same file", c.agent(c.path, false), true)
+	c.wantKnown("other arguments", c.agent(c.path, false, "-v"), false)
+
+	other := filepath.Join(t.TempDir(), "renamed")
+	c.write(other, "#!/bin/sh\nexec audit 1\n")
+	k := c.agent(other, false)
+	c.wantKnown("the same content at another path", k, true)
+	if got := k.expectedHooks(); !slices.Equal(got, []string{"audit"}) {
+		t.Errorf("expected hooks %v, want audit", got)
+	}
+	c.write(other, "#!/bin/sh\nexec audit 2\n")
+	k = c.agent(other, false)
+	c.wantKnown("other content of the same size at another path", k, false)
+	if got := k.expectedHooks(); len(got) > 0 {
+		t.Errorf("expected hooks of an unknown plugin: %v", got)
+	}
+}
+
+// A changed file is another plugin even if the size and the mtime are the same, and if the change
+// follows at once, so that the ctime may be the same. The hook of the earlier file is still
+// expected, until the plugin reports its description.
+func TestPluginCacheDetectsChangeWithRestoredMtime(t *testing.T) {
+	c := newCacheTest(t)
+	info, err := os.Stat(c.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 20 {
+		c.run(c.path)
+		c.wantKnown("before the change", c.agent(c.path, false), true)
+		c.write(c.path, fmt.Sprintf("#!/bin/sh\nexec audit %c\n", 'a'+n))
+		if err := os.Chtimes(c.path, info.ModTime(), info.ModTime()); err != nil {
+			t.Fatal(err)
+		}
+		k := c.agent(c.path, false)
+		c.wantKnown("after the change", k, false)
+		if got := k.expectedHooks(); !slices.Equal(got, []string{"audit"}) {
+			t.Fatalf("expected hooks %v, want audit", got)
+		}
+	}
+}
+
+// A file whose metadata is in the cache is not read again. The checksum in the cache shows
+// whether the file was read, because it is not that of the content.
+func TestPluginCacheDoesNotReadUnchangedFile(t *testing.T) {
+	c := newCacheTest(t)
+	k := c.agent(c.path, false)
+	program := k.plugins.Plugins()[0].Program
+	info := state.PluginInfo{SHA256: strings.Repeat("0", 64), Settings: program.Settings, Path: c.path, File: program.File}
+	for _, test := range []struct {
+		name   string
+		change func(*catalog.FileStat)
+		known  bool
+	}{
+		{"the same metadata", func(*catalog.FileStat) {}, true},
+		{"other device", func(f *catalog.FileStat) { f.Device++ }, false},
+		{"other inode", func(f *catalog.FileStat) { f.Inode++ }, false},
+		{"other mtime", func(f *catalog.FileStat) { f.ModTime++ }, false},
+		{"other ctime", func(f *catalog.FileStat) { f.ChangeTime++ }, false},
+		{"hashed just after a change", func(f *catalog.FileStat) { f.ChangeTime = 0 }, false},
+	} {
+		cached := info
+		test.change(&cached.File)
+		if err := c.cache.save([]state.PluginInfo{cached}); err != nil {
+			t.Fatal(err)
+		}
+		c.wantKnown(test.name, c.agent(c.path, false), test.known)
+	}
+}
+
+// The metadata of a file that was changed just now is not stored completely, because a later
+// change might leave it the same.
+func TestPluginCacheStoresMetadataOfSettledFile(t *testing.T) {
+	stored := func(c *cacheTest, path string) int64 {
+		t.Helper()
+		c.run(path)
+		infos, err := c.cache.load()
+		if err != nil || len(infos) != 1 || infos[0].File.Size == 0 {
+			t.Fatalf("stored: %+v, %v", infos, err)
+		}
+		return infos[0].File.ChangeTime
+	}
+	began := time.Now()
+	c := newCacheTest(t)
+	if changed := stored(c, c.path); changed != 0 && time.Since(began) < minFileAge {
+		t.Errorf("a new file: ctime %d is stored", changed)
+	}
+	old, err := filepath.Abs("doc.go") // older than this test binary
+	if err != nil {
+		t.Fatal(err)
+	}
+	if changed := stored(newCacheTest(t), old); changed == 0 {
+		t.Error("an old file: ctime is not stored")
+	}
+}
+
+func TestPluginCacheReplacesUnreadableRecords(t *testing.T) {
+	for name, text := range map[string]string{
+		"damaged":              `[{"SHA`,
+		"wrong type":           `[{"SHA256": "1", "Path": "/bin/true"}, {"SHA256": 1}]`,
+		"of an earlier format": `[{"Path": %q, "Program": "1", "Every": "audit"}]`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCacheTest(t)
+			if strings.Contains(text, "%q") {
+				text = fmt.Sprintf(text, c.path)
+			}
+			c.write(string(c.cache), text)
+			c.wantKnown("before", c.agent(c.path, false), false)
+			c.run(c.path)
+			c.wantKnown("after", c.agent(c.path, false), true)
+			infos, err := c.cache.load()
+			if err != nil || len(infos) != 1 || infos[0].SHA256 == "" || infos[0].Name != "audit" || !infos[0].AllAllocs {
+				t.Errorf("stored: %+v, %v", infos, err)
+			}
+		})
 	}
 }

@@ -88,8 +88,8 @@ func TestUnusableFactsAreQuarantined(t *testing.T) {
 		{"plugin process without a pid", pluginKey + "builtin raw_exec", map[string]string{"Addr": "/x"}, func(t *testing.T, a *Agent) { _, _ = (pluginRecords{a.store}).Plugins() }},
 		{"hooks of an ended allocation", "attached/a", "text", func(t *testing.T, a *Agent) { a.store.Snapshot().AttachedHooks("a") }},
 		{"known plugins", pluginInfoKey, "text", func(t *testing.T, a *Agent) {
-			if known := newKnownPlugins(storeCache{a.store}, nil, a.logger); len(known.cached) > 0 {
-				t.Errorf("cached: %v", known.cached)
+			if cached := loadCachedPlugins(storeCache{a.store}, a.logger); len(cached.infos) > 0 {
+				t.Errorf("cached: %v", cached.infos)
 			}
 		}},
 		{"boot", bootKey, map[string]string{"a": "b"}, func(t *testing.T, a *Agent) {

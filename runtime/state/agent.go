@@ -5,13 +5,24 @@ import (
 	"fmt"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 )
 
-// PluginInfo is a cached fact about a plugin that has been up.
+// PluginInfo is the cached description of a plugin that has run. It is valid for every file
+// with this content that is started with these settings, whatever the path of the file is.
 type PluginInfo struct {
-	Path    string // path of the plugin's executable
-	Program string // identity of the program that was up; another program makes the plugin unknown
-	Every   string // name of the hook if it takes part in every allocation, else empty
+	SHA256    string // checksum of the plugin's file, in hex; "" if the file could not be read
+	Settings  string // Settings of the plugin's [catalog.Program]
+	Type      base.Type
+	Name      string // name of the driver or hook
+	AllAllocs bool   // the plugin is a hook that takes part in every allocation
+
+	Path string // path of the plugin's file
+	// File is the metadata of the file with this SHA256. Its ChangeTime is zero if the file
+	// was hashed so soon after a change that a later change might leave the metadata the same.
+	File catalog.FileStat
 }
 
 // PendingRemoval is a deleted allocation that is still on the disk. It has what the calls

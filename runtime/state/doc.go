@@ -1,6 +1,6 @@
 // Package state has the types of the records that an agent leaves for the next one: the
 // local state of a task, the cleanups of hooks that are still pending, allocations that
-// must still be removed, facts about plugins.
+// must still be removed, descriptions of plugins.
 //
 // The names of the fields are the format of the state file. A field that is renamed or
 // whose type changes is lost in the records of older agents; a new field is zero in them.

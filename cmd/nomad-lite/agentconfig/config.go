@@ -85,20 +85,20 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 		limits.DownloadUIDs = c.DownloadUIDs()
 	}
 	return agent.Config{
-		DataDir:      c.DataDir,
-		Node:         c.Node,
-		Limits:       limits,
-		EnvDenylist:  c.EnvDenylist,
-		EnvAllowlist: c.EnvAllowlist,
-		GC:           c.GC,
-		Records:      c.Records,
-		Plugins:      plugins,
-		Hooks:        c.Hooks,
-		HookLimits:   map[string]map[string]any{artifact.Name: c.Artifact, template.Name: c.Template},
-		TaskProcess:  TaskProcess,
-		Memory:       pluginCache(),
-		Version:      version.String(),
-		Logger:       logger,
+		DataDir:         c.DataDir,
+		Node:            c.Node,
+		Limits:          limits,
+		EnvDenylist:     c.EnvDenylist,
+		EnvAllowlist:    c.EnvAllowlist,
+		GC:              c.GC,
+		Records:         c.Records,
+		Plugins:         plugins,
+		Hooks:           c.Hooks,
+		HookLimits:      map[string]map[string]any{artifact.Name: c.Artifact, template.Name: c.Template},
+		TaskProcess:     TaskProcess,
+		PluginCacheFile: pluginCacheFile(),
+		Version:         version.String(),
+		Logger:          logger,
 	}
 }
 
@@ -112,9 +112,9 @@ func TaskProcess(driver string, state []byte) (process.ID, bool) {
 	return process.ID{PID: s.PID, StartTime: s.StartTime}, err == nil && s.PID > 1
 }
 
-// pluginCache returns the file that keeps plugin descriptions between runs. Without the
-// file, a start only takes longer.
-func pluginCache() string {
+// pluginCacheFile returns the path of the file that stores plugin descriptions between runs.
+// Without the file, a start only takes longer.
+func pluginCacheFile() string {
 	dir, err := os.UserCacheDir()
 	if err != nil {
 		return ""
