@@ -316,7 +316,7 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 // records are about to be deleted.
 const cleanupTimeout = 10 * time.Second
 
-// Alloc returns the runner of an allocation, or nil if this node does not have it.
+// AllocRunner returns the runner of an allocation, or nil if this node does not have it.
 func (a *Agent) Alloc(id string) *allocrunner.Runner {
 	if nodes := a.running(); nodes != nil {
 		return nodes.Alloc(id)

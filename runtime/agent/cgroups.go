@@ -8,7 +8,7 @@ import (
 // cgroupsOf returns a function that selects the cgroup tree for a driver. For
 // builtin drivers it is nil, because they create their cgroups themselves in less
 // time.
-func (a *Agent) cgroupsOf(tree *cgroup.Tree) func(driver string) hooks.Cgroups {
+func (a *Agent) cgroupsOf(tree *cgroup.Hierarchy) func(driver string) hooks.Cgroups {
 	return func(driver string) hooks.Cgroups {
 		for _, p := range a.supervisor.Plugins() {
 			if p.Builtin && p.Name == driver && p.Superseded == "" {

@@ -14,7 +14,7 @@ import (
 func (a *Agent) CheckHooks(ctx context.Context) (trouble []error) {
 	for _, rule := range a.hooks.Rules() {
 		meanwhile := "until then allocations fail that it might apply to"
-		if rule.Warn {
+		if rule.WarnOnError {
 			meanwhile = "until then each of its hook points is only an event"
 		}
 		_, takes, err := a.supervisor.Hook(ctx, rule.Name, time.Time{})
@@ -32,7 +32,7 @@ func (a *Agent) CheckHooks(ctx context.Context) (trouble []error) {
 			break
 		}
 		if err != nil {
-			trouble = append(trouble, rule.At(err))
+			trouble = append(trouble, rule.AtPosition(err))
 		}
 	}
 	return trouble

@@ -65,14 +65,14 @@ func (a *Agent) makeHooks() error {
 		return err
 	}
 	a.hooks = hookplugin.New(hookplugin.Config{
-		Find: func(ctx context.Context, name string, until time.Time) (hookplugin.Remote, *hook.Description, error) {
+		FindPlugin: func(ctx context.Context, name string, until time.Time) (hookplugin.Remote, *hook.Description, error) {
 			client, takes, err := a.supervisor.Hook(ctx, name, until)
 			if err != nil {
 				return nil, nil, err
 			}
 			return client, takes, nil
 		},
-		Known: func() map[string]*hook.Description {
+		KnownHooks: func() map[string]*hook.Description {
 			known := make(map[string]*hook.Description)
 			for _, p := range a.supervisor.Plugins() {
 				if p.Serves.Type == base.TypeHook && p.Takes != nil && p.Superseded == "" {
@@ -81,20 +81,20 @@ func (a *Agent) makeHooks() error {
 			}
 			return known
 		},
-		Expected: a.knownPlugins.expectedHooks,
-		Unknown:  a.knownPlugins.unknown,
-		Rules:    a.config.Hooks,
-		Limits:   a.config.HookLimits,
-		Token:    key.Token,
-		Cleanups: cleanupStore{a.store, a.logger},
-		Logger:   a.logger,
+		ExpectedHooks:  a.knownPlugins.expectedHooks,
+		UnknownPlugins: a.knownPlugins.unknown,
+		Rules:          a.config.Hooks,
+		BuiltinLimits:  a.config.HookLimits,
+		Token:          key.Token,
+		Cleanups:       cleanupStore{a.store, a.logger},
+		Logger:         a.logger,
 	})
 	listener, err := a.sockets.listenForHooks()
 	if err != nil {
 		return err
 	}
 	a.hookHost = hookhost.Serve(hookhost.Config{
-		Listener: listener, Key: key, Alloc: a.Alloc, Ready: a.known, Store: a.store, Logger: a.logger.Named("hookhost"),
+		Listener: listener, Key: key, AllocRunner: a.Alloc, Ready: a.known, Store: a.store, Logger: a.logger.Named("hookhost"),
 	})
 	return nil
 }
@@ -121,7 +121,7 @@ func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []mo
 			faults = append(faults, attachmentFault(at, fmt.Errorf("the name of a hook is missing: write %sNAME", model.HookPrefix)))
 			continue
 		}
-		if err := hookplugin.CheckName(at.Hook); err != nil {
+		if err := hookplugin.CheckHookName(at.Hook); err != nil {
 			faults = append(faults, attachmentFault(at, err))
 			continue
 		}
@@ -131,11 +131,11 @@ func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []mo
 			err = fmt.Errorf("%w; %s, or remove meta %s%s", err, missingHookHint, model.HookPrefix, at.Hook)
 		case err != nil:
 			trouble = append(trouble, err)
-			err = hookplugin.CheckSyntax(at.Config)
+			err = hookplugin.CheckAttachmentSyntax(at.Config)
 		default:
 			err = a.hooks.CheckAttachment(at.Hook, at.Config, takes.Schema)
 			if err == nil && at.Task != "" {
-				err = hookplugin.CheckPlace(at.Hook, at.Config, takes)
+				err = hookplugin.CheckTaskAttachment(at.Hook, at.Config, takes)
 			}
 		}
 		if err != nil {

@@ -203,11 +203,11 @@ func (a *Agent) startHelpers(ctx context.Context) (err error) {
 		}
 	}
 	a.collector, err = logs.New(logs.Config{
-		Keeper:   a.keeper,
-		Dir:      a.dataDir,
-		Previous: former,
-		Args:     []string{argv0, "log-collector"},
-		Logger:   a.logger,
+		Keeper:       a.keeper,
+		Dir:          a.dataDir,
+		PreviousDirs: former,
+		Args:         []string{argv0, "log-collector"},
+		Logger:       a.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("start log collector: %w", err)

@@ -15,56 +15,56 @@ const (
 	aclName    = "system.posix_acl_access"
 	aclVersion = 2
 
-	aclOwner = 0x01 // ACL_USER_OBJ
-	aclUser  = 0x02 // ACL_USER
-	aclGroup = 0x04 // ACL_GROUP_OBJ
-	aclMask  = 0x10 // ACL_MASK
-	aclOther = 0x20 // ACL_OTHER
+	aclTagOwner = 0x01 // ACL_USER_OBJ
+	aclTagUser  = 0x02 // ACL_USER
+	aclTagGroup = 0x04 // ACL_GROUP_OBJ
+	aclTagMask  = 0x10 // ACL_MASK
+	aclTagOther = 0x20 // ACL_OTHER
 
-	aclHeader = 4
-	aclEntry  = 8
-	aclNoID   = 1<<32 - 1
+	aclHeaderSize  = 4
+	aclEntrySize   = 8
+	aclUndefinedID = 1<<32 - 1
 )
 
 // The rights of an entry.
 const (
-	traverse = 1 // open files in a directory by name
-	rwx      = 7
+	aclTraverse = 1 // open files in a directory by name
+	aclRWX      = 7
 )
 
 // encodeACL returns an ACL that gives the owner of a directory full access, each of the
 // users the given rights, and no other account any access.
 func encodeACL(users []uint32, rights uint16) []byte {
-	b := make([]byte, 0, aclHeader+aclEntry*(len(users)+4))
+	b := make([]byte, 0, aclHeaderSize+aclEntrySize*(len(users)+4))
 	b = binary.LittleEndian.AppendUint32(b, aclVersion)
 	entry := func(tag, rights uint16, id uint32) {
 		b = binary.LittleEndian.AppendUint16(b, tag)
 		b = binary.LittleEndian.AppendUint16(b, rights)
 		b = binary.LittleEndian.AppendUint32(b, id)
 	}
-	entry(aclOwner, rwx, aclNoID)
+	entry(aclTagOwner, aclRWX, aclUndefinedID)
 	for _, uid := range users {
-		entry(aclUser, rights, uid)
+		entry(aclTagUser, rights, uid)
 	}
-	entry(aclGroup, 0, aclNoID)
-	entry(aclMask, rights, aclNoID)
-	entry(aclOther, 0, aclNoID)
+	entry(aclTagGroup, 0, aclUndefinedID)
+	entry(aclTagMask, rights, aclUndefinedID)
+	entry(aclTagOther, 0, aclUndefinedID)
 	return b
 }
 
 // decodeACL returns the users that an ACL names and gives access to a directory, in
 // ascending order.
 func decodeACL(b []byte) ([]uint32, error) {
-	if len(b) < aclHeader || (len(b)-aclHeader)%aclEntry != 0 {
+	if len(b) < aclHeaderSize || (len(b)-aclHeaderSize)%aclEntrySize != 0 {
 		return nil, fmt.Errorf("ACL of %d bytes", len(b))
 	}
 	if v := binary.LittleEndian.Uint32(b); v != aclVersion {
 		return nil, fmt.Errorf("ACL of version %d", v)
 	}
 	var users []uint32
-	for b = b[aclHeader:]; len(b) > 0; b = b[aclEntry:] {
+	for b = b[aclHeaderSize:]; len(b) > 0; b = b[aclEntrySize:] {
 		tag, rights, id := binary.LittleEndian.Uint16(b), binary.LittleEndian.Uint16(b[2:]), binary.LittleEndian.Uint32(b[4:])
-		if tag == aclUser && rights&traverse != 0 {
+		if tag == aclTagUser && rights&aclTraverse != 0 {
 			users = append(users, id)
 		}
 	}
@@ -75,17 +75,17 @@ func decodeACL(b []byte) ([]uint32, error) {
 // setACL gives the owner of the directory full access, each of the users the given
 // rights, and no other account any access. It also sets the mode of the directory
 // except the sticky bit.
-func (h *handle) setACL(users []uint32, rights uint16) error {
-	return h.wrapError("set ACL of", unix.Setxattr(h.proc(), aclName, encodeACL(users, rights), 0))
+func (h *dirHandle) setACL(users []uint32, rights uint16) error {
+	return h.wrapError("set ACL of", unix.Setxattr(h.procPath(), aclName, encodeACL(users, rights), 0))
 }
 
-// admittedUsers returns the users that the ACL of the directory admits; none if the
+// readACLUsers returns the users that the ACL of the directory admits; none if the
 // directory has no ACL.
-func (h *handle) admittedUsers() ([]uint32, error) {
+func (h *dirHandle) readACLUsers() ([]uint32, error) {
 	const most = 64 << 10 // XATTR_SIZE_MAX
 	for size := 512; ; size = most {
 		b := make([]byte, size)
-		n, err := unix.Getxattr(h.proc(), aclName, b)
+		n, err := unix.Getxattr(h.procPath(), aclName, b)
 		switch {
 		case errors.Is(err, unix.ENODATA), errors.Is(err, unix.EOPNOTSUPP):
 			return nil, nil
@@ -100,11 +100,11 @@ func (h *handle) admittedUsers() ([]uint32, error) {
 }
 
 // dropACL removes the ACL of the directory. It reports whether there was one.
-func (h *handle) dropACL() (bool, error) {
+func (h *dirHandle) dropACL() (bool, error) {
 	// Some file systems return an error for the removal of a missing ACL.
-	_, err := unix.Getxattr(h.proc(), aclName, nil)
+	_, err := unix.Getxattr(h.procPath(), aclName, nil)
 	if err == nil {
-		err = unix.Removexattr(h.proc(), aclName)
+		err = unix.Removexattr(h.procPath(), aclName)
 	}
 	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.EOPNOTSUPP) {
 		return false, nil

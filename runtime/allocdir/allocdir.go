@@ -45,8 +45,8 @@ const (
 // Destroy must not run beside another method. There must be only one Dir for an
 // allocation at a time.
 type Dir struct {
-	root string
-	id   string
+	allocsRoot string
+	id         string
 
 	mu sync.Mutex // held while the ACL of the directory changes
 }
@@ -60,11 +60,11 @@ func New(root, allocID string) (*Dir, error) {
 	if err := checkName(allocID); err != nil {
 		return nil, fmt.Errorf("alloc id %q: %w", allocID, err)
 	}
-	return &Dir{root: filepath.Clean(root), id: allocID}, nil
+	return &Dir{allocsRoot: filepath.Clean(root), id: allocID}, nil
 }
 
 // Path returns the path on the host.
-func (d *Dir) Path() string { return filepath.Join(d.root, d.id) }
+func (d *Dir) Path() string { return filepath.Join(d.allocsRoot, d.id) }
 
 // LogDir returns the path of the directory for the tasks' output.
 func (d *Dir) LogDir() string { return filepath.Join(d.Path(), sharedName, logsName) }
@@ -91,7 +91,7 @@ func (d *Dir) Task(name string) hook.TaskDir {
 // mountsRoot returns the directory in which drivers with unveil isolation find the
 // directories of their tasks. It is beside root because a task must not see the parents
 // of its directories.
-func (d *Dir) mountsRoot() string { return d.root + "_mounts" }
+func (d *Dir) mountsRoot() string { return d.allocsRoot + "_mounts" }
 
 // Build creates the directory and its shared part, except what exists already.
 func (d *Dir) Build() error {
@@ -104,10 +104,10 @@ func (d *Dir) Build() error {
 }
 
 func (d *Dir) build() error {
-	if err := makeRoot(d.root, 0o711); err != nil {
+	if err := makeRoot(d.allocsRoot, 0o711); err != nil {
 		return err
 	}
-	root, err := openPath(d.root)
+	root, err := openPath(d.allocsRoot)
 	if err != nil {
 		return err
 	}
@@ -117,14 +117,14 @@ func (d *Dir) build() error {
 		return err
 	}
 	defer alloc.close()
-	shared, err := alloc.ensure(sharedName, 0o777, taskOwned)
+	shared, err := alloc.ensureDir(sharedName, 0o777, taskOwned)
 	if err != nil {
 		return err
 	}
 	defer shared.close()
 	failpoint.Hit(failpoint.AllocDir, failpoint.During)
 	for _, name := range []string{dataName, logsName, tmpName} {
-		if err := shared.ensureExists(name, 0o777); err != nil {
+		if err := shared.ensureDirExists(name, 0o777); err != nil {
 			return err
 		}
 	}
@@ -133,13 +133,13 @@ func (d *Dir) build() error {
 
 // ensureAlloc opens or creates the directory of an allocation. Root does not change an
 // existing directory: its ACL may admit the users of running tasks.
-func ensureAlloc(root *handle, id string) (*handle, error) {
+func ensureAlloc(root *dirHandle, id string) (*dirHandle, error) {
 	if !isPrivileged() {
-		return root.ensure(id, openMode, agentOwned)
+		return root.ensureDir(id, nomadAllocDirMode, agentOwned)
 	}
-	alloc, made, err := root.make(id)
+	alloc, made, err := root.makeDir(id)
 	if err == nil && made {
-		err = alloc.settle(made, 0o700, agentOwned) // needed because of the umask
+		err = alloc.applyOwnership(made, 0o700, agentOwned) // needed because of the umask
 	}
 	if err != nil && alloc != nil {
 		alloc.close()
@@ -150,7 +150,7 @@ func ensureAlloc(root *handle, id string) (*handle, error) {
 // Open returns a handle for access to the files of the allocation that cannot
 // leave its directory. The caller closes it.
 func (d *Dir) Open() (*os.Root, error) {
-	root, err := os.OpenRoot(d.root)
+	root, err := os.OpenRoot(d.allocsRoot)
 	if err != nil {
 		return nil, fmt.Errorf("open alloc directory: %w", err)
 	}
@@ -163,8 +163,8 @@ func (d *Dir) Open() (*os.Root, error) {
 }
 
 // open returns a handle on the directory of the allocation.
-func (d *Dir) open() (*handle, error) {
-	root, err := openPath(d.root)
+func (d *Dir) open() (*dirHandle, error) {
+	root, err := openPath(d.allocsRoot)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func (d *Dir) Destroy() error {
 		}
 	}
 	point := failpoint.Enter(failpoint.Collection)
-	errs = append(errs, removeBelow(d.root, d.id))
+	errs = append(errs, removeBelow(d.allocsRoot, d.id))
 	point.Leave()
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("destroy alloc directory %s: %w", d.Path(), err)

@@ -17,8 +17,8 @@ import (
 
 const allocID = "5a1ad3b8-0c2c-7d5e-3f4d-8d4f2a1b9c0e"
 
-// newDir returns a built directory that is destroyed with the test.
-func newDir(t *testing.T) *Dir {
+// newTestDir returns a built directory that is destroyed with the test.
+func newTestDir(t *testing.T) *Dir {
 	t.Helper()
 	d, err := New(filepath.Join(t.TempDir(), "alloc"), allocID)
 	if err != nil {
@@ -44,15 +44,15 @@ func buildTask(t *testing.T, d *Dir, name string) *TaskDir {
 	return task
 }
 
-func needRoot(t *testing.T) {
+func requireRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount")
 	}
 }
 
-// mounts returns the mount points at or below path.
-func mounts(t *testing.T, path string) []string {
+// mountsBelow returns the mount points at or below path.
+func mountsBelow(t *testing.T, path string) []string {
 	t.Helper()
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -112,14 +112,14 @@ func TestLayout(t *testing.T) {
 			layout(passable, dir{0o755, ofRoot}, of(user), of(user), of(user))},
 		{"image", TaskOptions{Isolation: driver.FSIsolationImage, User: "postgres-of-the-image"},
 			layout(closed, closed, open, dir{0o1777, taskOwned}, open)},
-		{"admitted users", TaskOptions{Admitted: []string{"4001", "4002"}},
+		{"admitted users", TaskOptions{AdmittedUsers: []string{"4001", "4002"}},
 			layout(passable, dir{0o1770, ofRoot}, dir{0o1770, ofRoot}, dir{0o1770, ofRoot}, dir{0o1770, ofRoot})},
 	} {
 		for _, umask := range []int{0o022, 0o077, 0} {
 			t.Run(fmt.Sprintf("%s, umask %03o", c.name, umask), func(t *testing.T) {
-				needRoot(t)
+				requireRoot(t)
 				defer unix.Umask(unix.Umask(umask))
-				d := newDir(t)
+				d := newTestDir(t)
 				for range 2 {
 					if _, err := d.BuildTask("web", c.options); err != nil {
 						t.Fatal(err)
@@ -139,12 +139,12 @@ func TestLayout(t *testing.T) {
 // An agent that is not root uses Nomad's modes: rootless containers need them.
 func TestLayoutUnprivileged(t *testing.T) {
 	if isPrivileged() {
-		asUser(t, 4001, t.Name())
+		runTestAs(t, 4001, t.Name())
 		return
 	}
 	for _, umask := range []int{0o022, 0o077, 0} {
 		defer unix.Umask(unix.Umask(umask))
-		d := newDir(t)
+		d := newTestDir(t)
 		if _, err := d.BuildTask("web", TaskOptions{User: "root"}); err != nil {
 			t.Fatal(err)
 		}
@@ -190,8 +190,8 @@ func TestPaths(t *testing.T) {
 }
 
 // R10: names that cannot have a directory of their own.
-func TestEvilNames(t *testing.T) {
-	d := newDir(t)
+func TestInvalidNamesAreRejected(t *testing.T) {
+	d := newTestDir(t)
 	for _, name := range []string{"", ".", "..", "a/b", "../x", "/etc", `a\b`, "a\x00b", strings.Repeat("x", 256)} {
 		if _, err := New("/var/lib", name); err == nil {
 			t.Errorf("New took the alloc id %q", name)
@@ -222,8 +222,8 @@ func TestEvilNames(t *testing.T) {
 	}
 }
 
-func TestBuildAgainChangesNothingOfTheTasks(t *testing.T) {
-	d := newDir(t)
+func TestBuildAgainKeepsChangesOfTasks(t *testing.T) {
+	d := newTestDir(t)
 	task := buildTask(t, d, "web")
 	file := filepath.Join(task.LocalDir, "file")
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
@@ -245,7 +245,7 @@ func TestBuildAgainChangesNothingOfTheTasks(t *testing.T) {
 }
 
 // A crash between mkdir and chmod leaves a directory that no task can use.
-func TestBuildHealsWhatIsHalfBuilt(t *testing.T) {
+func TestBuildCompletesInterruptedBuild(t *testing.T) {
 	d, err := New(filepath.Join(t.TempDir(), "alloc"), allocID)
 	if err != nil {
 		t.Fatal(err)
@@ -276,7 +276,7 @@ func TestBuildHealsWhatIsHalfBuilt(t *testing.T) {
 	}
 }
 
-func TestBuildTaskNeedsTheAllocation(t *testing.T) {
+func TestBuildTaskNeedsAllocDir(t *testing.T) {
 	d, err := New(t.TempDir(), allocID)
 	if err != nil {
 		t.Fatal(err)
@@ -286,8 +286,8 @@ func TestBuildTaskNeedsTheAllocation(t *testing.T) {
 	}
 }
 
-func TestDestroyTwiceAndNever(t *testing.T) {
-	d := newDir(t)
+func TestDestroyTwiceOrOfMissingDir(t *testing.T) {
+	d := newTestDir(t)
 	buildTask(t, d, "web")
 	for range 2 {
 		if err := d.Destroy(); err != nil {
@@ -307,8 +307,8 @@ func TestDestroyTwiceAndNever(t *testing.T) {
 }
 
 // Destroy removes everything that a task may leave behind, and nothing else.
-func TestDestroyRemovesAnything(t *testing.T) {
-	d := newDir(t)
+func TestDestroyRemovesAllFileTypes(t *testing.T) {
+	d := newTestDir(t)
 	task := buildTask(t, d, "web")
 	outside := t.TempDir()
 	keep := filepath.Join(outside, "keep")
@@ -348,7 +348,7 @@ func TestDestroyRemovesAnything(t *testing.T) {
 
 // A tree deeper than the limit of open files, and with paths longer than PATH_MAX.
 func TestDestroyDeepTrees(t *testing.T) {
-	d := newDir(t)
+	d := newTestDir(t)
 	task := buildTask(t, d, "web")
 	const depth = 250
 	dir, err := unix.Open(task.LocalDir, unix.O_PATH, 0)
@@ -393,7 +393,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	for _, name := range []string{"local", "tmp", "secrets", "private"} {
 		for _, target := range []string{"outside", "inside"} {
 			t.Run(name+" leads "+target, func(t *testing.T) {
-				d := newDir(t)
+				d := newTestDir(t)
 				task := buildTask(t, d, "web")
 				if err := d.DropSecrets("web"); err != nil {
 					t.Fatal(err)
@@ -428,7 +428,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 				if err := d.DropSecrets("web"); err != nil {
 					t.Fatal(err)
 				}
-				if points := mounts(t, victim); len(points) > 0 {
+				if points := mountsBelow(t, victim); len(points) > 0 {
 					t.Errorf("mounted on %s", points)
 				}
 				if after := stat(t, victim); after.Mode != before.Mode || after.Uid != before.Uid {
@@ -452,7 +452,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 
 // A task directory that is a link or a file is rejected.
 func TestTaskDirectoryMustBeADirectory(t *testing.T) {
-	d := newDir(t)
+	d := newTestDir(t)
 	victim := t.TempDir()
 	if err := os.Symlink(victim, filepath.Join(d.Path(), "web")); err != nil {
 		t.Fatal(err)
@@ -466,8 +466,8 @@ func TestTaskDirectoryMustBeADirectory(t *testing.T) {
 }
 
 // The links change during BuildTask and DropSecrets.
-func TestLinksThatChangeWhileWeWork(t *testing.T) {
-	d := newDir(t)
+func TestLinksThatChangeDuringBuild(t *testing.T) {
+	d := newTestDir(t)
 	task := buildTask(t, d, "web")
 	if err := d.DropSecrets("web"); err != nil {
 		t.Fatal(err)
@@ -506,7 +506,7 @@ func TestLinksThatChangeWhileWeWork(t *testing.T) {
 	}
 	close(stop)
 	<-stopped
-	if points := mounts(t, victim); len(points) > 0 {
+	if points := mountsBelow(t, victim); len(points) > 0 {
 		t.Errorf("mounted on %s", points)
 		unix.Unmount(victim, unix.MNT_DETACH)
 	}
@@ -520,7 +520,7 @@ func TestLinksThatChangeWhileWeWork(t *testing.T) {
 
 func TestWriteLocal(t *testing.T) {
 	defer unix.Umask(unix.Umask(0o077))
-	d := newDir(t)
+	d := newTestDir(t)
 	task := buildTask(t, d, "web")
 	for range 2 {
 		if err := d.WriteLocal("web", "a/b/payload", []byte("data\x00")); err != nil {
@@ -568,8 +568,8 @@ func TestWriteLocal(t *testing.T) {
 	}
 }
 
-func TestOpenConfines(t *testing.T) {
-	d := newDir(t)
+func TestOpenConfinesPaths(t *testing.T) {
+	d := newTestDir(t)
 	buildTask(t, d, "web")
 	root, err := d.Open()
 	if err != nil {
@@ -607,7 +607,7 @@ func TestSweep(t *testing.T) {
 	if _, err := os.Lstat(base); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("it is still there: %v", err)
 	}
-	if points := mounts(t, base); len(points) > 0 {
+	if points := mountsBelow(t, base); len(points) > 0 {
 		t.Errorf("still mounted: %s", points)
 	}
 
@@ -633,9 +633,9 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-func TestDestroyTellsWhatIsLeft(t *testing.T) {
-	needRoot(t)
-	d := newDir(t)
+func TestDestroyErrorNamesRemainingFiles(t *testing.T) {
+	requireRoot(t)
+	d := newTestDir(t)
 	task := buildTask(t, d, "web")
 	var files []string
 	for i := range 20 {
@@ -658,7 +658,7 @@ func TestDestroyTellsWhatIsLeft(t *testing.T) {
 	if n := strings.Count(fmt.Sprint(err), "\n"); n > maxErrors {
 		t.Errorf("%d lines of errors", n)
 	}
-	if points := mounts(t, d.Path()); len(points) > 0 {
+	if points := mountsBelow(t, d.Path()); len(points) > 0 {
 		t.Errorf("it has stopped at the error, and left %s", points)
 	}
 }
@@ -677,9 +677,9 @@ func setImmutable(t *testing.T, path string, on bool) bool {
 	return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags) == nil
 }
 
-func TestNoHandleStaysOpen(t *testing.T) {
+func TestNoFileDescriptorIsLeaked(t *testing.T) {
 	before := openFiles(t)
-	d := newDir(t)
+	d := newTestDir(t)
 	buildTask(t, d, "web")
 	buildTask(t, d, "web")
 	d.WriteLocal("web", "x", nil)

@@ -18,20 +18,20 @@ import (
 // not a directory.
 var errNotDir = errors.New("not a directory")
 
-// handle is an open directory (O_PATH). All operations on files that tasks can reach
+// dirHandle is an open directory (O_PATH). All operations on files that tasks can reach
 // use a handle and one name at a time.
-type handle struct {
+type dirHandle struct {
 	fd   int
 	path string // for messages only
 }
 
 // openPath opens a directory that only the agent and the operator can replace.
-func openPath(path string) (*handle, error) {
+func openPath(path string) (*dirHandle, error) {
 	fd, err := safepath.OpenDir(path)
 	if err != nil {
 		return nil, err
 	}
-	return &handle{fd: fd, path: path}, nil
+	return &dirHandle{fd: fd, path: path}, nil
 }
 
 // makeRoot creates the directory that contains all allocations.
@@ -49,13 +49,13 @@ func makeRoot(path string, mode fs.FileMode) error {
 	return os.Chmod(path, mode) // needed because of the umask
 }
 
-func (h *handle) close() { unix.Close(h.fd) }
+func (h *dirHandle) close() { unix.Close(h.fd) }
 
-// proc returns a path to the opened directory, even if its name leads elsewhere by now.
-func (h *handle) proc() string { return safepath.ProcPath(h.fd) }
+// procPath returns a path to the opened directory, even if its name leads elsewhere by now.
+func (h *dirHandle) procPath() string { return safepath.ProcPath(h.fd) }
 
 // errorf adds the operation and the name to an error. It returns nil for nil.
-func (h *handle) errorf(op, name string, err error) error {
+func (h *dirHandle) errorf(op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -63,31 +63,31 @@ func (h *handle) errorf(op, name string, err error) error {
 }
 
 // wrapError is errorf for the directory itself.
-func (h *handle) wrapError(op string, err error) error {
+func (h *dirHandle) wrapError(op string, err error) error {
 	if err == nil {
 		return nil
 	}
 	return &fs.PathError{Op: op, Path: h.path, Err: err}
 }
 
-func (h *handle) stat() (st unix.Stat_t, err error) {
+func (h *dirHandle) stat() (st unix.Stat_t, err error) {
 	err = unix.Fstat(h.fd, &st)
 	return st, h.wrapError("stat", err)
 }
 
-func (h *handle) chown(to account) error {
+func (h *dirHandle) chown(to account) error {
 	return h.wrapError("chown", unix.Fchownat(h.fd, "", to.uid, to.gid, unix.AT_EMPTY_PATH))
 }
 
-func (h *handle) chmod(mode fs.FileMode) error {
-	if err := os.Chmod(h.proc(), mode); err != nil {
+func (h *dirHandle) chmod(mode fs.FileMode) error {
+	if err := os.Chmod(h.procPath(), mode); err != nil {
 		return fmt.Errorf("%s: %w", h.path, err)
 	}
 	return nil
 }
 
 // open opens the directory called name. It returns errNotDir for a link.
-func (h *handle) open(name string) (*handle, error) {
+func (h *dirHandle) open(name string) (*dirHandle, error) {
 	fd, err := safepath.OpenAt(h.fd, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		err = errNotDir
@@ -95,20 +95,20 @@ func (h *handle) open(name string) (*handle, error) {
 	if err != nil {
 		return nil, h.errorf("open", name, err)
 	}
-	return &handle{fd: fd, path: h.path + "/" + name}, nil
+	return &dirHandle{fd: fd, path: h.path + "/" + name}, nil
 }
 
-// owner is the kind of owner of a directory.
-type owner bool
+// dirOwner is the kind of owner of a directory.
+type dirOwner bool
 
 const (
-	agentOwned owner = false // of the agent: mode and owner are restored on each ensure
-	taskOwned  owner = true  // of the tasks: set once, then the tasks may change them
+	agentOwned dirOwner = false // of the agent: mode and owner are restored on each ensure
+	taskOwned  dirOwner = true  // of the tasks: set once, then the tasks may change them
 )
 
-// make opens the directory called name. If the name does not exist, make creates the
+// makeDir opens the directory called name. If the name does not exist, make creates the
 // directory, closed to other accounts.
-func (h *handle) make(name string) (dir *handle, made bool, err error) {
+func (h *dirHandle) makeDir(name string) (dir *dirHandle, made bool, err error) {
 	err = unix.Mkdirat(h.fd, name, 0o700)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, false, h.errorf("mkdir", name, err)
@@ -118,21 +118,21 @@ func (h *handle) make(name string) (dir *handle, made bool, err error) {
 	return dir, made, err
 }
 
-// ensure opens the directory called name, and creates it if the name does not exist. It
+// ensureDir opens the directory called name, and creates it if the name does not exist. It
 // also completes a creation that was interrupted before the owner was set.
-func (h *handle) ensure(name string, mode fs.FileMode, whose owner) (*handle, error) {
-	dir, made, err := h.make(name)
+func (h *dirHandle) ensureDir(name string, mode fs.FileMode, whose dirOwner) (*dirHandle, error) {
+	dir, made, err := h.makeDir(name)
 	if err != nil {
 		return nil, err
 	}
-	if err := dir.settle(made, mode, whose); err != nil {
+	if err := dir.applyOwnership(made, mode, whose); err != nil {
 		dir.close()
 		return nil, err
 	}
 	return dir, nil
 }
 
-func (h *handle) settle(made bool, mode fs.FileMode, whose owner) error {
+func (h *dirHandle) applyOwnership(made bool, mode fs.FileMode, whose dirOwner) error {
 	st, err := h.stat()
 	if err != nil {
 		return err
@@ -141,7 +141,7 @@ func (h *handle) settle(made bool, mode fs.FileMode, whose owner) error {
 	take := whose == agentOwned && isPrivileged() && st.Uid != 0
 	keep := whose == agentOwned && (take || int(st.Uid) == os.Geteuid()) && fs.FileMode(st.Mode&0o7777) != mode
 	if take {
-		if err := h.chown(root); err != nil {
+		if err := h.chown(rootAccount); err != nil {
 			return err
 		}
 	}
@@ -163,50 +163,50 @@ func (h *handle) settle(made bool, mode fs.FileMode, whose owner) error {
 	return nil
 }
 
-// ensurePassable is ensure for a directory of a root agent that is closed to all other
+// ensureTraversable is ensureDir for a directory of a root agent that is closed to all other
 // accounts except users, who may pass through it. Users that may pass already are not
 // locked out at any time.
-func (h *handle) ensurePassable(name string, users []uint32, fallback bool) (*handle, error) {
+func (h *dirHandle) ensureTraversable(name string, users []uint32, fallback bool) (*dirHandle, error) {
 	if len(users) == 0 {
-		return h.ensure(name, 0o700, agentOwned)
+		return h.ensureDir(name, 0o700, agentOwned)
 	}
-	dir, _, err := h.make(name)
+	dir, _, err := h.makeDir(name)
 	if err != nil {
 		return nil, err
 	}
-	if err := dir.settlePassable(users, fallback); err != nil {
+	if err := dir.applyTraverseACL(users, fallback); err != nil {
 		dir.close()
 		return nil, err
 	}
 	return dir, nil
 }
 
-func (h *handle) settlePassable(users []uint32, fallback bool) error {
+func (h *dirHandle) applyTraverseACL(users []uint32, fallback bool) error {
 	st, err := h.stat()
 	if err != nil {
 		return err
 	}
-	if int(st.Uid) != root.uid {
-		if err := h.chown(root); err != nil {
+	if int(st.Uid) != rootAccount.uid {
+		if err := h.chown(rootAccount); err != nil {
 			return err
 		}
 	}
-	err = h.setACL(users, traverse)
+	err = h.setACL(users, aclTraverse)
 	if err != nil && fallback && isOwnershipDenied(err) {
-		return h.chmod(openMode)
+		return h.chmod(nomadAllocDirMode)
 	}
-	return explainDenied(err)
+	return explainOwnershipDenied(err)
 }
 
-// ensureExists is ensure for a directory that belongs to the task once it exists: a
+// ensureDirExists is ensureDir for a directory that belongs to the task once it exists: a
 // file or link that the task has put in its place stays.
-func (h *handle) ensureExists(name string, mode fs.FileMode) error {
-	return closeEnsured(h.ensure(name, mode, taskOwned))
+func (h *dirHandle) ensureDirExists(name string, mode fs.FileMode) error {
+	return closeEnsuredDir(h.ensureDir(name, mode, taskOwned))
 }
 
-// closeEnsured closes a directory that was ensured. It is not an error if a task has put
+// closeEnsuredDir closes a directory that was ensured. It is not an error if a task has put
 // something else in its place.
-func closeEnsured(dir *handle, err error) error {
+func closeEnsuredDir(dir *dirHandle, err error) error {
 	if errors.Is(err, errNotDir) {
 		return nil
 	}
@@ -217,8 +217,8 @@ func closeEnsured(dir *handle, err error) error {
 	return nil
 }
 
-// remove removes one name that is not a directory.
-func (h *handle) remove(name string) error {
+// removeFile removes one name that is not a directory.
+func (h *dirHandle) removeFile(name string) error {
 	return h.errorf("remove", name, unix.Unlinkat(h.fd, name, 0))
 }
 

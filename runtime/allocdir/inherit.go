@@ -44,7 +44,7 @@ func (d *Dir) inherit(previous *Dir, tasks []string) error {
 
 // moveDir moves the directory from/parent/name to to/parent/name. It creates to/parent if it
 // does not exist.
-func moveDir(from, to *handle, parent, name string) error {
+func moveDir(from, to *dirHandle, parent, name string) error {
 	source, err := from.open(parent)
 	if err != nil {
 		return ignoreMissing(err)
@@ -64,7 +64,7 @@ func moveDir(from, to *handle, parent, name string) error {
 	if isPrivileged() && parent != sharedName {
 		mode, whose = 0o700, agentOwned // BuildTask gives it to the user of the task
 	}
-	target, err := to.ensure(parent, mode, whose)
+	target, err := to.ensureDir(parent, mode, whose)
 	if err != nil {
 		return err
 	}

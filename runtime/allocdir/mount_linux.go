@@ -17,7 +17,7 @@ const markerName = ".nomad-mount"
 
 // mountSecret mounts a memory file system for the users of a task on the directory
 // called name, unless a memory file system is mounted there.
-func (h *handle) mountSecret(name string, sizeMB int, u taskUsers) (onDisk, err error) {
+func (h *dirHandle) mountSecret(name string, sizeMB int, u taskUsers) (onDisk, err error) {
 	mounted, err := h.isTmpfs(name)
 	if mounted || err != nil {
 		return nil, err
@@ -32,14 +32,14 @@ func (h *handle) mountSecret(name string, sizeMB int, u taskUsers) (onDisk, err 
 	defer dir.close()
 
 	mode := 0o700
-	if u.open {
+	if u.allUsers {
 		mode = 0o777
 	}
 	options := fmt.Sprintf("size=%dm,mode=%04o,uid=%d,gid=%d", sizeMB, mode, u.owner.uid, u.owner.gid)
 	const flags = unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV
-	err = unix.Mount("tmpfs", dir.proc(), "tmpfs", flags, options+",noswap")
+	err = unix.Mount("tmpfs", dir.procPath(), "tmpfs", flags, options+",noswap")
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.4, or in a user namespace
-		err = unix.Mount("tmpfs", dir.proc(), "tmpfs", flags, options)
+		err = unix.Mount("tmpfs", dir.procPath(), "tmpfs", flags, options)
 	}
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENODEV) {
 		return h.errorf("mount tmpfs on", name, err), nil // root in a container that may not mount
@@ -51,14 +51,14 @@ func (h *handle) mountSecret(name string, sizeMB int, u taskUsers) (onDisk, err 
 }
 
 // prepareMount prepares a newly mounted memory file system.
-func (h *handle) prepareMount(name string, u taskUsers) error {
+func (h *dirHandle) prepareMount(name string, u taskUsers) error {
 	dir, err := h.open(name) // opens the mounted file system
 	if err != nil {
 		return err
 	}
 	defer dir.close()
-	if len(u.admitted) > 0 && !u.open {
-		if err := h.restrict(dir, name, true, u, 0o777); err != nil {
+	if len(u.admittedUIDs) > 0 && !u.allUsers {
+		if err := h.restrictDir(dir, name, true, u, 0o777); err != nil {
 			return err
 		}
 	}
@@ -73,17 +73,17 @@ func (h *handle) prepareMount(name string, u taskUsers) error {
 	return nil
 }
 
-// access is the access that a bind mount allows.
-type access bool
+// mountAccess is the access that a bind mount allows.
+type mountAccess bool
 
 const (
-	readWrite access = false
-	readOnly  access = true
+	readWrite mountAccess = false
+	readOnly  mountAccess = true
 )
 
-// bind bind-mounts the directory source on name, unless something is mounted there.
-func (h *handle) bind(name string, source *handle, a access) error {
-	target, err := h.ensure(name, 0o777, taskOwned)
+// bindMount bind-mounts the directory source on name, unless something is mounted there.
+func (h *dirHandle) bindMount(name string, source *dirHandle, a mountAccess) error {
+	target, err := h.ensureDir(name, 0o777, taskOwned)
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (h *handle) bind(name string, source *handle, a access) error {
 	if mounted || err != nil {
 		return err
 	}
-	if err := unix.Mount(source.proc(), target.proc(), "", unix.MS_BIND, ""); err != nil {
+	if err := unix.Mount(source.procPath(), target.procPath(), "", unix.MS_BIND, ""); err != nil {
 		return h.errorf("bind mount on", name, err)
 	}
 	if a == readWrite {
@@ -103,12 +103,12 @@ func (h *handle) bind(name string, source *handle, a access) error {
 		return err
 	}
 	defer bound.close()
-	err = unix.Mount("", bound.proc(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")
+	err = unix.Mount("", bound.procPath(), "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")
 	return h.errorf("make read-only", name, err)
 }
 
 // isTmpfs reports whether a memory file system is mounted on name.
-func (h *handle) isTmpfs(name string) (bool, error) {
+func (h *dirHandle) isTmpfs(name string) (bool, error) {
 	dir, err := h.open(name)
 	if err != nil {
 		return false, err
@@ -122,7 +122,7 @@ func (h *handle) isTmpfs(name string) (bool, error) {
 }
 
 // onTmpfs reports whether the directory is in a memory file system.
-func (h *handle) onTmpfs() (bool, error) {
+func (h *dirHandle) onTmpfs() (bool, error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(h.fd, &st); err != nil {
 		return false, h.wrapError("statfs", err)
@@ -131,7 +131,7 @@ func (h *handle) onTmpfs() (bool, error) {
 }
 
 // unmount detaches all mounts on name immediately. Open files there stay usable.
-func (h *handle) unmount(name string) error {
+func (h *dirHandle) unmount(name string) error {
 	for {
 		fd, err := safepath.OpenAt(h.fd, name, unix.O_PATH, 0)
 		if errors.Is(err, unix.ENOENT) {

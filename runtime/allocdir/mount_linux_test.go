@@ -18,8 +18,8 @@ import (
 
 // RS-076: secrets and private are in memory, and files there cannot be executed.
 func TestSecretsAreInMemory(t *testing.T) {
-	needRoot(t)
-	d := newDir(t)
+	requireRoot(t)
+	d := newTestDir(t)
 	task, err := d.BuildTask("web", TaskOptions{SecretsMB: 3})
 	if err != nil {
 		t.Fatal(err)
@@ -51,8 +51,8 @@ func TestSecretsAreInMemory(t *testing.T) {
 // The mount exists once, however often a task starts, and is made again after it was
 // lost, for example by a reboot.
 func TestSecretsAreCheckedAtEachStart(t *testing.T) {
-	needRoot(t)
-	d := newDir(t)
+	requireRoot(t)
+	d := newTestDir(t)
 	task := buildTask(t, d, "web")
 	if task.SecretsOnDisk != nil {
 		t.Skip(task.SecretsOnDisk)
@@ -63,7 +63,7 @@ func TestSecretsAreCheckedAtEachStart(t *testing.T) {
 	}
 	os.Remove(filepath.Join(task.SecretsDir, ".nomad-mount")) // a task may do that
 	buildTask(t, d, "web")
-	if got := mounts(t, d.Path()); len(got) != 2 {
+	if got := mountsBelow(t, d.Path()); len(got) != 2 {
 		t.Errorf("mounts after the second start: %s", got)
 	}
 	if _, err := os.Stat(token); err != nil {
@@ -79,7 +79,7 @@ func TestSecretsAreCheckedAtEachStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	buildTask(t, d, "web")
-	if got := mounts(t, d.Path()); len(got) != 2 {
+	if got := mountsBelow(t, d.Path()); len(got) != 2 {
 		t.Errorf("mounts after a reboot: %s", got)
 	}
 
@@ -88,7 +88,7 @@ func TestSecretsAreCheckedAtEachStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	buildTask(t, d, "web")
-	if got := mounts(t, d.Path()); len(got) != 2 {
+	if got := mountsBelow(t, d.Path()); len(got) != 2 {
 		t.Errorf("mounts after one was covered: %s", got)
 	}
 }
@@ -96,8 +96,8 @@ func TestSecretsAreCheckedAtEachStart(t *testing.T) {
 // A task in a chroot has the shared directory in its own directory, and cannot write
 // logs.
 func TestChrootTasksSeeTheSharedDirectory(t *testing.T) {
-	needRoot(t)
-	d := newDir(t)
+	requireRoot(t)
+	d := newTestDir(t)
 	for range 2 {
 		task, err := d.BuildTask("web", TaskOptions{Isolation: driver.FSIsolationChroot})
 		if err != nil {
@@ -112,22 +112,22 @@ func TestChrootTasksSeeTheSharedDirectory(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(task.SharedTaskDir, "logs", "file"), nil, 0o600); !errors.Is(err, unix.EROFS) {
 			t.Errorf("write to the logs: %v, want a read-only file system", err)
 		}
-		if got := mounts(t, task.SharedTaskDir); len(got) != 2 {
+		if got := mountsBelow(t, task.SharedTaskDir); len(got) != 2 {
 			t.Errorf("mounts: %s", got)
 		}
 	}
 	if err := d.DropSecrets("web"); err != nil {
 		t.Fatal(err)
 	}
-	if got := mounts(t, d.Path()); len(got) > 0 {
+	if got := mountsBelow(t, d.Path()); len(got) > 0 {
 		t.Errorf("still mounted: %s", got)
 	}
 }
 
 // A task under unveil finds its directories beside the root of all allocations.
 func TestUnveilTasksHaveMounts(t *testing.T) {
-	needRoot(t)
-	d := newDir(t)
+	requireRoot(t)
+	d := newTestDir(t)
 	options := TaskOptions{Isolation: driver.FSIsolationUnveil}
 	for range 2 {
 		task, err := d.BuildTask("web", options)
@@ -146,7 +146,7 @@ func TestUnveilTasksHaveMounts(t *testing.T) {
 		}
 	}
 	place := filepath.Dir(d.Task("web").MountsAllocDir)
-	if got := mounts(t, place); len(got) != 3 {
+	if got := mountsBelow(t, place); len(got) != 3 {
 		t.Errorf("mounts: %s", got)
 	}
 	if err := d.DropSecrets("web"); err != nil {
@@ -161,7 +161,7 @@ func TestUnveilTasksHaveMounts(t *testing.T) {
 	if err := d.Destroy(); err != nil {
 		t.Fatal(err)
 	}
-	if got := mounts(t, filepath.Dir(place)); len(got) > 0 {
+	if got := mountsBelow(t, filepath.Dir(place)); len(got) > 0 {
 		t.Errorf("still mounted: %s", got)
 	}
 	if _, err := os.Lstat(place); !errors.Is(err, fs.ErrNotExist) {
@@ -171,7 +171,7 @@ func TestUnveilTasksHaveMounts(t *testing.T) {
 
 // O8: nothing stays mounted when a task has ended.
 func TestDropSecrets(t *testing.T) {
-	d := newDir(t)
+	d := newTestDir(t)
 	task := buildTask(t, d, "web")
 	buildTask(t, d, "other")
 	for _, dir := range []string{task.SecretsDir, task.PrivateDir} {
@@ -189,7 +189,7 @@ func TestDropSecrets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := mounts(t, task.Dir); len(got) > 0 {
+	if got := mountsBelow(t, task.Dir); len(got) > 0 {
 		t.Errorf("still mounted: %s", got)
 	}
 	for _, dir := range []string{task.SecretsDir, task.PrivateDir} {
@@ -197,7 +197,7 @@ func TestDropSecrets(t *testing.T) {
 			t.Errorf("%s: %v, %v", dir, entries, err)
 		}
 	}
-	if isPrivileged() && len(mounts(t, filepath.Join(d.Path(), "other"))) != 2 {
+	if isPrivileged() && len(mountsBelow(t, filepath.Join(d.Path(), "other"))) != 2 {
 		t.Error("the secrets of another task are gone")
 	}
 	if err := d.DropSecrets("never-built"); err != nil {
@@ -207,9 +207,9 @@ func TestDropSecrets(t *testing.T) {
 
 // A task that runs as root can mount anything in its directory. The mount is detached,
 // and nothing behind it is removed.
-func TestDestroyNeverGoesThroughAMount(t *testing.T) {
-	needRoot(t)
-	d := newDir(t)
+func TestDestroyNeverEntersMounts(t *testing.T) {
+	requireRoot(t)
+	d := newTestDir(t)
 	task := buildTask(t, d, "web")
 	if task.SecretsOnDisk != nil {
 		t.Skip(task.SecretsOnDisk)
@@ -245,7 +245,7 @@ func TestDestroyNeverGoesThroughAMount(t *testing.T) {
 	if err := d.Destroy(); err != nil {
 		t.Fatal(err)
 	}
-	if got := mounts(t, d.Path()); len(got) > 0 {
+	if got := mountsBelow(t, d.Path()); len(got) > 0 {
 		t.Errorf("still mounted: %s", got)
 	}
 	if got, err := os.ReadFile(file); err != nil || string(got) != "x" {
@@ -255,7 +255,7 @@ func TestDestroyNeverGoesThroughAMount(t *testing.T) {
 
 // Sweep removes what a dead agent has left, including mounts, despite open files there.
 func TestSweepUnmounts(t *testing.T) {
-	needRoot(t)
+	requireRoot(t)
 	base := filepath.Join(t.TempDir(), "run-1")
 	d, err := New(filepath.Join(base, "alloc"), allocID)
 	if err != nil {
@@ -273,21 +273,21 @@ func TestSweepUnmounts(t *testing.T) {
 	if err := Sweep(base); err != nil {
 		t.Fatal(err)
 	}
-	if got := mounts(t, base); len(got) > 0 {
+	if got := mountsBelow(t, base); len(got) > 0 {
 		t.Errorf("still mounted: %s", got)
 	}
 }
 
 // Where the kernel supports noswap, the memory file systems use it.
 func TestSecretsDoNotSwap(t *testing.T) {
-	needRoot(t)
+	requireRoot(t)
 	probe := t.TempDir()
 	if err := unix.Mount("tmpfs", probe, "tmpfs", 0, "noswap"); err != nil {
 		t.Skip("this kernel has no noswap")
 	}
 	defer unix.Unmount(probe, 0)
 
-	d := newDir(t)
+	d := newTestDir(t)
 	task := buildTask(t, d, "web")
 	table, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -304,7 +304,7 @@ func TestSecretsDoNotSwap(t *testing.T) {
 // in the shared directory of each task with a chroot. It is removed all the same, in
 // whatever order the removal reaches them.
 func TestDestroyWithManyChroots(t *testing.T) {
-	needRoot(t)
+	requireRoot(t)
 	for _, propagation := range []struct {
 		name string
 		flag uintptr

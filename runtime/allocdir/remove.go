@@ -55,22 +55,22 @@ func removeBelow(parent, name string) error {
 	if err := dir.unmount(name); err != nil {
 		return err
 	}
-	err = dir.removeAll(name, withTop)
+	err = dir.removeAll(name, removeTop)
 	if errors.Is(err, unix.EBUSY) {
 		// The directory was a mount point in another mount of the same files, like
 		// alloc/logs in the directory of each chroot task. The first removal has
 		// unmounted it.
-		err = dir.removeAll(name, withTop)
+		err = dir.removeAll(name, removeTop)
 	}
 	return err
 }
 
-// removeMode defines whether the directory itself is removed with its content.
-type removeMode bool
+// topRemoval defines whether the directory itself is removed with its content.
+type topRemoval bool
 
 const (
-	withTop removeMode = true
-	keepTop removeMode = false
+	removeTop topRemoval = true
+	keepTop   topRemoval = false
 )
 
 const (
@@ -85,145 +85,145 @@ const (
 
 // removeAll removes the tree called name. It does not follow links, and unmounts mounts
 // instead of entering them.
-func (h *handle) removeAll(name string, t removeMode) error {
-	r := remover{}
-	if err := r.tree(h, name, t); err != nil {
-		r.fail(err)
+func (h *dirHandle) removeAll(name string, t topRemoval) error {
+	r := treeRemover{}
+	if err := r.removeTree(h, name, t); err != nil {
+		r.addError(err)
 	}
-	if r.failed > len(r.errs) {
-		r.errs = append(r.errs, fmt.Errorf("and %d more", r.failed-len(r.errs)))
+	if r.errorCount > len(r.errs) {
+		r.errs = append(r.errs, fmt.Errorf("and %d more", r.errorCount-len(r.errs)))
 	}
 	return errors.Join(r.errs...)
 }
 
-// remover is the state of the removal of one tree.
-type remover struct {
-	base   *os.File // directory at the top of the tree
-	moved  []string // names, in base, of the directories that the remover has moved there because they were nested too deeply
-	serial int
-	errs   []error
-	failed int
+// treeRemover is the state of the removal of one tree.
+type treeRemover struct {
+	top        *os.File // directory at the top of the tree
+	movedNames []string // names, in top, of the directories that the remover has moved there because they were nested too deeply
+	lastSerial int
+	errs       []error
+	errorCount int
 }
 
-func (r *remover) fail(err error) {
-	r.failed++
+func (r *treeRemover) addError(err error) {
+	r.errorCount++
 	if len(r.errs) < maxErrors {
 		r.errs = append(r.errs, err)
 	}
 }
 
-func (r *remover) tree(h *handle, name string, t removeMode) error {
+func (r *treeRemover) removeTree(h *dirHandle, name string, t topRemoval) error {
 	base, err := h.openDir(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case errors.Is(err, errNotDir):
-		return h.remove(name)
+		return h.removeFile(name)
 	case err != nil:
 		return err
 	}
 	defer base.Close()
-	r.base = base
+	r.top = base
 
-	r.empty(base, 0)
-	for len(r.moved) > 0 {
-		last := len(r.moved) - 1
-		name := r.moved[last]
-		r.moved = r.moved[:last]
-		r.one(base, name, 0)
+	r.removeContent(base, 0)
+	for len(r.movedNames) > 0 {
+		last := len(r.movedNames) - 1
+		name := r.movedNames[last]
+		r.movedNames = r.movedNames[:last]
+		r.removeEntry(base, name, 0)
 	}
-	if t == keepTop || r.failed > 0 {
+	if t == keepTop || r.errorCount > 0 {
 		return nil
 	}
 	return ignoreMissing(h.errorf("rmdir", name, unix.Unlinkat(h.fd, name, unix.AT_REMOVEDIR)))
 }
 
-// empty removes the content of dir.
-func (r *remover) empty(dir *os.File, depth int) {
+// removeContent removes the content of dir.
+func (r *treeRemover) removeContent(dir *os.File, depth int) {
 	for range maxPasses {
-		before, found := r.failed, false
+		before, found := r.errorCount, false
 		if _, err := dir.Seek(0, io.SeekStart); err != nil {
-			r.fail(err)
+			r.addError(err)
 			return
 		}
 		for {
 			names, err := dir.Readdirnames(256)
 			for _, name := range names {
 				found = true
-				r.one(dir, name, depth)
+				r.removeEntry(dir, name, depth)
 			}
 			if err == nil {
 				continue
 			}
 			if !errors.Is(err, io.EOF) {
-				r.fail(err)
+				r.addError(err)
 			}
 			break
 		}
 		// Some file systems skip names during concurrent removal, so read the directory
 		// again.
-		if !found || r.failed > before {
+		if !found || r.errorCount > before {
 			return
 		}
 	}
 }
 
-// one removes one name in dir, whatever its type.
-func (r *remover) one(dir *os.File, name string, depth int) {
-	h := &handle{fd: int(dir.Fd()), path: dir.Name()}
+// removeEntry removes one name in dir, whatever its type.
+func (r *treeRemover) removeEntry(dir *os.File, name string, depth int) {
+	h := &dirHandle{fd: int(dir.Fd()), path: dir.Name()}
 	err := unlink(h, name, 0)
 	if !errors.Is(err, unix.EISDIR) {
-		r.failUnlessMissing(h.errorf("remove", name, err))
+		r.addErrorUnlessMissing(h.errorf("remove", name, err))
 		return
 	}
 	err = unlink(h, name, unix.AT_REMOVEDIR)
 	if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
-		r.failUnlessMissing(h.errorf("rmdir", name, err))
+		r.addErrorUnlessMissing(h.errorf("rmdir", name, err))
 		return
 	}
 
 	if depth >= maxDepth {
-		r.failUnlessMissing(r.moveUp(h, name))
+		r.addErrorUnlessMissing(r.moveToTop(h, name))
 		return
 	}
 	child, err := h.openDir(name)
 	if err != nil {
-		r.failUnlessMissing(err)
+		r.addErrorUnlessMissing(err)
 		return
 	}
-	before := r.failed
-	r.empty(child, depth+1)
+	before := r.errorCount
+	r.removeContent(child, depth+1)
 	child.Close()
-	if r.failed == before {
-		r.failUnlessMissing(h.errorf("rmdir", name, unlink(h, name, unix.AT_REMOVEDIR)))
+	if r.errorCount == before {
+		r.addErrorUnlessMissing(h.errorf("rmdir", name, unlink(h, name, unix.AT_REMOVEDIR)))
 	}
 }
 
-// moveUp moves a directory that is too deep to the top of the tree.
-func (r *remover) moveUp(h *handle, name string) error {
+// moveToTop moves a directory that is too deep to the top of the tree.
+func (r *treeRemover) moveToTop(h *dirHandle, name string) error {
 	for {
-		r.serial++
-		moved := ".removed-" + strconv.Itoa(r.serial)
-		err := unix.Renameat(h.fd, name, int(r.base.Fd()), moved)
+		r.lastSerial++
+		moved := ".removed-" + strconv.Itoa(r.lastSerial)
+		err := unix.Renameat(h.fd, name, int(r.top.Fd()), moved)
 		if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOTDIR) {
 			continue // a task has created a file of this name
 		}
 		if err != nil {
 			return h.errorf("rename", name, err)
 		}
-		r.moved = append(r.moved, moved)
+		r.movedNames = append(r.movedNames, moved)
 		return nil
 	}
 }
 
-func (r *remover) failUnlessMissing(err error) {
+func (r *treeRemover) addErrorUnlessMissing(err error) {
 	if err := ignoreMissing(err); err != nil {
-		r.fail(err)
+		r.addError(err)
 	}
 }
 
 // unlink removes a file or an empty directory, after unmounting the file systems that are mounted on it.
-func unlink(h *handle, name string, flags int) error {
+func unlink(h *dirHandle, name string, flags int) error {
 	err := unix.Unlinkat(h.fd, name, flags)
 	if errors.Is(err, unix.EBUSY) {
 		if err := h.unmount(name); err != nil {
@@ -236,8 +236,8 @@ func unlink(h *handle, name string, flags int) error {
 
 // openDir opens a directory for reading. The directory must be on the same mount as h.
 // If its owner has removed the permissions, openDir restores them.
-func (h *handle) openDir(name string) (*os.File, error) {
-	if err := h.unlock(name); err != nil {
+func (h *dirHandle) openDir(name string) (*os.File, error) {
+	if err := h.restorePermissions(name); err != nil {
 		return nil, err
 	}
 	fd, err := safepath.OpenAt(h.fd, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -255,9 +255,9 @@ func (h *handle) openDir(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), h.path+"/"+name), nil
 }
 
-// unlock restores the permissions of a directory of the agent's user that a task has
+// restorePermissions restores the permissions of a directory of the agent's user that a task has
 // made read-only, as Go does with its module cache. Root does not need that.
-func (h *handle) unlock(name string) error {
+func (h *dirHandle) restorePermissions(name string) error {
 	dir, err := h.open(name)
 	if err != nil {
 		return err
@@ -273,7 +273,7 @@ func (h *handle) unlock(name string) error {
 	if st.Mode&0o700 == 0o700 || int(st.Uid) != os.Geteuid() {
 		return nil
 	}
-	return os.Chmod(dir.proc(), 0o700)
+	return os.Chmod(dir.procPath(), 0o700)
 }
 
 func ignoreMissing(err error) error {

@@ -24,8 +24,8 @@ type TaskOptions struct {
 	// nobody.
 	User string
 
-	// Admitted are further users that the task's processes switch to.
-	Admitted []string
+	// AdmittedUsers are further users that the task's processes switch to.
+	AdmittedUsers []string
 
 	// NomadModes allows Nomad's modes where a directory cannot be closed to other
 	// accounts: the file system has no owners or no ACLs, or a container may not set
@@ -80,10 +80,10 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 	}
 	defer task.close()
 
-	if err := task.ensureExistsFor(localName, u, 0o777); err != nil {
+	if err := task.ensureDirExistsFor(localName, u, 0o777); err != nil {
 		return err
 	}
-	if err := task.ensureExistsFor(tmpName, u, 0o777|fs.ModeSticky); err != nil {
+	if err := task.ensureDirExistsFor(tmpName, u, 0o777|fs.ModeSticky); err != nil {
 		return err
 	}
 	for _, m := range []struct {
@@ -103,40 +103,40 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 	}
 	switch o.Isolation {
 	case driver.FSIsolationChroot:
-		err = alloc.showShared(task)
+		err = alloc.bindSharedDir(task)
 	case driver.FSIsolationUnveil:
-		err = d.showAll(alloc, task, name, u)
+		err = d.bindTaskDirs(alloc, task, name, u)
 	}
 	if err != nil {
 		return err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return alloc.admit(u.passers(), u.fallback)
+	return alloc.admitUsers(u.traversingUIDs(), u.allowNomadModes)
 }
 
 // ensureTask opens or creates the directory of a task.
-func (h *handle) ensureTask(name string, o TaskOptions, u taskUsers) (*handle, error) {
+func (h *dirHandle) ensureTask(name string, o TaskOptions, u taskUsers) (*dirHandle, error) {
 	switch {
 	case !isPrivileged():
-		return h.ensure(name, 0o777, taskOwned)
+		return h.ensureDir(name, 0o777, taskOwned)
 	case o.Isolation == driver.FSIsolationChroot:
-		return h.ensure(name, 0o755, agentOwned)
+		return h.ensureDir(name, 0o755, agentOwned)
 	case o.Isolation == driver.FSIsolationImage:
-		return h.ensurePassable(name, u.admitted, u.fallback)
+		return h.ensureTraversable(name, u.admittedUIDs, u.allowNomadModes)
 	}
-	return h.ensureFor(name, u, 0o777)
+	return h.ensureDirFor(name, u, 0o777)
 }
 
-// showShared bind-mounts the shared directory into the directory of a chroot task, with
+// bindSharedDir bind-mounts the shared directory into the directory of a chroot task, with
 // the logs read-only.
-func (h *handle) showShared(task *handle) error {
+func (h *dirHandle) bindSharedDir(task *dirHandle) error {
 	shared, err := h.open(sharedName)
 	if err != nil {
 		return err
 	}
 	defer shared.close()
-	if err := task.bind(sharedName, shared, readWrite); err != nil {
+	if err := task.bindMount(sharedName, shared, readWrite); err != nil {
 		return err
 	}
 	shown, err := task.open(sharedName)
@@ -149,11 +149,11 @@ func (h *handle) showShared(task *handle) error {
 		return err
 	}
 	defer logs.close()
-	return shown.bind(logsName, logs, readOnly)
+	return shown.bindMount(logsName, logs, readOnly)
 }
 
-// showAll bind-mounts the directories of a task below mountsRoot.
-func (d *Dir) showAll(alloc, task *handle, name string, u taskUsers) error {
+// bindTaskDirs bind-mounts the directories of a task below mountsRoot.
+func (d *Dir) bindTaskDirs(alloc, task *dirHandle, name string, u taskUsers) error {
 	place := d.id + "-" + name
 	if err := checkName(place); err != nil {
 		return err
@@ -166,20 +166,20 @@ func (d *Dir) showAll(alloc, task *handle, name string, u taskUsers) error {
 		return err
 	}
 	defer root.close()
-	mounts, err := root.ensurePassable(place, u.passers(), u.fallback)
+	mounts, err := root.ensureTraversable(place, u.traversingUIDs(), u.allowNomadModes)
 	if err != nil {
 		return err
 	}
 	defer mounts.close()
 	for _, m := range []struct {
-		parent *handle
+		parent *dirHandle
 		name   string
 	}{{alloc, sharedName}, {task, localName}, {task, secretsName}} {
 		source, err := m.parent.open(m.name)
 		if err != nil {
 			return err
 		}
-		err = mounts.bind(m.name, source, readWrite)
+		err = mounts.bindMount(m.name, source, readWrite)
 		source.close()
 		if err != nil {
 			return err
@@ -190,15 +190,15 @@ func (d *Dir) showAll(alloc, task *handle, name string, u taskUsers) error {
 
 // ensureSecret creates one directory in memory. If that is not possible, it creates a
 // plain directory and returns the reason.
-func (h *handle) ensureSecret(name string, sizeMB int, u taskUsers) (onDisk, err error) {
-	dir, err := h.ensureFor(name, u, 0o777)
+func (h *dirHandle) ensureSecret(name string, sizeMB int, u taskUsers) (onDisk, err error) {
+	dir, err := h.ensureDirFor(name, u, 0o777)
 	if errors.Is(err, errNotDir) {
 		// The task has put something else there. Remove it, because secrets would be
 		// written through it.
-		if err := h.remove(name); err != nil {
+		if err := h.removeFile(name); err != nil {
 			return nil, err
 		}
-		dir, err = h.ensureFor(name, u, 0o777)
+		dir, err = h.ensureDirFor(name, u, 0o777)
 	}
 	if err != nil {
 		return nil, err
@@ -218,7 +218,7 @@ func (d *Dir) DropSecrets(name string) error {
 	if err := checkTaskName(name); err != nil {
 		return fmt.Errorf("drop secrets of task %q: %w", name, err)
 	}
-	if err := errors.Join(d.hideAll(name), d.dropSecrets(name)); err != nil {
+	if err := errors.Join(d.unbindTaskDirs(name), d.dropSecrets(name)); err != nil {
 		return fmt.Errorf("drop secrets of task %q: %w", name, err)
 	}
 	return nil
@@ -242,11 +242,11 @@ func (d *Dir) dropSecrets(name string) error {
 	return errors.Join(errs...)
 }
 
-// hideAll undoes showAll.
-func (d *Dir) hideAll(name string) error {
+// unbindTaskDirs undoes bindTaskDirs.
+func (d *Dir) unbindTaskDirs(name string) error {
 	place := d.id + "-" + name
 	if checkName(place) != nil {
-		return nil // showAll has rejected the name
+		return nil // bindTaskDirs has rejected the name
 	}
 	return removeBelow(d.mountsRoot(), place)
 }

@@ -22,14 +22,14 @@ import (
 
 // The accounts of these tests. None has an entry in the user database.
 const (
-	attacker = 4242
-	alice    = 4001
-	bob      = 4002
-	carol    = 4003
+	attackerUID = 4242
+	aliceUID    = 4001
+	bobUID      = 4002
+	carolUID    = 4003
 )
 
-// publicDir returns a directory that every account can enter, as /var/lib is.
-func publicDir(t *testing.T) string {
+// newPublicTempDir returns a directory that every account can enter, as /var/lib is.
+func newPublicTempDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, d := range []string{dir, filepath.Dir(dir)} {
@@ -40,11 +40,11 @@ func publicDir(t *testing.T) string {
 	return dir
 }
 
-// publicAlloc returns a built directory in a directory that every account can enter.
-func publicAlloc(t *testing.T) *Dir {
+// newPublicDir returns a built directory in a directory that every account can enter.
+func newPublicDir(t *testing.T) *Dir {
 	t.Helper()
-	needRoot(t)
-	d, err := New(filepath.Join(publicDir(t), "alloc"), allocID)
+	requireRoot(t)
+	d, err := New(filepath.Join(newPublicTempDir(t), "alloc"), allocID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func publicAlloc(t *testing.T) *Dir {
 	return d
 }
 
-func build(t *testing.T, d *Dir, name string, o TaskOptions) *TaskDir {
+func mustBuildTask(t *testing.T, d *Dir, name string, o TaskOptions) *TaskDir {
 	t.Helper()
 	task, err := d.BuildTask(name, o)
 	if err != nil {
@@ -76,8 +76,8 @@ func build(t *testing.T, d *Dir, name string, o TaskOptions) *TaskDir {
 	return task
 }
 
-// shell runs a script as another account, which knows the paths of the allocation.
-func shell(t *testing.T, uid int, script string, args ...string) (string, error) {
+// runShellAs runs a script as another account, which knows the paths of the allocation.
+func runShellAs(t *testing.T, uid int, script string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", append([]string{"-c", script, "sh"}, args...)...)
 	cmd.Dir = "/"
@@ -90,24 +90,24 @@ func shell(t *testing.T, uid int, script string, args ...string) (string, error)
 	return strings.TrimSpace(string(out)), err
 }
 
-func can(t *testing.T, uid int, script string, args ...string) {
+func wantAllowed(t *testing.T, uid int, script string, args ...string) {
 	t.Helper()
-	if out, err := shell(t, uid, script, args...); err != nil {
+	if out, err := runShellAs(t, uid, script, args...); err != nil {
 		t.Errorf("user %d cannot %s %q: %s", uid, script, args, out)
 	}
 }
 
-func cannot(t *testing.T, uid int, script string, args ...string) {
+func wantDenied(t *testing.T, uid int, script string, args ...string) {
 	t.Helper()
-	if out, err := shell(t, uid, script, args...); err == nil {
+	if out, err := runShellAs(t, uid, script, args...); err == nil {
 		t.Errorf("user %d can %s %q: %s", uid, script, args, out)
 	}
 }
 
-// asUser runs a test of this package as another account.
-func asUser(t *testing.T, uid int, name string) {
+// runTestAs runs a test of this package as another account.
+func runTestAs(t *testing.T, uid int, name string) {
 	t.Helper()
-	dir := publicDir(t)
+	dir := newPublicTempDir(t)
 	program := filepath.Join(dir, "allocdir.test")
 	from, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -143,17 +143,17 @@ func asUser(t *testing.T, uid int, name string) {
 // A local account cannot read, list, replace or create anything in an allocation,
 // although it knows all paths; the users of the tasks can use their own directories,
 // but not each other's.
-func TestOtherAccountsGetNothing(t *testing.T) {
+func TestOtherUsersHaveNoAccess(t *testing.T) {
 	isolations := map[string]driver.FSIsolation{
 		"none": driver.FSIsolationNone, "chroot": driver.FSIsolationChroot,
 		"image": driver.FSIsolationImage, "unveil": driver.FSIsolationUnveil,
 	}
 	for name, isolation := range isolations {
 		t.Run(name, func(t *testing.T) {
-			d := publicAlloc(t)
-			users := map[string]string{"as-root": "", "as-alice": strconv.Itoa(alice), "as-bob": strconv.Itoa(bob)}
+			d := newPublicDir(t)
+			users := map[string]string{"as-root": "", "as-alice": strconv.Itoa(aliceUID), "as-bob": strconv.Itoa(bobUID)}
 			for task, user := range users {
-				dir := build(t, d, task, TaskOptions{User: user, Isolation: isolation})
+				dir := mustBuildTask(t, d, task, TaskOptions{User: user, Isolation: isolation})
 				for _, file := range []string{
 					filepath.Join(dir.SecretsDir, "token"), filepath.Join(dir.PrivateDir, "token"), filepath.Join(dir.LocalDir, "run.sh"),
 					filepath.Join(dir.Dir, "file"), filepath.Join(dir.Dir, "tmp", "file"), filepath.Join(dir.SharedAllocDir, "data", task),
@@ -167,43 +167,43 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 				t.Helper()
 				for _, sub := range []string{"", "local", "secrets", "private", "tmp"} {
 					path := filepath.Join(dir, sub)
-					if isolation == driver.FSIsolationChroot && sub == "" && uid != attacker {
+					if isolation == driver.FSIsolationChroot && sub == "" && uid != attackerUID {
 						continue // the root of a task is 0755
 					}
-					cannot(t, uid, `ls "$1"`, path)
-					cannot(t, uid, `: > "$1/new"`, path)
-					cannot(t, uid, `cd "$1"`, path)
+					wantDenied(t, uid, `ls "$1"`, path)
+					wantDenied(t, uid, `: > "$1/new"`, path)
+					wantDenied(t, uid, `cd "$1"`, path)
 				}
-				cannot(t, uid, `cat "$1/secrets/token"`, dir)
-				cannot(t, uid, `cat "$1/local/run.sh"`, dir)
-				cannot(t, uid, `echo evil > "$1/local/run.sh"`, dir)
-				cannot(t, uid, `mv "$1/local/run.sh" "$1/local/moved"`, dir)
-				cannot(t, uid, `ln -sf /etc/passwd "$1/local/run.sh"`, dir)
-				cannot(t, uid, `ln "$1/local/run.sh" "$2/stolen"`, dir, publicDir(t))
+				wantDenied(t, uid, `cat "$1/secrets/token"`, dir)
+				wantDenied(t, uid, `cat "$1/local/run.sh"`, dir)
+				wantDenied(t, uid, `echo evil > "$1/local/run.sh"`, dir)
+				wantDenied(t, uid, `mv "$1/local/run.sh" "$1/local/moved"`, dir)
+				wantDenied(t, uid, `ln -sf /etc/passwd "$1/local/run.sh"`, dir)
+				wantDenied(t, uid, `ln "$1/local/run.sh" "$2/stolen"`, dir, newPublicTempDir(t))
 			}
-			cannot(t, attacker, `ls "$1"`, d.Path())
-			cannot(t, attacker, `ls "$1/alloc/data"`, d.Path())
-			cannot(t, attacker, `: > "$1/alloc/data/new"`, d.Path())
+			wantDenied(t, attackerUID, `ls "$1"`, d.Path())
+			wantDenied(t, attackerUID, `ls "$1/alloc/data"`, d.Path())
+			wantDenied(t, attackerUID, `: > "$1/alloc/data/new"`, d.Path())
 			for task := range users {
-				attack(attacker, d.Task(task).Dir)
+				attack(attackerUID, d.Task(task).Dir)
 				if place := filepath.Dir(d.Task(task).MountsTaskDir); isolation == driver.FSIsolationUnveil {
-					cannot(t, attacker, `ls "$1"`, place)
-					cannot(t, attacker, `cat "$1/secrets/token"`, place)
-					cannot(t, attacker, `cat "$1/alloc/data/as-root"`, place)
+					wantDenied(t, attackerUID, `ls "$1"`, place)
+					wantDenied(t, attackerUID, `cat "$1/secrets/token"`, place)
+					wantDenied(t, attackerUID, `cat "$1/alloc/data/as-root"`, place)
 				}
 			}
 			if isolation == driver.FSIsolationImage {
-				cannot(t, alice, `ls "$1"`, d.Path())
+				wantDenied(t, aliceUID, `ls "$1"`, d.Path())
 				return // the driver binds the directories into a container
 			}
-			for uid, task := range map[int]string{alice: "as-alice", bob: "as-bob"} {
+			for uid, task := range map[int]string{aliceUID: "as-alice", bobUID: "as-bob"} {
 				own := d.Task(task)
-				can(t, uid, `cd "$1/local" && cat run.sh && : > new && rm new && cat "$1/secrets/token" && : > "$1/secrets/new"`, own.Dir)
-				can(t, uid, `: > "$1/tmp/new" && cat "$2/data/as-root" && : > "$2/data/by-$3"`, own.Dir, own.SharedAllocDir, task)
-				cannot(t, uid, `ls "$1"`, d.Path())
-				cannot(t, uid, `: > "$1/new"`, d.Path())
+				wantAllowed(t, uid, `cd "$1/local" && cat run.sh && : > new && rm new && cat "$1/secrets/token" && : > "$1/secrets/new"`, own.Dir)
+				wantAllowed(t, uid, `: > "$1/tmp/new" && cat "$2/data/as-root" && : > "$2/data/by-$3"`, own.Dir, own.SharedAllocDir, task)
+				wantDenied(t, uid, `ls "$1"`, d.Path())
+				wantDenied(t, uid, `: > "$1/new"`, d.Path())
 				if isolation == driver.FSIsolationUnveil {
-					can(t, uid, `cat "$1/secrets/token" "$1/local/run.sh" "$1/alloc/data/as-root"`, filepath.Dir(own.MountsTaskDir))
+					wantAllowed(t, uid, `cat "$1/secrets/token" "$1/local/run.sh" "$1/alloc/data/as-root"`, filepath.Dir(own.MountsTaskDir))
 				}
 				for other := range users {
 					if other != task {
@@ -219,36 +219,36 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 // its directories, but cannot replace files of another user.
 func TestAdmittedUsers(t *testing.T) {
 	for name, o := range map[string]TaskOptions{
-		"of root":     {Admitted: []string{"4001", "4002", "0"}},
-		"of carol":    {User: strconv.Itoa(carol), Admitted: []string{"4002", "4001", "4001", "4003"}},
-		"with chroot": {Admitted: []string{"4001", "4002"}, Isolation: driver.FSIsolationChroot},
-		"with image":  {Admitted: []string{"4001", "4002"}, Isolation: driver.FSIsolationImage},
-		"with unveil": {Admitted: []string{"4001", "4002"}, Isolation: driver.FSIsolationUnveil},
+		"of root":     {AdmittedUsers: []string{"4001", "4002", "0"}},
+		"of carol":    {User: strconv.Itoa(carolUID), AdmittedUsers: []string{"4002", "4001", "4001", "4003"}},
+		"with chroot": {AdmittedUsers: []string{"4001", "4002"}, Isolation: driver.FSIsolationChroot},
+		"with image":  {AdmittedUsers: []string{"4001", "4002"}, Isolation: driver.FSIsolationImage},
+		"with unveil": {AdmittedUsers: []string{"4001", "4002"}, Isolation: driver.FSIsolationUnveil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := publicAlloc(t)
-			task := build(t, d, "web", o)
+			d := newPublicDir(t)
+			task := mustBuildTask(t, d, "web", o)
 			for _, file := range []string{filepath.Join(task.SecretsDir, "token"), filepath.Join(task.LocalDir, "run.sh")} {
 				if err := os.WriteFile(file, []byte("secret"), 0o644); err != nil {
 					t.Fatal(err)
 				}
 			}
 			for range 2 {
-				for _, uid := range []int{alice, bob} {
-					can(t, uid, `cat "$1/secrets/token" "$1/local/run.sh"`, task.Dir)
-					can(t, uid, `for d in local secrets tmp; do : > "$1/$d/by-$2" && ls "$1/$d" && rm "$1/$d/by-$2"; done`, task.Dir, strconv.Itoa(uid))
-					can(t, uid, `: > "$1/data/by-$2"`, task.SharedAllocDir, strconv.Itoa(uid))
+				for _, uid := range []int{aliceUID, bobUID} {
+					wantAllowed(t, uid, `cat "$1/secrets/token" "$1/local/run.sh"`, task.Dir)
+					wantAllowed(t, uid, `for d in local secrets tmp; do : > "$1/$d/by-$2" && ls "$1/$d" && rm "$1/$d/by-$2"; done`, task.Dir, strconv.Itoa(uid))
+					wantAllowed(t, uid, `: > "$1/data/by-$2"`, task.SharedAllocDir, strconv.Itoa(uid))
 					if o.Isolation != driver.FSIsolationImage { // with image, only the container separates them
-						cannot(t, uid, `echo evil > "$1/local/run.sh"`, task.Dir)
-						cannot(t, uid, `mv "$1/local/run.sh" "$1/local/moved"`, task.Dir)
-						cannot(t, uid, `rm -f "$1/secrets/token"`, task.Dir)
+						wantDenied(t, uid, `echo evil > "$1/local/run.sh"`, task.Dir)
+						wantDenied(t, uid, `mv "$1/local/run.sh" "$1/local/moved"`, task.Dir)
+						wantDenied(t, uid, `rm -f "$1/secrets/token"`, task.Dir)
 					}
 					if o.Isolation == driver.FSIsolationUnveil {
-						can(t, uid, `cat "$1/secrets/token"`, filepath.Dir(task.MountsTaskDir))
+						wantAllowed(t, uid, `cat "$1/secrets/token"`, filepath.Dir(task.MountsTaskDir))
 					}
 				}
-				cannot(t, attacker, `cat "$1/secrets/token"`, task.Dir)
-				task = build(t, d, "web", o)
+				wantDenied(t, attackerUID, `cat "$1/secrets/token"`, task.Dir)
+				task = mustBuildTask(t, d, "web", o)
 			}
 		})
 	}
@@ -258,34 +258,34 @@ func TestAdmittedUsers(t *testing.T) {
 // was created by another task, has another uid than before, or an earlier version has
 // used Nomad's modes.
 func TestDirectoryFollowsTheUser(t *testing.T) {
-	d := publicAlloc(t)
-	task := build(t, d, "web", TaskOptions{User: strconv.Itoa(alice)})
-	can(t, alice, `mkdir -p "$1/local/deep/er" && echo mine > "$1/local/deep/er/file" && ln -s /etc/passwd "$1/local/link" && echo mine > "$1/secrets/file"`, task.Dir)
+	d := newPublicDir(t)
+	task := mustBuildTask(t, d, "web", TaskOptions{User: strconv.Itoa(aliceUID)})
+	wantAllowed(t, aliceUID, `mkdir -p "$1/local/deep/er" && echo mine > "$1/local/deep/er/file" && ln -s /etc/passwd "$1/local/link" && echo mine > "$1/secrets/file"`, task.Dir)
 	artifact := filepath.Join(task.LocalDir, "artifact")
 	if err := os.WriteFile(artifact, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	elsewhere := publicDir(t)
+	elsewhere := newPublicTempDir(t)
 	bound := filepath.Join(task.LocalDir, "bound")
-	if err := errors.Join(os.Chown(elsewhere, alice, alice), os.Mkdir(bound, 0o700), unix.Mount(elsewhere, bound, "", unix.MS_BIND, "")); err != nil {
+	if err := errors.Join(os.Chown(elsewhere, aliceUID, aliceUID), os.Mkdir(bound, 0o700), unix.Mount(elsewhere, bound, "", unix.MS_BIND, "")); err != nil {
 		t.Fatal(err)
 	}
 
-	build(t, d, "web", TaskOptions{User: strconv.Itoa(bob)})
-	can(t, bob, `echo mine > "$1/local/deep/er/file" && rm "$1/local/link" && cat "$1/secrets/file"`, task.Dir)
-	cannot(t, alice, `ls "$1/local"`, task.Dir)
+	mustBuildTask(t, d, "web", TaskOptions{User: strconv.Itoa(bobUID)})
+	wantAllowed(t, bobUID, `echo mine > "$1/local/deep/er/file" && rm "$1/local/link" && cat "$1/secrets/file"`, task.Dir)
+	wantDenied(t, aliceUID, `ls "$1/local"`, task.Dir)
 	if st := stat(t, artifact); st.Uid != 0 {
 		t.Errorf("a file that belonged to root belongs to user %d", st.Uid)
 	}
-	if st := stat(t, elsewhere); st.Uid != alice {
+	if st := stat(t, elsewhere); st.Uid != aliceUID {
 		t.Errorf("what is behind a mount was given to user %d", st.Uid)
 	}
 	if st := stat(t, "/etc/passwd"); st.Uid != 0 {
 		t.Fatalf("a link was followed: /etc/passwd belongs to user %d", st.Uid)
 	}
 
-	build(t, d, "web", TaskOptions{})
-	cannot(t, bob, `ls "$1/local"`, task.Dir)
+	mustBuildTask(t, d, "web", TaskOptions{})
+	wantDenied(t, bobUID, `ls "$1/local"`, task.Dir)
 }
 
 // Sticky data gets the owner that the task has in the next allocation.
@@ -294,10 +294,10 @@ func TestStickyDataFollowsTheUser(t *testing.T) {
 	for before, next := range ids {
 		for _, after := range next {
 			t.Run(fmt.Sprintf("from %q to %q", before, after), func(t *testing.T) {
-				previous := publicAlloc(t)
-				was := build(t, previous, "web", TaskOptions{User: before, Admitted: []string{strconv.Itoa(carol)}})
+				previous := newPublicDir(t)
+				was := mustBuildTask(t, previous, "web", TaskOptions{User: before, AdmittedUsers: []string{strconv.Itoa(carolUID)}})
 				uid, _ := strconv.Atoi("0" + before)
-				can(t, uid, `mkdir "$1/data" && echo kept > "$1/data/file" && chmod 600 "$1/data/file"`, was.LocalDir)
+				wantAllowed(t, uid, `mkdir "$1/data" && echo kept > "$1/data/file" && chmod 600 "$1/data/file"`, was.LocalDir)
 
 				d, err := New(filepath.Dir(previous.Path()), "next")
 				if err != nil {
@@ -306,12 +306,12 @@ func TestStickyDataFollowsTheUser(t *testing.T) {
 				if err := errors.Join(d.Build(), d.Inherit(previous, []string{"web"})); err != nil {
 					t.Fatal(err)
 				}
-				cannot(t, uid+attacker, `ls "$1"`, d.Path())
-				task := build(t, d, "web", TaskOptions{User: after})
+				wantDenied(t, uid+attackerUID, `ls "$1"`, d.Path())
+				task := mustBuildTask(t, d, "web", TaskOptions{User: after})
 				defer d.Destroy()
 				uid, _ = strconv.Atoi("0" + after)
-				can(t, uid, `test "$(cat "$1/data/file")" = kept && echo more >> "$1/data/file"`, task.LocalDir)
-				cannot(t, carol, `ls "$1"`, task.LocalDir) // admitted by the earlier allocation only
+				wantAllowed(t, uid, `test "$(cat "$1/data/file")" = kept && echo more >> "$1/data/file"`, task.LocalDir)
+				wantDenied(t, carolUID, `ls "$1"`, task.LocalDir) // admitted by the earlier allocation only
 				if st := stat(t, task.LocalDir); st.Mode&0o777 != 0o700 {
 					t.Errorf("mode %o, want 700", st.Mode&0o777)
 				}
@@ -323,7 +323,7 @@ func TestStickyDataFollowsTheUser(t *testing.T) {
 // Directories that an earlier version left open are closed while their tasks run: the
 // users of the tasks are not locked out.
 func TestRestrict(t *testing.T) {
-	d := publicAlloc(t)
+	d := newPublicDir(t)
 	uid, gid := nobodyAccount()
 	open := func(name string, mode fs.FileMode, uid, gid int) {
 		t.Helper()
@@ -348,15 +348,15 @@ func TestRestrict(t *testing.T) {
 		}
 		all = append(all, o)
 	}
-	can(t, attacker, `ls "$1/as-root/local"`, d.Path()) // otherwise the test proves nothing
+	wantAllowed(t, attackerUID, `ls "$1/as-root/local"`, d.Path()) // otherwise the test proves nothing
 
 	for range 2 {
 		if err := d.Restrict(all); err != nil {
 			t.Fatal(err)
 		}
-		cannot(t, attacker, `ls "$1/as-root/local"`, d.Path())
-		can(t, alice, `cat "$1/as-alice/local/file"`, d.Path())
-		can(t, uid, `cat "$1/as-nobody/local/file"`, d.Path())
+		wantDenied(t, attackerUID, `ls "$1/as-root/local"`, d.Path())
+		wantAllowed(t, aliceUID, `cat "$1/as-alice/local/file"`, d.Path())
+		wantAllowed(t, uid, `cat "$1/as-nobody/local/file"`, d.Path())
 	}
 	for name, o := range tasks {
 		if name == "gone" {
@@ -365,7 +365,7 @@ func TestRestrict(t *testing.T) {
 			}
 			continue
 		}
-		build(t, d, name, o)
+		mustBuildTask(t, d, name, o)
 		owner := stat(t, d.Task(name).LocalDir)
 		for _, sub := range []string{"", "local", "tmp", "secrets", "private"} {
 			if st := stat(t, filepath.Join(d.Task(name).Dir, sub)); st.Mode&0o7777 != 0o700 || st.Uid != owner.Uid {
@@ -373,14 +373,14 @@ func TestRestrict(t *testing.T) {
 			}
 		}
 	}
-	can(t, alice, `cat "$1/as-alice/local/file" && : > "$1/as-alice/local/new"`, d.Path())
-	cannot(t, alice, `ls "$1/as-root"`, d.Path())
-	cannot(t, alice, `ls "$1/as-nobody"`, d.Path())
+	wantAllowed(t, aliceUID, `cat "$1/as-alice/local/file" && : > "$1/as-alice/local/new"`, d.Path())
+	wantDenied(t, aliceUID, `ls "$1/as-root"`, d.Path())
+	wantDenied(t, aliceUID, `ls "$1/as-nobody"`, d.Path())
 }
 
 func TestClose(t *testing.T) {
-	d := publicAlloc(t)
-	build(t, d, "web", TaskOptions{User: "4001"})
+	d := newPublicDir(t)
+	mustBuildTask(t, d, "web", TaskOptions{User: "4001"})
 	if err := os.Chmod(d.Path(), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -388,7 +388,7 @@ func TestClose(t *testing.T) {
 		if err := d.Close(); err != nil {
 			t.Fatal(err)
 		}
-		cannot(t, attacker, `ls "$1/alloc"`, d.Path())
+		wantDenied(t, attackerUID, `ls "$1/alloc"`, d.Path())
 	}
 	never, err := New(filepath.Dir(d.Path()), "never")
 	if err != nil {
@@ -402,21 +402,21 @@ func TestClose(t *testing.T) {
 // A task that runs as root may have mounted the data of another service in place of its
 // own directories.
 func TestMountsOfTheTaskKeepTheirOwner(t *testing.T) {
-	d := publicAlloc(t)
-	task := build(t, d, "web", TaskOptions{})
+	d := newPublicDir(t)
+	task := mustBuildTask(t, d, "web", TaskOptions{})
 	service := t.TempDir()
-	if err := errors.Join(os.Chown(service, alice, alice), os.Chmod(service, 0o777), unix.Mount(service, task.LocalDir, "", unix.MS_BIND, "")); err != nil {
+	if err := errors.Join(os.Chown(service, aliceUID, aliceUID), os.Chmod(service, 0o777), unix.Mount(service, task.LocalDir, "", unix.MS_BIND, "")); err != nil {
 		t.Fatal(err)
 	}
-	build(t, d, "web", TaskOptions{User: strconv.Itoa(bob)})
-	if st := stat(t, service); st.Uid != alice || st.Mode&0o777 != 0o777 {
+	mustBuildTask(t, d, "web", TaskOptions{User: strconv.Itoa(bobUID)})
+	if st := stat(t, service); st.Uid != aliceUID || st.Mode&0o777 != 0o777 {
 		t.Errorf("what is mounted there has mode %o and user %d now", st.Mode&0o777, st.Uid)
 	}
 }
 
 // Tasks of one allocation start at the same time: each admits its user.
 func TestUsersAreAdmittedConcurrently(t *testing.T) {
-	d := publicAlloc(t)
+	d := newPublicDir(t)
 	const tasks = 40
 	errs := make(chan error)
 	for i := range tasks {
@@ -435,7 +435,7 @@ func TestUsersAreAdmittedConcurrently(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.close()
-	users, err := h.admittedUsers()
+	users, err := h.readACLUsers()
 	if err != nil || len(users) != tasks {
 		t.Errorf("%d users are admitted, want %d: %v", len(users), tasks, err)
 	}
@@ -444,8 +444,8 @@ func TestUsersAreAdmittedConcurrently(t *testing.T) {
 // The file system ramfs supports owners, but no ACLs. A task that needs no ACL starts there.
 // A task that needs an ACL fails with the reason, unless the operator allows Nomad's modes.
 func TestFileSystemWithoutACLs(t *testing.T) {
-	needRoot(t)
-	base := publicDir(t)
+	requireRoot(t)
+	base := newPublicTempDir(t)
 	if err := unix.Mount("ramfs", base, "ramfs", 0, ""); err != nil {
 		t.Skipf("ramfs cannot be mounted here: %v", err)
 	}
@@ -461,35 +461,35 @@ func TestFileSystemWithoutACLs(t *testing.T) {
 	if err := d.Build(); err != nil {
 		t.Fatal(err)
 	}
-	build(t, d, "as-root", TaskOptions{})
-	cannot(t, attacker, `ls "$1"`, d.Path())
+	mustBuildTask(t, d, "as-root", TaskOptions{})
+	wantDenied(t, attackerUID, `ls "$1"`, d.Path())
 	for name, o := range map[string]TaskOptions{
-		"as-alice": {User: "4001"}, "admits": {Admitted: []string{"4001"}}, "image": {Isolation: driver.FSIsolationImage, Admitted: []string{"4001"}},
+		"as-alice": {User: "4001"}, "admits": {AdmittedUsers: []string{"4001"}}, "image": {Isolation: driver.FSIsolationImage, AdmittedUsers: []string{"4001"}},
 		"unveil": {Isolation: driver.FSIsolationUnveil, User: "4001"},
 	} {
 		_, err := d.BuildTask(name, o)
 		if err == nil || !strings.Contains(err.Error(), "alloc_dir.nomad_modes") || !errors.Is(err, unix.EOPNOTSUPP) {
 			t.Errorf("%s: %v, want an error that names the option", name, err)
 		}
-		cannot(t, attacker, `ls "$1"`, d.Path())
+		wantDenied(t, attackerUID, `ls "$1"`, d.Path())
 	}
 	for name, o := range map[string]TaskOptions{
-		"as-alice": {User: "4001"}, "admits": {Admitted: []string{"4001"}}, "image": {Isolation: driver.FSIsolationImage, Admitted: []string{"4001"}},
+		"as-alice": {User: "4001"}, "admits": {AdmittedUsers: []string{"4001"}}, "image": {Isolation: driver.FSIsolationImage, AdmittedUsers: []string{"4001"}},
 		"unveil": {Isolation: driver.FSIsolationUnveil, User: "4001"},
 	} {
 		o.NomadModes = true
-		build(t, d, name, o)
-		can(t, alice, `: > "$1/local/new" && : > "$1/secrets/new"`, d.Task(name).Dir)
+		mustBuildTask(t, d, name, o)
+		wantAllowed(t, aliceUID, `: > "$1/local/new" && : > "$1/secrets/new"`, d.Task(name).Dir)
 	}
 	if err := d.Restrict([]TaskOptions{{User: "4001", NomadModes: true}}); err != nil {
 		t.Error(err)
 	}
-	can(t, alice, `ls "$1/local"`, d.Task("as-alice").Dir)
+	wantAllowed(t, aliceUID, `ls "$1/local"`, d.Task("as-alice").Dir)
 }
 
 func TestACLs(t *testing.T) {
 	for _, users := range [][]uint32{nil, {4001}, {0, 1, 1<<32 - 2}} {
-		got, err := decodeACL(encodeACL(users, traverse))
+		got, err := decodeACL(encodeACL(users, aclTraverse))
 		if err != nil || !slices.Equal(got, users) {
 			t.Errorf("decoded %v, %v; want %v", got, err, users)
 		}
@@ -497,7 +497,7 @@ func TestACLs(t *testing.T) {
 	if got, err := decodeACL(encodeACL([]uint32{4001}, 6)); err != nil || len(got) != 0 {
 		t.Errorf("users who cannot pass through: %v, %v", got, err)
 	}
-	good := encodeACL([]uint32{4001}, traverse)
+	good := encodeACL([]uint32{4001}, aclTraverse)
 	for name, b := range map[string][]byte{
 		"nothing": nil, "three bytes": good[:3], "half an entry": good[:len(good)-4], "another version": append([]byte{3}, good[1:]...),
 	} {
@@ -508,18 +508,18 @@ func TestACLs(t *testing.T) {
 }
 
 func FuzzDecodeACL(f *testing.F) {
-	f.Add(encodeACL([]uint32{4001, 4002}, traverse))
-	f.Add(encodeACL(nil, rwx))
+	f.Add(encodeACL([]uint32{4001, 4002}, aclTraverse))
+	f.Add(encodeACL(nil, aclRWX))
 	f.Add([]byte{2, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		users, err := decodeACL(b)
 		if err != nil {
 			return
 		}
-		if !slices.IsSorted(users) || len(users) > len(b)/aclEntry {
+		if !slices.IsSorted(users) || len(users) > len(b)/aclEntrySize {
 			t.Fatalf("%d bytes name %v", len(b), users)
 		}
-		again, err := decodeACL(encodeACL(users, traverse))
+		again, err := decodeACL(encodeACL(users, aclTraverse))
 		if err != nil || !slices.Equal(again, users) {
 			t.Fatalf("%v became %v, %v", users, again, err)
 		}

@@ -67,12 +67,12 @@ func (g *gates) mayStart(task string) bool {
 
 // facts returns the facts about the tasks that the group's rules use, and a channel
 // that is closed when the results of checks that matter to the rules change.
-func (g *gates) facts(now snapshot) (facts map[string]lifecycle.Fact, checks <-chan struct{}) {
+func (g *gates) facts(now snapshot) (facts map[string]lifecycle.TaskFacts, checks <-chan struct{}) {
 	var results []services.Result
 	if g.group.WaitsForHealth() {
 		results, _, checks = g.checks()
 	}
-	facts = make(map[string]lifecycle.Fact, len(now.states))
+	facts = make(map[string]lifecycle.TaskFacts, len(now.states))
 	for name, s := range now.states {
 		f := factOf(s, now.killed[name])
 		f.Healthy = passesChecks(results, name, startedAt(s, g.created))
@@ -81,8 +81,8 @@ func (g *gates) facts(now snapshot) (facts map[string]lifecycle.Fact, checks <-c
 	return facts, checks
 }
 
-func factOf(s *api.TaskState, killed bool) lifecycle.Fact {
-	return lifecycle.Fact{State: lifecycle.StateOf(s.State, s.Failed), Started: s.StartedAt, Restarted: s.LastRestart, Killed: killed}
+func factOf(s *api.TaskState, killed bool) lifecycle.TaskFacts {
+	return lifecycle.TaskFacts{State: lifecycle.StateOf(s.State, s.Failed), Started: s.StartedAt, Restarted: s.LastRestart, Killed: killed}
 }
 
 // passesChecks reports whether the task has health checks and all of them have passed since
@@ -124,10 +124,10 @@ func lifecycleStates(tasks map[string]*api.TaskState) map[string]lifecycle.State
 
 // failUnreachable ends the tasks whose start condition can no longer become true: a
 // poststop task is skipped, any other task fails.
-func (g *gates) failUnreachable(facts map[string]lifecycle.Fact) {
+func (g *gates) failUnreachable(facts map[string]lifecycle.TaskFacts) {
 	phase := g.coordinator.Phase()
 	for _, t := range g.tasks {
-		if after, lost := g.group.Lost(phase, t.Name(), facts); lost {
+		if after, lost := g.group.FailedDependency(phase, t.Name(), facts); lost {
 			reason := fmt.Sprintf("Not started: lite_after asks for %v, and task %q has ended without that", after, after.Task)
 			t.Kill(model.EventKillingReason(reason, t.Task().Stage() != lifecycle.PoststopTask))
 		}
@@ -142,11 +142,11 @@ func (g *gates) snapshot() snapshot {
 	if g.group == nil || g.stopped() {
 		return now
 	}
-	facts := make(map[string]lifecycle.Fact, len(now.states))
+	facts := make(map[string]lifecycle.TaskFacts, len(now.states))
 	for name, s := range now.states {
 		facts[name] = factOf(s, now.killed[name])
 	}
-	now.tasksToRerun = g.group.Rerun(facts)
+	now.tasksToRerun = g.group.TasksToRerun(facts)
 	for name := range now.tasksToRerun {
 		model.ResetTask(now.states[name])
 		now.states[name].State = model.TaskPending
@@ -173,7 +173,7 @@ func (g *gates) restartDependents() map[string]string {
 		return nil
 	}
 	facts, _ := g.facts(g.snapshot())
-	names := g.group.Follow(facts)
+	names := g.group.TasksToRestart(facts)
 	for _, t := range g.tasks {
 		if !t.Restartable() {
 			delete(names, t.Name()) // the task is going down already, or the agent is shutting down

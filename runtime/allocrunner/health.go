@@ -108,7 +108,7 @@ func (h *healthTracker) newHook(status func() Update) *hooks.Health {
 			snapshot, checks := h.snapshot(status())
 			return snapshot, reconciled, checks
 		},
-		Decided: h.set,
+		OnVerdict: h.set,
 	})
 }
 
@@ -117,10 +117,10 @@ func (h *healthTracker) newHook(status func() Update) *hooks.Health {
 func (h *healthTracker) snapshot(status Update) (health.Snapshot, <-chan struct{}) {
 	alloc := h.alloc()
 	s := health.Snapshot{
-		Now:      time.Now(),
-		Stopping: alloc.ServerTerminalStatus() || h.stopped(),
-		Failed:   status.ClientStatus == api.AllocClientStatusFailed,
-		Hooks:    h.hookHealth(),
+		Now:         time.Now(),
+		Stopping:    alloc.ServerTerminalStatus() || h.stopped(),
+		AllocFailed: status.ClientStatus == api.AllocClientStatusFailed,
+		Hooks:       h.hookHealth(),
 	}
 	for _, t := range h.tasks {
 		task, state := t.Task(), status.TaskStates[t.Name()]
@@ -135,18 +135,18 @@ func (h *healthTracker) snapshot(status Update) (health.Snapshot, <-chan struct{
 		})
 	}
 	results, ready, changed := h.checks()
-	s.Missing = !ready && hasChecks(alloc)
+	s.ChecksMissing = !ready && hasChecks(alloc)
 	for _, c := range results {
 		s.Checks = append(s.Checks, health.Check{
-			Task:      c.Task,
-			Service:   c.Service,
-			Name:      c.Check,
-			Readiness: c.Readiness(),
-			Passing:   c.Status == services.StatusSuccess,
-			Pending:   c.Began.IsZero(),
-			Output:    c.Output,
-			Began:     c.Began,
-			Since:     c.Since,
+			Task:       c.Task,
+			Service:    c.Service,
+			Name:       c.Check,
+			Readiness:  c.Readiness(),
+			Passing:    c.Status == services.StatusSuccess,
+			Pending:    c.Began.IsZero(),
+			Output:     c.Output,
+			LastRun:    c.Began,
+			LastChange: c.Since,
 		})
 	}
 	return s, changed

@@ -79,7 +79,7 @@ func (a *allocHooks) pluginNames() []string {
 func (a *allocHooks) prerun(untilStop context.Context, restored bool) error {
 	var alloc *api.Allocation
 	var env map[string]string // of alloc
-	return hooks.Start(untilStop, a.attached(), hook.Prerun, func(ctx context.Context, _ hooks.Hook, h hook.AllocPrerun) (hook.AllocPrerunResponse, error) {
+	return hooks.CallUntilError(untilStop, a.attached(), hook.Prerun, func(ctx context.Context, _ hooks.Hook, h hook.AllocPrerun) (hook.AllocPrerunResponse, error) {
 		if now := a.alloc(); now != alloc {
 			alloc, env = now, a.envs.ofAlloc().Vars()
 		}
@@ -123,7 +123,7 @@ func (a *allocHooks) tolerates(err error) bool {
 func (a *allocHooks) update(ctx context.Context) {
 	ctx, end := a.untilStop(ctx)
 	defer end()
-	hooks.Each(ctx, a.attached(), hook.UpdateAlloc, func(ctx context.Context, _ hooks.Hook, h hook.AllocUpdate) (hook.AllocUpdateResponse, error) {
+	hooks.CallEach(ctx, a.attached(), hook.UpdateAlloc, func(ctx context.Context, _ hooks.Hook, h hook.AllocUpdate) (hook.AllocUpdateResponse, error) {
 		return h.UpdateAlloc(ctx, hook.AllocUpdateRequest{Alloc: hookAlloc(a.alloc()), Env: a.envs.ofAlloc().Vars()})
 	})
 }
@@ -131,32 +131,32 @@ func (a *allocHooks) update(ctx context.Context) {
 func (a *allocHooks) preTaskRestart(ctx context.Context) {
 	ctx, end := a.untilStop(ctx)
 	defer end()
-	hooks.Each(ctx, a.attached(), hook.PreTaskRestart, func(ctx context.Context, _ hooks.Hook, h hook.AllocPreTaskRestart) (hook.AllocPreTaskRestartResponse, error) {
+	hooks.CallEach(ctx, a.attached(), hook.PreTaskRestart, func(ctx context.Context, _ hooks.Hook, h hook.AllocPreTaskRestart) (hook.AllocPreTaskRestartResponse, error) {
 		return h.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{Alloc: hookAlloc(a.alloc())})
 	})
 }
 
 func (a *allocHooks) preKill(ctx context.Context) {
-	hooks.Each(ctx, a.attached(), hook.PreKill, func(ctx context.Context, _ hooks.Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
+	hooks.CallEach(ctx, a.attached(), hook.PreKill, func(ctx context.Context, _ hooks.Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
 		return h.PreKill(ctx, hook.AllocPreKillRequest{Alloc: hookAlloc(a.alloc())})
 	})
 }
 
 func (a *allocHooks) postrun(ctx context.Context) {
-	hooks.Each(ctx, a.attached(), hook.Postrun, func(ctx context.Context, _ hooks.Hook, h hook.AllocPostrun) (hook.AllocPostrunResponse, error) {
+	hooks.CallEach(ctx, a.attached(), hook.Postrun, func(ctx context.Context, _ hooks.Hook, h hook.AllocPostrun) (hook.AllocPostrunResponse, error) {
 		return h.Postrun(ctx, hook.AllocPostrunRequest{Alloc: hookAlloc(a.alloc())})
 	})
 }
 
 func (a *allocHooks) shutdown(ctx context.Context) {
-	hooks.Each(ctx, a.attached(), hook.ShutdownAlloc, func(ctx context.Context, _ hooks.Hook, h hook.AllocShutdown) (hook.AllocShutdownResponse, error) {
+	hooks.CallEach(ctx, a.attached(), hook.ShutdownAlloc, func(ctx context.Context, _ hooks.Hook, h hook.AllocShutdown) (hook.AllocShutdownResponse, error) {
 		return h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{Alloc: hookAlloc(a.alloc())})
 	})
 }
 
 // destroy calls the Destroy hooks.
 func (a *allocHooks) destroy(ctx context.Context) error {
-	return hooks.Join(ctx, a.attached(), hook.Destroy, func(ctx context.Context, h hooks.Hook, at hook.AllocDestroy) (hook.AllocDestroyResponse, error) {
+	return hooks.CallAndJoinErrors(ctx, a.attached(), hook.Destroy, func(ctx context.Context, h hooks.Hook, at hook.AllocDestroy) (hook.AllocDestroyResponse, error) {
 		response, err := at.Destroy(ctx, hook.AllocDestroyRequest{Alloc: hookAlloc(a.alloc())})
 		if err != nil {
 			err = fmt.Errorf("destroy alloc %s: hook %q: %w", a.alloc().ID, h.Name(), err)

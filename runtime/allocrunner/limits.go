@@ -46,5 +46,5 @@ func (l Limits) orDefault() Limits {
 }
 
 func (l Limits) hookDeadlines() hooks.Deadlines {
-	return hooks.Deadlines{Start: l.PrerunDeadline, Others: l.HookDeadline}
+	return hooks.Deadlines{Start: l.PrerunDeadline, Other: l.HookDeadline}
 }

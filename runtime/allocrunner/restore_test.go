@@ -724,8 +724,8 @@ func (f *recordingFactory) note(whose string, c hookplugin.Target) {
 		f.before = make(map[string]string)
 	}
 	f.before[whose] = ""
-	if len(c.Before) > 0 {
-		f.before[whose] = fmt.Sprint(c.Before)
+	if len(c.PreviousAttachments) > 0 {
+		f.before[whose] = fmt.Sprint(c.PreviousAttachments)
 	}
 }
 

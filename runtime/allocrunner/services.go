@@ -59,7 +59,7 @@ func (s *allocServices) restartForCheck(ctx context.Context, task, reason string
 // reregister registers the services of the group again after a restart of tasks for
 // which the hooks deregistered them.
 func (s *allocServices) reregister() {
-	if err := s.group.Restarted(); err != nil {
+	if err := s.group.RegisterAgain(); err != nil {
 		s.logger.Error("services of the group not registered again", "error", err)
 	}
 }

@@ -140,10 +140,10 @@ func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hooks.
 // capabilities that are known so far.
 func taskOptions(runner *taskrunner.Runner, t *api.Task, limits Limits) allocdir.TaskOptions {
 	o := allocdir.TaskOptions{
-		Isolation:  runner.Capabilities().FSIsolation,
-		User:       runner.Task().User,
-		Admitted:   model.AdmittedUsers(t),
-		NomadModes: limits.NomadModes,
+		Isolation:     runner.Capabilities().FSIsolation,
+		User:          runner.Task().User,
+		AdmittedUsers: model.AdmittedUsers(t),
+		NomadModes:    limits.NomadModes,
 	}
 	if t.Resources != nil {
 		o.SecretsMB = value(t.Resources.SecretsMB)
@@ -155,7 +155,7 @@ func taskOptions(runner *taskrunner.Runner, t *api.Task, limits Limits) allocdir
 // its tasks. before are the hooks that the target had under an earlier agent.
 func (b *hookBuilder) target(task string, emit func(*api.TaskEvent), before map[string]string) hookplugin.Target {
 	return hookplugin.Target{
-		AllocID: b.config.Alloc.ID, Task: task, Emit: emit, Before: before,
+		AllocID: b.config.Alloc.ID, Task: task, Emit: emit, PreviousAttachments: before,
 		AllocJSON: func() ([]byte, error) { return json.Marshal(b.alloc()) },
 	}
 }

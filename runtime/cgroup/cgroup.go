@@ -23,28 +23,28 @@ const (
 	V2
 )
 
-// controllers are the required controllers of version 2, which are enabled for each task.
-var controllers = []string{"cpuset", "cpu", "io", "memory", "pids"}
+// v2Controllers are the required controllers of version 2, which are enabled for each task.
+var v2Controllers = []string{"cpuset", "cpu", "io", "memory", "pids"}
 
-// v1Trees are the hierarchies of version 1 in which a task has its own cgroup.
-var v1Trees = []string{"freezer", "cpu", "memory"}
+// v1Controllers are the hierarchies of version 1 in which a task has its own cgroup.
+var v1Controllers = []string{"freezer", "cpu", "memory"}
 
-// Tree is the cgroup hierarchy of tasks. Its methods may be called concurrently.
-type Tree struct {
-	version Version
-	mount   string
+// Hierarchy is the cgroup hierarchy of tasks. Its methods may be called concurrently.
+type Hierarchy struct {
+	version    Version
+	mountPoint string
 
 	mu sync.Mutex // held while parents are created and removed
 }
 
 // Open detects the cgroups of this machine.
-func Open() *Tree {
-	return &Tree{version: detect(mountPoint), mount: mountPoint}
+func Open() *Hierarchy {
+	return &Hierarchy{version: detectVersion(mountPoint), mountPoint: mountPoint}
 }
 
-// detect applies the rules of the official drivers: without root, or without one of the
+// detectVersion applies the rules of the official drivers: without root, or without one of the
 // controllers, it returns None.
-func detect(mount string) Version {
+func detectVersion(mount string) Version {
 	var fs unix.Statfs_t
 	if os.Geteuid() != 0 || unix.Statfs(mount, &fs) != nil {
 		return None
@@ -54,8 +54,8 @@ func detect(mount string) Version {
 		return V1
 	case unix.CGROUP2_SUPER_MAGIC:
 		text, err := os.ReadFile(filepath.Join(mount, "cgroup.controllers"))
-		there := strings.Fields(string(text))
-		if err != nil || slices.ContainsFunc(controllers, func(c string) bool { return !slices.Contains(there, c) }) {
+		available := strings.Fields(string(text))
+		if err != nil || slices.ContainsFunc(v2Controllers, func(c string) bool { return !slices.Contains(available, c) }) {
 			return None
 		}
 		return V2
@@ -65,48 +65,48 @@ func detect(mount string) Version {
 
 // Make makes the cgroups of a task, unless they exist, and returns the cgroup for the task's
 // driver: empty if the machine has none.
-func (t *Tree) Make(allocID, task string) (string, error) {
+func (t *Hierarchy) Make(allocID, task string) (string, error) {
 	if t.version == None || !isPathElement(allocID, task) {
 		return "", nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.version == V2 {
-		path := t.scope(allocID, task)
+		path := t.scopePath(allocID, task)
 		return path, t.makeScope(path)
 	}
-	for _, tree := range v1Trees {
-		if t.has(tree) {
-			if err := makeBelow(filepath.Join(t.mount, tree, "nomad", allocID+"."+task)); err != nil {
+	for _, tree := range v1Controllers {
+		if t.isMounted(tree) {
+			if err := makeDirs(filepath.Join(t.mountPoint, tree, "nomad", allocID+"."+task)); err != nil {
 				return "", err
 			}
 		}
 	}
-	if !t.has("cpuset") {
+	if !t.isMounted("cpuset") {
 		return "", nil
 	}
-	share := filepath.Join(t.mount, "cpuset/nomad/share")
+	share := filepath.Join(t.mountPoint, "cpuset/nomad/share")
 	return share, makeCPUSet(share)
 }
 
 // Remove removes the cgroups of a task, and kills the processes in them. It may block for some
 // seconds. It does nothing if the task has no cgroups. It keeps the cpuset that all tasks share
 // with version 1: it is empty while a driver of another agent is about to enter it.
-func (t *Tree) Remove(allocID, task string) error {
+func (t *Hierarchy) Remove(allocID, task string) error {
 	if t.version == None || !isPathElement(allocID, task) {
 		return nil
 	}
 	var errs []error
 	var parents []string // children before parents
 	if t.version == V2 {
-		path := t.scope(allocID, task)
-		errs = append(errs, remove(path))
+		path := t.scopePath(allocID, task)
+		errs = append(errs, killAndRemove(path))
 		parents = []string{filepath.Dir(path), filepath.Dir(filepath.Dir(path))}
 	} else {
-		for _, tree := range v1Trees {
-			if t.has(tree) {
-				path := filepath.Join(t.mount, tree, "nomad", allocID+"."+task)
-				errs = append(errs, remove(path))
+		for _, tree := range v1Controllers {
+			if t.isMounted(tree) {
+				path := filepath.Join(t.mountPoint, tree, "nomad", allocID+"."+task)
+				errs = append(errs, killAndRemove(path))
 				parents = append(parents, filepath.Dir(path))
 			}
 		}
@@ -124,25 +124,25 @@ func isPathElement(allocID, task string) bool {
 	return allocID != "" && task != "" && !strings.Contains(allocID+task, "/")
 }
 
-func (t *Tree) scope(allocID, task string) string {
-	return filepath.Join(t.mount, "nomad.slice/share.slice", allocID+"."+task+".scope")
+func (t *Hierarchy) scopePath(allocID, task string) string {
+	return filepath.Join(t.mountPoint, "nomad.slice/share.slice", allocID+"."+task+".scope")
 }
 
-// has reports whether a hierarchy of version 1 is mounted.
-func (t *Tree) has(tree string) bool {
+// isMounted reports whether a hierarchy of version 1 is mounted.
+func (t *Hierarchy) isMounted(tree string) bool {
 	var fs unix.Statfs_t
-	return unix.Statfs(filepath.Join(t.mount, tree), &fs) == nil && fs.Type == unix.CGROUP_SUPER_MAGIC
+	return unix.Statfs(filepath.Join(t.mountPoint, tree), &fs) == nil && fs.Type == unix.CGROUP_SUPER_MAGIC
 }
 
 // makeScope makes a cgroup of version 2 with the controllers.
-func (t *Tree) makeScope(path string) error {
+func (t *Hierarchy) makeScope(path string) error {
 	share := filepath.Dir(path)
-	wanted := []byte("+" + strings.Join(controllers, " +"))
+	wanted := []byte("+" + strings.Join(v2Controllers, " +"))
 	return retryStep(func() error {
 		if err := os.MkdirAll(share, 0o755); err != nil {
 			return err
 		}
-		for _, parent := range []string{t.mount, filepath.Dir(share), share} {
+		for _, parent := range []string{t.mountPoint, filepath.Dir(share), share} {
 			if err := os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), wanted, 0); err != nil {
 				return fmt.Errorf("hand on controllers: %w", err)
 			}
@@ -155,7 +155,7 @@ func (t *Tree) makeScope(path string) error {
 	})
 }
 
-func makeBelow(path string) error {
+func makeDirs(path string) error {
 	return retryStep(func() error { return os.MkdirAll(path, 0o755) })
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// tree returns the hierarchy of this machine, if the test can make cgroups in it.
-func tree(t *testing.T) *Tree {
+// openHierarchy returns the hierarchy of this machine, if the test can make cgroups in it.
+func openHierarchy(t *testing.T) *Hierarchy {
 	t.Helper()
 	tree := Open()
 	if tree.version == None {
@@ -29,21 +29,21 @@ func tree(t *testing.T) *Tree {
 	return tree
 }
 
-// own returns the directories that belong to a single task.
-func (t *Tree) own(allocID, task string) (dirs []string) {
+// taskDirs returns the directories that belong to a single task.
+func (t *Hierarchy) taskDirs(allocID, task string) (dirs []string) {
 	if t.version == V2 {
-		return []string{t.scope(allocID, task)}
+		return []string{t.scopePath(allocID, task)}
 	}
-	for _, hierarchy := range v1Trees {
-		if t.has(hierarchy) {
-			dirs = append(dirs, filepath.Join(t.mount, hierarchy, "nomad", allocID+"."+task))
+	for _, hierarchy := range v1Controllers {
+		if t.isMounted(hierarchy) {
+			dirs = append(dirs, filepath.Join(t.mountPoint, hierarchy, "nomad", allocID+"."+task))
 		}
 	}
 	return dirs
 }
 
-func TestTask(t *testing.T) {
-	tree := tree(t)
+func TestMakeAndRemove(t *testing.T) {
+	tree := openHierarchy(t)
 	id, other := uuid.NewString(), uuid.NewString()
 	path, err := tree.Make(id, "web")
 	if err != nil {
@@ -64,7 +64,7 @@ func TestTask(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- left.Wait() }()
 	t.Cleanup(func() { left.Process.Kill() })
-	for _, dir := range append(tree.own(id, "web"), path) {
+	for _, dir := range append(tree.taskDirs(id, "web"), path) {
 		if dir == "" {
 			continue // the machine has no cpuset hierarchy
 		}
@@ -84,12 +84,12 @@ func TestTask(t *testing.T) {
 		t.Error(err)
 	}
 	<-ended
-	for _, dir := range tree.own(id, "web") {
+	for _, dir := range tree.taskDirs(id, "web") {
 		if _, err := os.Stat(dir); err == nil {
 			t.Errorf("%s is still there", dir)
 		}
 	}
-	for _, dir := range append(tree.own(other, "web"), beside) {
+	for _, dir := range append(tree.taskDirs(other, "web"), beside) {
 		if _, err := os.Stat(dir); dir != "" && err != nil {
 			t.Errorf("of the other task: %v", err)
 		}
@@ -97,7 +97,7 @@ func TestTask(t *testing.T) {
 	if err := tree.Remove(other, "web"); err != nil {
 		t.Error(err)
 	}
-	for _, dir := range tree.own(other, "web") {
+	for _, dir := range tree.taskDirs(other, "web") {
 		if _, err := os.Stat(dir); err == nil {
 			t.Errorf("%s is still there", dir)
 		}
@@ -108,8 +108,8 @@ func TestTask(t *testing.T) {
 }
 
 // Tasks are created and removed concurrently, and so are their shared parents.
-func TestTogether(t *testing.T) {
-	tree := tree(t)
+func TestConcurrentMakeAndRemove(t *testing.T) {
+	tree := openHierarchy(t)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -131,8 +131,8 @@ func TestTogether(t *testing.T) {
 	wg.Wait()
 }
 
-func TestNothing(t *testing.T) {
-	none := &Tree{mount: t.TempDir()}
+func TestMachineWithoutCgroups(t *testing.T) {
+	none := &Hierarchy{mountPoint: t.TempDir()}
 	if path, err := none.Make("id", "task"); path != "" || err != nil {
 		t.Errorf("without cgroups: %q, %v", path, err)
 	}
@@ -140,20 +140,20 @@ func TestNothing(t *testing.T) {
 		t.Error(err)
 	}
 	// Names come from jobs, and an earlier agent may have accepted more names.
-	some := &Tree{version: V2, mount: t.TempDir()}
+	some := &Hierarchy{version: V2, mountPoint: t.TempDir()}
 	for _, names := range [][2]string{{"", "task"}, {"id", ""}, {"../id", "task"}, {"id", "a/b"}} {
 		if path, err := some.Make(names[0], names[1]); path != "" || err != nil {
 			t.Errorf("%q: %q, %v", names, path, err)
 		}
 	}
-	if left, _ := os.ReadDir(some.mount); len(left) > 0 {
+	if left, _ := os.ReadDir(some.mountPoint); len(left) > 0 {
 		t.Errorf("made: %v", left)
 	}
 }
 
 // A killed agent leaves the cgroups that it made for a driver.
-func TestSweepAfterTheHost(t *testing.T) {
-	tree := tree(t)
+func TestSweepRemovesCgroupsOfKilledAgent(t *testing.T) {
+	tree := openHierarchy(t)
 	id := uuid.NewString()
 	if _, err := tree.Make(id, "task"); err != nil {
 		t.Fatal(err)
@@ -165,7 +165,7 @@ func TestSweepAfterTheHost(t *testing.T) {
 	if err := Sweep(dir); err != nil {
 		t.Error(err)
 	}
-	for _, left := range tree.own(id, "task") { // other agents may use the common cpuset
+	for _, left := range tree.taskDirs(id, "task") { // other agents may use the common cpuset
 		if _, err := os.Stat(left); err == nil {
 			t.Errorf("%s is still there", left)
 		}

@@ -17,7 +17,7 @@ func RemoveEmpty(allocID, task string) {
 	if !isPathElement(allocID, task) {
 		return
 	}
-	for _, parent := range usualParents() {
+	for _, parent := range taskCgroupParents() {
 		g := process.Cgroup(filepath.Join(parent, allocID+"."+task))
 		if filepath.Ext(parent) == ".slice" {
 			g += ".scope"
@@ -28,8 +28,8 @@ func RemoveEmpty(allocID, task string) {
 	}
 }
 
-// usualParents are the current parent directories of task cgroups. They need not exist.
-var usualParents = sync.OnceValue(func() (parents []string) {
+// taskCgroupParents are the current parent directories of task cgroups. They need not exist.
+var taskCgroupParents = sync.OnceValue(func() (parents []string) {
 	var file unix.Statfs_t
 	if err := unix.Statfs(mountPoint, &file); err != nil {
 		return nil

@@ -17,7 +17,7 @@ func TestEmptyCgroupsAreRemoved(t *testing.T) {
 		"of allocations that have ended": func(id string) { SweepEmpty(func(allocID string) bool { return allocID == id }) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			tree := tree(t)
+			tree := openHierarchy(t)
 			id, other := uuid.NewString(), uuid.NewString()
 			for _, alloc := range []string{id, other} {
 				if _, err := tree.Make(alloc, "web"); err != nil {
@@ -25,7 +25,7 @@ func TestEmptyCgroupsAreRemoved(t *testing.T) {
 				}
 				defer tree.Remove(alloc, "web")
 			}
-			below := filepath.Join(tree.own(id, "web")[0], "below")
+			below := filepath.Join(tree.taskDirs(id, "web")[0], "below")
 			if err := os.Mkdir(below, 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -43,12 +43,12 @@ func TestEmptyCgroupsAreRemoved(t *testing.T) {
 			task.Process.Kill()
 			task.Wait()
 			sweep(id)
-			for _, dir := range tree.own(id, "web") {
+			for _, dir := range tree.taskDirs(id, "web") {
 				if _, err := os.Stat(dir); err == nil {
 					t.Errorf("%s is still there", dir)
 				}
 			}
-			for _, dir := range tree.own(other, "web") {
+			for _, dir := range tree.taskDirs(other, "web") {
 				if _, err := os.Stat(dir); err != nil {
 					t.Errorf("of another allocation: %v", err)
 				}

@@ -32,7 +32,7 @@ func Sweep(dir string) error {
 		for _, e := range entries {
 			for _, group := range groups {
 				if strings.HasPrefix(group.Name(), e.Name()+".") {
-					errs = append(errs, remove(filepath.Join(parent, group.Name())))
+					errs = append(errs, killAndRemove(filepath.Join(parent, group.Name())))
 				}
 			}
 		}
@@ -46,8 +46,8 @@ func Sweep(dir string) error {
 // removeTimeout limits how long the processes of one cgroup may take to exit.
 const removeTimeout = 2 * time.Second
 
-// remove kills the processes in a cgroup and its descendants, and removes the cgroups.
-func remove(path string) error {
+// killAndRemove kills the processes in a cgroup and its descendants, and removes the cgroups.
+func killAndRemove(path string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), removeTimeout)
 	defer cancel()
 	if err := process.Cgroup(path).Kill(ctx); err != nil {

@@ -11,7 +11,7 @@ import (
 
 // Watch calls stepped each time the wall clock was set or the machine has resumed from a suspend,
 // until ctx ends. stepped must not block. An error means that the kernel cannot report changes.
-func Watch(ctx context.Context, stepped func()) error {
+func Watch(ctx context.Context, onStep func()) error {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_REALTIME, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("create timerfd: %w", err)
@@ -22,27 +22,27 @@ func Watch(ctx context.Context, stepped func()) error {
 
 	var value [8]byte
 	for {
-		if err := arm(timer); err != nil {
-			return stopped(ctx, err)
+		if err := armTimer(timer); err != nil {
+			return errUnlessDone(ctx, err)
 		}
 		// When the clock is set, a read of the timer fails with ECANCELED.
 		if _, err := timer.Read(value[:]); err != nil && !errors.Is(err, unix.ECANCELED) {
-			return stopped(ctx, err)
+			return errUnlessDone(ctx, err)
 		}
-		stepped()
+		onStep()
 	}
 }
 
-// farAway is the expiry time of the timer: the largest number of seconds that the kernel accepts
+// timerExpiry is the expiry time of the timer: the largest number of seconds that the kernel accepts
 // without an overflow of its nanoseconds.
-const farAway int64 = 9_223_372_036
+const timerExpiry int64 = 9_223_372_036
 
-func arm(timer *os.File) error {
+func armTimer(timer *os.File) error {
 	conn, err := timer.SyscallConn()
 	if err != nil {
 		return err
 	}
-	spec := &unix.ItimerSpec{Value: unix.Timespec{Sec: farAway}}
+	spec := &unix.ItimerSpec{Value: unix.Timespec{Sec: timerExpiry}}
 	var set error
 	if err := conn.Control(func(fd uintptr) {
 		set = unix.TimerfdSettime(int(fd), unix.TFD_TIMER_ABSTIME|unix.TFD_TIMER_CANCEL_ON_SET, spec, nil)
@@ -55,8 +55,8 @@ func arm(timer *os.File) error {
 	return nil
 }
 
-// stopped returns nil if ctx has ended the watch, and err otherwise.
-func stopped(ctx context.Context, err error) error {
+// errUnlessDone returns nil if ctx has ended the watch, and err otherwise.
+func errUnlessDone(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
 	}

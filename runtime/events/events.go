@@ -11,12 +11,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// Pause is the time between two heartbeats.
-const Pause = 30 * time.Second
+// HeartbeatInterval is the time between two heartbeats.
+const HeartbeatInterval = 30 * time.Second
 
-// Change has the events of one change of the state for a follower. A Change without events is a
+// Batch has the events of one change of the state for a follower. A Batch without events is a
 // heartbeat.
-type Change struct {
+type Batch struct {
 	Index  uint64  `json:",omitempty"`
 	Events []Event `json:",omitempty"`
 }
@@ -32,38 +32,38 @@ type Event struct {
 	Payload    map[string]any
 }
 
-// feed is a reader of state changes.
-type feed interface {
+// eventSource is a reader of state changes.
+type eventSource interface {
 	Next(context.Context) ([]store.Event, error)
 }
 
 // Follow calls send with a heartbeat, with each change that matches the filter, and with a
-// heartbeat after each Pause. It returns the error of send, the cause of ctx, or the error of the
+// heartbeat after each HeartbeatInterval. It returns the error of send, the cause of ctx, or the error of the
 // feed: a follower that is too slow and has missed changes must start again.
-func Follow(ctx context.Context, from feed, f Filter, send func(Change) error) error {
+func Follow(ctx context.Context, from eventSource, f Filter, send func(Batch) error) error {
 	for {
-		if err := send(Change{}); err != nil {
+		if err := send(Batch{}); err != nil {
 			return err
 		}
-		if err := f.followFor(ctx, Pause, from, send); err != nil {
+		if err := f.followFor(ctx, HeartbeatInterval, from, send); err != nil {
 			return err
 		}
 	}
 }
 
 // followFor follows for the duration d.
-func (f Filter) followFor(ctx context.Context, d time.Duration, from feed, send func(Change) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, d, errPause)
+func (f Filter) followFor(ctx context.Context, d time.Duration, from eventSource, send func(Batch) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, d, errHeartbeatDue)
 	defer cancel()
 	for {
 		changed, err := from.Next(ctx)
 		switch {
-		case errors.Is(err, errPause):
+		case errors.Is(err, errHeartbeatDue):
 			return nil
 		case err != nil:
 			return err
 		}
-		if c := f.of(changed); len(c.Events) > 0 {
+		if c := f.batch(changed); len(c.Events) > 0 {
 			if err := send(c); err != nil {
 				return err
 			}
@@ -71,22 +71,22 @@ func (f Filter) followFor(ctx context.Context, d time.Duration, from feed, send 
 	}
 }
 
-var errPause = errors.New("time for a sign of life")
+var errHeartbeatDue = errors.New("time for a sign of life")
 
-// of returns the events of a change that match the filter.
-func (f Filter) of(changed []store.Event) Change {
-	var c Change
+// batch returns the events of a change that match the filter.
+func (f Filter) batch(changed []store.Event) Batch {
+	var c Batch
 	for _, e := range changed {
 		if f.matches(e) {
 			c.Index = e.Index
-			c.Events = append(c.Events, Event{e.Topic, e.Type, e.Key, e.Namespace, e.FilterKeys, e.Index, payload(e)})
+			c.Events = append(c.Events, Event{e.Topic, e.Type, e.Key, e.Namespace, e.FilterKeys, e.Index, eventPayload(e)})
 		}
 	}
 	return c
 }
 
-// payload returns the object of an event under its name, without secrets.
-func payload(e store.Event) map[string]any {
+// eventPayload returns the object of an event under its name, without secrets.
+func eventPayload(e store.Event) map[string]any {
 	switch o := e.Object.(type) {
 	case *api.Job:
 		if e.Deleted {

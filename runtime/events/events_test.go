@@ -48,7 +48,7 @@ func TestFilter(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got, want []string
-			for _, e := range f.of([]store.Event{job, alloc, node}).Events {
+			for _, e := range f.batch([]store.Event{job, alloc, node}).Events {
 				got = append(got, string(e.Topic)+":"+e.Key)
 			}
 			for _, e := range c.want {
@@ -64,7 +64,7 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-func TestPayload(t *testing.T) {
+func TestEventPayload(t *testing.T) {
 	job := &api.Job{ID: new("web")}
 	secret := &api.Variable{Path: "p", Items: api.VariableItems{"k": "hidden"}, Lock: &api.VariableLock{ID: "hidden", TTL: "15s"}}
 	for _, c := range []struct {
@@ -89,7 +89,7 @@ func TestPayload(t *testing.T) {
 			return m.Path == "p" && m.Lock.ID == "" && m.Lock.TTL == "15s" && p["Deleted"] == true
 		}},
 	} {
-		if p := payload(c.e); !c.ok(p) || strings.Contains(fmt.Sprintf("%+v", p), "hidden") {
+		if p := eventPayload(c.e); !c.ok(p) || strings.Contains(fmt.Sprintf("%+v", p), "hidden") {
 			t.Errorf("%s: %+v", c.name, p)
 		}
 	}
@@ -98,10 +98,10 @@ func TestPayload(t *testing.T) {
 	}
 }
 
-// changes is a feed of given changes.
-type changes chan []store.Event
+// channelSource is a feed of given changes.
+type channelSource chan []store.Event
 
-func (c changes) Next(ctx context.Context) ([]store.Event, error) {
+func (c channelSource) Next(ctx context.Context) ([]store.Event, error) {
 	select {
 	case e, ok := <-c:
 		if !ok {
@@ -113,15 +113,15 @@ func (c changes) Next(ctx context.Context) ([]store.Event, error) {
 	}
 }
 
-func TestFollowInTime(t *testing.T) {
+func TestFollowSendsHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
 		var got []string
-		feed := make(changes)
+		feed := make(channelSource)
 		ended := make(chan error)
 		f, _ := ParseFilter([]string{"Job"}, "default")
 		go func() {
-			ended <- Follow(t.Context(), feed, f, func(c Change) error {
+			ended <- Follow(t.Context(), feed, f, func(c Batch) error {
 				got = append(got, fmt.Sprint(time.Since(begin), " ", c.Index, " ", len(c.Events)))
 				return nil
 			})
@@ -145,13 +145,13 @@ func TestFollowEnds(t *testing.T) {
 	gone, stopped := errors.New("client has gone"), errors.New("agent stops")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	everything, _ := ParseFilter(nil, "*")
-	if err := Follow(ctx, changes(nil), everything, func(Change) error { return gone }); err != gone {
+	if err := Follow(ctx, channelSource(nil), everything, func(Batch) error { return gone }); err != gone {
 		t.Errorf("error %v", err)
 	}
-	feed := make(changes, 1)
+	feed := make(channelSource, 1)
 	feed <- []store.Event{{Topic: api.TopicJob}}
 	sent := 0
-	if err := Follow(ctx, feed, everything, func(Change) error {
+	if err := Follow(ctx, feed, everything, func(Batch) error {
 		if sent++; sent == 2 {
 			return gone
 		}
@@ -160,7 +160,7 @@ func TestFollowEnds(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	cancel(stopped)
-	if err := Follow(ctx, make(changes), everything, func(Change) error { return nil }); err != stopped {
+	if err := Follow(ctx, make(channelSource), everything, func(Batch) error { return nil }); err != stopped {
 		t.Errorf("error %v", err)
 	}
 }
@@ -183,7 +183,7 @@ func TestSlowFollower(t *testing.T) {
 	change()
 	everything, _ := ParseFilter(nil, "*")
 	read := 0
-	err = Follow(t.Context(), s.Subscribe(0), everything, func(c Change) error {
+	err = Follow(t.Context(), s.Subscribe(0), everything, func(c Batch) error {
 		if len(c.Events) == 0 {
 			return nil
 		}

@@ -2,6 +2,6 @@
 // hardest to handle.
 //
 // The code of each step calls Hit, or Enter and Leave. A call costs a comparison with nil unless a test has
-// set Reached: such a test kills a process at the point, and checks the state of the node
+// set OnHit: such a test kills a process at the point, and checks the state of the node
 // afterwards (cmd/nomad-lite/systemtest/faults_test.go). The package decides nothing and imports nothing.
 package failpoint

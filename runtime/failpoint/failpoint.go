@@ -26,10 +26,10 @@ const (
 	UpdateInPlace             // a running allocation gets another version of its job
 	UpdateStop                // another allocation replaces a running one
 
-	steps
+	stepCount
 )
 
-var names = [steps]string{
+var stepNames = [stepCount]string{
 	"S0 job accepted", "S1 alloc directory", "S2 prerun hook", "S4 task directory and FIFOs",
 	"S5 prestart hook", "S6 StartTask", "S7 handle stored", "S8 poststart hook", "S9 running", "S10 exit observed",
 	"S11 restart delay", "S12 prekill", "S13 StopTask", "S14 DestroyTask", "S14 stop hooks", "S14 postrun",
@@ -38,11 +38,11 @@ var names = [steps]string{
 
 // String returns the name of the step in the fault catalogue. Step S3 of the catalogue, the
 // network of an allocation, is missing: tasks use the network of the host.
-func (s Step) String() string { return names[s] }
+func (s Step) String() string { return stepNames[s] }
 
 // Steps returns all steps.
 func Steps() []Step {
-	all := make([]Step, steps)
+	all := make([]Step, stepCount)
 	for i := range all {
 		all[i] = Step(i)
 	}
@@ -65,43 +65,43 @@ func (p Phase) String() string { return [...]string{"before", "during", "after"}
 // Phases lists all phases.
 var Phases = []Phase{Before, During, After}
 
-// Reached is called at each point, in the goroutine of the step, which continues when Reached
+// OnHit is called at each point, in the goroutine of the step, which continues when OnHit
 // returns. Only tests set it, before any other code runs.
-var Reached func(Step, Phase)
+var OnHit func(Step, Phase)
 
 // Hit reports that the caller has reached a point.
 func Hit(s Step, p Phase) {
-	if Reached != nil {
-		Reached(s, p)
+	if OnHit != nil {
+		OnHit(s, p)
 	}
 }
 
-// Entered is a step that is in progress.
-type Entered struct {
-	step   Step
-	during chan struct{} // closed when Reached has returned for During; nil unless Reached is set
+// ActiveStep is a step that is in progress.
+type ActiveStep struct {
+	step           Step
+	duringReported chan struct{} // closed when OnHit has returned for During; nil unless OnHit is set
 }
 
 // Enter reports Before, and reports During concurrently with the work of the caller, because
 // another process or the disk does that work. The caller must call Leave after the work.
-func Enter(s Step) Entered {
-	if Reached == nil {
-		return Entered{}
+func Enter(s Step) ActiveStep {
+	if OnHit == nil {
+		return ActiveStep{}
 	}
-	Reached(s, Before)
-	e := Entered{step: s, during: make(chan struct{})}
+	OnHit(s, Before)
+	e := ActiveStep{step: s, duringReported: make(chan struct{})}
 	go func() {
-		defer close(e.during)
-		Reached(s, During)
+		defer close(e.duringReported)
+		OnHit(s, During)
 	}()
 	return e
 }
 
 // Leave waits until During has been reported, and reports After.
-func (e Entered) Leave() {
-	if e.during == nil {
+func (e ActiveStep) Leave() {
+	if e.duringReported == nil {
 		return
 	}
-	<-e.during
-	Reached(e.step, After)
+	<-e.duringReported
+	OnHit(e.step, After)
 }

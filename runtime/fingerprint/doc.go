@@ -1,6 +1,6 @@
 // Package fingerprint detects the properties of the machine: the attributes that job files refer
 // to, and the resources for placement.
 //
-// It reads them once, quickly, and never fails: unknown values are omitted and listed in Degraded.
+// It reads them once, quickly, and never fails: unknown values are omitted and listed in Degradations.
 // It sends no network requests. The attributes of drivers come from the drivers.
 package fingerprint

@@ -39,105 +39,105 @@ type Host struct {
 	// ParentCgroup is the name of the agent's cgroup, empty if there is none.
 	ParentCgroup string
 
-	// Degraded lists, in one sentence each, what this machine lacks.
-	Degraded []string
+	// Degradations lists, in one sentence each, what this machine lacks.
+	Degradations []string
 }
 
 // Read reads the properties of this machine.
 func Read(o Options) Host {
-	p := probe{
+	p := prober{
 		options: o,
-		files:   os.DirFS("/"),
+		rootFS:  os.DirFS("/"),
 		host:    Host{Attributes: make(map[string]string)},
 	}
-	p.agent()
-	p.kernel()
-	p.system()
-	p.cpu()
-	p.memory()
-	p.storage()
-	p.cgroups()
-	p.network()
+	p.readAgent()
+	p.readKernel()
+	p.readSystem()
+	p.readCPU()
+	p.readMemory()
+	p.readStorage()
+	p.readCgroups()
+	p.readNetwork()
 	return p.host
 }
 
-// probe is the state of one Read.
-type probe struct {
+// prober is the state of one Read.
+type prober struct {
 	options Options
-	files   fs.FS // root file system of the machine
+	rootFS  fs.FS // root file system of the machine
 	host    Host
 }
 
-// set sets one attribute; an empty value means unknown and is not stored.
-func (p *probe) set(name, value string) {
+// setAttribute sets one attribute; an empty value means unknown and is not stored.
+func (p *prober) setAttribute(name, value string) {
 	if value = strings.TrimSpace(value); value != "" {
 		p.host.Attributes[name] = value
 	}
 }
 
-func (p *probe) number(name string, n int64) {
+func (p *prober) setNumber(name string, n int64) {
 	if n > 0 {
 		p.host.Attributes[name] = strconv.FormatInt(n, 10)
 	}
 }
 
-func (p *probe) degraded(what string) { p.host.Degraded = append(p.host.Degraded, what) }
+func (p *prober) addDegradation(what string) { p.host.Degradations = append(p.host.Degradations, what) }
 
-// text returns the content of a small file, "" if it cannot be read.
-func (p *probe) text(path string) string {
-	data, err := fs.ReadFile(p.files, path)
+// readText returns the content of a small file, "" if it cannot be read.
+func (p *prober) readText(path string) string {
+	data, err := fs.ReadFile(p.rootFS, path)
 	if err != nil {
 		return ""
 	}
 	return strings.TrimSpace(string(data))
 }
 
-func (p *probe) agent() {
-	p.set("nomad.version", NomadVersion)
-	p.set("nomad.service_discovery", "true")
-	p.set("nomad-lite.version", p.options.Version)
+func (p *prober) readAgent() {
+	p.setAttribute("nomad.version", NomadVersion)
+	p.setAttribute("nomad.service_discovery", "true")
+	p.setAttribute("nomad-lite.version", p.options.Version)
 }
 
-func (p *probe) kernel() {
-	p.set("kernel.name", runtime.GOOS)
-	p.set("cpu.arch", runtime.GOARCH)
-	p.set("arch", runtime.GOARCH)
+func (p *prober) readKernel() {
+	p.setAttribute("kernel.name", runtime.GOOS)
+	p.setAttribute("cpu.arch", runtime.GOARCH)
+	p.setAttribute("arch", runtime.GOARCH)
 	release, machine := uname()
-	p.set("kernel.version", release)
-	p.set("kernel.arch", machine)
-	p.set("kernel.landlock", landlock())
-	p.set("os.signals", strings.Join(signalNames(), ","))
+	p.setAttribute("kernel.version", release)
+	p.setAttribute("kernel.arch", machine)
+	p.setAttribute("kernel.landlock", landlockVersion())
+	p.setAttribute("os.signals", strings.Join(signalNames(), ","))
 }
 
-func (p *probe) system() {
+func (p *prober) readSystem() {
 	name, err := os.Hostname()
 	if err != nil || name == "" {
 		name = "localhost"
 	}
 	p.host.Hostname = name
-	p.set("unique.hostname", name)
-	p.set("unique.host_id", hostID(p.text("etc/machine-id")))
+	p.setAttribute("unique.hostname", name)
+	p.setAttribute("unique.host_id", hostID(p.readText("etc/machine-id")))
 
-	release := p.text("etc/os-release")
+	release := p.readText("etc/os-release")
 	if release == "" {
-		release = p.text("usr/lib/os-release")
+		release = p.readText("usr/lib/os-release")
 	}
-	id, version := osRelease(release)
+	id, version := parseOSRelease(release)
 	if id == "debian" {
 		// VERSION_ID has only the major number.
-		if full := p.text("etc/debian_version"); full != "" && '0' <= full[0] && full[0] <= '9' {
+		if full := p.readText("etc/debian_version"); full != "" && '0' <= full[0] && full[0] <= '9' {
 			version = full
 		}
 	}
 	if id == "" {
 		id = runtime.GOOS
 	}
-	p.set("os.name", id)
-	p.set("os.version", version)
+	p.setAttribute("os.name", id)
+	p.setAttribute("os.version", version)
 }
 
-// osRelease reads ID and VERSION_ID from an os-release file.
-func osRelease(text string) (id, version string) {
+// parseOSRelease reads ID and VERSION_ID from an os-release file.
+func parseOSRelease(text string) (id, version string) {
 	for line := range strings.Lines(text) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		value = strings.Trim(value, `"'`)
@@ -151,9 +151,9 @@ func osRelease(text string) (id, version string) {
 	return id, version
 }
 
-func (p *probe) cpu() {
+func (p *prober) readCPU() {
 	usable := runtime.NumCPU()
-	cores := parseList(p.text("sys/devices/system/cpu/online"))
+	cores := parseList(p.readText("sys/devices/system/cpu/online"))
 	if len(cores) == 0 {
 		for id := range usable {
 			cores = append(cores, id)
@@ -161,41 +161,41 @@ func (p *probe) cpu() {
 	}
 	online := len(cores)
 	p.host.Cores = usable
-	p.number("cpu.numcores", int64(online))
-	p.number("cpu.reservablecores", int64(usable))
+	p.setNumber("cpu.numcores", int64(online))
+	p.setNumber("cpu.reservablecores", int64(usable))
 
-	info := p.text("proc/cpuinfo")
-	p.set("cpu.modelname", cpuinfo(info, "model name"))
-	p.numa()
+	info := p.readText("proc/cpuinfo")
+	p.setAttribute("cpu.modelname", cpuinfoField(info, "model name"))
+	p.readNUMA()
 	mhz := p.mhz(info)
-	p.host.Topology = p.topology(cores, mhz)
+	p.host.Topology = p.readTopology(cores, mhz)
 	if mhz == 0 {
-		p.degraded("the frequency of the CPU is unknown: CPU shares are not limited by what the machine has")
+		p.addDegradation("the frequency of the CPU is unknown: CPU shares are not limited by what the machine has")
 		return
 	}
 	p.host.CPUMHz = usable * mhz
-	p.number("cpu.frequency", int64(mhz))
-	p.number("cpu.totalcompute", int64(online)*int64(mhz))
-	p.number("cpu.usablecompute", int64(usable)*int64(mhz))
+	p.setNumber("cpu.frequency", int64(mhz))
+	p.setNumber("cpu.totalcompute", int64(online)*int64(mhz))
+	p.setNumber("cpu.usablecompute", int64(usable)*int64(mhz))
 }
 
 // mhz returns the frequency of the first core: its base frequency, else the maximum frequency,
 // else the current frequency.
-func (p *probe) mhz(info string) int {
+func (p *prober) mhz(info string) int {
 	for _, name := range []string{"base_frequency", "cpuinfo_max_freq"} {
-		if khz, err := strconv.Atoi(p.text("sys/devices/system/cpu/cpu0/cpufreq/" + name)); err == nil && khz >= 1000 {
+		if khz, err := strconv.Atoi(p.readText("sys/devices/system/cpu/cpu0/cpufreq/" + name)); err == nil && khz >= 1000 {
 			return khz / 1000
 		}
 	}
-	mhz, err := strconv.ParseFloat(cpuinfo(info, "cpu MHz"), 64)
+	mhz, err := strconv.ParseFloat(cpuinfoField(info, "cpu MHz"), 64)
 	if err != nil || !(mhz >= 1 && mhz < 1e6) {
 		return 0
 	}
 	return int(mhz)
 }
 
-// cpuinfo returns the first value of a key in /proc/cpuinfo.
-func cpuinfo(info, key string) string {
+// cpuinfoField returns the first value of a key in /proc/cpuinfo.
+func cpuinfoField(info, key string) string {
 	for line := range strings.Lines(info) {
 		k, value, ok := strings.Cut(line, ":")
 		if ok && strings.TrimSpace(k) == key {
@@ -205,14 +205,14 @@ func cpuinfo(info, key string) string {
 	return ""
 }
 
-func (p *probe) numa() {
-	nodes, err := fs.Glob(p.files, "sys/devices/system/node/node[0-9]*")
+func (p *prober) readNUMA() {
+	nodes, err := fs.Glob(p.rootFS, "sys/devices/system/node/node[0-9]*")
 	if err != nil || len(nodes) == 0 {
 		return
 	}
-	p.number("numa.node.count", int64(len(nodes)))
+	p.setNumber("numa.node.count", int64(len(nodes)))
 	for _, node := range nodes {
-		p.set("numa."+node[strings.LastIndexByte(node, '/')+1:]+".cores", p.text(node+"/cpulist"))
+		p.setAttribute("numa."+node[strings.LastIndexByte(node, '/')+1:]+".cores", p.readText(node+"/cpulist"))
 	}
 }
 
@@ -241,25 +241,25 @@ func parseList(list string) (members []int) {
 	return members
 }
 
-func (p *probe) memory() {
-	total := memory()
+func (p *prober) readMemory() {
+	total := totalMemory()
 	p.host.MemoryMB = int(total >> 20)
-	p.number("memory.totalbytes", total)
+	p.setNumber("memory.totalbytes", total)
 	if total == 0 {
-		p.degraded("the size of the memory is unknown: memory is not limited by what the machine has")
+		p.addDegradation("the size of the memory is unknown: memory is not limited by what the machine has")
 	}
 }
 
-func (p *probe) cgroups() {
-	p.host.Cgroups = cgroups()
+func (p *prober) readCgroups() {
+	p.host.Cgroups = cgroupVersion()
 	if p.host.Cgroups == 0 {
-		p.degraded("there are no control groups: tasks are not limited, and their children are found by session only")
+		p.addDegradation("there are no control groups: tasks are not limited, and their children are found by session only")
 		return
 	}
 	version := strconv.Itoa(p.host.Cgroups)
-	p.set("os.cgroups.version", version)
-	p.set("unique.cgroup.version", "v"+version)
-	p.set("unique.cgroup.mountpoint", cgroupRoot)
+	p.setAttribute("os.cgroups.version", version)
+	p.setAttribute("unique.cgroup.version", "v"+version)
+	p.setAttribute("unique.cgroup.mountpoint", cgroupRoot)
 	if os.Geteuid() == 0 {
 		p.host.ParentCgroup = "nomad.slice"
 	}

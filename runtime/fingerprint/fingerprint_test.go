@@ -61,29 +61,29 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// R13: a machine without readable files is fingerprinted all the same, and Degraded lists what it
+// R13: a machine without readable files is fingerprinted all the same, and Degradations lists what it
 // lacks.
-func TestBareMachine(t *testing.T) {
-	p := probe{files: fstest.MapFS{}, host: Host{Attributes: map[string]string{}}}
-	p.agent()
-	p.kernel()
-	p.system()
-	p.cpu()
-	p.memory()
-	p.storage()
-	p.network()
+func TestMachineWithoutFiles(t *testing.T) {
+	p := prober{rootFS: fstest.MapFS{}, host: Host{Attributes: map[string]string{}}}
+	p.readAgent()
+	p.readKernel()
+	p.readSystem()
+	p.readCPU()
+	p.readMemory()
+	p.readStorage()
+	p.readNetwork()
 	if p.host.Hostname == "" || p.host.Cores < 1 || p.host.IP == "" {
 		t.Errorf("%+v", p.host)
 	}
 	if got := p.host.Attributes["os.name"]; got != runtime.GOOS {
 		t.Errorf("os.name = %q, want %s", got, runtime.GOOS)
 	}
-	if p.host.CPUMHz != 0 || len(p.host.Degraded) == 0 || !strings.Contains(p.host.Degraded[0], "CPU") {
-		t.Errorf("CPU %d MHz, degraded: %q", p.host.CPUMHz, p.host.Degraded)
+	if p.host.CPUMHz != 0 || len(p.host.Degradations) == 0 || !strings.Contains(p.host.Degradations[0], "CPU") {
+		t.Errorf("CPU %d MHz, degraded: %q", p.host.CPUMHz, p.host.Degradations)
 	}
 }
 
-func TestFiles(t *testing.T) {
+func TestParsers(t *testing.T) {
 	const cpuinfo = "processor\t: 0\nmodel name\t: AMD EPYC\ncpu MHz\t\t: 2596.120\n\nprocessor\t: 1\nmodel name\t: other\ncpu MHz\t\t: 1.5\n"
 	for _, c := range []struct {
 		name  string
@@ -147,9 +147,9 @@ func TestFiles(t *testing.T) {
 			for path, text := range c.files {
 				files[path] = &fstest.MapFile{Data: []byte(text)}
 			}
-			p := probe{files: files, host: Host{Attributes: map[string]string{}}}
-			p.system()
-			p.cpu()
+			p := prober{rootFS: files, host: Host{Attributes: map[string]string{}}}
+			p.readSystem()
+			p.readCPU()
 			for name, want := range c.want {
 				if got := p.host.Attributes[name]; got != want {
 					t.Errorf("%s = %q, want %q", name, got, want)
@@ -195,11 +195,11 @@ func TestTopology(t *testing.T) {
 			for path, text := range c.files {
 				files[path] = &fstest.MapFile{Data: []byte(text)}
 			}
-			p := probe{files: files, host: Host{Attributes: map[string]string{}}}
-			p.cpu()
+			p := prober{rootFS: files, host: Host{Attributes: map[string]string{}}}
+			p.readCPU()
 			got := *p.host.Topology
 			for i, core := range got.Cores {
-				if usable := affinity(); core.Disable != !usable.IsSet(int(core.CoreID)) {
+				if usable := cpuAffinity(); core.Disable != !usable.IsSet(int(core.CoreID)) {
 					t.Errorf("core %d: disabled %v", core.CoreID, core.Disable)
 				}
 				got.Cores[i].Disable = false // same value as on the machine of the test
@@ -211,7 +211,7 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-func TestVolume(t *testing.T) {
+func TestMountedDevice(t *testing.T) {
 	const table = `22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 23 22 0:5 / /dev rw - devtmpfs devtmpfs rw
 24 22 254:1 / /var/lib rw - xfs /dev/vdb rw
@@ -229,11 +229,11 @@ nonsense
 		"/var/lib/no mad/dir": "/dev/mapper/x y",
 		"/srv/x":              "/dev/vdd",
 	} {
-		if got := volume(table, path); got != want {
+		if got := mountedDevice(table, path); got != want {
 			t.Errorf("volume of %s = %q, want %q", path, got, want)
 		}
 	}
-	if got := volume("", "/"); got != "" {
+	if got := mountedDevice("", "/"); got != "" {
 		t.Errorf("volume without a table = %q", got)
 	}
 }
@@ -300,7 +300,7 @@ func TestHostIDHidesTheMachineID(t *testing.T) {
 }
 
 // No file of the machine may crash or block the agent.
-func FuzzFiles(f *testing.F) {
+func FuzzParsers(f *testing.F) {
 	f.Add("processor\t: 0\ncpu MHz\t\t: 2596.120\n", "0-3,8", "ID=debian\nVERSION_ID=\"12\"", "22 1 254:0 / / rw - ext4 /dev/vda rw\n")
 	f.Fuzz(func(t *testing.T, cpuinfo, list, release, table string) {
 		files := fstest.MapFS{}
@@ -310,11 +310,11 @@ func FuzzFiles(f *testing.F) {
 		} {
 			files[path] = &fstest.MapFile{Data: []byte(text), Mode: fs.ModePerm}
 		}
-		p := probe{files: files, host: Host{Attributes: map[string]string{}}}
-		p.system()
-		p.cpu()
-		p.storage()
-		p.network()
+		p := prober{rootFS: files, host: Host{Attributes: map[string]string{}}}
+		p.readSystem()
+		p.readCPU()
+		p.readStorage()
+		p.readNetwork()
 		for _, name := range []string{"cpu.numcores", "cpu.totalcompute"} {
 			if value, ok := p.host.Attributes[name]; ok {
 				if n, err := strconv.ParseInt(value, 10, 64); err != nil || n <= 0 {

@@ -22,8 +22,8 @@ func uname() (release, machine string) {
 	return unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Machine[:])
 }
 
-// landlock returns the version of Landlock, for example "v7", or "" if the kernel lacks it.
-func landlock() string {
+// landlockVersion returns the version of Landlock, for example "v7", or "" if the kernel lacks it.
+func landlockVersion() string {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
 		return ""
@@ -51,8 +51,8 @@ func hostID(machineID string) string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", h[:4], h[4:6], h[6:8], h[8:10], h[10:16])
 }
 
-// affinity returns the cores on which this process can run; nil if unknown.
-func affinity() *unix.CPUSet {
+// cpuAffinity returns the cores on which this process can run; nil if unknown.
+func cpuAffinity() *unix.CPUSet {
 	var set unix.CPUSet
 	if unix.SchedGetaffinity(0, &set) != nil {
 		return nil
@@ -60,7 +60,7 @@ func affinity() *unix.CPUSet {
 	return &set
 }
 
-func memory() int64 {
+func totalMemory() int64 {
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) != nil {
 		return 0
@@ -68,9 +68,9 @@ func memory() int64 {
 	return int64(info.Totalram) * int64(info.Unit)
 }
 
-// cgroups returns the version that the host uses. Hybrid hosts also have version 2, without
+// cgroupVersion returns the version that the host uses. Hybrid hosts also have version 2, without
 // controllers: they count as version 1.
-func cgroups() int {
+func cgroupVersion() int {
 	fsType := func(path string) int64 {
 		var st unix.Statfs_t
 		if unix.Statfs(path, &st) != nil {
@@ -89,8 +89,8 @@ func cgroups() int {
 	return 0
 }
 
-// storage reads the size of the file system of the data directory, which need not exist.
-func (p *probe) storage() {
+// readStorage reads the size of the file system of the data directory, which need not exist.
+func (p *prober) readStorage() {
 	dir := filepath.Clean(p.options.DataDir)
 	if abs, err := filepath.Abs(dir); err == nil {
 		dir = abs
@@ -98,7 +98,7 @@ func (p *probe) storage() {
 	var st unix.Statfs_t
 	for unix.Statfs(dir, &st) != nil {
 		if dir == "/" {
-			p.degraded("the size of the storage is unknown: disk is not limited by what the machine has")
+			p.addDegradation("the size of the storage is unknown: disk is not limited by what the machine has")
 			return
 		}
 		dir = filepath.Dir(dir)
@@ -110,17 +110,17 @@ func (p *probe) storage() {
 	if st.Frsize > 0 {
 		block = uint64(st.Frsize)
 	}
-	p.number("unique.storage.bytestotal", int64(st.Blocks*block))
-	p.number("unique.storage.bytesfree", int64(st.Bavail*block))
+	p.setNumber("unique.storage.bytestotal", int64(st.Blocks*block))
+	p.setNumber("unique.storage.bytesfree", int64(st.Bavail*block))
 	p.host.DiskMB = int(st.Blocks * block >> 20)
 	if st.Blocks > 0 && st.Bavail == 0 {
-		p.degraded(fmt.Sprintf("no space left on the file system of %s: nothing new can be stored or started, and output of tasks is lost; remove files from it, or enlarge it", dir))
+		p.addDegradation(fmt.Sprintf("no space left on the file system of %s: nothing new can be stored or started, and output of tasks is lost; remove files from it, or enlarge it", dir))
 	}
-	p.set("unique.storage.volume", volume(p.text("proc/self/mountinfo"), dir))
+	p.setAttribute("unique.storage.volume", mountedDevice(p.readText("proc/self/mountinfo"), dir))
 }
 
-// volume returns the device of a path from the mount table.
-func volume(table, path string) string {
+// mountedDevice returns the device of a path from the mount table.
+func mountedDevice(table, path string) string {
 	var best hoststats.Mount
 	for _, m := range hoststats.Mounts(table) {
 		inside := m.Point == "/" || path == m.Point || strings.HasPrefix(path, m.Point+"/")

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-func (p *probe) network() {
-	addr, ok := defaultAddr(interfaces(), defaultInterface(p.text("proc/net/route"), p.text("proc/net/ipv6_route")))
+func (p *prober) readNetwork() {
+	addr, ok := defaultAddr(listInterfaces(), defaultInterface(p.readText("proc/net/route"), p.readText("proc/net/ipv6_route")))
 	if !ok {
-		p.degraded("there is no network interface with an address: tasks get " + addr.String())
+		p.addDegradation("there is no network interface with an address: tasks get " + addr.String())
 	}
 	p.host.IP = addr.String()
-	p.set("unique.network.ip-address", p.host.IP)
+	p.setAttribute("unique.network.ip-address", p.host.IP)
 }
 
 // iface is one network interface that is up.
@@ -22,9 +22,9 @@ type iface struct {
 	addrs []netip.Addr
 }
 
-// interfaces lists the interfaces that are up, without the loopback. It returns nil if the system
+// listInterfaces lists the interfaces that are up, without the loopback. It returns nil if the system
 // call fails.
-func interfaces() []iface {
+func listInterfaces() []iface {
 	list, err := net.Interfaces()
 	if err != nil {
 		return nil

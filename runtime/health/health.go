@@ -21,12 +21,12 @@ type Snapshot struct {
 	// Stopping means that a stop of the allocation was requested: the ends of its tasks
 	// then say nothing about its health.
 	Stopping bool
-	// Failed means that the allocation has failed, with or without a failed task.
-	Failed bool
-	Tasks  []Task // in the order of the job
+	// AllocFailed means that the allocation has failed, with or without a failed task.
+	AllocFailed bool
+	Tasks       []Task // in the order of the job
 
-	Checks  []Check
-	Missing bool // the allocation has checks whose results are not available yet
+	Checks        []Check
+	ChecksMissing bool // the allocation has checks whose results are not available yet
 
 	Hooks []Hook
 }
@@ -52,15 +52,15 @@ type Task struct {
 
 // Check is one check of the allocation.
 type Check struct {
-	Task      string // empty for a check of the group
-	Service   string
-	Name      string
-	Readiness bool // readiness checks do not count
-	Passing   bool
-	Pending   bool      // the check has never run
-	Output    string    // output of the last run
-	Began     time.Time // start of the last run; zero if the check has never run
-	Since     time.Time // time of the last status change
+	Task       string // empty for a check of the group
+	Service    string
+	Name       string
+	Readiness  bool // readiness checks do not count
+	Passing    bool
+	Pending    bool      // the check has never run
+	Output     string    // output of the last run
+	LastRun    time.Time // start of the last run; zero if the check has never run
+	LastChange time.Time // time of the last status change
 }
 
 // State is the health state of an allocation.
@@ -74,101 +74,101 @@ const (
 	Stopped // stopped before it was healthy or unhealthy
 )
 
-// Verdict is the result of Judge.
+// Verdict is the result of Evaluate.
 type Verdict struct {
 	State State
-	// Next is when to call Judge again if nothing changes before.
-	Next time.Time
+	// RecheckAt is when to call Evaluate again if nothing changes before.
+	RecheckAt time.Time
 	// Why contains the reason for each task that caused the verdict; only for
 	// Unhealthy.
 	Why map[string]string
 }
 
-// Judge returns the health of an allocation. The first case that applies decides.
-func Judge(p Params, s Snapshot) Verdict {
+// Evaluate returns the health of an allocation. The first case that applies decides.
+func Evaluate(p Params, s Snapshot) Verdict {
 	at, known := healthyAt(p, s)
 	switch {
-	case s.failed():
-		return Verdict{State: Unhealthy, Why: reasons(p, s)}
+	case s.hasFailedTask():
+		return Verdict{State: Unhealthy, Why: taskReasons(p, s)}
 	case s.Stopping:
 		return Verdict{State: Stopped}
-	case s.dead():
-		return Verdict{State: Unhealthy, Why: reasons(p, s)}
-	case s.Failed:
+	case s.hasDeadTask():
+		return Verdict{State: Unhealthy, Why: taskReasons(p, s)}
+	case s.AllocFailed:
 		return Verdict{State: Unhealthy}
-	case s.hookUnhealthy():
-		return Verdict{State: Unhealthy, Why: reasons(p, s)}
+	case s.hasUnhealthyHook():
+		return Verdict{State: Unhealthy, Why: taskReasons(p, s)}
 	case known && !s.Now.Before(at):
 		return Verdict{State: Healthy}
 	case !s.Now.Before(p.Deadline):
-		return Verdict{State: Unhealthy, Why: reasons(p, s)}
+		return Verdict{State: Unhealthy, Why: taskReasons(p, s)}
 	case known && at.Before(p.Deadline):
-		return Verdict{Next: at}
+		return Verdict{RecheckAt: at}
 	}
-	return Verdict{Next: p.Deadline}
+	return Verdict{RecheckAt: p.Deadline}
 }
 
 // healthyAt returns when the allocation will be healthy if nothing changes.
 func healthyAt(p Params, s Snapshot) (at time.Time, known bool) {
-	since, ok := s.started()
+	since, ok := s.lastTaskStart()
 	if !ok || slices.ContainsFunc(s.Hooks, func(h Hook) bool { return !h.Healthy }) {
 		return time.Time{}, false
 	}
 	if p.UseChecks {
-		if s.Missing {
+		if s.ChecksMissing {
 			return time.Time{}, false
 		}
 		start := since
 		for _, c := range s.Checks {
 			switch {
 			case c.Readiness:
-			case !c.passes(start):
+			case !c.passesSince(start):
 				return time.Time{}, false
-			case c.Since.After(since):
-				since = c.Since
+			case c.LastChange.After(since):
+				since = c.LastChange
 			}
 		}
 	}
 	return since.Add(p.MinHealthyTime), true
 }
 
-// passes reports whether the check passes and last ran after start: an older result
+// passesSince reports whether the check passes and last ran after start: an older result
 // says nothing about a task that was started after it.
-func (c Check) passes(start time.Time) bool { return c.Passing && !c.Began.Before(start) }
+func (c Check) passesSince(start time.Time) bool { return c.Passing && !c.LastRun.Before(start) }
 
-// counts reports whether a task counts for the health: poststop tasks run after all
+// countsForHealth reports whether a task counts for the health: poststop tasks run after all
 // others, and a poststart task that has succeeded is complete.
-func (t Task) counts() bool {
+func (t Task) countsForHealth() bool {
 	done := t.Hook == "poststart" && !t.Sidecar && t.Dead && !t.Failed
 	return t.Hook != "poststop" && !done
 }
 
-// mayEnd reports whether the task may end before the allocation is healthy.
-func (t Task) mayEnd() bool { return t.Hook == "prestart" && !t.Sidecar }
+// mayEndBeforeHealthy reports whether the task may end before the allocation is healthy.
+func (t Task) mayEndBeforeHealthy() bool { return t.Hook == "prestart" && !t.Sidecar }
 
-func (s Snapshot) failed() bool {
+func (s Snapshot) hasFailedTask() bool {
 	for _, t := range s.Tasks {
-		if t.counts() && t.Failed {
+		if t.countsForHealth() && t.Failed {
 			return true
 		}
 	}
 	return false
 }
 
-func (s Snapshot) dead() bool {
+func (s Snapshot) hasDeadTask() bool {
 	for _, t := range s.Tasks {
-		if t.counts() && t.Dead && !t.mayEnd() {
+		if t.countsForHealth() && t.Dead && !t.mayEndBeforeHealthy() {
 			return true
 		}
 	}
 	return false
 }
 
-// started returns the latest start of a task, if all tasks have started.
-func (s Snapshot) started() (latest time.Time, all bool) {
+// lastTaskStart returns the latest start of a task, if all tasks have started.
+func (s Snapshot) lastTaskStart() (latest time.Time, all bool) {
 	for _, t := range s.Tasks {
 		switch {
-		case !t.counts():
+		case !t.countsForHealth():
 		case t.Pending:
 			return time.Time{}, false
 		case t.Started.After(latest):
@@ -178,44 +178,44 @@ func (s Snapshot) started() (latest time.Time, all bool) {
 	return latest, !latest.IsZero()
 }
 
-func (s Snapshot) hookUnhealthy() bool {
+func (s Snapshot) hasUnhealthyHook() bool {
 	return slices.ContainsFunc(s.Hooks, func(h Hook) bool { return h.Unhealthy })
 }
 
-// hookFaults returns the reasons of unhealthy hooks, and from the deadline on also the
+// hookReasons returns the reasons of unhealthy hooks, and from the deadline on also the
 // hooks that have not reported.
-func (s Snapshot) hookFaults(p Params) string {
-	var faults []string
+func (s Snapshot) hookReasons(p Params) string {
+	var reasons []string
 	for _, h := range s.Hooks {
 		switch {
 		case h.Unhealthy && h.Reason != "":
-			faults = append(faults, fmt.Sprintf("Unhealthy because of hook %q: %s", h.Name, h.Reason))
+			reasons = append(reasons, fmt.Sprintf("Unhealthy because of hook %q: %s", h.Name, h.Reason))
 		case h.Unhealthy:
-			faults = append(faults, fmt.Sprintf("Unhealthy because of hook %q", h.Name))
+			reasons = append(reasons, fmt.Sprintf("Unhealthy because of hook %q", h.Name))
 		case !h.Healthy && !s.Now.Before(p.Deadline):
-			faults = append(faults, fmt.Sprintf("Hook %q has not found it healthy by healthy_deadline of %v", h.Name, p.HealthyDeadline))
+			reasons = append(reasons, fmt.Sprintf("Hook %q has not found it healthy by healthy_deadline of %v", h.Name, p.HealthyDeadline))
 		}
 	}
-	return strings.Join(faults, "; ")
+	return strings.Join(reasons, "; ")
 }
 
-// reasons returns the tasks that are the cause of an unhealthy allocation, with the
+// taskReasons returns the tasks that are the cause of an unhealthy allocation, with the
 // reason for each.
-func reasons(p Params, s Snapshot) map[string]string {
+func taskReasons(p Params, s Snapshot) map[string]string {
 	why := make(map[string]string)
-	failed := s.failed()
+	failed := s.hasFailedTask()
 	for _, t := range s.Tasks {
-		if !t.counts() || failed && !t.Failed {
+		if !t.countsForHealth() || failed && !t.Failed {
 			continue // a failed task may have stopped the other tasks
 		}
-		if text := t.fault(p, s); text != "" {
+		if text := t.unhealthyReason(p, s); text != "" {
 			why[t.Name] = text
 		}
 	}
 	return why
 }
 
-func (t Task) fault(p Params, s Snapshot) string {
+func (t Task) unhealthyReason(p Params, s Snapshot) string {
 	main := t.Hook == "" || t.Sidecar
 	switch {
 	case t.Failed:
@@ -226,60 +226,60 @@ func (t Task) fault(p Params, s Snapshot) string {
 		return "Unhealthy because of dead task"
 	case t.Dead:
 		return ""
-	case main && s.hookFaults(p) != "":
-		return s.hookFaults(p)
+	case main && s.hookReasons(p) != "":
+		return s.hookReasons(p)
 	case s.Now.Before(p.Deadline):
 		return "" // another task caused the verdict before the deadline
 	case t.Started.Add(p.MinHealthyTime).After(s.Now):
 		return fmt.Sprintf("Task not running for min_healthy_time of %v by healthy_deadline of %v", p.MinHealthyTime, p.HealthyDeadline)
 	case !p.UseChecks:
 		return ""
-	case s.Missing:
+	case s.ChecksMissing:
 		return "Service checks not registered"
 	}
-	return s.checkFaults(p, t)
+	return s.checkReasons(p, t)
 }
 
-// checkFaults names the failed checks of a running task: its own checks and, unless it
+// checkReasons names the failed checks of a running task: its own checks and, unless it
 // is an ephemeral prestart task, the checks of the group.
-func (s Snapshot) checkFaults(p Params, t Task) string {
-	latest, _ := s.started()
-	var faults []string
+func (s Snapshot) checkReasons(p Params, t Task) string {
+	latest, _ := s.lastTaskStart()
+	var reasons []string
 	for _, c := range s.Checks {
-		if c.Readiness || c.Task != t.Name && (c.Task != "" || t.mayEnd()) {
+		if c.Readiness || c.Task != t.Name && (c.Task != "" || t.mayEndBeforeHealthy()) {
 			continue
 		}
-		if fault := c.fault(p, s.Now, latest); fault != "" {
-			faults = append(faults, fmt.Sprintf("check %q of service %q %s", c.Name, c.Service, fault))
+		if fault := c.unhealthyReason(p, s.Now, latest); fault != "" {
+			reasons = append(reasons, fmt.Sprintf("check %q of service %q %s", c.Name, c.Service, fault))
 		}
 	}
-	if len(faults) == 0 {
+	if len(reasons) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("Service checks not healthy by healthy_deadline of %v: %s", p.HealthyDeadline, strings.Join(faults, "; "))
+	return fmt.Sprintf("Service checks not healthy by healthy_deadline of %v: %s", p.HealthyDeadline, strings.Join(reasons, "; "))
 }
 
-func (c Check) fault(p Params, now, start time.Time) string {
+func (c Check) unhealthyReason(p Params, now, start time.Time) string {
 	switch {
-	case c.Pending, c.Passing && c.Began.Before(start):
+	case c.Pending, c.Passing && c.LastRun.Before(start):
 		return "has not run since the task started"
 	case !c.Passing:
-		return "is failing: " + brief(c.Output)
-	case c.Since.Add(p.MinHealthyTime).After(now):
-		return fmt.Sprintf("has passed only for the last %v of min_healthy_time %v", now.Sub(c.Since).Round(time.Second), p.MinHealthyTime)
+		return "is failing: " + firstLine(c.Output)
+	case c.LastChange.Add(p.MinHealthyTime).After(now):
+		return fmt.Sprintf("has passed only for the last %v of min_healthy_time %v", now.Sub(c.LastChange).Round(time.Second), p.MinHealthyTime)
 	}
 	return ""
 }
 
-// maxOutput is the maximum length of check output in an event.
-const maxOutput = 200
+// maxOutputLen is the maximum length of check output in an event.
+const maxOutputLen = 200
 
-// brief returns the first line of a check's output.
-func brief(output string) string {
+// firstLine returns the first line of a check's output.
+func firstLine(output string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(output), "\n")
 	line = strings.TrimPrefix(strings.TrimSpace(line), "nomad: ")
-	if runes := []rune(line); len(runes) > maxOutput {
-		line = string(runes[:maxOutput]) + "…"
+	if runes := []rune(line); len(runes) > maxOutputLen {
+		line = string(runes[:maxOutputLen]) + "…"
 	}
 	return line
 }

@@ -19,12 +19,12 @@ type claims struct {
 	Hook    string
 }
 
-// separator separates the names in a token. No name contains it.
-const separator = "\x00"
+// nameSeparator separates the names in a token. No name contains it.
+const nameSeparator = "\x00"
 
 // Token returns the capability token of a hook for an allocation or a task.
 func (k Key) Token(allocID, task, hook string) string {
-	names := allocID + separator + task + separator + hook
+	names := allocID + nameSeparator + task + nameSeparator + hook
 	return base64.RawURLEncoding.EncodeToString(append(k.sign(names), names...))
 }
 
@@ -41,7 +41,7 @@ func (k Key) Verify(token string) (claims, error) {
 		return claims{}, hook.ErrPermissionDenied
 	}
 	names := string(b[sha256.Size:])
-	parts := strings.Split(names, separator)
+	parts := strings.Split(names, nameSeparator)
 	if !hmac.Equal(b[:sha256.Size], k.sign(names)) || len(parts) != 3 {
 		return claims{}, hook.ErrPermissionDenied
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-func TestCapability(t *testing.T) {
+func TestCapabilityToken(t *testing.T) {
 	key, other := Key("one key"), Key("another")
 	made := key.Token("alloc", "task", "stamp")
 	if got, err := key.Verify(made); err != nil || got != (claims{"alloc", "task", "stamp"}) {
@@ -26,7 +26,7 @@ func TestCapability(t *testing.T) {
 	}
 }
 
-func FuzzBearer(f *testing.F) {
+func FuzzVerifyToken(f *testing.F) {
 	key := Key("key")
 	f.Add(key.Token("alloc", "task", "hook"))
 	f.Fuzz(func(t *testing.T, capability string) {

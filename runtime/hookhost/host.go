@@ -26,10 +26,10 @@ import (
 type Config struct {
 	Listener net.Listener // Listener is the listener of the hook socket, which only this user can open
 	Key      Key
-	// Alloc returns the runner of an allocation, or nil if this node has no record of it
+	// AllocRunner returns the runner of an allocation, or nil if this node has no record of it
 	// or has not restored it yet.
-	Alloc func(id string) *allocrunner.Runner
-	// Ready is closed when Alloc returns the allocations of the earlier agent.
+	AllocRunner func(id string) *allocrunner.Runner
+	// Ready is closed when AllocRunner returns the allocations of the earlier agent.
 	Ready  <-chan struct{}
 	Store  *store.Store
 	Logger hclog.Logger
@@ -39,17 +39,17 @@ type Config struct {
 type Host struct {
 	config  Config
 	server  *grpc.Server
-	served  sync.WaitGroup
-	limiter limiter
+	serving sync.WaitGroup
+	limiter callLimiter
 }
 
 var _ hook.Host = (*Host)(nil)
 
 // Serve starts serving. The caller must call Close, which closes the listener.
 func Serve(c Config) *Host {
-	h := &Host{config: c, server: grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest), grpc.MaxConcurrentStreams(maxCalls), grpc.WaitForHandlers(true))}
+	h := &Host{config: c, server: grpc.NewServer(grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(maxCalls), grpc.WaitForHandlers(true))}
 	hook.RegisterHost(h.server, h)
-	h.served.Go(func() {
+	h.serving.Go(func() {
 		if err := h.server.Serve(c.Listener); err != nil {
 			c.Logger.Error("hooks can no longer reach the agent", "error", err)
 		}
@@ -61,42 +61,42 @@ func Serve(c Config) *Host {
 // reconnects to the next agent.
 func (h *Host) Close() {
 	h.server.Stop()
-	h.served.Wait()
+	h.serving.Wait()
 }
 
-// caller is the bearer of a token, with the runner and the task that the call is for.
-type caller struct {
+// authorizedCall is the bearer of a token, with the runner and the task that the call is for.
+type authorizedCall struct {
 	claims
 	runner *allocrunner.Runner
 	task   string // task is "" for all tasks
 }
 
 // authorize verifies the token of a call. The token of a task is valid for this task alone.
-func (h *Host) authorize(ctx context.Context, s hook.Scope) (caller, error) {
+func (h *Host) authorize(ctx context.Context, s hook.Scope) (authorizedCall, error) {
 	verified, err := h.config.Key.Verify(s.Token)
 	if err != nil {
-		return caller{}, err
+		return authorizedCall{}, err
 	}
 	select {
 	case <-h.config.Ready:
 	case <-ctx.Done():
-		return caller{}, ctx.Err()
+		return authorizedCall{}, ctx.Err()
 	}
-	c := caller{claims: verified, runner: h.config.Alloc(verified.AllocID), task: s.Task}
+	c := authorizedCall{claims: verified, runner: h.config.AllocRunner(verified.AllocID), task: s.Task}
 	switch {
 	case c.runner == nil:
-		return caller{}, fmt.Errorf("%w: its allocation has ended", hook.ErrPermissionDenied)
+		return authorizedCall{}, fmt.Errorf("%w: its allocation has ended", hook.ErrPermissionDenied)
 	case verified.Task != "" && s.Task != "" && s.Task != verified.Task:
-		return caller{}, fmt.Errorf("%w: it is for task %q", hook.ErrPermissionDenied, verified.Task)
+		return authorizedCall{}, fmt.Errorf("%w: it is for task %q", hook.ErrPermissionDenied, verified.Task)
 	case verified.Task != "":
 		c.task = verified.Task
 	}
 	select {
-	case <-c.ended():
-		if c.continues() {
-			return caller{}, errStopping
+	case <-c.done():
+		if c.continuesInNextAgent() {
+			return authorizedCall{}, errStopping
 		}
-		return caller{}, fmt.Errorf("%w: what it was for has ended", hook.ErrPermissionDenied)
+		return authorizedCall{}, fmt.Errorf("%w: what it was for has ended", hook.ErrPermissionDenied)
 	default:
 		return c, nil
 	}
@@ -105,16 +105,16 @@ func (h *Host) authorize(ctx context.Context, s hook.Scope) (caller, error) {
 // errStopping means that this agent shuts down while the token stays valid.
 var errStopping = fmt.Errorf("%w: the agent is about to end", hook.ErrPermissionDenied)
 
-// ended returns a channel that is closed when the token expires or the agent shuts down.
-func (c caller) ended() <-chan struct{} {
+// done returns a channel that is closed when the token expires or the agent shuts down.
+func (c authorizedCall) done() <-chan struct{} {
 	if c.Task != "" {
 		return c.runner.TaskDone(c.Task)
 	}
 	return c.runner.Done()
 }
 
-// continues reports whether the allocation or task continues under the next agent.
-func (c caller) continues() bool {
+// continuesInNextAgent reports whether the allocation or task continues under the next agent.
+func (c authorizedCall) continuesInNextAgent() bool {
 	if c.Task == "" {
 		return !c.runner.Finished()
 	}
@@ -123,26 +123,26 @@ func (c caller) continues() bool {
 }
 
 // expired reports whether the token has expired, under any agent.
-func (c caller) expired() bool {
+func (c authorizedCall) expired() bool {
 	select {
-	case <-c.ended():
-		return !c.continues()
+	case <-c.done():
+		return !c.continuesInNextAgent()
 	default:
 		return false
 	}
 }
 
 // authorizeWrite is authorize with a rate limit, for a call that changes state.
-func (h *Host) authorizeWrite(ctx context.Context, s hook.Scope) (caller, error) {
+func (h *Host) authorizeWrite(ctx context.Context, s hook.Scope) (authorizedCall, error) {
 	c, err := h.authorize(ctx, s)
 	if err == nil {
-		err = h.limiter.write(c.claims)
+		err = h.limiter.countWrite(c.claims)
 	}
 	return c, err
 }
 
 // authorizeTask is authorize for a call that needs a task and its process.
-func (h *Host) authorizeTask(ctx context.Context, s hook.Scope) (caller, error) {
+func (h *Host) authorizeTask(ctx context.Context, s hook.Scope) (authorizedCall, error) {
 	c, err := h.authorize(ctx, s)
 	if err == nil && c.task == "" {
 		return c, fmt.Errorf("%w: name one, because the token is for an allocation", hook.ErrTaskNotRunning)
@@ -158,8 +158,8 @@ func (h *Host) authorizeTask(ctx context.Context, s hook.Scope) (caller, error) 
 	}
 }
 
-// mapError maps the errors of runners to errors of package hook.
-func mapError(err error) error {
+// toHookError maps the errors of runners to errors of package hook.
+func toHookError(err error) error {
 	if errors.Is(err, allocrunner.ErrNotRunning) || errors.Is(err, allocrunner.ErrTaskNotFound) {
 		return fmt.Errorf("%w: %w", hook.ErrTaskNotRunning, err)
 	}
@@ -175,7 +175,7 @@ func (h *Host) Exec(ctx context.Context, s hook.Scope, command []string, timeout
 	if len(command) == 0 {
 		return nil, errors.New("there is no command to be run")
 	}
-	end, err := h.limiter.begin(c.claims, execCalls)
+	end, err := h.limiter.startCall(c.claims, execCalls)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +188,7 @@ func (h *Host) Exec(ctx context.Context, s hook.Scope, command []string, timeout
 		timeout = time.Until(deadline)
 	}
 	result, err := c.runner.Exec(ctx, c.task, command, timeout)
-	return result, mapError(err)
+	return result, toHookError(err)
 }
 
 // Stats implements hook.Host.
@@ -201,7 +201,7 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 		interval = time.Second
 	}
 	interval = max(interval, 100*time.Millisecond)
-	end, err := h.limiter.begin(c.claims, sampleCalls)
+	end, err := h.limiter.startCall(c.claims, sampleCalls)
 	if err != nil {
 		return nil, err
 	}
@@ -210,17 +210,17 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 	if err != nil {
 		cancel()
 		end()
-		return nil, mapError(err)
+		return nil, toHookError(err)
 	}
 	usage := make(chan hook.Usage)
-	h.served.Go(func() {
+	h.serving.Go(func() {
 		defer end()
 		defer close(usage)
 		defer cancel()
 		for {
 			for sample := range stream {
 				select {
-				case usage <- usageOf(sample):
+				case usage <- toHookUsage(sample):
 				case <-ctx.Done():
 					return
 				}
@@ -245,7 +245,7 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 	return usage, nil
 }
 
-func usageOf(s *driver.TaskStats) hook.Usage {
+func toHookUsage(s *driver.TaskStats) hook.Usage {
 	return hook.Usage{
 		Time: s.Timestamp, CPUPercent: s.Total.CPU.Percent, CPUMHz: s.Total.CPU.TotalTicks,
 		MemoryRSS: s.Total.Memory.RSS, MemoryUsage: s.Total.Memory.Usage,
@@ -264,12 +264,12 @@ func (h *Host) State(ctx context.Context, s hook.Scope) (*hook.AllocState, error
 		DesiredStatus: c.runner.Alloc().DesiredStatus, Tasks: make(map[string]hook.TaskState, len(status.TaskStates)),
 	}
 	for name, t := range status.TaskStates {
-		state.Tasks[name] = taskState(t)
+		state.Tasks[name] = toHookTaskState(t)
 	}
 	return state, nil
 }
 
-func taskState(t *api.TaskState) hook.TaskState {
+func toHookTaskState(t *api.TaskState) hook.TaskState {
 	state := hook.TaskState{State: t.State, Failed: t.Failed, Restarts: t.Restarts, StartedAt: t.StartedAt, FinishedAt: t.FinishedAt}
 	for _, e := range t.Events {
 		state.Events = append(state.Events, hook.Event{Type: e.Type, Time: time.Unix(0, e.Time), Message: e.DisplayMessage, Details: e.Details})
@@ -299,13 +299,13 @@ func (h *Host) EmitEvent(ctx context.Context, s hook.Scope, event hook.Event) er
 	for key, detail := range event.Details {
 		details[truncateText(key)] = truncateText(detail)
 	}
-	return mapError(c.runner.EmitEvent(c.task, model.EventHookMessage(event.Type, truncateText(event.Message), details)))
+	return toHookError(c.runner.EmitEvent(c.task, model.EventHookMessage(event.Type, truncateText(event.Message), details)))
 }
 
 // truncateText limits the length of a text that is kept as long as the task.
 func truncateText(text string) string {
-	if len(text) > maxText {
-		return strings.ToValidUTF8(text[:maxText], "") + "…"
+	if len(text) > maxTextBytes {
+		return strings.ToValidUTF8(text[:maxTextBytes], "") + "…"
 	}
 	return text
 }
@@ -316,7 +316,7 @@ func (h *Host) Restart(ctx context.Context, s hook.Scope, reason string, failure
 	if err != nil {
 		return err
 	}
-	return mapError(c.runner.RestartWithReason(c.task, c.reason(reason), failure))
+	return toHookError(c.runner.RestartWithReason(c.task, c.reasonOrDefault(reason), failure))
 }
 
 // Signal implements hook.Host.
@@ -325,7 +325,7 @@ func (h *Host) Signal(ctx context.Context, s hook.Scope, signal, reason string) 
 	if err != nil {
 		return err
 	}
-	return mapError(c.runner.SignalWithReason(ctx, c.task, signal, c.reason(reason)))
+	return toHookError(c.runner.SignalWithReason(ctx, c.task, signal, c.reasonOrDefault(reason)))
 }
 
 // Kill implements hook.Host.
@@ -334,11 +334,11 @@ func (h *Host) Kill(ctx context.Context, s hook.Scope, reason string) error {
 	if err != nil {
 		return err
 	}
-	return mapError(c.runner.KillWithReason(c.task, c.reason(reason)))
+	return toHookError(c.runner.KillWithReason(c.task, c.reasonOrDefault(reason)))
 }
 
-// reason returns the reason that users see, or a default.
-func (c caller) reason(text string) string {
+// reasonOrDefault returns the reason that users see, or a default.
+func (c authorizedCall) reasonOrDefault(text string) string {
 	if text == "" {
 		return fmt.Sprintf("Hook %q asked for it", c.Hook)
 	}
@@ -355,14 +355,14 @@ func (h *Host) SetHealth(ctx context.Context, s hook.Scope, healthy bool, reason
 	return nil
 }
 
-// watch reads the state, and blocks until the index of a table is higher than after.
-func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read func(store.Reader, store.WatchSet, string) (T, uint64, error)) (answer T, index uint64, err error) {
+// readOrWatch reads the state, and blocks until the index of a table is higher than after.
+func readOrWatch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read func(store.Reader, store.WatchSet, string) (T, uint64, error)) (answer T, index uint64, err error) {
 	if after > 0 {
 		c, err := h.authorize(ctx, s)
 		if err != nil {
 			return answer, 0, h.blockUntilDone(ctx, err)
 		}
-		end, err := h.limiter.begin(c.claims, watchCalls)
+		end, err := h.limiter.startCall(c.claims, watchCalls)
 		if err != nil {
 			return answer, 0, err
 		}
@@ -382,7 +382,7 @@ func watch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64, read
 		if after == 0 || index > after {
 			return answer, index, nil
 		}
-		ws.Add(c.ended())
+		ws.Add(c.done())
 		if err := ws.WatchCtx(ctx); err != nil {
 			return answer, index, err
 		}
@@ -405,7 +405,7 @@ func (h *Host) Variable(ctx context.Context, s hook.Scope, path string, after ui
 	if err := model.VariablePathFault(path); err != nil {
 		return nil, 0, err
 	}
-	return watch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (map[string]string, uint64, error) {
+	return readOrWatch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (map[string]string, uint64, error) {
 		index := r.TableIndex(nil, store.Variables)
 		v := r.Variable(ws, namespace, path)
 		if v == nil {
@@ -424,7 +424,7 @@ func (h *Host) Variable(ctx context.Context, s hook.Scope, path string, after ui
 
 // Variables implements hook.Host.
 func (h *Host) Variables(ctx context.Context, s hook.Scope, prefix string, after uint64) ([]string, uint64, error) {
-	return watch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (paths []string, index uint64, _ error) {
+	return readOrWatch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (paths []string, index uint64, _ error) {
 		index = r.TableIndex(ws, store.Variables)
 		for _, v := range r.Variables(ws, namespace, prefix) {
 			paths = append(paths, v.Path)
@@ -435,7 +435,7 @@ func (h *Host) Variables(ctx context.Context, s hook.Scope, prefix string, after
 
 // Services implements hook.Host.
 func (h *Host) Services(ctx context.Context, s hook.Scope, name string, after uint64) ([]hook.Service, uint64, error) {
-	return watch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (list []hook.Service, index uint64, _ error) {
+	return readOrWatch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (list []hook.Service, index uint64, _ error) {
 		index = r.TableIndex(ws, store.Services)
 		instances := r.Services(ws, namespace)
 		if name != "" {

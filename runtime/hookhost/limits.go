@@ -9,11 +9,11 @@ import (
 
 // Limits of the requests of hooks.
 const (
-	maxRequest = 4 << 20 // bytes
+	maxRequestBytes = 4 << 20 // bytes
 	// maxCalls limits the calls on one connection. A plugin has one connection, and the
 	// templates of hundreds of tasks wait for changes on it.
-	maxCalls = 50_000
-	maxText  = 1 << 10 // maxText limits a reason or a text of an event, in bytes; longer texts are cut
+	maxCalls     = 50_000
+	maxTextBytes = 1 << 10 // maxTextBytes limits a reason or a text of an event, in bytes; longer texts are cut
 )
 
 // callKind is a kind of long-running calls.
@@ -23,11 +23,11 @@ const (
 	execCalls callKind = iota
 	sampleCalls
 	watchCalls
-	kinds
+	callKindCount
 )
 
-// limits are the numbers of concurrent calls of each kind per token.
-var limits = [kinds]struct {
+// callLimits are the numbers of concurrent calls of each kind per token.
+var callLimits = [callKindCount]struct {
 	n    int
 	name string // in messages
 }{
@@ -43,28 +43,28 @@ const (
 	writesPerSecond = 10
 )
 
-// limiter counts the recent calls of each token. It has no bucket for a token without
+// callLimiter counts the recent calls of each token. It has no bucket for a token without
 // recent calls.
-type limiter struct {
+type callLimiter struct {
 	mu      sync.Mutex
 	buckets map[claims]*tokenBucket
 }
 
 type tokenBucket struct {
-	running [kinds]int // running calls of each kind
-	writes  float64    // writes that are not yet refilled by writesPerSecond
-	at      time.Time  // time of the last refill
+	running [callKindCount]int // running calls of each kind
+	writes  float64            // writes that are not yet refilled by writesPerSecond
+	at      time.Time          // time of the last refill
 }
 
 // refill refills the bucket and reports whether it can be removed.
 func (b *tokenBucket) refill(now time.Time) (unused bool) {
 	b.writes = max(b.writes-now.Sub(b.at).Seconds()*writesPerSecond, 0)
 	b.at = now
-	return b.writes == 0 && b.running == [kinds]int{}
+	return b.writes == 0 && b.running == [callKindCount]int{}
 }
 
 // bucketLocked returns the refilled bucket of a token.
-func (l *limiter) bucketLocked(c claims) *tokenBucket {
+func (l *callLimiter) bucketLocked(c claims) *tokenBucket {
 	now := time.Now()
 	if b := l.buckets[c]; b != nil {
 		b.refill(now)
@@ -78,13 +78,13 @@ func (l *limiter) bucketLocked(c claims) *tokenBucket {
 	return l.buckets[c]
 }
 
-// begin counts one more call of a kind until end is called. It fails at the limit.
-func (l *limiter) begin(c claims, k callKind) (end func(), err error) {
+// startCall counts one more call of a kind until end is called. It fails at the limit.
+func (l *callLimiter) startCall(c claims, k callKind) (end func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.bucketLocked(c)
-	if b.running[k] >= limits[k].n {
-		return nil, fmt.Errorf("hook %q has %d %s under way, and may not have more: end one first", c.Hook, b.running[k], limits[k].name)
+	if b.running[k] >= callLimits[k].n {
+		return nil, fmt.Errorf("hook %q has %d %s under way, and may not have more: end one first", c.Hook, b.running[k], callLimits[k].name)
 	}
 	b.running[k]++
 	return func() {
@@ -94,8 +94,8 @@ func (l *limiter) begin(c claims, k callKind) (end func(), err error) {
 	}, nil
 }
 
-// write counts one more call that changes state. It fails at the rate limit.
-func (l *limiter) write(c claims) error {
+// countWrite counts one more call that changes state. It fails at the rate limit.
+func (l *callLimiter) countWrite(c claims) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.bucketLocked(c)

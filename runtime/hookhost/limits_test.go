@@ -7,27 +7,27 @@ import (
 )
 
 func TestRunningCallsAreLimited(t *testing.T) {
-	var l limiter
+	var l callLimiter
 	one, other := claims{"a", "t", "h"}, claims{"a", "u", "h"}
-	for k := range kinds {
+	for k := range callKindCount {
 		var ends []func()
-		for range limits[k].n {
-			end, err := l.begin(one, k)
+		for range callLimits[k].n {
+			end, err := l.startCall(one, k)
 			if err != nil {
 				t.Fatal(err)
 			}
 			ends = append(ends, end)
 		}
-		if _, err := l.begin(one, k); err == nil {
-			t.Errorf("more than %d %s", limits[k].n, limits[k].name)
+		if _, err := l.startCall(one, k); err == nil {
+			t.Errorf("more than %d %s", callLimits[k].n, callLimits[k].name)
 		}
-		if end, err := l.begin(other, k); err != nil {
+		if end, err := l.startCall(other, k); err != nil {
 			t.Errorf("another pays for it: %v", err)
 		} else {
 			end()
 		}
 		ends[0]()
-		end, err := l.begin(one, k)
+		end, err := l.startCall(one, k)
 		if err != nil {
 			t.Errorf("after the end of one: %v", err)
 		}
@@ -39,10 +39,10 @@ func TestRunningCallsAreLimited(t *testing.T) {
 
 func TestWritesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var l limiter
+		var l callLimiter
 		one := claims{"a", "t", "h"}
 		count := func() (n int) {
-			for l.write(one) == nil {
+			for l.countWrite(one) == nil {
 				n++
 			}
 			return n
@@ -50,7 +50,7 @@ func TestWritesAreLimited(t *testing.T) {
 		if n := count(); n != writeBurst {
 			t.Errorf("%d at once", n)
 		}
-		if err := l.write(claims{"b", "t", "h"}); err != nil {
+		if err := l.countWrite(claims{"b", "t", "h"}); err != nil {
 			t.Errorf("another pays for it: %v", err)
 		}
 		time.Sleep(3 * time.Second)
@@ -66,13 +66,13 @@ func TestWritesAreLimited(t *testing.T) {
 
 func TestUnusedBucketsAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var l limiter
-		_ = l.write(claims{Hook: "acts"})
-		end, _ := l.begin(claims{Hook: "waits"}, watchCalls)
-		_, _ = l.begin(claims{Hook: "runs"}, execCalls)
+		var l callLimiter
+		_ = l.countWrite(claims{Hook: "acts"})
+		end, _ := l.startCall(claims{Hook: "waits"}, watchCalls)
+		_, _ = l.startCall(claims{Hook: "runs"}, execCalls)
 		time.Sleep(time.Minute)
 		end()
-		_ = l.write(claims{Hook: "another"})
+		_ = l.countWrite(claims{Hook: "another"})
 		if len(l.buckets) != 2 || l.buckets[claims{Hook: "runs"}] == nil || l.buckets[claims{Hook: "another"}] == nil {
 			t.Errorf("%v", l.buckets)
 		}

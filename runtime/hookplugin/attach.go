@@ -23,26 +23,26 @@ type Target struct {
 	Task      string // "" for the allocation
 	AllocJSON func() ([]byte, error)
 	Emit      func(*api.TaskEvent) // Emit emits an event on the task, or on all tasks
-	// Before holds the hooks that an earlier agent had attached, with their
+	// PreviousAttachments holds the hooks that an earlier agent had attached, with their
 	// attachments as JSON.
-	Before map[string]string
+	PreviousAttachments map[string]string
 }
 
 // Config configures a Set.
 type Config struct {
-	Find Find
-	// Known returns the hooks that have been launched before, by name.
-	Known func() map[string]*hook.Description
-	// Expected returns the hooks that are believed to take part in every allocation
+	FindPlugin FindFunc
+	// KnownHooks returns the hooks that have been launched before, by name.
+	KnownHooks func() map[string]*hook.Description
+	// ExpectedHooks returns the hooks that are believed to take part in every allocation
 	// and have not been launched.
-	Expected func() []string
-	// Unknown returns the plugins whose type is not yet known, each with whether it is
+	ExpectedHooks func() []string
+	// UnknownPlugins returns the plugins whose type is not yet known, each with whether it is
 	// being launched for the first time. It closes changed when the result may have
 	// changed.
-	Unknown func() (plugins map[string]bool, changed <-chan struct{})
-	Rules   []Rule // see SetRules
-	// Limits are the operator's limits for builtin hooks, by name.
-	Limits map[string]map[string]any
+	UnknownPlugins func() (plugins map[string]bool, changed <-chan struct{})
+	Rules          []Rule // see SetRules
+	// BuiltinLimits are the operator's limits for builtin hooks, by name.
+	BuiltinLimits map[string]map[string]any
 	// Token returns the capability token that a hook presents to the host service.
 	Token    func(allocID, task, hook string) string
 	Cleanups CleanupStore
@@ -52,18 +52,18 @@ type Config struct {
 // Set holds the hook plugins of a node. It makes their hooks for allocations and tasks,
 // and retries their pending cleanups; see Run.
 type Set struct {
-	config   Config
-	logger   hclog.Logger
-	enqueued chan struct{} // holds a tick when a pending cleanup is new
-	rules    atomic.Pointer[[]Rule]
+	config       Config
+	logger       hclog.Logger
+	cleanupAdded chan struct{} // holds a tick when a pending cleanup is new
+	rules        atomic.Pointer[[]Rule]
 
-	mu      sync.Mutex
-	retries map[string]*retryQueue // by plugin name; see Hook.invoke
+	mu          sync.Mutex
+	retryQueues map[string]*retryQueue // by plugin name; see Hook.invoke
 }
 
 // New returns a Set. Pending cleanups are retried only while Run runs.
 func New(c Config) *Set {
-	s := &Set{config: c, logger: c.Logger.Named("hooks"), enqueued: make(chan struct{}, 1), retries: make(map[string]*retryQueue)}
+	s := &Set{config: c, logger: c.Logger.Named("hooks"), cleanupAdded: make(chan struct{}, 1), retryQueues: make(map[string]*retryQueue)}
 	s.SetRules(c.Rules)
 	return s
 }
@@ -78,32 +78,32 @@ func (s *Set) SetRules(rules []Rule) { s.rules.Store(&rules) }
 func (s *Set) retryQueue(name string) *retryQueue {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.retries[name] == nil {
-		s.retries[name] = newRetryQueue()
+	if s.retryQueues[name] == nil {
+		s.retryQueues[name] = newRetryQueue()
 	}
-	return s.retries[name]
+	return s.retryQueues[name]
 }
 
-// builtin is a builtin hook that the runner attaches to tasks with blocks of its kind.
-type builtin struct {
-	name        string
-	order       int
-	blocks      func(*api.Task) map[string]any // returns the attachment; nil without blocks
-	failed      func(error) *api.TaskEvent     // makes the event of a failed Prestart; nil for the default event
-	verbatimEnv bool                           // see hooks.Hook
+// builtinHook is a builtin hook that the runner attaches to tasks with blocks of its kind.
+type builtinHook struct {
+	name         string
+	order        int
+	readBlocks   func(*api.Task) map[string]any // returns the attachment; nil without blocks
+	failureEvent func(error) *api.TaskEvent     // makes the event of a failed Prestart; nil for the default event
+	verbatimEnv  bool                           // see hooks.Hook
 }
 
-var builtins = []*builtin{
+var builtinHooks = []*builtinHook{
 	{
 		name:  "artifact",
 		order: hooks.OrderArtifacts,
-		blocks: func(t *api.Task) map[string]any {
+		readBlocks: func(t *api.Task) map[string]any {
 			if len(t.Artifacts) == 0 {
 				return nil
 			}
 			return map[string]any{"artifacts": t.Artifacts}
 		},
-		failed: func(err error) *api.TaskEvent {
+		failureEvent: func(err error) *api.TaskEvent {
 			return &api.TaskEvent{
 				Type: api.TaskArtifactDownloadFailed, Message: err.Error(), DownloadError: err.Error(),
 				Details: map[string]string{"download_error": err.Error()},
@@ -113,7 +113,7 @@ var builtins = []*builtin{
 	{
 		name:  "template",
 		order: hooks.OrderTemplates,
-		blocks: func(t *api.Task) map[string]any {
+		readBlocks: func(t *api.Task) map[string]any {
 			if len(t.Templates) == 0 {
 				return nil
 			}
@@ -124,10 +124,10 @@ var builtins = []*builtin{
 	},
 }
 
-// CheckName rejects the name of a builtin hook that only blocks of tasks attach. Its
+// CheckHookName rejects the name of a builtin hook that only blocks of tasks attach. Its
 // limits are set by the operator, not by a job.
-func CheckName(name string) error {
-	for _, b := range builtins {
+func CheckHookName(name string) error {
+	for _, b := range builtinHooks {
 		if b.name == name {
 			return fmt.Errorf("the hook is attached by %s blocks of tasks, and by nothing else: remove the key", name)
 		}
@@ -137,7 +137,7 @@ func CheckName(name string) error {
 
 // BuiltinHooks returns the names of the builtin hooks that the blocks of a job need.
 func BuiltinHooks(job *api.Job) (names []string) {
-	for _, b := range builtins {
+	for _, b := range builtinHooks {
 		for _, g := range job.TaskGroups {
 			if g == nil {
 				continue
@@ -146,7 +146,7 @@ func BuiltinHooks(job *api.Job) (names []string) {
 				if t == nil {
 					continue
 				}
-				if b.blocks(t) != nil {
+				if b.readBlocks(t) != nil {
 					names = append(names, b.name)
 				}
 			}
@@ -163,18 +163,18 @@ func (s *Set) AllocHooks(a *api.Allocation, c Target) []hooks.Entry {
 	for _, t := range group.Tasks {
 		drivers = append(drivers, t.Driver)
 	}
-	return s.attach(a, drivers, model.MergedMeta(a.Job.Meta, group.Meta), c)
+	return s.attachedHooks(a, drivers, model.MergedMeta(a.Job.Meta, group.Meta), c)
 }
 
 // TaskHooks returns the hooks of a task.
 func (s *Set) TaskHooks(a *api.Allocation, t *api.Task, c Target) []hooks.Entry {
-	list := s.attach(a, []string{t.Driver}, model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta, t.Meta), c)
-	for _, b := range builtins {
-		blocks := b.blocks(t)
+	list := s.attachedHooks(a, []string{t.Driver}, model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta, t.Meta), c)
+	for _, b := range builtinHooks {
+		blocks := b.readBlocks(t)
 		if blocks == nil {
 			continue
 		}
-		if limits := s.config.Limits[b.name]; limits != nil {
+		if limits := s.config.BuiltinLimits[b.name]; limits != nil {
 			blocks["limits"] = limits
 		}
 		raw, err := json.Marshal(blocks)
@@ -182,35 +182,35 @@ func (s *Set) TaskHooks(a *api.Allocation, t *api.Task, c Target) []hooks.Entry 
 			s.logger.Error("blocks of a task cannot be passed to their hook", "task", t.Name, "hook", b.name, "error", err)
 			continue
 		}
-		h := s.hook(b.name, attachment{made: true, raw: raw}, c)
+		h := s.newHook(b.name, attachment{explicit: true, builtinJSON: raw}, c)
 		h.builtin = b
 		list = append(list, hooks.Entry{Order: b.order, Hook: h})
 	}
 	return list
 }
 
-// attach returns the plugin hooks for an allocation or a task with these drivers and
-// this meta, including the detached hooks of c.Before.
-func (s *Set) attach(a *api.Allocation, drivers []string, meta map[string]string, c Target) []hooks.Entry {
-	known := s.config.Known()
+// attachedHooks returns the plugin hooks for an allocation or a task with these drivers and
+// this meta, including the detached hooks of c.PreviousAttachments.
+func (s *Set) attachedHooks(a *api.Allocation, drivers []string, meta map[string]string, c Target) []hooks.Entry {
+	known := s.config.KnownHooks()
 	attached := make(map[string]bool)
 	var list []hooks.Entry
 	for _, name := range s.candidates(known, meta) {
-		h, d := s.hook(name, attachment{}, c), known[name]
+		h, d := s.newHook(name, attachment{}, c), known[name]
 		match := h.rule.Match
 		text, made := meta[model.HookPrefix+name]
 		made = made || match != nil && match.matches(a, drivers, meta)
 		if !made && (match != nil || d != nil && !d.AllAllocs) {
 			continue
 		}
-		h.attachment = attachment{made: made, job: text}
+		h.attachment = attachment{explicit: made, jobJSON: text}
 		h.description.Store(d)
 		attached[name] = true
 		list = append(list, hooks.Entry{Order: h.rule.Order, Hook: h})
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.Before)) {
-		if !attached[name] && CheckName(name) == nil {
-			h := s.hook(name, attachment{made: true, job: c.Before[name]}, c)
+	for _, name := range slices.Sorted(maps.Keys(c.PreviousAttachments)) {
+		if !attached[name] && CheckHookName(name) == nil {
+			h := s.newHook(name, attachment{explicit: true, jobJSON: c.PreviousAttachments[name]}, c)
 			h.detached = true
 			list = append(list, hooks.Entry{Order: h.rule.Order, Hook: h})
 		}
@@ -223,7 +223,7 @@ func (s *Set) attach(a *api.Allocation, drivers []string, meta map[string]string
 func (s *Set) candidates(known map[string]*hook.Description, meta map[string]string) (names []string) {
 	named := make(map[string]bool)
 	add := func(name string) {
-		if !named[name] && CheckName(name) == nil {
+		if !named[name] && CheckHookName(name) == nil {
 			named[name] = true
 			names = append(names, name)
 		}
@@ -231,7 +231,7 @@ func (s *Set) candidates(known map[string]*hook.Description, meta map[string]str
 	for _, rule := range s.Rules() {
 		add(rule.Name)
 	}
-	every := s.config.Expected()
+	every := s.config.ExpectedHooks()
 	for name, d := range known {
 		if d.AllAllocs {
 			every = append(every, name)
@@ -248,7 +248,7 @@ func (s *Set) candidates(known map[string]*hook.Description, meta map[string]str
 	return names
 }
 
-func (s *Set) rule(name string) Rule {
+func (s *Set) ruleFor(name string) Rule {
 	rule := Rule{Name: name}
 	rules := s.Rules()
 	if i := slices.IndexFunc(rules, func(r Rule) bool { return r.Name == name }); i >= 0 {
@@ -260,6 +260,6 @@ func (s *Set) rule(name string) Rule {
 	return rule
 }
 
-func (s *Set) hook(name string, a attachment, c Target) *Hook {
-	return &Hook{name: name, rule: s.rule(name), attachment: a, target: c, set: s, logger: s.logger.With("alloc_id", c.AllocID, "task", c.Task)}
+func (s *Set) newHook(name string, a attachment, c Target) *Hook {
+	return &Hook{name: name, rule: s.ruleFor(name), attachment: a, target: c, set: s, logger: s.logger.With("alloc_id", c.AllocID, "task", c.Task)}
 }

@@ -20,13 +20,13 @@ import (
 )
 
 // A job must not be able to set the limits of the hook that downloads.
-func TestOnlyBlocksAttachTheHooksInTheBox(t *testing.T) {
+func TestOnlyBlocksAttachBuiltinHooks(t *testing.T) {
 	plugins := New(Config{
-		Known:    func() map[string]*hook.Description { return map[string]*hook.Description{"artifact": {}, "mine": {}} },
-		Expected: func() []string { return nil },
-		Rules:    []Rule{{Name: "artifact", Order: 450}},
-		Limits:   map[string]map[string]any{"artifact": {"http_max_size": 1}},
-		Logger:   hclog.NewNullLogger(),
+		KnownHooks:    func() map[string]*hook.Description { return map[string]*hook.Description{"artifact": {}, "mine": {}} },
+		ExpectedHooks: func() []string { return nil },
+		Rules:         []Rule{{Name: "artifact", Order: 450}},
+		BuiltinLimits: map[string]map[string]any{"artifact": {"http_max_size": 1}},
+		Logger:        hclog.NewNullLogger(),
 	})
 	meta := map[string]string{"lite_hook_artifact": `{"artifacts": [], "limits": {}}`, "lite_hook_mine": ""}
 	source := "http://x/y"
@@ -46,19 +46,19 @@ func TestOnlyBlocksAttachTheHooksInTheBox(t *testing.T) {
 		Artifacts []api.TaskArtifact
 		Limits    map[string]int
 	}
-	if err := json.Unmarshal(list[1].Hook.(*Hook).attachment.raw, &told); err != nil {
+	if err := json.Unmarshal(list[1].Hook.(*Hook).attachment.builtinJSON, &told); err != nil {
 		t.Fatal(err)
 	}
 	if len(told.Artifacts) != 1 || *told.Artifacts[0].GetterSource != source || told.Limits["http_max_size"] != 1 {
 		t.Errorf("the hook is told %+v, want the blocks with the limits of the operator", told)
 	}
-	if CheckName("artifact") == nil || CheckName("mine") != nil {
+	if CheckHookName("artifact") == nil || CheckHookName("mine") != nil {
 		t.Error("meta may attach mine, and not artifact")
 	}
 }
 
 // The attachment of a task must not configure a hook point that is never called for a task.
-func TestPlaceOfAttachment(t *testing.T) {
+func TestCheckTaskAttachment(t *testing.T) {
 	const refused = ": comes for the allocation, and never for one of its tasks: put it into the meta of the group or the job"
 	both := []hook.Point{hook.Prerun, hook.Postrun, hook.Exited}
 	for _, c := range []struct {
@@ -74,7 +74,7 @@ func TestPlaceOfAttachment(t *testing.T) {
 		{"script", both, `{"exited": {}, "postrun": null}`, ""},
 		{"script", both, "", ""},
 	} {
-		err := CheckPlace(c.name, c.config, takes(c.points...))
+		err := CheckTaskAttachment(c.name, c.config, descriptionOf(c.points...))
 		if want := c.want + refused; c.want == "" && err != nil || c.want != "" && (err == nil || err.Error() != want) {
 			t.Errorf("%s at %v with %s: %v, want %q", c.name, c.points, c.config, err, c.want)
 		}
@@ -84,9 +84,9 @@ func TestPlaceOfAttachment(t *testing.T) {
 // A plugin that takes part in every allocation, and is slow to start with the agent,
 // must not miss the allocations that start before it is up.
 func TestExpectedHookIsAttached(t *testing.T) {
-	every := takes(hook.Prerun)
+	every := descriptionOf(hook.Prerun)
 	every.AllAllocs = true
-	s := &stage{takes: every, expected: []string{"stamp"}, called: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return nil }}
+	s := &pluginFixture{description: every, expectedHooks: []string{"stamp"}, onCall: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return nil }}
 	alloc := &api.Allocation{ID: "a", JobID: "web", TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t"}}}}}}
 	for what, c := range map[string]struct {
 		rules []Rule
@@ -98,19 +98,19 @@ func TestExpectedHookIsAttached(t *testing.T) {
 		"the operator wants it for db":  {[]Rule{{Name: "stamp", Match: &Match{Job: "db"}}}, "", 0},
 		"the operator wants it for web": {[]Rule{{Name: "stamp", Match: &Match{Job: "web"}}}, "stamp@300", 1},
 	} {
-		s.n.Store(0)
-		plugins := s.plugins(c.rules...)
-		plugins.config.Known = func() map[string]*hook.Description { return nil }
-		list := plugins.AllocHooks(alloc, s.context(""))
-		if got := names(list); got != c.want {
+		s.callCount.Store(0)
+		plugins := s.newSet(c.rules...)
+		plugins.config.KnownHooks = func() map[string]*hook.Description { return nil }
+		list := plugins.AllocHooks(alloc, s.target(""))
+		if got := formatEntries(list); got != c.want {
 			t.Errorf("%s: attached %q, want %q", what, got, c.want)
 		}
 		for _, o := range list {
-			if err := prerun(t.Context(), o.Hook.(*Hook)); err != nil {
+			if err := callPrerun(t.Context(), o.Hook.(*Hook)); err != nil {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		if calls := s.n.Load(); calls != c.calls {
+		if calls := s.callCount.Load(); calls != c.calls {
 			t.Errorf("%s: %d calls, want %d", what, calls, c.calls)
 		}
 	}
@@ -118,33 +118,33 @@ func TestExpectedHookIsAttached(t *testing.T) {
 
 // A hook that took part in the start of an allocation is called at its end, whatever the
 // rules are by then.
-func TestFormerHookSeesTheEnd(t *testing.T) {
+func TestDetachedHookIsCalledForCleanup(t *testing.T) {
 	alloc := &api.Allocation{ID: "a", JobID: "web", TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t"}}}}}}
-	all := takes(slices.Collect(hook.AllPoints())...)
+	all := descriptionOf(slices.Collect(hook.AllPoints())...)
 	all.ReportsHealth = true
 	all.Schema = hclspec.Object(map[string]*hclspec.Spec{"pool": hclspec.Attr("pool", "string", true)})
 	var called []string
-	s := &stage{takes: all, called: func(_ int, m hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
+	s := &pluginFixture{description: all, onCall: func(_ int, m hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
 		called = append(called, m.String()+" "+string(g.Attachment))
 		return nil
 	}}
-	first := s.plugins(Rule{Name: "stamp", Match: &Match{}, Config: map[string]any{"pool": "a"}})
-	of := s.context("t")
+	first := s.newSet(Rule{Name: "stamp", Match: &Match{}, Config: map[string]any{"pool": "a"}})
+	of := s.target("t")
 	list := first.AllocHooks(alloc, of)
-	of.Before = map[string]string{"stamp": list[0].Hook.(*Hook).Attachment(), "gone": "{}", "artifact": "{}"}
+	of.PreviousAttachments = map[string]string{"stamp": list[0].Hook.(*Hook).Attachment(), "gone": "{}", "artifact": "{}"}
 
 	// A hook that is still attached is listed once, with the current rule.
-	again := s.plugins(Rule{Name: "stamp", Match: &Match{}, Config: map[string]any{"pool": "b"}}).AllocHooks(alloc, of)
-	if got := names(again); got != "stamp@300 gone@300" || again[0].Hook.(*Hook).detached || again[0].Hook.(*Hook).Attachment() != `{"pool":"b"}` {
+	again := s.newSet(Rule{Name: "stamp", Match: &Match{}, Config: map[string]any{"pool": "b"}}).AllocHooks(alloc, of)
+	if got := formatEntries(again); got != "stamp@300 gone@300" || again[0].Hook.(*Hook).detached || again[0].Hook.(*Hook).Attachment() != `{"pool":"b"}` {
 		t.Errorf("attached still: %s, %+v", got, again[0].Hook)
 	}
 
-	next := s.plugins(Rule{Name: "stamp", Match: &Match{Job: "db"}})
-	next.config.Find = func(ctx context.Context, name string, until time.Time) (Remote, *hook.Description, error) {
+	next := s.newSet(Rule{Name: "stamp", Match: &Match{Job: "db"}})
+	next.config.FindPlugin = func(ctx context.Context, name string, until time.Time) (Remote, *hook.Description, error) {
 		if name == "gone" {
 			return nil, nil, supervisor.ErrNoHook
 		}
-		return first.config.Find(ctx, name, until)
+		return first.config.FindPlugin(ctx, name, until)
 	}
 	for _, o := range next.TaskHooks(alloc, &api.Task{Name: "t"}, of) {
 		p := o.Hook.(*Hook)
@@ -164,15 +164,15 @@ func TestFormerHookSeesTheEnd(t *testing.T) {
 	if got, want := fmt.Sprint(called), `[postrun {"pool":"a"} stop {"pool":"a"} destroy {"pool":"a"}]`; got != want {
 		t.Errorf("called %s, want %s", got, want)
 	}
-	if len(s.events)+len(s.pending) > 0 {
-		t.Errorf("events %q, pending %v", s.events, s.pending)
+	if len(s.events)+len(s.cleanups) > 0 {
+		t.Errorf("events %q, pending %v", s.events, s.cleanups)
 	}
 }
 
 // The nearest key counts, as a whole: the group's key for the allocation, the task's key
 // for a task.
-func TestNearestAttachmentCounts(t *testing.T) {
-	s := &stage{takes: allPoints}
+func TestNearestAttachmentIsUsed(t *testing.T) {
+	s := &pluginFixture{description: fullDescription}
 	keys := func(text string) map[string]string {
 		if text == "" {
 			return nil
@@ -188,7 +188,7 @@ func TestNearestAttachmentCounts(t *testing.T) {
 	} {
 		task := &api.Task{Name: "t", Meta: keys(c.task)}
 		alloc := &api.Allocation{TaskGroup: "g", Job: &api.Job{Meta: keys(c.job), TaskGroups: []*api.TaskGroup{{Name: new("g"), Meta: keys(c.group), Tasks: []*api.Task{task}}}}}
-		for what, list := range map[string][]hooks.Entry{c.ofAlloc: s.plugins().AllocHooks(alloc, Target{}), c.ofTask: s.plugins().TaskHooks(alloc, task, Target{})} {
+		for what, list := range map[string][]hooks.Entry{c.ofAlloc: s.newSet().AllocHooks(alloc, Target{}), c.ofTask: s.newSet().TaskHooks(alloc, task, Target{})} {
 			got := ""
 			for _, o := range list {
 				got += o.Hook.(*Hook).Attachment()

@@ -13,14 +13,14 @@ import (
 )
 
 // cleanupCall returns the call of the hook point with its request.
-func cleanupCall(d *state.PendingCleanup) call {
+func cleanupCall(d *state.PendingCleanup) callFunc {
 	switch {
 	case d.Postrun != nil:
-		return bind(Remote.Postrun, d.Postrun, &d.Postrun.RequestMeta, &d.Postrun.Alloc)
+		return bindRequest(Remote.Postrun, d.Postrun, &d.Postrun.RequestMeta, &d.Postrun.Alloc)
 	case d.Stop != nil:
-		return bind(Remote.Stop, d.Stop, &d.Stop.RequestMeta, &d.Stop.Alloc)
+		return bindRequest(Remote.Stop, d.Stop, &d.Stop.RequestMeta, &d.Stop.Alloc)
 	case d.Destroy != nil:
-		return bind(Remote.Destroy, d.Destroy, &d.Destroy.RequestMeta, &d.Destroy.Alloc)
+		return bindRequest(Remote.Destroy, d.Destroy, &d.Destroy.RequestMeta, &d.Destroy.Alloc)
 	}
 	return func(context.Context, Remote, callMeta) error { return d.CheckRecord() }
 }
@@ -45,14 +45,14 @@ const (
 // plugin that never succeeds must not fill the state.
 const destroyTimeout = 24 * time.Hour
 
-// enqueue stores a failed call for a retry, and returns err with that outcome added.
-func (h *Hook) enqueue(d state.PendingCleanup, err error) error {
+// enqueueCleanup stores a failed call for a retry, and returns err with that outcome added.
+func (h *Hook) enqueueCleanup(d state.PendingCleanup, err error) error {
 	d.Hook, d.AllocID, d.Task = h.name, h.target.AllocID, h.target.Task
-	d.Job, d.Raw = h.Attachment(), h.attachment.raw
+	d.Job, d.Raw = h.Attachment(), h.attachment.builtinJSON
 	if putErr := h.set.config.Cleanups.Put(d); putErr != nil {
 		return fmt.Errorf("%w; it is not tried again: %v", err, putErr)
 	}
-	tick(h.set.enqueued)
+	signalChannel(h.set.cleanupAdded)
 	return fmt.Errorf("%w; it is tried again until it succeeds", err)
 }
 
@@ -78,11 +78,11 @@ func (s *Set) Run(ctx context.Context) {
 		select {
 		case name := <-ended:
 			delete(loops, name) // and check pendingHooks again: the loop may have missed the last pending cleanup
-		case <-s.enqueued:
+		case <-s.cleanupAdded:
 			for _, enqueued := range loops {
-				tick(enqueued)
+				signalChannel(enqueued)
 			}
-			_ = pause(ctx, minCleanupPause, nil) // the call of a new pending cleanup has just failed
+			_ = waitForCleanup(ctx, minCleanupPause, nil) // the call of a new pending cleanup has just failed
 		case <-ctx.Done():
 		}
 	}
@@ -113,8 +113,8 @@ func (s *Set) pendingHooks() map[string]bool {
 	return names
 }
 
-// tick sends to c, unless its buffer is full.
-func tick(c chan<- struct{}) {
+// signalChannel sends to c, unless its buffer is full.
+func signalChannel(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -124,7 +124,7 @@ func tick(c chan<- struct{}) {
 // retryLoop retries the pending cleanups of one hook, until none is left or ctx ends.
 func (s *Set) retryLoop(ctx context.Context, hook string, enqueued <-chan struct{}) {
 	for delay := minCleanupPause; s.retryOnce(ctx, hook); {
-		if pause(ctx, delay, enqueued) {
+		if waitForCleanup(ctx, delay, enqueued) {
 			delay = minCleanupPause
 		} else {
 			delay = min(2*delay, maxCleanupPause)
@@ -141,7 +141,7 @@ func (s *Set) retryOnce(ctx context.Context, hook string) (pending bool) {
 		if d.Hook != hook || ctx.Err() != nil {
 			continue
 		}
-		if err := s.retry(ctx, d); err != nil {
+		if err := s.retryCleanup(ctx, d); err != nil {
 			pending = true
 			s.logger.Debug("cleanup of a hook is still pending", "hook", d.Hook, "alloc_id", d.AllocID, "task", d.Task, "hook_point", d.Point, "error", err)
 			continue
@@ -153,9 +153,9 @@ func (s *Set) retryOnce(ctx context.Context, hook string) (pending bool) {
 	return pending && ctx.Err() == nil
 }
 
-// pause waits for d, for enqueued or for the end of ctx. It reports whether enqueued ended
+// waitForCleanup waits for d, for enqueued or for the end of ctx. It reports whether enqueued ended
 // it.
-func pause(ctx context.Context, d time.Duration, enqueued <-chan struct{}) bool {
+func waitForCleanup(ctx context.Context, d time.Duration, enqueued <-chan struct{}) bool {
 	select {
 	case <-time.After(d):
 	case <-ctx.Done():
@@ -165,12 +165,12 @@ func pause(ctx context.Context, d time.Duration, enqueued <-chan struct{}) bool 
 	return false
 }
 
-// retry makes the call of a pending cleanup once.
-func (s *Set) retry(ctx context.Context, d state.PendingCleanup) error {
-	h := s.hook(d.Hook, attachment{made: true, job: d.Job, raw: d.Raw}, Target{
+// retryCleanup makes the call of a pending cleanup once.
+func (s *Set) retryCleanup(ctx context.Context, d state.PendingCleanup) error {
+	h := s.newHook(d.Hook, attachment{explicit: true, jobJSON: d.Job, builtinJSON: d.Raw}, Target{
 		AllocID: d.AllocID, Task: d.Task,
 		AllocJSON: func() ([]byte, error) { return nil, nil }, // the request has it
 		Emit:      func(*api.TaskEvent) {},
 	})
-	return h.attempt(ctx, d.Point, cleanupCall(&d))
+	return h.callOnce(ctx, d.Point, cleanupCall(&d))
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// points are the methods of all hook points.
-type points interface {
+// hookPoints are the methods of all hook points.
+type hookPoints interface {
 	hook.AllocPrerun
 	hook.AllocUpdate
 	hook.AllocPreTaskRestart
@@ -37,7 +37,7 @@ type points interface {
 
 var (
 	_ hooks.Hook = (*Hook)(nil)
-	_ points     = (*Hook)(nil)
+	_ hookPoints = (*Hook)(nil)
 )
 
 // Hook is a hook plugin attached to one allocation or one task. It applies its own
@@ -47,15 +47,15 @@ type Hook struct {
 	name        string
 	rule        Rule
 	attachment  attachment
-	builtin     *builtin                         // not nil if blocks of the task attach the hook
+	builtin     *builtinHook                     // not nil if blocks of the task attach the hook
 	detached    bool                             // the hook is no longer attached, and is only called to clean up
 	description atomic.Pointer[hook.Description] // nil until the plugin has been launched
 	target      Target
 	set         *Set
 	logger      hclog.Logger
 
-	mu     sync.Mutex
-	exited <-chan struct{} // result of PluginExited
+	mu           sync.Mutex
+	pluginExited <-chan struct{} // result of PluginExited
 }
 
 // Name implements hook.Hook.
@@ -67,7 +67,7 @@ func (*Hook) NoDeadline() bool { return true }
 // ReportsHealth implements hooks.Hook. It is false until the plugin has been launched.
 func (h *Hook) ReportsHealth() bool {
 	d := h.description.Load()
-	return d != nil && d.ReportsHealth && h.applies(d) && !h.detached
+	return d != nil && d.ReportsHealth && h.isAttached(d) && !h.detached
 }
 
 // VerbatimEnv implements hooks.Hook.
@@ -76,16 +76,16 @@ func (h *Hook) VerbatimEnv() bool { return h.builtin != nil && h.builtin.verbati
 // Attachment implements hooks.Hook: it returns the attachment of the job, merged with the
 // configuration of the operator.
 func (h *Hook) Attachment() string {
-	if h.attachment.raw != nil {
+	if h.attachment.builtinJSON != nil {
 		return ""
 	}
 	config, err := h.attachment.merge(h.rule.Config)
 	if err != nil {
-		return h.attachment.job
+		return h.attachment.jobJSON
 	}
 	text, err := json.Marshal(config)
 	if err != nil {
-		return h.attachment.job
+		return h.attachment.jobJSON
 	}
 	return string(text)
 }
@@ -93,35 +93,35 @@ func (h *Hook) Attachment() string {
 // cleanupPoints are the hook points at which a detached hook is called.
 var cleanupPoints = map[hook.Point]bool{hook.PreKill: true, hook.PreKilling: true, hook.Exited: true, hook.Stop: true, hook.Postrun: true, hook.Destroy: true}
 
-// takesPart reports whether a hook with this description is called at a hook point.
-func (h *Hook) takesPart(d *hook.Description, point hook.Point) bool {
+// isCalledAt reports whether a hook with this description is called at a hook point.
+func (h *Hook) isCalledAt(d *hook.Description, point hook.Point) bool {
 	_, subscribed := d.Subscription(point)
-	return subscribed && h.applies(d)
+	return subscribed && h.isAttached(d)
 }
 
-// applies reports whether a hook with this description is attached to the target.
-func (h *Hook) applies(d *hook.Description) bool {
-	return h.attachment.made || d.AllAllocs && h.rule.Match == nil
+// isAttached reports whether a hook with this description is attached to the target.
+func (h *Hook) isAttached(d *hook.Description) bool {
+	return h.attachment.explicit || d.AllAllocs && h.rule.Match == nil
 }
 
-// call calls the plugin at a hook point. The error names the hook point and decides how
+// callPoint calls the plugin at a hook point. The error names the hook point and decides how
 // the allocation or the task continues.
-func (h *Hook) call(ctx context.Context, point hook.Point, f call) error {
-	return h.result(ctx, point, h.invoke(ctx, point, f))
+func (h *Hook) callPoint(ctx context.Context, point hook.Point, f callFunc) error {
+	return h.applyOnError(ctx, point, h.invoke(ctx, point, f))
 }
 
-// cleanUp is call for the hook point of a cleanup. A failed cleanup is retried later.
+// cleanUp is callPoint for the hook point of a cleanup. A failed cleanup is retried later.
 func (h *Hook) cleanUp(ctx context.Context, d state.PendingCleanup) error {
 	err := h.invoke(ctx, d.Point, cleanupCall(&d))
 	if err != nil && ctx.Err() == nil {
-		err = h.enqueue(d, err)
+		err = h.enqueueCleanup(d, err)
 	}
-	return h.result(ctx, d.Point, err)
+	return h.applyOnError(ctx, d.Point, err)
 }
 
-// result applies the rule's on_error to the error of invoke, and returns the error for the
+// applyOnError applies the rule's on_error to the error of invoke, and returns the error for the
 // runner. It returns err itself if ctx is done.
-func (h *Hook) result(ctx context.Context, point hook.Point, err error) error {
+func (h *Hook) applyOnError(ctx context.Context, point hook.Point, err error) error {
 	switch {
 	case err == nil || ctx.Err() != nil:
 		return err
@@ -134,14 +134,14 @@ func (h *Hook) result(ctx context.Context, point hook.Point, err error) error {
 	cause := err
 	err = fmt.Errorf("%s: %w", point, err)
 	switch {
-	case h.rule.Warn:
+	case h.rule.WarnOnError:
 		h.target.Emit(model.EventHookFailed(h.name, err.Error()+" (on_error is warn)"))
 		return nil
-	case point == hook.Prestart && h.builtin != nil && h.builtin.failed != nil:
+	case point == hook.Prestart && h.builtin != nil && h.builtin.failureEvent != nil:
 		if retryable {
 			cause = driver.Recoverable(cause)
 		}
-		return &hooks.EventError{Err: cause, Event: h.builtin.failed(cause)}
+		return &hooks.EventError{Err: cause, Event: h.builtin.failureEvent(cause)}
 	case point == hook.Prestart && retryable:
 		return driver.Recoverable(err)
 	case !point.IsTask() && point != hook.Prerun:

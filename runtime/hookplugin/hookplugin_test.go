@@ -23,87 +23,87 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// remote is a hook plugin without a process. It implements the hook points that the
+// fakeRemote is a hook plugin without a process. It implements the hook points that the
 // tests call.
-type remote struct {
+type fakeRemote struct {
 	Remote
-	called func(hook.Point, hook.RequestMeta, hook.Alloc) error
+	onCall func(hook.Point, hook.RequestMeta, hook.Alloc) error
 }
 
-func (*remote) Done() <-chan struct{} { return nil }
+func (*fakeRemote) Done() <-chan struct{} { return nil }
 
-func (r *remote) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	return hook.AllocPrerunResponse{}, r.called(hook.Prerun, req.RequestMeta, req.Alloc)
+func (r *fakeRemote) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	return hook.AllocPrerunResponse{}, r.onCall(hook.Prerun, req.RequestMeta, req.Alloc)
 }
 
-func (r *remote) Postrun(_ context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	return hook.AllocPostrunResponse{}, r.called(hook.Postrun, req.RequestMeta, req.Alloc)
+func (r *fakeRemote) Postrun(_ context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	return hook.AllocPostrunResponse{}, r.onCall(hook.Postrun, req.RequestMeta, req.Alloc)
 }
 
-func (r *remote) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
-	return hook.AllocDestroyResponse{}, r.called(hook.Destroy, req.RequestMeta, req.Alloc)
+func (r *fakeRemote) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+	return hook.AllocDestroyResponse{}, r.onCall(hook.Destroy, req.RequestMeta, req.Alloc)
 }
 
-func (r *remote) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	return hook.TaskPrestartResponse{State: map[string]string{"new": "x"}}, r.called(hook.Prestart, req.RequestMeta, req.Alloc)
+func (r *fakeRemote) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	return hook.TaskPrestartResponse{State: map[string]string{"new": "x"}}, r.onCall(hook.Prestart, req.RequestMeta, req.Alloc)
 }
 
-func (r *remote) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	if err := r.called(hook.Poststart, req.RequestMeta, req.Alloc); err != nil {
+func (r *fakeRemote) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	if err := r.onCall(hook.Poststart, req.RequestMeta, req.Alloc); err != nil {
 		return hook.TaskPoststartResponse{}, err
 	}
 	<-ctx.Done() // the call hangs
 	return hook.TaskPoststartResponse{}, ctx.Err()
 }
 
-func (r *remote) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	return hook.TaskStopResponse{}, r.called(hook.Stop, req.RequestMeta, req.Alloc)
+func (r *fakeRemote) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	return hook.TaskStopResponse{}, r.onCall(hook.Stop, req.RequestMeta, req.Alloc)
 }
 
-// memory is a CleanupStore in memory.
-type memory map[string]state.PendingCleanup
+// memoryStore is a CleanupStore in memory.
+type memoryStore map[string]state.PendingCleanup
 
-func (m memory) List() (list []state.PendingCleanup) {
+func (m memoryStore) List() (list []state.PendingCleanup) {
 	for _, d := range m {
 		list = append(list, d)
 	}
 	return list
 }
-func (m memory) Put(d state.PendingCleanup) error    { m[d.ID()] = d; return nil }
-func (m memory) Delete(d state.PendingCleanup) error { delete(m, d.ID()); return nil }
+func (m memoryStore) Put(d state.PendingCleanup) error    { m[d.ID()] = d; return nil }
+func (m memoryStore) Delete(d state.PendingCleanup) error { delete(m, d.ID()); return nil }
 
-// stage is a plugin with a rule, called for one task or allocation.
-type stage struct {
-	takes   *hook.Description
-	called  func(n int, m hook.Point, g hook.RequestMeta, a hook.Alloc) error
-	n       atomic.Int64
-	events  []string
-	pending memory
+// pluginFixture is a plugin with a rule, called for one task or allocation.
+type pluginFixture struct {
+	description *hook.Description
+	onCall      func(n int, m hook.Point, g hook.RequestMeta, a hook.Alloc) error
+	callCount   atomic.Int64
+	events      []string
+	cleanups    memoryStore
 
-	expected []string
+	expectedHooks []string
 }
 
-func (s *stage) plugins(rules ...Rule) *Set {
-	s.pending = memory{}
+func (s *pluginFixture) newSet(rules ...Rule) *Set {
+	s.cleanups = memoryStore{}
 	return New(Config{
-		Find: func(_ context.Context, name string, _ time.Time) (Remote, *hook.Description, error) {
+		FindPlugin: func(_ context.Context, name string, _ time.Time) (Remote, *hook.Description, error) {
 			if name != "stamp" {
 				return nil, nil, errors.New("no such hook")
 			}
-			return &remote{called: func(m hook.Point, g hook.RequestMeta, a hook.Alloc) error {
-				return s.called(int(s.n.Add(1)), m, g, a)
-			}}, s.takes, nil
+			return &fakeRemote{onCall: func(m hook.Point, g hook.RequestMeta, a hook.Alloc) error {
+				return s.onCall(int(s.callCount.Add(1)), m, g, a)
+			}}, s.description, nil
 		},
-		Known:    func() map[string]*hook.Description { return map[string]*hook.Description{"stamp": s.takes} },
-		Expected: func() []string { return s.expected },
-		Rules:    rules,
-		Token:    func(alloc, task, hook string) string { return alloc + "/" + task + "/" + hook },
-		Cleanups: s.pending,
-		Logger:   hclog.NewNullLogger(),
+		KnownHooks:    func() map[string]*hook.Description { return map[string]*hook.Description{"stamp": s.description} },
+		ExpectedHooks: func() []string { return s.expectedHooks },
+		Rules:         rules,
+		Token:         func(alloc, task, hook string) string { return alloc + "/" + task + "/" + hook },
+		Cleanups:      s.cleanups,
+		Logger:        hclog.NewNullLogger(),
 	})
 }
 
-func (s *stage) context(task string) Target {
+func (s *pluginFixture) target(task string) Target {
 	return Target{
 		AllocID: "a", Task: task,
 		AllocJSON: func() ([]byte, error) { return []byte("whole"), nil },
@@ -111,7 +111,7 @@ func (s *stage) context(task string) Target {
 	}
 }
 
-func takes(points ...hook.Point) *hook.Description {
+func descriptionOf(points ...hook.Point) *hook.Description {
 	d := &hook.Description{}
 	for _, m := range points {
 		d.Subscriptions = append(d.Subscriptions, hook.Subscription{Point: m})
@@ -119,14 +119,14 @@ func takes(points ...hook.Point) *hook.Description {
 	return d
 }
 
-var allPoints = takes(hook.Prerun, hook.Postrun, hook.Prestart, hook.Poststart, hook.Stop)
+var fullDescription = descriptionOf(hook.Prerun, hook.Postrun, hook.Prestart, hook.Poststart, hook.Stop)
 
-func attached(s *stage, task string, rules ...Rule) *Hook {
-	p := s.plugins(rules...)
-	return p.hook("stamp", attachment{made: true}, s.context(task))
+func newTestHook(s *pluginFixture, task string, rules ...Rule) *Hook {
+	p := s.newSet(rules...)
+	return p.newHook("stamp", attachment{explicit: true}, s.target(task))
 }
 
-func TestPluginIsCalledAgainOnce(t *testing.T) {
+func TestCallIsRepeatedOnceAfterPluginDeath(t *testing.T) {
 	for _, c := range []struct {
 		deaths int
 		calls  int
@@ -134,7 +134,7 @@ func TestPluginIsCalledAgainOnce(t *testing.T) {
 	}{
 		{0, 1, ""}, {1, 2, ""}, {2, 2, "prerun: plugin is shut down: it died at this call, twice; the agent's log has its last words"},
 	} {
-		s := &stage{takes: allPoints, called: func(n int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
+		s := &pluginFixture{description: fullDescription, onCall: func(n int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
 			if g.Token != "a//stamp" {
 				t.Errorf("capability %q", g.Token)
 			}
@@ -143,16 +143,16 @@ func TestPluginIsCalledAgainOnce(t *testing.T) {
 			}
 			return nil
 		}}
-		_, err := attached(s, "").Prerun(t.Context(), hook.AllocPrerunRequest{})
-		if fmt.Sprint(err) != c.err && (err != nil || c.err != "") || int(s.n.Load()) != c.calls {
-			t.Errorf("%d deaths: %d calls, %v", c.deaths, s.n.Load(), err)
+		_, err := newTestHook(s, "").Prerun(t.Context(), hook.AllocPrerunRequest{})
+		if fmt.Sprint(err) != c.err && (err != nil || c.err != "") || int(s.callCount.Load()) != c.calls {
+			t.Errorf("%d deaths: %d calls, %v", c.deaths, s.callCount.Load(), err)
 		}
 	}
 }
 
 // One allocation kills the plugin with each of its calls, early or late; the calls of
 // the other allocations that run at that time succeed.
-func TestOneCallKillsThePluginForAll(t *testing.T) {
+func TestCallThatKillsPluginFailsNoOtherCall(t *testing.T) {
 	for what, c := range map[string]struct {
 		kills, takes time.Duration
 		calls        int64
@@ -161,15 +161,15 @@ func TestOneCallKillsThePluginForAll(t *testing.T) {
 		"after the turn of a call":  {8 * time.Second, 9 * time.Second, 0}, // as many calls as overlap
 		"after the turns of others": {12 * time.Second, 30 * time.Second, 0},
 	} {
-		t.Run(what, func(t *testing.T) { killForAll(t, c.kills, c.takes, c.calls) })
+		t.Run(what, func(t *testing.T) { checkFatalCall(t, c.kills, c.takes, c.calls) })
 	}
 }
 
-func killForAll(t *testing.T, kills, takes time.Duration, want int64) {
+func checkFatalCall(t *testing.T, kills, takes time.Duration, want int64) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		died := make(chan struct{}) // died is replaced with each death of the plugin
-		s := &stage{takes: allPoints, called: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
+		s := &pluginFixture{description: fullDescription, onCall: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
 			mu.Lock()
 			death := died
 			mu.Unlock()
@@ -191,29 +191,29 @@ func killForAll(t *testing.T, kills, takes time.Duration, want int64) {
 			}
 			return nil
 		}}
-		plugins := s.plugins()
+		plugins := s.newSet()
 		var calls sync.WaitGroup
 		for _, alloc := range []string{"a", "b", "poison", "c", "d"} {
 			calls.Go(func() {
-				c := s.context("")
+				c := s.target("")
 				c.AllocID = alloc
-				p := plugins.hook("stamp", attachment{made: true}, c)
-				if err := prerun(t.Context(), p); (err != nil) != (alloc == "poison") {
+				p := plugins.newHook("stamp", attachment{explicit: true}, c)
+				if err := callPrerun(t.Context(), p); (err != nil) != (alloc == "poison") {
 					t.Errorf("%s: %v", alloc, err)
 				}
 			})
 		}
 		calls.Wait()
-		if n := s.n.Load(); n > 15 || want > 0 && n != want {
+		if n := s.callCount.Load(); n > 15 || want > 0 && n != want {
 			t.Errorf("%d calls", n)
 		}
 	})
 }
 
 // A slow repeated call does not delay the others for long.
-func TestRepeatedCallsWaitForAWhile(t *testing.T) {
+func TestSlowRepeatedCallDelaysOthersBriefly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &stage{takes: allPoints, called: func(n int, _ hook.Point, _ hook.RequestMeta, _ hook.Alloc) error {
+		s := &pluginFixture{description: fullDescription, onCall: func(n int, _ hook.Point, _ hook.RequestMeta, _ hook.Alloc) error {
 			if n <= 2 {
 				time.Sleep(time.Second)
 				return hook.ErrPluginDown
@@ -221,11 +221,11 @@ func TestRepeatedCallsWaitForAWhile(t *testing.T) {
 			time.Sleep(30 * time.Second)
 			return nil
 		}}
-		p, began := attached(s, ""), time.Now()
+		p, began := newTestHook(s, ""), time.Now()
 		var calls sync.WaitGroup
 		for range 2 {
 			calls.Go(func() {
-				if err := prerun(t.Context(), p); err != nil {
+				if err := callPrerun(t.Context(), p); err != nil {
 					t.Error(err)
 				}
 			})
@@ -237,7 +237,7 @@ func TestRepeatedCallsWaitForAWhile(t *testing.T) {
 	})
 }
 
-func TestFailuresOfARequest(t *testing.T) {
+func TestErrorsOfCalls(t *testing.T) {
 	refusal, again := errors.New("no"), driver.Recoverable(errors.New("not yet"))
 	for _, c := range []struct {
 		what        string
@@ -248,18 +248,18 @@ func TestFailuresOfARequest(t *testing.T) {
 		recoverable bool
 		event       string
 	}{
-		{"a refusal at Prestart is final", Rule{}, refusal, prestart, "prestart: no", false, ""},
-		{"unless the hook says otherwise", Rule{}, again, prestart, "prestart: not yet", true, ""},
-		{"a death is not", Rule{}, hook.ErrPluginDown, prestart, "prestart: plugin is shut down: it died at this call, twice; the agent's log has its last words", true, ""},
-		{"with warn it is told", Rule{Warn: true}, refusal, prestart, "", false, "stamp: prestart: no (on_error is warn)"},
-		{"Prerun fails the allocation", Rule{}, refusal, prerun, "prerun: no", false, ""},
-		{"or does not", Rule{Warn: true}, refusal, prerun, "", false, "stamp: prerun: no (on_error is warn)"},
-		{"the runner tells of a task", Rule{}, refusal, stop, "stop: no; it is tried again until it succeeds", false, ""},
-		{"of an allocation the plugin does", Rule{}, refusal, postrun, "postrun: no; it is tried again until it succeeds", false, "stamp: postrun: no; it is tried again until it succeeds"},
+		{"a refusal at Prestart is final", Rule{}, refusal, callPrestart, "prestart: no", false, ""},
+		{"unless the hook says otherwise", Rule{}, again, callPrestart, "prestart: not yet", true, ""},
+		{"a death is not", Rule{}, hook.ErrPluginDown, callPrestart, "prestart: plugin is shut down: it died at this call, twice; the agent's log has its last words", true, ""},
+		{"with warn it is told", Rule{WarnOnError: true}, refusal, callPrestart, "", false, "stamp: prestart: no (on_error is warn)"},
+		{"Prerun fails the allocation", Rule{}, refusal, callPrerun, "prerun: no", false, ""},
+		{"or does not", Rule{WarnOnError: true}, refusal, callPrerun, "", false, "stamp: prerun: no (on_error is warn)"},
+		{"the runner tells of a task", Rule{}, refusal, callStop, "stop: no; it is tried again until it succeeds", false, ""},
+		{"of an allocation the plugin does", Rule{}, refusal, callPostrun, "postrun: no; it is tried again until it succeeds", false, "stamp: postrun: no; it is tried again until it succeeds"},
 	} {
-		s := &stage{takes: allPoints, called: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return c.fails }}
+		s := &pluginFixture{description: fullDescription, onCall: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return c.fails }}
 		c.rule.Name = "stamp"
-		err := c.call(t.Context(), attached(s, "t", c.rule))
+		err := c.call(t.Context(), newTestHook(s, "t", c.rule))
 		text := ""
 		if err != nil {
 			text = err.Error()
@@ -270,16 +270,16 @@ func TestFailuresOfARequest(t *testing.T) {
 	}
 }
 
-func prerun(ctx context.Context, p *Hook) error {
+func callPrerun(ctx context.Context, p *Hook) error {
 	return errOf(p.Prerun(ctx, hook.AllocPrerunRequest{}))
 }
-func stop(ctx context.Context, p *Hook) error { return errOf(p.Stop(ctx, hook.TaskStopRequest{})) }
-func postrun(ctx context.Context, p *Hook) error {
+func callStop(ctx context.Context, p *Hook) error { return errOf(p.Stop(ctx, hook.TaskStopRequest{})) }
+func callPostrun(ctx context.Context, p *Hook) error {
 	return errOf(p.Postrun(ctx, hook.AllocPostrunRequest{}))
 }
 
-// prestart also checks that a failure does not lose the state.
-func prestart(ctx context.Context, p *Hook) error {
+// callPrestart also checks that a failure does not lose the state.
+func callPrestart(ctx context.Context, p *Hook) error {
 	answer, err := p.Prestart(ctx, hook.TaskPrestartRequest{PreviousState: map[string]string{"old": "x"}})
 	if len(answer.State) != 1 {
 		return fmt.Errorf("state %v is lost: %w", answer.State, err)
@@ -292,28 +292,28 @@ func prestart(ctx context.Context, p *Hook) error {
 func TestFailedDestroyIsRetriedForADay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var called []string
-		s := &stage{takes: takes(hook.Destroy, hook.Stop, hook.Postrun), called: func(n int, m hook.Point, _ hook.RequestMeta, _ hook.Alloc) error {
+		s := &pluginFixture{description: descriptionOf(hook.Destroy, hook.Stop, hook.Postrun), onCall: func(n int, m hook.Point, _ hook.RequestMeta, _ hook.Alloc) error {
 			if n <= 3 {
 				return errors.New("busy")
 			}
 			called = append(called, m.String())
 			return nil
 		}}
-		p := attached(s, "")
+		p := newTestHook(s, "")
 		if _, err := p.Destroy(t.Context(), hook.AllocDestroyRequest{Alloc: hook.Alloc{ID: "a"}}); err != nil {
 			t.Errorf("the removal fails: %v", err)
 		}
-		d := s.pending["a//stamp/destroy"]
+		d := s.cleanups["a//stamp/destroy"]
 		if d.Destroy == nil || d.Destroy.Alloc.ID != "a" || d.Destroy.Token != "" || time.Until(d.Until) != 24*time.Hour {
-			t.Fatalf("pending %+v", s.pending)
+			t.Fatalf("pending %+v", s.cleanups)
 		}
 		if err := errors.Join(errOf(p.Stop(t.Context(), hook.TaskStopRequest{})), errOf(p.Postrun(t.Context(), hook.AllocPostrunRequest{}))); err == nil {
 			t.Error("no error")
 		}
 		p.set.Drain(t.Context())
 		slices.Sort(called[:2])
-		if !slices.Equal(called, []string{"postrun", "stop", "destroy"}) || len(s.pending) > 0 {
-			t.Errorf("called %q, pending %v", called, s.pending)
+		if !slices.Equal(called, []string{"postrun", "stop", "destroy"}) || len(s.cleanups) > 0 {
+			t.Errorf("called %q, pending %v", called, s.cleanups)
 		}
 	})
 }
@@ -321,35 +321,35 @@ func TestFailedDestroyIsRetriedForADay(t *testing.T) {
 // An agent without a successor does not retry forever.
 func TestDrainEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &stage{takes: takes(hook.Destroy), called: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return errors.New("busy") }}
-		p := attached(s, "")
+		s := &pluginFixture{description: descriptionOf(hook.Destroy), onCall: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return errors.New("busy") }}
+		p := newTestHook(s, "")
 		if _, err := p.Destroy(t.Context(), hook.AllocDestroyRequest{}); err != nil {
 			t.Error(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		p.set.Drain(ctx)
-		if ctx.Err() == nil || s.n.Load() < 3 || len(s.pending) != 1 {
-			t.Errorf("after %d calls: %v, pending %v", s.n.Load(), ctx.Err(), s.pending)
+		if ctx.Err() == nil || s.callCount.Load() < 3 || len(s.cleanups) != 1 {
+			t.Errorf("after %d calls: %v, pending %v", s.callCount.Load(), ctx.Err(), s.cleanups)
 		}
 	})
 }
 
 func TestDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		own := takes(hook.Poststart)
+		own := descriptionOf(hook.Poststart)
 		own.Subscriptions[0].Timeout = 3 * time.Second
 		for _, c := range []struct {
 			takes *hook.Description
 			rule  Rule
 			want  time.Duration
 		}{
-			{allPoints, Rule{}, 10 * time.Second},
+			{fullDescription, Rule{}, 10 * time.Second},
 			{own, Rule{}, 3 * time.Second},
 			{own, Rule{Name: "stamp", Timeout: time.Minute}, time.Minute},
 		} {
-			s := &stage{takes: c.takes, called: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return nil }}
-			p, began := attached(s, "t", c.rule), time.Now()
+			s := &pluginFixture{description: c.takes, onCall: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return nil }}
+			p, began := newTestHook(s, "t", c.rule), time.Now()
 			_, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{})
 			if took := time.Since(began); took != c.want || err == nil || err.Error() != "poststart: no answer within "+c.want.String() {
 				t.Errorf("after %v: %v", took, err)
@@ -368,19 +368,19 @@ func TestPendingCleanupIsRetried(t *testing.T) {
 		var broken atomic.Bool
 		broken.Store(true)
 		var states []string
-		s := &stage{takes: allPoints, called: func(_ int, m hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
+		s := &pluginFixture{description: fullDescription, onCall: func(_ int, m hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
 			if broken.Load() {
 				return errors.New("the database is away")
 			}
 			states = append(states, fmt.Sprint(m, " ", g.Token))
 			return nil
 		}}
-		p := attached(s, "t")
+		p := newTestHook(s, "t")
 		if _, err := p.Stop(t.Context(), hook.TaskStopRequest{PreviousState: map[string]string{"x": "y"}}); err == nil {
 			t.Fatal("no error")
 		}
-		if d := s.pending["a/t/stamp/stop"]; d.Stop == nil || d.Stop.PreviousState["x"] != "y" || d.Stop.Token != "" {
-			t.Fatalf("pending %+v", s.pending)
+		if d := s.cleanups["a/t/stamp/stop"]; d.Stop == nil || d.Stop.PreviousState["x"] != "y" || d.Stop.Token != "" {
+			t.Fatalf("pending %+v", s.cleanups)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -390,14 +390,14 @@ func TestPendingCleanupIsRetried(t *testing.T) {
 		}()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if n := s.n.Load(); n < 10 || n > 30 {
+		if n := s.callCount.Load(); n < 10 || n > 30 {
 			t.Errorf("tried %d times in ten minutes", n)
 		}
 		broken.Store(false)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if !slices.Equal(states, []string{"stop a/t/stamp"}) || len(s.pending) > 0 {
-			t.Errorf("called %q, pending %v", states, s.pending)
+		if !slices.Equal(states, []string{"stop a/t/stamp"}) || len(s.cleanups) > 0 {
+			t.Errorf("called %q, pending %v", states, s.cleanups)
 		}
 		cancel()
 		<-done
@@ -408,17 +408,17 @@ func TestPendingCleanupIsRetried(t *testing.T) {
 // allocation, because no other record of it is left.
 func TestPendingCleanupIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := takes(hook.Postrun)
+		d := descriptionOf(hook.Postrun)
 		d.IncludeAllocJSON = true
 		var told []string
-		s := &stage{takes: d, called: func(n int, _ hook.Point, g hook.RequestMeta, a hook.Alloc) error {
+		s := &pluginFixture{description: d, onCall: func(n int, _ hook.Point, g hook.RequestMeta, a hook.Alloc) error {
 			told = append(told, g.Token+" "+string(a.JSON))
 			if n == 1 {
 				return errors.New("busy")
 			}
 			return nil
 		}}
-		p := attached(s, "")
+		p := newTestHook(s, "")
 		if _, err := p.Postrun(t.Context(), hook.AllocPostrunRequest{Alloc: hook.Alloc{ID: "a"}}); err == nil {
 			t.Error("no error")
 		}
@@ -426,13 +426,13 @@ func TestPendingCleanupIsStored(t *testing.T) {
 			Hook: "stamp", AllocID: "a", Point: hook.Postrun, Job: "{}",
 			Postrun: &hook.AllocPostrunRequest{Alloc: hook.Alloc{ID: "a", JSON: []byte("whole")}},
 		}
-		if record := s.pending["a//stamp/postrun"]; !reflect.DeepEqual(record, want) {
+		if record := s.cleanups["a//stamp/postrun"]; !reflect.DeepEqual(record, want) {
 			t.Errorf("the record is\n%+v, want\n%+v", record, want)
 		}
-		s.pending[want.ID()] = want
+		s.cleanups[want.ID()] = want
 		p.set.Drain(t.Context())
-		if !slices.Equal(told, []string{"a//stamp whole", "a//stamp whole"}) || len(s.pending) > 0 {
-			t.Errorf("told %q, pending %v", told, s.pending)
+		if !slices.Equal(told, []string{"a//stamp whole", "a//stamp whole"}) || len(s.cleanups) > 0 {
+			t.Errorf("told %q, pending %v", told, s.cleanups)
 		}
 	})
 }
@@ -441,19 +441,19 @@ func TestPendingCleanupIsStored(t *testing.T) {
 // ones included.
 func TestHangingHookDoesNotDelayOtherCleanup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &stage{takes: allPoints, called: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
+		s := &pluginFixture{description: fullDescription, onCall: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
 			if g.Token == "a/t/stamp" {
 				time.Sleep(time.Hour)
 			}
 			return nil
 		}}
-		plugins := s.plugins()
-		plugins.config.Find = func(_ context.Context, name string, _ time.Time) (Remote, *hook.Description, error) {
-			return &remote{called: func(m hook.Point, g hook.RequestMeta, a hook.Alloc) error {
-				return s.called(0, m, g, a)
-			}}, allPoints, nil
+		plugins := s.newSet()
+		plugins.config.FindPlugin = func(_ context.Context, name string, _ time.Time) (Remote, *hook.Description, error) {
+			return &fakeRemote{onCall: func(m hook.Point, g hook.RequestMeta, a hook.Alloc) error {
+				return s.onCall(0, m, g, a)
+			}}, fullDescription, nil
 		}
-		cleanups := &guardedMemory{memory: s.pending}
+		cleanups := &lockedMemoryStore{memoryStore: s.cleanups}
 		plugins.config.Cleanups = cleanups
 		for i := range 5 {
 			if err := cleanups.Put(state.PendingCleanup{Hook: "stamp", AllocID: "a", Task: "t", Point: hook.Point(i), Stop: &hook.TaskStopRequest{}}); err != nil {
@@ -467,8 +467,8 @@ func TestHangingHookDoesNotDelayOtherCleanup(t *testing.T) {
 			plugins.Run(ctx)
 		}()
 		synctest.Wait()
-		p := plugins.hook("other", attachment{made: true}, s.context("t"))
-		if err := p.enqueue(state.PendingCleanup{Point: hook.Stop, Stop: &hook.TaskStopRequest{}}, errors.New("away")); err == nil {
+		p := plugins.newHook("other", attachment{explicit: true}, s.target("t"))
+		if err := p.enqueueCleanup(state.PendingCleanup{Point: hook.Stop, Stop: &hook.TaskStopRequest{}}, errors.New("away")); err == nil {
 			t.Error("no error")
 		}
 		time.Sleep(3 * time.Second)
@@ -484,32 +484,32 @@ func TestHangingHookDoesNotDelayOtherCleanup(t *testing.T) {
 	})
 }
 
-// guardedMemory is a memory for several goroutines.
-type guardedMemory struct {
+// lockedMemoryStore is a memory for several goroutines.
+type lockedMemoryStore struct {
 	mu sync.Mutex
-	memory
+	memoryStore
 }
 
-func (g *guardedMemory) List() []state.PendingCleanup {
+func (g *lockedMemoryStore) List() []state.PendingCleanup {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.memory.List()
+	return g.memoryStore.List()
 }
 
-func (g *guardedMemory) Put(d state.PendingCleanup) error {
+func (g *lockedMemoryStore) Put(d state.PendingCleanup) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.memory.Put(d)
+	return g.memoryStore.Put(d)
 }
 
-func (g *guardedMemory) Delete(d state.PendingCleanup) error {
+func (g *lockedMemoryStore) Delete(d state.PendingCleanup) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.memory.Delete(d)
+	return g.memoryStore.Delete(d)
 }
 
-// names returns the attached hooks with their orders.
-func names(list []hooks.Entry) string {
+// formatEntries returns the attached hooks with their orders.
+func formatEntries(list []hooks.Entry) string {
 	var text []string
 	for _, o := range list {
 		text = append(text, fmt.Sprintf("%s@%d", o.Hook.Name(), o.Order))
@@ -529,7 +529,7 @@ func TestAttachedHooks(t *testing.T) {
 		return a
 	}
 	on := map[string]string{"lite_hook_stamp": ""}
-	every := takes(hook.Prerun)
+	every := descriptionOf(hook.Prerun)
 	every.AllAllocs = true
 	for _, c := range []struct {
 		what        string
@@ -538,24 +538,24 @@ func TestAttachedHooks(t *testing.T) {
 		rules       []Rule
 		ofAlloc, of string // ofAlloc are the hooks of the allocation, of the hooks of its task t
 	}{
-		{"nobody", allPoints, alloc(nil, nil, nil), nil, "", ""},
-		{"the job attaches", allPoints, alloc(on, nil, nil), nil, "stamp@300", "stamp@300"},
-		{"the group", allPoints, alloc(nil, on, nil), nil, "stamp@300", "stamp@300"},
-		{"the task", allPoints, alloc(nil, nil, on), nil, "", "stamp@300"},
+		{"nobody", fullDescription, alloc(nil, nil, nil), nil, "", ""},
+		{"the job attaches", fullDescription, alloc(on, nil, nil), nil, "stamp@300", "stamp@300"},
+		{"the group", fullDescription, alloc(nil, on, nil), nil, "stamp@300", "stamp@300"},
+		{"the task", fullDescription, alloc(nil, nil, on), nil, "", "stamp@300"},
 		{"the plugin wants all", every, alloc(nil, nil, nil), nil, "stamp@300", "stamp@300"},
-		{"a rule without match leaves it at that", allPoints, alloc(nil, nil, nil), []Rule{{Name: "stamp"}}, "", ""},
-		{"an empty match attaches to all", allPoints, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{}, Order: 650}}, "stamp@650", "stamp@650"},
-		{"a match by driver", allPoints, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "web-*", Driver: "docker"}}}, "stamp@300", ""},
+		{"a rule without match leaves it at that", fullDescription, alloc(nil, nil, nil), []Rule{{Name: "stamp"}}, "", ""},
+		{"an empty match attaches to all", fullDescription, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{}, Order: 650}}, "stamp@650", "stamp@650"},
+		{"a match by driver", fullDescription, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "web-*", Driver: "docker"}}}, "stamp@300", ""},
 		{"one that does not match takes from who wants all", every, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "db"}}}, "", ""},
-		{"but not from jobs", allPoints, alloc(on, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "db"}}}, "stamp@300", "stamp@300"},
-		{"a match by meta", allPoints, alloc(map[string]string{"team": "red"}, nil, nil), []Rule{{Name: "stamp", Match: &Match{Meta: map[string]string{"team": "r*"}}}}, "stamp@300", "stamp@300"},
-		{"a match by a name with a slash", allPoints, alloc(map[string]string{"team": "red/left"}, nil, nil), []Rule{{Name: "stamp", Match: &Match{Meta: map[string]string{"team": "r*"}}}}, "stamp@300", "stamp@300"},
-		{"a match of the job that has made the job", allPoints, child(alloc(nil, nil, nil)), []Rule{{Name: "stamp", Match: &Match{Job: "cron"}}}, "stamp@300", "stamp@300"},
-		{"and of the job itself", allPoints, child(alloc(nil, nil, nil)), []Rule{{Name: "stamp", Match: &Match{Job: "cron/periodic-[0-9]*"}}}, "stamp@300", "stamp@300"},
-		{"rules go first, in their order", allPoints, alloc(on, nil, nil), []Rule{{Name: "z", Match: &Match{}}, {Name: "b", Match: &Match{}}}, "z@300 b@300 stamp@300", "z@300 b@300 stamp@300"},
+		{"but not from jobs", fullDescription, alloc(on, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "db"}}}, "stamp@300", "stamp@300"},
+		{"a match by meta", fullDescription, alloc(map[string]string{"team": "red"}, nil, nil), []Rule{{Name: "stamp", Match: &Match{Meta: map[string]string{"team": "r*"}}}}, "stamp@300", "stamp@300"},
+		{"a match by a name with a slash", fullDescription, alloc(map[string]string{"team": "red/left"}, nil, nil), []Rule{{Name: "stamp", Match: &Match{Meta: map[string]string{"team": "r*"}}}}, "stamp@300", "stamp@300"},
+		{"a match of the job that has made the job", fullDescription, child(alloc(nil, nil, nil)), []Rule{{Name: "stamp", Match: &Match{Job: "cron"}}}, "stamp@300", "stamp@300"},
+		{"and of the job itself", fullDescription, child(alloc(nil, nil, nil)), []Rule{{Name: "stamp", Match: &Match{Job: "cron/periodic-[0-9]*"}}}, "stamp@300", "stamp@300"},
+		{"rules go first, in their order", fullDescription, alloc(on, nil, nil), []Rule{{Name: "z", Match: &Match{}}, {Name: "b", Match: &Match{}}}, "z@300 b@300 stamp@300", "z@300 b@300 stamp@300"},
 	} {
-		p := (&stage{takes: c.takes}).plugins(c.rules...)
-		ofAlloc, of := names(p.AllocHooks(c.alloc, Target{})), names(p.TaskHooks(c.alloc, c.alloc.GetTaskGroup().Tasks[0], Target{}))
+		p := (&pluginFixture{description: c.takes}).newSet(c.rules...)
+		ofAlloc, of := formatEntries(p.AllocHooks(c.alloc, Target{})), formatEntries(p.TaskHooks(c.alloc, c.alloc.GetTaskGroup().Tasks[0], Target{}))
 		if ofAlloc != c.ofAlloc || of != c.of {
 			t.Errorf("%s: of the allocation %q, of the task %q", c.what, ofAlloc, of)
 		}
@@ -589,7 +589,7 @@ func TestAttachment(t *testing.T) {
 		{"two", `{} {}`, nil, schema, "not one JSON object"},
 		{"something for a hook that takes nothing", `{"x": 1}`, nil, nil, "takes no configuration"},
 	} {
-		got, err := attachment{job: c.job}.decode(c.schema, c.operator)
+		got, err := attachment{jobJSON: c.job}.decode(c.schema, c.operator)
 		if err != nil && strings.Contains(err.Error(), c.want) && c.want != "" {
 			continue
 		}
@@ -597,36 +597,36 @@ func TestAttachment(t *testing.T) {
 			t.Errorf("%s: %s, %v", c.what, got, err)
 		}
 	}
-	if got, err := (attachment{raw: []byte("as it is")}).decode(nil, nil); err != nil || string(got) != "as it is" {
+	if got, err := (attachment{builtinJSON: []byte("as it is")}).decode(nil, nil); err != nil || string(got) != "as it is" {
 		t.Errorf("of the runner: %s, %v", got, err)
 	}
 }
 
 func TestAllocJSONOnRequest(t *testing.T) {
-	whole := *allPoints
+	whole := *fullDescription
 	whole.IncludeAllocJSON = true
-	for _, d := range []*hook.Description{allPoints, &whole} {
-		s := &stage{takes: d, called: func(_ int, _ hook.Point, _ hook.RequestMeta, a hook.Alloc) error {
+	for _, d := range []*hook.Description{fullDescription, &whole} {
+		s := &pluginFixture{description: d, onCall: func(_ int, _ hook.Point, _ hook.RequestMeta, a hook.Alloc) error {
 			if got := string(a.JSON); (got == "whole") != d.IncludeAllocJSON {
 				t.Errorf("got %q", got)
 			}
 			return nil
 		}}
-		if err := prerun(t.Context(), attached(s, "")); err != nil {
+		if err := callPrerun(t.Context(), newTestHook(s, "")); err != nil {
 			t.Error(err)
 		}
 	}
-	if s := (&stage{takes: takes(hook.Stop)}); prerun(t.Context(), attached(s, "")) != nil || s.n.Load() != 0 {
+	if s := (&pluginFixture{description: descriptionOf(hook.Stop)}); callPrerun(t.Context(), newTestHook(s, "")) != nil || s.callCount.Load() != 0 {
 		t.Error("called for a hook point that it takes no part in")
 	}
 }
 
-func TestPluginsOfBlocks(t *testing.T) {
-	s := &stage{takes: allPoints}
+func TestBuiltinHooksOfBlocks(t *testing.T) {
+	s := &pluginFixture{description: fullDescription}
 	group := "g"
 	task := &api.Task{Name: "t", Artifacts: []*api.TaskArtifact{{}}, Templates: []*api.Template{{}}}
 	a := &api.Allocation{ID: "a", TaskGroup: group, Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{task}}}}}
-	if got := names(s.plugins().TaskHooks(a, task, Target{})); got != "artifact@600 template@800" {
+	if got := formatEntries(s.newSet().TaskHooks(a, task, Target{})); got != "artifact@600 template@800" {
 		t.Errorf("got %q", got)
 	}
 	if got := BuiltinHooks(a.Job); !reflect.DeepEqual(got, []string{"artifact", "template"}) {
@@ -634,20 +634,20 @@ func TestPluginsOfBlocks(t *testing.T) {
 	}
 }
 
-// processRemote is the process of a hook plugin.
-type processRemote struct {
+// fakeProcess is the process of a hook plugin.
+type fakeProcess struct {
 	Remote
-	done      chan struct{}
-	poststart func(hook.TaskPoststartRequest) error
-	repeated  []bool // repeated are the flags of the calls of Poststart
+	done          chan struct{}
+	onPoststart   func(hook.TaskPoststartRequest) error
+	repeatedFlags []bool // repeated are the flags of the calls of Poststart
 }
 
-func (p *processRemote) Done() <-chan struct{} { return p.done }
+func (p *fakeProcess) Done() <-chan struct{} { return p.done }
 
-func (p *processRemote) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	p.repeated = append(p.repeated, req.Repeated)
-	if p.poststart != nil {
-		return hook.TaskPoststartResponse{}, p.poststart(req)
+func (p *fakeProcess) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	p.repeatedFlags = append(p.repeatedFlags, req.Repeated)
+	if p.onPoststart != nil {
+		return hook.TaskPoststartResponse{}, p.onPoststart(req)
 	}
 	return hook.TaskPoststartResponse{}, nil
 }
@@ -655,22 +655,22 @@ func (p *processRemote) Poststart(_ context.Context, req hook.TaskPoststartReque
 // PluginExited works for each hook, builtin or not, over several processes of its plugin.
 func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 	for name, attached := range map[string]attachment{
-		"builtin":  {made: true, raw: []byte("{}")},
-		"of a job": {made: true},
+		"builtin":  {explicit: true, builtinJSON: []byte("{}")},
+		"of a job": {explicit: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &stage{takes: allPoints}
-				plugins := s.plugins()
-				w := &processRemote{done: make(chan struct{})}
+				s := &pluginFixture{description: fullDescription}
+				plugins := s.newSet()
+				w := &fakeProcess{done: make(chan struct{})}
 				var broken time.Time // broken is the time until which launches fail
-				plugins.config.Find = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
+				plugins.config.FindPlugin = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
 					if time.Now().Before(broken) {
 						return nil, nil, errors.New("it cannot be started")
 					}
-					return w, s.takes, nil
+					return w, s.description, nil
 				}
-				p := plugins.hook("stamp", attached, s.context("t"))
+				p := plugins.newHook("stamp", attached, s.target("t"))
 				if p.PluginExited() != nil {
 					t.Error("there is a process before the first call")
 				}
@@ -679,7 +679,7 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 				}
 				close(w.done)
 				began := time.Now()
-				broken, w = began.Add(2*time.Second), &processRemote{done: make(chan struct{})}
+				broken, w = began.Add(2*time.Second), &fakeProcess{done: make(chan struct{})}
 				if err := p.WaitPlugin(t.Context()); err != nil || time.Since(began) != 3*time.Second {
 					t.Errorf("%v after %v", err, time.Since(began))
 				}
@@ -714,13 +714,13 @@ func TestPoststartThatEndsItsProcess(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &stage{takes: allPoints}
-				plugins := s.plugins()
-				var processes []*processRemote
-				plugins.config.Find = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
+				s := &pluginFixture{description: fullDescription}
+				plugins := s.newSet()
+				var processes []*fakeProcess
+				plugins.config.FindPlugin = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
 					if n := len(processes); n == 0 || isClosed(processes[n-1].done) {
-						p := &processRemote{done: make(chan struct{})}
-						p.poststart = func(hook.TaskPoststartRequest) error {
+						p := &fakeProcess{done: make(chan struct{})}
+						p.onPoststart = func(hook.TaskPoststartRequest) error {
 							if len(processes) <= test.deaths {
 								close(p.done)
 								return hook.ErrPluginDown
@@ -729,16 +729,16 @@ func TestPoststartThatEndsItsProcess(t *testing.T) {
 						}
 						processes = append(processes, p)
 					}
-					return processes[len(processes)-1], s.takes, nil
+					return processes[len(processes)-1], s.description, nil
 				}
-				p := plugins.hook("stamp", attachment{made: true}, s.context("t"))
+				p := plugins.newHook("stamp", attachment{explicit: true}, s.target("t"))
 				_, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{})
 				if (err == nil) != test.followed || (p.PluginExited() != nil) != test.followed {
 					t.Errorf("%v, followed: %t", err, p.PluginExited() != nil)
 				}
 				var repeated [][]bool
 				for _, p := range processes {
-					repeated = append(repeated, p.repeated)
+					repeated = append(repeated, p.repeatedFlags)
 				}
 				if fmt.Sprint(repeated) != test.repeated {
 					t.Errorf("repeated %v, want %s", repeated, test.repeated)
@@ -750,12 +750,12 @@ func TestPoststartThatEndsItsProcess(t *testing.T) {
 
 // PluginExited is nil for a hook that takes no part in Poststart.
 func TestHookWithoutPoststartIsNotFollowed(t *testing.T) {
-	s := &stage{takes: &hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Stop}}}}
-	plugins := s.plugins()
-	plugins.config.Find = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
-		return &processRemote{done: make(chan struct{})}, s.takes, nil
+	s := &pluginFixture{description: &hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Stop}}}}
+	plugins := s.newSet()
+	plugins.config.FindPlugin = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
+		return &fakeProcess{done: make(chan struct{})}, s.description, nil
 	}
-	p := plugins.hook("stamp", attachment{made: true}, s.context("t"))
+	p := plugins.newHook("stamp", attachment{explicit: true}, s.target("t"))
 	if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.PluginExited() != nil {
 		t.Errorf("%v, followed: %t", err, p.PluginExited() != nil)
 	}
@@ -771,7 +771,7 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 // An allocation that waits for a plugin emits one event with the reason.
-func TestWaitForPluginIsAnEvent(t *testing.T) {
+func TestWaitForPluginEmitsEvent(t *testing.T) {
 	prestart := func(ctx context.Context, p *Hook) error {
 		_, err := p.Prestart(ctx, hook.TaskPrestartRequest{})
 		return err
@@ -782,19 +782,19 @@ func TestWaitForPluginIsAnEvent(t *testing.T) {
 		call  func(context.Context, *Hook) error
 		told  []string
 	}{
-		{time.Second, prerun, nil},
-		{3 * time.Second, prerun, []string{"waiting for hook plugin stamp to start"}},
+		{time.Second, callPrerun, nil},
+		{3 * time.Second, callPrerun, []string{"waiting for hook plugin stamp to start"}},
 		{30 * time.Second, prestart, []string{"waiting for hook plugin stamp to start"}},
 		{3 * time.Second, stop, nil},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &stage{takes: allPoints, called: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error {
+			s := &pluginFixture{description: fullDescription, onCall: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error {
 				time.Sleep(10 * time.Second) // the duration of the hook's own work emits no event
 				return nil
 			}}
-			p := attached(s, "t", Rule{Name: "stamp", Timeout: time.Minute})
-			find := p.set.config.Find
-			p.set.config.Find = func(ctx context.Context, name string, until time.Time) (Remote, *hook.Description, error) {
+			p := newTestHook(s, "t", Rule{Name: "stamp", Timeout: time.Minute})
+			find := p.set.config.FindPlugin
+			p.set.config.FindPlugin = func(ctx context.Context, name string, until time.Time) (Remote, *hook.Description, error) {
 				time.Sleep(c.takes)
 				return find(ctx, name, until)
 			}

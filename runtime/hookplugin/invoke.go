@@ -17,16 +17,16 @@ import (
 
 // Remote is a hook in a separate process. *hook.Client implements it.
 type Remote interface {
-	points
+	hookPoints
 
 	// Done returns a channel that is closed when the process has exited.
 	Done() <-chan struct{}
 }
 
-// Find returns the hook of a name, and starts its plugin if necessary. A failed start is
+// FindFunc returns the hook of a name, and starts its plugin if necessary. A failed start is
 // retried before until; after that it is an error. The hook points of a hook never
 // change.
-type Find func(ctx context.Context, name string, until time.Time) (Remote, *hook.Description, error)
+type FindFunc func(ctx context.Context, name string, until time.Time) (Remote, *hook.Description, error)
 
 // The timeouts of one call. The hook's description and the operator's rule override
 // the first two.
@@ -44,7 +44,7 @@ const launchTimeout = 2 * time.Second
 const eventDelay = 2 * time.Second
 
 // retryWindows are the windows of the first and the second retry of a call, see
-// [Hook.serialized].
+// [Hook.callSerialized].
 var retryWindows = []time.Duration{5 * time.Second, time.Minute}
 
 // deathCounts are the numbers of deaths in messages.
@@ -56,8 +56,8 @@ type callMeta struct {
 	allocJSON []byte // nil unless the description requests the allocation as JSON
 }
 
-// call calls the plugin once.
-type call func(context.Context, Remote, callMeta) error
+// callFunc calls the plugin once.
+type callFunc func(context.Context, Remote, callMeta) error
 
 // invoke calls the plugin at a hook point, if the hook takes part in it. If the plugin
 // dies during the call, invoke repeats the call.
@@ -66,11 +66,11 @@ type call func(context.Context, Remote, callMeta) error
 // calls are repeated one after the other: the call that kills the plugin does not fail the
 // others again. A call that kills the plugin only after its retry window leaves the cause
 // unknown again, and each call is repeated a last time.
-func (h *Hook) invoke(ctx context.Context, point hook.Point, f call) error {
-	if d := h.description.Load(); d != nil && !h.takesPart(d, point) || h.detached && !cleanupPoints[point] {
+func (h *Hook) invoke(ctx context.Context, point hook.Point, f callFunc) error {
+	if d := h.description.Load(); d != nil && !h.isCalledAt(d, point) || h.detached && !cleanupPoints[point] {
 		return nil
 	}
-	err := h.attempt(ctx, point, f)
+	err := h.callOnce(ctx, point, f)
 	if h.detached && errors.Is(err, supervisor.ErrNoHook) {
 		h.logger.Warn("hook was removed and cannot clean up", "hook", h.name, "hook_point", point, "error", err)
 		return nil
@@ -81,41 +81,41 @@ func (h *Hook) invoke(ctx context.Context, point hook.Point, f call) error {
 			return &hooks.UnavailableError{Err: fmt.Errorf("%w: it died at this call, %s; the agent's log has its last words", hook.ErrPluginDown, deathCounts[deaths])}
 		}
 		h.logger.Warn("hook plugin died, the call is repeated", "hook", h.name, "hook_point", point)
-		alone, err = h.serialized(ctx, point, retryWindows[deaths-1], f)
+		alone, err = h.callSerialized(ctx, point, retryWindows[deaths-1], f)
 	}
 	return err
 }
 
-// serialized waits for the call's turn in the retry queue of the plugin and makes the call.
+// callSerialized waits for the call's turn in the retry queue of the plugin and makes the call.
 // The turn ends with the call, or after the retry window. alone reports whether no other
 // repeated call ran meanwhile.
-func (h *Hook) serialized(ctx context.Context, point hook.Point, retryWindow time.Duration, f call) (alone bool, err error) {
+func (h *Hook) callSerialized(ctx context.Context, point hook.Point, retryWindow time.Duration, f callFunc) (alone bool, err error) {
 	r := h.set.retryQueue(h.name)
 	select {
-	case r.turn <- struct{}{}:
+	case r.sem <- struct{}{}:
 	case <-ctx.Done():
 		return true, ctx.Err()
 	}
-	endTurn := sync.OnceFunc(func() { <-r.turn })
+	endTurn := sync.OnceFunc(func() { <-r.sem })
 	defer endTurn()
-	c := r.begin()
-	err = h.attempt(ctx, point, func(ctx context.Context, remote Remote, meta callMeta) error {
+	c := r.startCall()
+	err = h.callOnce(ctx, point, func(ctx context.Context, remote Remote, meta callMeta) error {
 		defer time.AfterFunc(retryWindow, endTurn).Stop()
 		return f(ctx, remote, meta)
 	})
-	return r.end(c), err
+	return r.endCall(c), err
 }
 
-// attempt calls the plugin once.
-func (h *Hook) attempt(ctx context.Context, point hook.Point, f call) error {
+// callOnce calls the plugin once.
+func (h *Hook) callOnce(ctx context.Context, point hook.Point, f callFunc) error {
 	// Prerun and Prestart wait for a plugin that currently fails to start.
 	timeout, launch := callTimeout, launchTimeout
-	if isStart(point) {
+	if isStartPoint(point) {
 		timeout, launch = startTimeout, startTimeout
 	}
 	found, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	remote, d, err := h.find(found, point, time.Now().Add(launch))
+	remote, d, err := h.findPlugin(found, point, time.Now().Add(launch))
 	if err != nil {
 		if found.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("the plugin did not start within %s: %w", timeout, err)
@@ -123,21 +123,21 @@ func (h *Hook) attempt(ctx context.Context, point hook.Point, f call) error {
 		return &hooks.UnavailableError{Err: err}
 	}
 	h.description.Store(d)
-	if !h.takesPart(d, point) {
+	if !h.isCalledAt(d, point) {
 		return nil
 	}
-	meta, err := h.meta(d)
+	meta, err := h.newCallMeta(d)
 	if err != nil {
 		return err
 	}
 	subscription, _ := d.Subscription(point)
-	if !isStart(point) { // Prerun and Prestart have no maximum: a kill ends them
+	if !isStartPoint(point) { // Prerun and Prestart have no maximum: a kill ends them
 		subscription.Timeout = min(subscription.Timeout, maxTimeout)
 	}
 	timeout = cmp.Or(h.rule.Timeout, subscription.Timeout, timeout)
 	called, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	err = truncate(f(called, remote, meta))
+	err = truncateError(f(called, remote, meta))
 	switch {
 	case err == nil || ctx.Err() != nil:
 		return err
@@ -149,12 +149,12 @@ func (h *Hook) attempt(ctx context.Context, point hook.Point, f call) error {
 	return err
 }
 
-// isStart reports whether an allocation or a task cannot start before the hook point.
-func isStart(point hook.Point) bool { return point == hook.Prerun || point == hook.Prestart }
+// isStartPoint reports whether an allocation or a task cannot start before the hook point.
+func isStartPoint(point hook.Point) bool { return point == hook.Prerun || point == hook.Prestart }
 
-// find returns the plugin. A Prerun or Prestart that waits for it emits an event.
-func (h *Hook) find(ctx context.Context, point hook.Point, until time.Time) (Remote, *hook.Description, error) {
-	if isStart(point) {
+// findPlugin returns the plugin. A Prerun or Prestart that waits for it emits an event.
+func (h *Hook) findPlugin(ctx context.Context, point hook.Point, until time.Time) (Remote, *hook.Description, error) {
+	if isStartPoint(point) {
 		emitted := make(chan struct{})
 		timer := time.AfterFunc(eventDelay, func() {
 			defer close(emitted)
@@ -166,10 +166,10 @@ func (h *Hook) find(ctx context.Context, point hook.Point, until time.Time) (Rem
 			}
 		}()
 	}
-	return h.set.config.Find(ctx, h.name, until)
+	return h.set.config.FindPlugin(ctx, h.name, until)
 }
 
-func (h *Hook) meta(d *hook.Description) (m callMeta, err error) {
+func (h *Hook) newCallMeta(d *hook.Description) (m callMeta, err error) {
 	if m.Attachment, err = h.attachment.decode(d.Schema, h.rule.Config); err != nil {
 		return m, err
 	}
@@ -188,7 +188,7 @@ const maxErrorLen = 1 << 10
 // truncatedError is an error whose text is cut to maxErrorLen.
 type truncatedError struct{ error }
 
-func truncate(err error) error {
+func truncateError(err error) error {
 	if err == nil || len(err.Error()) <= maxErrorLen {
 		return err
 	}

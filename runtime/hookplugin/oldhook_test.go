@@ -28,13 +28,13 @@ import (
 type oldHook struct {
 	service protoreflect.ServiceDescriptor
 
-	mu    sync.Mutex
-	calls []oldCall // calls are the calls of Poststart
+	mu             sync.Mutex
+	poststartCalls []poststartCall // calls are the calls of Poststart
 }
 
-type oldCall struct {
-	process int
-	unknown int // unknown counts the bytes of fields that the hook does not define
+type poststartCall struct {
+	process      int
+	unknownBytes int // unknown counts the bytes of fields that the hook does not define
 }
 
 func newOldHook(t *testing.T) *oldHook {
@@ -62,9 +62,9 @@ func newOldHook(t *testing.T) *oldHook {
 	return &oldHook{service: parsed.Services().ByName("Hook")}
 }
 
-// start starts a process of the hook, and returns the host's connection to it. With
+// startProcess starts a process of the hook, and returns the host's connection to it. With
 // dies set the first Poststart ends the process.
-func (h *oldHook) start(t *testing.T, process int, dies bool) *hook.Client {
+func (h *oldHook) startProcess(t *testing.T, process int, dies bool) *hook.Client {
 	t.Helper()
 	done := make(chan struct{})
 	server := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
@@ -79,7 +79,7 @@ func (h *oldHook) start(t *testing.T, process int, dies bool) *hook.Client {
 		}
 		if method.Name() == "Poststart" {
 			h.mu.Lock()
-			h.calls = append(h.calls, oldCall{process, len(request.GetUnknown())})
+			h.poststartCalls = append(h.poststartCalls, poststartCall{process, len(request.GetUnknown())})
 			h.mu.Unlock()
 			if dies {
 				close(done)
@@ -116,16 +116,16 @@ func TestHookWithoutRepeatedField(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			old := newOldHook(t)
-			processes := []*hook.Client{old.start(t, 0, test.dies), old.start(t, 1, false)}
-			s := &stage{takes: allPoints}
-			plugins := s.plugins()
-			plugins.config.Find = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
+			processes := []*hook.Client{old.startProcess(t, 0, test.dies), old.startProcess(t, 1, false)}
+			s := &pluginFixture{description: fullDescription}
+			plugins := s.newSet()
+			plugins.config.FindPlugin = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
 				if test.dies && !isClosed(processes[0].Done()) {
-					return processes[0], s.takes, nil
+					return processes[0], s.description, nil
 				}
-				return processes[1], s.takes, nil
+				return processes[1], s.description, nil
 			}
-			p := plugins.hook("stamp", attachment{made: true}, s.context("t"))
+			p := plugins.newHook("stamp", attachment{explicit: true}, s.target("t"))
 			if !test.dies { // the call of the earlier agent
 				if _, err := processes[0].Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil {
 					t.Fatal(err)
@@ -136,8 +136,8 @@ func TestHookWithoutRepeatedField(t *testing.T) {
 			}
 			old.mu.Lock()
 			defer old.mu.Unlock()
-			if len(old.calls) != 2 || old.calls[0].process != 0 || old.calls[1].process != 1 || old.calls[0].unknown != 0 || old.calls[1].unknown == 0 {
-				t.Errorf("calls %+v, want one of each process, and the field in the second", old.calls)
+			if len(old.poststartCalls) != 2 || old.poststartCalls[0].process != 0 || old.poststartCalls[1].process != 1 || old.poststartCalls[0].unknownBytes != 0 || old.poststartCalls[1].unknownBytes == 0 {
+				t.Errorf("calls %+v, want one of each process, and the field in the second", old.poststartCalls)
 			}
 			if len(s.events) > 0 {
 				t.Errorf("events %q", s.events)

@@ -17,16 +17,16 @@ import (
 // AllocHooks and TaskHooks may leave out hooks.
 func (s *Set) Pending(a *api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent)) {
 	meta := model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta)
-	if launching, _ := s.launching(meta); len(launching) == 0 {
+	if launching, _ := s.launchingPlugins(meta); len(launching) == 0 {
 		return nil
 	}
-	return func(ctx context.Context, emit func(*api.TaskEvent)) { s.awaitAll(ctx, meta, emit) }
+	return func(ctx context.Context, emit func(*api.TaskEvent)) { s.awaitLaunches(ctx, meta, emit) }
 }
 
-// launching returns the plugins that are being launched for the first time, without the
+// launchingPlugins returns the plugins that are being launched for the first time, without the
 // plugins that a rule or the job names: Prerun waits for these.
-func (s *Set) launching(meta map[string]string) (names []string, changed <-chan struct{}) {
-	unknown, changed := s.config.Unknown()
+func (s *Set) launchingPlugins(meta map[string]string) (names []string, changed <-chan struct{}) {
+	unknown, changed := s.config.UnknownPlugins()
 	for _, name := range slices.Sorted(maps.Keys(unknown)) {
 		_, attached := meta[model.HookPrefix+name]
 		if unknown[name] && !attached && !slices.ContainsFunc(s.Rules(), func(r Rule) bool { return r.Name == name }) {
@@ -36,13 +36,13 @@ func (s *Set) launching(meta map[string]string) (names []string, changed <-chan 
 	return names, changed
 }
 
-func (s *Set) awaitAll(ctx context.Context, meta map[string]string, emit func(*api.TaskEvent)) {
+func (s *Set) awaitLaunches(ctx context.Context, meta map[string]string, emit func(*api.TaskEvent)) {
 	limit := time.NewTimer(startTimeout)
 	defer limit.Stop()
 	delay := time.NewTimer(eventDelay)
 	defer delay.Stop()
-	awaited, changed := s.launching(meta)
-	for names, late := awaited, false; len(names) > 0 && !late; names, changed = s.launching(meta) {
+	awaited, changed := s.launchingPlugins(meta)
+	for names, late := awaited, false; len(names) > 0 && !late; names, changed = s.launchingPlugins(meta) {
 		select {
 		case <-changed:
 		case <-delay.C:
@@ -55,7 +55,7 @@ func (s *Set) awaitAll(ctx context.Context, meta map[string]string, emit func(*a
 			return
 		}
 	}
-	unknown, _ := s.config.Unknown()
+	unknown, _ := s.config.UnknownPlugins()
 	for _, name := range awaited {
 		if _, still := unknown[name]; still {
 			s.logger.Warn("allocation starts without a plugin that has not started, and may be a hook of every allocation", "plugin", name)

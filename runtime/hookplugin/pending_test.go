@@ -21,7 +21,7 @@ type unknownPlugins struct {
 	changed chan struct{}
 }
 
-func newUnknown(names ...string) *unknownPlugins {
+func newUnknownPlugins(names ...string) *unknownPlugins {
 	u := &unknownPlugins{plugins: make(map[string]bool), changed: make(chan struct{})}
 	for _, name := range names {
 		u.plugins[name] = true
@@ -72,9 +72,9 @@ func TestPendingWaitsForUnknownPlugins(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				u := newUnknown(c.plugins...)
+				u := newUnknownPlugins(c.plugins...)
 				var log bytes.Buffer
-				p := New(Config{Unknown: u.get, Rules: c.rules, Logger: hclog.New(&hclog.LoggerOptions{Output: &log})})
+				p := New(Config{UnknownPlugins: u.get, Rules: c.rules, Logger: hclog.New(&hclog.LoggerOptions{Output: &log})})
 				pending := p.Pending(&api.Allocation{TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Meta: c.meta}}}})
 				if waits := pending != nil; waits != (c.waits > 0) {
 					t.Fatalf("waits: %v", waits)

@@ -11,10 +11,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// bind returns the call of a hook point. meta and alloc point into request and are
+// bindRequest returns the call of a hook point. meta and alloc point into request and are
 // filled in before the call. meta is set for each call and cleared after it: the request
 // of a pending cleanup is stored on disk, and its capability token must not be.
-func bind[Q, R any](method func(Remote, context.Context, Q) (R, error), request *Q, meta *hook.RequestMeta, alloc *hook.Alloc) call {
+func bindRequest[Q, R any](method func(Remote, context.Context, Q) (R, error), request *Q, meta *hook.RequestMeta, alloc *hook.Alloc) callFunc {
 	return func(ctx context.Context, r Remote, m callMeta) error {
 		*meta = m.RequestMeta
 		defer func() { *meta = hook.RequestMeta{} }()
@@ -28,22 +28,22 @@ func bind[Q, R any](method func(Remote, context.Context, Q) (R, error), request 
 
 // Prerun implements hook.AllocPrerun.
 func (h *Hook) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	return hook.AllocPrerunResponse{}, h.call(ctx, hook.Prerun, bind(Remote.Prerun, &req, &req.RequestMeta, &req.Alloc))
+	return hook.AllocPrerunResponse{}, h.callPoint(ctx, hook.Prerun, bindRequest(Remote.Prerun, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // UpdateAlloc implements hook.AllocUpdate.
 func (h *Hook) UpdateAlloc(ctx context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	return hook.AllocUpdateResponse{}, h.call(ctx, hook.UpdateAlloc, bind(Remote.UpdateAlloc, &req, &req.RequestMeta, &req.Alloc))
+	return hook.AllocUpdateResponse{}, h.callPoint(ctx, hook.UpdateAlloc, bindRequest(Remote.UpdateAlloc, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // PreTaskRestart implements hook.AllocPreTaskRestart.
 func (h *Hook) PreTaskRestart(ctx context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
-	return hook.AllocPreTaskRestartResponse{}, h.call(ctx, hook.PreTaskRestart, bind(Remote.PreTaskRestart, &req, &req.RequestMeta, &req.Alloc))
+	return hook.AllocPreTaskRestartResponse{}, h.callPoint(ctx, hook.PreTaskRestart, bindRequest(Remote.PreTaskRestart, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // PreKill implements hook.AllocPreKill.
 func (h *Hook) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
-	return hook.AllocPreKillResponse{}, h.call(ctx, hook.PreKill, bind(Remote.PreKill, &req, &req.RequestMeta, &req.Alloc))
+	return hook.AllocPreKillResponse{}, h.callPoint(ctx, hook.PreKill, bindRequest(Remote.PreKill, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // Postrun implements hook.AllocPostrun. A failed call becomes a pending cleanup.
@@ -58,7 +58,7 @@ func (h *Hook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) (hook.
 
 // ShutdownAlloc implements hook.AllocShutdown.
 func (h *Hook) ShutdownAlloc(ctx context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
-	return hook.AllocShutdownResponse{}, h.call(ctx, hook.ShutdownAlloc, bind(Remote.ShutdownAlloc, &req, &req.RequestMeta, &req.Alloc))
+	return hook.AllocShutdownResponse{}, h.callPoint(ctx, hook.ShutdownAlloc, bindRequest(Remote.ShutdownAlloc, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // Prestart implements hook.TaskPrestart. If the failure of a plugin is tolerated, the
@@ -75,7 +75,7 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 		}
 		return got, err
 	}
-	err := h.call(ctx, hook.Prestart, bind(prestart, &req, &req.RequestMeta, &req.Alloc))
+	err := h.callPoint(ctx, hook.Prestart, bindRequest(prestart, &req, &req.RequestMeta, &req.Alloc))
 	return response, err
 }
 
@@ -89,7 +89,7 @@ func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (ho
 		called = r.Done()
 		return r.Poststart(ctx, req)
 	}
-	err := h.invoke(ctx, hook.Poststart, bind(poststart, &req, &req.RequestMeta, &req.Alloc))
+	err := h.invoke(ctx, hook.Poststart, bindRequest(poststart, &req, &req.RequestMeta, &req.Alloc))
 	switch {
 	case errors.Is(err, hook.ErrPluginDown) && called != nil && ctx.Err() == nil:
 		called = nil // this call ended two processes, and would end the next one
@@ -97,9 +97,9 @@ func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (ho
 		called = closedChannel // no process was up
 	}
 	h.mu.Lock()
-	h.exited = called
+	h.pluginExited = called
 	h.mu.Unlock()
-	return hook.TaskPoststartResponse{}, h.result(ctx, hook.Poststart, err)
+	return hook.TaskPoststartResponse{}, h.applyOnError(ctx, hook.Poststart, err)
 }
 
 var closedChannel = func() chan struct{} {
@@ -113,14 +113,14 @@ var closedChannel = func() chan struct{} {
 func (h *Hook) PluginExited() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.exited
+	return h.pluginExited
 }
 
 // WaitPlugin implements hooks.Hook.
 func (h *Hook) WaitPlugin(ctx context.Context) error {
 	const minPause, maxPause = time.Second, time.Minute
 	for pause := minPause; ; pause = min(2*pause, maxPause) {
-		if _, _, err := h.set.config.Find(ctx, h.name, time.Time{}); err == nil || ctx.Err() != nil {
+		if _, _, err := h.set.config.FindPlugin(ctx, h.name, time.Time{}); err == nil || ctx.Err() != nil {
 			return ctx.Err()
 		}
 		select {
@@ -133,17 +133,17 @@ func (h *Hook) WaitPlugin(ctx context.Context) error {
 
 // Update implements hook.TaskUpdate.
 func (h *Hook) Update(ctx context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
-	return hook.TaskUpdateResponse{}, h.call(ctx, hook.Update, bind(Remote.Update, &req, &req.RequestMeta, &req.Alloc))
+	return hook.TaskUpdateResponse{}, h.callPoint(ctx, hook.Update, bindRequest(Remote.Update, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // PreKilling implements hook.TaskPreKilling.
 func (h *Hook) PreKilling(ctx context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
-	return hook.TaskPreKillingResponse{}, h.call(ctx, hook.PreKilling, bind(Remote.PreKilling, &req, &req.RequestMeta, &req.Alloc))
+	return hook.TaskPreKillingResponse{}, h.callPoint(ctx, hook.PreKilling, bindRequest(Remote.PreKilling, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // Exited implements hook.TaskExited.
 func (h *Hook) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	return hook.TaskExitedResponse{}, h.call(ctx, hook.Exited, bind(Remote.Exited, &req, &req.RequestMeta, &req.Alloc))
+	return hook.TaskExitedResponse{}, h.callPoint(ctx, hook.Exited, bindRequest(Remote.Exited, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // Stop implements hook.TaskStop. A failed call becomes a pending cleanup.
@@ -153,5 +153,5 @@ func (h *Hook) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskSto
 
 // Shutdown implements hook.TaskShutdown.
 func (h *Hook) Shutdown(ctx context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
-	return hook.TaskShutdownResponse{}, h.call(ctx, hook.Shutdown, bind(Remote.Shutdown, &req, &req.RequestMeta, &req.Alloc))
+	return hook.TaskShutdownResponse{}, h.callPoint(ctx, hook.Shutdown, bindRequest(Remote.Shutdown, &req, &req.RequestMeta, &req.Alloc))
 }

@@ -4,10 +4,10 @@ import "sync"
 
 // retryQueue serializes the repeated calls of one plugin.
 type retryQueue struct {
-	turn chan struct{} // semaphore: held while one repeated call excludes the others
+	sem chan struct{} // semaphore: held while one repeated call excludes the others
 
-	mu      sync.Mutex
-	running map[*repeatedCall]bool
+	mu           sync.Mutex
+	runningCalls map[*repeatedCall]bool
 }
 
 // repeatedCall is a running call of a retryQueue.
@@ -16,24 +16,24 @@ type repeatedCall struct {
 }
 
 func newRetryQueue() *retryQueue {
-	return &retryQueue{turn: make(chan struct{}, 1), running: make(map[*repeatedCall]bool)}
+	return &retryQueue{sem: make(chan struct{}, 1), runningCalls: make(map[*repeatedCall]bool)}
 }
 
-func (r *retryQueue) begin() *repeatedCall {
+func (r *retryQueue) startCall() *repeatedCall {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c := &repeatedCall{concurrent: len(r.running) > 0}
-	for other := range r.running {
+	c := &repeatedCall{concurrent: len(r.runningCalls) > 0}
+	for other := range r.runningCalls {
 		other.concurrent = true
 	}
-	r.running[c] = true
+	r.runningCalls[c] = true
 	return c
 }
 
-// end removes the call, and reports whether no other repeated call ran meanwhile.
-func (r *retryQueue) end(c *repeatedCall) (alone bool) {
+// endCall removes the call, and reports whether no other repeated call ran meanwhile.
+func (r *retryQueue) endCall(c *repeatedCall) (alone bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.running, c)
+	delete(r.runningCalls, c)
 	return !c.concurrent
 }

@@ -19,10 +19,10 @@ import (
 
 // Rule is the operator's configuration of one hook plugin: a hook block.
 type Rule struct {
-	Name    string
-	Order   int           // 0 means hooks.OrderPlugin
-	Timeout time.Duration // Timeout limits each call; 0 means the plugin's timeout, or the default
-	Warn    bool          // Warn makes a failure an event and nothing more
+	Name        string
+	Order       int           // 0 means hooks.OrderPlugin
+	Timeout     time.Duration // Timeout limits each call; 0 means the plugin's timeout, or the default
+	WarnOnError bool          // WarnOnError makes a failure an event and nothing more
 	// Match attaches the plugin to the allocations and tasks that match. Otherwise only a
 	// job can attach it. If Match is nil, the plugin's description decides.
 	Match *Match
@@ -41,38 +41,38 @@ type Match struct {
 	Meta               map[string]string
 }
 
-func matches(pattern, name string) bool {
+func matchPattern(pattern, name string) bool {
 	const noSlash = "\x00"
 	ok, err := path.Match(strings.ReplaceAll(pattern, "/", noSlash), strings.ReplaceAll(name, "/", noSlash))
 	return pattern == "" || ok && err == nil
 }
 
 func (m *Match) matchesJob(a *api.Allocation) bool {
-	if matches(m.Job, a.JobID) {
+	if matchPattern(m.Job, a.JobID) {
 		return true
 	}
 	parent := a.Job.ParentID
-	return parent != nil && *parent != "" && matches(m.Job, *parent)
+	return parent != nil && *parent != "" && matchPattern(m.Job, *parent)
 }
 
 // matches reports whether the allocation matches, or with drivers of one task, the task.
 func (m *Match) matches(a *api.Allocation, drivers []string, meta map[string]string) bool {
-	if !m.matchesJob(a) || !matches(m.Group, a.TaskGroup) {
+	if !m.matchesJob(a) || !matchPattern(m.Group, a.TaskGroup) {
 		return false
 	}
-	if !slices.ContainsFunc(drivers, func(name string) bool { return matches(m.Driver, name) }) {
+	if !slices.ContainsFunc(drivers, func(name string) bool { return matchPattern(m.Driver, name) }) {
 		return false
 	}
 	for key, pattern := range m.Meta {
-		if value, ok := meta[key]; !ok || !matches(pattern, value) {
+		if value, ok := meta[key]; !ok || !matchPattern(pattern, value) {
 			return false
 		}
 	}
 	return true
 }
 
-// At prefixes err with the position of the rule.
-func (r *Rule) At(err error) error {
+// AtPosition prefixes err with the position of the rule.
+func (r *Rule) AtPosition(err error) error {
 	if r.Range.Filename == "" {
 		return err
 	}
@@ -85,14 +85,14 @@ func CheckRules(rules []Rule, plugins []catalog.Entry) error {
 	var faults []error
 	for _, r := range rules {
 		if err := r.check(plugins); err != nil {
-			faults = append(faults, r.At(fmt.Errorf("hook %q: %w", r.Name, err)))
+			faults = append(faults, r.AtPosition(fmt.Errorf("hook %q: %w", r.Name, err)))
 		}
 	}
 	return errors.Join(faults...)
 }
 
 func (r *Rule) check(plugins []catalog.Entry) error {
-	if CheckName(r.Name) != nil {
+	if CheckHookName(r.Name) != nil {
 		if r.Order != 0 || r.Match != nil || r.Config != nil {
 			return fmt.Errorf("order, match and config mean nothing for it: it is attached by %s blocks of tasks; only timeout and on_error can be set", r.Name)
 		}
@@ -117,7 +117,7 @@ func (r *Rule) check(plugins []catalog.Entry) error {
 
 // Check validates a rule against the description of the plugin.
 func (r *Rule) Check(d *hook.Description) error {
-	if CheckName(r.Name) != nil {
+	if CheckHookName(r.Name) != nil {
 		return nil // these hooks have no configuration
 	}
 	if r.Match != nil || d.AllAllocs { // no job adds to the attachment
@@ -130,7 +130,7 @@ func (r *Rule) Check(d *hook.Description) error {
 	if d.Schema == nil {
 		return nil
 	}
-	if wrong := hclspec.Messages(d.Schema.CheckPart(literal(r.Config).(map[string]any))); len(wrong) > 0 {
+	if wrong := hclspec.Messages(d.Schema.CheckPart(escapeTemplates(r.Config).(map[string]any))); len(wrong) > 0 {
 		return fmt.Errorf("attachment: %s", strings.Join(wrong, "; "))
 	}
 	return nil

@@ -27,7 +27,7 @@ func TestCheckRules(t *testing.T) {
 		"nobody":                               {Rule{Name: "gate"}, known, "there is no plugin that could be it"},
 		"a file may call itself anything":      {Rule{Name: "gate"}, append(known, file), ""},
 		"but what is in the box is what it is": {Rule{Name: "raw_exec"}, append(known, file), "this is a task driver"},
-		"a limit for what blocks attach":       {Rule{Name: "artifact", Warn: true}, nil, ""},
+		"a limit for what blocks attach":       {Rule{Name: "artifact", WarnOnError: true}, nil, ""},
 		"an order for what blocks attach":      {Rule{Name: "artifact", Order: 200}, nil, "mean nothing for it"},
 		"a match for what blocks attach":       {Rule{Name: "template", Match: &Match{}}, nil, "mean nothing for it"},
 	} {

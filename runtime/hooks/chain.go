@@ -36,8 +36,8 @@ type Entry struct {
 
 // Deadlines limit the calls of hooks.
 type Deadlines struct {
-	Start  time.Duration // limit of a Prerun or Prestart call
-	Others time.Duration // limit of a call of any other hook point
+	Start time.Duration // limit of a Prerun or Prestart call
+	Other time.Duration // limit of a call of any other hook point
 }
 
 // ChainConfig configures a Chain.
@@ -47,7 +47,7 @@ type ChainConfig struct {
 	Logger    hclog.Logger
 }
 
-// Chain holds the hooks of one allocation or one task. [Start], [Each] and [Join] call
+// Chain holds the hooks of one allocation or one task. [CallUntilError], [CallEach] and [CallAndJoinErrors] call
 // the hooks of one hook point, one after the other; they differ in the handling of
 // errors. The type parameters are the interface of the hook point and its response, which
 // is the concern of the call. A nil Chain has no hooks.
@@ -110,57 +110,57 @@ func Implementing[H any](c *Chain) iter.Seq2[Hook, H] {
 	}
 }
 
-// startNames are the names of Prerun and Prestart in messages, which are Nomad's.
-var startNames = map[hook.Point]string{hook.Prerun: "pre-run", hook.Prestart: "prestart"}
+// startPointNames are the names of Prerun and Prestart in messages, which are Nomad's.
+var startPointNames = map[hook.Point]string{hook.Prerun: "pre-run", hook.Prestart: "prestart"}
 
-// Start calls the hooks of Prerun or Prestart, up to the first error that tolerate does
+// CallUntilError calls the hooks of Prerun or Prestart, up to the first error that tolerate does
 // not accept. A failed Prestart is also an event, and so is a tolerated error. When ctx is
-// done, Start returns the cause, or the error of the hook that was being called.
-func Start[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error), tolerate func(error) bool) error {
+// done, CallUntilError returns the cause, or the error of the hook that was being called.
+func CallUntilError[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error), tolerate func(error) bool) error {
 	for h, impl := range Implementing[H](c) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		err := invoke(ctx, c, point, h, impl, call)
+		err := callHook(ctx, c, point, h, impl, call)
 		if err == nil {
 			continue
 		}
 		tolerated := ctx.Err() == nil && tolerate(err)
 		if ctx.Err() == nil && (tolerated || point == hook.Prestart) {
-			c.config.Emit(failureEvent(h, err))
+			c.config.Emit(hookFailureEvent(h, err))
 		}
 		if !tolerated {
-			return fmt.Errorf("%s hook %q failed: %w", startNames[point], h.Name(), err)
+			return fmt.Errorf("%s hook %q failed: %w", startPointNames[point], h.Name(), err)
 		}
 	}
 	return nil
 }
 
-// Each calls the hooks of a hook point. An error does not end the chain: it is an event of
+// CallEach calls the hooks of a hook point. An error does not end the chain: it is an event of
 // the task, or a log line for a hook point of the allocation, unless ctx is done. When ctx
 // is done, hooks of a task are not called any longer, except Stop.
-func Each[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) {
+func CallEach[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) {
 	for h, impl := range Implementing[H](c) {
 		if ctx.Err() != nil && point.IsTask() && point != hook.Stop {
 			return
 		}
-		c.report(ctx, point, h, invoke(ctx, c, point, h, impl, call))
+		c.reportError(ctx, point, h, callHook(ctx, c, point, h, impl, call))
 	}
 }
 
-// Join calls the hooks of a hook point, and returns their errors.
-func Join[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) error {
+// CallAndJoinErrors calls the hooks of a hook point, and returns their errors.
+func CallAndJoinErrors[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) error {
 	var errs []error
 	for h, impl := range Implementing[H](c) {
-		errs = append(errs, invoke(ctx, c, point, h, impl, call))
+		errs = append(errs, callHook(ctx, c, point, h, impl, call))
 	}
 	return errors.Join(errs...)
 }
 
-// Repeat calls a hook of a hook point again each time its plugin process was replaced,
-// until ctx is done. It handles errors as Each does. It does not block: each hook with a
+// CallAfterPluginRestarts calls a hook of a hook point again each time its plugin process was replaced,
+// until ctx is done. It handles errors as CallEach does. It does not block: each hook with a
 // plugin process has a goroutine in wg.
-func Repeat[H, R any](ctx context.Context, wg *sync.WaitGroup, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) {
+func CallAfterPluginRestarts[H, R any](ctx context.Context, wg *sync.WaitGroup, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) {
 	for h, impl := range Implementing[H](c) {
 		exited := h.PluginExited()
 		if exited == nil {
@@ -176,17 +176,17 @@ func Repeat[H, R any](ctx context.Context, wg *sync.WaitGroup, c *Chain, point h
 				if h.WaitPlugin(ctx) != nil || ctx.Err() != nil {
 					return
 				}
-				c.report(ctx, point, h, invoke(ctx, c, point, h, impl, call))
+				c.reportError(ctx, point, h, callHook(ctx, c, point, h, impl, call))
 			}
 		})
 	}
 }
 
-// invoke makes one call, within the deadline of the hook point. It blocks until the hook
+// callHook makes one call, within the deadline of the hook point. It blocks until the hook
 // returns.
-func invoke[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook, impl H, call func(context.Context, Hook, H) (R, error)) error {
+func callHook[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook, impl H, call func(context.Context, Hook, H) (R, error)) error {
 	if !h.NoDeadline() {
-		deadline := c.config.Deadlines.Others
+		deadline := c.config.Deadlines.Other
 		if point == hook.Prerun || point == hook.Prestart {
 			deadline = c.config.Deadlines.Start
 		}
@@ -200,12 +200,12 @@ func invoke[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook, i
 	return err
 }
 
-// report reports the error of a hook that does not end the chain.
-func (c *Chain) report(ctx context.Context, point hook.Point, h Hook, err error) {
+// reportError reports the error of a hook that does not end the chain.
+func (c *Chain) reportError(ctx context.Context, point hook.Point, h Hook, err error) {
 	switch {
 	case err == nil || ctx.Err() != nil:
 	case point.IsTask():
-		c.config.Emit(failureEvent(h, err))
+		c.config.Emit(hookFailureEvent(h, err))
 	default:
 		c.config.Logger.Error("hook failed", "hook", h.Name(), "hook_point", point, "error", err)
 	}

@@ -16,24 +16,24 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// recorder is a hook that takes part in a few hook points and records its calls.
-type recorder struct {
+// recorderHook is a hook that takes part in a few hook points and records its calls.
+type recorderHook struct {
 	Builtin
-	name      string
-	unlimited bool
-	config    string // result of Attachment
-	calls     *[]string
-	err       error
-	exited    <-chan struct{}
+	name       string
+	noDeadline bool
+	attachment string // result of Attachment
+	calls      *[]string
+	err        error
+	exited     <-chan struct{}
 }
 
-func (r *recorder) Name() string                     { return r.name }
-func (r *recorder) NoDeadline() bool                 { return r.unlimited }
-func (r *recorder) Attachment() string               { return r.config }
-func (r *recorder) PluginExited() <-chan struct{}    { return r.exited }
-func (r *recorder) WaitPlugin(context.Context) error { return nil }
+func (r *recorderHook) Name() string                     { return r.name }
+func (r *recorderHook) NoDeadline() bool                 { return r.noDeadline }
+func (r *recorderHook) Attachment() string               { return r.attachment }
+func (r *recorderHook) PluginExited() <-chan struct{}    { return r.exited }
+func (r *recorderHook) WaitPlugin(context.Context) error { return nil }
 
-func (r *recorder) record(ctx context.Context, point string) error {
+func (r *recorderHook) record(ctx context.Context, point string) error {
 	limit := ""
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = " " + time.Until(deadline).String()
@@ -42,41 +42,41 @@ func (r *recorder) record(ctx context.Context, point string) error {
 	return r.err
 }
 
-func (r *recorder) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+func (r *recorderHook) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	return hook.AllocPrerunResponse{}, r.record(ctx, "prerun")
 }
 
-func (r *recorder) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+func (r *recorderHook) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
 	return hook.AllocPreKillResponse{}, r.record(ctx, "pre_kill")
 }
 
-func (r *recorder) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (r *recorderHook) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	return hook.TaskPrestartResponse{}, r.record(ctx, "prestart")
 }
 
-func (r *recorder) Exited(ctx context.Context, _ hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+func (r *recorderHook) Exited(ctx context.Context, _ hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	return hook.TaskExitedResponse{}, r.record(ctx, "exited")
 }
 
-func (r *recorder) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (r *recorderHook) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	return hook.TaskStopResponse{}, r.record(ctx, "stop")
 }
 
-// nameOnly is a hook without hook points.
-type nameOnly struct{ Builtin }
+// hookWithoutPoints is a hook without hook points.
+type hookWithoutPoints struct{ Builtin }
 
-func (nameOnly) Name() string { return "none" }
+func (hookWithoutPoints) Name() string { return "none" }
 
-// chainOf returns a chain of recorders, and their calls and events.
-func chainOf(hooks ...*recorder) (c *Chain, calls, events *[]string) {
+// newTestChain returns a chain of recorders, and their calls and events.
+func newTestChain(hooks ...*recorderHook) (c *Chain, calls, events *[]string) {
 	calls, events = new([]string), new([]string)
-	list := []Entry{{OrderFirst, nameOnly{}}}
+	list := []Entry{{OrderFirst, hookWithoutPoints{}}}
 	for _, h := range hooks {
 		h.calls = calls
 		list = append(list, Entry{OrderPlugin, h})
 	}
 	return NewChain(ChainConfig{
-		Deadlines: Deadlines{Start: time.Minute, Others: time.Second},
+		Deadlines: Deadlines{Start: time.Minute, Other: time.Second},
 		Emit:      func(e *api.TaskEvent) { *events = append(*events, e.Type+": "+e.Message) },
 		Logger:    hclog.NewNullLogger(),
 	}, list), calls, events
@@ -95,7 +95,7 @@ func callExited(ctx context.Context, _ Hook, h hook.TaskExited) (hook.TaskExited
 }
 
 func TestChainSortsByOrder(t *testing.T) {
-	entry := func(order int, name string) Entry { return Entry{order, &recorder{name: name}} }
+	entry := func(order int, name string) Entry { return Entry{order, &recorderHook{name: name}} }
 	list := []Entry{entry(OrderLast, "d"), entry(OrderPlugin, "b"), entry(OrderFirst, "a"), entry(OrderPlugin, "c")}
 	names := ""
 	for _, h := range NewChain(ChainConfig{}, list).Hooks() {
@@ -126,13 +126,13 @@ func TestStartEndsWithTheFirstError(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				chain, calls, events := chainOf(&recorder{name: "bad", err: no}, &recorder{name: "last"})
+				chain, calls, events := newTestChain(&recorderHook{name: "bad", err: no}, &recorderHook{name: "last"})
 				tolerate := func(error) bool { return c.tolerated }
 				var err error
 				if c.point == hook.Prerun {
-					err = Start(t.Context(), chain, c.point, callPrerun, tolerate)
+					err = CallUntilError(t.Context(), chain, c.point, callPrerun, tolerate)
 				} else {
-					err = Start(t.Context(), chain, c.point, callPrestart, tolerate)
+					err = CallUntilError(t.Context(), chain, c.point, callPrestart, tolerate)
 				}
 				if fmt.Sprint(err) != c.err || !slices.Equal(*calls, c.calls) || !slices.Equal(*events, c.events) {
 					t.Errorf("error %v, calls %q, events %q; want %s, %q, %q", err, *calls, *events, c.err, c.calls, c.events)
@@ -149,25 +149,25 @@ func TestStartEndsWithTheFirstError(t *testing.T) {
 func TestStartEndsWithItsContext(t *testing.T) {
 	stopped := errors.New("stopped")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	chain, calls, events := chainOf(&recorder{name: "a", err: errors.New("no")}, &recorder{name: "b"})
+	chain, calls, events := newTestChain(&recorderHook{name: "a", err: errors.New("no")}, &recorderHook{name: "b"})
 	tolerate := func(error) bool { return true }
-	err := Start(ctx, chain, hook.Prestart, func(ctx context.Context, h Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
+	err := CallUntilError(ctx, chain, hook.Prestart, func(ctx context.Context, h Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
 		cancel(stopped)
 		return callPrestart(ctx, h, at)
 	}, tolerate)
 	if err == nil || len(*calls) != 1 || len(*events) > 0 {
 		t.Errorf("error %v, calls %q, events %q", err, *calls, *events)
 	}
-	if err := Start(ctx, chain, hook.Prestart, callPrestart, tolerate); err != stopped || len(*calls) != 1 {
+	if err := CallUntilError(ctx, chain, hook.Prestart, callPrestart, tolerate); err != stopped || len(*calls) != 1 {
 		t.Errorf("when ctx is done: error %v, calls %q", err, *calls)
 	}
 }
 
 func TestEachCallsAllHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		with := &EventError{errors.New("no"), &api.TaskEvent{Type: "Own"}}
-		chain, calls, events := chainOf(&recorder{name: "a", err: errors.New("no")}, &recorder{name: "b", err: with, unlimited: true}, &recorder{name: "c"})
-		Each(t.Context(), chain, hook.Exited, callExited)
+		eventErr := &EventError{errors.New("no"), &api.TaskEvent{Type: "Own"}}
+		chain, calls, events := newTestChain(&recorderHook{name: "a", err: errors.New("no")}, &recorderHook{name: "b", err: eventErr, noDeadline: true}, &recorderHook{name: "c"})
+		CallEach(t.Context(), chain, hook.Exited, callExited)
 		if want := []string{"a exited 1s", "b exited", "c exited 1s"}; !slices.Equal(*calls, want) {
 			t.Errorf("calls %q, want %q", *calls, want)
 		}
@@ -175,7 +175,7 @@ func TestEachCallsAllHooks(t *testing.T) {
 			t.Errorf("events %q, want %q", *events, want)
 		}
 		*events = nil
-		Each(t.Context(), chain, hook.PreKill, func(ctx context.Context, _ Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
+		CallEach(t.Context(), chain, hook.PreKill, func(ctx context.Context, _ Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
 			return h.PreKill(ctx, hook.AllocPreKillRequest{})
 		})
 		if len(*events) > 0 {
@@ -188,12 +188,12 @@ func TestEachCallsAllHooks(t *testing.T) {
 func TestEachWhenItsContextIsDone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	chain, calls, events := chainOf(&recorder{name: "a", err: errors.New("no"), unlimited: true})
-	Each(ctx, chain, hook.Exited, callExited)
-	Each(ctx, chain, hook.Stop, func(ctx context.Context, _ Hook, h hook.TaskStop) (hook.TaskStopResponse, error) {
+	chain, calls, events := newTestChain(&recorderHook{name: "a", err: errors.New("no"), noDeadline: true})
+	CallEach(ctx, chain, hook.Exited, callExited)
+	CallEach(ctx, chain, hook.Stop, func(ctx context.Context, _ Hook, h hook.TaskStop) (hook.TaskStopResponse, error) {
 		return h.Stop(ctx, hook.TaskStopRequest{})
 	})
-	Each(ctx, chain, hook.PreKill, func(ctx context.Context, _ Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
+	CallEach(ctx, chain, hook.PreKill, func(ctx context.Context, _ Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
 		return h.PreKill(ctx, hook.AllocPreKillRequest{})
 	})
 	if want := []string{"a stop", "a pre_kill"}; !slices.Equal(*calls, want) || len(*events) > 0 {
@@ -203,8 +203,8 @@ func TestEachWhenItsContextIsDone(t *testing.T) {
 
 func TestJoinReturnsAllErrors(t *testing.T) {
 	a, b := errors.New("a"), errors.New("b")
-	chain, calls, _ := chainOf(&recorder{name: "x", err: a}, &recorder{name: "y"}, &recorder{name: "z", err: b})
-	err := Join(t.Context(), chain, hook.Prerun, callPrerun)
+	chain, calls, _ := newTestChain(&recorderHook{name: "x", err: a}, &recorderHook{name: "y"}, &recorderHook{name: "z", err: b})
+	err := CallAndJoinErrors(t.Context(), chain, hook.Prerun, callPrerun)
 	if !errors.Is(err, a) || !errors.Is(err, b) || len(*calls) != 3 {
 		t.Errorf("error %v after %q", err, *calls)
 	}
@@ -213,11 +213,11 @@ func TestJoinReturnsAllErrors(t *testing.T) {
 func TestRepeatFollowsThePluginProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, second := make(chan struct{}), make(chan struct{})
-		h := &recorder{name: "plugin", exited: first}
-		chain, calls, _ := chainOf(h, &recorder{name: "builtin"})
+		h := &recorderHook{name: "plugin", exited: first}
+		chain, calls, _ := newTestChain(h, &recorderHook{name: "builtin"})
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		Repeat(ctx, &wg, chain, hook.Exited, func(ctx context.Context, _ Hook, at hook.TaskExited) (hook.TaskExitedResponse, error) {
+		CallAfterPluginRestarts(ctx, &wg, chain, hook.Exited, func(ctx context.Context, _ Hook, at hook.TaskExited) (hook.TaskExitedResponse, error) {
 			h.exited = second
 			return callExited(ctx, h, at)
 		})
@@ -237,17 +237,17 @@ func TestRepeatFollowsThePluginProcess(t *testing.T) {
 
 func TestChainWithoutHooks(t *testing.T) {
 	var none *Chain
-	if err := Start(t.Context(), none.Without(func(Hook) bool { return false }), hook.Prerun, callPrerun, nil); err != nil {
+	if err := CallUntilError(t.Context(), none.Without(func(Hook) bool { return false }), hook.Prerun, callPrerun, nil); err != nil {
 		t.Error(err)
 	}
 	if none.Hooks() != nil || none.Attachments() != nil {
 		t.Error("a nil chain has hooks")
 	}
-	chain, calls, _ := chainOf(&recorder{name: "a", config: `{"x": 1}`}, &recorder{name: "b"})
+	chain, calls, _ := newTestChain(&recorderHook{name: "a", attachment: `{"x": 1}`}, &recorderHook{name: "b"})
 	if got := fmt.Sprint(chain.Attachments()); got != `map[a:{"x": 1}]` {
 		t.Errorf("attachments %s", got)
 	}
-	Each(t.Context(), chain.Without(func(h Hook) bool { return h.Name() == "a" }), hook.Exited, callExited)
+	CallEach(t.Context(), chain.Without(func(h Hook) bool { return h.Name() == "a" }), hook.Exited, callExited)
 	if len(*calls) != 1 || (*calls)[0][0] != 'b' {
 		t.Errorf("calls %q, want one of b", *calls)
 	}

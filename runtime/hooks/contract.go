@@ -80,11 +80,11 @@ func (e *EventError) Error() string { return e.Err.Error() }
 
 func (e *EventError) Unwrap() error { return e.Err }
 
-// failureEvent returns the task event that reports the error of a hook.
-func failureEvent(h Hook, err error) *api.TaskEvent {
-	var with *EventError
-	if errors.As(err, &with) {
-		return with.Event
+// hookFailureEvent returns the task event that reports the error of a hook.
+func hookFailureEvent(h Hook, err error) *api.TaskEvent {
+	var eventErr *EventError
+	if errors.As(err, &eventErr) {
+		return eventErr.Event
 	}
 	return model.EventHookFailed(h.Name(), err.Error())
 }

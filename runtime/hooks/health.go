@@ -25,8 +25,8 @@ type HealthConfig struct {
 	// Snapshot returns the current state, and two channels. One of them is closed when the
 	// state of the tasks or of the checks has changed.
 	Snapshot func() (now health.Snapshot, tasks, checks <-chan struct{})
-	// Decided is called at most once for each version, with a final verdict.
-	Decided func(health.Verdict)
+	// OnVerdict is called at most once for each version, with a final verdict.
+	OnVerdict func(health.Verdict)
 }
 
 // Health watches an allocation until its health is decided.
@@ -59,7 +59,7 @@ func (h *Health) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPre
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.watch == nil {
-		h.beginLocked()
+		h.startWatchLocked()
 	}
 	return hook.AllocPrerunResponse{}, nil
 }
@@ -69,7 +69,7 @@ func (h *Health) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPre
 func (h *Health) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.stopLocked()
+	h.stopWatchLocked()
 	return hook.AllocUpdateResponse{}, nil
 }
 
@@ -85,8 +85,8 @@ func (a *healthRestart) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (h
 	h := (*Health)(a)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.stopLocked()
-	h.beginLocked()
+	h.stopWatchLocked()
+	h.startWatchLocked()
 	return hook.AllocUpdateResponse{}, nil
 }
 
@@ -95,11 +95,11 @@ func (h *Health) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocP
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ended = true
-	h.stopLocked()
+	h.stopWatchLocked()
 	if w := h.watch; w != nil && !w.decided {
 		w.decided = true
 		now, _, _ := h.config.Snapshot()
-		h.decide(health.Judge(w.params, now))
+		h.handleVerdict(health.Evaluate(w.params, now))
 	}
 	return hook.AllocPostrunResponse{}, nil
 }
@@ -109,11 +109,11 @@ func (h *Health) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ended = true
-	h.stopLocked()
+	h.stopWatchLocked()
 	return hook.AllocShutdownResponse{}, nil
 }
 
-func (h *Health) beginLocked() {
+func (h *Health) startWatchLocked() {
 	params, wanted := h.config.Params()
 	params.Deadline = time.Now().Add(params.HealthyDeadline)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -129,8 +129,8 @@ func (h *Health) beginLocked() {
 	}()
 }
 
-// stopLocked ends the watch and waits for it. It may be called again.
-func (h *Health) stopLocked() {
+// stopWatchLocked ends the watch and waits for it. It may be called again.
+func (h *Health) stopWatchLocked() {
 	if h.watch != nil {
 		h.watch.cancel()
 		<-h.watch.done
@@ -143,14 +143,14 @@ func (h *Health) run(ctx context.Context, params health.Params) (decided bool) {
 	defer timer.Stop()
 	for {
 		now, tasks, checks := h.config.Snapshot()
-		verdict := health.Judge(params, now)
+		verdict := health.Evaluate(params, now)
 		if ctx.Err() != nil {
 			return false
 		}
-		if h.decide(verdict) {
+		if h.handleVerdict(verdict) {
 			return true
 		}
-		timer.Reset(time.Until(verdict.Next))
+		timer.Reset(time.Until(verdict.RecheckAt))
 		select {
 		case <-timer.C:
 		case <-tasks:
@@ -161,10 +161,10 @@ func (h *Health) run(ctx context.Context, params health.Params) (decided bool) {
 	}
 }
 
-func (h *Health) decide(v health.Verdict) bool {
+func (h *Health) handleVerdict(v health.Verdict) bool {
 	if v.State == health.Undecided {
 		return false
 	}
-	h.config.Decided(v)
+	h.config.OnVerdict(v)
 	return true
 }

@@ -13,50 +13,50 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/health"
 )
 
-// patientOne is an allocation whose health a test decides.
-type patientOne struct {
-	begin time.Time
+// fakeAlloc is an allocation whose health a test decides.
+type fakeAlloc struct {
+	created time.Time
 
-	mu       sync.Mutex
-	wanted   bool
-	snapshot health.Snapshot
-	tasks    chan struct{}
-	checks   chan struct{}
-	verdicts []string
+	mu            sync.Mutex
+	hasParams     bool
+	snapshot      health.Snapshot
+	tasksChanged  chan struct{}
+	checksChanged chan struct{}
+	verdicts      []string
 }
 
-func newPatient() *patientOne {
-	return &patientOne{
-		begin: time.Now(), wanted: true, tasks: make(chan struct{}), checks: make(chan struct{}),
+func newFakeAlloc() *fakeAlloc {
+	return &fakeAlloc{
+		created: time.Now(), hasParams: true, tasksChanged: make(chan struct{}), checksChanged: make(chan struct{}),
 		snapshot: health.Snapshot{Tasks: []health.Task{{Name: "t", Pending: true}}},
 	}
 }
 
-func (p *patientOne) hook() *Health {
+func (p *fakeAlloc) newHealth() *Health {
 	return NewHealth(HealthConfig{
 		Params: func() (health.Params, bool) {
-			return health.Params{MinHealthyTime: 10 * time.Second, HealthyDeadline: time.Minute, UseChecks: true}, p.wanted
+			return health.Params{MinHealthyTime: 10 * time.Second, HealthyDeadline: time.Minute, UseChecks: true}, p.hasParams
 		},
 		Snapshot: func() (health.Snapshot, <-chan struct{}, <-chan struct{}) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			s := p.snapshot
 			s.Now = time.Now()
-			return s, p.tasks, p.checks
+			return s, p.tasksChanged, p.checksChanged
 		},
-		Decided: func(v health.Verdict) {
+		OnVerdict: func(v health.Verdict) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			p.verdicts = append(p.verdicts, fmt.Sprintf("+%v %d", time.Since(p.begin), v.State))
+			p.verdicts = append(p.verdicts, fmt.Sprintf("+%v %d", time.Since(p.created), v.State))
 		},
 	})
 }
 
-// started marks the task as running.
-func (p *patientOne) started() {
+// startTask marks the task as running.
+func (p *fakeAlloc) startTask() {
 	p.snapshot.Tasks = []health.Task{{Name: "t", Started: time.Now()}}
-	close(p.tasks)
-	p.tasks = make(chan struct{})
+	close(p.tasksChanged)
+	p.tasksChanged = make(chan struct{})
 }
 
 func TestHealth(t *testing.T) {
@@ -73,13 +73,13 @@ func TestHealth(t *testing.T) {
 	)
 	type step struct {
 		at int
-		do func(*testing.T, *Health, *patientOne) error
+		do func(*testing.T, *Health, *fakeAlloc) error
 	}
 	point := func(at int, f func(*testing.T, *Health) error) step {
-		return step{at, func(t *testing.T, h *Health, _ *patientOne) error { return f(t, h) }}
+		return step{at, func(t *testing.T, h *Health, _ *fakeAlloc) error { return f(t, h) }}
 	}
-	change := func(at int, f func(*patientOne)) step {
-		return step{at, func(_ *testing.T, _ *Health, p *patientOne) error {
+	change := func(at int, f func(*fakeAlloc)) step {
+		return step{at, func(_ *testing.T, _ *Health, p *fakeAlloc) error {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			f(p)
@@ -91,26 +91,30 @@ func TestHealth(t *testing.T) {
 		steps []step
 		want  []string
 	}{
-		{"a task that starts is healthy after its time", []step{point(0, prerun), change(5, (*patientOne).started), point(90, postrun)}, []string{"+15s " + healthy}},
+		{"a task that starts is healthy after its time", []step{point(0, prerun), change(5, (*fakeAlloc).startTask), point(90, postrun)}, []string{"+15s " + healthy}},
 		{"nothing starts", []step{point(0, prerun), point(90, postrun)}, []string{fmt.Sprintf("+1m0s %d", health.Unhealthy)}},
 		{"an update begins anew", []step{point(0, prerun), point(50, update), point(200, postrun)}, []string{fmt.Sprintf("+1m50s %d", health.Unhealthy)}},
 		{"after an update comes no other beginning", []step{point(0, update), point(50, prerun), point(90, postrun)}, []string{fmt.Sprintf("+1m0s %d", health.Unhealthy)}},
-		{"each version has its verdict", []step{point(0, prerun), change(0, (*patientOne).started), point(20, update), point(90, postrun)}, []string{"+10s " + healthy, "+20s " + healthy}},
-		{"what can be said at the end is said", []step{point(0, prerun), change(5, (*patientOne).started), change(7, func(p *patientOne) { p.snapshot.Stopping = true }), point(8, postrun), point(9, postrun), point(9, update)}, []string{fmt.Sprintf("+8s %d", health.Stopped)}},
-		{"a shutdown leaves it open", []step{point(0, prerun), change(5, (*patientOne).started), point(8, shutdown), point(90, update)}, nil},
-		{"nobody wants to know", []step{change(0, func(p *patientOne) { p.wanted = false }), point(0, prerun), point(90, postrun)}, nil},
+		{"each version has its verdict", []step{point(0, prerun), change(0, (*fakeAlloc).startTask), point(20, update), point(90, postrun)}, []string{"+10s " + healthy, "+20s " + healthy}},
+		{"what can be said at the end is said", []step{point(0, prerun), change(5, (*fakeAlloc).startTask), change(7, func(p *fakeAlloc) { p.snapshot.Stopping = true }), point(8, postrun), point(9, postrun), point(9, update)}, []string{fmt.Sprintf("+8s %d", health.Stopped)}},
+		{"a shutdown leaves it open", []step{point(0, prerun), change(5, (*fakeAlloc).startTask), point(8, shutdown), point(90, update)}, nil},
+		{"nobody wants to know", []step{change(0, func(p *fakeAlloc) { p.hasParams = false }), point(0, prerun), point(90, postrun)}, nil},
 		{"it was never watched", []step{point(0, postrun)}, nil},
 		{"news of the checks", []step{
-			change(0, func(p *patientOne) { p.snapshot.Missing = true }), point(0, prerun), change(5, (*patientOne).started),
-			change(30, func(p *patientOne) { p.snapshot.Missing = false; close(p.checks); p.checks = make(chan struct{}) }), point(90, postrun),
+			change(0, func(p *fakeAlloc) { p.snapshot.ChecksMissing = true }), point(0, prerun), change(5, (*fakeAlloc).startTask),
+			change(30, func(p *fakeAlloc) {
+				p.snapshot.ChecksMissing = false
+				close(p.checksChanged)
+				p.checksChanged = make(chan struct{})
+			}), point(90, postrun),
 		}, []string{"+30s " + healthy}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPatient()
-				h := p.hook()
+				p := newFakeAlloc()
+				h := p.newHealth()
 				for _, s := range c.steps {
-					time.Sleep(time.Duration(s.at)*time.Second - time.Since(p.begin))
+					time.Sleep(time.Duration(s.at)*time.Second - time.Since(p.created))
 					synctest.Wait()
 					if err := s.do(t, h, p); err != nil {
 						t.Fatal(err)

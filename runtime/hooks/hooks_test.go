@@ -96,7 +96,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-func TestTaskDirSpeaksOnce(t *testing.T) {
+func TestTaskDirEmitsOneEvent(t *testing.T) {
 	dir, err := allocdir.New(t.TempDir(), "alloc-id")
 	if err != nil {
 		t.Fatal(err)
@@ -131,28 +131,28 @@ func TestTaskDirSpeaksOnce(t *testing.T) {
 	}
 }
 
-// collector returns an error from Start, if it has one.
-type collector struct {
-	err     error
-	stopped []string
+// fakeCollector returns an error from Start, if it has one.
+type fakeCollector struct {
+	err       error
+	stopCalls []string
 }
 
-func (c *collector) Start(_ context.Context, t logs.Task) (string, string, error) {
+func (c *fakeCollector) Start(_ context.Context, t logs.Task) (string, string, error) {
 	return t.Name + ".out", t.Name + ".err", c.err
 }
 
-func (c *collector) Stop(_ context.Context, alloc, task string, ended bool) error {
-	c.stopped = append(c.stopped, fmt.Sprint(alloc, "/", task, " ", ended))
+func (c *fakeCollector) Stop(_ context.Context, alloc, task string, ended bool) error {
+	c.stopCalls = append(c.stopCalls, fmt.Sprint(alloc, "/", task, " ", ended))
 	return nil
 }
 
-func (c *collector) Finish(_ context.Context, t logs.Task, ended bool) error {
-	c.stopped = append(c.stopped, fmt.Sprint(t.Name, " of an earlier agent ", ended))
+func (c *fakeCollector) Finish(_ context.Context, t logs.Task, ended bool) error {
+	c.stopCalls = append(c.stopCalls, fmt.Sprint(t.Name, " of an earlier agent ", ended))
 	return nil
 }
 
 func TestLogs(t *testing.T) {
-	c, paths, wanted, ended := &collector{}, "", true, true
+	c, paths, wanted, ended := &fakeCollector{}, "", true, true
 	h := NewLogs(c, func() (logs.Task, bool) { return logs.Task{Name: "web"}, wanted },
 		func(stdout, stderr string) { paths = stdout + " " + stderr }, func() bool { return ended }, nil)
 	stop := hook.TaskStopRequest{Alloc: hook.Alloc{ID: "a"}, Task: hook.Task{Name: "web"}}
@@ -161,20 +161,20 @@ func TestLogs(t *testing.T) {
 	if err != nil || r.Done || paths != "web.out web.err" {
 		t.Errorf("prestart: %v, %v, paths %q", r, err, paths)
 	}
-	if _, err := h.Stop(t.Context(), stop); err != nil || len(c.stopped) != 1 || c.stopped[0] != "a/web true" {
-		t.Errorf("stop: %v, %q", err, c.stopped)
+	if _, err := h.Stop(t.Context(), stop); err != nil || len(c.stopCalls) != 1 || c.stopCalls[0] != "a/web true" {
+		t.Errorf("stop: %v, %q", err, c.stopCalls)
 	}
 
 	// An earlier agent may have started the task.
-	later := &collector{}
+	later := &fakeCollector{}
 	again := NewLogs(later, func() (logs.Task, bool) { return logs.Task{Name: "web"}, true }, nil, func() bool { return false }, nil)
-	if _, err := again.Stop(t.Context(), stop); err != nil || len(later.stopped) != 1 || later.stopped[0] != "web of an earlier agent false" {
-		t.Errorf("stop under another agent: %v, %q", err, later.stopped)
+	if _, err := again.Stop(t.Context(), stop); err != nil || len(later.stopCalls) != 1 || later.stopCalls[0] != "web of an earlier agent false" {
+		t.Errorf("stop under another agent: %v, %q", err, later.stopCalls)
 	}
 
 	ended = false
-	if _, err := h.Stop(t.Context(), stop); err != nil || c.stopped[1] != "a/web false" {
-		t.Errorf("stop of a task that may still run: %v, %q", err, c.stopped)
+	if _, err := h.Stop(t.Context(), stop); err != nil || c.stopCalls[1] != "a/web false" {
+		t.Errorf("stop of a task that may still run: %v, %q", err, c.stopCalls)
 	}
 
 	c.err = errors.New("no pipe")
@@ -186,21 +186,21 @@ func TestLogs(t *testing.T) {
 	if _, err = h.Prestart(t.Context(), hook.TaskPrestartRequest{}); err != nil || paths != "" {
 		t.Errorf("without logs: %v, paths %q", err, paths)
 	}
-	if _, err := h.Stop(t.Context(), stop); err != nil || len(c.stopped) != 2 {
-		t.Errorf("without logs: %v, %q", err, c.stopped)
+	if _, err := h.Stop(t.Context(), stop); err != nil || len(c.stopCalls) != 2 {
+		t.Errorf("without logs: %v, %q", err, c.stopCalls)
 	}
 }
 
 // fullCollector has no room for a task until freed is closed.
 type fullCollector struct {
-	collector
+	fakeCollector
 	freed chan struct{}
 }
 
 func (c *fullCollector) Start(ctx context.Context, t logs.Task) (string, string, error) {
 	select {
 	case <-c.freed:
-		return c.collector.Start(ctx, t)
+		return c.fakeCollector.Start(ctx, t)
 	default:
 		return "", "", fmt.Errorf("collect: %w", &logs.FullError{Tasks: 3, Limit: 100, Freed: c.freed})
 	}

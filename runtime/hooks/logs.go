@@ -22,7 +22,7 @@ var (
 
 // Collector collects the output of tasks; [logs.Collector] implements it.
 type Collector interface {
-	// Start starts the collection, and returns the paths that the task must write to. It
+	// CallUntilError starts the collection, and returns the paths that the task must write to. It
 	// may be called again for the same task.
 	Start(ctx context.Context, task logs.Task) (stdout, stderr string, err error)
 	// Stop waits briefly for remaining output, and ends the collection. ended means
@@ -40,7 +40,7 @@ type Logs struct {
 	collector Collector
 	task      func() (logs.Task, bool)
 	setOutput func(stdout, stderr string)
-	ended     func() bool
+	taskEnded func() bool
 	emit      func(*api.TaskEvent)
 	started   atomic.Bool // started is set once this agent has called Start
 }
@@ -50,7 +50,7 @@ type Logs struct {
 // ended reports whether no process of the task can be alive; emit gets an event when the
 // task has to wait.
 func NewLogs(collector Collector, task func() (logs.Task, bool), setOutput func(stdout, stderr string), ended func() bool, emit func(*api.TaskEvent)) *Logs {
-	return &Logs{collector: collector, task: task, setOutput: setOutput, ended: ended, emit: emit}
+	return &Logs{collector: collector, task: task, setOutput: setOutput, taskEnded: ended, emit: emit}
 }
 
 // Name implements hook.Hook.
@@ -99,7 +99,7 @@ func (h *Logs) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskSto
 	case !wanted:
 		return hook.TaskStopResponse{}, nil
 	case !h.started.Load():
-		return hook.TaskStopResponse{}, h.collector.Finish(ctx, task, h.ended())
+		return hook.TaskStopResponse{}, h.collector.Finish(ctx, task, h.taskEnded())
 	}
-	return hook.TaskStopResponse{}, h.collector.Stop(ctx, req.Alloc.ID, req.Task.Name, h.ended())
+	return hook.TaskStopResponse{}, h.collector.Stop(ctx, req.Alloc.ID, req.Task.Name, h.taskEnded())
 }

@@ -18,8 +18,8 @@ var (
 // MaxRunDuration ends an allocation that exceeds its maximum run time.
 type MaxRunDuration struct {
 	Builtin
-	deadline func() time.Time
-	exceeded func()
+	deadline   func() time.Time
+	onExceeded func()
 
 	mu    sync.Mutex
 	timer *time.Timer // timer is nil unless armed
@@ -29,7 +29,7 @@ type MaxRunDuration struct {
 // which the current version of the allocation must have ended; a zero time means never.
 // exceeded is called at that time, and must not block.
 func NewMaxRunDuration(deadline func() time.Time, exceeded func()) *MaxRunDuration {
-	return &MaxRunDuration{deadline: deadline, exceeded: exceeded}
+	return &MaxRunDuration{deadline: deadline, onExceeded: exceeded}
 }
 
 // Name implements hook.Hook.
@@ -68,6 +68,6 @@ func (h *MaxRunDuration) arm(deadline time.Time) {
 		h.timer = nil
 	}
 	if !deadline.IsZero() {
-		h.timer = time.AfterFunc(time.Until(deadline), h.exceeded)
+		h.timer = time.AfterFunc(time.Until(deadline), h.onExceeded)
 	}
 }

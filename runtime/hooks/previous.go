@@ -18,13 +18,13 @@ var (
 // however long that takes.
 type AwaitPrevious struct {
 	Builtin
-	ended func() <-chan struct{}
+	previousEnded func() <-chan struct{}
 }
 
 // NewAwaitPrevious returns the hook for one allocation. ended is called when the wait
 // starts; its channel is closed when the previous allocation has ended.
 func NewAwaitPrevious(ended func() <-chan struct{}) *AwaitPrevious {
-	return &AwaitPrevious{ended: ended}
+	return &AwaitPrevious{previousEnded: ended}
 }
 
 // Name implements hook.Hook.
@@ -33,7 +33,7 @@ func (*AwaitPrevious) Name() string { return "await_previous_allocations" }
 // Prerun implements hook.AllocPrerun.
 func (h *AwaitPrevious) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	select {
-	case <-h.ended():
+	case <-h.previousEnded():
 		return hook.AllocPrerunResponse{}, nil
 	case <-ctx.Done():
 		return hook.AllocPrerunResponse{}, context.Cause(ctx)

@@ -37,8 +37,8 @@ type GroupServices struct {
 
 	// mu is held while the services are registered, so that no registration follows
 	// PreKill.
-	mu     sync.Mutex
-	killed bool
+	mu        sync.Mutex
+	preKilled bool
 }
 
 // NewGroupServices returns the hook for one allocation.
@@ -55,7 +55,7 @@ func (h *GroupServices) Prerun(context.Context, hook.AllocPrerunRequest) (hook.A
 func (h *GroupServices) register() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.killed {
+	if h.preKilled {
 		return nil
 	}
 	return h.set.Register(services.Group, nil)
@@ -66,18 +66,18 @@ func (h *GroupServices) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (h
 	return hook.AllocUpdateResponse{}, h.set.Update(services.Group)
 }
 
-// PreTaskRestart implements hook.AllocPreTaskRestart. Restarted undoes it.
+// PreTaskRestart implements hook.AllocPreTaskRestart. RegisterAgain undoes it.
 func (h *GroupServices) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
 	return hook.AllocPreTaskRestartResponse{}, h.set.Deregister(ctx, services.Group)
 }
 
-// Restarted registers the services again. The old processes must have exited.
-func (h *GroupServices) Restarted() error { return h.register() }
+// RegisterAgain registers the services again. The old processes must have exited.
+func (h *GroupServices) RegisterAgain() error { return h.register() }
 
 // PreKill implements hook.AllocPreKill.
 func (h *GroupServices) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
 	h.mu.Lock()
-	h.killed = true
+	h.preKilled = true
 	h.mu.Unlock()
 	return hook.AllocPreKillResponse{}, h.set.Deregister(ctx, services.Group)
 }

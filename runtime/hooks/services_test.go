@@ -15,9 +15,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-// registered is a set of two services, one of the group and one of a task, with their
+// newServiceSet is a set of two services, one of the group and one of a task, with their
 // registrations.
-func registered(t *testing.T) (*services.Set, func(when string, want ...string)) {
+func newServiceSet(t *testing.T) (*services.Set, func(when string, want ...string)) {
 	registry := new(servicestest.Registry)
 	spec := &services.Spec{AllocID: "a", Group: "g", Services: []services.Service{{Name: "front"}, {Task: "t", Name: "back"}}}
 	set := services.New(services.Config{
@@ -42,7 +42,7 @@ func registered(t *testing.T) (*services.Set, func(when string, want ...string))
 }
 
 func TestGroupServices(t *testing.T) {
-	set, want := registered(t)
+	set, want := newServiceSet(t)
 	h := NewGroupServices(set)
 	ctx := t.Context()
 	steps := []struct {
@@ -53,9 +53,9 @@ func TestGroupServices(t *testing.T) {
 		{"update before prerun", func() error { return errOf(h.UpdateAlloc(ctx, hook.AllocUpdateRequest{})) }, nil},
 		{"prerun", func() error { return errOf(h.Prerun(ctx, hook.AllocPrerunRequest{})) }, []string{"front"}},
 		{"before a restart", func() error { return errOf(h.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{})) }, nil},
-		{"after a restart", h.Restarted, []string{"front"}},
+		{"after a restart", h.RegisterAgain, []string{"front"}},
 		{"prekill", func() error { return errOf(h.PreKill(ctx, hook.AllocPreKillRequest{})) }, nil},
-		{"a restart that ends after prekill", h.Restarted, nil},
+		{"a restart that ends after prekill", h.RegisterAgain, nil},
 		{"a prerun that ends after prekill", func() error { return errOf(h.Prerun(ctx, hook.AllocPrerunRequest{})) }, nil},
 		{"prekill again", func() error { return errOf(h.PreKill(ctx, hook.AllocPreKillRequest{})) }, nil},
 		{"postrun", func() error { return errOf(h.Postrun(ctx, hook.AllocPostrunRequest{})) }, nil},
@@ -69,7 +69,7 @@ func TestGroupServices(t *testing.T) {
 }
 
 func TestTaskServices(t *testing.T) {
-	set, want := registered(t)
+	set, want := newServiceSet(t)
 	h := NewTaskServices(set, "t")
 	ctx := t.Context()
 	prestart := func(running bool) func() error {
@@ -124,7 +124,7 @@ func TestChecksHook(t *testing.T) {
 			return taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{}).Build()
 		},
 		Registry: new(servicestest.Registry),
-		Results:  results(kept),
+		Results:  discardedResults(kept),
 		Logger:   hclog.NewNullLogger(),
 	})
 	h := NewChecks(set)
@@ -152,17 +152,19 @@ func TestChecksHook(t *testing.T) {
 	}
 }
 
-// results is a services.Results for one test at a time.
-type results map[string]*api.AllocCheckStatus
+// discardedResults is a services.Results for one test at a time.
+type discardedResults map[string]*api.AllocCheckStatus
 
-func (r results) CheckResults(string) (map[string]*api.AllocCheckStatus, error) { return r, nil }
+func (r discardedResults) CheckResults(string) (map[string]*api.AllocCheckStatus, error) {
+	return r, nil
+}
 
-func (r results) PutCheckResult(_ string, result *api.AllocCheckStatus) error {
+func (r discardedResults) PutCheckResult(_ string, result *api.AllocCheckStatus) error {
 	r[result.ID] = result
 	return nil
 }
 
-func (r results) DeleteCheckResults(_ string, ids []string) error {
+func (r discardedResults) DeleteCheckResults(_ string, ids []string) error {
 	for _, id := range ids {
 		delete(r, id)
 	}

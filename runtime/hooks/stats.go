@@ -27,8 +27,8 @@ const (
 )
 
 const (
-	// statsLinger is how long sampling continues after the last call of Latest.
-	statsLinger = 10 * time.Second
+	// streamIdleTimeout is how long sampling continues after the last call of Latest.
+	streamIdleTimeout = 10 * time.Second
 	// firstSampleTimeout is how long Latest waits for the first sample of a driver.
 	firstSampleTimeout = 2 * time.Second
 )
@@ -44,19 +44,19 @@ type Stats struct {
 	interval time.Duration
 	logger   hclog.Logger
 
-	mu       sync.Mutex
-	latest   *driver.TaskStats // latest is nil before the first sample
-	running  bool              // running is set from Poststart until Exited, Stop or Shutdown
-	sampling *sampleStream     // sampling is nil before the first Latest for this process
-	wg       sync.WaitGroup    // wg counts all samplings; it grows only while running
+	mu          sync.Mutex
+	latest      *driver.TaskStats // latest is nil before the first sample
+	taskRunning bool              // running is set from Poststart until Exited, Stop or Shutdown
+	stream      *sampleStream     // sampling is nil before the first Latest for this process
+	wg          sync.WaitGroup    // wg counts all samplings; it grows only while running
 }
 
 // sampleStream is one stream of samples, reopened when it breaks.
 type sampleStream struct {
-	cancel context.CancelFunc
-	idle   *time.Timer   // idle cancels the stream statsLinger after the last Latest
-	first  chan struct{} // first is closed by sample after the first attempt, with or without a sample
-	final  bool          // final means that the driver has no samples of this process; guarded by Stats.mu
+	cancel       context.CancelFunc
+	idleTimer    *time.Timer   // idle cancels the stream streamIdleTimeout after the last Latest
+	firstAttempt chan struct{} // first is closed by sample after the first attempt, with or without a sample
+	unsupported  bool          // final means that the driver has no samples of this process; guarded by Stats.mu
 }
 
 // NewStats returns the hook for one task.
@@ -86,29 +86,29 @@ func (h *Stats) Latest(ctx context.Context) *driver.TaskStats {
 	return h.latest
 }
 
-// ask starts sampling, or extends it by statsLinger. The channel is closed when the first
+// ask starts sampling, or extends it by streamIdleTimeout. The channel is closed when the first
 // sample is there; it is nil when there is nothing to wait for.
 func (h *Stats) ask(ctx context.Context) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.running || h.sampling != nil && h.sampling.final {
+	if !h.taskRunning || h.stream != nil && h.stream.unsupported {
 		return nil
 	}
-	if h.sampling == nil || !h.sampling.idle.Stop() {
+	if h.stream == nil || !h.stream.idleTimer.Stop() {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		s := &sampleStream{cancel: cancel, idle: time.AfterFunc(statsLinger, cancel), first: make(chan struct{})}
-		h.sampling = s
-		h.wg.Go(func() { h.sample(ctx, s) })
+		s := &sampleStream{cancel: cancel, idleTimer: time.AfterFunc(streamIdleTimeout, cancel), firstAttempt: make(chan struct{})}
+		h.stream = s
+		h.wg.Go(func() { h.runStream(ctx, s) })
 	}
-	h.sampling.idle.Reset(statsLinger)
-	return h.sampling.first
+	h.stream.idleTimer.Reset(streamIdleTimeout)
+	return h.stream.firstAttempt
 }
 
 // Poststart implements hook.TaskPoststart.
 func (h *Stats) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.running = true
+	h.taskRunning = true
 	return hook.TaskPoststartResponse{}, nil
 }
 
@@ -132,18 +132,18 @@ func (h *Stats) Shutdown(context.Context, hook.TaskShutdownRequest) (hook.TaskSh
 
 func (h *Stats) end() {
 	h.mu.Lock()
-	if h.sampling != nil {
-		h.sampling.idle.Stop()
-		h.sampling.cancel()
+	if h.stream != nil {
+		h.stream.idleTimer.Stop()
+		h.stream.cancel()
 	}
-	h.running, h.sampling = false, nil
+	h.taskRunning, h.stream = false, nil
 	h.mu.Unlock()
 	h.wg.Wait()
 }
 
-// sample takes samples until ctx ends or the driver reports that it has none.
-func (h *Stats) sample(ctx context.Context, s *sampleStream) {
-	answered := sync.OnceFunc(func() { close(s.first) })
+// runStream takes samples until ctx ends or the driver reports that it has none.
+func (h *Stats) runStream(ctx context.Context, s *sampleStream) {
+	answered := sync.OnceFunc(func() { close(s.firstAttempt) })
 	defer answered()
 	pause := minStatsPause
 	for {
@@ -151,7 +151,7 @@ func (h *Stats) sample(ctx context.Context, s *sampleStream) {
 		if isFinal(err) {
 			h.logger.Debug("driver has no stats", "error", err)
 			h.mu.Lock()
-			s.final = true
+			s.unsupported = true
 			h.mu.Unlock()
 			return
 		}

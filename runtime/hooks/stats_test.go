@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-func poststart(t *testing.T, h *Stats) {
+func startStats(t *testing.T, h *Stats) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel() // the stream must outlive this call
@@ -24,46 +24,46 @@ func poststart(t *testing.T, h *Stats) {
 	}
 }
 
-func exited(t *testing.T, h *Stats) {
+func endStats(t *testing.T, h *Stats) {
 	t.Helper()
 	if _, err := h.Exited(t.Context(), hook.TaskExitedRequest{}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// sampler is a driver that sends a sample at once, and then at intervals. The samples are
+// fakeDriver is a driver that sends a sample at once, and then at intervals. The samples are
 // numbered by their memory.
-type sampler struct {
+type fakeDriver struct {
 	begin time.Time
 
-	mute bool // mute means that the driver sends nothing
+	silent bool // mute means that the driver sends nothing
 
-	mu   sync.Mutex
-	n    uint64 // n is the number of samples
-	open int    // open is the number of open streams
+	mu          sync.Mutex
+	sampleCount uint64 // n is the number of samples
+	openStreams int    // open is the number of open streams
 }
 
-func (s *sampler) source(ctx context.Context, interval time.Duration) (<-chan *driver.TaskStats, error) {
-	if s.mute {
+func (s *fakeDriver) openStream(ctx context.Context, interval time.Duration) (<-chan *driver.TaskStats, error) {
+	if s.silent {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
 	stream := make(chan *driver.TaskStats)
 	s.mu.Lock()
-	s.open++
+	s.openStreams++
 	s.mu.Unlock()
 	go func() {
 		defer close(stream)
 		defer func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.open--
+			s.openStreams--
 		}()
 		for {
 			s.mu.Lock()
-			s.n++
+			s.sampleCount++
 			sample := &driver.TaskStats{}
-			sample.Total.Memory.RSS = s.n
+			sample.Total.Memory.RSS = s.sampleCount
 			s.mu.Unlock()
 			select {
 			case stream <- sample:
@@ -80,18 +80,18 @@ func (s *sampler) source(ctx context.Context, interval time.Duration) (<-chan *d
 	return stream, nil
 }
 
-func (s *sampler) wantOpen(t *testing.T, want int) {
+func (s *fakeDriver) wantOpenStreams(t *testing.T, want int) {
 	t.Helper()
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open != want {
-		t.Errorf("after %v %d streams are open, want %d", time.Since(s.begin), s.open, want)
+	if s.openStreams != want {
+		t.Errorf("after %v %d streams are open, want %d", time.Since(s.begin), s.openStreams, want)
 	}
 }
 
-// latest calls Latest, which must return the sample of the number at once; 0 means none.
-func latest(t *testing.T, h *Stats, want uint64) {
+// wantLatest calls Latest, which must return the sample of the number at once; 0 means none.
+func wantLatest(t *testing.T, h *Stats, want uint64) {
 	t.Helper()
 	begin := time.Now()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -109,55 +109,55 @@ func latest(t *testing.T, h *Stats, want uint64) {
 
 func TestStatsAreSampledOnDemand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &sampler{begin: time.Now()}
-		h := NewStats(s.source, time.Second, hclog.NewNullLogger())
-		latest(t, h, 0) // no process has started
-		poststart(t, h)
+		s := &fakeDriver{begin: time.Now()}
+		h := NewStats(s.openStream, time.Second, hclog.NewNullLogger())
+		wantLatest(t, h, 0) // no process has started
+		startStats(t, h)
 		time.Sleep(time.Hour)
-		s.wantOpen(t, 0) // Latest was not called for this process
+		s.wantOpenStreams(t, 0) // Latest was not called for this process
 
-		latest(t, h, 1)
-		s.wantOpen(t, 1)
-		latest(t, h, 1)
+		wantLatest(t, h, 1)
+		s.wantOpenStreams(t, 1)
+		wantLatest(t, h, 1)
 		time.Sleep(5500 * time.Millisecond)
-		latest(t, h, 6)
-		s.wantOpen(t, 1) // all calls share one stream
-		time.Sleep(statsLinger - time.Millisecond)
-		s.wantOpen(t, 1)
+		wantLatest(t, h, 6)
+		s.wantOpenStreams(t, 1) // all calls share one stream
+		time.Sleep(streamIdleTimeout - time.Millisecond)
+		s.wantOpenStreams(t, 1)
 		time.Sleep(2 * time.Millisecond)
-		s.wantOpen(t, 0)
-		if got := s.n; got != 16 {
+		s.wantOpenStreams(t, 0)
+		if got := s.sampleCount; got != 16 {
 			t.Errorf("%d samples, want 16", got)
 		}
 
 		time.Sleep(time.Hour)
-		latest(t, h, 17) // a new sample, not the sample of an hour ago
-		s.wantOpen(t, 1)
-		exited(t, h)
-		s.wantOpen(t, 0)
-		latest(t, h, 17) // the last sample is kept, and no more are taken
-		s.wantOpen(t, 0)
+		wantLatest(t, h, 17) // a new sample, not the sample of an hour ago
+		s.wantOpenStreams(t, 1)
+		endStats(t, h)
+		s.wantOpenStreams(t, 0)
+		wantLatest(t, h, 17) // the last sample is kept, and no more are taken
+		s.wantOpenStreams(t, 0)
 
-		poststart(t, h)
-		latest(t, h, 18)
+		startStats(t, h)
+		wantLatest(t, h, 18)
 		if _, err := h.Shutdown(t.Context(), hook.TaskShutdownRequest{}); err != nil {
 			t.Fatal(err)
 		}
-		s.wantOpen(t, 0)
-		poststart(t, h)
-		latest(t, h, 19)
+		s.wantOpenStreams(t, 0)
+		startStats(t, h)
+		wantLatest(t, h, 19)
 		if _, err := h.Stop(t.Context(), hook.TaskStopRequest{}); err != nil {
 			t.Fatal(err)
 		}
-		s.wantOpen(t, 0)
+		s.wantOpenStreams(t, 0)
 	})
 }
 
 func TestStatsRequestsShareAStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &sampler{begin: time.Now()}
-		h := NewStats(s.source, time.Second, hclog.NewNullLogger())
-		poststart(t, h)
+		s := &fakeDriver{begin: time.Now()}
+		h := NewStats(s.openStream, time.Second, hclog.NewNullLogger())
+		startStats(t, h)
 		var askers sync.WaitGroup
 		for range 20 {
 			askers.Go(func() {
@@ -167,17 +167,17 @@ func TestStatsRequestsShareAStream(t *testing.T) {
 			})
 		}
 		askers.Wait()
-		s.wantOpen(t, 1)
-		exited(t, h)
+		s.wantOpenStreams(t, 1)
+		endStats(t, h)
 	})
 }
 
-func TestStatsDoNotWaitForAMuteDriver(t *testing.T) {
+func TestLatestReturnsWithSilentDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &sampler{begin: time.Now()}
-		s.mute = true
-		h := NewStats(s.source, time.Second, hclog.NewNullLogger())
-		poststart(t, h)
+		s := &fakeDriver{begin: time.Now()}
+		s.silent = true
+		h := NewStats(s.openStream, time.Second, hclog.NewNullLogger())
+		startStats(t, h)
 		begin := time.Now()
 		if got := h.Latest(t.Context()); got != nil || time.Since(begin) != firstSampleTimeout {
 			t.Errorf("got %v after %v, want nothing after %v", got, time.Since(begin), firstSampleTimeout)
@@ -188,7 +188,7 @@ func TestStatsDoNotWaitForAMuteDriver(t *testing.T) {
 		if got := h.Latest(ctx); got != nil || time.Since(begin) != time.Second {
 			t.Errorf("got %v after %v, want nothing when the question ends", got, time.Since(begin))
 		}
-		exited(t, h)
+		endStats(t, h)
 	})
 }
 
@@ -228,7 +228,7 @@ func TestStatsRetries(t *testing.T) {
 					return stream, nil
 				}
 				h := NewStats(source, 5*time.Second, hclog.NewNullLogger())
-				poststart(t, h)
+				startStats(t, h)
 				for range 20 {
 					before := time.Now()
 					h.Latest(t.Context())
@@ -238,7 +238,7 @@ func TestStatsRetries(t *testing.T) {
 					time.Sleep(time.Second)
 				}
 				time.Sleep(time.Millisecond)
-				exited(t, h)
+				endStats(t, h)
 				at := len(asked)
 				time.Sleep(time.Minute)
 				if got := fmt.Sprint(asked[:at]); got != c.want || len(asked) != at {
@@ -257,10 +257,10 @@ func TestStatsContinueWithNextProcess(t *testing.T) {
 			return nil, &driver.Error{Err: errors.New("not of this process")}
 		}, time.Second, hclog.NewNullLogger())
 		for range 2 {
-			poststart(t, h)
-			latest(t, h, 0)
-			latest(t, h, 0)
-			exited(t, h)
+			startStats(t, h)
+			wantLatest(t, h, 0)
+			wantLatest(t, h, 0)
+			endStats(t, h)
 		}
 		if asked != 2 {
 			t.Errorf("asked %d times about two processes, want once each", asked)

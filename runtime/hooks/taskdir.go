@@ -17,10 +17,10 @@ var (
 	_ hook.TaskStop     = (*TaskDir)(nil)
 )
 
-// keyBuilt is in the state of TaskDir once the directory has been built, so that its
+// builtStateKey is in the state of TaskDir once the directory has been built, so that its
 // event is emitted once. The hook is never done: directories in memory are lost at a
 // reboot.
-const keyBuilt = "is_done"
+const builtStateKey = "is_done"
 
 // TaskDir builds the directory of the task, and removes the secrets when the task has
 // ended.
@@ -42,8 +42,8 @@ func (*TaskDir) Name() string { return "task_dir" }
 
 // Prestart implements hook.TaskPrestart.
 func (h *TaskDir) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	built := hook.TaskPrestartResponse{State: map[string]string{keyBuilt: "true"}}
-	first := req.PreviousState[keyBuilt] == ""
+	built := hook.TaskPrestartResponse{State: map[string]string{builtStateKey: "true"}}
+	first := req.PreviousState[builtStateKey] == ""
 	if first {
 		h.emit(model.EventSetup())
 	}

@@ -18,9 +18,9 @@ type Validate struct {
 	Builtin
 	deniedUsers    []string
 	checkedDrivers []string
-	downloads      idrange.Set
-	admitted       []string
-	services       func() error
+	downloadUIDs   idrange.Set
+	admittedUsers  []string
+	checkServices  func() error
 }
 
 // NewValidate returns the hook for one task. It rejects deniedUsers if the task has one
@@ -28,7 +28,7 @@ type Validate struct {
 // that the task switches to by itself. services returns an error if the interpolated names
 // of the task's services are invalid.
 func NewValidate(deniedUsers, checkedDrivers []string, downloads idrange.Set, admitted []string, services func() error) *Validate {
-	return &Validate{deniedUsers: deniedUsers, checkedDrivers: checkedDrivers, downloads: downloads, admitted: admitted, services: services}
+	return &Validate{deniedUsers: deniedUsers, checkedDrivers: checkedDrivers, downloadUIDs: downloads, admittedUsers: admitted, checkServices: services}
 }
 
 // Name implements hook.Hook.
@@ -39,15 +39,15 @@ func (h *Validate) Prestart(_ context.Context, req hook.TaskPrestartRequest) (ho
 	if slices.Contains(h.checkedDrivers, req.Task.Driver) && slices.Contains(h.deniedUsers, req.Task.User) {
 		return hook.TaskPrestartResponse{}, fmt.Errorf("running as user %q is disallowed", req.Task.User)
 	}
-	if id, ok := userID(req.Task.User); ok && h.downloads.Contains(id) {
+	if id, ok := userID(req.Task.User); ok && h.downloadUIDs.Contains(id) {
 		return hook.TaskPrestartResponse{}, fmt.Errorf("user id %d is one of those that only downloads have on this node: let the task have another, or the node's client.artifact.download_uids", id)
 	}
-	for _, user := range h.admitted {
-		if id, ok := userID(user); ok && h.downloads.Contains(id) {
+	for _, user := range h.admittedUsers {
+		if id, ok := userID(user); ok && h.downloadUIDs.Contains(id) {
 			return hook.TaskPrestartResponse{}, fmt.Errorf("user id %d in lite_users is one of those that only downloads have on this node: let the task have another, or the node's client.artifact.download_uids", id)
 		}
 	}
-	if err := h.services(); err != nil {
+	if err := h.checkServices(); err != nil {
 		return hook.TaskPrestartResponse{}, err
 	}
 	return hook.TaskPrestartResponse{Done: true}, nil

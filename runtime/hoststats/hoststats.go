@@ -36,64 +36,64 @@ type Sampler struct {
 	// MHz is the sum over all processors.
 	MHz int
 
-	mu       sync.Mutex
-	at       time.Time // time of last
-	last     []ticks   // nil before the first sample
-	measured []*CPU    // between the last two samples
+	mu        sync.Mutex
+	lastTime  time.Time  // time of last
+	lastTicks []cpuTicks // nil before the first sample
+	usage     []*CPU     // between the last two samples
 }
 
 // The usage of a processor is the difference between two samples. Requests in quick succession get
 // the same result. A request long after the last sample takes two new samples, so that the result
 // covers a recent period.
 const (
-	shortest = 100 * time.Millisecond
-	longest  = time.Minute
+	minSampleInterval = 100 * time.Millisecond
+	maxSampleInterval = time.Minute
 )
 
 // Sample returns the current usage. Values that the system does not report are zero.
 func (s *Sampler) Sample(ctx context.Context) Stats {
-	stats := Stats{CPU: s.processors(ctx), DiskStats: []*api.HostDiskStats{}, DeviceStats: []*api.DeviceGroupStats{}}
+	stats := Stats{CPU: s.sampleCPUs(ctx), DiskStats: []*api.HostDiskStats{}, DeviceStats: []*api.DeviceGroupStats{}}
 	for _, c := range stats.CPU {
 		stats.CPUTicksConsumed += c.TotalTicks
 	}
 	now := time.Now()
 	stats.Timestamp = now.UnixNano()
 	stats.Uptime = uptime()
-	stats.Memory = memory(read("/proc/meminfo"))
-	for _, d := range disks(read("/proc/self/mountinfo")) {
-		if usage, ok := usageOf(d); ok {
+	stats.Memory = parseMeminfo(readFile("/proc/meminfo"))
+	for _, d := range diskMounts(readFile("/proc/self/mountinfo")) {
+		if usage, ok := diskUsage(d); ok {
 			stats.DiskStats = append(stats.DiskStats, usage)
 		}
 	}
-	if usage, ok := usageOf(Mount{Point: s.Dir}); ok {
+	if usage, ok := diskUsage(Mount{Point: s.Dir}); ok {
 		usage.Device, usage.Mountpoint = s.Dir, s.Dir
 		stats.AllocDirStats = usage
 	}
 	return stats
 }
 
-// processors samples the processors. It waits and samples again if the last sample is too old.
-func (s *Sampler) processors(ctx context.Context) []*CPU {
+// sampleCPUs samples the processors. It waits and samples again if the last sample is too old.
+func (s *Sampler) sampleCPUs(ctx context.Context) []*CPU {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.last == nil || time.Since(s.at) > longest {
-		s.at, s.last = time.Now(), parseTicks(read("/proc/stat"))
-		timer := time.NewTimer(shortest)
+	if s.lastTicks == nil || time.Since(s.lastTime) > maxSampleInterval {
+		s.lastTime, s.lastTicks = time.Now(), parseStat(readFile("/proc/stat"))
+		timer := time.NewTimer(minSampleInterval)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 		}
-	} else if time.Since(s.at) < shortest {
-		return s.measured
+	} else if time.Since(s.lastTime) < minSampleInterval {
+		return s.usage
 	}
-	now := parseTicks(read("/proc/stat"))
-	s.measured = between(s.last, now, float64(s.MHz))
-	s.at, s.last = time.Now(), now
-	return s.measured
+	now := parseStat(readFile("/proc/stat"))
+	s.usage = cpuUsage(s.lastTicks, now, float64(s.MHz))
+	s.lastTime, s.lastTicks = time.Now(), now
+	return s.usage
 }
 
-func usageOf(m Mount) (*api.HostDiskStats, bool) {
+func diskUsage(m Mount) (*api.HostDiskStats, bool) {
 	var st unix.Statfs_t
 	if unix.Statfs(m.Point, &st) != nil || st.Blocks == 0 {
 		return nil, false
@@ -124,8 +124,8 @@ func uptime() uint64 {
 	return uint64(info.Uptime)
 }
 
-// read returns the content of a file of the kernel, "" if it cannot be read.
-func read(path string) string {
+// readFile returns the content of a file of the kernel, "" if it cannot be read.
+func readFile(path string) string {
 	text, _ := os.ReadFile(path)
 	return string(text)
 }

@@ -9,9 +9,9 @@ import (
 )
 
 func TestProcessors(t *testing.T) {
-	before := parseTicks("cpu  9 9 9 9\ncpu0 100 0 50 800 50 0 0 0 0 0\ncpu1 0 0 0 1000\nintr 5\n")
-	now := parseTicks("cpu0 120 10 60 850 55 3 2 0 0 0\ncpu1 0 0 0 1000\ncpu2 5 5 5 5\n")
-	got := between(before, now, 6000)
+	before := parseStat("cpu  9 9 9 9\ncpu0 100 0 50 800 50 0 0 0 0 0\ncpu1 0 0 0 1000\nintr 5\n")
+	now := parseStat("cpu0 120 10 60 850 55 3 2 0 0 0\ncpu1 0 0 0 1000\ncpu2 5 5 5 5\n")
+	got := cpuUsage(before, now, 6000)
 	want := []CPU{
 		{CPU: "cpu0", User: 30, System: 15, Idle: 55, TotalPercent: 45, TotalTicks: 900},
 		{CPU: "cpu1", Idle: 100},
@@ -25,24 +25,24 @@ func TestProcessors(t *testing.T) {
 			t.Errorf("%+v, want %+v", *got[i], want[i])
 		}
 	}
-	if got := between(nil, nil, 1); len(got) != 0 {
+	if got := cpuUsage(nil, nil, 1); len(got) != 0 {
 		t.Errorf("without processors: %v", got)
 	}
 }
 
 func TestMemory(t *testing.T) {
-	got := memory("MemTotal:  1000 kB\nMemFree: 300 kB\nMemAvailable:    700 kB\nBuffers: 50 kB\nCached: 100 kB\nSReclaimable: 50 kB\nodd\n")
+	got := parseMeminfo("MemTotal:  1000 kB\nMemFree: 300 kB\nMemAvailable:    700 kB\nBuffers: 50 kB\nCached: 100 kB\nSReclaimable: 50 kB\nodd\n")
 	want := api.HostMemoryStats{Total: 1000 << 10, Available: 700 << 10, Used: 500 << 10, Free: 300 << 10}
 	if *got != want {
 		t.Errorf("%+v, want %+v", *got, want)
 	}
-	if got := memory(""); *got != (api.HostMemoryStats{}) {
+	if got := parseMeminfo(""); *got != (api.HostMemoryStats{}) {
 		t.Errorf("of nothing: %+v", *got)
 	}
 }
 
 func TestDisks(t *testing.T) {
-	got := disks(`22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
+	got := diskMounts(`22 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw
 23 22 0:5 / /proc rw - proc proc rw
 24 22 8:2 / /mnt/two\040words rw shared:1 - xfs /dev/sdb rw
 25 22 8:1 /x /x rw - ext4 /dev/sda1 rw
@@ -60,8 +60,8 @@ func TestSample(t *testing.T) {
 		first.AllocDirStats == nil || first.AllocDirStats.Size == 0 || first.Timestamp == 0 || first.CPUTicksConsumed < 0 {
 		t.Errorf("%+v, memory %+v", first, first.Memory)
 	}
-	at := s.at
-	if s.Sample(t.Context()); !s.at.Equal(at) && time.Since(at) < shortest {
+	at := s.lastTime
+	if s.Sample(t.Context()); !s.lastTime.Equal(at) && time.Since(at) < minSampleInterval {
 		t.Error("two questions in a moment are two looks")
 	}
 }

@@ -8,15 +8,15 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// ticks are the times of one processor since boot, in clock ticks.
-type ticks struct {
+// cpuTicks are the times of one processor since boot, in clock ticks.
+type cpuTicks struct {
 	name                      string
 	user, system, idle, total float64
 }
 
-// parseTicks parses /proc/stat.
-func parseTicks(text string) []ticks {
-	var all []ticks
+// parseStat parses /proc/stat.
+func parseStat(text string) []cpuTicks {
+	var all []cpuTicks
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
 		if len(f) < 5 || !strings.HasPrefix(f[0], "cpu") || f[0] == "cpu" {
@@ -24,7 +24,7 @@ func parseTicks(text string) []ticks {
 		}
 		// Fields: user nice system idle iowait irq softirq steal; guest time is included in user.
 		var n [8]float64
-		t := ticks{name: f[0]}
+		t := cpuTicks{name: f[0]}
 		for i := range min(len(n), len(f)-1) {
 			n[i], _ = strconv.ParseFloat(f[i+1], 64)
 			t.total += n[i]
@@ -35,10 +35,10 @@ func parseTicks(text string) []ticks {
 	return all
 }
 
-// between returns the difference of two samples. A processor without an earlier sample has no
+// cpuUsage returns the difference of two samples. A processor without an earlier sample has no
 // usage.
-func between(before, now []ticks, mhz float64) []*CPU {
-	known := make(map[string]ticks, len(before))
+func cpuUsage(before, now []cpuTicks, mhz float64) []*CPU {
+	known := make(map[string]cpuTicks, len(before))
 	for _, t := range before {
 		known[t.name] = t
 	}
@@ -59,8 +59,8 @@ func between(before, now []ticks, mhz float64) []*CPU {
 	return cpus
 }
 
-// memory parses /proc/meminfo.
-func memory(text string) *api.HostMemoryStats {
+// parseMeminfo parses /proc/meminfo.
+func parseMeminfo(text string) *api.HostMemoryStats {
 	values := make(map[string]uint64)
 	for line := range strings.Lines(text) {
 		name, rest, _ := strings.Cut(line, ":")
@@ -84,17 +84,17 @@ func Mounts(table string) []Mount {
 		before, after, ok := strings.Cut(line, " - ")
 		fields, source := strings.Fields(before), strings.Fields(after)
 		if ok && len(fields) >= 5 && len(source) >= 2 {
-			all = append(all, Mount{unescape.Replace(source[1]), unescape.Replace(fields[4])})
+			all = append(all, Mount{mountUnescaper.Replace(source[1]), mountUnescaper.Replace(fields[4])})
 		}
 	}
 	return all
 }
 
-// unescape decodes the kernel's escapes for blanks in the mount table.
-var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+// mountUnescaper decodes the kernel's escapes for blanks in the mount table.
+var mountUnescaper = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// disks returns the mounts of devices, each at its first mount point.
-func disks(table string) []Mount {
+// diskMounts returns the mounts of devices, each at its first mount point.
+func diskMounts(table string) []Mount {
 	seen := make(map[string]bool)
 	return slices.DeleteFunc(Mounts(table), func(m Mount) bool {
 		again := seen[m.Device]

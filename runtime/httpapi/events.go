@@ -32,7 +32,7 @@ func (h *eventHandler) follow(r *request) (any, error) {
 	}
 	r.w.Header().Set("Cache-Control", "no-cache")
 	s := r.stream("application/json")
-	err = events.Follow(r.Context(), h.store.Subscribe(r.minIndex), filter, func(c events.Change) error {
+	err = events.Follow(r.Context(), h.store.Subscribe(r.minIndex), filter, func(c events.Batch) error {
 		if r.readOnly {
 			of := len(c.Events)
 			c.Events = slices.DeleteFunc(c.Events, func(e events.Event) bool { return !readOnlyTopics[e.Topic] })

@@ -61,9 +61,9 @@ func (h *keyringHandler) remove(r *request) (any, error) {
 	err = h.store.RemoveKey(r.Context(), r.id, force)
 	var used *store.KeyInUseError
 	switch {
-	case errors.Is(err, keyring.ErrUnknown):
+	case errors.Is(err, keyring.ErrKeyUnknown):
 		return nil, notFound(err.Error())
-	case errors.Is(err, keyring.ErrActive), errors.As(err, &used):
+	case errors.Is(err, keyring.ErrKeyActive), errors.As(err, &used):
 		return nil, &statusError{http.StatusConflict, err.Error()}
 	case err != nil:
 		return nil, err

@@ -103,7 +103,7 @@ func (h *fileHandler) logRequest(r *request) (logs.FollowRequest, error) {
 		}
 		return ask, notFound(text)
 	}
-	ask.Once, ask.Restarts, ask.Offset = !follow, follow, offset
+	ask.StopAtEnd, ask.AcrossRestarts, ask.Offset = !follow, follow, offset
 	switch {
 	case end && offset == 0:
 		ask.Origin = logs.FromNewest

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// file is the content of a key file. A key has the same fields as in Nomad's API.
-type file struct {
+// keyFile is the content of a key file. A key has the same fields as in Nomad's API.
+type keyFile struct {
 	Keys []fileKey
 }
 
@@ -27,8 +27,8 @@ type fileKey struct {
 	State      api.RootKeyState
 }
 
-// maxFile is the size of the largest key file that Load reads, in bytes.
-const maxFile = 1 << 20
+// maxFileSize is the size of the largest key file that Load reads, in bytes.
+const maxFileSize = 1 << 20
 
 // tempInfix is in the names of the temporary files that a crash of Save leaves.
 const tempInfix = ".new-"
@@ -59,8 +59,8 @@ func Load(path string) (r *Ring, opened bool, err error) {
 		return nil, false, errors.New("it is not a regular file")
 	case int(stat.Uid) != os.Geteuid() && stat.Uid != 0:
 		return nil, false, fmt.Errorf("it belongs to user %d, who could replace the keys", stat.Uid)
-	case stat.Size > maxFile:
-		return nil, false, fmt.Errorf("it is larger than %d bytes", maxFile)
+	case stat.Size > maxFileSize:
+		return nil, false, fmt.Errorf("it is larger than %d bytes", maxFileSize)
 	case stat.Mode&0o077 != 0:
 		if err := f.Chmod(0o600); err != nil {
 			return nil, false, err
@@ -71,12 +71,12 @@ func Load(path string) (r *Ring, opened bool, err error) {
 	if _, err := f.ReadAt(text, 0); err != nil {
 		return nil, opened, err
 	}
-	r, err = parse(text)
+	r, err = parseKeyFile(text)
 	return r, opened, err
 }
 
-func parse(text []byte) (*Ring, error) {
-	var content file
+func parseKeyFile(text []byte) (*Ring, error) {
+	var content keyFile
 	if err := json.Unmarshal(text, &content); err != nil {
 		// The decoder's error can quote the text, which has secrets.
 		return nil, errors.New("it is not the JSON of a key file")
@@ -97,7 +97,7 @@ func parse(text []byte) (*Ring, error) {
 		if err != nil {
 			return nil, fmt.Errorf("key %s: %w", id, err)
 		}
-		read.made, read.active = k.CreateTime, k.State == api.RootKeyStateActive
+		read.created, read.active = k.CreateTime, k.State == api.RootKeyStateActive
 		if read.active {
 			active++
 		}
@@ -113,10 +113,10 @@ func parse(text []byte) (*Ring, error) {
 // are on disk. After an error or a crash, the file has either its former content or the
 // new content.
 func (r *Ring) Save(path string) (err error) {
-	var content file
+	var content keyFile
 	for i, meta := range r.Keys() {
 		content.Keys = append(content.Keys, fileKey{
-			KeyID: meta.KeyID, Algorithm: meta.Algorithm, Key: r.keys[i].secret, CreateTime: r.keys[i].made.UTC(), State: meta.State,
+			KeyID: meta.KeyID, Algorithm: meta.Algorithm, Key: r.keys[i].secret, CreateTime: r.keys[i].created.UTC(), State: meta.State,
 		})
 	}
 	text, err := json.MarshalIndent(content, "", "  ")

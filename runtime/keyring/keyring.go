@@ -16,30 +16,30 @@ import (
 // keySize is the size of an AES-256 key in bytes.
 const keySize = 32
 
-// ErrChanged means that sealed bytes were changed, or were sealed for another place.
-var ErrChanged = errors.New("the sealed bytes were changed, or moved from another place")
+// ErrDecrypt means that sealed bytes were changed, or were sealed for another place.
+var ErrDecrypt = errors.New("the sealed bytes were changed, or moved from another place")
 
-// ErrActive means that the key is active and cannot be removed.
-var ErrActive = errors.New("it is the active key")
+// ErrKeyActive means that the key is active and cannot be removed.
+var ErrKeyActive = errors.New("it is the active key")
 
-// ErrUnknown means that the ring has no key with that id.
-var ErrUnknown = errors.New("there is no such key")
+// ErrKeyUnknown means that the ring has no key with that id.
+var ErrKeyUnknown = errors.New("there is no such key")
 
-// MissingError means that sealed bytes need a key that the ring does not have.
-type MissingError struct{ KeyID string }
+// MissingKeyError means that sealed bytes need a key that the ring does not have.
+type MissingKeyError struct{ KeyID string }
 
-func (e *MissingError) Error() string { return fmt.Sprintf("there is no key %s", e.KeyID) }
+func (e *MissingKeyError) Error() string { return fmt.Sprintf("there is no key %s", e.KeyID) }
 
 // Ring is a set of keys. The active key seals, every key opens. A Ring is immutable: its
 // methods may be called concurrently.
 type Ring struct{ keys []key }
 
 type key struct {
-	id     uuid.UUID
-	secret []byte
-	made   time.Time
-	active bool
-	aead   cipher.AEAD
+	id      uuid.UUID
+	secret  []byte
+	created time.Time
+	active  bool
+	aead    cipher.AEAD
 }
 
 // New returns a ring with one new key.
@@ -57,7 +57,7 @@ func (r *Ring) Rotated() *Ring {
 	if err != nil {
 		panic(err) // keySize is valid
 	}
-	k.active, k.made = true, time.Now()
+	k.active, k.created = true, time.Now()
 	return &Ring{append(keys, k)}
 }
 
@@ -70,14 +70,14 @@ func newKey(id uuid.UUID, secret []byte) (key, error) {
 	return key{id: id, secret: secret, aead: aead}, err
 }
 
-// Without returns a ring without the key of that id. The error is ErrUnknown or ErrActive.
+// Without returns a ring without the key of that id. The error is ErrKeyUnknown or ErrKeyActive.
 func (r *Ring) Without(id string) (*Ring, error) {
 	i := slices.IndexFunc(r.keys, func(k key) bool { return k.id.String() == id })
 	switch {
 	case i < 0:
-		return nil, ErrUnknown
+		return nil, ErrKeyUnknown
 	case r.keys[i].active:
-		return nil, ErrActive
+		return nil, ErrKeyActive
 	}
 	return &Ring{slices.Delete(slices.Clone(r.keys), i, i+1)}, nil
 }
@@ -87,7 +87,7 @@ func (r *Ring) Keys() []*api.RootKeyMeta {
 	list := make([]*api.RootKeyMeta, len(r.keys))
 	for i, k := range r.keys {
 		list[i] = &api.RootKeyMeta{
-			KeyID: k.id.String(), Algorithm: api.EncryptionAlgorithmAES256GCM, CreateTime: k.made.UnixNano(), State: api.RootKeyStateInactive,
+			KeyID: k.id.String(), Algorithm: api.EncryptionAlgorithmAES256GCM, CreateTime: k.created.UnixNano(), State: api.RootKeyStateInactive,
 		}
 		if k.active {
 			list[i].State = api.RootKeyStateActive
@@ -108,30 +108,30 @@ func (r *Ring) Seal(plain []byte, place string) []byte {
 	return k.aead.Seal(k.id[:], nil, plain, []byte(place))
 }
 
-// Open decrypts the result of Seal for the same place. The error is a [MissingError] or
-// ErrChanged.
+// Open decrypts the result of Seal for the same place. The error is a [MissingKeyError] or
+// ErrDecrypt.
 func (r *Ring) Open(sealed []byte, place string) ([]byte, error) {
-	id, ok := keyOf(sealed)
+	id, ok := parseKeyID(sealed)
 	if !ok {
-		return nil, ErrChanged
+		return nil, ErrDecrypt
 	}
 	i := slices.IndexFunc(r.keys, func(k key) bool { return k.id == id })
 	if i < 0 {
-		return nil, &MissingError{id.String()}
+		return nil, &MissingKeyError{id.String()}
 	}
 	plain, err := r.keys[i].aead.Open(nil, nil, sealed[len(id):], []byte(place))
 	if err != nil {
-		return nil, ErrChanged
+		return nil, ErrDecrypt
 	}
 	return plain, nil
 }
 
-// KeyOf returns the id of the key that opens sealed bytes; empty if they are too short.
-func KeyOf(sealed []byte) string {
-	if id, ok := keyOf(sealed); ok {
+// KeyID returns the id of the key that opens sealed bytes; empty if they are too short.
+func KeyID(sealed []byte) string {
+	if id, ok := parseKeyID(sealed); ok {
 		return id.String()
 	}
 	return ""
 }
 
-func keyOf(sealed []byte) (id uuid.UUID, ok bool) { return id, copy(id[:], sealed) == len(id) }
+func parseKeyID(sealed []byte) (id uuid.UUID, ok bool) { return id, copy(id[:], sealed) == len(id) }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestSealedBytesOpenAtTheirPlaceOnly(t *testing.T) {
+func TestSealedBytesOpenOnlyForSamePlace(t *testing.T) {
 	r := New()
 	sealed := r.Seal([]byte("hunter2"), "variables\x00default\x00a")
 	if bytes.Contains(sealed, []byte("hunter2")) {
@@ -22,7 +22,7 @@ func TestSealedBytesOpenAtTheirPlaceOnly(t *testing.T) {
 	if plain, err := r.Open(sealed, "variables\x00default\x00a"); err != nil || string(plain) != "hunter2" {
 		t.Errorf("open: %q, %v", plain, err)
 	}
-	if _, err := r.Open(sealed, "variables\x00default\x00b"); !errors.Is(err, ErrChanged) {
+	if _, err := r.Open(sealed, "variables\x00default\x00b"); !errors.Is(err, ErrDecrypt) {
 		t.Errorf("open at another place: %v, want ErrChanged", err)
 	}
 	for i := range sealed {
@@ -35,12 +35,12 @@ func TestSealedBytesOpenAtTheirPlaceOnly(t *testing.T) {
 			t.Errorf("open of the first %d bytes: %q", i, plain)
 		}
 	}
-	var missing *MissingError
+	var missing *MissingKeyError
 	if _, err := New().Open(sealed, "variables\x00default\x00a"); !errors.As(err, &missing) || missing.KeyID != r.Active().KeyID {
 		t.Errorf("open without the key: %v", err)
 	}
-	if KeyOf(sealed) != r.Active().KeyID {
-		t.Errorf("KeyOf: %s, want %s", KeyOf(sealed), r.Active().KeyID)
+	if KeyID(sealed) != r.Active().KeyID {
+		t.Errorf("KeyOf: %s, want %s", KeyID(sealed), r.Active().KeyID)
 	}
 }
 
@@ -51,17 +51,17 @@ func TestRotatedRingOpensWhatItsKeysHaveSealed(t *testing.T) {
 	if plain, err := second.Open(sealed, "p"); err != nil || string(plain) != "x" {
 		t.Errorf("open with the former key: %q, %v", plain, err)
 	}
-	if KeyOf(second.Seal(nil, "p")) == KeyOf(sealed) {
+	if KeyID(second.Seal(nil, "p")) == KeyID(sealed) {
 		t.Error("the new ring seals with the former key")
 	}
 	keys := second.Keys()
 	if len(keys) != 2 || keys[0].State != api.RootKeyStateInactive || keys[1].State != api.RootKeyStateActive || keys[1].KeyID != second.Active().KeyID {
 		t.Errorf("keys %v %v", *keys[0], *keys[1])
 	}
-	if _, err := second.Without(second.Active().KeyID); !errors.Is(err, ErrActive) {
+	if _, err := second.Without(second.Active().KeyID); !errors.Is(err, ErrKeyActive) {
 		t.Errorf("remove the active key: %v", err)
 	}
-	if _, err := second.Without("nope"); !errors.Is(err, ErrUnknown) {
+	if _, err := second.Without("nope"); !errors.Is(err, ErrKeyUnknown) {
 		t.Errorf("remove an unknown key: %v", err)
 	}
 	third, err := second.Without(first.Active().KeyID)
@@ -116,7 +116,7 @@ func TestKeyFile(t *testing.T) {
 	}
 }
 
-func TestLoadRefuses(t *testing.T) {
+func TestLoadRejectsInvalidFiles(t *testing.T) {
 	secret := strings.Repeat("A", 43) + "="
 	id := "11111111-1111-1111-1111-111111111111"
 	active := `{"KeyID":"` + id + `","Algorithm":"aes256-gcm","Key":"` + secret + `","State":"active"}`

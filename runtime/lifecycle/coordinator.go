@@ -12,8 +12,8 @@ type Task struct {
 	Stage Stage
 
 	// After and Rerun are used by a Group; a Coordinator ignores them.
-	After []After // conditions of the task in addition to its stage
-	Rerun Rerun   // for an ephemeral prestart or poststart task
+	After []Dependency // conditions of the task in addition to its stage
+	Rerun RerunPolicy  // for an ephemeral prestart or poststart task
 }
 
 // Coordinator holds the phase of one allocation, and one gate per stage. Its
@@ -56,7 +56,7 @@ func (c *Coordinator) Phase() Phase {
 func (c *Coordinator) Observe(states map[string]State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.enterLocked(c.phase.Next(c.snapshot(states)))
+	c.enterPhaseLocked(c.phase.Next(c.snapshot(states)))
 }
 
 // Restart returns to Init and closes all gates. They open again when every task has
@@ -65,7 +65,7 @@ func (c *Coordinator) Observe(states map[string]State) {
 func (c *Coordinator) Restart() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.enterLocked(Init)
+	c.enterPhaseLocked(Init)
 }
 
 // Restore determines the phase of an allocation that ran under an earlier agent. It
@@ -73,24 +73,24 @@ func (c *Coordinator) Restart() {
 func (c *Coordinator) Restore(states map[string]State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.enterLocked(Prestart.Next(c.snapshot(states)))
+	c.enterPhaseLocked(Prestart.Next(c.snapshot(states)))
 }
 
-func (c *Coordinator) snapshot(states map[string]State) Tasks {
-	var tasks Tasks
+func (c *Coordinator) snapshot(states map[string]State) StageStates {
+	var tasks StageStates
 	for _, t := range c.tasks {
 		tasks.Add(t.Stage, states[t.Name])
 	}
 	return tasks
 }
 
-func (c *Coordinator) enterLocked(next Phase) {
+func (c *Coordinator) enterPhaseLocked(next Phase) {
 	if next == c.phase {
 		return
 	}
 	c.logger.Debug("phase changed", "from", c.phase, "to", next)
 	c.phase = next
 	for stage, gate := range c.gates {
-		gate.Set(next.Open(stage))
+		gate.Set(next.Opens(stage))
 	}
 }

@@ -30,7 +30,7 @@ func TestTranscripts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := replay(t, string(want))
+			got := replayTranscript(t, string(want))
 			if *update {
 				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 					t.Fatal(err)
@@ -44,8 +44,8 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// replay runs the events of a transcript and writes it with new outcomes.
-func replay(t *testing.T, transcript string) string {
+// replayTranscript runs the events of a transcript and writes it with new outcomes.
+func replayTranscript(t *testing.T, transcript string) string {
 	var (
 		out    strings.Builder
 		tasks  []Task
@@ -93,15 +93,15 @@ func replay(t *testing.T, transcript string) string {
 		default:
 			t.Fatalf("unknown event %q", line)
 		}
-		fmt.Fprintf(&out, "\t%v:%s\n", c.Phase(), open(c, tasks))
+		fmt.Fprintf(&out, "\t%v:%s\n", c.Phase(), openTasks(c, tasks))
 	}
 	return out.String()
 }
 
-func open(c *Coordinator, tasks []Task) string {
+func openTasks(c *Coordinator, tasks []Task) string {
 	var names string
 	for _, t := range tasks {
-		if c.Gate(t.Stage).wait() == nil {
+		if c.Gate(t.Stage).openedChan() == nil {
 			names += " " + t.Name
 		}
 	}
@@ -146,7 +146,7 @@ func TestConcurrentObservers(t *testing.T) {
 	}
 	wg.Wait()
 	for _, task := range tasks {
-		if got, want := c.Gate(task.Stage).wait() == nil, c.Phase().Open(task.Stage); got != want {
+		if got, want := c.Gate(task.Stage).openedChan() == nil, c.Phase().Opens(task.Stage); got != want {
 			t.Errorf("gate of %s open: %v, want %v in %v", task.Name, got, want, c.Phase())
 		}
 	}

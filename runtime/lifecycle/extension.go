@@ -21,12 +21,12 @@ const (
 // that does not hold for a dead task never will, unless that task runs again.
 var conditions = [...]struct {
 	word, text string
-	holds      func(Fact) bool
+	holds      func(TaskFacts) bool
 }{
-	Started: {"started", "has started", Fact.hasStarted},
-	Healthy: {"healthy", "is healthy", Fact.isHealthy},
-	Success: {"success", "has ended well", Fact.hasSucceeded},
-	Exited:  {"exited", "has ended", Fact.hasEnded},
+	Started: {"started", "has started", TaskFacts.hasStarted},
+	Healthy: {"healthy", "is healthy", TaskFacts.isHealthy},
+	Success: {"success", "has ended well", TaskFacts.hasSucceeded},
+	Exited:  {"exited", "has ended", TaskFacts.hasEnded},
 }
 
 func (c Condition) String() string { return conditions[c].word }
@@ -34,8 +34,8 @@ func (c Condition) String() string { return conditions[c].word }
 // Text returns the condition as part of a sentence: "db" is healthy.
 func (c Condition) Text() string { return conditions[c].text }
 
-// Fact has the properties of one task, besides its stage, that the rules of a Group use.
-type Fact struct {
+// TaskFacts has the properties of one task, besides its stage, that the rules of a Group use.
+type TaskFacts struct {
 	State     State
 	Started   time.Time // time of the last start; zero if the task never started
 	Restarted time.Time // time of the last restart decision; zero if there was none
@@ -43,25 +43,29 @@ type Fact struct {
 	Killed    bool      // the task was killed since its last start
 }
 
-func (f Fact) up() bool           { return f.State == Running }
-func (f Fact) hasStarted() bool   { return f.State == Running || f.hasEnded() && !f.Started.IsZero() }
-func (f Fact) isHealthy() bool    { return f.State == Running && f.Healthy }
-func (f Fact) hasEnded() bool     { return f.State.Dead() }
-func (f Fact) hasSucceeded() bool { return f.State == Succeeded && !f.Started.IsZero() && !f.Killed }
+func (f TaskFacts) isRunning() bool { return f.State == Running }
+func (f TaskFacts) hasStarted() bool {
+	return f.State == Running || f.hasEnded() && !f.Started.IsZero()
+}
+func (f TaskFacts) isHealthy() bool { return f.State == Running && f.Healthy }
+func (f TaskFacts) hasEnded() bool  { return f.State.Dead() }
+func (f TaskFacts) hasSucceeded() bool {
+	return f.State == Succeeded && !f.Started.IsZero() && !f.Killed
+}
 
-// After is a rule by which a task may start only while a condition holds for another
+// Dependency is a rule by which a task may start only while a condition holds for another
 // task.
-type After struct {
+type Dependency struct {
 	Task      string
 	Condition Condition
 }
 
-func (a After) String() string { return a.Task + ":" + a.Condition.String() }
+func (a Dependency) String() string { return a.Task + ":" + a.Condition.String() }
 
 // ParseAfter parses a list like "migrate:success, db:healthy".
-func ParseAfter(text string) ([]After, error) {
-	var list []After
-	for _, item := range words(text) {
+func ParseAfter(text string) ([]Dependency, error) {
+	var list []Dependency
+	for _, item := range splitList(text) {
 		colon := strings.LastIndexByte(item, ':')
 		if colon < 1 {
 			return nil, fmt.Errorf("%q is no condition of a task: write TASK:CONDITION, like db:healthy", item)
@@ -70,24 +74,24 @@ func ParseAfter(text string) ([]After, error) {
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, After{strings.TrimSpace(item[:colon]), Condition(c)})
+		list = append(list, Dependency{strings.TrimSpace(item[:colon]), Condition(c)})
 	}
 	return list, nil
 }
 
-// Rerun defines when a task that has completed runs again.
-type Rerun struct {
+// RerunPolicy defines when a task that has completed runs again.
+type RerunPolicy struct {
 	Restart bool // run again when a main task restarts
 	Reboot  bool // run again after a reboot
 }
 
 // ParseRerun parses a list like "restart, reboot".
-func ParseRerun(text string) (Rerun, error) {
-	var r Rerun
-	for _, word := range words(text) {
+func ParseRerun(text string) (RerunPolicy, error) {
+	var r RerunPolicy
+	for _, word := range splitList(text) {
 		i, err := parseWord(word, "occasion", []string{"restart", "reboot"})
 		if err != nil {
-			return Rerun{}, err
+			return RerunPolicy{}, err
 		}
 		r.Restart, r.Reboot = r.Restart || i == 0, r.Reboot || i == 1
 	}
@@ -121,9 +125,9 @@ var conditionWords = func() (words [len(conditions)]string) {
 	return words
 }()
 
-// words splits a list at its commas. An empty list yields one empty word, which every
+// splitList splits a list at its commas. An empty list yields one empty word, which every
 // parser rejects.
-func words(text string) []string {
+func splitList(text string) []string {
 	list := strings.Split(text, ",")
 	for i, w := range list {
 		list[i] = strings.TrimSpace(w)

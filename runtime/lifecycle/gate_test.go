@@ -75,7 +75,7 @@ func TestGateClosedBeforeTheWaiterRan(t *testing.T) {
 	})
 }
 
-func TestEndOfContextIsStrongerThanAnOpenGate(t *testing.T) {
+func TestDoneContextHasPriorityOverOpenGate(t *testing.T) {
 	killed := errors.New("killed")
 	for range 100 { // a plain select would pass about every second time
 		var g Gate

@@ -9,9 +9,9 @@ import (
 // Node is a task with the properties that decide whether its gate can open.
 type Node struct {
 	Task
-	Leader  bool
-	Endless bool // the task runs until it is stopped
-	Checked bool // checks decide whether the task is healthy
+	Leader           bool
+	RunsUntilStopped bool // the task runs until it is stopped
+	HasCheck         bool // checks decide whether the task is healthy
 }
 
 // Problem is an error in the conditions of a task.
@@ -33,8 +33,8 @@ func Check(nodes []Node) []Problem {
 		for _, a := range n.After {
 			on, ok := index[a.Task]
 			if !ok {
-				problems = append(problems, Problem{n.Name, fmt.Sprintf("%v: there is no task %q in the group, only %s", a, a.Task, names(tasks))})
-			} else if why := n.never(nodes[on], a.Condition); why != "" {
+				problems = append(problems, Problem{n.Name, fmt.Sprintf("%v: there is no task %q in the group, only %s", a, a.Task, joinNames(tasks))})
+			} else if why := n.whyNever(nodes[on], a.Condition); why != "" {
 				problems = append(problems, Problem{n.Name, fmt.Sprintf("%v can never hold: %s", a, why)})
 			}
 		}
@@ -43,39 +43,39 @@ func Check(nodes []Node) []Problem {
 		return problems
 	}
 	order := newStartGraph(tasks)
-	if circle := order.circle(); circle != nil {
-		return []Problem{{tasks[circle[0]].Name, "these tasks wait for each other: " + order.describe(circle)}}
+	if cycle := order.findCycle(); cycle != nil {
+		return []Problem{{tasks[cycle[0]].Name, "these tasks wait for each other: " + order.describeCycle(cycle)}}
 	}
 	// Few groups have such a sidecar, and the loop below is quadratic in the number of
 	// tasks.
-	if !order.awaitAll(slices.Repeat([]bool{true}, len(tasks))) {
+	if !order.waitForAllEnds(slices.Repeat([]bool{true}, len(tasks))) {
 		return nil
 	}
 	for i, n := range nodes {
-		if n.Stage == PoststartSidecar && order.awaitAll(order.reach(i)) {
+		if n.Stage == PoststartSidecar && order.waitForAllEnds(order.ancestors(i)) {
 			problems = append(problems, Problem{n.Name, "the gate can never open: a sidecar does not run when all that it is there for have ended"})
 		}
 	}
 	return problems
 }
 
-// never returns why condition c on task of can never hold for task n, or "". Cycles are
+// whyNever returns why condition c on task of can never hold for task n, or "". Cycles are
 // found by circle.
-func (n Node) never(of Node, c Condition) string {
+func (n Node) whyNever(of Node, c Condition) string {
 	ends := c == Success || c == Exited
 	last := n.Stage == PoststopTask && of.Stage != PoststopTask // a poststop task starts when all other tasks have ended
 	switch {
 	case n.Name == of.Name:
 		return "it is the same task"
-	case c == Success && of.Endless && last:
+	case c == Success && of.RunsUntilStopped && last:
 		return fmt.Sprintf("%q runs until it is stopped, and nobody says then whether it went well. Write exited or started", of.Name)
-	case ends && of.Endless && !last:
+	case ends && of.RunsUntilStopped && !last:
 		return fmt.Sprintf("%q runs as long as the allocation does. Write started or healthy", of.Name)
 	case ends && of.Leader && !last:
 		return fmt.Sprintf("%q is the leader, the others end with it. Write started or healthy", of.Name)
 	case c == Healthy && last:
 		return fmt.Sprintf("%q has ended before a poststop task starts. Write started, success or exited", of.Name)
-	case c == Healthy && !of.Checked:
+	case c == Healthy && !of.HasCheck:
 		return fmt.Sprintf("no check says whether %q is healthy. Give it a service with a check, provider = \"nomad\", in its own block or in the group with task = %q; or write started", of.Name, of.Name)
 	}
 	return ""
@@ -92,7 +92,7 @@ func indexOf(tasks []Task) map[string]int {
 // maxNames is the maximum number of names in an error.
 const maxNames = 12
 
-func names(tasks []Task) string {
+func joinNames(tasks []Task) string {
 	var list []string
 	for _, t := range tasks[:min(len(tasks), maxNames)] {
 		list = append(list, t.Name)
@@ -107,48 +107,48 @@ func names(tasks []Task) string {
 // followed by the entries of begins. These extra vertices keep the number of edges
 // linear in the number of tasks.
 type startGraph struct {
-	tasks  []Task
-	before [][]int // by vertex: its direct predecessors
+	tasks        []Task
+	predecessors [][]int // by vertex: its direct predecessors
 }
 
-// begins lists the starts of stages: the stages that start, and the stages that precede
+// stageOrder lists the starts of stages: the stages that start, and the stages that precede
 // them.
-var begins = [...]struct{ stages, after Stage }{
+var stageOrder = [...]struct{ stages, after Stage }{
 	{MainTask, PrestartEphemeral | PrestartSidecar},
 	{PoststartEphemeral | PoststartSidecar, MainTask},
 	{PoststopTask, allStages &^ PoststopTask},
 }
 
 func newStartGraph(tasks []Task) *startGraph {
-	o := &startGraph{tasks, make([][]int, len(tasks)+len(begins))}
+	o := &startGraph{tasks, make([][]int, len(tasks)+len(stageOrder))}
 	index := indexOf(tasks)
 	for i, t := range tasks {
-		for m, moment := range begins {
+		for m, moment := range stageOrder {
 			if t.Stage&moment.stages != 0 {
-				o.before[i] = append(o.before[i], len(tasks)+m)
+				o.predecessors[i] = append(o.predecessors[i], len(tasks)+m)
 			}
 			if t.Stage&moment.after != 0 {
-				o.before[len(tasks)+m] = append(o.before[len(tasks)+m], i)
+				o.predecessors[len(tasks)+m] = append(o.predecessors[len(tasks)+m], i)
 			}
 		}
 		for _, a := range t.After {
 			if on, ok := index[a.Task]; ok {
-				o.before[i] = append(o.before[i], on)
+				o.predecessors[i] = append(o.predecessors[i], on)
 			}
 		}
 	}
 	return o
 }
 
-// reach reports for each task whether it precedes task i or is task i.
-func (o *startGraph) reach(i int) []bool {
-	seen, todo := make([]bool, len(o.before)), []int{i}
+// ancestors reports for each task whether it precedes task i or is task i.
+func (o *startGraph) ancestors(i int) []bool {
+	seen, todo := make([]bool, len(o.predecessors)), []int{i}
 	seen[i] = true
 	for len(todo) > 0 {
 		last := len(todo) - 1
 		v := todo[last]
 		todo = todo[:last]
-		for _, b := range o.before[v] {
+		for _, b := range o.predecessors[v] {
 			if !seen[b] {
 				seen[b] = true
 				todo = append(todo, b)
@@ -158,27 +158,27 @@ func (o *startGraph) reach(i int) []bool {
 	return seen[:len(o.tasks)]
 }
 
-// circle returns the vertices of a cycle, in waiting order, or nil. The first vertex is
+// findCycle returns the vertices of a cycle, in waiting order, or nil. The first vertex is
 // a task that waits for the second.
-func (o *startGraph) circle() []int {
+func (o *startGraph) findCycle() []int {
 	const (
 		unseen = iota
 		open
 		done
 	)
-	mark := make([]byte, len(o.before))
-	next := make([]int, len(o.before)) // number of edges of the vertex that were followed
+	mark := make([]byte, len(o.predecessors))
+	next := make([]int, len(o.predecessors)) // number of edges of the vertex that were followed
 	for start := range o.tasks {
 		path := []int{start}
 		for len(path) > 0 {
 			v := path[len(path)-1]
 			mark[v] = open
-			if next[v] == len(o.before[v]) {
+			if next[v] == len(o.predecessors[v]) {
 				mark[v] = done
 				path = path[:len(path)-1]
 				continue
 			}
-			b := o.before[v][next[v]]
+			b := o.predecessors[v][next[v]]
 			next[v]++
 			switch mark[b] {
 			case unseen:
@@ -199,14 +199,14 @@ func (o *startGraph) circle() []int {
 	return nil
 }
 
-// describe returns the text for a cycle: which task waits for which, and why.
-func (o *startGraph) describe(circle []int) string {
+// describeCycle returns the text for a cycle: which task waits for which, and why.
+func (o *startGraph) describeCycle(cycle []int) string {
 	var steps []string
-	for i := 0; i < len(circle); i++ {
-		from, to, why := circle[i], circle[(i+1)%len(circle)], "lite_after"
+	for i := 0; i < len(cycle); i++ {
+		from, to, why := cycle[i], cycle[(i+1)%len(cycle)], "lite_after"
 		if to >= len(o.tasks) { // to is an entry of begins
 			i++
-			to = circle[(i+1)%len(circle)]
+			to = cycle[(i+1)%len(cycle)]
 			why = fmt.Sprintf("%v before %v", o.tasks[to].Stage, o.tasks[from].Stage)
 		}
 		steps = append(steps, fmt.Sprintf("%q waits for %q (%s)", o.tasks[from].Name, o.tasks[to].Name, why))
@@ -214,9 +214,9 @@ func (o *startGraph) describe(circle []int) string {
 	return strings.Join(steps, ", ")
 }
 
-// awaitAll reports whether the chosen tasks together wait for the end of every main and
+// waitForAllEnds reports whether the chosen tasks together wait for the end of every main and
 // poststart task that is not a sidecar.
-func (o *startGraph) awaitAll(chosen []bool) bool {
+func (o *startGraph) waitForAllEnds(chosen []bool) bool {
 	ended := make(map[string]bool)
 	for v, is := range chosen {
 		if !is {

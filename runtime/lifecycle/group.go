@@ -10,14 +10,14 @@ type Group struct {
 	Tasks   []Task
 	Restart RestartGroup
 
-	index  map[string]int
-	before [][]bool // by task: the tasks that come before it; nil in OneForOne
+	index        map[string]int
+	predecessors [][]bool // by task: the tasks that come before it; nil in OneForOne
 }
 
 // NewGroup returns nil if the group uses no extension. The tasks must have passed
 // Check; NewGroup keeps them.
 func NewGroup(tasks []Task, restart RestartGroup) *Group {
-	extended := func(t Task) bool { return len(t.After) > 0 || t.Rerun != Rerun{} }
+	extended := func(t Task) bool { return len(t.After) > 0 || t.Rerun != RerunPolicy{} }
 	if restart == OneForOne && !slices.ContainsFunc(tasks, extended) {
 		return nil
 	}
@@ -25,7 +25,7 @@ func NewGroup(tasks []Task, restart RestartGroup) *Group {
 	if restart != OneForOne {
 		order := newStartGraph(tasks)
 		for i := range tasks {
-			g.before = append(g.before, order.reach(i))
+			g.predecessors = append(g.predecessors, order.ancestors(i))
 		}
 	}
 	return g
@@ -34,19 +34,19 @@ func NewGroup(tasks []Task, restart RestartGroup) *Group {
 // WaitsForHealth reports whether a task waits until another task is healthy.
 func (g *Group) WaitsForHealth() bool {
 	return slices.ContainsFunc(g.Tasks, func(t Task) bool {
-		return slices.ContainsFunc(t.After, func(a After) bool { return a.Condition == Healthy })
+		return slices.ContainsFunc(t.After, func(a Dependency) bool { return a.Condition == Healthy })
 	})
 }
 
 // MayStart reports whether a task may start in phase p. Callers must check it before
 // each start, restarts included.
-func (g *Group) MayStart(p Phase, task string, facts map[string]Fact) bool {
+func (g *Group) MayStart(p Phase, task string, facts map[string]TaskFacts) bool {
 	i, ok := g.index[task]
 	if !ok {
 		return false
 	}
 	t := g.Tasks[i]
-	if !p.Open(t.Stage) && !t.reopens(p) {
+	if !p.Opens(t.Stage) && !t.mayRerunIn(p) {
 		return false
 	}
 	for _, a := range t.After {
@@ -55,16 +55,16 @@ func (g *Group) MayStart(p Phase, task string, facts map[string]Fact) bool {
 		}
 	}
 	for j := range g.Tasks {
-		if j != i && (g.runsFirst(j, i, facts) || g.restartsFirst(j, i, facts)) {
+		if j != i && (g.waitsForRerun(j, i, facts) || g.waitsForRestart(j, i, facts)) {
 			return false
 		}
 	}
 	return true
 }
 
-// runsFirst reports whether task i must wait because of the lite_rerun of task j or of
+// waitsForRerun reports whether task i must wait because of the lite_rerun of task j or of
 // task i itself.
-func (g *Group) runsFirst(j, i int, facts map[string]Fact) bool {
+func (g *Group) waitsForRerun(j, i int, facts map[string]TaskFacts) bool {
 	t, other := g.Tasks[i], g.Tasks[j]
 	state := facts[other.Name].State
 	switch {
@@ -74,26 +74,26 @@ func (g *Group) runsFirst(j, i int, facts map[string]Fact) bool {
 		return state == Pending
 	case t.Stage == PrestartEphemeral && t.Rerun.Restart:
 		// Task i would have to run again if it ran before a restart of task j.
-		_, follows := g.leaderOf(j, facts)
+		_, follows := g.restartCause(j, facts)
 		return follows
 	}
 	return false
 }
 
-// restartsFirst reports whether task i must wait for task j because of the restart
+// waitsForRestart reports whether task i must wait for task j because of the restart
 // group: tasks that restart together are all down before one starts, and start in
 // order.
-func (g *Group) restartsFirst(j, i int, facts map[string]Fact) bool {
-	if g.Restart == OneForOne || !g.together(i, j) {
+func (g *Group) waitsForRestart(j, i int, facts map[string]TaskFacts) bool {
+	if g.Restart == OneForOne || !g.areBothLongRunning(i, j) {
 		return false
 	}
 	of := facts[g.Tasks[j].Name]
-	return of.up() && g.follows(j, i, facts) || of.State == Pending && g.before[i][j]
+	return of.isRunning() && g.mustRestartWith(j, i, facts) || of.State == Pending && g.predecessors[i][j]
 }
 
-// reopens reports whether the task may run again in a phase after the phase of its
+// mayRerunIn reports whether the task may run again in a phase after the phase of its
 // stage.
-func (t Task) reopens(p Phase) bool {
+func (t Task) mayRerunIn(p Phase) bool {
 	switch {
 	case !t.Rerun.Restart || p == Poststop:
 		return false
@@ -103,12 +103,12 @@ func (t Task) reopens(p Phase) bool {
 	return t.Stage == PoststartEphemeral && p >= Poststart
 }
 
-// Lost returns a condition of the task that can no longer hold because the other task
+// FailedDependency returns a condition of the task that can no longer hold because the other task
 // is dead.
-func (g *Group) Lost(p Phase, task string, facts map[string]Fact) (After, bool) {
+func (g *Group) FailedDependency(p Phase, task string, facts map[string]TaskFacts) (Dependency, bool) {
 	i, ok := g.index[task]
-	if !ok || !p.Open(g.Tasks[i].Stage) || facts[task].State != Pending {
-		return After{}, false
+	if !ok || !p.Opens(g.Tasks[i].Stage) || facts[task].State != Pending {
+		return Dependency{}, false
 	}
 	for _, a := range g.Tasks[i].After {
 		of := facts[a.Task]
@@ -116,7 +116,7 @@ func (g *Group) Lost(p Phase, task string, facts map[string]Fact) (After, bool) 
 			return a, true
 		}
 	}
-	return After{}, false
+	return Dependency{}, false
 }
 
 // RerunsAfterReboot reports whether a task that has completed runs again after a
@@ -125,10 +125,10 @@ func (g *Group) RerunsAfterReboot(task string) bool {
 	return g != nil && slices.ContainsFunc(g.Tasks, func(t Task) bool { return t.Name == task && t.Rerun.Reboot })
 }
 
-// Rerun returns the tasks that have completed and must run again because a main task
+// TasksToRerun returns the tasks that have completed and must run again because a main task
 // restarts, each with one such main task. The caller must treat them as pending
 // afterwards, also in the facts for the other methods.
-func (g *Group) Rerun(facts map[string]Fact) map[string]string {
+func (g *Group) TasksToRerun(facts map[string]TaskFacts) map[string]string {
 	var names map[string]string
 	for _, t := range g.Tasks {
 		if f := facts[t.Name]; !t.Rerun.Restart || f.State != Succeeded || f.Started.IsZero() {
@@ -138,7 +138,7 @@ func (g *Group) Rerun(facts map[string]Fact) map[string]string {
 			// A run that started before the restart of the main task does not count: it
 			// may have been too early.
 			if main.Stage == MainTask && facts[main.Name].Restarted.After(facts[t.Name].Started) {
-				names = add(names, t.Name, main.Name)
+				names = addName(names, t.Name, main.Name)
 				break
 			}
 		}
@@ -146,19 +146,19 @@ func (g *Group) Rerun(facts map[string]Fact) map[string]string {
 	return names
 }
 
-// Follow returns the running tasks that must restart because another task does, each
+// TasksToRestart returns the running tasks that must restart because another task does, each
 // with one such task.
-func (g *Group) Follow(facts map[string]Fact) map[string]string {
+func (g *Group) TasksToRestart(facts map[string]TaskFacts) map[string]string {
 	var names map[string]string
 	for i, t := range g.Tasks {
-		if first, ok := g.leaderOf(i, facts); ok {
-			names = add(names, t.Name, g.Tasks[first].Name)
+		if first, ok := g.restartCause(i, facts); ok {
+			names = addName(names, t.Name, g.Tasks[first].Name)
 		}
 	}
 	return names
 }
 
-func add(names map[string]string, name, cause string) map[string]string {
+func addName(names map[string]string, name, cause string) map[string]string {
 	if names == nil {
 		names = make(map[string]string)
 	}
@@ -166,11 +166,11 @@ func add(names map[string]string, name, cause string) map[string]string {
 	return names
 }
 
-// leaderOf returns a task with which the running task i must restart.
-func (g *Group) leaderOf(i int, facts map[string]Fact) (first int, ok bool) {
-	if g.Restart != OneForOne && facts[g.Tasks[i].Name].up() {
+// restartCause returns a task with which the running task i must restart.
+func (g *Group) restartCause(i int, facts map[string]TaskFacts) (first int, ok bool) {
+	if g.Restart != OneForOne && facts[g.Tasks[i].Name].isRunning() {
 		for first := range g.Tasks {
-			if g.follows(i, first, facts) {
+			if g.mustRestartWith(i, first, facts) {
 				return first, true
 			}
 		}
@@ -178,21 +178,21 @@ func (g *Group) leaderOf(i int, facts map[string]Fact) (first int, ok bool) {
 	return 0, false
 }
 
-// follows reports whether task i must restart with task first: task i was last started
+// mustRestartWith reports whether task i must restart with task first: task i was last started
 // before the restart of first was decided. It is false after task i has restarted.
-func (g *Group) follows(i, first int, facts map[string]Fact) bool {
-	if i == first || g.Restart == OneForOne || !g.together(i, first) {
+func (g *Group) mustRestartWith(i, first int, facts map[string]TaskFacts) bool {
+	if i == first || g.Restart == OneForOne || !g.areBothLongRunning(i, first) {
 		return false
 	}
-	if g.Restart == RestForOne && !g.before[i][first] {
+	if g.Restart == RestForOne && !g.predecessors[i][first] {
 		return false
 	}
 	return facts[g.Tasks[first].Name].Restarted.After(facts[g.Tasks[i].Name].Started)
 }
 
-// together reports whether i and j are both main tasks or sidecars, which restart
+// areBothLongRunning reports whether i and j are both main tasks or sidecars, which restart
 // groups apply to.
-func (g *Group) together(i, j int) bool {
+func (g *Group) areBothLongRunning(i, j int) bool {
 	lasting := func(s Stage) bool { return s == MainTask || s.Sidecar() }
 	return lasting(g.Tasks[i].Stage) && lasting(g.Tasks[j].Stage)
 }

@@ -17,43 +17,47 @@ func (p Phase) String() string {
 	return [...]string{"init", "prestart", "main", "poststart", "wait_alloc", "poststop"}[p]
 }
 
-// table maps each phase to the stages that may start in it and to the condition that
+// phaseTable maps each phase to the stages that may start in it and to the condition that
 // ends it.
-var table = [...]struct {
+var phaseTable = [...]struct {
 	open Stage
-	done func(Tasks) bool
+	done func(StageStates) bool
 }{
-	Init:      {0, Tasks.allPending},
-	Prestart:  {PrestartEphemeral | PrestartSidecar, Tasks.prestartDone},
-	Main:      {PrestartSidecar | MainTask, Tasks.mainStarted},
-	Poststart: {PrestartSidecar | MainTask | PoststartEphemeral | PoststartSidecar, Tasks.poststartDone},
-	WaitAlloc: {PrestartSidecar | MainTask | PoststartSidecar, never},
-	Poststop:  {PoststopTask, never},
+	Init:      {0, StageStates.allPending},
+	Prestart:  {PrestartEphemeral | PrestartSidecar, StageStates.prestartDone},
+	Main:      {PrestartSidecar | MainTask, StageStates.mainStarted},
+	Poststart: {PrestartSidecar | MainTask | PoststartEphemeral | PoststartSidecar, StageStates.poststartDone},
+	WaitAlloc: {PrestartSidecar | MainTask | PoststartSidecar, neverDone},
+	Poststop:  {PoststopTask, neverDone},
 }
 
 // Next returns the phase that follows p for the given tasks. It may skip phases, and
 // returns p if the phase does not change.
-func (p Phase) Next(t Tasks) Phase {
-	if t.all(allStages&^PoststopTask, in(Succeeded, Failed)) {
+func (p Phase) Next(t StageStates) Phase {
+	if t.allIn(allStages&^PoststopTask, newStateSet(Succeeded, Failed)) {
 		return Poststop // all tasks but poststop tasks are dead, whatever the phase
 	}
-	for table[p].done(t) {
+	for phaseTable[p].done(t) {
 		p++
 	}
 	return p
 }
 
-// Open reports whether tasks of stage s may start in phase p.
-func (p Phase) Open(s Stage) bool { return table[p].open&s != 0 }
+// Opens reports whether tasks of stage s may start in phase p.
+func (p Phase) Opens(s Stage) bool { return phaseTable[p].open&s != 0 }
 
-func (t Tasks) allPending() bool { return t.all(allStages, in(Pending)) }
+func (t StageStates) allPending() bool { return t.allIn(allStages, newStateSet(Pending)) }
 
-func (t Tasks) prestartDone() bool {
-	return t.all(PrestartEphemeral, in(Succeeded)) && t.all(PrestartSidecar, in(Running))
+func (t StageStates) prestartDone() bool {
+	return t.allIn(PrestartEphemeral, newStateSet(Succeeded)) && t.allIn(PrestartSidecar, newStateSet(Running))
 }
 
-func (t Tasks) mainStarted() bool { return t.all(MainTask, in(Running, Succeeded, Failed)) }
+func (t StageStates) mainStarted() bool {
+	return t.allIn(MainTask, newStateSet(Running, Succeeded, Failed))
+}
 
-func (t Tasks) poststartDone() bool { return t.all(PoststartEphemeral, in(Succeeded, Failed)) }
+func (t StageStates) poststartDone() bool {
+	return t.allIn(PoststartEphemeral, newStateSet(Succeeded, Failed))
+}
 
-func never(Tasks) bool { return false }
+func neverDone(StageStates) bool { return false }

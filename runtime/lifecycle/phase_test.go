@@ -83,8 +83,8 @@ func specStep(p Phase, tasks []specTask) Phase {
 	return p
 }
 
-func check(t *testing.T, p Phase, tasks []specTask) {
-	var set Tasks
+func checkNext(t *testing.T, p Phase, tasks []specTask) {
+	var set StageStates
 	for _, task := range tasks {
 		set.Add(task.stage, task.state)
 	}
@@ -93,8 +93,8 @@ func check(t *testing.T, p Phase, tasks []specTask) {
 	}
 }
 
-// checkAll checks all lists of tasks in these states, and returns their number.
-func checkAll(t *testing.T, longest int, states ...State) int {
+// checkAllTaskLists checks all lists of tasks in these states, and returns their number.
+func checkAllTaskLists(t *testing.T, longest int, states ...State) int {
 	var kinds []specTask
 	for _, stage := range specStages {
 		for _, state := range states {
@@ -104,7 +104,7 @@ func checkAll(t *testing.T, longest int, states ...State) int {
 	var walk func(tasks []specTask, from int) int
 	walk = func(tasks []specTask, from int) int {
 		for p := Init; p <= Poststop; p++ {
-			check(t, p, tasks)
+			checkNext(t, p, tasks)
 		}
 		n := 1
 		if len(tasks) == longest || len(tasks) < 4 && t.Failed() {
@@ -135,8 +135,8 @@ func checkAll(t *testing.T, longest int, states ...State) int {
 // test shuffles.
 func TestNextAgreesWithSpecificationOnAllSmallAllocations(t *testing.T) {
 	const longest = 6
-	total := 1 + checkAll(t, longest, Pending, Running, Succeeded, Failed) // includes the empty list
-	check(t, Init, nil)
+	total := 1 + checkAllTaskLists(t, longest, Pending, Running, Succeeded, Failed) // includes the empty list
+	checkNext(t, Init, nil)
 
 	// The number of lists without order: choose(24+k-1, k) of each length k.
 	want := 0
@@ -158,7 +158,7 @@ func TestNextAgreesWithSpecificationOnLargeAllocations(t *testing.T) {
 		for i := range tasks {
 			tasks[i] = specTask{specStages[rng.IntN(stages)], State(rng.IntN(states))}
 		}
-		check(t, Phase(rng.IntN(6)), tasks)
+		checkNext(t, Phase(rng.IntN(6)), tasks)
 	}
 }
 
@@ -166,7 +166,7 @@ func TestGatesAreThoseOfTheReference(t *testing.T) {
 	for p := Init; p <= Poststop; p++ {
 		got := ""
 		for _, stage := range specStages {
-			if p.Open(stage) {
+			if p.Opens(stage) {
 				got += "O"
 			} else {
 				got += "-"
@@ -182,9 +182,9 @@ func TestGatesAreThoseOfTheReference(t *testing.T) {
 func TestNextIsMonotonousAndIdempotent(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 20_000 {
-		var tasks Tasks
+		var tasks StageStates
 		for i := range tasks {
-			tasks[i] = states(rng.IntN(16))
+			tasks[i] = stateSet(rng.IntN(16))
 		}
 		for p := Init; p <= Poststop; p++ {
 			next := p.Next(tasks)

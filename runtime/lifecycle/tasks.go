@@ -91,27 +91,29 @@ func StateOf(state string, failed bool) State {
 // Dead reports whether the task has ended.
 func (s State) Dead() bool { return s == Succeeded || s == Failed }
 
-// states is a set of State.
-type states uint8
+// stateSet is a set of State.
+type stateSet uint8
 
-func in(of ...State) states {
-	var set states
+func newStateSet(of ...State) stateSet {
+	var set stateSet
 	for _, s := range of {
 		set |= 1 << s
 	}
 	return set
 }
 
-// Tasks holds the set of states that occur in each stage of an allocation, which is all
+// StageStates holds the set of states that occur in each stage of an allocation, which is all
 // that the phase depends on. The zero value has no tasks.
-type Tasks [6]states
+type StageStates [6]stateSet
 
 // Add adds one task.
-func (t *Tasks) Add(stage Stage, s State) { t[bits.TrailingZeros8(uint8(stage))] |= in(s) }
+func (t *StageStates) Add(stage Stage, s State) {
+	t[bits.TrailingZeros8(uint8(stage))] |= newStateSet(s)
+}
 
-// all reports whether every task of the stages is in one of the states. It returns true
+// allIn reports whether every task of the stages is in one of the states. It returns true
 // for a stage without tasks.
-func (t Tasks) all(stages Stage, of states) bool {
+func (t StageStates) allIn(stages Stage, of stateSet) bool {
 	for i, have := range t {
 		if stages&(1<<i) != 0 && have&^of != 0 {
 			return false

@@ -62,7 +62,7 @@ func (s Settings) Fingerprint(o fingerprint.Options, logger hclog.Logger) finger
 	host := fingerprint.Read(o)
 	if name := s.NetworkInterface; name != "" {
 		if ip, err := interfaceIP(name); err != nil {
-			host.Degraded = append(host.Degraded, err.Error())
+			host.Degradations = append(host.Degradations, err.Error())
 		} else {
 			host.IP = ip
 			host.Attributes["unique.network.ip-address"] = ip
@@ -83,7 +83,7 @@ func (s Settings) Fingerprint(o fingerprint.Options, logger hclog.Logger) finger
 			host.Attributes[o.attribute] = fmt.Sprint(o.value * o.unit)
 		}
 	}
-	for _, lack := range host.Degraded {
+	for _, lack := range host.Degradations {
 		logger.Info("degraded", "reason", lack)
 	}
 	return host

@@ -16,19 +16,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// benchSetting is a setting without the checks of a test.
-func benchSetting(b *testing.B) *setting {
+// newBenchFixture is a setting without the checks of a test.
+func newBenchFixture(b *testing.B) *fixture {
 	b.Helper()
 	base := b.TempDir()
-	s := &setting{run: filepath.Join(base, "run"), dir: filepath.Join(base, "alloc", "alloc", "logs")}
-	if err := os.MkdirAll(s.dir, 0o777); err != nil {
+	s := &fixture{runDir: filepath.Join(base, "run"), logDir: filepath.Join(base, "alloc", "alloc", "logs")}
+	if err := os.MkdirAll(s.logDir, 0o777); err != nil {
 		b.Fatal(err)
 	}
-	k, err := keeper.Start(b.Context(), keeper.Config{Dir: s.run, Args: []string{"nomad-lite", "keeper"}, Ephemeral: true})
+	k, err := keeper.Start(b.Context(), keeper.Config{Dir: s.runDir, Args: []string{"nomad-lite", "keeper"}, Ephemeral: true})
 	if err != nil {
 		b.Fatal(err)
 	}
-	c, err := New(Config{Keeper: k, Dir: s.run, Args: []string{"nomad-lite", "log-collector"}})
+	c, err := New(Config{Keeper: k, Dir: s.runDir, Args: []string{"nomad-lite", "log-collector"}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -45,9 +45,9 @@ func benchSetting(b *testing.B) *setting {
 // gibibyte is what the throughput benchmarks write, in pieces of 64 KiB.
 const gibibyte = 1 << 30
 
-// throughput makes another process write a gibibyte to path, as a task does, and then waits for
+// measureThroughput makes another process write a gibibyte to path, as a task does, and then waits for
 // the end of the output.
-func throughput(b *testing.B, path func() string, end func()) {
+func measureThroughput(b *testing.B, path func() string, end func()) {
 	b.SetBytes(gibibyte)
 	for b.Loop() {
 		task := exec.Command("/proc/self/exe", "blocks", path(), strconv.Itoa(gibibyte))
@@ -83,15 +83,15 @@ func writeBlocks(args []string) error {
 // All throughput benchmarks keep 10 files of 10 MiB.
 func BenchmarkThroughput(b *testing.B) {
 	b.Run("collector", func(b *testing.B) {
-		s := benchSetting(b)
+		s := newBenchFixture(b)
 		start := func() string {
-			stdout, _, err := s.collector.Start(b.Context(), task(s.dir, Limits{MaxFiles: 10, MaxFileSize: 10 << 20}))
+			stdout, _, err := s.collector.Start(b.Context(), newTask(s.logDir, Limits{MaxFiles: 10, MaxFileSize: 10 << 20}))
 			if err != nil {
 				b.Fatal(err)
 			}
 			return stdout
 		}
-		throughput(b, start, func() {
+		measureThroughput(b, start, func() {
 			if err := s.collector.Stop(b.Context(), "a1", "web", true); err != nil {
 				b.Fatal(err)
 			}
@@ -105,7 +105,7 @@ func BenchmarkThroughput(b *testing.B) {
 				b.Fatal(err)
 			}
 			done := make(chan error, 1)
-			throughput(b, func() string {
+			measureThroughput(b, func() string {
 				go func() { done <- moveAll(b, fifo, dir, move) }()
 				return fifo
 			}, func() {
@@ -133,7 +133,7 @@ func BenchmarkThroughput(b *testing.B) {
 	}))
 	b.Run("floor=file", func(b *testing.B) {
 		file := filepath.Join(b.TempDir(), "log")
-		throughput(b, func() string { return file }, func() { os.Remove(file) })
+		measureThroughput(b, func() string { return file }, func() { os.Remove(file) })
 	})
 }
 
@@ -163,8 +163,8 @@ func moveAll(b *testing.B, fifo, dir string, move func(b *testing.B, fifo, file 
 
 // BenchmarkLineToFollower measures the time from the write of a line to the call of the follower.
 func BenchmarkLineToFollower(b *testing.B) {
-	s := benchSetting(b)
-	stdout, _, err := s.collector.Start(b.Context(), task(s.dir, Limits{MaxFiles: 10, MaxFileSize: 10 << 20}))
+	s := newBenchFixture(b)
+	stdout, _, err := s.collector.Start(b.Context(), newTask(s.logDir, Limits{MaxFiles: 10, MaxFileSize: 10 << 20}))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func BenchmarkLineToFollower(b *testing.B) {
 	seen := make(chan time.Time, 1)
 	done := make(chan error, 1)
 	go func() {
-		done <- s.collector.Follow(b.Context(), FollowRequest{AllocID: "a1", Task: "web", Dir: s.dir, Stream: Stdout}, func(Chunk) error {
+		done <- s.collector.Follow(b.Context(), FollowRequest{AllocID: "a1", Task: "web", Dir: s.logDir, Stream: Stdout}, func(Chunk) error {
 			seen <- time.Now()
 			return nil
 		})
@@ -199,11 +199,11 @@ func BenchmarkLineToFollower(b *testing.B) {
 func BenchmarkIdleStreams(b *testing.B) {
 	const first, more = 200, 400 // the first streams fill the gaps of the heap
 	for b.Loop() {
-		s := benchSetting(b)
+		s := newBenchFixture(b)
 		k, c := s.keeper.Process, s.collector.Process
 		start := func(from, to int) {
 			for i := range to - from {
-				t := task(s.dir, Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
+				t := newTask(s.logDir, Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
 				t.Name = fmt.Sprintf("web%d", from+i)
 				if _, _, err := s.collector.Start(b.Context(), t); err != nil {
 					b.Fatal(err)
@@ -212,15 +212,15 @@ func BenchmarkIdleStreams(b *testing.B) {
 			time.Sleep(1500 * time.Millisecond) // the process frees memory after a second without changes
 		}
 		start(0, 1)
-		b.ReportMetric(float64(pss(b, k().PID)), "keeper-PSS-KiB")
-		b.ReportMetric(float64(pss(b, c().PID)), "collector-PSS-KiB")
-		b.ReportMetric(float64(anonymous(b, k().PID)), "keeper-private-KiB")
-		b.ReportMetric(float64(anonymous(b, c().PID)), "collector-private-KiB")
+		b.ReportMetric(float64(proportionalMemory(b, k().PID)), "keeper-PSS-KiB")
+		b.ReportMetric(float64(proportionalMemory(b, c().PID)), "collector-PSS-KiB")
+		b.ReportMetric(float64(anonymousMemory(b, k().PID)), "keeper-private-KiB")
+		b.ReportMetric(float64(anonymousMemory(b, c().PID)), "collector-private-KiB")
 		start(1, first)
-		keeperBefore, collectorBefore := anonymous(b, k().PID), anonymous(b, c().PID)
+		keeperBefore, collectorBefore := anonymousMemory(b, k().PID), anonymousMemory(b, c().PID)
 		start(first, first+more)
-		b.ReportMetric(float64(anonymous(b, k().PID)-keeperBefore)/(2*more), "keeper-KiB/stream")
-		b.ReportMetric(float64(anonymous(b, c().PID)-collectorBefore)/(2*more), "collector-KiB/stream")
+		b.ReportMetric(float64(anonymousMemory(b, k().PID)-keeperBefore)/(2*more), "keeper-KiB/stream")
+		b.ReportMetric(float64(anonymousMemory(b, c().PID)-collectorBefore)/(2*more), "collector-KiB/stream")
 		s.collector.Close()
 		if err := s.keeper.Close(); err != nil {
 			b.Fatal(err)
@@ -228,10 +228,10 @@ func BenchmarkIdleStreams(b *testing.B) {
 	}
 }
 
-func pss(b *testing.B, pid int) int       { return rollup(b, pid, "Pss:") }
-func anonymous(b *testing.B, pid int) int { return rollup(b, pid, "Pss_Anon:") }
+func proportionalMemory(b *testing.B, pid int) int { return readSmapsRollup(b, pid, "Pss:") }
+func anonymousMemory(b *testing.B, pid int) int    { return readSmapsRollup(b, pid, "Pss_Anon:") }
 
-func rollup(b *testing.B, pid int, field string) int {
+func readSmapsRollup(b *testing.B, pid int, field string) int {
 	b.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {
@@ -252,8 +252,8 @@ func rollup(b *testing.B, pid int, field string) int {
 
 // BenchmarkStartAndStop measures the share of log collection in the start and the stop of a task.
 func BenchmarkStartAndStop(b *testing.B) {
-	s := benchSetting(b)
-	t := task(s.dir, Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
+	s := newBenchFixture(b)
+	t := newTask(s.logDir, Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
 	if _, _, err := s.collector.Start(b.Context(), t); err != nil { // starts the process
 		b.Fatal(err)
 	}
@@ -261,7 +261,7 @@ func BenchmarkStartAndStop(b *testing.B) {
 	n := 0
 	for b.Loop() {
 		t.AllocID = fmt.Sprintf("a%d", n) // each task has its own directory
-		t.Dir = filepath.Join(filepath.Dir(s.dir), t.AllocID, "alloc", "logs")
+		t.Dir = filepath.Join(filepath.Dir(s.logDir), t.AllocID, "alloc", "logs")
 		if err := os.MkdirAll(t.Dir, 0o777); err != nil {
 			b.Fatal(err)
 		}

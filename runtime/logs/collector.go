@@ -71,12 +71,12 @@ type Config struct {
 	Dir    string   // the data directory; one collector process serves it, see keeper.Directory
 	Args   []string // arguments with argv[0] that start this program as a collector process
 
-	// Previous are directories in which a collector process of an earlier version may listen for the
+	// PreviousDirs are directories in which a collector process of an earlier version may listen for the
 	// data directory. That process is stopped before one is started in Dir.
-	Previous []string
+	PreviousDirs []string
 
-	// Linger is how long a collector process without work waits for an agent; 0 means ten minutes.
-	Linger time.Duration
+	// LingerTimeout is how long a collector process without work waits for an agent; 0 means ten minutes.
+	LingerTimeout time.Duration
 
 	// OnLoss is called when output of a task cannot be written, and again when it can be written.
 	// It must not block.
@@ -84,9 +84,9 @@ type Config struct {
 
 	Logger hclog.Logger
 
-	// Descriptors is the limit of descriptors per process; 0 means the limit of this process.
+	// MaxDescriptors is the limit of descriptors per process; 0 means the limit of this process.
 	// Start returns a FullError when all of them are used.
-	Descriptors int
+	MaxDescriptors int
 
 	// Tests set these.
 	stopTimeout time.Duration // how long Stop waits for writers to close the FIFOs
@@ -101,15 +101,15 @@ type Collector struct {
 	untilClose <-chan struct{} // closed by Close
 	cancel     context.CancelFunc
 	wg         sync.WaitGroup
-	conns      *rpcmux.Reconnector[*link]
+	conns      *rpcmux.Reconnector[*processConn]
 
-	mu           sync.Mutex // locked before the mutex of conns
-	process      process.ID
-	tasks        map[taskKey]*taskState
-	streams      map[key]*streamState
-	started      chan struct{} // closed and replaced when a stream is added
-	freed        chan struct{} // closed and replaced when the collection of a task stops
-	tasksChanged chan struct{} // capacity 1: signals the first task added and the last task removed
+	mu               sync.Mutex // locked before the mutex of conns
+	process          process.ID
+	tasks            map[taskKey]*taskState
+	streams          map[key]*streamState
+	streamAdded      chan struct{} // closed and replaced when a stream is added
+	descriptorsFreed chan struct{} // closed and replaced when the collection of a task stops
+	tasksChanged     chan struct{} // capacity 1: signals the first task added and the last task removed
 }
 
 type taskKey struct{ allocID, name string }
@@ -120,19 +120,19 @@ type taskState struct {
 	dir int        // the log directory, -1 when the task is stopped; guarded by Collector.mu
 	Task
 
-	// open are stopped streams that still have a writer, because the task may still run. Guarded
+	// openFIFO are stopped streams that still have a writer, because the task may still run. Guarded
 	// by Collector.mu.
-	open map[Stream]bool
+	openStreams map[Stream]bool
 }
 
 // streamState is the state of a stream that followers wait on. Guarded by Collector.mu.
 type streamState struct {
-	index   int64         // the newest file that the collector process has reported
-	changed chan struct{} // closed and replaced when index changes or the stream stops
-	ended   bool
+	newestFile int64         // the newest file that the collector process has reported
+	changed    chan struct{} // closed and replaced when index changes or the stream stops
+	ended      bool
 }
 
-func (s *streamState) wake() {
+func (s *streamState) wakeFollowers() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
@@ -143,8 +143,8 @@ func New(conf Config) (*Collector, error) {
 	if conf.Keeper == nil || conf.Dir == "" || len(conf.Args) == 0 {
 		return nil, errors.New("log collector: keeper, directory and arguments are needed")
 	}
-	if conf.Linger == 0 {
-		conf.Linger = 10 * time.Minute
+	if conf.LingerTimeout == 0 {
+		conf.LingerTimeout = 10 * time.Minute
 	}
 	if conf.stopTimeout == 0 {
 		conf.stopTimeout = 2 * time.Second
@@ -155,8 +155,8 @@ func New(conf Config) (*Collector, error) {
 	if conf.Logger == nil {
 		conf.Logger = hclog.NewNullLogger()
 	}
-	if conf.Descriptors == 0 {
-		conf.Descriptors = descriptorLimit()
+	if conf.MaxDescriptors == 0 {
+		conf.MaxDescriptors = descriptorLimit()
 	}
 	if conf.OnLoss == nil {
 		conf.OnLoss = func(Loss) {}
@@ -167,18 +167,18 @@ func New(conf Config) (*Collector, error) {
 	}
 	life, stop := context.WithCancel(context.Background())
 	c := &Collector{
-		conf:         conf,
-		dir:          dir,
-		untilClose:   life.Done(),
-		cancel:       stop,
-		conns:        rpcmux.NewReconnector[*link](life.Done(), ErrClosed),
-		tasks:        map[taskKey]*taskState{},
-		streams:      map[key]*streamState{},
-		started:      make(chan struct{}),
-		freed:        make(chan struct{}),
-		tasksChanged: make(chan struct{}, 1),
+		conf:             conf,
+		dir:              dir,
+		untilClose:       life.Done(),
+		cancel:           stop,
+		conns:            rpcmux.NewReconnector[*processConn](life.Done(), ErrClosed),
+		tasks:            map[taskKey]*taskState{},
+		streams:          map[key]*streamState{},
+		streamAdded:      make(chan struct{}),
+		descriptorsFreed: make(chan struct{}),
+		tasksChanged:     make(chan struct{}, 1),
 	}
-	c.wg.Go(func() { c.maintain(life) })
+	c.wg.Go(func() { c.maintainConn(life) })
 	return c, nil
 }
 
@@ -219,14 +219,14 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 	if err := task.check(); err != nil {
 		return "", "", wrap(err)
 	}
-	t, err := c.reserve(task)
+	t, err := c.reserveTask(task)
 	if err != nil {
 		return "", "", wrap(err)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	alloc, dir, err := openDirs(task.Dir)
+	alloc, dir, err := openAllocAndLogDirs(task.Dir)
 	if err != nil {
 		return "", "", wrap(err)
 	}
@@ -257,7 +257,7 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 		// A follower that subscribed before the process had the stream gets no reply, so it is woken
 		// here.
 		if st := c.streams[key{task.AllocID, task.Name, s}]; st != nil {
-			st.wake()
+			st.wakeFollowers()
 		}
 	}
 	return paths[0], paths[1], nil
@@ -265,17 +265,17 @@ func (c *Collector) Start(ctx context.Context, task Task) (stdout, stderr string
 
 // startStream hands one stream to the current collector process, or to the next one.
 func (c *Collector) startStream(ctx context.Context, t *taskState, alloc, dir int, k key) error {
-	fifo, err := c.ensure(ctx, alloc, dir, k)
+	fifo, err := c.ensureFIFO(ctx, alloc, dir, k)
 	if err != nil {
 		return err
 	}
 	defer fifo.Close()
 	c.mu.Lock()
-	delete(t.open, k.Stream)
+	delete(t.openStreams, k.Stream)
 	if st := c.streams[k]; st == nil || st.ended {
-		c.streams[k] = &streamState{index: -1, changed: make(chan struct{})}
-		close(c.started)
-		c.started = make(chan struct{})
+		c.streams[k] = &streamState{newestFile: -1, changed: make(chan struct{})}
+		close(c.streamAdded)
+		c.streamAdded = make(chan struct{})
 	}
 	c.mu.Unlock()
 	for {
@@ -283,15 +283,15 @@ func (c *Collector) startStream(ctx context.Context, t *taskState, alloc, dir in
 		if err != nil {
 			return err
 		}
-		if err := c.handOver(ctx, l, t, k, fifo); !errors.Is(err, errDisconnected) {
+		if err := c.handOverStream(ctx, l, t, k, fifo); !errors.Is(err, errDisconnected) {
 			return err
 		}
 	}
 }
 
-// reserve returns the record of a task. It adds one if descriptors are free, or if the task has its
+// reserveTask returns the record of a task. It adds one if descriptors are free, or if the task has its
 // descriptors from an earlier agent.
-func (c *Collector) reserve(task Task) (*taskState, error) {
+func (c *Collector) reserveTask(task Task) (*taskState, error) {
 	has := false
 	if f, err := c.conf.Keeper.GetFD(key{task.AllocID, task.Name, Stdout}.fdKey()); err == nil {
 		f.Close()
@@ -300,32 +300,32 @@ func (c *Collector) reserve(task Task) (*taskState, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	known := c.tasks[taskKey{task.AllocID, task.Name}] != nil
-	if n := len(c.tasks); !known && !has && n >= maxTasks(c.conf.Descriptors) {
-		return nil, &FullError{Tasks: n, Limit: c.conf.Descriptors, Freed: c.freed}
+	if n := len(c.tasks); !known && !has && n >= maxTasks(c.conf.MaxDescriptors) {
+		return nil, &FullError{Tasks: n, Limit: c.conf.MaxDescriptors, Freed: c.descriptorsFreed}
 	}
-	return c.taskLocked(task), nil
+	return c.getOrAddTaskLocked(task), nil
 }
 
-// task returns the record of a task, and adds it if there is none.
-func (c *Collector) task(task Task) *taskState {
+// getOrAddTask returns the record of a task, and adds it if there is none.
+func (c *Collector) getOrAddTask(task Task) *taskState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.taskLocked(task)
+	return c.getOrAddTaskLocked(task)
 }
 
-func (c *Collector) taskLocked(task Task) *taskState {
+func (c *Collector) getOrAddTaskLocked(task Task) *taskState {
 	k := taskKey{task.AllocID, task.Name}
 	t := c.tasks[k]
 	if t == nil {
-		t = &taskState{dir: -1, Task: task, open: map[Stream]bool{}}
+		t = &taskState{dir: -1, Task: task, openStreams: map[Stream]bool{}}
 		c.tasks[k] = t
-		c.signalLocked(1)
+		c.signalTaskCountLocked(1)
 	}
 	return t
 }
 
-// signalLocked notifies maintain if the number of tasks is equal to tasks.
-func (c *Collector) signalLocked(tasks int) {
+// signalTaskCountLocked notifies maintain if the number of tasks is equal to tasks.
+func (c *Collector) signalTaskCountLocked(tasks int) {
 	if len(c.tasks) != tasks {
 		return
 	}
@@ -335,9 +335,9 @@ func (c *Collector) signalLocked(tasks int) {
 	}
 }
 
-// ensure returns the FIFO, and makes sure that it exists in the directory of the allocation and
+// ensureFIFO returns the FIFO, and makes sure that it exists in the directory of the allocation and
 // that the keeper holds it. An earlier version made the FIFO in the log directory.
-func (c *Collector) ensure(ctx context.Context, alloc, logDir int, k key) (*os.File, error) {
+func (c *Collector) ensureFIFO(ctx context.Context, alloc, logDir int, k key) (*os.File, error) {
 	if err := moveFIFO(logDir, alloc, k.fifoName()); err != nil {
 		return nil, err
 	}
@@ -369,8 +369,8 @@ func (c *Collector) ensure(ctx context.Context, alloc, logDir int, k key) (*os.F
 	return fifo, nil
 }
 
-// handOver sends one stream to the collector process, which accepts a stream that it already has.
-func (c *Collector) handOver(ctx context.Context, l *link, t *taskState, k key, fifo *os.File) error {
+// handOverStream sends one stream to the collector process, which accepts a stream that it already has.
+func (c *Collector) handOverStream(ctx context.Context, l *processConn, t *taskState, k key, fifo *os.File) error {
 	c.mu.Lock()
 	limits := t.limits(k.Stream)
 	dir, err := -1, error(nil)
@@ -415,7 +415,7 @@ func (c *Collector) Finish(ctx context.Context, task Task, ended bool) error {
 	if known {
 		return c.Stop(ctx, task.AllocID, task.Name, ended)
 	}
-	left, err := c.leftover(task)
+	left, err := c.findLeftover(task)
 	if err != nil {
 		return fmt.Errorf("end the logs of task %q: %w", task.Name, err)
 	}
@@ -428,7 +428,7 @@ func (c *Collector) Finish(ctx context.Context, task Task, ended bool) error {
 		}
 		return c.Stop(ctx, task.AllocID, task.Name, ended)
 	}
-	return c.stopTask(ctx, c.task(task), task.AllocID, task.Name, ended)
+	return c.stopTask(ctx, c.getOrAddTask(task), task.AllocID, task.Name, ended)
 }
 
 // leftover is the state in which an earlier agent may have left the collection of a task.
@@ -440,9 +440,9 @@ const (
 	onlyFDsLeft          // only descriptors in other processes exist
 )
 
-func (c *Collector) leftover(task Task) (leftover, error) {
+func (c *Collector) findLeftover(task Task) (leftover, error) {
 	held := false
-	alloc, dir, err := openDirs(task.Dir)
+	alloc, dir, err := openAllocAndLogDirs(task.Dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nothingLeft, err
 	}
@@ -487,14 +487,14 @@ func (c *Collector) stopTask(ctx context.Context, t *taskState, allocID, task st
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.forgetLocked(t)
+	c.removeTaskLocked(t)
 	return nil
 }
 
-// forgetLocked removes the record of a task whose streams are stopped, unless one of its streams
+// removeTaskLocked removes the record of a task whose streams are stopped, unless one of its streams
 // is still open.
-func (c *Collector) forgetLocked(t *taskState) {
-	if len(t.open) > 0 {
+func (c *Collector) removeTaskLocked(t *taskState) {
+	if len(t.openStreams) > 0 {
 		return
 	}
 	if t.dir >= 0 {
@@ -502,14 +502,14 @@ func (c *Collector) forgetLocked(t *taskState) {
 		t.dir = -1
 	}
 	delete(c.tasks, taskKey{t.AllocID, t.Name})
-	close(c.freed)
-	c.freed = make(chan struct{})
-	c.signalLocked(0)
+	close(c.descriptorsFreed)
+	c.descriptorsFreed = make(chan struct{})
+	c.signalTaskCountLocked(0)
 }
 
-// release closes an open stream whose writers have closed the FIFO, unless the task was started
+// releaseStream closes an open stream whose writers have closed the FIFO, unless the task was started
 // again.
-func (c *Collector) release(k key) {
+func (c *Collector) releaseStream(k key) {
 	c.mu.Lock()
 	t := c.tasks[taskKey{k.AllocID, k.Task}]
 	c.mu.Unlock()
@@ -517,7 +517,7 @@ func (c *Collector) release(k key) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		c.mu.Lock()
-		open := t.open[k.Stream]
+		open := t.openStreams[k.Stream]
 		c.mu.Unlock()
 		if !open {
 			return
@@ -531,14 +531,14 @@ func (c *Collector) release(k key) {
 	if t != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		delete(t.open, k.Stream)
+		delete(t.openStreams, k.Stream)
 		if c.streams[key{k.AllocID, k.Task, Stdout}] == nil && c.streams[key{k.AllocID, k.Task, Stderr}] == nil {
-			c.forgetLocked(t)
+			c.removeTaskLocked(t)
 		}
 	}
 }
 
-// releaseTimeout is how long release waits for the keeper.
+// releaseTimeout is how long releaseStream waits for the keeper.
 const releaseTimeout = 10 * time.Second
 
 func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadline time.Time, ended bool) error {
@@ -548,7 +548,7 @@ func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadlin
 			return err
 		}
 		left := max(0, time.Until(deadline))
-		reply, err := l.call(ctx, &message{Op: opStop, Key: k, Grace: left.Milliseconds(), Keep: !ended})
+		reply, err := l.call(ctx, &message{Op: opStop, Key: k, GraceMillis: left.Milliseconds(), KeepOpen: !ended})
 		if errors.Is(err, errDisconnected) {
 			continue // the next process gets the stream within the remaining time
 		}
@@ -558,16 +558,16 @@ func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadlin
 		c.mu.Lock()
 		if st := c.streams[k]; st != nil {
 			st.ended = true
-			st.index = max(st.index, reply.Index)
-			st.wake()
+			st.newestFile = max(st.newestFile, reply.Index)
+			st.wakeFollowers()
 			delete(c.streams, k)
 		}
-		delete(t.open, k.Stream)
-		if reply.Open {
-			t.open[k.Stream] = true
+		delete(t.openStreams, k.Stream)
+		if reply.HasWriter {
+			t.openStreams[k.Stream] = true
 		}
 		c.mu.Unlock()
-		if reply.Open {
+		if reply.HasWriter {
 			return nil // opEnd follows when the writers have closed the FIFO
 		}
 		return c.conf.Keeper.RemoveFD(ctx, k.fdKey())

@@ -22,10 +22,10 @@ import (
 
 func TestOutputOfSeveralRuns(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
+	s := newFixture(t, Config{})
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
-	stdout, stderr := s.start(limits)
-	if want := filepath.Join(fifoDir(s.dir), ".web.stdout.fifo"); stdout != want {
+	stdout, stderr := s.startTask(limits)
+	if want := filepath.Join(fifoDir(s.logDir), ".web.stdout.fifo"); stdout != want {
 		t.Errorf("stdout goes to %s, want %s", stdout, want)
 	}
 	for _, path := range []string{stdout, stderr} {
@@ -33,29 +33,29 @@ func TestOutputOfSeveralRuns(t *testing.T) {
 			t.Errorf("%s is %v, %v; want a FIFO with mode 0600", path, st.Mode(), err)
 		}
 	}
-	out, errs := s.open(stdout), s.open(stderr)
-	s.write(out, "first run\n")
-	s.write(errs, "complaint\n")
+	out, errs := s.openFIFO(stdout), s.openFIFO(stderr)
+	s.writeText(out, "first run\n")
+	s.writeText(errs, "complaint\n")
 	out.Close()
 	errs.Close()
-	s.await(Stdout, "first run\n")
+	s.awaitOutput(Stdout, "first run\n")
 
 	// After a restart of the task, the existing FIFOs are read.
-	if again, _ := s.start(limits); again != stdout {
+	if again, _ := s.startTask(limits); again != stdout {
 		t.Errorf("stdout goes to %s after a restart", again)
 	}
-	out = s.open(stdout)
-	s.write(out, "second run\n")
+	out = s.openFIFO(stdout)
+	s.writeText(out, "second run\n")
 	out.Close()
-	s.stop()
-	names, b := s.files(Stdout)
+	s.stopTask()
+	names, b := s.readFiles(Stdout)
 	if string(b) != "first run\nsecond run\n" || len(names) != 1 {
 		t.Errorf("%v hold %q", names, b)
 	}
-	if _, b := s.files(Stderr); string(b) != "complaint\n" {
+	if _, b := s.readFiles(Stderr); string(b) != "complaint\n" {
 		t.Errorf("stderr holds %q", b)
 	}
-	if st, err := os.Stat(filepath.Join(s.dir, names[0])); err != nil || st.Mode() != 0o644 {
+	if st, err := os.Stat(filepath.Join(s.logDir, names[0])); err != nil || st.Mode() != 0o644 {
 		t.Errorf("log file has mode %v, %v", st.Mode(), err)
 	}
 	if keys, err := s.keeper.ListFDs(t.Context()); err != nil || len(keys) != 0 {
@@ -63,12 +63,12 @@ func TestOutputOfSeveralRuns(t *testing.T) {
 	}
 
 	// After another start, the output continues in the same files.
-	stdout, _ = s.start(limits)
-	out = s.open(stdout)
-	s.write(out, "third\n")
+	stdout, _ = s.startTask(limits)
+	out = s.openFIFO(stdout)
+	s.writeText(out, "third\n")
 	out.Close()
-	s.stop()
-	if _, b := s.files(Stdout); string(b) != "first run\nsecond run\nthird\n" {
+	s.stopTask()
+	if _, b := s.readFiles(Stdout); string(b) != "first run\nsecond run\nthird\n" {
 		t.Errorf("stdout holds %q", b)
 	}
 }
@@ -76,17 +76,17 @@ func TestOutputOfSeveralRuns(t *testing.T) {
 // RS-078.
 func TestOnlyTheNewestFilesAreKept(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
-	stdout, _ := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
-	out := s.open(stdout)
+	s := newFixture(t, Config{})
+	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	out := s.openFIFO(stdout)
 	var all bytes.Buffer
 	for n := 0; all.Len() < 6<<20; n++ {
-		all.WriteString(line(n))
+		all.WriteString(numberedLine(n))
 	}
-	s.write(out, all.String())
+	s.writeText(out, all.String())
 	out.Close()
-	s.stop()
-	names, b := s.files(Stdout)
+	s.stopTask()
+	names, b := s.readFiles(Stdout)
 	if len(names) != 3 {
 		t.Fatalf("files %v, want three", names)
 	}
@@ -97,7 +97,7 @@ func TestOnlyTheNewestFilesAreKept(t *testing.T) {
 		t.Errorf("files %v", names)
 	}
 	for _, name := range names[:2] {
-		f, err := os.ReadFile(filepath.Join(s.dir, name))
+		f, err := os.ReadFile(filepath.Join(s.logDir, name))
 		if err != nil || f[len(f)-1] != '\n' || len(f) > 1<<20 || len(f) < 1<<20-tailWindow {
 			t.Errorf("%s: %d bytes, last one %q, %v", name, len(f), f[len(f)-1], err)
 		}
@@ -106,16 +106,16 @@ func TestOnlyTheNewestFilesAreKept(t *testing.T) {
 
 func TestNoLineEndForManyMegabytes(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
-	stdout, _ := s.start(Limits{MaxFiles: 100, MaxFileSize: 1 << 20})
-	out := s.open(stdout)
+	s := newFixture(t, Config{})
+	stdout, _ := s.startTask(Limits{MaxFiles: 100, MaxFileSize: 1 << 20})
+	out := s.openFIFO(stdout)
 	data := bytes.Repeat([]byte{0, 'a', 0xff}, 7<<20)
 	if _, err := out.Write(data); err != nil {
 		t.Fatal(err)
 	}
 	out.Close()
-	s.stop()
-	names, b := s.files(Stdout)
+	s.stopTask()
+	names, b := s.readFiles(Stdout)
 	if !bytes.Equal(b, data) || len(names) != 21 {
 		t.Errorf("%d files hold %d bytes, want 21 with %d", len(names), len(b), len(data))
 	}
@@ -123,19 +123,19 @@ func TestNoLineEndForManyMegabytes(t *testing.T) {
 
 func TestStoppedCollectorHoldsTheTaskButLosesNothing(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
-	stdout, _ := s.start(Limits{MaxFiles: 100, MaxFileSize: 1 << 20})
+	s := newFixture(t, Config{})
+	stdout, _ := s.startTask(Limits{MaxFiles: 100, MaxFileSize: 1 << 20})
 	if err := s.collector.Process().Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	waitStopped(t, s.collector.Process().PID)
+	awaitProcessStopped(t, s.collector.Process().PID)
 	// The open returns at once without a reader in this process: the keeper holds the read end.
-	out := s.open(stdout)
+	out := s.openFIFO(stdout)
 	data := bytes.Repeat([]byte("flood\n"), 1<<18)
 	var wrote sync.WaitGroup
-	wrote.Go(func() { s.write(out, string(data)) })
+	wrote.Go(func() { s.writeText(out, string(data)) })
 	time.Sleep(20 * time.Millisecond)
-	if _, b := s.files(Stdout); len(b) != 0 {
+	if _, b := s.readFiles(Stdout); len(b) != 0 {
 		t.Errorf("%d bytes were collected by a stopped process", len(b))
 	}
 	if err := s.collector.Process().Signal(unix.SIGCONT); err != nil {
@@ -143,15 +143,15 @@ func TestStoppedCollectorHoldsTheTaskButLosesNothing(t *testing.T) {
 	}
 	wrote.Wait()
 	out.Close()
-	s.stop()
-	if _, b := s.files(Stdout); !bytes.Equal(b, data) {
+	s.stopTask()
+	if _, b := s.readFiles(Stdout); !bytes.Equal(b, data) {
 		t.Errorf("%d bytes arrived, want %d", len(b), len(data))
 	}
 }
 
-// waitStopped waits until no thread of a process runs: each thread stops when it handles the
+// awaitProcessStopped waits until no thread of a process runs: each thread stops when it handles the
 // signal.
-func waitStopped(t *testing.T, pid int) {
+func awaitProcessStopped(t *testing.T, pid int) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
@@ -168,7 +168,7 @@ func waitStopped(t *testing.T, pid int) {
 	t.Fatalf("process %d does not stop", pid)
 }
 
-func TestKindsOfWriters(t *testing.T) {
+func TestWritersOfDifferentKinds(t *testing.T) {
 	t.Parallel()
 	for name, flags := range map[string]int{
 		"non-blocking":        unix.O_WRONLY | unix.O_NONBLOCK,
@@ -177,8 +177,8 @@ func TestKindsOfWriters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSetting(t, Config{})
-			stdout, _ := s.start(Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
+			s := newFixture(t, Config{})
+			stdout, _ := s.startTask(Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
 			var want bytes.Buffer
 			for i := range 20 {
 				fd, err := unix.Open(stdout, flags|unix.O_CLOEXEC, 0)
@@ -199,8 +199,8 @@ func TestKindsOfWriters(t *testing.T) {
 				}
 				unix.Close(fd) // and opens again
 			}
-			s.stop()
-			if _, b := s.files(Stdout); !bytes.Equal(b, want.Bytes()) {
+			s.stopTask()
+			if _, b := s.readFiles(Stdout); !bytes.Equal(b, want.Bytes()) {
 				t.Errorf("%d bytes arrived, want %d", len(b), want.Len())
 			}
 		})
@@ -220,13 +220,13 @@ func TestReplacedFIFO(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSetting(t, Config{})
+			s := newFixture(t, Config{})
 			target := filepath.Join(t.TempDir(), "target")
 			if err := os.WriteFile(target, []byte("precious"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
-			stdout := filepath.Join(fifoDir(s.dir), ".web.stdout.fifo")
+			stdout := filepath.Join(fifoDir(s.logDir), ".web.stdout.fifo")
 			want := ""
 			for _, when := range []string{"before the first start\n", "before the second\n"} {
 				if err := os.RemoveAll(stdout); err != nil {
@@ -235,19 +235,19 @@ func TestReplacedFIFO(t *testing.T) {
 				if err := place(target, stdout); err != nil {
 					t.Fatal(err)
 				}
-				if got, _ := s.start(limits); got != stdout {
+				if got, _ := s.startTask(limits); got != stdout {
 					t.Errorf("stdout goes to %s", got)
 				}
 				if st, err := os.Lstat(stdout); err != nil || st.Mode() != os.ModeNamedPipe|0o600 {
 					t.Fatalf("the FIFO is %v, %v", st.Mode(), err)
 				}
-				out := s.open(stdout)
-				s.write(out, when)
+				out := s.openFIFO(stdout)
+				s.writeText(out, when)
 				out.Close()
 				want += when
-				s.await(Stdout, want)
+				s.awaitOutput(Stdout, want)
 			}
-			s.stop()
+			s.stopTask()
 			if b, _ := os.ReadFile(target); string(b) != "precious" {
 				t.Errorf("the target holds %q", b)
 			}
@@ -257,71 +257,71 @@ func TestReplacedFIFO(t *testing.T) {
 
 // Tasks can write to the log directory and to its parent, and not to the directory of the
 // allocation, which has the FIFOs: another task's FIFO gets no output of this task.
-func TestFIFOsAreOutOfReach(t *testing.T) {
+func TestTasksCannotReplaceFIFOs(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
+	s := newFixture(t, Config{})
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
-	if err := unix.Mkfifo(filepath.Join(s.dir, ".web.stderr.fifo"), 0o666); err != nil {
+	if err := unix.Mkfifo(filepath.Join(s.logDir, ".web.stderr.fifo"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range paths(s.start(limits)) {
-		if rel, err := filepath.Rel(filepath.Dir(s.dir), path); err != nil || filepath.IsLocal(rel) {
+	for _, path := range pathList(s.startTask(limits)) {
+		if rel, err := filepath.Rel(filepath.Dir(s.logDir), path); err != nil || filepath.IsLocal(rel) {
 			t.Errorf("%s is below a directory that tasks can write to", path)
 		}
 		if st, err := os.Lstat(path); err != nil || st.Mode() != os.ModeNamedPipe|0o600 {
 			t.Errorf("the FIFO is %v, %v", st.Mode(), err)
 		}
 	}
-	s.stop()
+	s.stopTask()
 }
 
-func paths(stdout, stderr string) []string { return []string{stdout, stderr} }
+func pathList(stdout, stderr string) []string { return []string{stdout, stderr} }
 
 // An earlier version had the FIFOs in the log directory: a task of that version continues to write
 // to them.
 func TestFIFOsOfAnEarlierVersion(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
+	s := newFixture(t, Config{})
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
-	stdout, _ := s.start(limits)
-	f := s.open(stdout)
-	s.write(f, "before\n")
-	s.await(Stdout, "before\n")
-	if err := os.Rename(stdout, filepath.Join(s.dir, filepath.Base(stdout))); err != nil {
+	stdout, _ := s.startTask(limits)
+	f := s.openFIFO(stdout)
+	s.writeText(f, "before\n")
+	s.awaitOutput(Stdout, "before\n")
+	if err := os.Rename(stdout, filepath.Join(s.logDir, filepath.Base(stdout))); err != nil {
 		t.Fatal(err)
 	}
-	if again, _ := s.start(limits); again != stdout {
+	if again, _ := s.startTask(limits); again != stdout {
 		t.Errorf("stdout goes to %s", again)
 	}
-	s.write(f, "after\n")
-	s.await(Stdout, "before\nafter\n")
+	s.writeText(f, "after\n")
+	s.awaitOutput(Stdout, "before\nafter\n")
 	f.Close()
-	next := s.open(stdout)
-	s.write(next, "the next start\n")
+	next := s.openFIFO(stdout)
+	s.writeText(next, "the next start\n")
 	next.Close()
-	s.await(Stdout, "before\nafter\nthe next start\n")
-	s.stop()
+	s.awaitOutput(Stdout, "before\nafter\nthe next start\n")
+	s.stopTask()
 }
 
 func TestStopOfATaskThatNeverWrote(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{stopTimeout: 10 * time.Minute})
-	s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	s := newFixture(t, Config{stopTimeout: 10 * time.Minute})
+	s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
 	begin := time.Now()
-	s.stop()
+	s.stopTask()
 	if took := time.Since(begin); took > 5*time.Minute {
 		t.Errorf("took %v: it waited for a writer that never was", took)
 	}
-	s.stop() // a second stop is no error
+	s.stopTask() // a second stop is no error
 }
 
 // The exit of a writer ends the wait, also when the collector is killed meanwhile.
 func TestStopWaitsForWriters(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{stopTimeout: 10 * time.Minute})
-	stdout, stderr := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
-	out, errs := s.open(stdout), s.open(stderr)
-	s.write(out, "a")
+	s := newFixture(t, Config{stopTimeout: 10 * time.Minute})
+	stdout, stderr := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	out, errs := s.openFIFO(stdout), s.openFIFO(stderr)
+	s.writeText(out, "a")
 	old := s.collector.Process()
 	time.AfterFunc(50*time.Millisecond, func() {
 		_, _ = out.WriteString("b\n")
@@ -331,35 +331,35 @@ func TestStopWaitsForWriters(t *testing.T) {
 		errs.Close()
 	})
 	begin := time.Now()
-	s.stop()
+	s.stopTask()
 	if took := time.Since(begin); took > 5*time.Minute {
 		t.Errorf("took %v", took)
 	}
-	if _, b := s.files(Stdout); string(b) != "ab\n" {
+	if _, b := s.readFiles(Stdout); string(b) != "ab\n" {
 		t.Errorf("stdout holds %q", b)
 	}
-	if _, b := s.files(Stderr); string(b) != "last words\n" {
+	if _, b := s.readFiles(Stderr); string(b) != "last words\n" {
 		t.Errorf("stderr holds %q", b)
 	}
 }
 
 // Stop waits for a remaining writer only until the timeout, also when the collector is killed
 // meanwhile.
-func TestStopLetsGoOfWriters(t *testing.T) {
+func TestStopClosesFIFOsWithWriters(t *testing.T) {
 	t.Parallel()
 	const grace = 500 * time.Millisecond
-	s := newSetting(t, Config{stopTimeout: grace})
-	stdout, _ := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
-	stays := s.open(stdout)
-	s.write(stays, "c\n")
+	s := newFixture(t, Config{stopTimeout: grace})
+	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	stays := s.openFIFO(stdout)
+	s.writeText(stays, "c\n")
 	old := s.collector.Process()
 	time.AfterFunc(100*time.Millisecond, func() { _ = old.Signal(unix.SIGKILL) })
 	begin := time.Now()
-	s.stop()
+	s.stopTask()
 	if took := time.Since(begin); took < grace*9/10 {
 		t.Errorf("took only %v", took)
 	}
-	if _, b := s.files(Stdout); string(b) != "c\n" {
+	if _, b := s.readFiles(Stdout); string(b) != "c\n" {
 		t.Errorf("stdout holds %q", b)
 	}
 	// A process that another test forks concurrently has copies of these descriptors until it
@@ -379,22 +379,22 @@ func TestStopLetsGoOfWriters(t *testing.T) {
 // stop, also when the collector is killed, until it closes its output.
 func TestStopOfATaskThatMayRunKeepsItsReader(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{stopTimeout: 50 * time.Millisecond, idleTimeout: 20 * time.Millisecond})
+	s := newFixture(t, Config{stopTimeout: 50 * time.Millisecond, idleTimeout: 20 * time.Millisecond})
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
-	stdout, _ := s.start(limits)
-	out := s.open(stdout)
-	s.write(out, "a\n")
+	stdout, _ := s.startTask(limits)
+	out := s.openFIFO(stdout)
+	s.writeText(out, "a\n")
 	if err := s.collector.Stop(t.Context(), "a1", "web", false); err != nil {
 		t.Fatal(err)
 	}
-	s.write(out, "b\n")
-	s.await(Stdout, "a\nb\n")
+	s.writeText(out, "b\n")
+	s.awaitOutput(Stdout, "a\nb\n")
 	time.Sleep(100 * time.Millisecond) // longer than a process without tasks runs
 	old := s.collector.Process()
 	_ = old.Signal(unix.SIGKILL)
-	waitGone(t, old)
-	s.write(out, "c\n")
-	s.await(Stdout, "a\nb\nc\n")
+	awaitProcessExit(t, old)
+	s.writeText(out, "c\n")
+	s.awaitOutput(Stdout, "a\nb\nc\n")
 	if keys, err := s.keeper.ListFDs(t.Context()); err != nil || !slices.Equal(keys, []string{"fifo/a1/web/stdout"}) {
 		t.Errorf("held: %v, %v", keys, err)
 	}
@@ -408,19 +408,19 @@ func TestStopOfATaskThatMayRunKeepsItsReader(t *testing.T) {
 			t.Fatalf("held after the last writer has gone: %v, %v", keys, err)
 		}
 	}
-	waitGone(t, s.collector.Process()) // no task remains
+	awaitProcessExit(t, s.collector.Process()) // no task remains
 
 	// Another run is collected again, and a stop after its exit closes the FIFOs.
-	s.start(limits)
-	child := s.open(stdout)
-	s.write(child, "d\n")
+	s.startTask(limits)
+	child := s.openFIFO(stdout)
+	s.writeText(child, "d\n")
 	if err := s.collector.Stop(t.Context(), "a1", "web", false); err != nil {
 		t.Fatal(err)
 	}
-	s.start(limits)
-	s.write(child, "e\n")
-	s.await(Stdout, "a\nb\nc\nd\ne\n")
-	s.stop()
+	s.startTask(limits)
+	s.writeText(child, "e\n")
+	s.awaitOutput(Stdout, "a\nb\nc\nd\ne\n")
+	s.stopTask()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		_, err := child.WriteString("late")
 		if errors.Is(err, unix.EPIPE) {
@@ -433,12 +433,12 @@ func TestStopOfATaskThatMayRunKeepsItsReader(t *testing.T) {
 }
 
 // Endless output does not delay a stop.
-func TestStopOfAFlood(t *testing.T) {
+func TestStopWhileTaskWrites(t *testing.T) {
 	t.Parallel()
 	const grace = 500 * time.Millisecond
-	s := newSetting(t, Config{stopTimeout: grace})
-	stdout, _ := s.start(Limits{MaxFiles: 2, MaxFileSize: 1 << 20})
-	out := s.open(stdout)
+	s := newFixture(t, Config{stopTimeout: grace})
+	stdout, _ := s.startTask(Limits{MaxFiles: 2, MaxFileSize: 1 << 20})
+	out := s.openFIFO(stdout)
 	done := make(chan error, 1)
 	go func() {
 		data := bytes.Repeat([]byte("flood\n"), 5000)
@@ -450,7 +450,7 @@ func TestStopOfAFlood(t *testing.T) {
 		}
 	}()
 	begin := time.Now()
-	s.stop()
+	s.stopTask()
 	if took := time.Since(begin); took > grace+time.Minute {
 		t.Errorf("took %v", took)
 	}
@@ -467,35 +467,35 @@ func TestFullFileSystem(t *testing.T) {
 	}
 	t.Parallel()
 	losses := make(chan Loss, 10)
-	s := newSetting(t, Config{OnLoss: func(l Loss) { losses <- l }})
-	if err := unix.Mount("tmpfs", s.dir, "tmpfs", 0, "size=1m"); err != nil {
+	s := newFixture(t, Config{OnLoss: func(l Loss) { losses <- l }})
+	if err := unix.Mount("tmpfs", s.logDir, "tmpfs", 0, "size=1m"); err != nil {
 		t.Skip("cannot mount a tmpfs:", err)
 	}
-	t.Cleanup(func() { _ = unix.Unmount(s.dir, unix.MNT_DETACH) })
-	stdout, _ := s.start(Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
-	out := s.open(stdout)
+	t.Cleanup(func() { _ = unix.Unmount(s.logDir, unix.MNT_DETACH) })
+	stdout, _ := s.startTask(Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
+	out := s.openFIFO(stdout)
 	data := bytes.Repeat([]byte("0123456\n"), 1<<18) // 2 MiB
 	if _, err := out.Write(data); err != nil {
 		t.Fatal(err)
 	}
 	first := nextLoss(t, losses)
-	if first.Over || first.Task != "web" || first.Stream != Stdout || !strings.Contains(first.Reason, "no space left") {
+	if first.Ended || first.Task != "web" || first.Stream != Stdout || !strings.Contains(first.Reason, "no space left") {
 		t.Errorf("loss %+v", first)
 	}
-	name := filepath.Join(s.dir, "web.stdout.0")
+	name := filepath.Join(s.logDir, "web.stdout.0")
 	st, err := os.Stat(name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	kept := st.Size()
-	if err := unix.Mount("tmpfs", s.dir, "tmpfs", unix.MS_REMOUNT, "size=8m"); err != nil {
+	if err := unix.Mount("tmpfs", s.logDir, "tmpfs", unix.MS_REMOUNT, "size=8m"); err != nil {
 		t.Fatal(err)
 	}
 	last := nextLoss(t, losses)
-	s.write(out, "again\n")
+	s.writeText(out, "again\n")
 	out.Close()
-	s.stop()
-	if !last.Over || last.Bytes != int64(len(data))-kept {
+	s.stopTask()
+	if !last.Ended || last.Bytes != int64(len(data))-kept {
 		t.Errorf("loss %+v; %d bytes were written and %d kept", last, len(data), kept)
 	}
 	b, err := os.ReadFile(name)
@@ -521,18 +521,18 @@ func nextLoss(t *testing.T, losses <-chan Loss) Loss {
 
 func TestTwoTasksDoNotMix(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
+	s := newFixture(t, Config{})
 	var wg sync.WaitGroup
 	for _, name := range []string{"one", "two", "one.stdout"} {
 		stdout, stderr, err := s.collector.Start(t.Context(), Task{
-			AllocID: "a1", Name: name, Dir: s.dir,
+			AllocID: "a1", Name: name, Dir: s.logDir,
 			Stdout: Limits{MaxFiles: 5, MaxFileSize: 1 << 20}, Stderr: Limits{MaxFiles: 5, MaxFileSize: 1 << 20},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, path := range []string{stdout, stderr} {
-			out := s.open(path)
+			out := s.openFIFO(path)
 			wg.Go(func() {
 				for i := range 1000 {
 					fmt.Fprintf(out, "%s %d\n", path, i)
@@ -547,13 +547,13 @@ func TestTwoTasksDoNotMix(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, stream := range streams {
-			b, err := os.ReadFile(filepath.Join(s.dir, name+"."+string(stream)+".0"))
+			b, err := os.ReadFile(filepath.Join(s.logDir, name+"."+string(stream)+".0"))
 			if err != nil {
 				t.Fatal(err)
 			}
 			var want strings.Builder
 			for i := range 1000 {
-				fmt.Fprintf(&want, "%s/.%s.%s.fifo %d\n", fifoDir(s.dir), name, stream, i)
+				fmt.Fprintf(&want, "%s/.%s.%s.fifo %d\n", fifoDir(s.logDir), name, stream, i)
 			}
 			if string(b) != want.String() {
 				t.Errorf("%s of %s is not what it wrote", stream, name)
@@ -565,17 +565,17 @@ func TestTwoTasksDoNotMix(t *testing.T) {
 func TestIdleCollectorEnds(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()
-	s := &setting{t: t, run: filepath.Join(base, "run"), dir: filepath.Join(base, "alloc", "alloc", "logs")}
-	if err := os.MkdirAll(s.dir, 0o777); err != nil {
+	s := &fixture{t: t, runDir: filepath.Join(base, "run"), logDir: filepath.Join(base, "alloc", "alloc", "logs")}
+	if err := os.MkdirAll(s.logDir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	s.connect(Config{Linger: 100 * time.Millisecond}, false)
-	stdout, _ := s.start(Limits{MaxFiles: 5, MaxFileSize: 1 << 20})
-	out := s.open(stdout)
+	s.newCollector(Config{LingerTimeout: 100 * time.Millisecond}, false)
+	stdout, _ := s.startTask(Limits{MaxFiles: 5, MaxFileSize: 1 << 20})
+	out := s.openFIFO(stdout)
 	p := s.collector.Process()
 	s.collector.Close()
-	s.write(out, "nobody looks\n")
-	s.await(Stdout, "nobody looks\n")
+	s.writeText(out, "nobody looks\n")
+	s.awaitOutput(Stdout, "nobody looks\n")
 	time.Sleep(300 * time.Millisecond)
 	if !p.Alive() {
 		t.Fatal("the collector ended although a task can write")
@@ -584,19 +584,19 @@ func TestIdleCollectorEnds(t *testing.T) {
 	if st, err := s.keeper.Wait(t.Context(), p); err != nil || st != (process.ExitStatus{}) {
 		t.Errorf("the collector ended with %v, %v", st, err)
 	}
-	if _, err := os.Stat(filepath.Join(keeper.SocketDir(s.run), socketName)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(keeper.SocketDir(s.runDir), socketName)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("its socket is left behind: %v", err)
 	}
 }
 
-func TestServeByHand(t *testing.T) {
+func TestServeRejectsManualStart(t *testing.T) {
 	if err := Serve(t.Context()); err == nil || !strings.Contains(err.Error(), "by hand") {
 		t.Errorf("Serve error %v", err)
 	}
 }
 
-// follow collects the output of a follower.
-type follow struct {
+// followCall collects the output of a follower.
+type followCall struct {
 	mu   sync.Mutex
 	data []byte
 	done chan error
@@ -604,10 +604,10 @@ type follow struct {
 	cancel context.CancelFunc
 }
 
-func (s *setting) follow(req FollowRequest) *follow {
+func (s *fixture) startFollow(req FollowRequest) *followCall {
 	ctx, cancel := context.WithCancel(s.t.Context())
-	f := &follow{done: make(chan error, 1), cancel: cancel}
-	req.AllocID, req.Task, req.Dir = "a1", "web", s.dir
+	f := &followCall{done: make(chan error, 1), cancel: cancel}
+	req.AllocID, req.Task, req.Dir = "a1", "web", s.logDir
 	if req.Stream == "" {
 		req.Stream = Stdout
 	}
@@ -622,13 +622,13 @@ func (s *setting) follow(req FollowRequest) *follow {
 	return f
 }
 
-func (f *follow) String() string {
+func (f *followCall) String() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return string(f.data)
 }
 
-func (f *follow) await(t *testing.T, want string) {
+func (f *followCall) awaitOutput(t *testing.T, want string) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); f.String() != want; time.Sleep(100 * time.Microsecond) {
 		if time.Now().After(end) {
@@ -639,36 +639,36 @@ func (f *follow) await(t *testing.T, want string) {
 
 func TestFollow(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
-	stdout, _ := s.start(Limits{MaxFiles: 1000, MaxFileSize: 64 << 10})
-	out := s.open(stdout)
-	followers := []*follow{s.follow(FollowRequest{}), s.follow(FollowRequest{})}
+	s := newFixture(t, Config{})
+	stdout, _ := s.startTask(Limits{MaxFiles: 1000, MaxFileSize: 64 << 10})
+	out := s.openFIFO(stdout)
+	followers := []*followCall{s.startFollow(FollowRequest{}), s.startFollow(FollowRequest{})}
 	want := ""
 	write := func(text string) {
 		t.Helper()
-		s.write(out, text)
+		s.writeText(out, text)
 		want += text
 	}
 	write("no line end yet")
-	followers[0].await(t, want)
+	followers[0].awaitOutput(t, want)
 	write(", now there is\n")
 	for _, f := range followers {
-		f.await(t, want)
+		f.awaitOutput(t, want)
 	}
 	for i := range 5 { // across many files, and a kill of the collector
 		for range 300 {
 			write(strings.Repeat(string(rune('a'+i)), 500) + "\n")
 		}
-		kill(t, s.collector.Process())
+		killProcess(t, s.collector.Process())
 		write("after a death\n")
 		for _, f := range followers {
-			f.await(t, want)
+			f.awaitOutput(t, want)
 		}
 	}
-	followers = append(followers, s.follow(FollowRequest{}))
+	followers = append(followers, s.startFollow(FollowRequest{}))
 	write("last byte")
 	out.Close()
-	s.stop()
+	s.stopTask()
 	for i, f := range followers {
 		if err := <-f.done; err != nil {
 			t.Errorf("follower %d: %v", i, err)
@@ -677,37 +677,37 @@ func TestFollow(t *testing.T) {
 			t.Errorf("follower %d has %d bytes, want %d", i, len(f.String()), len(want))
 		}
 	}
-	late := s.follow(FollowRequest{}) // started after the end of the stream
+	late := s.startFollow(FollowRequest{}) // started after the end of the stream
 	if err := <-late.done; err != nil || late.String() != want {
 		t.Errorf("a late follower has %d bytes and %v", len(late.String()), err)
 	}
 }
 
-// A follower with Restarts waits for the next run of the task.
+// A follower with AcrossRestarts waits for the next run of the task.
 func TestFollowOverRestarts(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
-	ask := FollowRequest{AllocID: "a1", Task: "web", Stream: Stdout, Dir: s.dir}
+	s := newFixture(t, Config{})
+	ask := FollowRequest{AllocID: "a1", Task: "web", Stream: Stdout, Dir: s.logDir}
 	if kept, err := s.collector.HasLogs(ask); kept || err != nil {
 		t.Errorf("a task that was never started has logs: %v, %v", kept, err)
 	}
-	f := s.follow(FollowRequest{Restarts: true})
+	f := s.startFollow(FollowRequest{AcrossRestarts: true})
 	want := ""
 	for run := range 3 {
-		stdout, _ := s.start(Limits{MaxFiles: 1000, MaxFileSize: 64 << 10})
+		stdout, _ := s.startTask(Limits{MaxFiles: 1000, MaxFileSize: 64 << 10})
 		if kept, err := s.collector.HasLogs(ask); !kept || err != nil {
 			t.Errorf("a task that runs has no logs: %v", err)
 		}
-		out := s.open(stdout)
+		out := s.openFIFO(stdout)
 		text := fmt.Sprintf("run %d\n", run)
-		s.write(out, text)
+		s.writeText(out, text)
 		want += text
-		f.await(t, want)
-		s.write(out, "end\n")
+		f.awaitOutput(t, want)
+		s.writeText(out, "end\n")
 		want += "end\n"
 		out.Close()
-		s.stop()
-		f.await(t, want)
+		s.stopTask()
+		f.awaitOutput(t, want)
 	}
 	if kept, err := s.collector.HasLogs(ask); !kept || err != nil {
 		t.Errorf("a task that has ended has no logs: %v", err)
@@ -720,9 +720,9 @@ func TestFollowOverRestarts(t *testing.T) {
 
 func TestFollowFromAnOffset(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
+	s := newFixture(t, Config{})
 	for i, text := range []string{"01234", "56789", "abcde"} {
-		if err := os.WriteFile(filepath.Join(s.dir, fmt.Sprintf("web.stdout.%d", i+3)), []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(s.logDir, fmt.Sprintf("web.stdout.%d", i+3)), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -745,7 +745,7 @@ func TestFollowFromAnOffset(t *testing.T) {
 		{"the newest file", FromNewest, 0, "abcde"},
 	}
 	for _, tt := range tests {
-		f := s.follow(FollowRequest{Origin: tt.origin, Offset: tt.offset, Once: true})
+		f := s.startFollow(FollowRequest{Origin: tt.origin, Offset: tt.offset, StopAtEnd: true})
 		if err := <-f.done; err != nil || f.String() != tt.want {
 			t.Errorf("%s: %q, %v; want %q", tt.name, f.String(), err, tt.want)
 		}
@@ -755,23 +755,23 @@ func TestFollowFromAnOffset(t *testing.T) {
 // A follower never leaves the directory, whatever files a task creates.
 func TestFollowPassesOverForeignFiles(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
+	s := newFixture(t, Config{})
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	err := errors.Join(
-		os.WriteFile(filepath.Join(s.dir, "web.stdout.0"), []byte("one "), 0o644),
-		os.Symlink(secret, filepath.Join(s.dir, "web.stdout.1")),
-		os.Link(secret, filepath.Join(s.dir, "web.stdout.2")),
-		unix.Mkfifo(filepath.Join(s.dir, "web.stdout.3"), 0o644),
-		os.Mkdir(filepath.Join(s.dir, "web.stdout.4"), 0o755),
-		os.WriteFile(filepath.Join(s.dir, "web.stdout.9"), []byte("two"), 0o644),
+		os.WriteFile(filepath.Join(s.logDir, "web.stdout.0"), []byte("one "), 0o644),
+		os.Symlink(secret, filepath.Join(s.logDir, "web.stdout.1")),
+		os.Link(secret, filepath.Join(s.logDir, "web.stdout.2")),
+		unix.Mkfifo(filepath.Join(s.logDir, "web.stdout.3"), 0o644),
+		os.Mkdir(filepath.Join(s.logDir, "web.stdout.4"), 0o755),
+		os.WriteFile(filepath.Join(s.logDir, "web.stdout.9"), []byte("two"), 0o644),
 	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := s.follow(FollowRequest{Once: true})
+	f := s.startFollow(FollowRequest{StopAtEnd: true})
 	if err := <-f.done; err != nil || f.String() != "one two" {
 		t.Errorf("the follower has %q and %v", f.String(), err)
 	}
@@ -781,10 +781,10 @@ func TestFollowPassesOverForeignFiles(t *testing.T) {
 // descriptors from an earlier agent is accepted.
 func TestLimitOfDescriptors(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{Descriptors: reserveDescriptors + 2*taskDescriptors})
+	s := newFixture(t, Config{MaxDescriptors: reserveDescriptors + 2*taskDescriptors})
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
 	start := func(name string) error {
-		_, _, err := s.collector.Start(t.Context(), Task{AllocID: "a1", Name: name, Dir: s.dir, Stdout: limits, Stderr: limits})
+		_, _, err := s.collector.Start(t.Context(), Task{AllocID: "a1", Name: name, Dir: s.logDir, Stdout: limits, Stderr: limits})
 		return err
 	}
 	if err := errors.Join(start("one"), start("two"), start("one")); err != nil {
@@ -797,7 +797,7 @@ func TestLimitOfDescriptors(t *testing.T) {
 	if want := "2 tasks run, and the limit of 76 open files (ulimit -n) has room for no more"; full.Error() != want {
 		t.Errorf("got %q, want %q", full, want)
 	}
-	next, err := New(Config{Keeper: s.keeper, Dir: s.run, Args: []string{"nomad-lite", "log-collector"}, Descriptors: 1})
+	next, err := New(Config{Keeper: s.keeper, Dir: s.runDir, Args: []string{"nomad-lite", "log-collector"}, MaxDescriptors: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -828,11 +828,11 @@ func TestLimitOfDescriptors(t *testing.T) {
 // A process without free descriptors replies with an error, and its streams continue.
 func TestProcessWithoutDescriptors(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
-	stdout, _ := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
-	out := s.open(stdout)
-	s.write(out, "a\n")
-	s.await(Stdout, "a\n")
+	s := newFixture(t, Config{})
+	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	out := s.openFIFO(stdout)
+	s.writeText(out, "a\n")
+	s.awaitOutput(Stdout, "a\n")
 	p := s.collector.Process()
 	var was unix.Rlimit
 	if err := unix.Prlimit(p.PID, unix.RLIMIT_NOFILE, nil, &was); err != nil {
@@ -842,12 +842,12 @@ func TestProcessWithoutDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
-	more := Task{AllocID: "a1", Name: "more", Dir: s.dir, Stdout: limits, Stderr: limits}
+	more := Task{AllocID: "a1", Name: "more", Dir: s.logDir, Stdout: limits, Stderr: limits}
 	if _, _, err := s.collector.Start(t.Context(), more); err == nil || !strings.Contains(err.Error(), "no free file descriptors") {
 		t.Errorf("another task: %v", err)
 	}
-	s.write(out, "b\n")
-	s.await(Stdout, "a\nb\n")
+	s.writeText(out, "b\n")
+	s.awaitOutput(Stdout, "a\nb\n")
 	if err := unix.Prlimit(p.PID, unix.RLIMIT_NOFILE, &was, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -865,16 +865,16 @@ func TestProcessWithoutDescriptors(t *testing.T) {
 // After its file was truncated by hand, a follower continues with new output.
 func TestFollowOfATruncatedFile(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
-	stdout, _ := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
-	out := s.open(stdout)
-	s.write(out, "a long line before\n")
-	s.await(Stdout, "a long line before\n")
+	s := newFixture(t, Config{})
+	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	out := s.openFIFO(stdout)
+	s.writeText(out, "a long line before\n")
+	s.awaitOutput(Stdout, "a long line before\n")
 	chunks := make(chan string, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- s.collector.Follow(ctx, FollowRequest{AllocID: "a1", Task: "web", Stream: Stdout, Dir: s.dir}, func(c Chunk) error {
+		done <- s.collector.Follow(ctx, FollowRequest{AllocID: "a1", Task: "web", Stream: Stdout, Dir: s.logDir}, func(c Chunk) error {
 			chunks <- string(c.Data)
 			return nil
 		})
@@ -882,14 +882,14 @@ func TestFollowOfATruncatedFile(t *testing.T) {
 	if got := <-chunks; got != "a long line before\n" {
 		t.Errorf("got %q", got)
 	}
-	if err := os.Truncate(filepath.Join(s.dir, "web.stdout.0"), 0); err != nil {
+	if err := os.Truncate(filepath.Join(s.logDir, "web.stdout.0"), 0); err != nil {
 		t.Fatal(err)
 	}
-	s.write(out, "after\n")
+	s.writeText(out, "after\n")
 	if got := <-chunks; got != "after\n" {
 		t.Errorf("got %q", got)
 	}
-	s.await(Stdout, "after\n")
+	s.awaitOutput(Stdout, "after\n")
 	cancel()
 	<-done
 }
@@ -898,14 +898,14 @@ func TestFollowOfATruncatedFile(t *testing.T) {
 // other followers.
 func TestSlowFollower(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
-	stdout, _ := s.start(Limits{MaxFiles: 2, MaxFileSize: 64 << 10})
-	out := s.open(stdout)
+	s := newFixture(t, Config{})
+	stdout, _ := s.startTask(Limits{MaxFiles: 2, MaxFileSize: 64 << 10})
+	out := s.openFIFO(stdout)
 	hold := make(chan struct{})
 	var seen []string
 	done := make(chan error, 1)
 	go func() {
-		done <- s.collector.Follow(t.Context(), FollowRequest{AllocID: "a1", Task: "web", Dir: s.dir, Stream: Stdout}, func(c Chunk) error {
+		done <- s.collector.Follow(t.Context(), FollowRequest{AllocID: "a1", Task: "web", Dir: s.logDir, Stream: Stdout}, func(c Chunk) error {
 			<-hold
 			if len(seen) == 0 || seen[len(seen)-1] != c.File {
 				seen = append(seen, c.File)
@@ -914,15 +914,15 @@ func TestSlowFollower(t *testing.T) {
 		})
 	}()
 	for i := range 1 << 14 {
-		s.write(out, fmt.Sprintf("%099d\n", i))
+		s.writeText(out, fmt.Sprintf("%099d\n", i))
 	}
 	out.Close()
-	s.stop()
+	s.stopTask()
 	close(hold)
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	names, _ := s.files(Stdout)
+	names, _ := s.readFiles(Stdout)
 	if len(seen) > 3 || seen[len(seen)-1] != names[1] || !slices.IsSorted(seen[1:]) {
 		t.Errorf("saw %v, and %v are left", seen, names)
 	}
@@ -930,10 +930,10 @@ func TestSlowFollower(t *testing.T) {
 
 func TestFollowEndsWithTheErrorOfItsReader(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
-	stdout, _ := s.start(Limits{MaxFiles: 2, MaxFileSize: 64 << 10})
-	s.write(s.open(stdout), "x")
-	err := s.collector.Follow(t.Context(), FollowRequest{AllocID: "a1", Task: "web", Dir: s.dir, Stream: Stdout}, func(Chunk) error { return io.ErrClosedPipe })
+	s := newFixture(t, Config{})
+	stdout, _ := s.startTask(Limits{MaxFiles: 2, MaxFileSize: 64 << 10})
+	s.writeText(s.openFIFO(stdout), "x")
+	err := s.collector.Follow(t.Context(), FollowRequest{AllocID: "a1", Task: "web", Dir: s.logDir, Stream: Stdout}, func(Chunk) error { return io.ErrClosedPipe })
 	if !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("Follow error %v", err)
 	}
@@ -943,24 +943,24 @@ func TestFollowEndsWithTheErrorOfItsReader(t *testing.T) {
 func TestProcessEndsWithoutTasks(t *testing.T) {
 	t.Parallel()
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
-	s := newSetting(t, Config{idleTimeout: 20 * time.Millisecond})
+	s := newFixture(t, Config{idleTimeout: 20 * time.Millisecond})
 	var want string
 	var last process.ID
 	for round := range 3 {
 		if p := s.collector.Process(); p != last {
 			t.Fatalf("round %d: process %v without a task", round, p)
 		}
-		stdout, _ := s.start(limits)
+		stdout, _ := s.startTask(limits)
 		p := s.collector.Process()
 		if p == last || !p.Alive() {
 			t.Fatalf("round %d: process %v, before %v", round, p, last)
 		}
-		f := s.open(stdout)
+		f := s.openFIFO(stdout)
 		time.Sleep(50 * time.Millisecond) // no reason to exit
 		line := fmt.Sprintln("round", round)
 		want += line
-		s.write(f, line)
-		s.await(Stdout, want)
+		s.writeText(f, line)
+		s.awaitOutput(Stdout, want)
 		f.Close()
 		if !p.Alive() {
 			t.Errorf("round %d: the process ended before its task", round)
@@ -968,29 +968,29 @@ func TestProcessEndsWithoutTasks(t *testing.T) {
 		if err := s.collector.Stop(t.Context(), "a1", "web", true); err != nil {
 			t.Fatal(err)
 		}
-		waitGone(t, p)
+		awaitProcessExit(t, p)
 		last = p
 	}
 }
 
-// TestNextAgentMeetsTheProcess adds the tasks of an earlier agent late: their process is running,
+// TestNextAgentConnectsToProcess adds the tasks of an earlier agent late: their process is running,
 // and is not stopped although it has no tasks of this agent yet.
-func TestNextAgentMeetsTheProcess(t *testing.T) {
+func TestNextAgentConnectsToProcess(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()
-	s := &setting{t: t, run: filepath.Join(base, "run"), dir: filepath.Join(base, "alloc", "alloc", "logs")}
-	if err := os.MkdirAll(s.dir, 0o777); err != nil {
+	s := &fixture{t: t, runDir: filepath.Join(base, "run"), logDir: filepath.Join(base, "alloc", "alloc", "logs")}
+	if err := os.MkdirAll(s.logDir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	s.connect(Config{}, false)
+	s.newCollector(Config{}, false)
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
-	stdout, _ := s.start(limits)
-	f := s.open(stdout)
+	stdout, _ := s.startTask(limits)
+	f := s.openFIFO(stdout)
 	p := s.collector.Process()
 	s.collector.Close()
 
 	var err error
-	s.collector, err = New(Config{Keeper: s.keeper, Dir: s.run, Args: []string{"nomad-lite", "log-collector"}, idleTimeout: 20 * time.Millisecond})
+	s.collector, err = New(Config{Keeper: s.keeper, Dir: s.runDir, Args: []string{"nomad-lite", "log-collector"}, idleTimeout: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -1001,14 +1001,14 @@ func TestNextAgentMeetsTheProcess(t *testing.T) {
 	for s.collector.conns.Now() != nil {
 		time.Sleep(time.Millisecond) // until the quiet time has passed
 	}
-	s.write(f, "before the next agent knows of me\n")
-	s.await(Stdout, "before the next agent knows of me\n")
-	s.start(limits)
+	s.writeText(f, "before the next agent knows of me\n")
+	s.awaitOutput(Stdout, "before the next agent knows of me\n")
+	s.startTask(limits)
 	if now := s.collector.Process(); now != p || !p.Alive() {
 		t.Errorf("the task has process %v, had %v", now, p)
 	}
 	f.Close()
-	s.stop()
+	s.stopTask()
 	if _, err := s.keeper.Wait(t.Context(), p); err != nil {
 		t.Error(err)
 	}

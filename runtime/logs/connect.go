@@ -15,8 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// publish replaces the connection; nil means that there is none.
-func (c *Collector) publish(l *link) {
+// setConn replaces the connection; nil means that there is none.
+func (c *Collector) setConn(l *processConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if l != nil {
@@ -24,30 +24,30 @@ func (c *Collector) publish(l *link) {
 	}
 	c.conns.Set(l, nil)
 	for _, st := range c.streams {
-		st.wake() // followers subscribe again at the new process
+		st.wakeFollowers() // followers subscribe again at the new process
 	}
 }
 
-// maintain keeps a connection to a collector process while there are tasks, until ctx ends. It
+// maintainConn keeps a connection to a collector process while there are tasks, until ctx ends. It
 // connects to the process of an earlier agent before the first task is added: otherwise each task
 // would wait until the streams of the tasks before it are handed over.
-func (c *Collector) maintain(ctx context.Context) {
+func (c *Collector) maintainConn(ctx context.Context) {
 	l, err := c.connectAndHandOver(ctx, false) // the error is returned to the next task that needs a process
-	for connected := err == nil; connected || c.needed(ctx); connected = false {
+	for connected := err == nil; connected || c.waitForTask(ctx); connected = false {
 		if !connected {
 			if l, connected = c.conns.ConnectWithBackoff(ctx, c.connect, func(err error) { c.conf.Logger.Error("no log collector", "error", err) }); !connected {
 				return
 			}
 		}
-		c.publish(l)
-		c.serve(ctx, l)
-		c.publish(nil)
+		c.setConn(l)
+		c.serveConn(ctx, l)
+		c.setConn(nil)
 		l.close()
 	}
 }
 
-// needed waits for a task. It returns false when ctx has ended.
-func (c *Collector) needed(ctx context.Context) bool {
+// waitForTask waits for a task. It returns false when ctx has ended.
+func (c *Collector) waitForTask(ctx context.Context) bool {
 	for ctx.Err() == nil {
 		if c.hasTasks() {
 			return true
@@ -66,10 +66,10 @@ func (c *Collector) hasTasks() bool {
 	return len(c.tasks) > 0
 }
 
-// serve returns when the connection to the process is down, or when the process had no task for
+// serveConn returns when the connection to the process is down, or when the process had no task for
 // the quiet time; then the process is stopped if it is idle. A process that never had a task of
 // this agent is not stopped: it may have streams of tasks that are restored later.
-func (c *Collector) serve(ctx context.Context, l *link) {
+func (c *Collector) serveConn(ctx context.Context, l *processConn) {
 	idle := time.NewTimer(c.conf.idleTimeout)
 	defer idle.Stop()
 	used := false
@@ -84,7 +84,7 @@ func (c *Collector) serve(ctx context.Context, l *link) {
 			used = true
 			idle.Reset(c.conf.idleTimeout)
 		case <-idle.C:
-			if c.releaseProcess() {
+			if c.releaseConn() {
 				if used {
 					_ = l.send(&message{Op: opIdle}) // the process may still have a stream of an earlier agent
 				}
@@ -94,9 +94,9 @@ func (c *Collector) serve(ctx context.Context, l *link) {
 	}
 }
 
-// releaseProcess drops the connection and returns true if there is no task; the next task waits
+// releaseConn drops the connection and returns true if there is no task; the next task waits
 // for the next process.
-func (c *Collector) releaseProcess() bool {
+func (c *Collector) releaseConn() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.tasks) > 0 {
@@ -106,25 +106,25 @@ func (c *Collector) releaseProcess() bool {
 	return true
 }
 
-func (c *Collector) connect(ctx context.Context) (*link, error) {
+func (c *Collector) connect(ctx context.Context) (*processConn, error) {
 	return c.connectAndHandOver(ctx, true)
 }
 
 // connectAndHandOver returns a connection to a process that has all streams. It starts or replaces
 // a process only if start is set.
-func (c *Collector) connectAndHandOver(ctx context.Context, start bool) (*link, error) {
+func (c *Collector) connectAndHandOver(ctx context.Context, start bool) (*processConn, error) {
 	l, err := c.dialOrSpawn(ctx, start)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.handOverAll(ctx, l); err != nil {
+	if err := c.handOverStreams(ctx, l); err != nil {
 		l.close()
 		return nil, err
 	}
 	return l, nil
 }
 
-func (c *Collector) handOverAll(ctx context.Context, l *link) error {
+func (c *Collector) handOverStreams(ctx context.Context, l *processConn) error {
 	c.mu.Lock()
 	tasks := make([]*taskState, 0, len(c.tasks))
 	for _, t := range c.tasks {
@@ -137,20 +137,20 @@ func (c *Collector) handOverAll(ctx context.Context, l *link) error {
 		for _, s := range streams {
 			c.mu.Lock()
 			k := key{t.AllocID, t.Name, s}
-			wanted, open := c.streams[k] != nil, t.open[s]
+			wanted, open := c.streams[k] != nil, t.openStreams[s]
 			c.mu.Unlock()
 			if !wanted && !open {
 				continue
 			}
 			fifo, err := c.conf.Keeper.GetFD(k.fdKey())
 			if err == nil {
-				err = c.handOver(ctx, l, t, k, fifo)
+				err = c.handOverStream(ctx, l, t, k, fifo)
 				fifo.Close()
 			}
 			if err == nil && open {
 				var reply *message
-				if reply, err = l.call(ctx, &message{Op: opStop, Key: k, Keep: true}); err == nil && !reply.Open {
-					c.wg.Go(func() { c.release(k) })
+				if reply, err = l.call(ctx, &message{Op: opStop, Key: k, KeepOpen: true}); err == nil && !reply.HasWriter {
+					c.wg.Go(func() { c.releaseStream(k) })
 				}
 			}
 			if errors.Is(err, errDisconnected) || ctx.Err() != nil {
@@ -166,13 +166,13 @@ func (c *Collector) handOverAll(ctx context.Context, l *link) error {
 
 // dialOrSpawn connects to the collector process. If start is set and no process of this build
 // runs, it starts one.
-func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*link, error) {
+func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*processConn, error) {
 	f, err := c.dir.Lock(lockName, unix.LOCK_EX)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	l, err := c.dial(ctx)
+	l, err := c.dialProcess(ctx)
 	if err == nil {
 		switch {
 		case !isOtherBuild(l):
@@ -184,7 +184,7 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*link, error) 
 			return l, nil
 		case start:
 			c.conf.Logger.Info("replacing the log collector, which is another build", "pid", l.process.PID)
-			if err := c.quit(l); err != nil {
+			if err := c.quitProcess(l); err != nil {
 				l.close()
 				return nil, err
 			}
@@ -208,11 +208,11 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*link, error) 
 		return nil, lockErr
 	}
 	if running {
-		if err := c.endProcess(p, err); err != nil {
+		if err := c.waitOrKillProcess(p, err); err != nil {
 			return nil, err
 		}
 	}
-	if err := c.quitPrevious(ctx); err != nil {
+	if err := c.quitPreviousProcesses(ctx); err != nil {
 		return nil, err
 	}
 	if text := c.crashLog().Read(); text != "" {
@@ -221,16 +221,16 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*link, error) 
 	if err := c.spawn(ctx); err != nil {
 		return nil, err
 	}
-	if l, err = c.dial(ctx); err != nil {
+	if l, err = c.dialProcess(ctx); err != nil {
 		return nil, fmt.Errorf("connect to log collector: %w", err)
 	}
 	return l, nil
 }
 
-// quitPrevious stops the collector processes that an earlier version has started for the data
+// quitPreviousProcesses stops the collector processes that an earlier version has started for the data
 // directory in other directories. An error means that one of them may still run.
-func (c *Collector) quitPrevious(ctx context.Context) error {
-	for _, dir := range c.conf.Previous {
+func (c *Collector) quitPreviousProcesses(ctx context.Context) error {
+	for _, dir := range c.conf.PreviousDirs {
 		conn, err := dialPrevious(filepath.Join(dir, socketName))
 		if process.Exhausted(err) {
 			return fmt.Errorf("log collector in %s: %w", dir, err) // the process may be alive
@@ -238,12 +238,12 @@ func (c *Collector) quitPrevious(ctx context.Context) error {
 		if err != nil {
 			continue
 		}
-		l, err := c.newLink(ctx, conn)
+		l, err := c.newConn(ctx, conn)
 		if err != nil {
 			continue
 		}
 		c.conf.Logger.Info("ending the log collector of an earlier version", "pid", l.process.PID, "dir", dir)
-		err = c.quit(l)
+		err = c.quitProcess(l)
 		l.close()
 		if err != nil {
 			return err
@@ -253,7 +253,7 @@ func (c *Collector) quitPrevious(ctx context.Context) error {
 }
 
 // isOtherBuild reports whether a process runs a build other than this one.
-func isOtherBuild(l *link) bool {
+func isOtherBuild(l *processConn) bool {
 	exe, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return false
@@ -263,19 +263,19 @@ func isOtherBuild(l *link) bool {
 	return !same && (err == nil || errors.Is(err, os.ErrProcessDone))
 }
 
-// quit makes a process exit and waits until it has exited. The next process reads from the FIFOs
+// quitProcess makes a process exit and waits until it has exited. The next process reads from the FIFOs
 // the output that this process has not moved.
-func (c *Collector) quit(l *link) error {
+func (c *Collector) quitProcess(l *processConn) error {
 	_ = l.send(&message{Op: opQuit})
-	return c.endProcess(l.process, errors.New("it was told to quit and does not exit"))
+	return c.waitOrKillProcess(l.process, errors.New("it was told to quit and does not exit"))
 }
 
 // exitTimeout is how long a process that cannot be reached has to exit by itself.
 const exitTimeout = 2 * time.Second
 
-// endProcess waits until a process that serves no client has exited: a process that quits closes its
+// waitOrKillProcess waits until a process that serves no client has exited: a process that quits closes its
 // socket before it exits. A process that does not exit is killed; cause is the reason.
-func (c *Collector) endProcess(p process.ID, cause error) error {
+func (c *Collector) waitOrKillProcess(p process.ID, cause error) error {
 	if p.EndsWithin(exitTimeout) {
 		return nil
 	}
@@ -290,7 +290,7 @@ func (c *Collector) crashLog() keeper.CrashLog {
 // spawn starts a collector process through the keeper. The process inherits a listening socket, so
 // that a client need not wait until the process is ready.
 func (c *Collector) spawn(ctx context.Context) error {
-	listener, err := c.dir.Listen(network, socketName)
+	listener, err := c.dir.Listen(socketNetwork, socketName)
 	if err != nil {
 		return err
 	}
@@ -305,7 +305,7 @@ func (c *Collector) spawn(ctx context.Context) error {
 		return err
 	}
 	defer stderr.Close()
-	conf, err := json.Marshal(setup{Dir: c.conf.Dir, Ephemeral: c.conf.Keeper.Ephemeral(), Linger: c.conf.Linger})
+	conf, err := json.Marshal(processSetup{Dir: c.conf.Dir, Ephemeral: c.conf.Keeper.Ephemeral(), LingerTimeout: c.conf.LingerTimeout})
 	if err != nil {
 		return err
 	}
@@ -320,22 +320,22 @@ func (c *Collector) spawn(ctx context.Context) error {
 	return err
 }
 
-// event handles a message that is not a reply.
-func (c *Collector) event(m *message) {
+// handleEvent handles a message that is not a reply.
+func (c *Collector) handleEvent(m *message) {
 	switch m.Op {
 	case opOutput:
 		c.mu.Lock()
 		if st := c.streams[m.Key]; st != nil {
-			st.index = max(st.index, m.Index)
-			st.wake()
+			st.newestFile = max(st.newestFile, m.Index)
+			st.wakeFollowers()
 		}
 		c.mu.Unlock()
 	case opEnd:
-		c.wg.Go(func() { c.release(m.Key) })
+		c.wg.Go(func() { c.releaseStream(m.Key) })
 	case opLoss:
-		loss := Loss{AllocID: m.Key.AllocID, Task: m.Key.Task, Stream: m.Key.Stream, Bytes: m.Bytes, Reason: m.Error, Over: m.Over}
+		loss := Loss{AllocID: m.Key.AllocID, Task: m.Key.Task, Stream: m.Key.Stream, Bytes: m.Bytes, Reason: m.Error, Ended: m.LossEnded}
 		c.conf.Logger.Warn("output of a task is lost", "alloc_id", loss.AllocID, "task", loss.Task,
-			"stream", loss.Stream, "bytes", loss.Bytes, "over", loss.Over, "error", loss.Reason)
+			"stream", loss.Stream, "bytes", loss.Bytes, "over", loss.Ended, "error", loss.Reason)
 		c.conf.OnLoss(loss)
 	}
 }

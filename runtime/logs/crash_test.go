@@ -16,35 +16,35 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-const flood = 100 << 20
+const floodBytes = 100 << 20
 
 // killCount is the number of times that a process is killed while a task writes.
 const killCount = 20
 
 func TestNothingIsLostWhenTheCollectorIsKilled(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
-	stdout, _ := s.start(Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})
+	s := newFixture(t, Config{})
+	stdout, _ := s.startTask(Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})
 	killWhileWriting(t, stdout, func() {
-		s.replaced(s.collector.Process, s.collector.Process())
+		s.killAndAwaitReplacement(s.collector.Process, s.collector.Process())
 	})
-	s.stop()
-	_, b := s.files(Stdout)
-	checkLines(t, b, flood)
+	s.stopTask()
+	_, b := s.readFiles(Stdout)
+	checkLines(t, b, floodBytes)
 }
 
 func TestNothingIsLostWhenTheKeeperIsKilled(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
-	stdout, _ := s.start(Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})
+	s := newFixture(t, Config{})
+	stdout, _ := s.startTask(Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})
 	collector := s.collector.Process()
 	killWhileWriting(t, stdout, func() {
-		s.replaced(s.keeper.Process, s.keeper.Process())
+		s.killAndAwaitReplacement(s.keeper.Process, s.keeper.Process())
 	})
-	s.stop()
-	_, b := s.files(Stdout)
-	checkLines(t, b, flood)
-	defer waitGone(t, collector)
+	s.stopTask()
+	_, b := s.readFiles(Stdout)
+	checkLines(t, b, floodBytes)
+	defer awaitProcessExit(t, collector)
 	defer s.collector.Close() // an ephemeral collector exits without an agent
 	if now := s.collector.Process(); now != collector {
 		t.Errorf("the collector was %v and is %v: it has nothing to do with the keeper's death", collector, now)
@@ -53,39 +53,39 @@ func TestNothingIsLostWhenTheKeeperIsKilled(t *testing.T) {
 
 func TestNothingIsLostWhenTheAgentAndTheCollectorAreKilled(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
+	s := newFixture(t, Config{})
 	// The agent is another process in this test; this one only reads.
 	s.collector.Close()
-	endKeeper(t, s.keeper)
+	stopKeeper(t, s.keeper)
 
 	first := startAgent(t, s)
-	stdout := fifoDir(s.dir) + "/.web.stdout.fifo"
+	stdout := fifoDir(s.logDir) + "/.web.stdout.fifo"
 	agent := first
 	killWhileWriting(t, stdout, func() {
-		kill(t, agent.process)
-		kill(t, agent.collector)
+		killProcess(t, agent.process)
+		killProcess(t, agent.collector)
 		if !agent.keeper.Alive() {
 			t.Error("the keeper died with its agent")
 		}
 		agent = startAgent(t, s)
 	})
-	kill(t, agent.process)
+	killProcess(t, agent.process)
 	if agent.keeper != first.keeper {
 		t.Errorf("the keeper was %v and is %v", first.keeper, agent.keeper)
 	}
 	if !agent.collector.Alive() {
 		t.Error("the collector died with its agent")
 	}
-	s.connect(Config{}, false)
-	s.start(Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})
+	s.newCollector(Config{}, false)
+	s.startTask(Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})
 	if s.collector.Process() != agent.collector {
 		t.Errorf("the next agent has collector %v, want %v", s.collector.Process(), agent.collector)
 	}
-	s.stop()
-	_, b := s.files(Stdout)
-	checkLines(t, b, flood)
+	s.stopTask()
+	_, b := s.readFiles(Stdout)
+	checkLines(t, b, floodBytes)
 	s.collector.Close()
-	kill(t, agent.collector)
+	killProcess(t, agent.collector)
 	_, _ = s.keeper.Wait(t.Context(), agent.collector)
 }
 
@@ -93,7 +93,7 @@ func TestNothingIsLostWhenTheAgentAndTheCollectorAreKilled(t *testing.T) {
 // or doubled.
 func killWhileWriting(t *testing.T, path string, strike func()) {
 	t.Helper()
-	task := exec.Command("/proc/self/exe", "lines", path, fmt.Sprint(flood/killCount))
+	task := exec.Command("/proc/self/exe", "lines", path, fmt.Sprint(floodBytes/killCount))
 	task.Stderr = os.Stderr
 	rounds, err := task.StdinPipe()
 	if err != nil {
@@ -118,10 +118,10 @@ func killWhileWriting(t *testing.T, path string, strike func()) {
 	}
 }
 
-// replaced kills a process and waits for its replacement.
-func (s *setting) replaced(now func() process.ID, old process.ID) {
+// killAndAwaitReplacement kills a process and waits for its replacement.
+func (s *fixture) killAndAwaitReplacement(now func() process.ID, old process.ID) {
 	s.t.Helper()
-	kill(s.t, old)
+	killProcess(s.t, old)
 	for end := time.Now().Add(time.Minute); now() == old; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			s.t.Fatalf("nobody replaces process %d", old.PID)
@@ -129,27 +129,27 @@ func (s *setting) replaced(now func() process.ID, old process.ID) {
 	}
 }
 
-func kill(t *testing.T, p process.ID) {
+func killProcess(t *testing.T, p process.ID) {
 	t.Helper()
 	if err := p.Signal(unix.SIGKILL); err != nil {
 		t.Fatalf("kill %d: %v", p.PID, err)
 	}
 }
 
-// agent is an agent in its own process.
-type agent struct {
+// agentProcess is an agent in its own process.
+type agentProcess struct {
 	process, keeper, collector process.ID
 }
 
-func startAgent(t *testing.T, s *setting) agent {
+func startAgent(t *testing.T, s *fixture) agentProcess {
 	t.Helper()
-	return startAgentOf(t, s, "/proc/self/exe")
+	return startAgentExecutable(t, s, "/proc/self/exe")
 }
 
-// startAgentOf starts an agent from another executable.
-func startAgentOf(t *testing.T, s *setting, program string) agent {
+// startAgentExecutable starts an agent from another executable.
+func startAgentExecutable(t *testing.T, s *fixture, program string) agentProcess {
 	t.Helper()
-	cmd := exec.Command(program, "agent", s.run, s.dir)
+	cmd := exec.Command(program, "agent", s.runDir, s.logDir)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -159,7 +159,7 @@ func startAgentOf(t *testing.T, s *setting, program string) agent {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	var a agent
+	var a agentProcess
 	var pids [2]int
 	if _, err := fmt.Fscan(out, &pids[0], &pids[1]); err != nil {
 		t.Fatal(err)
@@ -182,38 +182,38 @@ func TestOneCollectorServesADirectory(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		same   bool // the agent connects to the process and does not replace it
-		change func(s *setting) error
+		change func(s *fixture) error
 	}{
-		{"a symbolic link", true, func(s *setting) error {
-			link := s.run + ".link"
-			defer func() { s.run = link }()
-			return os.Symlink(s.run, link)
+		{"a symbolic link", true, func(s *fixture) error {
+			link := s.runDir + ".link"
+			defer func() { s.runDir = link }()
+			return os.Symlink(s.runDir, link)
 		}},
-		{"a directory that was moved", true, func(s *setting) error {
-			moved := s.run + ".moved"
-			defer func() { s.run = moved }()
-			return os.Rename(s.run, moved)
+		{"a directory that was moved", true, func(s *fixture) error {
+			moved := s.runDir + ".moved"
+			defer func() { s.runDir = moved }()
+			return os.Rename(s.runDir, moved)
 		}},
-		{"a socket directory that was removed", false, func(s *setting) error {
-			return os.RemoveAll(keeper.SocketDir(s.run))
+		{"a socket directory that was removed", false, func(s *fixture) error {
+			return os.RemoveAll(keeper.SocketDir(s.runDir))
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := newPersistentSetting(t, Config{})
-			defer func() { s.endWithAgent() }()
-			stdout, _ := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
-			out := s.open(stdout)
+			s := newPersistentFixture(t, Config{})
+			defer func() { s.makeKeeperEphemeral() }()
+			stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+			out := s.openFIFO(stdout)
 			var want strings.Builder
 			write := func() {
 				for range 100 {
-					text := line(strings.Count(want.String(), "\n"))
+					text := numberedLine(strings.Count(want.String(), "\n"))
 					want.WriteString(text)
-					s.write(out, text)
+					s.writeText(out, text)
 				}
 			}
 			write()
-			s.await(Stdout, want.String())
+			s.awaitOutput(Stdout, want.String())
 			first, held := s.collector.Process(), s.keeper.Process()
 			s.collector.Close()
 			s.keeper.Close()
@@ -221,10 +221,10 @@ func TestOneCollectorServesADirectory(t *testing.T) {
 				t.Fatal(err)
 			}
 			write()
-			s.connect(Config{}, false)
-			s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+			s.newCollector(Config{}, false)
+			s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
 			write()
-			s.await(Stdout, want.String())
+			s.awaitOutput(Stdout, want.String())
 			if got := s.keeper.Process(); got != held {
 				t.Errorf("the keeper is %v, was %v", got, held)
 			}
@@ -239,32 +239,32 @@ func TestOneCollectorServesADirectory(t *testing.T) {
 // another one serves the streams.
 func TestCollectorOfAnEarlierVersionIsEnded(t *testing.T) {
 	t.Parallel()
-	s := newPersistentSetting(t, Config{})
-	defer s.endWithAgent()
-	stdout, _ := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
-	out := s.open(stdout)
-	s.write(out, "one\n")
-	s.await(Stdout, "one\n")
+	s := newPersistentFixture(t, Config{})
+	defer s.makeKeeperEphemeral()
+	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	out := s.openFIFO(stdout)
+	s.writeText(out, "one\n")
+	s.awaitOutput(Stdout, "one\n")
 	first := s.collector.Process()
 	s.collector.Close()
 	// In an earlier version, the socket and the lock are in another directory.
 	former := t.TempDir()
 	if err := errors.Join(
-		os.Rename(filepath.Join(keeper.SocketDir(s.run), socketName), filepath.Join(former, socketName)),
-		os.Remove(filepath.Join(s.run, processName)),
+		os.Rename(filepath.Join(keeper.SocketDir(s.runDir), socketName), filepath.Join(former, socketName)),
+		os.Remove(filepath.Join(s.runDir, processName)),
 	); err != nil {
 		t.Fatal(err)
 	}
-	s.write(out, "two\n")
-	c, err := New(Config{Keeper: s.keeper, Dir: s.run, Args: []string{"nomad-lite", "log-collector"}, Previous: []string{former}})
+	s.writeText(out, "two\n")
+	c, err := New(Config{Keeper: s.keeper, Dir: s.runDir, Args: []string{"nomad-lite", "log-collector"}, PreviousDirs: []string{former}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.collector = c
 	t.Cleanup(func() { c.Close() })
-	s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
-	s.write(out, "three\n")
-	s.await(Stdout, "one\ntwo\nthree\n")
+	s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	s.writeText(out, "three\n")
+	s.awaitOutput(Stdout, "one\ntwo\nthree\n")
 	if first.Alive() || c.Process() == first {
 		t.Errorf("processes %v and %v serve one stream", first, c.Process())
 	}

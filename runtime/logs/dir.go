@@ -14,19 +14,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
-// openDir opens a log directory. Tasks cannot write above the allocation's shared directory; the
+// openLogDir opens a log directory. Tasks cannot write above the allocation's shared directory; the
 // last two path elements are writable for tasks and are opened without following links.
-func openDir(path string) (int, error) {
-	alloc, logs, err := openDirs(path)
+func openLogDir(path string) (int, error) {
+	alloc, logs, err := openAllocAndLogDirs(path)
 	if err == nil {
 		unix.Close(alloc)
 	}
 	return logs, err
 }
 
-// openDirs opens the directory of an allocation, which has the FIFOs, and its log directory. Tasks
+// openAllocAndLogDirs opens the directory of an allocation, which has the FIFOs, and its log directory. Tasks
 // can write to the log directory only.
-func openDirs(path string) (alloc, logs int, err error) {
+func openAllocAndLogDirs(path string) (alloc, logs int, err error) {
 	path = filepath.Clean(path)
 	shared := filepath.Dir(path)
 	alloc, err = safepath.OpenDir(filepath.Dir(shared))
@@ -97,7 +97,7 @@ func openFIFO(dir int, name string) (int, error) {
 				return fd, nil
 			}
 			unix.Close(fd)
-			if !errors.Is(err, errNotOurs) {
+			if !errors.Is(err, errForeignFile) {
 				return -1, fmt.Errorf("open FIFO %s: %w", name, err)
 			}
 		} else if !errors.Is(err, unix.ELOOP) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.ENXIO) {
@@ -110,7 +110,7 @@ func openFIFO(dir int, name string) (int, error) {
 	return -1, fmt.Errorf("make FIFO %s: somebody replaces it all the time", name)
 }
 
-var errNotOurs = errors.New("not a FIFO of ours")
+var errForeignFile = errors.New("not a FIFO of ours")
 
 func checkFIFO(fd int) error {
 	var st unix.Stat_t
@@ -118,7 +118,7 @@ func checkFIFO(fd int) error {
 		return err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFIFO || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
-		return errNotOurs
+		return errForeignFile
 	}
 	return nil
 }
@@ -154,9 +154,9 @@ func sameFile(dir int, name string, fd int) bool {
 	return err == nil && unix.Fstat(fd, &open) == nil && named.Dev == open.Dev && named.Ino == open.Ino
 }
 
-// indexes lists the numbers of a stream's files, in order. Files of any type count, because a
+// listIndexes lists the numbers of a stream's files, in order. Files of any type count, because a
 // number in use cannot be used again.
-func indexes(dir int, prefix string) ([]int64, error) {
+func listIndexes(dir int, prefix string) ([]int64, error) {
 	fd, err := safepath.OpenAt(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, fmt.Errorf("list log directory: %w", err)
@@ -190,34 +190,34 @@ func parseIndex(name, prefix string) (int64, bool) {
 
 func fileName(prefix string, index int64) string { return prefix + strconv.FormatInt(index, 10) }
 
-// openLog opens an existing log file. It returns errNotOurs if a task has replaced the file by a
+// openLogFile opens an existing log file. It returns errForeignFile if a task has replaced the file by a
 // link, a device, or a hard link to another file.
-func openLog(dir int, name string, flags int) (fd int, size int64, err error) {
+func openLogFile(dir int, name string, flags int) (fd int, size int64, err error) {
 	// The check precedes the open, because the open of some devices has side effects.
 	st, err := safepath.StatAt(dir, name)
 	if err != nil {
 		return -1, 0, err
 	}
-	if !isLog(&st) {
-		return -1, 0, errNotOurs
+	if !isLogFile(&st) {
+		return -1, 0, errForeignFile
 	}
 	fd, err = safepath.OpenAt(dir, name, flags|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return -1, 0, err
 	}
-	if err := unix.Fstat(fd, &st); err != nil || !isLog(&st) {
+	if err := unix.Fstat(fd, &st); err != nil || !isLogFile(&st) {
 		unix.Close(fd)
-		return -1, 0, errors.Join(err, errNotOurs)
+		return -1, 0, errors.Join(err, errForeignFile)
 	}
 	return fd, st.Size, nil
 }
 
-func isLog(st *unix.Stat_t) bool {
+func isLogFile(st *unix.Stat_t) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFREG && int(st.Uid) == os.Geteuid() && st.Nlink <= 1
 }
 
-// createLog makes a new log file, and fails with EEXIST if the name exists.
-func createLog(dir int, name string) (int, error) {
+// createLogFile makes a new log file, and fails with EEXIST if the name exists.
+func createLogFile(dir int, name string) (int, error) {
 	fd, err := safepath.OpenAt(dir, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL, 0o644)
 	if err != nil {
 		return -1, err

@@ -13,11 +13,11 @@ import (
 // An agent that runs out of descriptors while it connects to the log collector neither stops nor
 // replaces it.
 func TestAgentWithoutDescriptorsKeepsCollector(t *testing.T) {
-	s := newSetting(t, Config{})
-	stdout, _ := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
-	out := s.open(stdout)
-	s.write(out, "a\n")
-	s.await(Stdout, "a\n")
+	s := newFixture(t, Config{})
+	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	out := s.openFIFO(stdout)
+	s.writeText(out, "a\n")
+	s.awaitOutput(Stdout, "a\n")
 	p := s.collector.Process()
 	failed, connected := 0, 0
 	for free := range 16 {
@@ -43,11 +43,11 @@ func TestAgentWithoutDescriptorsKeepsCollector(t *testing.T) {
 	if failed == 0 || connected == 0 {
 		t.Errorf("%d attempts failed, %d succeeded: the test proves nothing", failed, connected)
 	}
-	s.write(out, "b\n")
-	s.await(Stdout, "a\nb\n")
+	s.writeText(out, "b\n")
+	s.awaitOutput(Stdout, "a\nb\n")
 
 	// Steps other than the dial can fail, too.
-	if err := os.Remove(filepath.Join(keeper.SocketDir(s.run), socketName)); err != nil {
+	if err := os.Remove(filepath.Join(keeper.SocketDir(s.runDir), socketName)); err != nil {
 		t.Fatal(err)
 	}
 	restore := processtest.LimitDescriptors(t, 0)

@@ -18,29 +18,29 @@ import (
 func TestFinishCollectsWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
-	s := newSetting(t, Config{})
-	stdout, _ := s.start(limits)
-	f := s.open(stdout)
-	s.write(f, "before\n")
-	s.await(Stdout, "before\n")
+	s := newFixture(t, Config{})
+	stdout, _ := s.startTask(limits)
+	f := s.openFIFO(stdout)
+	s.writeText(f, "before\n")
+	s.awaitOutput(Stdout, "before\n")
 
 	// The agent exits, and the collector is killed or exits by itself.
 	s.collector.Close()
 	_ = s.collector.Process().Signal(unix.SIGKILL)
 	_, _ = s.keeper.Wait(t.Context(), s.collector.Process())
-	s.write(f, "meanwhile\n")
+	s.writeText(f, "meanwhile\n")
 	f.Close()
 
-	c, err := New(Config{Keeper: s.keeper, Dir: s.run, Args: []string{"nomad-lite", "log-collector"}})
+	c, err := New(Config{Keeper: s.keeper, Dir: s.runDir, Args: []string{"nomad-lite", "log-collector"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	for range 2 { // the second call finds nothing
-		if err := c.Finish(t.Context(), task(s.dir, limits), true); err != nil {
+		if err := c.Finish(t.Context(), newTask(s.logDir, limits), true); err != nil {
 			t.Fatal(err)
 		}
-		if _, b := s.files(Stdout); string(b) != "before\nmeanwhile\n" {
+		if _, b := s.readFiles(Stdout); string(b) != "before\nmeanwhile\n" {
 			t.Errorf("collected %q", b)
 		}
 	}
@@ -53,24 +53,24 @@ func TestFinishCollectsWhatIsLeft(t *testing.T) {
 func TestFinishWithoutADirectory(t *testing.T) {
 	t.Parallel()
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
-	s := newSetting(t, Config{})
-	s.start(limits)
+	s := newFixture(t, Config{})
+	s.startTask(limits)
 	s.collector.Close()
-	if err := os.RemoveAll(s.dir); err != nil {
+	if err := os.RemoveAll(s.logDir); err != nil {
 		t.Fatal(err)
 	}
-	c, err := New(Config{Keeper: s.keeper, Dir: s.run, Args: []string{"nomad-lite", "log-collector"}})
+	c, err := New(Config{Keeper: s.keeper, Dir: s.runDir, Args: []string{"nomad-lite", "log-collector"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := c.Finish(t.Context(), task(s.dir, limits), true); err != nil {
+	if err := c.Finish(t.Context(), newTask(s.logDir, limits), true); err != nil {
 		t.Fatal(err)
 	}
 	if keys, err := s.keeper.ListFDs(t.Context()); err != nil || len(keys) > 0 {
 		t.Errorf("the keeper still holds %v, %v", keys, err)
 	}
-	never := task(t.TempDir()+"/alloc/alloc/logs", limits)
+	never := newTask(t.TempDir()+"/alloc/alloc/logs", limits)
 	never.Name = "never"
 	if err := c.Finish(t.Context(), never, true); err != nil {
 		t.Errorf("a task that was never there: %v", err)
@@ -80,11 +80,11 @@ func TestFinishWithoutADirectory(t *testing.T) {
 // A process that receives opQuit exits at once and leaves its output to the next process.
 func TestCollectorQuits(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
-	stdout, _ := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
-	f := s.open(stdout)
-	s.write(f, "one\n")
-	s.await(Stdout, "one\n")
+	s := newFixture(t, Config{})
+	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	f := s.openFIFO(stdout)
+	s.writeText(f, "one\n")
+	s.awaitOutput(Stdout, "one\n")
 	old := s.collector.Process()
 	l, err := s.collector.conns.Wait(t.Context())
 	if err != nil {
@@ -98,8 +98,8 @@ func TestCollectorQuits(t *testing.T) {
 	if status, err := s.keeper.Wait(ctx, old); err != nil || status != (process.ExitStatus{}) {
 		t.Errorf("it ended with %v, %v", status, err)
 	}
-	s.write(f, "two\n")
-	s.await(Stdout, "one\ntwo\n")
+	s.writeText(f, "two\n")
+	s.awaitOutput(Stdout, "one\ntwo\n")
 	// The next process may write before the client has recorded it.
 	for s.collector.Process() == old {
 		if ctx.Err() != nil {
@@ -111,26 +111,26 @@ func TestCollectorQuits(t *testing.T) {
 		t.Errorf("process %v does not run", now)
 	}
 	f.Close()
-	s.stop()
+	s.stopTask()
 }
 
 // A collector of another build exits before the next one is started, without a kill.
 func TestCollectorOfAnotherBuildQuits(t *testing.T) {
 	t.Parallel()
-	s := makeSetting(t)
-	before := startAgentOf(t, s, anotherProgram(t))
-	stdout := filepath.Join(fifoDir(s.dir), key{Task: "web", Stream: Stdout}.fifoName())
-	f := s.open(stdout)
-	s.write(f, "one\n")
-	s.await(Stdout, "one\n")
-	kill(t, before.process)
-	s.write(f, "two\n")
+	s := newEmptyFixture(t)
+	before := startAgentExecutable(t, s, newOtherBuild(t))
+	stdout := filepath.Join(fifoDir(s.logDir), key{Task: "web", Stream: Stdout}.fifoName())
+	f := s.openFIFO(stdout)
+	s.writeText(f, "one\n")
+	s.awaitOutput(Stdout, "one\n")
+	killProcess(t, before.process)
+	s.writeText(f, "two\n")
 
-	s.connect(Config{}, false)
-	defer s.endWithAgent()
-	s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
-	s.write(f, "three\n")
-	s.await(Stdout, "one\ntwo\nthree\n")
+	s.newCollector(Config{}, false)
+	defer s.makeKeeperEphemeral()
+	s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	s.writeText(f, "three\n")
+	s.awaitOutput(Stdout, "one\ntwo\nthree\n")
 	if s.collector.Process() == before.collector {
 		t.Errorf("process %v of another build is still the collector", before.collector)
 	}
@@ -138,11 +138,11 @@ func TestCollectorOfAnotherBuildQuits(t *testing.T) {
 		t.Errorf("the collector of another build ended with %v, %v", status, err)
 	}
 	f.Close()
-	s.stop()
+	s.stopTask()
 }
 
-// anotherProgram returns a copy of this program with different content.
-func anotherProgram(t *testing.T) string {
+// newOtherBuild returns a copy of this program with different content.
+func newOtherBuild(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/exe")
 	if err != nil {

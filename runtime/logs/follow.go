@@ -31,10 +31,10 @@ type FollowRequest struct {
 	Origin Origin
 	Offset int64 // bytes after the start or before the end, limited to the output that is kept
 
-	// Once makes Follow return at the current end, instead of waiting for more output.
-	Once bool
-	// Restarts makes Follow continue when the stream is stopped: the task may be started again.
-	Restarts bool
+	// StopAtEnd makes Follow return at the current end, instead of waiting for more output.
+	StopAtEnd bool
+	// AcrossRestarts makes Follow continue when the stream is stopped: the task may be started again.
+	AcrossRestarts bool
 }
 
 // Chunk is a piece of a stream. Data is valid until emit returns.
@@ -44,22 +44,22 @@ type Chunk struct {
 	Data   []byte
 }
 
-var buffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+var bufferPool = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
 // Follow reads the files of a stream and passes their content to emit, in order and without gaps
 // as long as the reader is not max_files behind the task; then it continues with the oldest file
 // that is left. It returns nil after the last byte if the stream is stopped or was never started
-// here, or if Once is set. Otherwise, and always with Restarts, it returns the error of emit or
+// here, or if StopAtEnd is set. Otherwise, and always with AcrossRestarts, it returns the error of emit or
 // the cause of ctx. Any number of followers may read one stream, and none of them slows the task
 // down.
 func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chunk) error) error {
 	k := key{req.AllocID, req.Task, req.Stream}
-	dir, err := openDir(req.Dir)
+	dir, err := openLogDir(req.Dir)
 	if err != nil {
 		return fmt.Errorf("follow %s of task %q: %w", req.Stream, req.Task, err)
 	}
 	defer unix.Close(dir)
-	r := &reader{dir: dir, prefix: k.prefix(), fd: -1}
+	r := &logReader{dir: dir, prefix: k.prefix(), fd: -1}
 	defer r.close()
 	if err := r.seek(req.Origin, req.Offset); err != nil {
 		return fmt.Errorf("follow %s of task %q: %w", req.Stream, req.Task, err)
@@ -70,16 +70,16 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 		// channel.
 		c.mu.Lock()
 		st := c.streams[k]
-		changed, newest := c.started, int64(-1)
+		changed, newest := c.streamAdded, int64(-1)
 		if st != nil {
-			changed, newest = st.changed, st.index
+			changed, newest = st.changed, st.newestFile
 		}
 		c.mu.Unlock()
 
 		if err := r.read(ctx, newest, emit); err != nil {
 			return err
 		}
-		if req.Once || st == nil && !req.Restarts {
+		if req.StopAtEnd || st == nil && !req.AcrossRestarts {
 			return nil
 		}
 		c.mu.Lock()
@@ -88,7 +88,7 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 		c.mu.Unlock()
 		if ended {
 			// The stream may have ended during the read, and the files may have more output.
-			if err := r.read(ctx, -1, emit); err != nil || !req.Restarts {
+			if err := r.read(ctx, -1, emit); err != nil || !req.AcrossRestarts {
 				return err
 			}
 			continue
@@ -116,17 +116,17 @@ func (c *Collector) HasLogs(req FollowRequest) (bool, error) {
 	if collected {
 		return true, nil
 	}
-	dir, err := openDir(req.Dir)
+	dir, err := openLogDir(req.Dir)
 	if err != nil {
 		return false, err
 	}
 	defer unix.Close(dir)
-	all, err := indexes(dir, k.prefix())
+	all, err := listIndexes(dir, k.prefix())
 	return len(all) > 0, err
 }
 
-// reader is a position in the files of a stream.
-type reader struct {
+// logReader is a position in the files of a stream.
+type logReader struct {
 	dir    int
 	prefix string
 	fd     int   // the open file, or -1
@@ -134,7 +134,7 @@ type reader struct {
 	offset int64
 }
 
-func (r *reader) close() {
+func (r *logReader) close() {
 	if r.fd >= 0 {
 		unix.Close(r.fd)
 		r.fd = -1
@@ -142,8 +142,8 @@ func (r *reader) close() {
 }
 
 // seek moves to the position of an origin and an offset.
-func (r *reader) seek(origin Origin, offset int64) error {
-	all, err := indexes(r.dir, r.prefix)
+func (r *logReader) seek(origin Origin, offset int64) error {
+	all, err := listIndexes(r.dir, r.prefix)
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (r *reader) seek(origin Origin, offset int64) error {
 	}
 	sizes := make([]int64, len(all))
 	for i, index := range all {
-		if st, err := safepath.StatAt(r.dir, fileName(r.prefix, index)); err == nil && isLog(&st) {
+		if st, err := safepath.StatAt(r.dir, fileName(r.prefix, index)); err == nil && isLogFile(&st) {
 			sizes[i] = st.Size
 		}
 	}
@@ -182,9 +182,9 @@ func (r *reader) seek(origin Origin, offset int64) error {
 
 // read passes the content of the files to emit, up to the end of the newest file. If newest is -1,
 // read lists the directory to find the newest file.
-func (r *reader) read(ctx context.Context, newest int64, emit func(Chunk) error) error {
-	buf := buffers.Get().(*[32 << 10]byte)
-	defer buffers.Put(buf)
+func (r *logReader) read(ctx context.Context, newest int64, emit func(Chunk) error) error {
+	buf := bufferPool.Get().(*[32 << 10]byte)
+	defer bufferPool.Put(buf)
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -224,8 +224,8 @@ func (r *reader) read(ctx context.Context, newest int64, emit func(Chunk) error)
 }
 
 // nextFile returns the lowest file number above index.
-func (r *reader) nextFile(index int64) (int64, bool, error) {
-	all, err := indexes(r.dir, r.prefix)
+func (r *logReader) nextFile(index int64) (int64, bool, error) {
+	all, err := listIndexes(r.dir, r.prefix)
 	if err != nil {
 		return 0, false, err
 	}
@@ -237,15 +237,15 @@ func (r *reader) nextFile(index int64) (int64, bool, error) {
 }
 
 // open opens a file. It skips a file that does not exist or is not a log file of this package.
-func (r *reader) open(index int64) error {
+func (r *logReader) open(index int64) error {
 	if index != r.index {
 		r.index, r.offset = index, 0
 	}
-	fd, _, err := openLog(r.dir, fileName(r.prefix, index), unix.O_RDONLY)
+	fd, _, err := openLogFile(r.dir, fileName(r.prefix, index), unix.O_RDONLY)
 	switch {
 	case err == nil:
 		r.fd = fd
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ELOOP), errors.Is(err, errNotOurs):
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ELOOP), errors.Is(err, errForeignFile):
 		r.index, r.offset = index+1, 0
 	default:
 		return fmt.Errorf("open %s: %w", fileName(r.prefix, index), err)
@@ -254,7 +254,7 @@ func (r *reader) open(index int64) error {
 }
 
 // readOpen reads the open file to its end. A truncated file is read from its start.
-func (r *reader) readOpen(ctx context.Context, buf []byte, emit func(Chunk) error) (total int64, err error) {
+func (r *logReader) readOpen(ctx context.Context, buf []byte, emit func(Chunk) error) (total int64, err error) {
 	for ctx.Err() == nil {
 		n, err := unix.Pread(r.fd, buf, r.offset)
 		if errors.Is(err, unix.EINTR) {

@@ -18,30 +18,30 @@ import (
 // errDisconnected means that the connection closed before the reply came.
 var errDisconnected = errors.New("connection to the log collector is down")
 
-// link is one connection to a collector process.
-type link struct {
+// processConn is one connection to a collector process.
+type processConn struct {
 	*rpcmux.PendingCalls[*message]
 	conn    *net.UnixConn
 	process process.ID
-	event   func(*message)
+	onEvent func(*message)
 	wg      sync.WaitGroup
 }
 
-// network is a socket type that keeps message boundaries.
-const network = "unixpacket"
+// socketNetwork is a socket type that keeps message boundaries.
+const socketNetwork = "unixpacket"
 
-// dial connects to the process of the data directory, and exchanges the hello messages.
-func (c *Collector) dial(ctx context.Context) (*link, error) {
-	conn, err := c.dir.Dial(network, socketName)
+// dialProcess connects to the process of the data directory, and exchanges the hello messages.
+func (c *Collector) dialProcess(ctx context.Context) (*processConn, error) {
+	conn, err := c.dir.Dial(socketNetwork, socketName)
 	if err != nil {
 		return nil, err
 	}
-	return c.newLink(ctx, conn)
+	return c.newConn(ctx, conn)
 }
 
 // dialPrevious connects to the socket of an earlier version, which has a short path.
 func dialPrevious(path string) (*net.UnixConn, error) {
-	conn, err := net.DialUnix(network, nil, &net.UnixAddr{Net: network, Name: path})
+	conn, err := net.DialUnix(socketNetwork, nil, &net.UnixAddr{Net: socketNetwork, Name: path})
 	if err != nil {
 		return nil, err
 	}
@@ -52,9 +52,9 @@ func dialPrevious(path string) (*net.UnixConn, error) {
 	return conn, nil
 }
 
-// newLink exchanges the hello messages on a connection, which it owns from now on.
-func (c *Collector) newLink(ctx context.Context, conn *net.UnixConn) (*link, error) {
-	l := &link{PendingCalls: rpcmux.New[*message](errDisconnected, nil), conn: conn, event: c.event}
+// newConn exchanges the hello messages on a connection, which it owns from now on.
+func (c *Collector) newConn(ctx context.Context, conn *net.UnixConn) (*processConn, error) {
+	l := &processConn{PendingCalls: rpcmux.New[*message](errDisconnected, nil), conn: conn, onEvent: c.handleEvent}
 	l.wg.Go(l.read)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -67,13 +67,13 @@ func (c *Collector) newLink(ctx context.Context, conn *net.UnixConn) (*link, err
 	return l, nil
 }
 
-func (l *link) close() {
+func (l *processConn) close() {
 	l.conn.Close()
 	l.wg.Wait()
 }
 
 // call sends a request and waits for the reply.
-func (l *link) call(ctx context.Context, m *message, fds ...int) (*message, error) {
+func (l *processConn) call(ctx context.Context, m *message, fds ...int) (*message, error) {
 	reply, err := l.Call(ctx, func(id uint64) error {
 		m.ID = id
 		return l.send(m, fds...)
@@ -85,13 +85,13 @@ func (l *link) call(ctx context.Context, m *message, fds ...int) (*message, erro
 }
 
 // send sends one message. It returns errDisconnected if the connection fails.
-func (l *link) send(m *message, fds ...int) error {
+func (l *processConn) send(m *message, fds ...int) error {
 	b, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
-	if len(b) > maxMessage {
-		return fmt.Errorf("message of %d bytes is over the limit of %d", len(b), maxMessage)
+	if len(b) > maxMessageSize {
+		return fmt.Errorf("message of %d bytes is over the limit of %d", len(b), maxMessageSize)
 	}
 	var oob []byte
 	if len(fds) > 0 {
@@ -105,23 +105,23 @@ func (l *link) send(m *message, fds ...int) error {
 }
 
 // read delivers replies and events until the connection closes.
-func (l *link) read() {
+func (l *processConn) read() {
 	defer l.End()
 	defer l.conn.Close()
-	buf := make([]byte, maxMessage)
+	buf := make([]byte, maxMessageSize)
 	for {
 		n, err := l.conn.Read(buf)
 		if err != nil || n == 0 {
 			return
 		}
-		m, err := decode(buf[:n])
+		m, err := decodeMessage(buf[:n])
 		if err != nil {
 			return
 		}
 		if m.Op == opReply {
 			l.Answer(m.ID, m)
 		} else {
-			l.event(m)
+			l.onEvent(m)
 		}
 	}
 }

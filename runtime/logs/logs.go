@@ -42,7 +42,7 @@ type Loss struct {
 	Stream  Stream
 	Bytes   int64  // bytes dropped so far
 	Reason  string // error of the file system
-	Over    bool   // output is written again; a line in the log marks the gap
+	Ended   bool   // output is written again; a line in the log marks the gap
 }
 
 // key identifies one stream of one task.

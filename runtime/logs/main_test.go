@@ -60,7 +60,7 @@ func runTests(m *testing.M) int {
 		r.Close()
 		w.Close()
 	}
-	before := openFiles()
+	before := countOpenFiles()
 	code := m.Run()
 	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != unix.ECHILD {
 		b, _ := os.ReadFile("/proc/self/task/" + strconv.Itoa(os.Getpid()) + "/children")
@@ -70,20 +70,20 @@ func runTests(m *testing.M) int {
 		}
 		code = 1
 	}
-	if after := openFiles(); after > before {
+	if after := countOpenFiles(); after > before {
 		fmt.Fprintf(os.Stderr, "%d descriptors at the start, %d at the end\n", before, after)
 		code = 1
 	}
 	return code
 }
 
-func openFiles() int {
+func countOpenFiles() int {
 	entries, _ := os.ReadDir("/proc/self/fd")
 	return len(entries)
 }
 
-// line returns the n-th line of a writer: its length and content depend on the number.
-func line(n int) string {
+// numberedLine returns the n-th line of a writer: its length and content depend on the number.
+func numberedLine(n int) string {
 	text := strconv.Itoa(n)
 	return text + " " + strings.Repeat(text[len(text)-1:], n*7919%990) + "\n"
 }
@@ -107,7 +107,7 @@ func writeLines(args []string) error {
 			return w.Flush()
 		}
 		for ; total < round*bytes; n++ {
-			m, err := w.WriteString(line(n))
+			m, err := w.WriteString(numberedLine(n))
 			if err != nil {
 				return err
 			}
@@ -127,71 +127,71 @@ func agentMain(args []string) error {
 	if err != nil {
 		return err
 	}
-	if _, _, err := c.Start(context.Background(), task(dir, Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})); err != nil {
+	if _, _, err := c.Start(context.Background(), newTask(dir, Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})); err != nil {
 		return err
 	}
 	fmt.Println(k.Process().PID, c.Process().PID)
 	select {}
 }
 
-func task(dir string, limits Limits) Task {
+func newTask(dir string, limits Limits) Task {
 	return Task{AllocID: "a1", Name: "web", Dir: dir, Stdout: limits, Stderr: limits}
 }
 
-// setting has a keeper, a collector and an allocation's log directory.
-type setting struct {
-	t         *testing.T
-	run, dir  string
-	keeper    *keeper.Client
-	collector *Collector
+// fixture has a keeper, a collector and an allocation's log directory.
+type fixture struct {
+	t              *testing.T
+	runDir, logDir string
+	keeper         *keeper.Client
+	collector      *Collector
 }
 
-func newSetting(t *testing.T, conf Config) *setting {
+func newFixture(t *testing.T, conf Config) *fixture {
 	t.Helper()
-	s := makeSetting(t)
-	s.connect(conf, true)
+	s := newEmptyFixture(t)
+	s.newCollector(conf, true)
 	return s
 }
 
-// newPersistentSetting is newSetting with a keeper that outlives its agent. The test must call
-// endWithAgent at its end.
-func newPersistentSetting(t *testing.T, conf Config) *setting {
+// newPersistentFixture is newFixture with a keeper that outlives its agent. The test must call
+// makeKeeperEphemeral at its end.
+func newPersistentFixture(t *testing.T, conf Config) *fixture {
 	t.Helper()
-	s := makeSetting(t)
-	s.connect(conf, false)
+	s := newEmptyFixture(t)
+	s.newCollector(conf, false)
 	return s
 }
 
-// endWithAgent makes the keeper stop its processes when the current agent exits.
-func (s *setting) endWithAgent() {
+// makeKeeperEphemeral makes the keeper stop its processes when the current agent exits.
+func (s *fixture) makeKeeperEphemeral() {
 	if err := s.keeper.SetEphemeral(context.WithoutCancel(s.t.Context())); err != nil {
 		s.t.Error(err)
 	}
 }
 
-func makeSetting(t *testing.T) *setting {
+func newEmptyFixture(t *testing.T) *fixture {
 	t.Helper()
 	base := t.TempDir()
-	s := &setting{t: t, run: filepath.Join(base, "run"), dir: filepath.Join(base, "alloc", "alloc", "logs")}
-	if err := os.MkdirAll(s.dir, 0o777); err != nil {
+	s := &fixture{t: t, runDir: filepath.Join(base, "run"), logDir: filepath.Join(base, "alloc", "alloc", "logs")}
+	if err := os.MkdirAll(s.logDir, 0o777); err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-// connect creates the Collector.
-func (s *setting) connect(conf Config, ephemeral bool) {
+// newCollector creates the Collector.
+func (s *fixture) newCollector(conf Config, ephemeral bool) {
 	s.t.Helper()
-	k, err := keeper.Start(s.t.Context(), keeper.Config{Dir: s.run, Args: []string{"nomad-lite", "keeper"}, Ephemeral: ephemeral})
+	k, err := keeper.Start(s.t.Context(), keeper.Config{Dir: s.runDir, Args: []string{"nomad-lite", "keeper"}, Ephemeral: ephemeral})
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.keeper = k
-	s.t.Cleanup(func() { endKeeper(s.t, k) })
+	s.t.Cleanup(func() { stopKeeper(s.t, k) })
 	if testing.Verbose() {
 		conf.Logger = hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Trace, TimeFormat: "05.000"})
 	}
-	conf.Keeper, conf.Dir, conf.Args = k, s.run, []string{"nomad-lite", "log-collector"}
+	conf.Keeper, conf.Dir, conf.Args = k, s.runDir, []string{"nomad-lite", "log-collector"}
 	c, err := New(conf)
 	if err != nil {
 		s.t.Fatal(err)
@@ -200,16 +200,16 @@ func (s *setting) connect(conf Config, ephemeral bool) {
 	s.t.Cleanup(func() { c.Close() })
 }
 
-// endKeeper waits until a keeper and all its descendants have exited.
-func endKeeper(t *testing.T, k *keeper.Client) {
+// stopKeeper waits until a keeper and all its descendants have exited.
+func stopKeeper(t *testing.T, k *keeper.Client) {
 	if err := k.Close(); err != nil {
 		t.Error(err)
 	}
 	_ = k.Process().Signal(unix.SIGTERM)
-	waitGone(t, k.Process())
+	awaitProcessExit(t, k.Process())
 }
 
-func waitGone(t *testing.T, p process.ID) {
+func awaitProcessExit(t *testing.T, p process.ID) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); p.Alive(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
@@ -221,24 +221,24 @@ func waitGone(t *testing.T, p process.ID) {
 	_, _ = unix.Wait4(p.PID, nil, 0, nil)
 }
 
-func (s *setting) start(limits Limits) (stdout, stderr string) {
+func (s *fixture) startTask(limits Limits) (stdout, stderr string) {
 	s.t.Helper()
-	stdout, stderr, err := s.collector.Start(s.t.Context(), task(s.dir, limits))
+	stdout, stderr, err := s.collector.Start(s.t.Context(), newTask(s.logDir, limits))
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	return stdout, stderr
 }
 
-func (s *setting) stop() {
+func (s *fixture) stopTask() {
 	s.t.Helper()
 	if err := s.collector.Stop(s.t.Context(), "a1", "web", true); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// open opens a FIFO for writing, as a driver does.
-func (s *setting) open(path string) *os.File {
+// openFIFO opens a FIFO for writing, as a driver does.
+func (s *fixture) openFIFO(path string) *os.File {
 	s.t.Helper()
 	// The descriptor is blocking, as a task's descriptor is, and not in Go's poller.
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -250,30 +250,30 @@ func (s *setting) open(path string) *os.File {
 	return f
 }
 
-func (s *setting) write(f *os.File, text string) {
+func (s *fixture) writeText(f *os.File, text string) {
 	s.t.Helper()
 	if _, err := f.WriteString(text); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// files returns the names of a stream's files and their concatenated content.
-func (s *setting) files(stream Stream) (names []string, all []byte) {
+// readFiles returns the names of a stream's files and their concatenated content.
+func (s *fixture) readFiles(stream Stream) (names []string, all []byte) {
 	s.t.Helper()
-	dir, err := openDir(s.dir)
+	dir, err := openLogDir(s.logDir)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	defer unix.Close(dir)
 	prefix := key{Task: "web", Stream: stream}.prefix()
-	list, err := indexes(dir, prefix)
+	list, err := listIndexes(dir, prefix)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	for _, index := range list {
 		name := fileName(prefix, index)
 		names = append(names, name)
-		b, err := os.ReadFile(filepath.Join(s.dir, name))
+		b, err := os.ReadFile(filepath.Join(s.logDir, name))
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -282,12 +282,12 @@ func (s *setting) files(stream Stream) (names []string, all []byte) {
 	return names, all
 }
 
-// await waits until the stream's files have the expected content.
-func (s *setting) await(stream Stream, want string) {
+// awaitOutput waits until the stream's files have the expected content.
+func (s *fixture) awaitOutput(stream Stream, want string) {
 	s.t.Helper()
 	var got []byte
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		if _, got = s.files(stream); string(got) == want {
+		if _, got = s.readFiles(stream); string(got) == want {
 			return
 		}
 	}
@@ -303,7 +303,7 @@ func checkLines(t *testing.T, b []byte, atLeast int) {
 	}
 	n := 0
 	for len(b) > 0 {
-		want := line(n)
+		want := numberedLine(n)
 		if !bytes.HasPrefix(b, []byte(want)) {
 			t.Fatalf("line %d is %.60q, want %.60q", n, b[:min(len(b), 60)], want)
 		}

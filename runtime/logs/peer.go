@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// waiter is a request whose reply is sent later.
-type waiter struct {
+// pendingReply is a request whose reply is sent later.
+type pendingReply struct {
 	peer *peer
 	id   uint64
 }
@@ -25,18 +25,18 @@ type peer struct {
 	closed bool
 }
 
-// maxQueue is how many messages are queued for an agent that does not read. An agent that is
+// maxQueuedMessages is how many messages are queued for an agent that does not read. An agent that is
 // further behind is disconnected; it arms again when it reconnects.
-const maxQueue = 4096
+const maxQueuedMessages = 4096
 
 // accept accepts the pending connections.
 func (p *server) accept() {
 	for {
-		fd, _, err := unix.Accept4(p.listen, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		fd, _, err := unix.Accept4(p.listenFD, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 		if err != nil {
 			return
 		}
-		if process.SameUserFD(fd) != nil || p.watch(fd, unix.EPOLLIN) != nil {
+		if process.SameUserFD(fd) != nil || p.addToEpoll(fd, unix.EPOLLIN) != nil {
 			unix.Close(fd)
 			continue
 		}
@@ -44,7 +44,7 @@ func (p *server) accept() {
 	}
 }
 
-const errDescriptors = "the log collector has no free file descriptors (ulimit -n)"
+const noDescriptorsText = "the log collector has no free file descriptors (ulimit -n)"
 
 // receive handles the messages of an agent.
 func (p *server) receive(peer *peer) {
@@ -62,59 +62,59 @@ func (p *server) receive(peer *peer) {
 		// connection.
 		lost := flags&unix.MSG_CTRUNC != 0
 		if err != nil || n == 0 || flags&unix.MSG_TRUNC != 0 || lost && len(fds) >= maxFDs {
-			closeAll(fds)
+			closeFDs(fds)
 			p.disconnect(peer)
 			return
 		}
-		m, err := decode(p.msg[:n])
+		m, err := decodeMessage(p.msg[:n])
 		if err != nil {
-			closeAll(fds)
+			closeFDs(fds)
 			p.disconnect(peer)
 			return
 		}
 		if lost {
-			closeAll(fds)
-			p.send(peer, &message{Op: opReply, ID: m.ID, Error: errDescriptors})
+			closeFDs(fds)
+			p.send(peer, &message{Op: opReply, ID: m.ID, Error: noDescriptorsText})
 			continue
 		}
-		p.request(peer, m, fds)
+		p.handleRequest(peer, m, fds)
 	}
 }
 
-// request handles a request of an agent. It owns fds.
-func (p *server) request(peer *peer, m *message, fds []int) {
+// handleRequest handles a request of an agent. It owns fds.
+func (p *server) handleRequest(peer *peer, m *message, fds []int) {
 	reply := &message{Op: opReply, ID: m.ID}
 	switch m.Op {
 	case opHello:
 		p.hadAgent = true
-		reply.Process = p.self
+		reply.Process = p.selfID
 		p.send(peer, reply)
 		for _, e := range p.streams {
-			if e.fail.dropping {
-				p.send(peer, e.loss())
+			if e.failure.dropping {
+				p.send(peer, e.lossMessage())
 			}
 		}
 	case opStart:
-		p.trim.Busy()
+		p.trimmer.Busy()
 		if len(fds) != maxFDs {
 			reply.Error = fmt.Sprintf("%d descriptors came with a stream", len(fds))
 		} else {
-			if err := p.start(m, fds[0], fds[1]); err != nil {
+			if err := p.startStream(m, fds[0], fds[1]); err != nil {
 				reply.Error = err.Error()
 			}
 			fds = nil
 		}
 		p.send(peer, reply)
 	case opStop:
-		p.trim.Busy()
+		p.trimmer.Busy()
 		e := p.streams[m.Key]
 		if e == nil {
 			p.send(peer, reply)
 			break
 		}
-		e.stop(waiter{peer, m.ID}, time.Now().Add(time.Duration(m.Grace)*time.Millisecond))
-		e.keepOpen = m.Keep
-		p.ready[e] = true
+		e.addStopRequest(pendingReply{peer, m.ID}, time.Now().Add(time.Duration(m.GraceMillis)*time.Millisecond))
+		e.keepOpen = m.KeepOpen
+		p.readyStreams[e] = true
 	case opQuit:
 		p.replaced = true
 	case opIdle:
@@ -125,16 +125,16 @@ func (p *server) request(peer *peer, m *message, fds []int) {
 		reply.Error = fmt.Sprintf("operation %q is unknown", m.Op)
 		p.send(peer, reply)
 	}
-	closeAll(fds)
+	closeFDs(fds)
 }
 
-// stop ends the stream when no output is left to read, or at the deadline. The earliest deadline
+// addStopRequest ends the stream when no output is left to read, or at the deadline. The earliest deadline
 // counts.
-func (e *entry) stop(w waiter, deadline time.Time) {
-	if len(e.stopWaiters) == 0 || deadline.Before(e.deadline) {
+func (e *serverStream) addStopRequest(w pendingReply, deadline time.Time) {
+	if len(e.stopRequests) == 0 || deadline.Before(e.deadline) {
 		e.deadline = deadline
 	}
-	e.stopWaiters = append(e.stopWaiters, w)
+	e.stopRequests = append(e.stopRequests, w)
 }
 
 // subscribe sends opOutput to an agent once, as soon as a stream has more output than the position in m,
@@ -146,8 +146,8 @@ func (p *server) subscribe(peer *peer, m *message) {
 	}
 	switch {
 	case e == nil: // an unknown stream has no output to report
-	case e.index > m.Index || e.index == m.Index && e.size != m.Offset: // true also when the file was truncated
-		p.send(peer, &message{Op: opOutput, Key: m.Key, Index: e.index, Offset: e.size})
+	case e.fileIndex > m.Index || e.fileIndex == m.Index && e.fileSize != m.Offset: // true also when the file was truncated
+		p.send(peer, &message{Op: opOutput, Key: m.Key, Index: e.fileIndex, Offset: e.fileSize})
 	case !slices.Contains(e.subscribers, peer):
 		e.subscribers = append(e.subscribers, peer)
 	}
@@ -163,7 +163,7 @@ func (p *server) send(peer *peer, m *message) {
 		panic("log collector: message does not encode: " + err.Error()) // a message has only plain data
 	}
 	peer.queue = append(peer.queue, b)
-	if len(peer.queue) > maxQueue {
+	if len(peer.queue) > maxQueuedMessages {
 		p.disconnect(peer)
 		return
 	}
@@ -207,7 +207,7 @@ func (p *server) flush(peer *peer) {
 			return // the queue was empty, so the epoll registration has not changed
 		}
 	}
-	_ = unix.EpollCtl(p.poll, unix.EPOLL_CTL_MOD, peer.fd, &unix.EpollEvent{Events: events, Fd: int32(peer.fd)})
+	_ = unix.EpollCtl(p.epollFD, unix.EPOLL_CTL_MOD, peer.fd, &unix.EpollEvent{Events: events, Fd: int32(peer.fd)})
 }
 
 // disconnect removes an agent. Its streams continue.
@@ -223,7 +223,7 @@ func (p *server) disconnect(gone *peer) {
 		e.subscribers = slices.DeleteFunc(e.subscribers, func(p *peer) bool { return p == gone })
 	}
 	if len(p.peers) == 0 {
-		p.idleCheck = time.Now().Add(p.conf.Linger)
+		p.nextIdleCheck = time.Now().Add(p.conf.LingerTimeout)
 	}
 }
 

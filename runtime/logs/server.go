@@ -29,17 +29,17 @@ const (
 	logName     = "collector.log"  // stderr of the process: empty unless the process crashed
 )
 
-// setup is the configuration that a collector process reads at its start.
-type setup struct {
-	Dir       string        `json:"dir"`
-	Ephemeral bool          `json:"ephemeral"`
-	Linger    time.Duration `json:"linger"`
+// processSetup is the configuration that a collector process reads at its start.
+type processSetup struct {
+	Dir           string        `json:"dir"`
+	Ephemeral     bool          `json:"ephemeral"`
+	LingerTimeout time.Duration `json:"linger"`
 }
 
 // Serve is the collector process: the body of the hidden command. It returns when no stream has a
 // writer and no agent is connected, or when ctx ends. Only a Collector starts it.
 func Serve(ctx context.Context) error {
-	var conf setup
+	var conf processSetup
 	text := os.Getenv(envSetup)
 	if text == "" {
 		return errors.New("the log collector is started by nomad-lite itself; it is not run by hand")
@@ -65,11 +65,11 @@ func Serve(ctx context.Context) error {
 	}
 	defer lock.Close()
 
-	p, err := newServer(conf, dir, stdin)
+	p, err := newServer(conf, dir, listenerFD)
 	if err != nil {
 		return err
 	}
-	if err := keeper.WriteProcess(lock, p.self); err != nil {
+	if err := keeper.WriteProcess(lock, p.selfID); err != nil {
 		return err
 	}
 	// The process enlarges FIFOs, which is limited for a user without CAP_SYS_RESOURCE.
@@ -83,81 +83,81 @@ func Serve(ctx context.Context) error {
 
 // server is the collector: one thread, one loop, and no state that a restart must preserve.
 type server struct {
-	conf         setup
-	dir          *keeper.Directory
-	self         process.ID
-	poll         int
-	wake         int // an eventfd for signals
-	listen       int
-	tools        *tools
-	streams      map[key]*entry
-	fifos        map[int32]*entry
-	peers        map[int32]*peer
-	ready        map[*entry]bool // streams that may have output
-	withDeadline map[*entry]bool // streams that have a deadline
-	hadAgent     bool            // an agent was connected
-	replaced     bool            // another process takes over
-	idleCheck    time.Time       // when to check whether the process has work
-	msg          []byte
-	oob          []byte
-	trim         *memtrim.Trimmer
+	conf            processSetup
+	dir             *keeper.Directory
+	selfID          process.ID
+	epollFD         int
+	wakeFD          int // an eventfd for signals
+	listenFD        int
+	spliceTools     *spliceTools
+	streams         map[key]*serverStream
+	fifos           map[int32]*serverStream
+	peers           map[int32]*peer
+	readyStreams    map[*serverStream]bool // streams that may have output
+	deadlineStreams map[*serverStream]bool // streams that have a deadline
+	hadAgent        bool                   // an agent was connected
+	replaced        bool                   // another process takes over
+	nextIdleCheck   time.Time              // when to check whether the process has work
+	msg             []byte
+	oob             []byte
+	trimmer         *memtrim.Trimmer
 }
 
-// entry is a stream and its state in the process.
-type entry struct {
+// serverStream is a stream and its state in the process.
+type serverStream struct {
 	stream
 	subscribers      []*peer
-	stopWaiters      []waiter
+	stopRequests     []pendingReply
 	deadline         time.Time // set while stopping
 	keepOpen         bool      // the stream outlives the deadline while it has a writer
 	untilWriterClose bool      // the stream ends with its writers; clients can no longer stop it
 }
 
-// stdin is the descriptor of the listening socket.
-const stdin = 0
+// listenerFD is the descriptor of the listening socket.
+const listenerFD = 0
 
 // newServer returns a process that listens on a socket, which it owns.
-func newServer(conf setup, dir *keeper.Directory, listen int) (*server, error) {
+func newServer(conf processSetup, dir *keeper.Directory, listen int) (*server, error) {
 	self, err := process.LookupID(os.Getpid())
 	if err != nil {
 		return nil, err
 	}
 	p := &server{
-		conf:         conf,
-		dir:          dir,
-		self:         self,
-		listen:       listen,
-		streams:      map[key]*entry{},
-		fifos:        map[int32]*entry{},
-		peers:        map[int32]*peer{},
-		ready:        map[*entry]bool{},
-		withDeadline: map[*entry]bool{},
-		idleCheck:    time.Now().Add(conf.Linger),
-		msg:          make([]byte, maxMessage),
-		oob:          make([]byte, unix.CmsgSpace(4*maxFDs)),
-		trim:         memtrim.New(25, 25),
+		conf:            conf,
+		dir:             dir,
+		selfID:          self,
+		listenFD:        listen,
+		streams:         map[key]*serverStream{},
+		fifos:           map[int32]*serverStream{},
+		peers:           map[int32]*peer{},
+		readyStreams:    map[*serverStream]bool{},
+		deadlineStreams: map[*serverStream]bool{},
+		nextIdleCheck:   time.Now().Add(conf.LingerTimeout),
+		msg:             make([]byte, maxMessageSize),
+		oob:             make([]byte, unix.CmsgSpace(4*maxFDs)),
+		trimmer:         memtrim.New(25, 25),
 	}
-	if p.tools, err = newTools(); err != nil {
+	if p.spliceTools, err = newSpliceTools(); err != nil {
 		return nil, err
 	}
-	if p.poll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+	if p.epollFD, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("make epoll: %w", err)
 	}
-	if p.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+	if p.wakeFD, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return nil, fmt.Errorf("make eventfd: %w", err)
 	}
-	unix.CloseOnExec(p.listen)
-	if err := unix.SetNonblock(p.listen, true); err != nil {
+	unix.CloseOnExec(p.listenFD)
+	if err := unix.SetNonblock(p.listenFD, true); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(p.watch(p.listen, unix.EPOLLIN), p.watch(p.wake, unix.EPOLLIN)); err != nil {
+	if err := errors.Join(p.addToEpoll(p.listenFD, unix.EPOLLIN), p.addToEpoll(p.wakeFD, unix.EPOLLIN)); err != nil {
 		return nil, fmt.Errorf("watch socket: %w", err)
 	}
 	return p, nil
 }
 
-func (p *server) watch(fd int, events uint32) error {
-	return unix.EpollCtl(p.poll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
+func (p *server) addToEpoll(fd int, events uint32) error {
+	return unix.EpollCtl(p.epollFD, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 }
 
 // run is the event loop.
@@ -184,7 +184,7 @@ func (p *server) run(ctx context.Context) error {
 				return
 			}
 			close(term)
-			_, _ = unix.Write(p.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+			_, _ = unix.Write(p.wakeFD, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 			return
 		}
 	}()
@@ -192,24 +192,24 @@ func (p *server) run(ctx context.Context) error {
 
 	events := make([]unix.EpollEvent, 128)
 	for {
-		n, err := unix.EpollWait(p.poll, events, p.timeout())
+		n, err := unix.EpollWait(p.epollFD, events, p.epollTimeout())
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("wait for output: %w", err)
 		}
 		for _, ev := range events[:max(n, 0)] {
-			p.handle(ev)
+			p.handleEpollEvent(ev)
 		}
 		now := time.Now()
-		for e := range p.withDeadline {
-			p.ready[e] = true
+		for e := range p.deadlineStreams {
+			p.readyStreams[e] = true
 		}
-		for e := range p.ready {
-			p.service(e, now)
+		for e := range p.readyStreams {
+			p.serviceStream(e, now)
 		}
 		if p.replaced {
 			return nil // the client that sent opQuit removes the socket
 		}
-		if p.done(now, isClosed(term)) && p.shutDown(isClosed(term)) {
+		if p.hasNoWork(now, isClosed(term)) && p.shutDown(isClosed(term)) {
 			return nil
 		}
 	}
@@ -224,9 +224,9 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// timeout returns how long the loop may sleep, in milliseconds.
-func (p *server) timeout() int {
-	if len(p.ready) > 0 {
+// epollTimeout returns how long the loop may sleep, in milliseconds.
+func (p *server) epollTimeout() int {
+	if len(p.readyStreams) > 0 {
 		return 0
 	}
 	var next time.Time
@@ -235,14 +235,14 @@ func (p *server) timeout() int {
 			next = t
 		}
 	}
-	for e := range p.withDeadline {
+	for e := range p.deadlineStreams {
 		earlier(e.deadline)
-		if e.fail.err != nil {
-			earlier(e.fail.retry)
+		if e.failure.err != nil {
+			earlier(e.failure.retryAt)
 		}
 	}
 	if len(p.peers) == 0 {
-		earlier(p.idleCheck)
+		earlier(p.nextIdleCheck)
 	}
 	if next.IsZero() {
 		return -1
@@ -250,10 +250,10 @@ func (p *server) timeout() int {
 	return int(max(0, time.Until(next)).Milliseconds()) + 1
 }
 
-// handle records one epoll event.
-func (p *server) handle(ev unix.EpollEvent) {
+// handleEpollEvent records one epoll event.
+func (p *server) handleEpollEvent(ev unix.EpollEvent) {
 	if e := p.fifos[ev.Fd]; e != nil {
-		p.ready[e] = true
+		p.readyStreams[e] = true
 		return
 	}
 	if peer := p.peers[ev.Fd]; peer != nil {
@@ -265,145 +265,145 @@ func (p *server) handle(ev unix.EpollEvent) {
 		}
 		return
 	}
-	if int(ev.Fd) == p.wake {
+	if int(ev.Fd) == p.wakeFD {
 		var b [8]byte
-		_, _ = unix.Read(p.wake, b[:])
+		_, _ = unix.Read(p.wakeFD, b[:])
 		return
 	}
-	if int(ev.Fd) == p.listen {
+	if int(ev.Fd) == p.listenFD {
 		p.accept()
 	}
 }
 
-// service moves output of one stream, notifies its followers, and ends the stream when it has no
+// serviceStream moves output of one stream, notifies its followers, and ends the stream when it has no
 // writer or its deadline has passed.
-func (p *server) service(e *entry, now time.Time) {
-	index, size, dropping := e.index, e.size, e.fail.dropping
-	more := e.drain(p.tools, now)
+func (p *server) serviceStream(e *serverStream, now time.Time) {
+	index, size, dropping := e.fileIndex, e.fileSize, e.failure.dropping
+	more := e.drain(p.spliceTools, now)
 	if !more {
-		delete(p.ready, e)
+		delete(p.readyStreams, e)
 	}
-	if e.index != index || e.size != size {
-		p.notify(e)
+	if e.fileIndex != index || e.fileSize != size {
+		p.notifySubscribers(e)
 	}
-	if e.fail.dropping != dropping {
-		p.broadcast(e.loss())
+	if e.failure.dropping != dropping {
+		p.broadcast(e.lossMessage())
 	}
-	switch ended := !more && e.ended(); {
+	switch ended := !more && e.hasEnded(); {
 	case e.untilWriterClose && ended:
-		p.remove(e, "")
+		p.removeStream(e, "")
 		p.broadcast(&message{Op: opEnd, Key: e.key})
 		return
-	case len(e.stopWaiters) == 0:
+	case len(e.stopRequests) == 0:
 	case e.keepOpen && !ended && !now.Before(e.deadline):
-		p.notify(e)
-		p.replyStops(e, message{Open: true})
+		p.notifySubscribers(e)
+		p.replyToStopRequests(e, message{HasWriter: true})
 		e.untilWriterClose = true
 	case ended || !now.Before(e.deadline):
-		p.end(e, now)
+		p.endStream(e, now)
 		return
 	}
-	if len(e.stopWaiters) > 0 || e.fail.err != nil {
-		p.withDeadline[e] = true
+	if len(e.stopRequests) > 0 || e.failure.err != nil {
+		p.deadlineStreams[e] = true
 	} else {
-		delete(p.withDeadline, e)
+		delete(p.deadlineStreams, e)
 	}
 }
 
-// notify sends opOutput to the subscribers of a stream.
-func (p *server) notify(e *entry) {
+// notifySubscribers sends opOutput to the subscribers of a stream.
+func (p *server) notifySubscribers(e *serverStream) {
 	subscribers := e.subscribers
 	e.subscribers = nil // reset before sending, which may disconnect a peer
 	for _, peer := range subscribers {
-		p.send(peer, &message{Op: opOutput, Key: e.key, Index: e.index, Offset: e.size})
+		p.send(peer, &message{Op: opOutput, Key: e.key, Index: e.fileIndex, Offset: e.fileSize})
 	}
 }
 
-func (e *entry) loss() *message {
-	m := &message{Op: opLoss, Key: e.key, Bytes: e.lost, Over: !e.fail.dropping}
-	if e.fail.err != nil {
-		m.Error = e.fail.err.Error()
+func (e *serverStream) lossMessage() *message {
+	m := &message{Op: opLoss, Key: e.key, Bytes: e.lostBytes, LossEnded: !e.failure.dropping}
+	if e.failure.err != nil {
+		m.Error = e.failure.err.Error()
 	}
 	return m
 }
 
-// end moves the current content of the FIFO and closes the stream. A task that still writes after
+// endStream moves the current content of the FIFO and closes the stream. A task that still writes after
 // that gets SIGPIPE, as documented for output after a stop.
-func (p *server) end(e *entry, now time.Time) {
-	if e.fail.err != nil {
-		e.fail.retry = now // one last try; the remaining output is lost if it fails
-		e.fail.dropping = true
+func (p *server) endStream(e *serverStream, now time.Time) {
+	if e.failure.err != nil {
+		e.failure.retryAt = now // one last try; the remaining output is lost if it fails
+		e.failure.dropping = true
 	}
-	lost, moved := e.lost, e.moved
-	inside, _ := unix.IoctlGetInt(e.fifo, unix.TIOCINQ)
-	for e.moved-moved < int64(inside) && e.drain(p.tools, now) {
+	lost, moved := e.lostBytes, e.movedBytes
+	inside, _ := unix.IoctlGetInt(e.fifoFD, unix.TIOCINQ)
+	for e.movedBytes-moved < int64(inside) && e.drain(p.spliceTools, now) {
 	}
-	if e.lost != lost {
-		p.broadcast(e.loss())
+	if e.lostBytes != lost {
+		p.broadcast(e.lossMessage())
 	}
-	p.remove(e, "")
+	p.removeStream(e, "")
 }
 
-// remove deletes a stream and replies to the clients that wait for its end.
-func (p *server) remove(e *entry, problem string) {
-	p.notify(e)
-	p.replyStops(e, message{Error: problem})
+// removeStream deletes a stream and replies to the clients that wait for its end.
+func (p *server) removeStream(e *serverStream, problem string) {
+	p.notifySubscribers(e)
+	p.replyToStopRequests(e, message{Error: problem})
 	// Closing the FIFO does not remove it from epoll, because the keeper has the same open file.
-	_ = unix.EpollCtl(p.poll, unix.EPOLL_CTL_DEL, e.fifo, nil)
-	delete(p.fifos, int32(e.fifo))
+	_ = unix.EpollCtl(p.epollFD, unix.EPOLL_CTL_DEL, e.fifoFD, nil)
+	delete(p.fifos, int32(e.fifoFD))
 	delete(p.streams, e.key)
-	delete(p.ready, e)
-	delete(p.withDeadline, e)
+	delete(p.readyStreams, e)
+	delete(p.deadlineStreams, e)
 	e.close()
 }
 
-// replyStops replies to the clients that wait for the end of a stream.
-func (p *server) replyStops(e *entry, m message) {
-	m.Op, m.Index, m.Offset = opReply, e.index, e.size
-	for _, w := range e.stopWaiters {
+// replyToStopRequests replies to the clients that wait for the end of a stream.
+func (p *server) replyToStopRequests(e *serverStream, m message) {
+	m.Op, m.Index, m.Offset = opReply, e.fileIndex, e.fileSize
+	for _, w := range e.stopRequests {
 		m.ID = w.id
 		p.send(w.peer, &m)
 	}
-	e.stopWaiters = nil
+	e.stopRequests = nil
 }
 
-// start adds a stream. It owns both descriptors. A client that reconnected, or that has other
+// startStream adds a stream. It owns both descriptors. A client that reconnected, or that has other
 // limits, may hand over the same FIFO again.
-func (p *server) start(m *message, fifo, dir int) error {
+func (p *server) startStream(m *message, fifo, dir int) error {
 	if old := p.streams[m.Key]; old != nil {
-		if sameOpenFile(old.fifo, fifo) {
+		if sameOpenFile(old.fifoFD, fifo) {
 			unix.Close(fifo)
-			unix.Close(old.dir)
-			old.dir = dir
+			unix.Close(old.dirFD)
+			old.dirFD = dir
 			old.limits = m.Limits
-			p.replyStops(old, message{Error: "started again"})
+			p.replyToStopRequests(old, message{Error: "started again"})
 			old.untilWriterClose = false
-			p.ready[old] = true
+			p.readyStreams[old] = true
 			return nil
 		}
-		p.end(old, time.Now())
+		p.endStream(old, time.Now())
 	}
-	e := &entry{stream: stream{key: m.Key, limits: m.Limits, fifo: fifo, dir: dir, file: -1}}
+	e := &serverStream{stream: stream{key: m.Key, limits: m.Limits, fifoFD: fifo, dirFD: dir, fileFD: -1}}
 	if err := e.check(); err != nil {
 		e.close()
 		return err
 	}
-	if err := p.watch(fifo, unix.EPOLLIN|unix.EPOLLET); err != nil {
+	if err := p.addToEpoll(fifo, unix.EPOLLIN|unix.EPOLLET); err != nil {
 		e.close()
 		return fmt.Errorf("watch FIFO: %w", err)
 	}
 	p.streams[m.Key] = e
 	p.fifos[int32(fifo)] = e
-	// service opens the file, so that the client does not wait for it, and moves output
+	// serviceStream opens the file, so that the client does not wait for it, and moves output
 	// that is already in the FIFO, for which epoll reports no event.
-	p.ready[e] = true
+	p.readyStreams[e] = true
 	return nil
 }
 
 // check rejects descriptors and limits that no Collector sends.
-func (e *entry) check() error {
+func (e *serverStream) check() error {
 	var st unix.Stat_t
-	if err := unix.Fstat(e.fifo, &st); err != nil {
+	if err := unix.Fstat(e.fifoFD, &st); err != nil {
 		return fmt.Errorf("look at FIFO: %w", err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFIFO {
@@ -421,20 +421,20 @@ func sameOpenFile(a, b int) bool {
 	return unix.Fstat(a, &x) == nil && unix.Fstat(b, &y) == nil && x.Dev == y.Dev && x.Ino == y.Ino
 }
 
-// done reports whether the process has no work left.
-func (p *server) done(now time.Time, terminated bool) bool {
+// hasNoWork reports whether the process has no work left.
+func (p *server) hasNoWork(now time.Time, terminated bool) bool {
 	if len(p.peers) > 0 {
 		return false
 	}
 	if terminated || p.conf.Ephemeral && p.hadAgent {
 		return true
 	}
-	if now.Before(p.idleCheck) {
+	if now.Before(p.nextIdleCheck) {
 		return false
 	}
 	for _, e := range p.streams {
-		if !e.ended() {
-			p.idleCheck = now.Add(p.conf.Linger)
+		if !e.hasEnded() {
+			p.nextIdleCheck = now.Add(p.conf.LingerTimeout)
 			return false
 		}
 	}
@@ -453,7 +453,7 @@ func (p *server) shutDown(terminated bool) bool {
 		return false
 	}
 	if err != nil {
-		p.idleCheck = time.Now().Add(100 * time.Millisecond)
+		p.nextIdleCheck = time.Now().Add(100 * time.Millisecond)
 		return terminated || !errors.Is(err, filelock.ErrLocked) // the data directory is removed: no client can connect
 	}
 	defer f.Close()
@@ -473,14 +473,14 @@ func (p *server) close() {
 	for _, e := range p.streams {
 		e.close()
 	}
-	p.trim.Stop()
-	p.tools.close()
-	unix.Close(p.poll)
-	unix.Close(p.wake)
-	unix.Close(p.listen)
+	p.trimmer.Stop()
+	p.spliceTools.close()
+	unix.Close(p.epollFD)
+	unix.Close(p.wakeFD)
+	unix.Close(p.listenFD)
 }
 
-func closeAll(fds []int) {
+func closeFDs(fds []int) {
 	for _, fd := range fds {
 		unix.Close(fd)
 	}

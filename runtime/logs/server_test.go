@@ -20,10 +20,10 @@ import (
 
 // The collector cannot start programs, and the thread that reads task output has only one
 // capability.
-func TestCollectorHasFewPowers(t *testing.T) {
+func TestCollectorHasFewPrivileges(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
-	s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	s := newFixture(t, Config{})
+	s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", s.collector.Process().PID))
 	if err != nil || len(threads) == 0 {
 		t.Fatalf("threads: %v, %v", threads, err)
@@ -53,19 +53,19 @@ func TestCollectorHasFewPowers(t *testing.T) {
 	if os.Geteuid() == 0 && few != 1 {
 		t.Errorf("%d of %d threads of the collector have at most CAP_SYS_RESOURCE, want 1", few, len(threads))
 	}
-	s.stop()
+	s.stopTask()
 }
 
 // A client with the same user id sends arbitrary messages; the collector continues, and keeps none
 // of the client's descriptors.
 func TestHostileClients(t *testing.T) {
 	t.Parallel()
-	s := newSetting(t, Config{})
-	stdout, _ := s.start(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
-	out := s.open(stdout)
+	s := newFixture(t, Config{})
+	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
+	out := s.openFIFO(stdout)
 	for _, name := range []string{"web.stdout.0", "web.stderr.0"} { // made after Start has returned
 		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-			if _, err := os.Stat(filepath.Join(s.dir, name)); err == nil {
+			if _, err := os.Stat(filepath.Join(s.logDir, name)); err == nil {
 				break
 			}
 			if time.Now().After(end) {
@@ -88,7 +88,7 @@ func TestHostileClients(t *testing.T) {
 	}
 	defer unix.Close(null)
 	connect := func() *net.UnixConn {
-		conn, err := net.DialUnix(network, nil, &net.UnixAddr{Net: network, Name: filepath.Join(keeper.SocketDir(s.run), socketName)})
+		conn, err := net.DialUnix(socketNetwork, nil, &net.UnixAddr{Net: socketNetwork, Name: filepath.Join(keeper.SocketDir(s.runDir), socketName)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +99,7 @@ func TestHostileClients(t *testing.T) {
 		"no JSON":      "hello",
 		"another JSON": "[1]",
 		"wrong types":  `{"op":1}`,
-		"too large":    `{"op":"` + strings.Repeat("x", maxMessage) + `"}`,
+		"too large":    `{"op":"` + strings.Repeat("x", maxMessageSize) + `"}`,
 		"deep nesting": strings.Repeat(`{"key":`, 4000),
 	} {
 		conn := connect()
@@ -124,12 +124,12 @@ func TestHostileClients(t *testing.T) {
 		if _, _, err := conn.WriteMsgUnix([]byte(jsonText(t, in)), unix.UnixRights(null, null), nil); err != nil {
 			t.Fatal(err)
 		}
-		b := make([]byte, maxMessage)
+		b := make([]byte, maxMessageSize)
 		n, err := conn.Read(b)
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		if reply, err := decode(b[:n]); err != nil || reply.ID != 7 || reply.Error == "" {
+		if reply, err := decodeMessage(b[:n]); err != nil || reply.ID != 7 || reply.Error == "" {
 			t.Errorf("%s: %s, %v", name, b[:n], err)
 		}
 		conn.Close()
@@ -143,10 +143,10 @@ func TestHostileClients(t *testing.T) {
 		if err != nil {
 			break
 		}
-		s.write(out, "line\n")
+		s.writeText(out, "line\n")
 		want += "line\n"
 	}
-	s.await(Stdout, want)
+	s.awaitOutput(Stdout, want)
 	deaf.Close()
 	for end := time.Now().Add(time.Minute); open() > before; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
@@ -170,7 +170,7 @@ func FuzzRequests(f *testing.F) {
 	k := key{"a1", "web", Stdout}
 	for _, m := range []message{
 		{Op: opHello, ID: 1}, {Op: opStart, ID: 2, Key: k, Limits: Limits{MaxFiles: 2, MaxFileSize: 3}},
-		{Op: opStop, ID: 3, Key: k, Grace: 5}, {Op: opSubscribe, Key: k, Index: 1, Offset: 2}, {Op: opReply, ID: 1},
+		{Op: opStop, ID: 3, Key: k, GraceMillis: 5}, {Op: opSubscribe, Key: k, Index: 1, Offset: 2}, {Op: opReply, ID: 1},
 	} {
 		b, err := json.Marshal(m)
 		if err != nil {
@@ -184,7 +184,7 @@ func FuzzRequests(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := newServer(setup{Linger: time.Minute}, nil, listen)
+		p, err := newServer(processSetup{LingerTimeout: time.Minute}, nil, listen)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -197,7 +197,7 @@ func FuzzRequests(f *testing.F) {
 		client := &peer{fd: pair[0]}
 		p.peers[int32(pair[0])] = client
 		for _, b := range [][]byte{first, second} {
-			m, err := decode(b)
+			m, err := decodeMessage(b)
 			if err != nil {
 				continue
 			}
@@ -213,11 +213,11 @@ func FuzzRequests(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p.request(client, m, []int{fifo[0], d})
-			for e := range p.ready {
-				p.service(e, time.Now())
+			p.handleRequest(client, m, []int{fifo[0], d})
+			for e := range p.readyStreams {
+				p.serviceStream(e, time.Now())
 			}
-			p.timeout()
+			p.epollTimeout()
 		}
 	})
 }

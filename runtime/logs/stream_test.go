@@ -16,7 +16,7 @@ import (
 )
 
 // newTestStream returns a stream over a FIFO, and the FIFO's other end.
-func newTestStream(t *testing.T, limits Limits) (s *stream, w *os.File, dir string, tl *tools) {
+func newTestStream(t *testing.T, limits Limits) (s *stream, w *os.File, dir string, tl *spliceTools) {
 	t.Helper()
 	dir = t.TempDir()
 	d, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -31,17 +31,17 @@ func newTestStream(t *testing.T, limits Limits) (s *stream, w *os.File, dir stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	tl, err = newTools()
+	tl, err = newSpliceTools()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s = &stream{key: key{"a1", "web", Stdout}, limits: limits, fifo: fd, dir: d, file: -1}
+	s = &stream{key: key{"a1", "web", Stdout}, limits: limits, fifoFD: fd, dirFD: d, fileFD: -1}
 	t.Cleanup(func() { s.close(); w.Close(); tl.close() })
 	return s, w, dir, tl
 }
 
-// feed writes pieces, each of which is collected before the next one is written.
-func feed(t *testing.T, s *stream, w *os.File, tl *tools, pieces ...string) {
+// feedStream writes pieces, each of which is collected before the next one is written.
+func feedStream(t *testing.T, s *stream, w *os.File, tl *spliceTools, pieces ...string) {
 	t.Helper()
 	for _, piece := range pieces {
 		for len(piece) > 0 {
@@ -51,18 +51,18 @@ func feed(t *testing.T, s *stream, w *os.File, tl *tools, pieces ...string) {
 			}
 			for s.drain(tl, time.Now()) {
 			}
-			if s.fail.err != nil {
-				t.Fatal(s.fail.err)
+			if s.failure.err != nil {
+				t.Fatal(s.failure.err)
 			}
 			piece = piece[n:]
 		}
 	}
 }
 
-// contents returns the content of each file, oldest first.
-func contents(t *testing.T, s *stream, dir string) []string {
+// readLogFiles returns the content of each file, oldest first.
+func readLogFiles(t *testing.T, s *stream, dir string) []string {
 	t.Helper()
-	list, err := indexes(s.dir, s.key.prefix())
+	list, err := listIndexes(s.dirFD, s.key.prefix())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,11 +107,11 @@ func TestRotation(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 100, MaxFileSize: tt.limit})
-			if err := s.open(); err != nil {
+			if err := s.openNewestFile(); err != nil {
 				t.Fatal(err)
 			}
-			feed(t, s, w, tl, tt.pieces...)
-			files := contents(t, s, dir)
+			feedStream(t, s, w, tl, tt.pieces...)
+			files := readLogFiles(t, s, dir)
 			var sizes []int
 			for _, f := range files {
 				sizes = append(sizes, len(f))
@@ -133,30 +133,30 @@ func TestTruncatedFile(t *testing.T) {
 	for _, copies := range []bool{false, true} {
 		t.Run(fmt.Sprint("copies ", copies), func(t *testing.T) {
 			s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 100, MaxFileSize: 100 << 10})
-			if err := s.open(); err != nil {
+			if err := s.openNewestFile(); err != nil {
 				t.Fatal(err)
 			}
-			s.copies = copies
+			s.noSplice = copies
 			row := strings.Repeat("x", 999) + "\n"
-			feed(t, s, w, tl, strings.Repeat(row, 50))
+			feedStream(t, s, w, tl, strings.Repeat(row, 50))
 			file := filepath.Join(dir, "web.stdout.0")
 			if err := os.Truncate(file, 0); err != nil {
 				t.Fatal(err)
 			}
-			feed(t, s, w, tl, "one\n")
+			feedStream(t, s, w, tl, "one\n")
 			if err := os.Truncate(file, 3); err != nil { // removes the end of a line
 				t.Fatal(err)
 			}
-			s.failed(unix.ENOSPC, time.Now().Add(-time.Hour))
-			s.fail.dropped = 7
-			feed(t, s, w, tl, "two\n")
+			s.recordFailure(unix.ENOSPC, time.Now().Add(-time.Hour))
+			s.failure.droppedBytes = 7
+			feedStream(t, s, w, tl, "two\n")
 			text := "one\n[nomad-lite: 7 bytes of output lost: no space left on device]\ntwo\n"
-			if got := contents(t, s, dir); !slices.Equal(got, []string{text}) {
+			if got := readLogFiles(t, s, dir); !slices.Equal(got, []string{text}) {
 				t.Errorf("got %.200q", got)
 			}
-			feed(t, s, w, tl, strings.Repeat(row, 103))
+			feedStream(t, s, w, tl, strings.Repeat(row, 103))
 			var sizes []int
-			for _, f := range contents(t, s, dir) {
+			for _, f := range readLogFiles(t, s, dir) {
 				sizes = append(sizes, len(f))
 			}
 			if !equal(sizes, []int{102_000 + len(text), 1000}) {
@@ -197,14 +197,14 @@ func TestShortLinesAreNeverSplit(t *testing.T) {
 	all := text.String()
 	for left := all; len(left) > 0; {
 		n := min(len(left), 1+r.IntN(40<<10))
-		feed(t, s, w, tl, left[:n])
+		feedStream(t, s, w, tl, left[:n])
 		left = left[n:]
 		if r.IntN(5) == 0 { // the state of a new process
-			unix.Close(s.file)
-			*s = stream{key: s.key, limits: s.limits, fifo: s.fifo, dir: s.dir, file: -1}
+			unix.Close(s.fileFD)
+			*s = stream{key: s.key, limits: s.limits, fifoFD: s.fifoFD, dirFD: s.dirFD, fileFD: -1}
 		}
 	}
-	files := contents(t, s, dir)
+	files := readLogFiles(t, s, dir)
 	if strings.Join(files, "") != all {
 		t.Errorf("the files together are not what was written (seed %d)", seed)
 	}
@@ -229,19 +229,19 @@ func TestNewestFilesAreKept(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	feed(t, s, w, tl, "0\n", "111111111\n", "222222222\n", "333333333\n", "4\n")
-	if got := strings.Join(contents(t, s, dir), "|"); got != "222222222\n|333333333\n|4\n" {
+	feedStream(t, s, w, tl, "0\n", "111111111\n", "222222222\n", "333333333\n", "4\n")
+	if got := strings.Join(readLogFiles(t, s, dir), "|"); got != "222222222\n|333333333\n|4\n" {
 		t.Errorf("files hold %q", got)
 	}
 	// A new process continues in the same file.
-	unix.Close(s.file)
-	*s = stream{key: s.key, limits: Limits{MaxFiles: 2, MaxFileSize: 10}, fifo: s.fifo, dir: s.dir, file: -1}
-	feed(t, s, w, tl, "4\n", "555555555\n")
-	if got := strings.Join(contents(t, s, dir), "|"); got != "4\n4\n|555555555\n" {
+	unix.Close(s.fileFD)
+	*s = stream{key: s.key, limits: Limits{MaxFiles: 2, MaxFileSize: 10}, fifoFD: s.fifoFD, dirFD: s.dirFD, fileFD: -1}
+	feedStream(t, s, w, tl, "4\n", "555555555\n")
+	if got := strings.Join(readLogFiles(t, s, dir), "|"); got != "4\n4\n|555555555\n" {
 		t.Errorf("files hold %q", got)
 	}
-	if s.index != 5 {
-		t.Errorf("newest file is %d, want 5", s.index)
+	if s.fileIndex != 5 {
+		t.Errorf("newest file is %d, want 5", s.fileIndex)
 	}
 }
 
@@ -268,7 +268,7 @@ func TestForeignFilesAreNotWrittenTo(t *testing.T) {
 			if err := tt.place(target, filepath.Join(dir, "web.stdout.7")); err != nil {
 				t.Fatal(err)
 			}
-			feed(t, s, w, tl, "hello\n")
+			feedStream(t, s, w, tl, "hello\n")
 			b, err := os.ReadFile(filepath.Join(dir, "web.stdout.8"))
 			if err != nil || string(b) != "hello\n" {
 				t.Errorf("the next file holds %q, %v", b, err)
@@ -283,28 +283,28 @@ func TestForeignFilesAreNotWrittenTo(t *testing.T) {
 	}
 }
 
-func TestNamesThatATaskUses(t *testing.T) {
+func TestFilesOfTaskWithLogFileNames(t *testing.T) {
 	t.Parallel()
 	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 1000, MaxFileSize: 10})
-	feed(t, s, w, tl, "000000000\n")
+	feedStream(t, s, w, tl, "000000000\n")
 	for i := 1; i < 100; i++ {
 		if err := os.WriteFile(filepath.Join(dir, fileName("web.stdout.", int64(i))), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	feed(t, s, w, tl, "next\n")
-	if s.index != 100 {
-		t.Errorf("went on in file %d, want 100", s.index)
+	feedStream(t, s, w, tl, "next\n")
+	if s.fileIndex != 100 {
+		t.Errorf("went on in file %d, want 100", s.fileIndex)
 	}
 }
 
 func TestFileSystemWithoutSplice(t *testing.T) {
 	t.Parallel()
 	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 100, MaxFileSize: 100 << 10})
-	s.copies = true
+	s.noSplice = true
 	text := strings.Repeat(strings.Repeat("y", 700)+"\n", 1000)
-	feed(t, s, w, tl, text)
-	if strings.Join(contents(t, s, dir), "") != text {
+	feedStream(t, s, w, tl, text)
+	if strings.Join(readLogFiles(t, s, dir), "") != text {
 		t.Error("the files together are not what was written")
 	}
 }
@@ -315,21 +315,21 @@ func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 3, MaxFileSize: 20})
 	now := time.Now()
-	feed(t, s, w, tl, "before\n", "half")
-	full := s.dir
-	s.dir = -1 // no new file can be made
+	feedStream(t, s, w, tl, "before\n", "half")
+	full := s.dirFD
+	s.dirFD = -1 // no new file can be made
 	step := func(wantDropping bool, wantDropped int64) {
 		t.Helper()
 		s.drain(tl, now)
-		if s.fail.err == nil || s.fail.dropping != wantDropping || s.lost != wantDropped {
-			t.Fatalf("after the failure: %+v, lost %d; want dropping %v, lost %d", s.fail, s.lost, wantDropping, wantDropped)
+		if s.failure.err == nil || s.failure.dropping != wantDropping || s.lostBytes != wantDropped {
+			t.Fatalf("after the failure: %+v, lost %d; want dropping %v, lost %d", s.failure, s.lostBytes, wantDropping, wantDropped)
 		}
 	}
 	if _, err := w.WriteString(" of a line that is longer than the file\n"); err != nil {
 		t.Fatal(err)
 	}
 	step(false, 0) // fills the file first
-	now = now.Add(retryWhileWaiting)
+	now = now.Add(blockedRetryDelay)
 	step(false, 0)
 	now = now.Add(blockTimeout)
 	step(true, 24)
@@ -339,21 +339,21 @@ func TestFullDisk(t *testing.T) {
 	}
 	step(true, 29)
 
-	s.dir = full
+	s.dirFD = full
 	s.drain(tl, now.Add(time.Millisecond))
-	if s.fail.err == nil {
+	if s.failure.err == nil {
 		t.Error("tried again before it was time")
 	}
-	now = now.Add(retryWhileDropping)
+	now = now.Add(droppingRetryDelay)
 	if _, err := w.WriteString("after\n"); err != nil {
 		t.Fatal(err)
 	}
 	s.drain(tl, now)
-	if s.fail.err != nil || s.lost != 29 {
-		t.Errorf("still failing: %+v, lost %d", s.fail, s.lost)
+	if s.failure.err != nil || s.lostBytes != 29 {
+		t.Errorf("still failing: %+v, lost %d", s.failure, s.lostBytes)
 	}
 	want := "before\nhalf of a line that \n[nomad-lite: 29 bytes of output lost: "
-	got := strings.Join(contents(t, s, dir), "")
+	got := strings.Join(readLogFiles(t, s, dir), "")
 	if !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "]\nafter\n") {
 		t.Errorf("files hold %q", got)
 	}
@@ -383,7 +383,7 @@ func TestOpenDirTakesNoLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for alloc, ok := range map[string]bool{"a1": true, "a2": false, "a3": true, "a4": false} {
-		fd, err := openDir(filepath.Join(base, alloc, "alloc", "logs"))
+		fd, err := openLogDir(filepath.Join(base, alloc, "alloc", "logs"))
 		if (err == nil) != ok {
 			t.Errorf("open logs of %s: %v, want success %v", alloc, err, ok)
 		}

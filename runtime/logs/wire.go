@@ -10,47 +10,47 @@ import (
 // The agent and the collector communicate over a unix socket that keeps message boundaries
 // (SOCK_SEQPACKET): one JSON message in each packet, with the descriptors that belong to it.
 const (
-	maxMessage = 32 << 10
-	maxFDs     = 2
+	maxMessageSize = 32 << 10
+	maxFDs         = 2
 )
 
-type op string
+type opCode string
 
 const (
-	opHello     op = "hello"
-	opStart     op = "start" // with two descriptors: the FIFO and the log directory
-	opStop      op = "stop"  // the reply follows when the stream has ended
-	opSubscribe op = "arm"   // no reply; opOutput follows when the stream has more output than the position in the message
-	opQuit      op = "quit"  // no reply: the process exits, and another one takes over
-	opIdle      op = "idle"  // no reply: the process exits unless it has streams
-	opReply     op = "reply"
+	opHello     opCode = "hello"
+	opStart     opCode = "start" // with two descriptors: the FIFO and the log directory
+	opStop      opCode = "stop"  // the reply follows when the stream has ended
+	opSubscribe opCode = "arm"   // no reply; opOutput follows when the stream has more output than the position in the message
+	opQuit      opCode = "quit"  // no reply: the process exits, and another one takes over
+	opIdle      opCode = "idle"  // no reply: the process exits unless it has streams
+	opReply     opCode = "reply"
 
 	// Events: messages of the collector that are not replies.
-	opOutput op = "output"
-	opLoss   op = "loss"
-	opEnd    op = "end" // the writers of a stream with an Open reply have closed the FIFO
+	opOutput opCode = "output"
+	opLoss   opCode = "loss"
+	opEnd    opCode = "end" // the writers of a stream with a HasWriter reply have closed the FIFO
 )
 
 // message is the format of all messages, in both directions.
 type message struct {
-	Op     op     `json:"op"`
-	ID     uint64 `json:"id,omitempty"` // same number in a request and its reply
-	Key    key    `json:"key,omitzero"`
-	Limits Limits `json:"limits,omitzero"` // start
-	Grace  int64  `json:"grace,omitempty"` // stop: milliseconds
-	Keep   bool   `json:"keep,omitempty"`  // stop: read on while the FIFO has a writer
-	Open   bool   `json:"open,omitempty"`  // reply to stop: the FIFO has a writer
+	Op          opCode `json:"op"`
+	ID          uint64 `json:"id,omitempty"` // same number in a request and its reply
+	Key         key    `json:"key,omitzero"`
+	Limits      Limits `json:"limits,omitzero"` // start
+	GraceMillis int64  `json:"grace,omitempty"` // stop: milliseconds
+	KeepOpen    bool   `json:"keep,omitempty"`  // stop: read on while the FIFO has a writer
+	HasWriter   bool   `json:"open,omitempty"`  // reply to stop: the FIFO has a writer
 
 	Index  int64 `json:"index,omitempty"` // arm, output, replies: number of the newest file
 	Offset int64 `json:"offset,omitempty"`
 
-	Error   string     `json:"error,omitempty"`
-	Bytes   int64      `json:"bytes,omitempty"` // loss
-	Over    bool       `json:"over,omitempty"`  // loss
-	Process process.ID `json:"process,omitzero"`
+	Error     string     `json:"error,omitempty"`
+	Bytes     int64      `json:"bytes,omitempty"` // loss
+	LossEnded bool       `json:"over,omitempty"`  // loss
+	Process   process.ID `json:"process,omitzero"`
 }
 
-func decode(b []byte) (*message, error) {
+func decodeMessage(b []byte) (*message, error) {
 	m := &message{}
 	if err := json.Unmarshal(b, m); err != nil {
 		return nil, fmt.Errorf("read message: %w", err)

@@ -133,11 +133,11 @@ func usesExtensions(g *api.TaskGroup) bool {
 }
 
 func nodeOf(job *api.Job, g *api.TaskGroup, t *api.Task) lifecycle.Node {
-	n := lifecycle.Node{Task: lifecycle.Task{Name: t.Name, Stage: lifecycle.MainTask}, Leader: t.Leader, Checked: isChecked(g, t)}
+	n := lifecycle.Node{Task: lifecycle.Task{Name: t.Name, Stage: lifecycle.MainTask}, Leader: t.Leader, HasCheck: isChecked(g, t)}
 	if t.Lifecycle != nil {
 		n.Stage = lifecycle.StageOf(t.Lifecycle.Hook, t.Lifecycle.Sidecar)
 	}
-	n.Endless = restart.OnSuccess(val(job.Type), n.Stage)
+	n.RunsUntilStopped = restart.OnSuccess(val(job.Type), n.Stage)
 	return n
 }
 

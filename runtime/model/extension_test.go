@@ -154,7 +154,7 @@ func TestExtensions(t *testing.T) {
 	}
 	f := newFixture(func(f *fixture) { f.also("p", "prestart", "lite_rerun", "restart") })
 	g, err := Extensions(f.job, f.group)
-	if err != nil || g.Tasks[1].Rerun != (lifecycle.Rerun{Restart: true}) || g.Tasks[1].Stage != lifecycle.PrestartEphemeral {
+	if err != nil || g.Tasks[1].Rerun != (lifecycle.RerunPolicy{Restart: true}) || g.Tasks[1].Stage != lifecycle.PrestartEphemeral {
 		t.Errorf("%+v, %v", g, err)
 	}
 	f = newFixture(func(f *fixture) { f.also("p", "", "lite_after", "q:started") })

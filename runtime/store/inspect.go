@@ -100,7 +100,7 @@ func (s *sealer) inspect(name string, sealed []byte) Quarantined {
 	if err == nil {
 		stored, err = s.openQuarantined(name, r.payload)
 	}
-	var missing *keyring.MissingError
+	var missing *keyring.MissingKeyError
 	if err != nil && !errors.As(err, &missing) {
 		q.Cause = err.Error()
 		return q

@@ -229,7 +229,7 @@ func (s *Store) keyUses(id string) (int, error) {
 	n := 0
 	faults, err := scanFile(s.file.handle, func(bucket string, key, value []byte) {
 		if _, r, err := locate(bucket, string(key), value); err == nil {
-			if box, _, err := unwrap(r.payload); err == nil && keyring.KeyOf(box) == id {
+			if box, _, err := unwrap(r.payload); err == nil && keyring.KeyID(box) == id {
 				n++
 			}
 		}

@@ -114,7 +114,7 @@ func (s *sealer) openBox(bucket, key string, box []byte) ([]byte, error) {
 	}
 	ring := s.ring.Load()
 	if ring == nil {
-		return nil, &keyring.MissingError{KeyID: keyring.KeyOf(box)}
+		return nil, &keyring.MissingKeyError{KeyID: keyring.KeyID(box)}
 	}
 	return ring.Open(box, tableOfRow(bucket, key))
 }
@@ -271,11 +271,11 @@ type SealedError struct {
 	What  string // What names the record: `variable "nomad/jobs/web"`
 	KeyID string
 	File  string // File is the key file; empty for a store without keys
-	Cause error  // Cause is a *keyring.MissingError or keyring.ErrChanged
+	Cause error  // Cause is a *keyring.MissingKeyError or keyring.ErrDecrypt
 }
 
 func (e *SealedError) Error() string {
-	var missing *keyring.MissingError
+	var missing *keyring.MissingKeyError
 	if !errors.As(e.Cause, &missing) {
 		return fmt.Sprintf("%s cannot be opened with key %s: %v", e.What, e.KeyID, e.Cause)
 	}
@@ -293,7 +293,7 @@ type lockedBox struct {
 }
 
 func (s *sealer) lock(what string, box []byte, cause error) *lockedBox {
-	err := &SealedError{What: what, KeyID: keyring.KeyOf(box), File: s.keyFile, Cause: cause}
+	err := &SealedError{What: what, KeyID: keyring.KeyID(box), File: s.keyFile, Cause: cause}
 	s.failed = append(s.failed, err)
 	return &lockedBox{bytes.Clone(box), err}
 }
@@ -327,7 +327,7 @@ func (s *sealer) localPayload(t Table, r *localRecord) []byte {
 }
 
 // openQuarantined decodes a record of the quarantine. Without its key, q has no value, and
-// the error is a MissingError.
+// the error is a MissingKeyError.
 func (s *sealer) openQuarantined(name string, payload []byte) (q quarantined, err error) {
 	box, open, err := unwrap(payload)
 	if err == nil {

@@ -306,7 +306,7 @@ func TestSealedItemsCannotBeSwapped(t *testing.T) {
 	snap := s.Snapshot()
 	for _, path := range []string{"a", "b"} {
 		v := snap.Variable(nil, "default", path)
-		if err := snap.VariableErr(v); len(v.Items) > 0 || !errors.Is(err, keyring.ErrChanged) || !strings.Contains(err.Error(), "variable \"default/"+path+"\"") {
+		if err := snap.VariableErr(v); len(v.Items) > 0 || !errors.Is(err, keyring.ErrDecrypt) || !strings.Contains(err.Error(), "variable \"default/"+path+"\"") {
 			t.Errorf("variable %s: %v, %v", path, v.Items, err)
 		}
 	}
@@ -450,7 +450,7 @@ func TestRotation(t *testing.T) {
 	key := func(path string) string {
 		box, _, err := unwrap(getRaw(t, dir, string(Variables), scopedKey("default", path)))
 		must(t, err)
-		return keyring.KeyOf(box)
+		return keyring.KeyID(box)
 	}
 	if key("a") != first[0].KeyID || key("c") != second.KeyID {
 		t.Errorf("sealed with %s and %s, the keys are %s and %s", key("a"), key("c"), first[0].KeyID, second.KeyID)
@@ -461,7 +461,7 @@ func TestRotation(t *testing.T) {
 	if err := s.RemoveKey(testContext, first[0].KeyID, false); !errors.As(err, &used) || used.Records != 4 {
 		t.Errorf("remove a key that is used: %v", err)
 	}
-	if err := s.RemoveKey(testContext, second.KeyID, true); !errors.Is(err, keyring.ErrActive) {
+	if err := s.RemoveKey(testContext, second.KeyID, true); !errors.Is(err, keyring.ErrKeyActive) {
 		t.Errorf("remove the active key: %v", err)
 	}
 	third, err := s.RotateKeys(testContext, true)

@@ -39,7 +39,7 @@ func (r *Runner) restoreHookEnv() {
 func (r *Runner) prestart(killCtx context.Context, running bool) error {
 	defer runtime.KeepAlive(r.env.Build()) // keeps one built environment for all hooks, unless a hook changes it
 	chain := r.hooks.Without(func(h hooks.Hook) bool { return r.local.Hooks[h.Name()].Done })
-	return hooks.Start(killCtx, chain, hook.Prestart, func(ctx context.Context, h hooks.Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
+	return hooks.CallUntilError(killCtx, chain, hook.Prestart, func(ctx context.Context, h hooks.Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
 		return r.prestartHook(ctx, h, at, running)
 	}, func(error) bool { return running })
 }
@@ -127,7 +127,7 @@ func (r *Runner) setHookEnv(h hooks.Hook, env map[string]string) {
 // poststart calls the Poststart hooks. repeated means that an earlier agent may have
 // called them for the same process.
 func (r *Runner) poststart(killCtx context.Context, p *process, repeated bool) {
-	hooks.Each(killCtx, r.hooks, hook.Poststart, func(ctx context.Context, _ hooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
+	hooks.CallEach(killCtx, r.hooks, hook.Poststart, func(ctx context.Context, _ hooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
 		point := failpoint.Enter(failpoint.Poststart)
 		defer point.Leave()
 		return h.Poststart(ctx, r.poststartRequest(p, repeated))
@@ -149,13 +149,13 @@ func (r *Runner) poststartRequest(p *process, repeated bool) hook.TaskPoststartR
 // until ctx is done or the process of the task has exited. Each hook has a goroutine in
 // wg.
 func (r *Runner) repeatPoststart(ctx context.Context, wg *sync.WaitGroup, p *process) {
-	hooks.Repeat(ctx, wg, r.hooks, hook.Poststart, func(ctx context.Context, _ hooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
+	hooks.CallAfterPluginRestarts(ctx, wg, r.hooks, hook.Poststart, func(ctx context.Context, _ hooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
 		return h.Poststart(ctx, r.poststartRequest(p, true))
 	})
 }
 
 func (r *Runner) preKilling(ctx context.Context) {
-	hooks.Each(ctx, r.hooks, hook.PreKilling, func(ctx context.Context, _ hooks.Hook, h hook.TaskPreKilling) (hook.TaskPreKillingResponse, error) {
+	hooks.CallEach(ctx, r.hooks, hook.PreKilling, func(ctx context.Context, _ hooks.Hook, h hook.TaskPreKilling) (hook.TaskPreKillingResponse, error) {
 		return h.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
 	})
 }
@@ -176,14 +176,14 @@ func (r *Runner) exitedHooks(forceKillCtx context.Context) bool {
 	request := hook.TaskExitedRequest{
 		Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Exit: exit.Result(), WillRestart: next.Action == restart.Restart,
 	}
-	hooks.Each(ctx, r.hooks, hook.Exited, func(ctx context.Context, _ hooks.Hook, h hook.TaskExited) (hook.TaskExitedResponse, error) {
+	hooks.CallEach(ctx, r.hooks, hook.Exited, func(ctx context.Context, _ hooks.Hook, h hook.TaskExited) (hook.TaskExitedResponse, error) {
 		return h.Exited(ctx, request)
 	})
 	return ctx.Err() == nil
 }
 
 func (r *Runner) stopHooks(ctx context.Context) {
-	hooks.Each(ctx, r.hooks, hook.Stop, func(ctx context.Context, h hooks.Hook, at hook.TaskStop) (hook.TaskStopResponse, error) {
+	hooks.CallEach(ctx, r.hooks, hook.Stop, func(ctx context.Context, h hooks.Hook, at hook.TaskStop) (hook.TaskStopResponse, error) {
 		return at.Stop(ctx, hook.TaskStopRequest{
 			Alloc:         r.alloc.Alloc,
 			Task:          r.Task().ForHooks(),
@@ -195,7 +195,7 @@ func (r *Runner) stopHooks(ctx context.Context) {
 
 // shutdownHooks calls the Shutdown hooks when the agent shuts down and the task stays.
 func (r *Runner) shutdownHooks(ctx context.Context) {
-	hooks.Each(context.WithoutCancel(ctx), r.hooks, hook.Shutdown, func(ctx context.Context, _ hooks.Hook, h hook.TaskShutdown) (hook.TaskShutdownResponse, error) {
+	hooks.CallEach(context.WithoutCancel(ctx), r.hooks, hook.Shutdown, func(ctx context.Context, _ hooks.Hook, h hook.TaskShutdown) (hook.TaskShutdownResponse, error) {
 		return h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
 	})
 }
@@ -204,7 +204,7 @@ func (r *Runner) shutdownHooks(ctx context.Context) {
 // newer version or killCtx is done.
 func (r *Runner) runUpdateHooks(killCtx context.Context) {
 	for killCtx.Err() == nil && r.updates.take() {
-		hooks.Each(killCtx, r.hooks, hook.Update, func(ctx context.Context, _ hooks.Hook, h hook.TaskUpdate) (hook.TaskUpdateResponse, error) {
+		hooks.CallEach(killCtx, r.hooks, hook.Update, func(ctx context.Context, _ hooks.Hook, h hook.TaskUpdate) (hook.TaskUpdateResponse, error) {
 			return h.Update(ctx, hook.TaskUpdateRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Env: r.env.Build().Vars()})
 		})
 	}

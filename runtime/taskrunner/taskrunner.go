@@ -133,7 +133,7 @@ func New(c Config) *Runner {
 		preKilling: r.preKilling, emit: r.EmitEvent, logger: r.logger,
 	}
 	r.destroyer = &destroyer{
-		records: r.records, runs: r.runs, dispense: r.dispense, timeout: r.deadlines.Others,
+		records: r.records, runs: r.runs, dispense: r.dispense, timeout: r.deadlines.Other,
 		stopper: r.stopper, logger: r.logger,
 	}
 	r.starter = &starter{

@@ -65,7 +65,7 @@ func hookRuleOf(rule hookplugin.Rule) *pluginstatus.HookRule {
 	if shown.Order == 0 {
 		shown.Order = hooks.OrderPlugin
 	}
-	if rule.Warn {
+	if rule.WarnOnError {
 		shown.OnError = "warn"
 	}
 	if rule.Timeout > 0 {

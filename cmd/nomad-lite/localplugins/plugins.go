@@ -89,7 +89,7 @@ func (p Plugins) Hooks() []string {
 func (p Plugins) Optional() []string {
 	var names []string
 	for _, rule := range p.Config.Hooks {
-		if rule.Warn {
+		if rule.WarnOnError {
 			names = append(names, rule.Name)
 		}
 	}

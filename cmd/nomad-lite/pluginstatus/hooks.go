@@ -65,7 +65,7 @@ func HookTable(list []Hook) *output.Table {
 func PrintHook(p *output.Page, h Hook, verbose bool) {
 	called := "where a job attaches it, by meta lite_hook_" + h.Name
 	switch {
-	case hookplugin.CheckName(h.Name) != nil:
+	case hookplugin.CheckHookName(h.Name) != nil:
 		called = "of tasks with " + h.Name + " blocks"
 	case h.Rule != nil && h.Rule.Matches:
 		called = "where the hook block matches, or a job attaches it"

@@ -271,7 +271,7 @@ func faultyAgent() {
 	tell, goOn := os.NewFile(tellFD, "tell"), os.NewFile(goOnFD, "go on")
 	var mu sync.Mutex
 	armed, reached := "", map[string]bool{}
-	failpoint.Reached = func(s failpoint.Step, p failpoint.Phase) {
+	failpoint.OnHit = func(s failpoint.Step, p failpoint.Phase) {
 		moment := fmt.Sprint(s, " ", p)
 		mu.Lock()
 		reached[moment] = true

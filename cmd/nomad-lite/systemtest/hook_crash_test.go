@@ -17,7 +17,7 @@ import (
 
 // doomedAgent is an agent that is killed when it is about to start a task.
 func doomedAgent() {
-	failpoint.Reached = func(s failpoint.Step, p failpoint.Phase) {
+	failpoint.OnHit = func(s failpoint.Step, p failpoint.Phase) {
 		if s == failpoint.StartTask && p == failpoint.Before {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}

@@ -63,7 +63,7 @@ func serveMortal(dir string, programs ...string) error {
 			if strings.HasSuffix(f.Name(), "-driver") {
 				continue
 			}
-			rules = append(rules, hookplugin.Rule{Name: f.Name(), Warn: strings.HasSuffix(f.Name(), "-warn")})
+			rules = append(rules, hookplugin.Rule{Name: f.Name(), WarnOnError: strings.HasSuffix(f.Name(), "-warn")})
 		}
 	}
 	plugins, err := catalog.New(config)

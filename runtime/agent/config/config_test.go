@@ -260,7 +260,7 @@ hook "stamp" {
 			t.Fatalf("%s: %q", name, said(diags))
 		}
 		want := []hookplugin.Rule{{Name: "a"}, {
-			Name: "stamp", Order: 650, Timeout: 2 * time.Second, Warn: true,
+			Name: "stamp", Order: 650, Timeout: 2 * time.Second, WarnOnError: true,
 			Match:  &hookplugin.Match{Job: "web-*", Driver: "raw_exec", Meta: map[string]string{"team": "red"}},
 			Config: map[string]any{"ledger": "x", "count": 3.0, "rule": []any{map[string]any{"word": "one"}, map[string]any{"word": "two"}}},
 		}}
@@ -273,7 +273,7 @@ hook "stamp" {
 		if !reflect.DeepEqual(c.Hooks, want) {
 			t.Errorf("%s: read %+v", name, c.Hooks)
 		}
-		if diags := c.Parse("later.hcl", []byte(`hook "stamp" { order = 200 }`)); len(diags) > 0 || c.Hooks[1].Order != 200 || c.Hooks[1].Warn || len(c.Hooks) != 2 {
+		if diags := c.Parse("later.hcl", []byte(`hook "stamp" { order = 200 }`)); len(diags) > 0 || c.Hooks[1].Order != 200 || c.Hooks[1].WarnOnError || len(c.Hooks) != 2 {
 			t.Errorf("a later block: %q, %+v", said(diags), c.Hooks)
 		}
 	}

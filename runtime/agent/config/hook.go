@@ -54,7 +54,7 @@ func hookRule(block *item) (rule hookplugin.Rule, err error) {
 		case "on_error":
 			var text string
 			text, err = i.text()
-			if rule.Warn = text == "warn"; err == nil && !rule.Warn && text != "fail" {
+			if rule.WarnOnError = text == "warn"; err == nil && !rule.WarnOnError && text != "fail" {
 				err = errors.New("must be fail or warn")
 			}
 		case "match":
