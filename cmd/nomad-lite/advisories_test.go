@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// testNames returns the names of all tests and fuzz targets of the repository.
-func testNames(t *testing.T) map[string]bool {
+// findTestNames returns the names of all tests and fuzz targets of the repository.
+func findTestNames(t *testing.T) map[string]bool {
 	names := make(map[string]bool)
 	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
 	err := filepath.WalkDir("../..", func(path string, e fs.DirEntry, err error) error {
@@ -35,7 +35,7 @@ func TestAdvisoriesHaveTests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names, rows := testNames(t), 0
+	names, rows := findTestNames(t), 0
 	for line := range strings.SplitSeq(string(text), "\n") {
 		cells := strings.Split(line, " | ")
 		if len(cells) != 3 || !regexp.MustCompile(`^\| (CVE|GH)-`).MatchString(line) {

@@ -32,12 +32,12 @@ func TestGenericTypesDoNotHoldTheClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
-			params, fields := declared(n)
+			params, fields := declaredTypes(n)
 			if len(params) > 0 {
 				generic++
 			}
 			for _, field := range fields {
-				if mentions(field, params...) && mentions(field, "Client") {
+				if mentionsName(field, params...) && mentionsName(field, "Client") {
 					t.Errorf("%s mentions a type parameter and the client: 0.4 MB", fset.Position(field.Pos()))
 				}
 			}
@@ -49,8 +49,8 @@ func TestGenericTypesDoNotHoldTheClient(t *testing.T) {
 	}
 }
 
-// declared returns the type parameters of a declaration, and the types in it.
-func declared(n ast.Node) (params []string, types []ast.Expr) {
+// declaredTypes returns the type parameters of a declaration, and the types in it.
+func declaredTypes(n ast.Node) (params []string, types []ast.Expr) {
 	var generic *ast.FieldList
 	switch n := n.(type) {
 	case *ast.TypeSpec:
@@ -72,7 +72,7 @@ func declared(n ast.Node) (params []string, types []ast.Expr) {
 	return params, types
 }
 
-func mentions(expr ast.Expr, names ...string) (found bool) {
+func mentionsName(expr ast.Expr, names ...string) (found bool) {
 	ast.Inspect(expr, func(n ast.Node) bool {
 		id, ok := n.(*ast.Ident)
 		found = found || ok && slices.Contains(names, id.Name)

@@ -16,18 +16,18 @@ import (
 func TestEachPointOfTheChecklistHasATest(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(`checklist (?:\d+,?\s*(?:#\s*)?)+`)
-	eachHasATest(t, `(?m)^\| (\d+) \|`, named)
+	checkRowsHaveTests(t, `(?m)^\| (\d+) \|`, named)
 }
 
 // TestEachBehaviourOfTheCatalogueHasATest searches for their numbers after RS, in comments of
 // tests and in the names of the files that tests read.
 func TestEachBehaviourOfTheCatalogueHasATest(t *testing.T) {
 	t.Parallel()
-	eachHasATest(t, `(?m)^\| RS-(\d{3}) \|`, regexp.MustCompile(`RS-?\d{3}`))
+	checkRowsHaveTests(t, `(?m)^\| RS-(\d{3}) \|`, regexp.MustCompile(`RS-?\d{3}`))
 }
 
-// eachHasATest fails for each row of docs/rules.md that has no test.
-func eachHasATest(t *testing.T, row string, named *regexp.Regexp) {
+// checkRowsHaveTests fails for each row of docs/rules.md that has no test.
+func checkRowsHaveTests(t *testing.T, row string, named *regexp.Regexp) {
 	t.Helper()
 	rules, err := os.ReadFile("../../docs/rules.md")
 	if err != nil {

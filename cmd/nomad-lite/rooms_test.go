@@ -10,8 +10,8 @@ import (
 
 const repositoryPath = "github.com/nomad-lite/nomad-lite/"
 
-// rooms maps each room to the rooms that it can import. A room can always import itself.
-var rooms = map[string][]string{
+// allowedRoomImports maps each room to the rooms that it can import. A room can always import itself.
+var allowedRoomImports = map[string][]string{
 	"hclspec":        {},
 	"plugins":        {"hclspec"},
 	"sdk":            {"hclspec", "plugins"},
@@ -20,30 +20,30 @@ var rooms = map[string][]string{
 	"cmd/nomad-lite": {"hclspec", "plugins", "sdk", "builtin", "runtime"},
 }
 
-// generated packages can be imported only by the rooms that own the wire format.
-var generated = map[string][]string{
+// generatedPackages can be imported only by the rooms that own the wire format.
+var generatedPackages = map[string][]string{
 	"plugins/proto":  {"plugins"},
 	"hclspec/specpb": {"hclspec", "plugins"},
 }
 
-// leaves are packages without imports of this module, except packages below them, which
+// leafPackages are packages without imports of this module, except packages below them, which
 // further rooms can import: builtin plugins and the runtime share their rules.
-var leaves = map[string][]string{
+var leafPackages = map[string][]string{
 	"plugins/confine": {"builtin"},
 	"plugins/idrange": {"builtin"},
 	"plugins/process": {"builtin"},
 }
 
-// contracts are the packages of plugins that authors of plugins import. Builtins import
+// pluginContractPackages are the packages of plugins that authors of plugins import. Builtins import
 // nothing that another author does not.
-var contracts = map[string][]string{
+var pluginContractPackages = map[string][]string{
 	"plugins/driver": {"builtin"},
 	"plugins/hook":   {"builtin"},
 }
 
-// layers is the order of the packages inside runtime. A package, with the packages below
+// runtimeLayers is the order of the packages inside runtime. A package, with the packages below
 // it, can import packages of its own layer and of the layers before it.
-var layers = [][]string{
+var runtimeLayers = [][]string{
 	{"clock", "failpoint", "keyring", "lifecycle", "restart"},
 	{"model", "jobspec", "state"},
 	{"store"},
@@ -67,13 +67,13 @@ var runnerPackages = []string{
 	"hooks", "hookplugin", "taskrunner", "allocrunner", "hookhost", "noderunner", "orphans",
 }
 
-// layer returns the layer of a package of runtime, whose path is relative to runtime, and
+// layerOf returns the layer of a package of runtime, whose path is relative to runtime, and
 // the name by which layers has it.
-func layer(pkg string) (at int, name string) {
+func layerOf(pkg string) (at int, name string) {
 	at = -1
-	for i, names := range layers {
+	for i, names := range runtimeLayers {
 		for _, n := range names {
-			if within(pkg, n) && len(n) > len(name) {
+			if isWithin(pkg, n) && len(n) > len(name) {
 				at, name = i, n
 			}
 		}
@@ -82,13 +82,13 @@ func layer(pkg string) (at int, name string) {
 }
 
 func TestRuntimeLayers(t *testing.T) {
-	for _, line := range strings.Split(goList(t), "\n") {
+	for _, line := range strings.Split(listPackageImports(t), "\n") {
 		importer, imports, _ := strings.Cut(line, " ")
 		importer, ours := strings.CutPrefix(importer, repositoryPath+"runtime/")
 		if !ours {
 			continue
 		}
-		at, from := layer(importer)
+		at, from := layerOf(importer)
 		if at < 0 {
 			t.Errorf("package runtime/%s is in no layer", importer)
 			continue
@@ -98,7 +98,7 @@ func TestRuntimeLayers(t *testing.T) {
 			if !ours {
 				continue
 			}
-			below, to := layer(imported)
+			below, to := layerOf(imported)
 			switch {
 			case below > at:
 				t.Errorf("runtime/%s imports runtime/%s, which is in a later layer", importer, imported)
@@ -121,7 +121,7 @@ var sharedCommandPackages = []string{
 func TestCommandGroupsAreIndependent(t *testing.T) {
 	const commands = repositoryPath + "cmd/nomad-lite"
 	groups := 0
-	for _, line := range strings.Split(goList(t), "\n") {
+	for _, line := range strings.Split(listPackageImports(t), "\n") {
 		importer, imports, _ := strings.Cut(line, " ")
 		if importer == commands || importer == commands+"/systemtest" {
 			continue
@@ -145,10 +145,10 @@ func TestCommandGroupsAreIndependent(t *testing.T) {
 
 func TestRooms(t *testing.T) {
 	seen := map[string]bool{}
-	for _, line := range strings.Split(goList(t), "\n") {
+	for _, line := range strings.Split(listPackageImports(t), "\n") {
 		importer, imports, _ := strings.Cut(line, " ")
 		importer = strings.TrimPrefix(importer, repositoryPath)
-		from := room(importer)
+		from := roomOf(importer)
 		if from == "" {
 			t.Errorf("package %s is in no room", importer)
 			continue
@@ -159,40 +159,40 @@ func TestRooms(t *testing.T) {
 			if !ours {
 				continue
 			}
-			if _, leaf := leaves[importer]; leaf && !within(imported, importer) {
+			if _, leaf := leafPackages[importer]; leaf && !isWithin(imported, importer) {
 				t.Errorf("%s imports %s: a leaf imports none of ours", importer, imported)
 			}
-			if to := room(imported); to != from && !slices.Contains(rooms[from], to) && !slices.Contains(leaves[imported], from) && !slices.Contains(contracts[imported], from) {
-				t.Errorf("%s imports %s: %s may import %v", importer, imported, from, rooms[from])
+			if to := roomOf(imported); to != from && !slices.Contains(allowedRoomImports[from], to) && !slices.Contains(leafPackages[imported], from) && !slices.Contains(pluginContractPackages[imported], from) {
+				t.Errorf("%s imports %s: %s may import %v", importer, imported, from, allowedRoomImports[from])
 			}
-			for prefix, users := range generated {
-				if within(imported, prefix) && !slices.Contains(users, from) {
+			for prefix, users := range generatedPackages {
+				if isWithin(imported, prefix) && !slices.Contains(users, from) {
 					t.Errorf("%s imports %s: generated code stays inside %v", importer, imported, users)
 				}
 			}
 		}
 	}
-	for name := range rooms {
+	for name := range allowedRoomImports {
 		if !seen[name] {
 			t.Errorf("room %s has no package", name)
 		}
 	}
 }
 
-func room(pkg string) string {
-	for name := range rooms {
-		if within(pkg, name) {
+func roomOf(pkg string) string {
+	for name := range allowedRoomImports {
+		if isWithin(pkg, name) {
 			return name
 		}
 	}
 	return ""
 }
 
-func within(pkg, dir string) bool {
+func isWithin(pkg, dir string) bool {
 	return pkg == dir || strings.HasPrefix(pkg, dir+"/")
 }
 
-func goList(t *testing.T) string {
+func listPackageImports(t *testing.T) string {
 	t.Helper()
 	var stderr bytes.Buffer
 	cmd := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}`, "./...")

@@ -34,7 +34,7 @@ type typeSize struct {
 	justified       bool // the doc comment has a reason
 }
 
-func (s typeSize) within(limit typeSize) bool {
+func (s typeSize) isWithin(limit typeSize) bool {
 	return s.methods <= max(limit.methods, maxMethods) && s.fields <= max(limit.fields, maxFields)
 }
 
@@ -49,11 +49,11 @@ func TestTypeSizes(t *testing.T) {
 	}
 	for name, size := range sizes {
 		limit, known := largeTypes[name]
-		small := size.within(typeSize{})
+		small := size.isWithin(typeSize{})
 		switch {
 		case known && (small || size.justified):
 			t.Errorf("%s has %v: remove it from largeTypes", name, size)
-		case known && !size.within(limit):
+		case known && !size.isWithin(limit):
 			t.Errorf("%s has %v, more than the %v in largeTypes", name, size, limit)
 		case !known && !small && !size.justified:
 			t.Errorf("%s has %v: a type has at most %d methods and %d fields, unless its doc comment has a sentence that starts with %q",
@@ -145,7 +145,7 @@ func addTypes(sizes map[string]typeSize, pkg string, file *ast.File) {
 		switch decl := decl.(type) {
 		case *ast.FuncDecl:
 			if decl.Recv != nil {
-				add(receiver(decl), typeSize{methods: 1})
+				add(receiverTypeName(decl), typeSize{methods: 1})
 			}
 		case *ast.GenDecl:
 			for _, spec := range decl.Specs {
@@ -167,8 +167,8 @@ func addTypes(sizes map[string]typeSize, pkg string, file *ast.File) {
 	}
 }
 
-// receiver returns the name of the type of a method.
-func receiver(method *ast.FuncDecl) string {
+// receiverTypeName returns the name of the type of a method.
+func receiverTypeName(method *ast.FuncDecl) string {
 	expr := method.Recv.List[0].Type
 	for {
 		switch e := expr.(type) {

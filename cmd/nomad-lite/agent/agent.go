@@ -21,7 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec/confined"
 )
 
-const help = `Run jobs on this machine, and keep them running.
+const agentHelp = `Run jobs on this machine, and keep them running.
 
 The agent serves Nomad's HTTP API on 127.0.0.1:4646 and on the unix socket
 nomad.sock in its data directory. What it knows is in the data directory:
@@ -42,22 +42,22 @@ Configuration files are Nomad's, in HCL or JSON. A directory stands for the
 files in it. What has no meaning on one machine is named and ignored.`
 
 type options struct {
-	dev       bool
-	configs   []string
-	dataDir   string
-	bind      string
-	node      string
-	dc        string
-	region    string
-	nodeClass string
-	nodePool  string
-	meta      map[string]string
-	network   string
-	pluginDir string
-	logLevel  string
-	logJSON   bool
-	logPlace  bool
-	printUnit bool
+	dev              bool
+	configPaths      []string
+	dataDir          string
+	bindAddr         string
+	nodeName         string
+	dc               string
+	region           string
+	nodeClass        string
+	nodePool         string
+	meta             map[string]string
+	networkInterface string
+	pluginDir        string
+	logLevel         string
+	logJSON          bool
+	logLocation      bool
+	printUnit        bool
 }
 
 // NewCommand returns the command "agent".
@@ -66,7 +66,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent [flags]",
 		Short: "Run jobs on this machine, and keep them running",
-		Long:  help,
+		Long:  agentHelp,
 		Example: `  nomad-lite agent -dev                       try it; nothing stays
   nomad-lite agent -config /etc/nomad.d
   nomad-lite agent -print-unit > /etc/systemd/system/nomad-lite.service`,
@@ -80,26 +80,26 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.dev, "dev", false, "keep nothing: all ends with the agent; raw_exec is enabled and no token is asked for")
-	f.StringArrayVar(&o.configs, "config", nil, "configuration `file` or directory; may be repeated, later ones win")
+	f.StringArrayVar(&o.configPaths, "config", nil, "configuration `file` or directory; may be repeated, later ones win")
 	f.StringVar(&o.dataDir, "data-dir", "", "keep everything in this `directory`")
-	f.StringVar(&o.bind, "bind", "", "`address` to listen on")
-	f.StringVar(&o.node, "node", "", "`name` of the node")
+	f.StringVar(&o.bindAddr, "bind", "", "`address` to listen on")
+	f.StringVar(&o.nodeName, "node", "", "`name` of the node")
 	f.StringVar(&o.dc, "dc", "", "`name` of the datacenter")
 	f.StringVar(&o.region, "region", "", "`name` of the region")
 	f.StringVar(&o.nodeClass, "node-class", "", "`class` of the node")
 	f.StringVar(&o.nodePool, "node-pool", "", "`name` of the pool that the node is in")
 	f.StringToStringVar(&o.meta, "meta", nil, "metadata of the node, as `name=value`; may be repeated")
-	f.StringVar(&o.network, "network-interface", "", "`name` of the interface whose address tasks get")
+	f.StringVar(&o.networkInterface, "network-interface", "", "`name` of the interface whose address tasks get")
 	f.StringVar(&o.pluginDir, "plugin-dir", "", "take plugins from this `directory`")
 	f.StringVar(&o.logLevel, "log-level", "", "how much is logged: trace, debug, info, warn or error")
 	f.BoolVar(&o.logJSON, "log-json", false, "log in JSON")
-	f.BoolVar(&o.logPlace, "log-include-location", false, "say where in the program each line of the log comes from")
+	f.BoolVar(&o.logLocation, "log-include-location", false, "say where in the program each line of the log comes from")
 	f.BoolVar(&o.printUnit, "print-unit", false, "print a systemd unit that starts this agent, with these flags")
 	return cmd
 }
 
 func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
-	c, err := o.load(s)
+	c, err := o.loadConfig(s)
 	if err != nil {
 		return err
 	}
@@ -111,30 +111,30 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	logger := hclog.NewInterceptLogger(&hclog.LoggerOptions{
 		Name: "nomad-lite", Level: hclog.LevelFromString(c.LogLevel), Output: s.Err, JSONFormat: c.LogJSON, IncludeLocation: c.LogPlace,
 	})
-	plugins, err := agentconfig.Plugins(c, o.dev, logger)
+	plugins, err := agentconfig.PluginCatalog(c, o.dev, logger)
 	if err != nil {
 		return err
 	}
-	l, err := listen(c, o.dev, logger)
+	l, err := listenTCP(c, o.dev, logger)
 	if err != nil {
 		return err
 	}
 	defer l.close()
 	open := agentconfig.New(c, plugins, logger)
-	open.Node.HTTPAddr, open.Node.TLS = l.advertise(c), l.certificates != nil
+	open.Node.HTTPAddr, open.Node.TLS = l.advertisedAddress(c), l.certificates != nil
 	a, err := agent.Open(ctx, open)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
 	if open.Node.HTTPAddr == "" {
-		open.Node.HTTPAddr = l.everywhere(a.Host().IP)
+		open.Node.HTTPAddr = l.allInterfacesAddress(a.Host().IP)
 		a.Node().Advertise(open.Node.HTTPAddr)
 	}
 	if err := l.addSocket(a.DataDir(), c.SocketGroup, c.HTTPConns, logger); err != nil {
 		return err
 	}
-	if l.tcp == nil {
+	if l.tcpListener == nil {
 		dir := agent.TemporaryDir(os.Geteuid())
 		if err := safepath.CheckDir(dir); err != nil {
 			logger.Warn("commands find this agent only with NOMAD_ADDR", "error", err)
@@ -142,12 +142,12 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 			return err
 		}
 	}
-	token, readToken, err := l.tokens(c, o.dev, a.DataDir(), s, logger)
+	token, readToken, err := l.loadTokens(c, o.dev, a.DataDir(), s, logger)
 	if err != nil {
 		return err
 	}
 	r := &runningAgent{
-		agent: a, options: o, address: open.Node.HTTPAddr, listen: l, config: c, streams: s, logger: logger,
+		agent: a, options: o, clientAddress: open.Node.HTTPAddr, listeners: l, config: c, streams: s, logger: logger,
 		systemd: takeSystemdNotifier(), signals: signals,
 	}
 	r.api = httpapi.New(httpapi.Config{
@@ -158,14 +158,14 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		NodeID:    a.Node().ID(),
 		Region:    a.Node().Facts().Region,
 		Advertise: open.Node.HTTPAddr,
-		Self:      r.self,
+		Self:      r.selfConfig,
 		Reload:    r.reload,
 		Log:       logger,
 		Debug:     c.Debug,
 		Version:   fingerprint.NomadVersion,
 		Token:     token,
 		ReadToken: readToken,
-		Names:     l.names(c, a.Host().Hostname),
+		Names:     l.acceptedHostNames(c, a.Host().Hostname),
 		Headers:   c.HTTPHeaders,
 		Logger:    logger,
 

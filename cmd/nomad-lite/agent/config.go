@@ -18,9 +18,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 )
 
-// load reads the configuration: files first, flags over them.
-func (o options) load(s *cli.Streams) (*config.Config, error) {
-	c, err := agentconfig.Read(o.configs, s)
+// loadConfig reads the configuration: files first, flags over them.
+func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
+	c, err := agentconfig.ReadFiles(o.configPaths, s)
 	if err != nil {
 		return nil, err
 	}
@@ -29,13 +29,13 @@ func (o options) load(s *cli.Streams) (*config.Config, error) {
 		field *string
 	}{
 		{o.dataDir, &c.DataDir},
-		{o.bind, &c.BindAddr},
-		{o.node, &c.Node.Name},
+		{o.bindAddr, &c.BindAddr},
+		{o.nodeName, &c.Node.Name},
 		{o.dc, &c.Node.Datacenter},
 		{o.region, &c.Node.Region},
 		{o.nodeClass, &c.Node.Class},
 		{o.nodePool, &c.Node.Pool},
-		{o.network, &c.Node.NetworkInterface},
+		{o.networkInterface, &c.Node.NetworkInterface},
 		{o.pluginDir, &c.PluginDir},
 		{o.logLevel, &c.LogLevel},
 	} {
@@ -48,7 +48,7 @@ func (o options) load(s *cli.Streams) (*config.Config, error) {
 	}
 	maps.Copy(c.Node.Meta, o.meta)
 	c.LogJSON = c.LogJSON || o.logJSON
-	c.LogPlace = c.LogPlace || o.logPlace
+	c.LogPlace = c.LogPlace || o.logLocation
 	if c.LogLevel == "" {
 		c.LogLevel = "info"
 	}
@@ -74,23 +74,23 @@ func (o options) load(s *cli.Streams) (*config.Config, error) {
 	return c, nil
 }
 
-// self returns the configuration that the API shows. It lists fields explicitly, and none
+// selfConfig returns the configuration that the API shows. It lists fields explicitly, and none
 // of them holds a secret.
-func (r *runningAgent) self() map[string]any {
-	c, node, b := r.settings(), r.agent.Node().Facts(), version.Read()
+func (r *runningAgent) selfConfig() map[string]any {
+	c, node, b := r.currentConfig(), r.agent.Node().Facts(), version.ReadBuild()
 	plugins := []map[string]any{}
 	for _, p := range r.agent.Plugins() {
 		plugins = append(plugins, map[string]any{"Name": p.Name})
 	}
-	_, port, _ := net.SplitHostPort(r.address)
+	_, port, _ := net.SplitHostPort(r.clientAddress)
 	number, _ := strconv.Atoi(port) // port is "" without an address, and number then 0
 	return map[string]any{
 		"Region": node.Region, "Datacenter": node.Datacenter, "NodeName": node.Name, "BindAddr": c.BindAddr,
 		"DataDir": r.agent.DataDir(), "LogLevel": c.LogLevel, "LogJson": c.LogJSON, "DevMode": r.options.dev,
-		"EnableDebug": c.Debug, "PluginDir": c.PluginDir, "Plugins": plugins, "Hooks": r.hooks(),
+		"EnableDebug": c.Debug, "PluginDir": c.PluginDir, "Plugins": plugins, "Hooks": r.hookStatuses(),
 		"LeaveOnInt": c.LeaveOnInterrupt, "LeaveOnTerm": c.LeaveOnTerminate,
 		"ACL":            map[string]any{"Enabled": false},
-		"AdvertiseAddrs": map[string]any{"HTTP": r.address, "RPC": "", "Serf": ""},
+		"AdvertiseAddrs": map[string]any{"HTTP": r.clientAddress, "RPC": "", "Serf": ""},
 		"Client": map[string]any{
 			"Enabled": true, "NodeClass": node.Class, "NodePool": node.Pool, "Meta": node.Meta,
 			"GCInterval": c.GC.Interval, "GCMaxAllocs": c.GC.MaxAllocs, "GCDiskUsageThreshold": c.GC.DiskUsage,

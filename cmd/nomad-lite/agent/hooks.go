@@ -11,23 +11,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
-// hooks returns the hooks of the agent in the order of their plugins, followed by hooks
+// hookStatuses returns the hooks of the agent in the order of their plugins, followed by hooks
 // that only a hook block names.
-func (r *runningAgent) hooks() []pluginstatus.Hook {
+func (r *runningAgent) hookStatuses() []pluginstatus.Hook {
 	list := []pluginstatus.Hook{}
-	rules := r.settings().Hooks
+	rules := r.currentConfig().Hooks
 	for _, p := range r.agent.Plugins() {
 		name := p.Serves.Name
 		switch {
 		case p.Superseded != "":
 			continue
 		case p.Serves.Type == base.TypeHook:
-		case name == "" && (p.Builtin && builtins.All[p.Name].Kind == base.TypeHook || named(rules, p.Name)):
+		case name == "" && (p.Builtin && builtins.All[p.Name].Kind == base.TypeHook || hasRuleNamed(rules, p.Name)):
 			name = p.Name // the plugin has not been up
 		default:
 			continue
 		}
-		row := pluginstatus.PluginOf(p, supervisor.Info{})
+		row := pluginstatus.NewPlugin(p, supervisor.Info{})
 		h := pluginstatus.Hook{Name: name, Version: row.Version, Health: row.Health}
 		if p.Takes == nil {
 			h.Description = row.Note
@@ -48,7 +48,7 @@ func (r *runningAgent) hooks() []pluginstatus.Hook {
 			at = len(list)
 			list = append(list, pluginstatus.Hook{Name: rule.Name, Health: "missing", Description: "there is a hook block, and no plugin"})
 		}
-		list[at].Rule = hookRuleOf(rule)
+		list[at].Rule = newHookRule(rule)
 	}
 	for i, h := range list {
 		list[i].Allocs = r.agent.HookUsers(h.Name)
@@ -56,11 +56,11 @@ func (r *runningAgent) hooks() []pluginstatus.Hook {
 	return list
 }
 
-func named(rules []hookplugin.Rule, name string) bool {
+func hasRuleNamed(rules []hookplugin.Rule, name string) bool {
 	return slices.ContainsFunc(rules, func(r hookplugin.Rule) bool { return r.Name == name })
 }
 
-func hookRuleOf(rule hookplugin.Rule) *pluginstatus.HookRule {
+func newHookRule(rule hookplugin.Rule) *pluginstatus.HookRule {
 	shown := &pluginstatus.HookRule{Order: rule.Order, OnError: "fail", Matches: rule.Match != nil, Place: rule.Range.String()}
 	if shown.Order == 0 {
 		shown.Order = hooks.OrderPlugin

@@ -27,11 +27,11 @@ func NewInfoCommand(s *cli.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			self, err := apiclient.ReadAgent(c)
+			self, err := apiclient.ReadAgentSelf(c)
 			if err != nil {
 				return err
 			}
-			return format.Show(s, self, func(p *output.Page) {
+			return format.PrintOrDraw(s, self, func(p *output.Page) {
 				for _, name := range slices.Sorted(maps.Keys(self.Stats)) {
 					p.Line("%s", name)
 					for _, pair := range output.SortedPairs(self.Stats[name]) {

@@ -27,16 +27,16 @@ const (
 
 // listeners are the listeners that serve the API.
 type listeners struct {
-	tcp          net.Listener  // nil without TCP
+	tcpListener  net.Listener  // nil without TCP
 	certificates *certificates // nil without TLS
-	unix         net.Listener
-	socket       string
-	link         string // link to the socket, where commands look for it; empty without a link
+	unixListener net.Listener
+	socketPath   string
+	socketLink   string // link to the socket, where commands look for it; empty without a link
 }
 
-// mostConnections is the default limit of TCP connections. Half of the descriptors that the
+// defaultMaxConnections is the default limit of TCP connections. Half of the descriptors that the
 // agent can open are kept for its tasks in any case.
-const mostConnections = 8192
+const defaultMaxConnections = 8192
 
 // servesTCP reports whether the API is served over TCP. An agent in development mode needs
 // no token; as root it serves TCP only if the operator has asked for it explicitly.
@@ -44,8 +44,8 @@ func servesTCP(c *config.Config, dev bool) bool {
 	return !dev || os.Geteuid() != 0 || c.HTTPPort != nil || c.HTTPAddr != "" || c.BindAddr != "" || c.NoTokens
 }
 
-// listen opens the TCP port, if the configuration has one.
-func listen(c *config.Config, dev bool, logger hclog.Logger) (*listeners, error) {
+// listenTCP opens the TCP port, if the configuration has one.
+func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*listeners, error) {
 	l := &listeners{}
 	if !servesTCP(c, dev) {
 		return l, nil
@@ -77,14 +77,14 @@ func listen(c *config.Config, dev bool, logger hclog.Logger) (*listeners, error)
 	if err != nil {
 		return nil, err
 	}
-	most := mostConnections
+	most := defaultMaxConnections
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err == nil {
 		most = int(min(uint64(most), limit.Cur/2))
 	}
-	l.tcp = httpapi.Limit(tcp, most, c.HTTPConns)
+	l.tcpListener = httpapi.Limit(tcp, most, c.HTTPConns)
 	if l.certificates != nil {
-		l.tcp = tls.NewListener(l.tcp, l.certificates.config())
+		l.tcpListener = tls.NewListener(l.tcpListener, l.certificates.listenerTLSConfig())
 	}
 	return l, nil
 }
@@ -120,7 +120,7 @@ func (l *listeners) addSocket(dataDir, group string, conns int, logger hclog.Log
 		unix.Close()
 		return fmt.Errorf("make unix socket: %w", err)
 	}
-	l.unix, l.socket = httpapi.Limit(unix, 0, conns), socket
+	l.unixListener, l.socketPath = httpapi.Limit(unix, 0, conns), socket
 	return nil
 }
 
@@ -168,63 +168,63 @@ func (l *listeners) addLink(link string) error {
 	}
 	defer os.RemoveAll(dir)
 	made := filepath.Join(dir, agentsocket.FileName)
-	if err := os.Symlink(l.socket, made); err != nil {
+	if err := os.Symlink(l.socketPath, made); err != nil {
 		return fmt.Errorf("make link to unix socket: %w", err)
 	}
 	if err := os.Rename(made, link); err != nil {
 		return fmt.Errorf("make link to unix socket: %w", err)
 	}
-	l.link = link
+	l.socketLink = link
 	return nil
 }
 
 func (l *listeners) all() []net.Listener {
-	all := []net.Listener{l.unix}
-	if l.tcp != nil {
-		all = append(all, l.tcp)
+	all := []net.Listener{l.unixListener}
+	if l.tcpListener != nil {
+		all = append(all, l.tcpListener)
 	}
 	return all
 }
 
 func (l *listeners) close() {
-	if l.tcp != nil {
-		l.tcp.Close()
+	if l.tcpListener != nil {
+		l.tcpListener.Close()
 	}
-	if l.unix != nil {
-		l.unix.Close()
-		os.Remove(l.socket)
+	if l.unixListener != nil {
+		l.unixListener.Close()
+		os.Remove(l.socketPath)
 	}
-	if target, err := os.Readlink(l.link); err == nil && target == l.socket {
-		os.Remove(l.link)
+	if target, err := os.Readlink(l.socketLink); err == nil && target == l.socketPath {
+		os.Remove(l.socketLink)
 	}
 }
 
 // String returns the addresses of the API.
 func (l *listeners) String() string {
-	if l.tcp == nil {
-		return "unix://" + l.socket
+	if l.tcpListener == nil {
+		return "unix://" + l.socketPath
 	}
 	if l.certificates != nil {
-		return "https://" + l.tcp.Addr().String()
+		return "https://" + l.tcpListener.Addr().String()
 	}
-	return "http://" + l.tcp.Addr().String()
+	return "http://" + l.tcpListener.Addr().String()
 }
 
 // port returns the port of the TCP listener.
 func (l *listeners) port() string {
-	_, port, err := net.SplitHostPort(l.tcp.Addr().String())
+	_, port, err := net.SplitHostPort(l.tcpListener.Addr().String())
 	if err != nil {
 		return ""
 	}
 	return port
 }
 
-// advertise returns the address by which clients reach the API over TCP: the configured
+// advertisedAddress returns the address by which clients reach the API over TCP: the configured
 // address, or the address of the listener. It is empty without TCP, or if the agent listens
 // on all addresses.
-func (l *listeners) advertise(c *config.Config) string {
+func (l *listeners) advertisedAddress(c *config.Config) string {
 	switch {
-	case l.tcp == nil:
+	case l.tcpListener == nil:
 		return ""
 	case c.HTTPAdvertise != "":
 		if _, _, err := net.SplitHostPort(c.HTTPAdvertise); err == nil {
@@ -232,22 +232,22 @@ func (l *listeners) advertise(c *config.Config) string {
 		}
 		return net.JoinHostPort(c.HTTPAdvertise, l.port())
 	}
-	if address, ok := l.tcp.Addr().(*net.TCPAddr); ok && !address.IP.IsUnspecified() {
+	if address, ok := l.tcpListener.Addr().(*net.TCPAddr); ok && !address.IP.IsUnspecified() {
 		return address.String()
 	}
 	return ""
 }
 
-// everywhere returns the address of a listener on all addresses.
-func (l *listeners) everywhere(ip string) string {
-	if l.tcp == nil {
+// allInterfacesAddress returns the address of a listener on all addresses.
+func (l *listeners) allInterfacesAddress(ip string) string {
+	if l.tcpListener == nil {
 		return ""
 	}
 	return net.JoinHostPort(ip, l.port())
 }
 
-// names returns the host names that the API accepts in requests.
-func (l *listeners) names(c *config.Config, hostname string) []string {
+// acceptedHostNames returns the host names that the API accepts in requests.
+func (l *listeners) acceptedHostNames(c *config.Config, hostname string) []string {
 	names := []string{hostname, c.Node.Name, c.HTTPAddr, c.BindAddr, c.HTTPAdvertise}
 	if host, _, err := net.SplitHostPort(c.HTTPAdvertise); err == nil {
 		names = append(names, host)
@@ -257,9 +257,9 @@ func (l *listeners) names(c *config.Config, hostname string) []string {
 
 // isLoopback reports whether only this machine can connect over TCP.
 func (l *listeners) isLoopback() bool {
-	if l.tcp == nil {
+	if l.tcpListener == nil {
 		return true
 	}
-	address, ok := l.tcp.Addr().(*net.TCPAddr)
+	address, ok := l.tcpListener.Addr().(*net.TCPAddr)
 	return ok && address.IP.IsLoopback()
 }

@@ -21,12 +21,12 @@ const monitorExamples = `  nomad-lite monitor
   nomad-lite monitor -json | jq 'select(.["@level"] == "warn")'`
 
 type monitorOptions struct {
-	client   apiclient.Flags
-	level    string
-	json     bool
-	location bool
-	node     string
-	server   string
+	client          apiclient.Flags
+	logLevel        string
+	json            bool
+	includeLocation bool
+	nodeID          string
+	serverID        string
 }
 
 // NewMonitorCommand returns the command "monitor", which follows the log of an agent.
@@ -39,19 +39,19 @@ func NewMonitorCommand(s *cli.Streams) *cobra.Command {
 		Example: monitorExamples,
 		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := cli.UntilInterrupted(cmd.Context())
+			ctx, stop := cli.ContextUntilInterrupted(cmd.Context())
 			defer stop()
 			return monitorAgent(ctx, o, s)
 		},
 	}
 	o.client.Register(cmd)
-	cmd.Flags().StringVar(&o.level, "log-level", "INFO", "`level` to show: TRACE, DEBUG, INFO, WARN or ERROR")
+	cmd.Flags().StringVar(&o.logLevel, "log-level", "INFO", "`level` to show: TRACE, DEBUG, INFO, WARN or ERROR")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON")
-	cmd.Flags().BoolVar(&o.location, "log-include-location", false, "say where in the program each line comes from")
-	cmd.Flags().StringVar(&o.node, "node-id", "", "`id` of a node whose log to show")
-	cmd.Flags().StringVar(&o.server, "server-id", "", "`name` of a server whose log to show, or leader")
+	cmd.Flags().BoolVar(&o.includeLocation, "log-include-location", false, "say where in the program each line comes from")
+	cmd.Flags().StringVar(&o.nodeID, "node-id", "", "`id` of a node whose log to show")
+	cmd.Flags().StringVar(&o.serverID, "server-id", "", "`name` of a server whose log to show, or leader")
 	_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"TRACE", "DEBUG", "INFO", "WARN", "ERROR"}, cobra.ShellCompDirectiveNoFileComp)) // fails only without the flag
-	_ = cmd.RegisterFlagCompletionFunc("node-id", apiclient.Nodes.Complete(&o.client))
+	_ = cmd.RegisterFlagCompletionFunc("node-id", apiclient.Nodes.CompleteID(&o.client))
 	return cmd
 }
 
@@ -61,8 +61,8 @@ func monitorAgent(ctx context.Context, o monitorOptions, s *cli.Streams) error {
 		return err
 	}
 	node := ""
-	if o.node != "" {
-		found, err := apiclient.Nodes.Find(ctx, c, o.node)
+	if o.nodeID != "" {
+		found, err := apiclient.Nodes.FindOne(ctx, c, o.nodeID)
 		if err != nil {
 			return err
 		}
@@ -70,19 +70,19 @@ func monitorAgent(ctx context.Context, o monitorOptions, s *cli.Streams) error {
 	}
 	q := apiclient.QueryOptions(ctx, "")
 	q.Params = map[string]string{
-		"log_level":            o.level,
+		"log_level":            o.logLevel,
 		"log_json":             strconv.FormatBool(o.json),
-		"log_include_location": strconv.FormatBool(o.location),
+		"log_include_location": strconv.FormatBool(o.includeLocation),
 		"node_id":              node,
-		"server_id":            o.server,
+		"server_id":            o.serverID,
 	}
 	frames, errs := c.Agent().Monitor(ctx.Done(), q)
-	err = streaming.FrameReader{Each: func(data []byte) error {
+	err = streaming.FrameReader{OnData: func(data []byte) error {
 		_, err := s.Out.Write(data)
 		return err
 	}}.Read(ctx, frames, errs)
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("follow the log of the agent at level %s", o.level), err)
+		return apiclient.WrapError(fmt.Sprintf("follow the log of the agent at level %s", o.logLevel), err)
 	}
 	return nil
 }

@@ -27,24 +27,24 @@ import (
 
 // runningAgent is an open agent and the operations on it that signals and the API offer.
 type runningAgent struct {
-	agent   *agent.Agent
-	api     *httpapi.API
-	options options
-	address string // address of the API for commands
-	listen  *listeners
-	streams *cli.Streams
-	logger  hclog.Logger
-	systemd systemdNotifier
-	signals <-chan os.Signal
+	agent         *agent.Agent
+	api           *httpapi.API
+	options       options
+	clientAddress string // address of the API for commands
+	listeners     *listeners
+	streams       *cli.Streams
+	logger        hclog.Logger
+	systemd       systemdNotifier
+	signals       <-chan os.Signal
 
-	reloading sync.Mutex // serializes reloads
+	reloadMu sync.Mutex // serializes reloads
 
 	mu     sync.Mutex
 	config *config.Config // replaced as a whole, never modified
 }
 
-// settings returns the current configuration.
-func (r *runningAgent) settings() *config.Config {
+// currentConfig returns the current configuration.
+func (r *runningAgent) currentConfig() *config.Config {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.config
@@ -60,46 +60,46 @@ func (r *runningAgent) run(ctx context.Context) error {
 	var background sync.WaitGroup
 	var serveErr error
 	background.Go(func() {
-		if serveErr = r.api.Serve(serving, r.listen.all()...); serveErr != nil {
+		if serveErr = r.api.Serve(serving, r.listeners.all()...); serveErr != nil {
 			stop(allocrunner.ErrShutdown)
 		}
 	})
-	background.Go(func() { r.announce(running) })
+	background.Go(func() { r.announceReady(running) })
 	background.Go(func() { r.handleSignals(stop, ended) })
 	r.agent.Run(running)
 	close(ended)
-	r.systemd.tell("STOPPING=1")
+	r.systemd.notify("STOPPING=1")
 	endServing()
 	background.Wait()
 	return serveErr
 }
 
-// announce prints that the agent is ready, once jobs can be placed.
-func (r *runningAgent) announce(ctx context.Context) {
+// announceReady prints that the agent is ready, once jobs can be placed.
+func (r *runningAgent) announceReady(ctx context.Context) {
 	select {
 	case <-r.agent.Node().Registered():
-		r.systemd.tell("READY=1")
-		fmt.Fprintf(r.streams.Err, "==> agent is ready: %s, data in %s\n", r.listen, r.agent.DataDir())
-		if address := r.hidden(); address != "" {
+		r.systemd.notify("READY=1")
+		fmt.Fprintf(r.streams.Err, "==> agent is ready: %s, data in %s\n", r.listeners, r.agent.DataDir())
+		if address := r.nonDefaultAddress(); address != "" {
 			fmt.Fprintf(r.streams.Err, "    export NOMAD_ADDR=%s\n", address)
 		}
 	case <-ctx.Done():
 	}
 }
 
-// hidden returns the address of an agent that commands do not find by default, else "".
-func (r *runningAgent) hidden() string {
+// nonDefaultAddress returns the address of an agent that commands do not find by default, else "".
+func (r *runningAgent) nonDefaultAddress() string {
 	switch {
-	case slices.Contains(agentsocket.DefaultPaths(), r.listen.socket):
+	case slices.Contains(agentsocket.DefaultPaths(), r.listeners.socketPath):
 		return ""
-	case r.listen.link != "" && agentsocket.Find() == r.listen.link:
+	case r.listeners.socketLink != "" && agentsocket.FindSocket() == r.listeners.socketLink:
 		return ""
-	case !r.options.dev || r.listen.tcp == nil: // this agent needs no token
-		return "unix://" + r.listen.socket
-	case r.listen.String() == "http://"+net.JoinHostPort(loopback, strconv.Itoa(defaultHTTPPort)) && agentsocket.Find() == "":
+	case !r.options.dev || r.listeners.tcpListener == nil: // this agent needs no token
+		return "unix://" + r.listeners.socketPath
+	case r.listeners.String() == "http://"+net.JoinHostPort(loopback, strconv.Itoa(defaultHTTPPort)) && agentsocket.FindSocket() == "":
 		return ""
 	}
-	return r.listen.String()
+	return r.listeners.String()
 }
 
 // handleSignals handles signals until the agent has shut down.
@@ -111,7 +111,7 @@ func (r *runningAgent) handleSignals(stop context.CancelCauseFunc, ended <-chan 
 				_ = r.reload() // reload has logged the error
 				continue
 			}
-			r.systemd.tell("STOPPING=1")
+			r.systemd.notify("STOPPING=1")
 			if !r.stopsTasks(s) {
 				r.logger.Info("agent is ending, tasks go on", "signal", s.String())
 				stop(allocrunner.ErrShutdown)
@@ -132,7 +132,7 @@ func (r *runningAgent) handleSignals(stop context.CancelCauseFunc, ended <-chan 
 // unless the agent leaves nothing behind, or the operator wants the node drained on
 // shutdown.
 func (r *runningAgent) stopsTasks(s os.Signal) bool {
-	c := r.settings()
+	c := r.currentConfig()
 	leaves := s == syscall.SIGINT && c.LeaveOnInterrupt || s == syscall.SIGTERM && c.LeaveOnTerminate
 	return r.options.dev || leaves && c.Drain != nil
 }
@@ -140,7 +140,7 @@ func (r *runningAgent) stopsTasks(s os.Signal) bool {
 // forceKill force kills the tasks at the next signal, or when the drain deadline has passed.
 func (r *runningAgent) forceKill(ended <-chan struct{}) {
 	var deadline <-chan time.Time
-	if d := r.settings().Drain; d != nil && !r.options.dev {
+	if d := r.currentConfig().Drain; d != nil && !r.options.dev {
 		if d.Force {
 			r.agent.Kill()
 		}
@@ -171,25 +171,25 @@ func (r *runningAgent) forceKill(ended <-chan struct{}) {
 // reload applies the settings that can change while the agent runs. It applies none if the
 // configuration or a certificate is invalid.
 func (r *runningAgent) reload() error {
-	r.reloading.Lock()
-	defer r.reloading.Unlock()
-	c, err := r.options.load(r.streams)
+	r.reloadMu.Lock()
+	defer r.reloadMu.Unlock()
+	c, err := r.options.loadConfig(r.streams)
 	var plugins *catalog.Catalog
 	if err == nil {
-		plugins, err = agentconfig.Plugins(c, r.options.dev, r.logger)
+		plugins, err = agentconfig.PluginCatalog(c, r.options.dev, r.logger)
 	}
 	if err == nil {
 		err = hookplugin.CheckRules(c.Hooks, plugins.Entries())
 	}
-	if err == nil && r.listen.certificates != nil {
-		err = r.listen.certificates.load(c.TLS, r.logger)
+	if err == nil && r.listeners.certificates != nil {
+		err = r.listeners.certificates.load(c.TLS, r.logger)
 	}
 	if err != nil {
 		err = fmt.Errorf("configuration not reloaded: %w", err)
 		r.logger.Error(err.Error())
 		return err
 	}
-	changed := *r.settings()
+	changed := *r.currentConfig()
 	changed.LogLevel, changed.Telemetry, changed.GC, changed.Hooks = c.LogLevel, c.Telemetry, c.GC, c.Hooks
 	changed.PluginDir, changed.Plugins = c.PluginDir, c.Plugins
 	c.TLS.HTTP = changed.TLS.HTTP // TLS cannot be turned on or off on an open listener

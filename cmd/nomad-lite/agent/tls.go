@@ -17,7 +17,7 @@ import (
 // certificates are the agent's certificate and the CA for client certificates. They can be
 // loaded again while the agent listens.
 type certificates struct {
-	current atomic.Pointer[tls.Config]
+	currentTLSConfig atomic.Pointer[tls.Config]
 }
 
 // load reads the files. After an error the earlier certificates stay in use.
@@ -60,11 +60,11 @@ func (c *certificates) load(t config.TLS, logger hclog.Logger) error {
 	case t.VerifyClient:
 		return errors.New("tls: verify_https_client needs the ca_file that signs the certificates of clients")
 	}
-	c.current.Store(loaded)
+	c.currentTLSConfig.Store(loaded)
 	return nil
 }
 
-// config returns the TLS configuration of a listener, which stays valid across reloads.
-func (c *certificates) config() *tls.Config {
-	return &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current.Load(), nil }}
+// listenerTLSConfig returns the TLS configuration of a listener, which stays valid across reloads.
+func (c *certificates) listenerTLSConfig() *tls.Config {
+	return &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.currentTLSConfig.Load(), nil }}
 }

@@ -20,27 +20,27 @@ import (
 // These are the names of the files with tokens in a data directory. The routes that the
 // read-only token gives access to are in the table of read-only routes of package httpapi.
 const (
-	TokenFile     = "token"
-	readTokenFile = "token-read"
+	TokenFile         = "token"
+	readOnlyTokenFile = "token-read"
 )
 
-// tokens returns the operator's token and the read-only one. A client over TCP must present
+// loadTokens returns the operator's token and the read-only one. A client over TCP must present
 // one of them: an open port of an agent that runs as root gives root to every user of the
 // machine, or of the network. Both are empty if the operator has disabled tokens, or in
 // development mode, as long as only this machine can connect to the port.
-func (l *listeners) tokens(c *config.Config, dev bool, dataDir string, s *cli.Streams, logger hclog.Logger) (token, readOnly httpapi.Secret, err error) {
+func (l *listeners) loadTokens(c *config.Config, dev bool, dataDir string, s *cli.Streams, logger hclog.Logger) (token, readOnly httpapi.Secret, err error) {
 	if (dev || c.NoTokens) && l.isLoopback() {
-		if os.Geteuid() == 0 && l.tcp != nil {
-			logger.Warn("the API asks for no token, and this agent is root: each account of this machine can become root through it", "address", l.tcp.Addr().String())
+		if os.Geteuid() == 0 && l.tcpListener != nil {
+			logger.Warn("the API asks for no token, and this agent is root: each account of this machine can become root through it", "address", l.tcpListener.Addr().String())
 		}
 		return "", "", nil
 	}
 	switch {
 	case l.isLoopback():
 	case c.NoTokens || dev:
-		logger.Warn("clients must show the token all the same: the API listens on more than the loopback address", "address", l.tcp.Addr().String())
+		logger.Warn("clients must show the token all the same: the API listens on more than the loopback address", "address", l.tcpListener.Addr().String())
 	case l.certificates == nil:
-		logger.Warn("the token goes over the network in the clear: a tls block in the configuration encrypts it", "address", l.tcp.Addr().String())
+		logger.Warn("the token goes over the network in the clear: a tls block in the configuration encrypts it", "address", l.tcpListener.Addr().String())
 	}
 	path := filepath.Join(dataDir, TokenFile)
 	token, made, err := readToken(path)
@@ -49,10 +49,10 @@ func (l *listeners) tokens(c *config.Config, dev bool, dataDir string, s *cli.St
 		fmt.Fprintf(s.Err, "==> clients over TCP must show the token in %s:\n    export NOMAD_TOKEN=$(cat %s)\n", path, cli.ShellQuote(path))
 	}
 	if err == nil {
-		readOnly, _, err = readToken(filepath.Join(dataDir, readTokenFile))
+		readOnly, _, err = readToken(filepath.Join(dataDir, readOnlyTokenFile))
 	}
 	if err == nil && readOnly == token {
-		err = fmt.Errorf("%s and %s in %s have the same token: remove one, and the next agent makes another", TokenFile, readTokenFile, dataDir)
+		err = fmt.Errorf("%s and %s in %s have the same token: remove one, and the next agent makes another", TokenFile, readOnlyTokenFile, dataDir)
 	}
 	return token, readOnly, err
 }

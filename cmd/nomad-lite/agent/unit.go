@@ -31,10 +31,10 @@ func printUnit(w io.Writer, o options) error {
 		return nil
 	}
 	var errs []error
-	for _, c := range o.configs {
+	for _, c := range o.configPaths {
 		errs = append(errs, add("config", c, true))
 	}
-	errs = append(errs, add("data-dir", o.dataDir, true), add("bind", o.bind, false), add("node", o.node, false), add("dc", o.dc, false),
+	errs = append(errs, add("data-dir", o.dataDir, true), add("bind", o.bindAddr, false), add("node", o.nodeName, false), add("dc", o.dc, false),
 		add("region", o.region, false), add("node-class", o.nodeClass, false), add("plugin-dir", o.pluginDir, true), add("log-level", o.logLevel, false))
 	if o.logJSON {
 		line = append(line, "-log-json")
@@ -43,14 +43,14 @@ func printUnit(w io.Writer, o options) error {
 		return err
 	}
 	for i, word := range line {
-		line[i] = unitWord(word)
+		line[i] = quoteUnitArg(word)
 	}
-	_, err = fmt.Fprintf(w, unitText, strings.Join(line, " "))
+	_, err = fmt.Fprintf(w, unitTemplate, strings.Join(line, " "))
 	return err
 }
 
-// unitWord quotes a word of a command line for systemd.
-func unitWord(word string) string {
+// quoteUnitArg quotes a word of a command line for systemd.
+func quoteUnitArg(word string) string {
 	escaped := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%", "$", "$$").Replace(word)
 	if strings.ContainsAny(escaped, " \t\"'\\;") {
 		return `"` + escaped + `"`
@@ -58,7 +58,7 @@ func unitWord(word string) string {
 	return escaped
 }
 
-const unitText = `[Unit]
+const unitTemplate = `[Unit]
 Description=nomad-lite agent
 Documentation=https://github.com/nomad-lite/nomad-lite
 Wants=network-online.target
@@ -95,7 +95,7 @@ func takeSystemdNotifier() systemdNotifier {
 	return systemdNotifier{os.Getenv(variable)}
 }
 
-func (s systemdNotifier) tell(state string) {
+func (s systemdNotifier) notify(state string) {
 	if s.socket == "" {
 		return
 	}

@@ -24,8 +24,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 )
 
-// Read reads the agent's configuration files, and prints their errors and warnings.
-func Read(files []string, s *cli.Streams) (*config.Config, error) {
+// ReadFiles reads the agent's configuration files, and prints their errors and warnings.
+func ReadFiles(files []string, s *cli.Streams) (*config.Config, error) {
 	c, diags := config.Load(files)
 	for _, d := range diags {
 		kind := "warning"
@@ -47,16 +47,16 @@ func Read(files []string, s *cli.Streams) (*config.Config, error) {
 	return c, nil
 }
 
-// Plugins returns the plugins of an agent. A driver that runs commands without
+// PluginCatalog returns the plugins of an agent. A driver that runs commands without
 // isolation must be enabled by the operator.
-func Plugins(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Catalog, error) {
+func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Catalog, error) {
 	plugins := catalog.Config{Dir: c.PluginDir, Blocks: c.Plugins, Logger: logger}
 	for _, name := range builtins.Names() {
 		named := slices.ContainsFunc(c.Plugins, func(b catalog.Block) bool { return b.Name == name })
 		switch {
 		case builtins.All[name].Kind == base.TypeHook:
 			// The plugin starts when a job needs it.
-		case Denied(c, name):
+		case DriverIsDisabled(c, name):
 			continue
 		case name != rawexec.Name && !named:
 			continue // this driver exists for tests
@@ -70,8 +70,8 @@ func Plugins(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Catalog,
 	return catalog.New(plugins)
 }
 
-// Denied reports whether the operator has disabled a driver.
-func Denied(c *config.Config, driver string) bool {
+// DriverIsDisabled reports whether the operator has disabled a driver.
+func DriverIsDisabled(c *config.Config, driver string) bool {
 	return slices.Contains(c.DriverDeny, driver) || c.DriverAllow != nil && !slices.Contains(c.DriverAllow, driver)
 }
 

@@ -32,11 +32,11 @@ func DefaultDataDir() (string, error) {
 	return filepath.Join(home, ".local", "state", "nomad-lite"), nil
 }
 
-// Find returns the socket of an agent on this machine that accepts this user without
+// FindSocket returns the socket of an agent on this machine that accepts this user without
 // a token.
-func Find() string {
+func FindSocket() string {
 	for _, socket := range DefaultPaths() {
-		if !isTrusted(socket) {
+		if !isTrustedSocket(socket) {
 			continue
 		}
 		// Only a connection attempt shows whether an agent listens there and accepts this
@@ -67,9 +67,9 @@ func DevPaths() []string {
 	return sockets
 }
 
-// isTrusted reports whether a socket belongs to this user or to root, and whether no other
+// isTrustedSocket reports whether a socket belongs to this user or to root, and whether no other
 // user can replace it: tokens, variables and jobs are sent there.
-func isTrusted(socket string) bool {
+func isTrustedSocket(socket string) bool {
 	real, err := filepath.EvalSymlinks(socket)
 	if err != nil {
 		return false
@@ -83,8 +83,8 @@ func isTrusted(socket string) bool {
 	return owned && safepath.CheckDir(filepath.Dir(real)) == nil && safepath.CheckParents(socket) == nil
 }
 
-// FirstDenied returns the first of the sockets for which permission is denied.
-func FirstDenied(sockets []string) string {
+// FirstDeniedSocket returns the first of the sockets for which permission is denied.
+func FirstDeniedSocket(sockets []string) string {
 	for _, socket := range sockets {
 		c, err := net.DialTimeout("unix", socket, time.Second)
 		if err == nil {

@@ -25,7 +25,7 @@ func TestSocketsOfOtherUsersAreNotTrusted(t *testing.T) {
 		"in everybody's directory, sticky":   {func(dir, _ string) error { return os.Chmod(dir, os.ModeSticky|0o777) }, false},
 		"in the directory of a group":        {func(dir, _ string) error { return errors.Join(os.Chown(dir, 0, stranger), os.Chmod(dir, 0o770)) }, false},
 		"of another user":                    {func(_, socket string) error { return os.Chown(socket, stranger, stranger) }, false},
-		"a link to another user's directory": {linkToStranger, false},
+		"a link to another user's directory": {linkToOtherUser, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("TMPDIR", t.TempDir())
@@ -47,18 +47,18 @@ func TestSocketsOfOtherUsersAreNotTrusted(t *testing.T) {
 			} else {
 				conn.Close()
 			}
-			if got := isTrusted(socket); got != c.want {
+			if got := isTrustedSocket(socket); got != c.want {
 				t.Errorf("it is trusted: %v, want %v", got, c.want)
 			}
-			if got := Find() == socket; got != c.want {
+			if got := FindSocket() == socket; got != c.want {
 				t.Errorf("commands use it: %v, want %v", got, c.want)
 			}
 		})
 	}
 }
 
-// linkToStranger moves a socket to another user's directory, and leaves a link.
-func linkToStranger(dir, socket string) error {
+// linkToOtherUser moves a socket to another user's directory, and leaves a link.
+func linkToOtherUser(dir, socket string) error {
 	theirs := filepath.Join(filepath.Dir(dir), "theirs")
 	moved := filepath.Join(theirs, FileName)
 	return errors.Join(os.Mkdir(theirs, 0o711), os.Rename(socket, moved), os.Symlink(moved, socket), os.Chown(theirs, 54321, 54321))

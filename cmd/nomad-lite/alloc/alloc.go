@@ -16,7 +16,7 @@ import (
 
 // NewCommand returns the command "alloc" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.Group("alloc", "Look at allocations, and into them",
+	return cli.NewGroupCommand("alloc", "Look at allocations, and into them",
 		newStatusCommand(s),
 		newLogsCommand(s),
 		newExecCommand(s),
@@ -30,8 +30,8 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	)
 }
 
-// chooseTask returns the named task, or the allocation's only task.
-func chooseTask(alloc *api.Allocation, name string) (string, error) {
+// taskByName returns the named task, or the allocation's only task.
+func taskByName(alloc *api.Allocation, name string) (string, error) {
 	var names []string
 	for _, task := range apiclient.TasksOf(alloc) {
 		names = append(names, task.Name)
@@ -40,17 +40,17 @@ func chooseTask(alloc *api.Allocation, name string) (string, error) {
 	case name != "" && (len(names) == 0 || slices.Contains(names, name)):
 		return name, nil
 	case name != "":
-		return "", fmt.Errorf("allocation %q has no task %q; it has %s", output.Short(alloc.ID), name, strings.Join(names, ", "))
+		return "", fmt.Errorf("allocation %q has no task %q; it has %s", output.TruncateID(alloc.ID), name, strings.Join(names, ", "))
 	case len(names) == 1:
 		return names[0], nil
 	case len(names) == 0:
-		return "", fmt.Errorf("allocation %q does not say which tasks it has; name one with -task", output.Short(alloc.ID))
+		return "", fmt.Errorf("allocation %q does not say which tasks it has; name one with -task", output.TruncateID(alloc.ID))
 	}
-	return "", fmt.Errorf("allocation %q has several tasks; name one with -task: %s", output.Short(alloc.ID), strings.Join(names, ", "))
+	return "", fmt.Errorf("allocation %q has several tasks; name one with -task: %s", output.TruncateID(alloc.ID), strings.Join(names, ", "))
 }
 
-// taskArgument returns the task that the flag or an argument names.
-func taskArgument(flag string, args []string) (string, error) {
+// taskNameFromArgs returns the task that the flag or an argument names.
+func taskNameFromArgs(flag string, args []string) (string, error) {
 	switch {
 	case len(args) == 0:
 		return flag, nil
@@ -60,22 +60,22 @@ func taskArgument(flag string, args []string) (string, error) {
 	return "", fmt.Errorf("-task says %q and the argument %q; leave one out", flag, args[0])
 }
 
-// findTask is FindAlloc for a command about one task of an allocation, which must exist, or
+// findAllocAndTask is FindAlloc for a command about one task of an allocation, which must exist, or
 // about all tasks. It also returns a description of the target for messages.
-func findTask(ctx context.Context, f *apiclient.Flags, id, task string) (c *api.Client, alloc *api.Allocation, what string, err error) {
+func findAllocAndTask(ctx context.Context, f *apiclient.Flags, id, task string) (c *api.Client, alloc *api.Allocation, what string, err error) {
 	c, alloc, err = f.FindAlloc(ctx, id)
 	if err != nil {
 		return nil, nil, "", err
 	}
-	what = fmt.Sprintf("allocation %q", output.Short(alloc.ID))
+	what = fmt.Sprintf("allocation %q", output.TruncateID(alloc.ID))
 	if task != "" {
-		_, err = chooseTask(alloc, task)
+		_, err = taskByName(alloc, task)
 		what = fmt.Sprintf("task %q of %s", task, what)
 	}
 	return c, alloc, what, err
 }
 
 var (
-	oneAlloc      = cli.ArgCount(1, 1, "the id of an allocation, or the begin of it; 'nomad-lite alloc status' lists them")
-	allocThenTask = cli.ArgCount(1, 2, "an allocation, and perhaps a task; 'nomad-lite alloc status' lists the allocations")
+	oneAllocArg      = cli.ArgCount(1, 1, "the id of an allocation, or the begin of it; 'nomad-lite alloc status' lists them")
+	allocAndTaskArgs = cli.ArgCount(1, 2, "an allocation, and perhaps a task; 'nomad-lite alloc status' lists the allocations")
 )

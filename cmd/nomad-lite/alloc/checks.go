@@ -33,11 +33,11 @@ func newChecksCommand(s *cli.Streams) *cobra.Command {
 		Short:   "Show the service checks of an allocation",
 		Long:    checksHelp,
 		Example: "  nomad-lite alloc checks 8ba85cef",
-		Args:    oneAlloc,
+		Args:    oneAllocArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return allocChecks(cmd.Context(), o, args[0], s)
+			return showAllocChecks(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.FirstArg(apiclient.Allocations.Complete(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Allocations.CompleteID(&o.client)),
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
@@ -45,25 +45,25 @@ func newChecksCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func allocChecks(ctx context.Context, o checksOptions, id string, s *cli.Streams) error {
+func showAllocChecks(ctx context.Context, o checksOptions, id string, s *cli.Streams) error {
 	c, err := o.client.Client()
 	if err != nil {
 		return err
 	}
-	found, err := apiclient.Allocations.Find(ctx, c, id)
+	found, err := apiclient.Allocations.FindOne(ctx, c, id)
 	if err != nil {
 		return err
 	}
 	checks, err := c.Allocations().Checks(found.ID, apiclient.QueryOptions(ctx, found.Namespace))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("read the checks of allocation %q", output.Short(found.ID)), err)
+		return apiclient.WrapError(fmt.Sprintf("read the checks of allocation %q", output.TruncateID(found.ID)), err)
 	}
 	if o.format.IsSet() {
 		return o.format.Print(s, checks)
 	}
 	p := output.NewPage(s)
 	if len(checks) == 0 {
-		p.Line("Allocation %q has no service checks", output.Short(found.ID))
+		p.Line("Allocation %q has no service checks", output.TruncateID(found.ID))
 		return output.Print(s, p)
 	}
 	p.Line("Status of %d Nomad Service Checks", len(checks))
@@ -81,7 +81,7 @@ func allocChecks(ctx context.Context, o checksOptions, id string, s *cli.Streams
 		}
 		rows = append(rows, output.Pairs{
 			{"Mode", check.Mode},
-			{"Timestamp", output.Date(check.Timestamp * int64(time.Second))},
+			{"Timestamp", output.FormatDate(check.Timestamp * int64(time.Second))},
 			{"Output", check.Output},
 		}...)
 		p.Line("")

@@ -46,31 +46,31 @@ func newExecCommand(s *cli.Streams) *cobra.Command {
 		Example: execExamples,
 		Args:    cli.ArgCount(2, -1, "an allocation and a command, such as sh"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.session.Settle(cmd, s); err != nil {
+			if err := o.session.ResolveDefaults(cmd, s); err != nil {
 				return err
 			}
-			return allocExec(cmd.Context(), o, args[0], args[1:], s)
+			return execInTask(cmd.Context(), o, args[0], args[1:], s)
 		},
-		ValidArgsFunction: cli.FirstArg(apiclient.Allocations.Complete(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Allocations.CompleteID(&o.client)),
 	}
 	o.client.Register(cmd)
 	o.alloc.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to run it in; not needed if there is only one")
 	o.session.Register(cmd)
-	return cli.RunProgram(cmd)
+	return cli.MarkRunsProgram(cmd)
 }
 
-func allocExec(ctx context.Context, o execOptions, name string, command []string, s *cli.Streams) error {
-	c, alloc, err := o.alloc.Find(ctx, &o.client, name)
+func execInTask(ctx context.Context, o execOptions, name string, command []string, s *cli.Streams) error {
+	c, alloc, err := o.alloc.FindAlloc(ctx, &o.client, name)
 	if err != nil {
 		return err
 	}
-	task, err := chooseTask(alloc, o.task)
+	task, err := taskByName(alloc, o.task)
 	if err != nil {
 		return err
 	}
-	what := fmt.Sprintf("run %q in task %q of allocation %q", command[0], task, output.Short(alloc.ID))
+	what := fmt.Sprintf("run %q in task %q of allocation %q", command[0], task, output.TruncateID(alloc.ID))
 	return o.session.Run(ctx, s, what, func(ctx context.Context, e execsession.Session) (int, error) {
-		return c.Allocations().Exec(ctx, alloc, task, o.session.TTY, command, e.Stdin, e.Stdout, e.Stderr, e.Sizes, apiclient.QueryOptions(ctx, alloc.Namespace))
+		return c.Allocations().Exec(ctx, alloc, task, o.session.TTY, command, e.Stdin, e.Stdout, e.Stderr, e.TerminalSizes, apiclient.QueryOptions(ctx, alloc.Namespace))
 	})
 }

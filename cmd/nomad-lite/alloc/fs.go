@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/streaming"
 )
 
-const fSHelp = `List a directory of an allocation, or print a file in it.
+const fsHelp = `List a directory of an allocation, or print a file in it.
 
 PATH is relative to the directory of the allocation: alloc/ is shared by its
 tasks, and each task has a directory of its own. What tasks are given in secrets/
@@ -22,20 +22,20 @@ can be listed and not read.
 
 Ctrl-C ends -f. Exit codes: 0, or 1 when there is no such file.`
 
-const fSExamples = `  nomad-lite alloc fs 8ba85cef                  its directory
+const fsExamples = `  nomad-lite alloc fs 8ba85cef                  its directory
   nomad-lite alloc fs 8ba85cef server/local     the directory of a task
   nomad-lite alloc fs 8ba85cef server/local/app.conf
   nomad-lite alloc fs -f -n 5 8ba85cef alloc/data/events.log
   nomad-lite alloc fs -stat 8ba85cef alloc/data/events.log`
 
 type fsOptions struct {
-	client  apiclient.Flags
-	alloc   apiclient.AllocFlags
-	format  output.FormatFlags
-	stat    bool
-	follow  bool
-	tail    tailFlags
-	machine bool
+	client          apiclient.Flags
+	alloc           apiclient.AllocFlags
+	format          output.FormatFlags
+	stat            bool
+	follow          bool
+	tail            tailFlags
+	machineReadable bool
 }
 
 func newFSCommand(s *cli.Streams) *cobra.Command {
@@ -43,39 +43,39 @@ func newFSCommand(s *cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "fs [flags] ALLOC [PATH]",
 		Short:   "List directories and print files of an allocation",
-		Long:    fSHelp,
-		Example: fSExamples,
+		Long:    fsHelp,
+		Example: fsExamples,
 		Args:    cli.ArgCount(1, 2, "an allocation, and perhaps a path in it"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.tail.check(cmd, o.follow); err != nil {
 				return err
 			}
-			ctx, stop := cli.UntilInterrupted(cmd.Context())
+			ctx, stop := cli.ContextUntilInterrupted(cmd.Context())
 			defer stop()
 			path := "/"
 			if len(args) == 2 {
 				path = args[1]
 			}
-			return allocFS(ctx, o, args[0], path, s)
+			return showAllocFiles(ctx, o, args[0], path, s)
 		},
-		ValidArgsFunction: cli.FirstArg(apiclient.Allocations.Complete(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Allocations.CompleteID(&o.client)),
 	}
 	o.client.Register(cmd)
 	o.alloc.Register(cmd)
 	o.format.Register(cmd)
 	cmd.Flags().BoolVar(&o.stat, "stat", false, "show what kind of file it is instead")
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written to the file from now on")
-	cmd.Flags().BoolVarP(&o.machine, "bytes", "H", false, "show sizes in bytes")
+	cmd.Flags().BoolVarP(&o.machineReadable, "bytes", "H", false, "show sizes in bytes")
 	o.tail.register(cmd)
 	return cmd
 }
 
-func allocFS(ctx context.Context, o fsOptions, name, path string, s *cli.Streams) error {
-	c, alloc, err := o.alloc.Find(ctx, &o.client, name)
+func showAllocFiles(ctx context.Context, o fsOptions, name, path string, s *cli.Streams) error {
+	c, alloc, err := o.alloc.FindAlloc(ctx, &o.client, name)
 	if err != nil {
 		return err
 	}
-	where := fmt.Sprintf("%q of allocation %q", path, output.Short(alloc.ID))
+	where := fmt.Sprintf("%q of allocation %q", path, output.TruncateID(alloc.ID))
 	file, _, err := c.AllocFS().Stat(alloc, path, apiclient.QueryOptions(ctx, alloc.Namespace))
 	if err != nil {
 		return apiclient.WrapError("look at "+where, err)
@@ -85,7 +85,7 @@ func allocFS(ctx context.Context, o fsOptions, name, path string, s *cli.Streams
 		if o.format.IsSet() {
 			return o.format.Print(s, file)
 		}
-		return output.Print(s, o.files(s, []*api.AllocFileInfo{file}, true))
+		return output.Print(s, o.filesPage(s, []*api.AllocFileInfo{file}, true))
 	case file.IsDir && (o.follow || o.tail.tail):
 		return fmt.Errorf("%s is a directory; leave out -f and -tail to list it", where)
 	case file.IsDir:
@@ -96,31 +96,31 @@ func allocFS(ctx context.Context, o fsOptions, name, path string, s *cli.Streams
 		if o.format.IsSet() {
 			return o.format.Print(s, files)
 		}
-		return output.Print(s, o.files(s, files, false))
+		return output.Print(s, o.filesPage(s, files, false))
 	}
-	if err := o.read(ctx, c, alloc, path, file.Size, s.Out); err != nil {
+	if err := o.printFile(ctx, c, alloc, path, file.Size, s.Out); err != nil {
 		return apiclient.WrapError("read "+where, err)
 	}
 	return nil
 }
 
-// files returns a table of files.
-func (o fsOptions) files(s *cli.Streams, files []*api.AllocFileInfo, contentType bool) *output.Page {
+// filesPage returns a table of files.
+func (o fsOptions) filesPage(s *cli.Streams, files []*api.AllocFileInfo, contentType bool) *output.Page {
 	head := []string{"Mode", "Size", "Modified Time"}
 	if contentType {
 		head = append(head, "Content Type")
 	}
 	t := output.NewTable(append(head, "Name")...)
 	for _, f := range files {
-		size := output.Bytes(uint64(max(f.Size, 0)))
-		if o.machine {
+		size := output.FormatBytes(uint64(max(f.Size, 0)))
+		if o.machineReadable {
 			size = fmt.Sprint(f.Size)
 		}
 		name := f.Name
 		if f.IsDir {
 			name += "/"
 		}
-		row := []any{f.FileMode, size, output.Timestamp(f.ModTime)}
+		row := []any{f.FileMode, size, output.FormatTimestamp(f.ModTime)}
 		if contentType {
 			row = append(row, f.ContentType)
 		}
@@ -131,19 +131,19 @@ func (o fsOptions) files(s *cli.Streams, files []*api.AllocFileInfo, contentType
 	return p
 }
 
-// read prints a file or its end, and what is appended later if the user follows the file.
-func (o fsOptions) read(ctx context.Context, c *api.Client, alloc *api.Allocation, path string, size int64, out io.Writer) error {
+// printFile prints a file or its end, and what is appended later if the user follows the file.
+func (o fsOptions) printFile(ctx context.Context, c *api.Client, alloc *api.Allocation, path string, size int64, out io.Writer) error {
 	print := func(data []byte) error {
 		_, err := out.Write(data)
 		return err
 	}
 	from := int64(-1)
 	switch {
-	case o.tail.bytes >= 0:
-		from = max(size-o.tail.bytes, 0)
-	case o.tail.lines >= 0:
+	case o.tail.byteCount >= 0:
+		from = max(size-o.tail.byteCount, 0)
+	case o.tail.lineCount >= 0:
 		var err error
-		if from, err = o.lastLines(ctx, c, alloc, path, size); err != nil {
+		if from, err = o.lastLinesOffset(ctx, c, alloc, path, size); err != nil {
 			return err
 		}
 	}
@@ -151,7 +151,7 @@ func (o fsOptions) read(ctx context.Context, c *api.Client, alloc *api.Allocatio
 		ctx, cancel := context.WithCancel(ctx) // the client's goroutine runs until ctx ends
 		defer cancel()
 		frames, errs := c.AllocFS().Stream(alloc, path, api.OriginStart, max(from, 0), ctx.Done(), apiclient.QueryOptions(ctx, alloc.Namespace))
-		return streaming.FrameReader{Each: print}.Read(ctx, frames, errs)
+		return streaming.FrameReader{OnData: print}.Read(ctx, frames, errs)
 	}
 	var file io.ReadCloser
 	var err error
@@ -168,12 +168,12 @@ func (o fsOptions) read(ctx context.Context, c *api.Client, alloc *api.Allocatio
 	return streaming.StreamError(ctx, err)
 }
 
-// lastLines returns the offset of the last lines of a file of size bytes.
-func (o fsOptions) lastLines(ctx context.Context, c *api.Client, alloc *api.Allocation, path string, size int64) (int64, error) {
-	if o.tail.lines == 0 {
+// lastLinesOffset returns the offset of the last lines of a file of size bytes.
+func (o fsOptions) lastLinesOffset(ctx context.Context, c *api.Client, alloc *api.Allocation, path string, size int64) (int64, error) {
+	if o.tail.lineCount == 0 {
 		return size, nil
 	}
-	for back := int64(o.tail.lines) * streaming.AssumedLineLength; ; back *= 8 {
+	for back := int64(o.tail.lineCount) * streaming.AssumedLineLength; ; back *= 8 {
 		from := max(size-back, 0)
 		if from == size {
 			return size, nil
@@ -187,7 +187,7 @@ func (o fsOptions) lastLines(ctx context.Context, c *api.Client, alloc *api.Allo
 		if err != nil {
 			return 0, err
 		}
-		if end := streaming.LastLines(text, o.tail.lines); len(end) < len(text) || from == 0 {
+		if end := streaming.LastLines(text, o.tail.lineCount); len(end) < len(text) || from == 0 {
 			return from + int64(len(text)-len(end)), nil
 		}
 	}

@@ -41,15 +41,15 @@ type logsOptions struct {
 
 // tailFlags select how much of the end of an output is shown.
 type tailFlags struct {
-	tail  bool
-	lines int
-	bytes int64
+	tail      bool
+	lineCount int
+	byteCount int64
 }
 
 func (f *tailFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.tail, "tail", false, "show the end only: the last 10 lines, or what -n or -c say")
-	cmd.Flags().IntVarP(&f.lines, "n", "n", -1, "with -tail or -f, begin `lines` before the end")
-	cmd.Flags().Int64VarP(&f.bytes, "c", "c", -1, "with -tail or -f, begin `bytes` before the end")
+	cmd.Flags().IntVarP(&f.lineCount, "n", "n", -1, "with -tail or -f, begin `lines` before the end")
+	cmd.Flags().Int64VarP(&f.byteCount, "c", "c", -1, "with -tail or -f, begin `bytes` before the end")
 	cli.HideDefaults(cmd, "n", "c")
 	cmd.MarkFlagsMutuallyExclusive("n", "c")
 }
@@ -60,10 +60,10 @@ func (f *tailFlags) check(cmd *cobra.Command, follow bool) error {
 	switch {
 	case given && !f.tail && !follow:
 		return cli.UsageError(cmd, fmt.Errorf("-n and -c need -tail or -f"))
-	case cmd.Flags().Changed("n") && f.lines < 0, cmd.Flags().Changed("c") && f.bytes < 0:
+	case cmd.Flags().Changed("n") && f.lineCount < 0, cmd.Flags().Changed("c") && f.byteCount < 0:
 		return cli.UsageError(cmd, fmt.Errorf("-n and -c take a number that is not negative"))
 	case f.tail && !given:
-		f.lines = 10
+		f.lineCount = 10
 	}
 	return nil
 }
@@ -75,19 +75,19 @@ func newLogsCommand(s *cli.Streams) *cobra.Command {
 		Short:   "Print what a task has written",
 		Long:    logsHelp,
 		Example: logsExamples,
-		Args:    allocThenTask,
+		Args:    allocAndTaskArgs,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if err := o.tail.check(cmd, o.follow); err != nil {
 				return err
 			}
-			if o.task, err = taskArgument(o.task, args[1:]); err != nil {
+			if o.task, err = taskNameFromArgs(o.task, args[1:]); err != nil {
 				return err
 			}
-			ctx, stop := cli.UntilInterrupted(cmd.Context())
+			ctx, stop := cli.ContextUntilInterrupted(cmd.Context())
 			defer stop()
-			return allocLogs(ctx, o, args[0], s)
+			return printAllocLogs(ctx, o, args[0], s)
 		},
-		ValidArgsFunction: cli.FirstArg(apiclient.Allocations.Complete(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Allocations.CompleteID(&o.client)),
 	}
 	o.client.Register(cmd)
 	o.alloc.Register(cmd)
@@ -99,12 +99,12 @@ func newLogsCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func allocLogs(ctx context.Context, o logsOptions, name string, s *cli.Streams) error {
-	c, alloc, err := o.alloc.Find(ctx, &o.client, name)
+func printAllocLogs(ctx context.Context, o logsOptions, name string, s *cli.Streams) error {
+	c, alloc, err := o.alloc.FindAlloc(ctx, &o.client, name)
 	if err != nil {
 		return err
 	}
-	task, err := chooseTask(alloc, o.task)
+	task, err := taskByName(alloc, o.task)
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func allocLogs(ctx context.Context, o logsOptions, name string, s *cli.Streams) 
 	errs := make(chan error, len(outputs))
 	for stream, w := range outputs {
 		wg.Go(func() {
-			r := streaming.LogRequest{Alloc: alloc, Task: task, Stream: stream, Follow: o.follow, FromNewest: true, Lines: o.tail.lines, Bytes: o.tail.bytes}
+			r := streaming.LogRequest{Alloc: alloc, Task: task, Stream: stream, Follow: o.follow, FromNewestFile: true, Lines: o.tail.lineCount, Bytes: o.tail.byteCount}
 			errs <- r.Read(ctx, c, func(data []byte) error {
 				_, err := w.Write(data)
 				return err
@@ -129,7 +129,7 @@ func allocLogs(ctx context.Context, o logsOptions, name string, s *cli.Streams) 
 	wg.Wait()
 	for range outputs {
 		if err := <-errs; err != nil {
-			return apiclient.WrapError(fmt.Sprintf("read the output of task %q of allocation %q", task, output.Short(alloc.ID)), err)
+			return apiclient.WrapError(fmt.Sprintf("read the output of task %q of allocation %q", task, output.TruncateID(alloc.ID)), err)
 		}
 	}
 	return nil

@@ -27,9 +27,9 @@ func newPauseCommand(s *cli.Streams) *cobra.Command {
 		Use:   "pause [flags] ALLOC [TASK]",
 		Short: "Change the schedule of a task (Nomad Enterprise)",
 		Long:  pauseHelp,
-		Args:  allocThenTask,
+		Args:  allocAndTaskArgs,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if o.task, err = taskArgument(o.task, args[1:]); err != nil {
+			if o.task, err = taskNameFromArgs(o.task, args[1:]); err != nil {
 				return err
 			}
 			return pauseTask(cmd.Context(), o, args[0], s)
@@ -47,11 +47,11 @@ func pauseTask(ctx context.Context, o pauseOptions, id string, s *cli.Streams) e
 	if err != nil {
 		return err
 	}
-	task, err := chooseTask(alloc, o.task)
+	task, err := taskByName(alloc, o.task)
 	if err != nil {
 		return err
 	}
-	what := fmt.Sprintf("schedule of task %q of allocation %q", task, output.Short(alloc.ID))
+	what := fmt.Sprintf("schedule of task %q of allocation %q", task, output.TruncateID(alloc.ID))
 	if o.status {
 		state, _, err := c.Allocations().GetPauseState(alloc, apiclient.QueryOptions(ctx, alloc.Namespace), task)
 		if err != nil {

@@ -34,9 +34,9 @@ func newRestartCommand(s *cli.Streams) *cobra.Command {
 		Short:   "Restart the tasks of an allocation",
 		Long:    restartHelp,
 		Example: restartExamples,
-		Args:    allocThenTask,
+		Args:    allocAndTaskArgs,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if o.task, err = taskArgument(o.task, args[1:]); err != nil {
+			if o.task, err = taskNameFromArgs(o.task, args[1:]); err != nil {
 				return err
 			}
 			if o.task != "" && o.allTasks {
@@ -44,7 +44,7 @@ func newRestartCommand(s *cli.Streams) *cobra.Command {
 			}
 			return restartAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.FirstArg(apiclient.Allocations.Complete(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Allocations.CompleteID(&o.client)),
 	}
 	o.client.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to restart; may be the last argument as well")
@@ -53,7 +53,7 @@ func newRestartCommand(s *cli.Streams) *cobra.Command {
 }
 
 func restartAlloc(ctx context.Context, o restartOptions, id string, s *cli.Streams) error {
-	c, alloc, what, err := findTask(ctx, &o.client, id, o.task)
+	c, alloc, what, err := findAllocAndTask(ctx, &o.client, id, o.task)
 	if err != nil {
 		return err
 	}

@@ -30,14 +30,14 @@ func newSignalCommand(s *cli.Streams) *cobra.Command {
 		Short:   "Send a signal to the tasks of an allocation",
 		Long:    signalHelp,
 		Example: signalExamples,
-		Args:    allocThenTask,
+		Args:    allocAndTaskArgs,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if o.task, err = taskArgument(o.task, args[1:]); err != nil {
+			if o.task, err = taskNameFromArgs(o.task, args[1:]); err != nil {
 				return err
 			}
 			return signalAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.FirstArg(apiclient.Allocations.Complete(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Allocations.CompleteID(&o.client)),
 	}
 	o.client.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to signal; may be the last argument as well")
@@ -46,7 +46,7 @@ func newSignalCommand(s *cli.Streams) *cobra.Command {
 }
 
 func signalAlloc(ctx context.Context, o signalOptions, id string, s *cli.Streams) error {
-	c, alloc, what, err := findTask(ctx, &o.client, id, o.task)
+	c, alloc, what, err := findAllocAndTask(ctx, &o.client, id, o.task)
 	if err != nil {
 		return err
 	}

@@ -36,9 +36,9 @@ func newStatsCommand(s *cli.Streams) *cobra.Command {
 		Short:   "Show what the tasks of an allocation use",
 		Long:    statsHelp,
 		Example: statsExamples,
-		Args:    oneAlloc,
+		Args:    oneAllocArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return allocStats(cmd.Context(), o, args[0], s)
+			return showAllocStats(cmd.Context(), o, args[0], s)
 		},
 	}
 	o.client.Register(cmd)
@@ -47,21 +47,21 @@ func newStatsCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func allocStats(ctx context.Context, o statsOptions, id string, s *cli.Streams) error {
+func showAllocStats(ctx context.Context, o statsOptions, id string, s *cli.Streams) error {
 	c, alloc, err := o.client.FindAlloc(ctx, id)
 	if err != nil {
 		return err
 	}
 	tasks := apiclient.TasksOf(alloc)
 	if o.task != "" {
-		if _, err := chooseTask(alloc, o.task); err != nil {
+		if _, err := taskByName(alloc, o.task); err != nil {
 			return err
 		}
 		tasks = slices.DeleteFunc(tasks, func(t *api.Task) bool { return t.Name != o.task })
 	}
 	usage, err := c.Allocations().Stats(alloc, apiclient.QueryOptions(ctx, alloc.Namespace))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("read what allocation %q uses (it is %s)", output.Short(alloc.ID), alloc.ClientStatus), err)
+		return apiclient.WrapError(fmt.Sprintf("read what allocation %q uses (it is %s)", output.TruncateID(alloc.ID), alloc.ClientStatus), err)
 	}
 	if o.format.IsSet() {
 		if o.task != "" {
@@ -78,7 +78,7 @@ func allocStats(ctx context.Context, o statsOptions, id string, s *cli.Streams) 
 			continue
 		}
 		cpu, memory := apiclient.ValueOf(used.ResourceUsage.CpuStats), apiclient.ValueOf(used.ResourceUsage.MemoryStats)
-		t.Row(task.Name, fmt.Sprintf("%.0f MHz", cpu.TotalTicks), fmt.Sprintf("%.1f %%", cpu.Percent), output.Bytes(tables.ResidentMemory(&memory)), len(used.Pids))
+		t.Row(task.Name, fmt.Sprintf("%.0f MHz", cpu.TotalTicks), fmt.Sprintf("%.1f %%", cpu.Percent), output.FormatBytes(tables.ResidentMemory(&memory)), len(used.Pids))
 	}
 	p.Table(t)
 	for _, task := range tasks {
@@ -93,18 +93,18 @@ func allocStats(ctx context.Context, o statsOptions, id string, s *cli.Streams) 
 // printUsage shows the measured resource usage of a task.
 func printUsage(p *output.Page, used *api.ResourceUsage) {
 	if m := used.MemoryStats; m != nil {
-		printMeasured(p, "Memory Stats", m.Measured, map[string]string{
-			"RSS":              output.Bytes(m.RSS),
-			"Cache":            output.Bytes(m.Cache),
-			"Swap":             output.Bytes(m.Swap),
-			"Usage":            output.Bytes(m.Usage),
-			"Max Usage":        output.Bytes(m.MaxUsage),
-			"Kernel Usage":     output.Bytes(m.KernelUsage),
-			"Kernel Max Usage": output.Bytes(m.KernelMaxUsage),
+		printMeasurements(p, "Memory Stats", m.Measured, map[string]string{
+			"RSS":              output.FormatBytes(m.RSS),
+			"Cache":            output.FormatBytes(m.Cache),
+			"Swap":             output.FormatBytes(m.Swap),
+			"Usage":            output.FormatBytes(m.Usage),
+			"Max Usage":        output.FormatBytes(m.MaxUsage),
+			"Kernel Usage":     output.FormatBytes(m.KernelUsage),
+			"Kernel Max Usage": output.FormatBytes(m.KernelMaxUsage),
 		})
 	}
 	if c := used.CpuStats; c != nil {
-		printMeasured(p, "CPU Stats", c.Measured, map[string]string{
+		printMeasurements(p, "CPU Stats", c.Measured, map[string]string{
 			"Percent":           fmt.Sprintf("%.2f%%", c.Percent),
 			"System Mode":       fmt.Sprintf("%.2f%%", c.SystemMode),
 			"User Mode":         fmt.Sprintf("%.2f%%", c.UserMode),
@@ -114,13 +114,13 @@ func printUsage(p *output.Page, used *api.ResourceUsage) {
 	}
 }
 
-// printMeasured adds a table of one line with the values that were measured.
-func printMeasured(p *output.Page, title string, names []string, values map[string]string) {
+// printMeasurements adds a table of one line with the values that were measured.
+func printMeasurements(p *output.Page, title string, names []string, values map[string]string) {
 	t := output.NewTable()
 	var row []any
 	for _, name := range names {
 		if value, known := values[name]; known {
-			t.Head = append(t.Head, name)
+			t.Titles = append(t.Titles, name)
 			row = append(row, value)
 		}
 	}

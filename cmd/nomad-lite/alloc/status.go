@@ -55,7 +55,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 			}
 			return showAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.FirstArg(apiclient.Allocations.Complete(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Allocations.CompleteID(&o.client)),
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
@@ -77,13 +77,13 @@ func listAllocs(ctx context.Context, o statusOptions, s *cli.Streams) error {
 	if err != nil {
 		return apiclient.WrapError("list allocations", err)
 	}
-	return o.format.Show(s, allocs, func(p *output.Page) {
+	return o.format.PrintOrDraw(s, allocs, func(p *output.Page) {
 		t := output.NewTable("ID", "Job ID", "Task Group", "Node ID", "Version", "Desired", "Status", "Created", "Modified")
 		for _, a := range allocs {
 			t.Row(output.ShortID(a.ID, o.verbose), a.JobID, a.TaskGroup, output.ShortID(a.NodeID, o.verbose), a.JobVersion, a.DesiredStatus,
-				output.StatusCell(a.ClientStatus), output.When(a.CreateTime, o.verbose), output.When(a.ModifyTime, o.verbose))
+				output.StatusCell(a.ClientStatus), output.FormatAge(a.CreateTime, o.verbose), output.FormatAge(a.ModifyTime, o.verbose))
 		}
-		p.TableOr(t, "No allocations")
+		p.TableOrMessage(t, "No allocations")
 	})
 }
 
@@ -97,7 +97,7 @@ func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) 
 	}
 	q := apiclient.QueryOptions(ctx, alloc.Namespace)
 	p := output.NewPage(s)
-	p.Pairs(allocHead(ctx, c, alloc, o.verbose))
+	p.Pairs(allocFields(ctx, c, alloc, o.verbose))
 	if o.short {
 		p.Section("Tasks")
 		p.Table(taskTable(alloc, o.verbose))
@@ -108,7 +108,7 @@ func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) 
 	// An error of these requests is ignored: the rest of the status is shown without them.
 	if services, _, err := c.Allocations().Services(alloc.ID, q); err == nil && len(services) > 0 {
 		p.Section("Services")
-		p.Table(tables.ServiceRegistrations(services, o.verbose))
+		p.Table(tables.NewServiceTable(services, o.verbose))
 	}
 	if checks, err := c.Allocations().Checks(alloc.ID, q); err == nil && len(checks) > 0 {
 		p.Section("Nomad Service Checks")
@@ -136,8 +136,8 @@ func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) 
 	return output.Print(s, p)
 }
 
-// allocHead returns the fields of the allocation as a whole.
-func allocHead(ctx context.Context, c *api.Client, alloc *api.Allocation, verbose bool) output.Pairs {
+// allocFields returns the fields of the allocation as a whole.
+func allocFields(ctx context.Context, c *api.Client, alloc *api.Allocation, verbose bool) output.Pairs {
 	var version any = "<unknown>"
 	if alloc.Job != nil && alloc.Job.Version != nil {
 		version = *alloc.Job.Version
@@ -154,8 +154,8 @@ func allocHead(ctx context.Context, c *api.Client, alloc *api.Allocation, verbos
 		{"Client Description", alloc.ClientDescription},
 		{"Desired Status", alloc.DesiredStatus},
 		{"Desired Description", alloc.DesiredDescription},
-		{"Created", output.When(alloc.CreateTime, verbose)},
-		{"Modified", output.When(alloc.ModifyTime, verbose)},
+		{"Created", output.FormatAge(alloc.CreateTime, verbose)},
+		{"Modified", output.FormatAge(alloc.ModifyTime, verbose)},
 	}
 	add := func(name string, value any) { head = append(head, [2]any{name, value}) }
 	if alloc.DeploymentID != "" {
@@ -171,10 +171,10 @@ func allocHead(ctx context.Context, c *api.Client, alloc *api.Allocation, verbos
 	if alloc.FollowupEvalID != "" {
 		q := apiclient.QueryOptions(ctx, alloc.Namespace)
 		if eval, _, err := c.Evaluations().Info(alloc.FollowupEvalID, q); err == nil && time.Until(eval.WaitUntil) > 0 {
-			add("Reschedule Eligibility", output.When(eval.WaitUntil.UnixNano(), verbose))
+			add("Reschedule Eligibility", output.FormatAge(eval.WaitUntil.UnixNano(), verbose))
 		}
 	}
-	if hooks := hooksOf(c, alloc); len(hooks) > 0 {
+	if hooks := hookNames(c, alloc); len(hooks) > 0 {
 		add("Hooks", strings.Join(hooks, ", "))
 	}
 	for _, other := range [][2]string{
@@ -199,9 +199,9 @@ func deploymentHealth(d *api.AllocDeploymentStatus) string {
 	return "unhealthy"
 }
 
-// hooksOf returns the names of the hook plugins of an allocation that runs or is about to
+// hookNames returns the names of the hook plugins of an allocation that runs or is about to
 // run.
-func hooksOf(c *api.Client, alloc *api.Allocation) (names []string) {
+func hookNames(c *api.Client, alloc *api.Allocation) (names []string) {
 	if alloc.ClientStatus != api.AllocClientStatusRunning && alloc.ClientStatus != api.AllocClientStatusPending {
 		return nil
 	}
@@ -262,12 +262,12 @@ func printAddresses(p *output.Page, alloc *api.Allocation) {
 		if port.To > 0 {
 			address += fmt.Sprintf(" -> %d", port.To)
 		}
-		t.Row(port.Label, yesNo(dynamic[port.Label]), address)
+		t.Row(port.Label, formatYesNo(dynamic[port.Label]), address)
 	}
 	p.Table(t)
 }
 
-func yesNo(yes bool) string {
+func formatYesNo(yes bool) string {
 	if yes {
 		return "yes"
 	}
@@ -283,7 +283,7 @@ func taskTable(alloc *api.Allocation, verbose bool) *output.Table {
 		if n := len(state.Events); n > 0 {
 			last = apiclient.ValueOf(state.Events[n-1])
 		}
-		t.Row(task.Name, output.StatusCell(taskState(state)), last.Type, output.When(last.Time, verbose), cmp.Or(apiclient.StageOf(task), "main"))
+		t.Row(task.Name, output.StatusCell(taskState(state)), last.Type, output.FormatAge(last.Time, verbose), cmp.Or(apiclient.LifecycleHookOf(task), "main"))
 	}
 	return t
 }
@@ -295,7 +295,7 @@ func taskState(state api.TaskState) string { return cmp.Or(state.State, "pending
 func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api.AllocResourceUsage, o statusOptions) {
 	state := apiclient.ValueOf(alloc.TaskStates[task.Name])
 	title := fmt.Sprintf("Task %q is %q", task.Name, taskState(state))
-	if stage := apiclient.StageOf(task); stage != "" {
+	if stage := apiclient.LifecycleHookOf(task); stage != "" {
 		if task.Lifecycle.Sidecar {
 			stage += " sidecar"
 		}
@@ -311,7 +311,7 @@ func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api
 	t := output.NewTable("CPU", "Memory", "Disk")
 	row := taskResources(alloc, task.Name, used)
 	if addresses := taskAddresses(alloc, task.Name); addresses != "" {
-		t.Head, row = append(t.Head, "Addresses"), append(row, addresses)
+		t.Titles, row = append(t.Titles, "Addresses"), append(row, addresses)
 	}
 	t.Row(row...)
 	p.Table(t)
@@ -322,10 +322,10 @@ func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api
 
 	p.Line("Task Events:")
 	p.Pairs(output.Pairs{
-		{"Started At", output.Timestamp(state.StartedAt)},
-		{"Finished At", output.Timestamp(state.FinishedAt)},
+		{"Started At", output.FormatTimestamp(state.StartedAt)},
+		{"Finished At", output.FormatTimestamp(state.FinishedAt)},
 		{"Total Restarts", state.Restarts},
-		{"Last Restart", output.Timestamp(state.LastRestart)},
+		{"Last Restart", output.FormatTimestamp(state.LastRestart)},
 	})
 	p.Line("")
 	p.Line("Recent Events:")
@@ -336,7 +336,7 @@ func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api
 	t = output.NewTable("Time", "Type", "Description")
 	for _, e := range slices.Backward(state.Events) {
 		if e != nil {
-			t.Row(output.Date(e.Time), e.Type, e.DisplayMessage)
+			t.Row(output.FormatDate(e.Time), e.Type, e.DisplayMessage)
 		}
 	}
 	p.Table(t)
@@ -357,17 +357,17 @@ func taskResources(alloc *api.Allocation, name string, used *api.ResourceUsage) 
 			disk = int64(apiclient.ValueOf(alloc.Resources.DiskMB))
 		}
 	}
-	cpuText, memoryText := fmt.Sprintf("%d MHz", cpu), output.Mebibytes(memory)
+	cpuText, memoryText := fmt.Sprintf("%d MHz", cpu), output.FormatMebibytes(memory)
 	if used != nil && used.CpuStats != nil {
 		cpuText = fmt.Sprintf("%.0f/%s", used.CpuStats.TotalTicks, cpuText)
 	}
 	if used != nil && used.MemoryStats != nil {
-		memoryText = output.Bytes(tables.ResidentMemory(used.MemoryStats)) + "/" + memoryText
+		memoryText = output.FormatBytes(tables.ResidentMemory(used.MemoryStats)) + "/" + memoryText
 	}
 	if memoryMax > 0 && memoryMax != memory {
-		memoryText += " (max " + output.Mebibytes(memoryMax) + ")"
+		memoryText += " (max " + output.FormatMebibytes(memoryMax) + ")"
 	}
-	return []any{cpuText, memoryText, output.Mebibytes(disk)}
+	return []any{cpuText, memoryText, output.FormatMebibytes(disk)}
 }
 
 // taskAddresses returns the ports of a task's own network block, a deprecated form of jobs.

@@ -26,7 +26,7 @@ const stopExamples = `  nomad-lite alloc stop 8ba85cef
 
 type stopOptions struct {
 	client          apiclient.Flags
-	watch           monitor.Flags
+	monitor         monitor.Flags
 	noShutdownDelay bool
 }
 
@@ -37,14 +37,14 @@ func newStopCommand(s *cli.Streams) *cobra.Command {
 		Short:   "Stop an allocation, so that another takes its place",
 		Long:    stopHelp,
 		Example: stopExamples,
-		Args:    oneAlloc,
+		Args:    oneAllocArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return stopAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.FirstArg(apiclient.Allocations.Complete(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Allocations.CompleteID(&o.client)),
 	}
 	o.client.Register(cmd)
-	o.watch.Register(cmd)
+	o.monitor.Register(cmd)
 	cmd.Flags().BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "do not wait for the shutdown_delay of the tasks")
 	return cmd
 }
@@ -64,7 +64,7 @@ func stopAlloc(ctx context.Context, o stopOptions, id string, s *cli.Streams) er
 	}
 	answer, err := c.Allocations().Stop(alloc, q)
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("stop allocation %q", output.Short(alloc.ID)), err)
+		return apiclient.WrapError(fmt.Sprintf("stop allocation %q", output.TruncateID(alloc.ID)), err)
 	}
-	return o.watch.Watch(ctx, s, c, alloc.Namespace, answer.EvalID)
+	return o.monitor.Watch(ctx, s, c, alloc.Namespace, answer.EvalID)
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// ReadAgent returns the agent's description of itself. The Go client's own method panics on
+// ReadAgentSelf returns the agent's description of itself. The Go client's own method panics on
 // an empty answer.
-func ReadAgent(c *api.Client) (*api.AgentSelf, error) {
+func ReadAgentSelf(c *api.Client) (*api.AgentSelf, error) {
 	var self api.AgentSelf
 	if _, err := c.Raw().Query("/v1/agent/self", &self, nil); err != nil {
 		return nil, WrapError("ask the agent about itself", err)
@@ -16,9 +16,9 @@ func ReadAgent(c *api.Client) (*api.AgentSelf, error) {
 	return &self, nil
 }
 
-// LocalNode returns the node id of the client's agent.
-func LocalNode(c *api.Client) (string, error) {
-	self, err := ReadAgent(c)
+// LocalNodeID returns the node id of the client's agent.
+func LocalNodeID(c *api.Client) (string, error) {
+	self, err := ReadAgentSelf(c)
 	if err != nil {
 		return "", err
 	}

@@ -26,8 +26,8 @@ func (f *AllocFlags) Register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.Group, "group", "", "with -job, take one of this `group`")
 }
 
-// Find returns the allocation that the argument names, and the agent that has it.
-func (f *AllocFlags) Find(ctx context.Context, client *Flags, name string) (*api.Client, *api.Allocation, error) {
+// FindAlloc returns the allocation that the argument names, and the agent that has it.
+func (f *AllocFlags) FindAlloc(ctx context.Context, client *Flags, name string) (*api.Client, *api.Allocation, error) {
 	if !f.Job {
 		return client.FindAlloc(ctx, name)
 	}
@@ -63,7 +63,7 @@ func (f *Flags) FindAlloc(ctx context.Context, id string) (*api.Client, *api.All
 	if err != nil {
 		return nil, nil, err
 	}
-	found, err := Allocations.Find(ctx, c, id)
+	found, err := Allocations.FindOne(ctx, c, id)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -74,7 +74,7 @@ func (f *Flags) FindAlloc(ctx context.Context, id string) (*api.Client, *api.All
 func readAlloc(ctx context.Context, c *api.Client, found *api.AllocationListStub) (*api.Allocation, error) {
 	alloc, _, err := c.Allocations().Info(found.ID, QueryOptions(ctx, found.Namespace))
 	if err != nil {
-		return nil, WrapError(fmt.Sprintf("read allocation %q", output.Short(found.ID)), err)
+		return nil, WrapError(fmt.Sprintf("read allocation %q", output.TruncateID(found.ID)), err)
 	}
 	return alloc, nil
 }
@@ -93,7 +93,7 @@ func TasksOf(alloc *api.Allocation) []*api.Task {
 	}
 	stages := []string{api.TaskLifecycleHookPrestart, "", api.TaskLifecycleHookPoststart, api.TaskLifecycleHookPoststop}
 	slices.SortFunc(tasks, func(a, b *api.Task) int {
-		if d := slices.Index(stages, StageOf(a)) - slices.Index(stages, StageOf(b)); d != 0 {
+		if d := slices.Index(stages, LifecycleHookOf(a)) - slices.Index(stages, LifecycleHookOf(b)); d != 0 {
 			return d
 		}
 		return strings.Compare(a.Name, b.Name)
@@ -114,8 +114,8 @@ func GroupOf(alloc *api.Allocation) *api.TaskGroup {
 	return nil
 }
 
-// StageOf returns the lifecycle hook of a task, "" for a main task.
-func StageOf(task *api.Task) string {
+// LifecycleHookOf returns the lifecycle hook of a task, "" for a main task.
+func LifecycleHookOf(task *api.Task) string {
 	if task.Lifecycle == nil {
 		return ""
 	}

@@ -13,9 +13,9 @@ import (
 // completionTimeout is the timeout of a completion request.
 const completionTimeout = 2 * time.Second
 
-// Suggest asks the agent for values. Without an agent it suggests none, because a shell
+// CompleteValues asks the agent for values. Without an agent it suggests none, because a shell
 // that completes cannot show an error.
-func (f *Flags) Suggest(ctx context.Context, ask func(context.Context, *api.Client) ([]string, error)) ([]string, cobra.ShellCompDirective) {
+func (f *Flags) CompleteValues(ctx context.Context, ask func(context.Context, *api.Client) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
 	c, err := f.Client()
@@ -28,15 +28,15 @@ func (f *Flags) Suggest(ctx context.Context, ask func(context.Context, *api.Clie
 
 // CompleteJobs suggests the jobs that match a filter.
 func (f *Flags) CompleteJobs(filter string) cli.Completer {
-	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		return f.suggestJobs(cmd.Context(), begun, filter)
+	return func(cmd *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+		return f.suggestJobs(cmd.Context(), toComplete, filter)
 	}
 }
 
-func (f *Flags) suggestJobs(ctx context.Context, begun, filter string) ([]string, cobra.ShellCompDirective) {
-	return f.Suggest(ctx, func(ctx context.Context, c *api.Client) (ids []string, err error) {
+func (f *Flags) suggestJobs(ctx context.Context, toComplete, filter string) ([]string, cobra.ShellCompDirective) {
+	return f.CompleteValues(ctx, func(ctx context.Context, c *api.Client) (ids []string, err error) {
 		q := QueryOptions(ctx, "")
-		q.Prefix, q.Filter = begun, filter
+		q.Prefix, q.Filter = toComplete, filter
 		jobs, _, err := c.Jobs().List(q)
 		for _, j := range jobs {
 			ids = append(ids, cobra.CompletionWithDesc(j.ID, JobType(j)+", "+j.Status))
@@ -46,10 +46,10 @@ func (f *Flags) suggestJobs(ctx context.Context, begun, filter string) ([]string
 }
 
 // CompleteNamespaces suggests namespaces.
-func (f *Flags) CompleteNamespaces(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-	return f.Suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
+func (f *Flags) CompleteNamespaces(cmd *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+	return f.CompleteValues(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
 		q := QueryOptions(ctx, "")
-		q.Prefix = begun
+		q.Prefix = toComplete
 		all, _, err := c.Namespaces().List(q)
 		for _, n := range all {
 			names = append(names, cobra.CompletionWithDesc(n.Name, n.Description))

@@ -2,8 +2,8 @@ package apiclient
 
 import "github.com/hashicorp/nomad/api"
 
-// Promote promotes the canaries of some groups, or of all.
-func Promote(a *api.Deployments, d *api.Deployment, groups []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
+// PromoteDeployment promotes the canaries of some groups, or of all.
+func PromoteDeployment(a *api.Deployments, d *api.Deployment, groups []string, w *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error) {
 	if len(groups) > 0 {
 		return a.PromoteGroups(d.ID, groups, w)
 	}

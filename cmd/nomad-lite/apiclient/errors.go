@@ -19,7 +19,7 @@ import (
 // WrapError adds to an error of the client the operation that failed, and advice.
 func WrapError(what string, err error) error {
 	if reason := new(url.Error); errors.As(err, &reason) {
-		return fmt.Errorf("%s: %w\n%s", what, err, unreachable(err))
+		return fmt.Errorf("%s: %w\n%s", what, err, unreachableAdvice(err))
 	}
 	answer := new(api.UnexpectedResponseError)
 	if !errors.As(err, answer) || answer.Body() == "" {
@@ -47,8 +47,8 @@ func IsNotFound(err error) bool {
 	return errors.As(err, answer) && answer.StatusCode() == http.StatusNotFound
 }
 
-// unreachable returns advice for an agent that does not answer.
-func unreachable(err error) string {
+// unreachableAdvice returns advice for an agent that does not answer.
+func unreachableAdvice(err error) string {
 	text := err.Error()
 	switch {
 	case strings.Contains(text, "certificate required"), strings.Contains(text, "bad certificate"):
@@ -63,20 +63,20 @@ func unreachable(err error) string {
 		return "The agent does not speak TLS: write http:// in -address or NOMAD_ADDR"
 	}
 	if socket := agentsocket.DeniedPath(err); socket != "" {
-		return adviceFor(socket)
+		return socketPermissionAdvice(socket)
 	}
 	if os.Getenv("NOMAD_ADDR") == "" && strings.Contains(text, api.DefaultConfig().Address) {
 		// No address was given, and the search for a socket has skipped some.
 		sockets := slices.DeleteFunc(agentsocket.DefaultPaths(), func(socket string) bool { return safepath.CheckDir(filepath.Dir(socket)) != nil })
-		if socket := agentsocket.FirstDenied(sockets); socket != "" {
-			return adviceFor(socket)
+		if socket := agentsocket.FirstDeniedSocket(sockets); socket != "" {
+			return socketPermissionAdvice(socket)
 		}
 	}
 	return "Is an agent running? Start one with 'nomad-lite agent', or name its address with -address or NOMAD_ADDR"
 }
 
-// adviceFor returns advice for a socket that this user has no permission to open.
-func adviceFor(socket string) string {
+// socketPermissionAdvice returns advice for a socket that this user has no permission to open.
+func socketPermissionAdvice(socket string) string {
 	advice := fmt.Sprintf("An agent may be running: permission denied for its socket %s. Run the command as the user of the agent (root with sudo)", socket)
 	if slices.Contains(agentsocket.DevPaths(), socket) {
 		return advice // the agent of that socket has no other address

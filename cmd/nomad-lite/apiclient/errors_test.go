@@ -40,14 +40,14 @@ func TestSocketWithoutPermission(t *testing.T) {
 	if got := agentsocket.DeniedPath(fmt.Errorf("list jobs: %w", &url.Error{Op: "Get", URL: "http://127.0.0.1/v1/jobs", Err: err})); got != socket {
 		t.Errorf("denied by %q, want %s (%v)", got, socket, err)
 	}
-	if text := unreachable(&url.Error{Op: "Get", URL: "http://127.0.0.1/v1/jobs", Err: err}); !strings.Contains(text, "permission denied for its socket "+socket) || strings.Contains(text, "Is an agent running?") {
+	if text := unreachableAdvice(&url.Error{Op: "Get", URL: "http://127.0.0.1/v1/jobs", Err: err}); !strings.Contains(text, "permission denied for its socket "+socket) || strings.Contains(text, "Is an agent running?") {
 		t.Errorf("advice %q", text)
 	}
 	missing := filepath.Join(filepath.Dir(socket), "missing")
-	if got := agentsocket.FirstDenied([]string{"/nowhere/nomad.sock", socket, missing}); got != socket {
+	if got := agentsocket.FirstDeniedSocket([]string{"/nowhere/nomad.sock", socket, missing}); got != socket {
 		t.Errorf("denied by %q, want %s", got, socket)
 	}
-	if got := agentsocket.FirstDenied([]string{"/nowhere/nomad.sock"}); got != "" {
+	if got := agentsocket.FirstDeniedSocket([]string{"/nowhere/nomad.sock"}); got != "" {
 		t.Errorf("denied by %q, which is not there", got)
 	}
 }

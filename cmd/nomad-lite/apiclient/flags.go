@@ -48,7 +48,7 @@ func (f *Flags) Register(cmd *cobra.Command) {
 
 // Client returns a client of the selected agent. It does not connect yet.
 func (f *Flags) Client() (*api.Client, error) {
-	config := f.Config()
+	config := f.ClientConfig()
 	client, err := api.NewClient(config)
 	if err != nil {
 		return nil, fmt.Errorf("address %q: %w", config.Address, err)
@@ -56,23 +56,23 @@ func (f *Flags) Client() (*api.Client, error) {
 	return client, nil
 }
 
-// UseRegion sets the client's region to the region of a job, if the job names one and the
+// UseJobRegion sets the client's region to the region of a job, if the job names one and the
 // command line does not.
-func (f *Flags) UseRegion(c *api.Client, job *api.Job) {
+func (f *Flags) UseJobRegion(c *api.Client, job *api.Job) {
 	if region := ValueOf(job.Region); region != "" && f.region == "" {
 		c.SetRegion(region)
 	}
 }
 
-// Config returns the client's configuration: from the flags, else from the environment,
+// ClientConfig returns the client's configuration: from the flags, else from the environment,
 // else for an agent found on this machine.
-func (f *Flags) Config() *api.Config {
+func (f *Flags) ClientConfig() *api.Config {
 	config := api.DefaultConfig()
 	switch {
 	case f.address != "":
 		config.Address = f.address
 	case os.Getenv("NOMAD_ADDR") == "":
-		if socket := agentsocket.Find(); socket != "" {
+		if socket := agentsocket.FindSocket(); socket != "" {
 			config.Address = "unix://" + socket
 		}
 	}

@@ -9,21 +9,21 @@ import (
 
 // PageFlags select the part of a list. They are Nomad's flags.
 type PageFlags struct {
-	Filter  string
-	perPage int32
-	token   string
+	Filter    string
+	perPage   int32
+	nextToken string
 }
 
 // Register adds the flags to a command.
 func (f *PageFlags) Register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.Filter, "filter", "", "list only what this `expression` is true of, such as 'JobID == \"web\"'")
 	cmd.Flags().Int32Var(&f.perPage, "per-page", 0, "list at most so `many`")
-	cmd.Flags().StringVar(&f.token, "page-token", "", "list what comes after this `token`, which the page before has named")
+	cmd.Flags().StringVar(&f.nextToken, "page-token", "", "list what comes after this `token`, which the page before has named")
 }
 
 // QueryOptions returns the options of a read of the selected part.
 func (f *PageFlags) QueryOptions(ctx context.Context) *api.QueryOptions {
 	q := QueryOptions(ctx, "")
-	q.Filter, q.PerPage, q.NextToken = f.Filter, f.perPage, f.token
+	q.Filter, q.PerPage, q.NextToken = f.Filter, f.perPage, f.nextToken
 	return q
 }

@@ -20,7 +20,7 @@ func FindJob(ctx context.Context, c *api.Client, prefix, filter string) (id, nam
 	q := QueryOptions(ctx, "")
 	q.Prefix, q.Filter, q.PerPage = prefix, filter, 20
 	jobs, _, err := c.Jobs().List(q)
-	if matches := matching[filter]; matches != nil && err != nil && strings.Contains(err.Error(), "failed to create result paginator") {
+	if matches := filterFuncs[filter]; matches != nil && err != nil && strings.Contains(err.Error(), "failed to create result paginator") {
 		q.Filter = ""
 		jobs, _, err = c.Jobs().List(q)
 		jobs = slices.DeleteFunc(jobs, func(j *api.JobListStub) bool { return !matches(j) })
@@ -40,15 +40,15 @@ func FindJob(ctx context.Context, c *api.Client, prefix, filter string) (id, nam
 	case len(jobs) == 1:
 		return jobs[0].ID, NamespaceOf(jobs[0]), nil
 	case len(jobs) == 0 && filter == "":
-		return "", "", fmt.Errorf("there is no job whose id begins with %q\nSee the jobs: nomad-lite job status%s", prefix, Everywhere)
+		return "", "", fmt.Errorf("there is no job whose id begins with %q\nSee the jobs: nomad-lite job status%s", prefix, AllNamespacesFlag)
 	case len(jobs) == 0:
-		return "", "", fmt.Errorf("there is no such job whose id begins with %q\nSee the jobs and their types: nomad-lite job status%s", prefix, Everywhere)
+		return "", "", fmt.Errorf("there is no such job whose id begins with %q\nSee the jobs and their types: nomad-lite job status%s", prefix, AllNamespacesFlag)
 	}
 	t := output.NewTable("ID", "Namespace", "Type", "Status")
 	for _, j := range jobs {
 		t.Row(j.ID, NamespaceOf(j), JobType(j), j.Status)
 	}
-	return "", "", Ambiguous("job", prefix, t)
+	return "", "", AmbiguousPrefixError("job", prefix, t)
 }
 
 // These filters select the jobs that a command applies to.
@@ -57,8 +57,8 @@ const (
 	OnlyPeriodic      = "Periodic is not nil"
 )
 
-// matching holds the same filters for older servers, which cannot parse such expressions.
-var matching = map[string]func(*api.JobListStub) bool{
+// filterFuncs holds the same filters for older servers, which cannot parse such expressions.
+var filterFuncs = map[string]func(*api.JobListStub) bool{
 	OnlyParameterized: func(j *api.JobListStub) bool { return j.ParentID == "" && j.ParameterizedJob },
 	OnlyPeriodic:      func(j *api.JobListStub) bool { return j.Periodic },
 }
@@ -72,8 +72,8 @@ func (f *Flags) FindJob(ctx context.Context, prefix, filter string) (c *api.Clie
 	return c, id, namespace, err
 }
 
-// Everywhere is the flag that shows all namespaces.
-const Everywhere = " -namespace '*'"
+// AllNamespacesFlag is the flag that shows all namespaces.
+const AllNamespacesFlag = " -namespace '*'"
 
 // NamespaceOf returns the namespace of a listed job. Older agents report it only in the
 // summary.
@@ -96,8 +96,8 @@ func JobType(j *api.JobListStub) string {
 	return kind
 }
 
-// Ambiguous returns the error for a prefix of several ids, which the table lists.
-func Ambiguous(noun, prefix string, t *output.Table) error {
+// AmbiguousPrefixError returns the error for a prefix of several ids, which the table lists.
+func AmbiguousPrefixError(noun, prefix string, t *output.Table) error {
 	p := new(output.Page)
 	p.Table(t)
 	return fmt.Errorf("%q is the beginning of several ids: which %s is meant?\n\n%s", prefix, noun, strings.TrimRight(p.Text.String(), "\n"))
@@ -105,96 +105,96 @@ func Ambiguous(noun, prefix string, t *output.Table) error {
 
 // Resource describes one kind of object with an id.
 type Resource[T any] struct {
-	noun string
-	path string // path of the list; see DESIGN.md for why it is no method of api.Client
-	id   func(T) string
-	// head and row are the columns that distinguish objects, beside the id.
-	head []string
-	row  func(T) []any
+	noun     string
+	listPath string // path of the list; see DESIGN.md for why it is no method of api.Client
+	id       func(T) string
+	// columnTitles and row are the columns that distinguish objects, beside the id.
+	columnTitles []string
+	row          func(T) []any
 }
 
 // Allocations looks up allocations.
 var Allocations = Resource[*api.AllocationListStub]{
-	noun: "allocation",
-	path: "/v1/allocations",
-	id:   func(a *api.AllocationListStub) string { return a.ID },
-	head: []string{"Name", "Version", "Desired", "Status", "Created"},
+	noun:         "allocation",
+	listPath:     "/v1/allocations",
+	id:           func(a *api.AllocationListStub) string { return a.ID },
+	columnTitles: []string{"Name", "Version", "Desired", "Status", "Created"},
 	row: func(a *api.AllocationListStub) []any {
-		return []any{a.Name, a.JobVersion, a.DesiredStatus, a.ClientStatus, output.When(a.CreateTime, false)}
+		return []any{a.Name, a.JobVersion, a.DesiredStatus, a.ClientStatus, output.FormatAge(a.CreateTime, false)}
 	},
 }
 
 // Evaluations looks up evaluations.
 var Evaluations = Resource[*api.Evaluation]{
-	noun: "evaluation",
-	path: "/v1/evaluations",
-	id:   func(e *api.Evaluation) string { return e.ID },
-	head: []string{"Job", "Triggered By", "Status"},
-	row:  func(e *api.Evaluation) []any { return []any{e.JobID, e.TriggeredBy, e.Status} },
+	noun:         "evaluation",
+	listPath:     "/v1/evaluations",
+	id:           func(e *api.Evaluation) string { return e.ID },
+	columnTitles: []string{"Job", "Triggered By", "Status"},
+	row:          func(e *api.Evaluation) []any { return []any{e.JobID, e.TriggeredBy, e.Status} },
 }
 
 // Deployments looks up deployments.
 var Deployments = Resource[*api.Deployment]{
-	noun: "deployment",
-	path: "/v1/deployments",
-	id:   func(d *api.Deployment) string { return d.ID },
-	head: []string{"Job", "Version", "Status"},
-	row:  func(d *api.Deployment) []any { return []any{d.JobID, d.JobVersion, d.Status} },
+	noun:         "deployment",
+	listPath:     "/v1/deployments",
+	id:           func(d *api.Deployment) string { return d.ID },
+	columnTitles: []string{"Job", "Version", "Status"},
+	row:          func(d *api.Deployment) []any { return []any{d.JobID, d.JobVersion, d.Status} },
 }
 
 // Nodes looks up nodes.
 var Nodes = Resource[*api.NodeListStub]{
-	noun: "node",
-	path: "/v1/nodes",
-	id:   func(n *api.NodeListStub) string { return n.ID },
-	head: []string{"Name", "Datacenter", "Eligibility", "Status"},
-	row:  func(n *api.NodeListStub) []any { return []any{n.Name, n.Datacenter, n.SchedulingEligibility, n.Status} },
+	noun:         "node",
+	listPath:     "/v1/nodes",
+	id:           func(n *api.NodeListStub) string { return n.ID },
+	columnTitles: []string{"Name", "Datacenter", "Eligibility", "Status"},
+	row:          func(n *api.NodeListStub) []any { return []any{n.Name, n.Datacenter, n.SchedulingEligibility, n.Status} },
 }
 
-// Find returns the only object with this id or id prefix.
-func (k *Resource[T]) Find(ctx context.Context, c *api.Client, prefix string) (T, error) {
-	var nothing T
+// FindOne returns the only object with this id or id prefix.
+func (k *Resource[T]) FindOne(ctx context.Context, c *api.Client, prefix string) (T, error) {
+	var zero T
 	digits := hexDigits(prefix)
 	if len(digits) < 2 {
-		return nothing, fmt.Errorf("%q is too short: give at least two characters of the id of the %s", prefix, k.noun)
+		return zero, fmt.Errorf("%q is too short: give at least two characters of the id of the %s", prefix, k.noun)
 	}
-	all, err := k.withPrefix(ctx, c, digits)
+	all, err := k.listWithPrefix(ctx, c, digits)
 	if err != nil {
-		return nothing, WrapError(fmt.Sprintf("look for %s %q", k.noun, prefix), err)
+		return zero, WrapError(fmt.Sprintf("look for %s %q", k.noun, prefix), err)
 	}
 	switch len(all) {
 	case 0:
-		return nothing, fmt.Errorf("there is no %s whose id begins with %q\nIn another namespace? Add%s", k.noun, prefix, Everywhere)
+		return zero, fmt.Errorf("there is no %s whose id begins with %q\nIn another namespace? Add%s", k.noun, prefix, AllNamespacesFlag)
 	case 1:
 		return all[0], nil
 	}
-	t := output.NewTable(append([]string{"ID"}, k.head...)...)
+	t := output.NewTable(append([]string{"ID"}, k.columnTitles...)...)
 	for _, one := range all {
 		t.Row(append([]any{k.id(one)}, k.row(one)...)...)
 	}
-	return nothing, Ambiguous(k.noun, prefix, t)
+	return zero, AmbiguousPrefixError(k.noun, prefix, t)
 }
 
-// withPrefix returns the objects whose id has this prefix of hexadecimal digits.
-func (k *Resource[T]) withPrefix(ctx context.Context, c *api.Client, digits string) ([]T, error) {
+// listWithPrefix returns the objects whose id has this prefix of hexadecimal digits.
+func (k *Resource[T]) listWithPrefix(ctx context.Context, c *api.Client, digits string) ([]T, error) {
 	q := QueryOptions(ctx, "")
 	q.Prefix = digits[:len(digits)&^1] // servers reject half a byte
 	var all []T
-	if _, err := c.Raw().Query(k.path, &all, q); err != nil {
+	if _, err := c.Raw().Query(k.listPath, &all, q); err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(all, func(one T) bool { return !strings.HasPrefix(hexDigits(k.id(one)), digits) }), nil
 }
 
-// Complete suggests ids.
-func (k *Resource[T]) Complete(f *Flags) cli.Completer {
-	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		return f.Suggest(cmd.Context(), func(ctx context.Context, c *api.Client) ([]string, error) { return k.suggest(ctx, c, begun) })
+// CompleteID suggests ids.
+func (k *Resource[T]) CompleteID(f *Flags) cli.Completer {
+	return func(cmd *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+		return f.CompleteValues(cmd.Context(), func(ctx context.Context, c *api.Client) ([]string, error) { return k.suggestIDs(ctx, c, toComplete) })
 	}
 }
 
-func (k *Resource[T]) suggest(ctx context.Context, c *api.Client, begun string) (ids []string, err error) {
-	all, err := k.withPrefix(ctx, c, hexDigits(begun))
+func (k *Resource[T]) suggestIDs(ctx context.Context, c *api.Client, toComplete string) (ids []string, err error) {
+	all, err := k.listWithPrefix(ctx, c, hexDigits(toComplete))
 	for _, one := range all {
 		about := fmt.Sprintln(k.row(one)...)
 		ids = append(ids, cobra.CompletionWithDesc(k.id(one), strings.TrimSpace(about)))
@@ -206,7 +206,7 @@ func hexDigits(id string) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimSpace(id), "-", ""))
 }
 
-// OneJob checks the arguments of a command that takes one job.
-func OneJob(cmd *cobra.Command, args []string) error {
+// OneJobArg checks the arguments of a command that takes one job.
+func OneJobArg(cmd *cobra.Command, args []string) error {
 	return cli.ArgCount(1, 1, "one argument: the id of a job, or its beginning")(cmd, args)
 }

@@ -11,8 +11,8 @@ func ValueOf[T any](p *T) T {
 	return *p
 }
 
-// EachTask calls do for each task of a job, which can be invalid.
-func EachTask(job *api.Job, do func(*api.TaskGroup, *api.Task)) {
+// ForEachTask calls do for each task of a job, which can be invalid.
+func ForEachTask(job *api.Job, do func(*api.TaskGroup, *api.Task)) {
 	for _, group := range job.TaskGroups {
 		if group == nil {
 			continue
@@ -25,8 +25,8 @@ func EachTask(job *api.Job, do func(*api.TaskGroup, *api.Task)) {
 	}
 }
 
-// Instances returns the number of allocations that a job asks for.
-func Instances(job *api.Job) int {
+// InstanceCount returns the number of allocations that a job asks for.
+func InstanceCount(job *api.Job) int {
 	n := 0
 	for _, g := range job.TaskGroups {
 		n += ValueOf(ValueOf(g).Count)

@@ -21,7 +21,7 @@ var All = map[string]struct {
 	Kind  base.Type
 	serve func()
 }{
-	artifact.Name: {base.TypeHook, func() { artifact.Confine(); sdk.ServeHook(&artifact.Hook{Args: []string{ArtifactDownload}}) }},
+	artifact.Name: {base.TypeHook, func() { artifact.Confine(); sdk.ServeHook(&artifact.Hook{Args: []string{ArtifactDownloadCommand}}) }},
 	mock.Name:     {base.TypeDriver, func() { sdk.ServeDriver(&mock.Driver{}) }},
 	rawexec.Name:  {base.TypeDriver, func() { sdk.ServeDriver(&rawexec.Driver{}) }},
 	script.Name:   {base.TypeHook, func() { sdk.ServeHook(&script.Hook{OwnProcess: true}) }},
@@ -35,9 +35,9 @@ var DevConfig = map[string]map[string]any{
 	script.Name:  {"commands": true},
 }
 
-// Serve serves a builtin as a plugin process. Started by a person, it prints that it
+// ServePlugin serves a builtin as a plugin process. Started by a person, it prints that it
 // is a plugin.
-func Serve(name string) error {
+func ServePlugin(name string) error {
 	builtin, ok := All[name]
 	if !ok {
 		names := slices.Sorted(maps.Keys(All))
@@ -55,5 +55,5 @@ func Drivers() []string {
 	return slices.DeleteFunc(Names(), func(name string) bool { return All[name].Kind != base.TypeDriver })
 }
 
-// ArtifactDownload is the name of the process that makes one download, confined.
-const ArtifactDownload = "artifact-download"
+// ArtifactDownloadCommand is the name of the process that makes one download, confined.
+const ArtifactDownloadCommand = "artifact-download"

@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Group returns a command that only has subcommands.
-func Group(use, short string, children ...*cobra.Command) *cobra.Command {
+// NewGroupCommand returns a command that only has subcommands.
+func NewGroupCommand(use, short string, children ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   use,
 		Short: short,
@@ -17,28 +17,28 @@ func Group(use, short string, children ...*cobra.Command) *cobra.Command {
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			return UnknownCommand(cmd, args[0])
+			return UnknownCommandError(cmd, args[0])
 		},
 	}
 	cmd.AddCommand(children...)
 	return cmd
 }
 
-// UnknownCommand returns the error for a command that does not exist, with a suggestion.
-func UnknownCommand(cmd *cobra.Command, name string) error {
+// UnknownCommandError returns the error for a command that does not exist, with a suggestion.
+func UnknownCommandError(cmd *cobra.Command, name string) error {
 	text := fmt.Sprintf("%s: there is no command %q", cmd.CommandPath(), name)
 	cmd.SuggestionsMinimumDistance = 2
 	if info, err := os.Stat(name); err == nil && !info.IsDir() {
 		text += fmt.Sprintf("; to run a job file: %s run %s", cmd.Root().Name(), name)
-	} else if near := suggestions(cmd, name); len(near) > 0 {
+	} else if near := suggestCommands(cmd, name); len(near) > 0 {
 		text += fmt.Sprintf("; did you mean %q?", near[0])
 	}
 	return fmt.Errorf("%s\nRun '%s --help' for the commands that there are", text, cmd.CommandPath())
 }
 
-// suggestions returns commands with a similar name, and commands with the same name below
+// suggestCommands returns commands with a similar name, and commands with the same name below
 // another command.
-func suggestions(cmd *cobra.Command, name string) []string {
+func suggestCommands(cmd *cobra.Command, name string) []string {
 	near := cmd.SuggestionsFor(name)
 	for _, child := range cmd.Commands() {
 		for _, c := range child.Commands() {
@@ -54,7 +54,7 @@ func suggestions(cmd *cobra.Command, name string) []string {
 // exist, it reports that instead.
 func FlagError(cmd *cobra.Command, err error) error {
 	if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 {
-		return UnknownCommand(cmd, args[0])
+		return UnknownCommandError(cmd, args[0])
 	}
 	return UsageError(cmd, err)
 }
@@ -70,7 +70,7 @@ func ArgCount(least, most int, what string) cobra.PositionalArgs {
 		if len(args) >= least && (most < 0 || len(args) <= most) {
 			return nil
 		}
-		return wrongArguments(cmd, args, what)
+		return argumentError(cmd, args, what)
 	}
 }
 
@@ -79,10 +79,10 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return wrongArguments(cmd, args, "no arguments")
+	return argumentError(cmd, args, "no arguments")
 }
 
-func wrongArguments(cmd *cobra.Command, args []string, what string) error {
+func argumentError(cmd *cobra.Command, args []string, what string) error {
 	if len(args) == 0 {
 		return UsageError(cmd, fmt.Errorf("takes %s", what))
 	}
@@ -100,8 +100,8 @@ func HideDefaults(cmd *cobra.Command, flags ...string) {
 // of a program: a flag there is the program's.
 const RunsProgramAnnotation = "runs a program"
 
-// RunProgram marks a command with RunsProgramAnnotation.
-func RunProgram(cmd *cobra.Command) *cobra.Command {
+// MarkRunsProgram marks a command with RunsProgramAnnotation.
+func MarkRunsProgram(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().SetInterspersed(false)
 	cmd.Annotations = map[string]string{RunsProgramAnnotation: "yes"}
 	return cmd

@@ -15,7 +15,7 @@ var errDeclined = &ExitError{1, errors.New("nothing was changed")}
 
 // Confirm asks the user a question. Without a terminal it returns an error.
 func (s *Streams) Confirm(question string) error {
-	if !s.Interactive() {
+	if !s.IsInteractive() {
 		return fmt.Errorf("%s Nobody is there to answer: add -yes", question)
 	}
 	fmt.Fprintf(s.Err, "%s [y/N] ", question)
@@ -31,8 +31,8 @@ func (s *Streams) Confirm(question string) error {
 	return errDeclined
 }
 
-// Interactive reports whether the user can answer a question on a terminal.
-func (s *Streams) Interactive() bool {
+// IsInteractive reports whether the user can answer a question on a terminal.
+func (s *Streams) IsInteractive() bool {
 	file, ok := s.In.(*os.File)
 	return ok && term.IsTerminal(int(file.Fd()))
 }

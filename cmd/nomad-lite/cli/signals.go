@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// UntilInterrupted returns a context that ends when the user interrupts the command. A
+// ContextUntilInterrupted returns a context that ends when the user interrupts the command. A
 // command that followed an output has then succeeded.
-func UntilInterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
-	return signal.NotifyContext(ctx, EndSignals()...)
+func ContextUntilInterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, TerminationSignals()...)
 }
 
-// EndSignals returns the signals that end a command. Signals that were ignored at its start,
+// TerminationSignals returns the signals that end a command. Signals that were ignored at its start,
 // as under nohup, stay ignored.
-func EndSignals() []os.Signal {
+func TerminationSignals() []os.Signal {
 	all := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}
 	return slices.DeleteFunc(all, signal.Ignored)
 }

@@ -8,13 +8,13 @@ import (
 
 // These are reasons why nomad-lite does not have a command.
 const (
-	NoServers    = "there are no servers to look after; for a cluster use Nomad's own command line"
-	NoEnterprise = "it belongs to Nomad Enterprise"
+	NoServersReason    = "there are no servers to look after; for a cluster use Nomad's own command line"
+	NoEnterpriseReason = "it belongs to Nomad Enterprise"
 )
 
-// UnsupportedCommand returns a command of Nomad that nomad-lite does not have. It prints what
+// NewUnsupportedCommand returns a command of Nomad that nomad-lite does not have. It prints what
 // to use instead.
-func UnsupportedCommand(name, instead string) *cobra.Command {
+func NewUnsupportedCommand(name, instead string) *cobra.Command {
 	return &cobra.Command{
 		Use:                name,
 		Hidden:             true,

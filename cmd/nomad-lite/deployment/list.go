@@ -12,10 +12,10 @@ import (
 )
 
 type listOptions struct {
-	client  apiclient.Flags
-	format  output.FormatFlags
-	page    apiclient.PageFlags
-	verbose bool
+	client    apiclient.Flags
+	format    output.FormatFlags
+	pageFlags apiclient.PageFlags
+	verbose   bool
 }
 
 func newListCommand(s *cli.Streams) *cobra.Command {
@@ -34,7 +34,7 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
-	o.page.Register(cmd)
+	o.pageFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
 	return cmd
 }
@@ -44,11 +44,11 @@ func listDeployments(ctx context.Context, o listOptions, s *cli.Streams) error {
 	if err != nil {
 		return err
 	}
-	all, meta, err := c.Deployments().List(o.page.QueryOptions(ctx))
+	all, meta, err := c.Deployments().List(o.pageFlags.QueryOptions(ctx))
 	if err != nil {
 		return apiclient.WrapError("list deployments", err)
 	}
-	return o.format.Show(s, all, func(p *output.Page) {
+	return o.format.PrintOrDraw(s, all, func(p *output.Page) {
 		tables.PrintDeployments(p, all, o.verbose)
 		p.MorePages(meta)
 	})

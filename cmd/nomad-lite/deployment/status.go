@@ -30,7 +30,7 @@ succeeded, else 1.`,
 		Example: `  nomad-lite deployment status 8fd7b6dd
   nomad-lite deployment status -monitor 8fd7b6dd`,
 		Args:              cli.ArgCount(0, 1, "at most one argument: the id of a deployment, or its beginning"),
-		ValidArgsFunction: cli.FirstArg(apiclient.Deployments.Complete(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Deployments.CompleteID(&o.client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return listDeployments(cmd.Context(), listOptions{client: o.client, format: o.format, verbose: o.verbose}, s)
@@ -50,7 +50,7 @@ func showDeployment(ctx context.Context, o statusOptions, prefix string, s *cli.
 	if err != nil {
 		return err
 	}
-	d, err := apiclient.Deployments.Find(ctx, c, prefix)
+	d, err := apiclient.Deployments.FindOne(ctx, c, prefix)
 	if err != nil {
 		return err
 	}
@@ -59,10 +59,10 @@ func showDeployment(ctx context.Context, o statusOptions, prefix string, s *cli.
 	}
 	m := monitor.New(s, c, d.Namespace, o.verbose)
 	if o.monitor {
-		return m.Deployment(ctx, d.ID)
+		return m.WatchDeployment(ctx, d.ID)
 	}
 	p := output.NewPage(s)
-	if err := m.State(ctx, p, d); err != nil {
+	if err := m.AddDeploymentState(ctx, p, d); err != nil {
 		return err
 	}
 	return output.Print(s, p)

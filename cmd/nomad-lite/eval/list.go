@@ -12,12 +12,12 @@ import (
 )
 
 type listOptions struct {
-	client  apiclient.Flags
-	format  output.FormatFlags
-	page    apiclient.PageFlags
-	job     string
-	status  string
-	verbose bool
+	client    apiclient.Flags
+	format    output.FormatFlags
+	pageFlags apiclient.PageFlags
+	job       string
+	status    string
+	verbose   bool
 }
 
 func newListCommand(s *cli.Streams) *cobra.Command {
@@ -36,7 +36,7 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
-	o.page.Register(cmd)
+	o.pageFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.job, "job", "", "list only those of the job with this `id`")
 	cmd.Flags().StringVar(&o.status, "status", "", "list only those with this `status`: pending, complete, failed, blocked or canceled")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
@@ -50,7 +50,7 @@ func listEvals(ctx context.Context, o listOptions, s *cli.Streams) error {
 	if err != nil {
 		return err
 	}
-	q := o.page.QueryOptions(ctx)
+	q := o.pageFlags.QueryOptions(ctx)
 	q.Params = map[string]string{}
 	for name, wanted := range map[string]string{"job": o.job, "status": o.status} {
 		if wanted != "" {
@@ -61,12 +61,12 @@ func listEvals(ctx context.Context, o listOptions, s *cli.Streams) error {
 	if err != nil {
 		return apiclient.WrapError("list evaluations", err)
 	}
-	return o.format.Show(s, evals, func(p *output.Page) {
+	return o.format.PrintOrDraw(s, evals, func(p *output.Page) {
 		t := output.NewTable("ID", "Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status", "Placement Failures")
 		for _, e := range evals {
 			t.Row(output.ShortID(e.ID, o.verbose), e.Priority, e.TriggeredBy, e.JobID, e.Namespace, output.ShortID(e.NodeID, o.verbose), output.StatusCell(e.Status), tables.PlacementFailureCell(e))
 		}
-		p.TableOr(t, "No evaluations found")
+		p.TableOrMessage(t, "No evaluations found")
 		p.MorePages(meta)
 	})
 }

@@ -38,7 +38,7 @@ be placed.`,
 		Example: `  nomad-lite eval status 2ae0e6a5
   nomad-lite eval status -monitor 2ae0e6a5`,
 		Args:              cli.ArgCount(1, 1, "one argument: the id of an evaluation, or its beginning"),
-		ValidArgsFunction: cli.FirstArg(apiclient.Evaluations.Complete(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Evaluations.CompleteID(&o.client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return showEval(cmd.Context(), o, args[0], s)
 		},
@@ -55,12 +55,12 @@ func showEval(ctx context.Context, o statusOptions, prefix string, s *cli.Stream
 	if err != nil {
 		return err
 	}
-	stub, err := apiclient.Evaluations.Find(ctx, c, prefix)
+	stub, err := apiclient.Evaluations.FindOne(ctx, c, prefix)
 	if err != nil {
 		return err
 	}
 	if o.monitor {
-		return monitor.New(s, c, stub.Namespace, o.verbose).Evaluation(ctx, stub.ID)
+		return monitor.New(s, c, stub.Namespace, o.verbose).WatchEvaluation(ctx, stub.ID)
 	}
 	q := apiclient.QueryOptions(ctx, stub.Namespace)
 	q.Params = map[string]string{"related": "true"}
@@ -84,8 +84,8 @@ func showEval(ctx context.Context, o statusOptions, prefix string, s *cli.Stream
 func printEvaluation(p *output.Page, e *api.Evaluation, allocs []*api.AllocationListStub, verbose bool) {
 	all := output.Pairs{
 		{"ID", output.ShortID(e.ID, verbose)},
-		{"Create Time", output.When(e.CreateTime, verbose)},
-		{"Modify Time", output.When(e.ModifyTime, verbose)},
+		{"Create Time", output.FormatAge(e.CreateTime, verbose)},
+		{"Modify Time", output.FormatAge(e.ModifyTime, verbose)},
 		{"Status", output.StatusCell(e.Status)},
 		{"Status Description", e.StatusDescription},
 		{"Type", e.Type},

@@ -48,7 +48,7 @@ type streamOptions struct {
 
 // NewCommand returns the command "event" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.Group("event", "See what happens", newStreamCommand(s))
+	return cli.NewGroupCommand("event", "See what happens", newStreamCommand(s))
 }
 
 func newStreamCommand(s *cli.Streams) *cobra.Command {
@@ -60,9 +60,9 @@ func newStreamCommand(s *cli.Streams) *cobra.Command {
 		Example: streamExamples,
 		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := cli.UntilInterrupted(cmd.Context())
+			ctx, stop := cli.ContextUntilInterrupted(cmd.Context())
 			defer stop()
-			return eventStream(ctx, o, s)
+			return streamEvents(ctx, o, s)
 		},
 	}
 	o.client.Register(cmd)
@@ -75,8 +75,8 @@ func newStreamCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// event is an event with all fields of the agent's answer.
-type event struct {
+// streamEvent is an event with all fields of the agent's answer.
+type streamEvent struct {
 	Topic      string
 	Type       string
 	Key        string
@@ -86,7 +86,7 @@ type event struct {
 	Payload    map[string]any
 }
 
-func eventStream(ctx context.Context, o streamOptions, s *cli.Streams) error {
+func streamEvents(ctx context.Context, o streamOptions, s *cli.Streams) error {
 	var filter *bexpr.Evaluator
 	if o.filter != "" {
 		var err error
@@ -117,20 +117,20 @@ func eventStream(ctx context.Context, o streamOptions, s *cli.Streams) error {
 			}
 			return nil
 		}
-		var change struct{ Events []json.RawMessage }
-		if err := json.Unmarshal(line, &change); err != nil {
+		var batch struct{ Events []json.RawMessage }
+		if err := json.Unmarshal(line, &batch); err != nil {
 			return fmt.Errorf("follow events: read %q: %w", terminal.Cut(string(line), 80), err)
 		}
-		for _, text := range change.Events {
-			if err := o.show(s, filter, text); err != nil {
+		for _, text := range batch.Events {
+			if err := o.printEvent(s, filter, text); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-func (o streamOptions) show(s *cli.Streams, filter *bexpr.Evaluator, text json.RawMessage) error {
-	var e event
+func (o streamOptions) printEvent(s *cli.Streams, filter *bexpr.Evaluator, text json.RawMessage) error {
+	var e streamEvent
 	if err := json.Unmarshal(text, &e); err != nil {
 		return fmt.Errorf("follow events: read %q: %w", terminal.Cut(string(text), 80), err)
 	}
@@ -146,20 +146,20 @@ func (o streamOptions) show(s *cli.Streams, filter *bexpr.Evaluator, text json.R
 		return err
 	}
 	p := output.NewPage(s)
-	p.Line("%6d  %-10s  %-24s  %s", e.Index, e.Topic, e.Type, strings.TrimSpace(shortKey(e.Key)+"  "+e.summary()))
+	p.Line("%6d  %-10s  %-24s  %s", e.Index, e.Topic, e.Type, strings.TrimSpace(shortenKey(e.Key)+"  "+e.summarize()))
 	return output.Print(s, p)
 }
 
-// shortKey shortens keys that are ids.
-func shortKey(key string) string {
+// shortenKey shortens keys that are ids.
+func shortenKey(key string) string {
 	if len(key) == 36 && strings.Count(key, "-") == 4 {
-		return output.Short(key)
+		return output.TruncateID(key)
 	}
 	return key
 }
 
-// summary returns a short description of the event's object.
-func (e event) summary() string {
+// summarize returns a short description of the event's object.
+func (e streamEvent) summarize() string {
 	thing := func(name string) map[string]any { m, _ := e.Payload[name].(map[string]any); return m }
 	text := func(m map[string]any, name string) string { t, _ := m[name].(string); return t }
 	switch e.Topic {
@@ -184,7 +184,7 @@ func (e event) summary() string {
 	case "Service":
 		r := thing("Service")
 		port, _ := r["Port"].(float64)
-		return tables.HostPort(&api.ServiceRegistration{Address: text(r, "Address"), Port: int(port)})
+		return tables.ServiceAddress(&api.ServiceRegistration{Address: text(r, "Address"), Port: int(port)})
 	case "Variable":
 		if e.Payload["Deleted"] == true {
 			return "deleted"

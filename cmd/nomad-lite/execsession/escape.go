@@ -5,30 +5,30 @@ import "io"
 // escapeReader looks in the input for an escape at the start of a line: the character and a
 // dot leave the session, the character twice sends one of it.
 type escapeReader struct {
-	r       io.Reader
-	char    byte
-	leave   func()
-	atStart bool   // the next byte starts a line
-	escaped bool   // the last byte was the escape character
-	ready   []byte // bytes read and not yet returned
+	r           io.Reader
+	escapeChar  byte
+	onDetach    func()
+	atLineStart bool   // the next byte starts a line
+	escaped     bool   // the last byte was the escape character
+	unreadInput []byte // bytes read and not yet returned
 }
 
 func (e *escapeReader) Read(p []byte) (int, error) {
-	for len(e.ready) == 0 {
+	for len(e.unreadInput) == 0 {
 		typed := make([]byte, len(p))
 		n, err := e.r.Read(typed)
 		for _, c := range typed[:n] {
 			if !e.add(c) {
-				e.leave()
+				e.onDetach()
 				return 0, io.EOF
 			}
 		}
-		if err != nil && len(e.ready) == 0 {
+		if err != nil && len(e.unreadInput) == 0 {
 			return 0, err
 		}
 	}
-	n := copy(p, e.ready)
-	e.ready = e.ready[n:]
+	n := copy(p, e.unreadInput)
+	e.unreadInput = e.unreadInput[n:]
 	return n, nil
 }
 
@@ -39,16 +39,16 @@ func (e *escapeReader) add(c byte) bool {
 		return false
 	case e.escaped:
 		e.escaped = false
-		e.ready = append(e.ready, e.char)
-		if c == e.char {
-			e.atStart = false
+		e.unreadInput = append(e.unreadInput, e.escapeChar)
+		if c == e.escapeChar {
+			e.atLineStart = false
 			return true
 		}
-	case e.atStart && c == e.char:
+	case e.atLineStart && c == e.escapeChar:
 		e.escaped = true
 		return true
 	}
-	e.atStart = c == '\r' || c == '\n'
-	e.ready = append(e.ready, c)
+	e.atLineStart = c == '\r' || c == '\n'
+	e.unreadInput = append(e.unreadInput, c)
 	return true
 }

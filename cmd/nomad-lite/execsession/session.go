@@ -22,30 +22,30 @@ import (
 // Flags select what a command that runs in a task reads and writes here. They are
 // Nomad's flags.
 type Flags struct {
-	stdin  bool
-	TTY    bool
-	both   bool
-	escape string
+	stdin       bool
+	TTY         bool
+	stdinAndTTY bool
+	escapeChar  string
 }
 
 // Register adds the flags to a command.
 func (f *Flags) Register(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&f.stdin, "stdin", "i", true, "pass standard input to the command")
 	cmd.Flags().BoolVarP(&f.TTY, "tty", "t", false, "give the command a terminal; the default if you have one")
-	cmd.Flags().BoolVar(&f.both, "it", false, "the same as -i -t")
-	cmd.Flags().StringVarP(&f.escape, "escape", "e", "~", "`character` that begins an escape at the begin of a line, or none")
+	cmd.Flags().BoolVar(&f.stdinAndTTY, "it", false, "the same as -i -t")
+	cmd.Flags().StringVarP(&f.escapeChar, "escape", "e", "~", "`character` that begins an escape at the begin of a line, or none")
 }
 
 // Run connects the streams to a command that runs elsewhere, and returns its exit code.
 func (f *Flags) Run(ctx context.Context, s *cli.Streams, what string, exec func(context.Context, Session) (int, error)) error {
 	session := Session{Stdin: s.In, Stdout: s.Out, Stderr: s.Err}
 	if !f.stdin {
-		session.Stdin = emptyInput{}
+		session.Stdin = emptyReader{}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if f.TTY {
-		restore, err := session.terminal(ctx, s, f.escape, cancel)
+		restore, err := session.useTerminal(ctx, s, f.escapeChar, cancel)
 		if err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ func (f *Flags) Run(ctx context.Context, s *cli.Streams, what string, exec func(
 	}
 	// On a terminal Ctrl-C is an ordinary byte; these signals come from other processes.
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, cli.EndSignals()...)
+	signal.Notify(signals, cli.TerminationSignals()...)
 	defer signal.Stop(signals)
 	go func() { // this goroutine ends with cancel
 		select {
@@ -63,10 +63,10 @@ func (f *Flags) Run(ctx context.Context, s *cli.Streams, what string, exec func(
 		}
 	}()
 	code, err := exec(ctx, session)
-	var stopped interruptedError
+	var interrupted interruptedError
 	switch {
-	case errors.As(context.Cause(ctx), &stopped):
-		return &cli.ExitError{Code: 128 + int(stopped.signal)}
+	case errors.As(context.Cause(ctx), &interrupted):
+		return &cli.ExitError{Code: 128 + int(interrupted.signal)}
 	case errors.Is(context.Cause(ctx), errDetached):
 		return &cli.ExitError{Code: 1, Err: errDetached}
 	case err != nil:
@@ -87,23 +87,23 @@ func (i interruptedError) Error() string { return i.signal.String() }
 // escape sequence.
 var errDetached = errors.New("session left; the command has been ended")
 
-// emptyInput is a standard input without data.
-type emptyInput struct{}
+// emptyReader is a standard input without data.
+type emptyReader struct{}
 
-func (emptyInput) Read([]byte) (int, error) { return 0, io.EOF }
+func (emptyReader) Read([]byte) (int, error) { return 0, io.EOF }
 
 // Session is the input, the output and the terminal size of a command that runs
 // elsewhere.
 type Session struct {
-	Stdin  io.Reader
-	Stdout io.Writer
-	Stderr io.Writer
-	Sizes  <-chan api.TerminalSize
+	Stdin         io.Reader
+	Stdout        io.Writer
+	Stderr        io.Writer
+	TerminalSizes <-chan api.TerminalSize
 }
 
-// Settle sets the flags that the user has not given.
-func (f *Flags) Settle(cmd *cobra.Command, s *cli.Streams) error {
-	if f.both {
+// ResolveDefaults sets the flags that the user has not given.
+func (f *Flags) ResolveDefaults(cmd *cobra.Command, s *cli.Streams) error {
+	if f.stdinAndTTY {
 		f.stdin, f.TTY = true, true
 	} else if !cmd.Flags().Changed("tty") {
 		f.TTY = f.stdin && terminal.IsTerminal(s.In) && terminal.IsTerminal(s.Out)
@@ -111,16 +111,16 @@ func (f *Flags) Settle(cmd *cobra.Command, s *cli.Streams) error {
 	switch {
 	case f.TTY && !f.stdin:
 		return cli.UsageError(cmd, errors.New("-t needs -i: a terminal is for typing"))
-	case f.escape != "none" && len(f.escape) > 1:
+	case f.escapeChar != "none" && len(f.escapeChar) > 1:
 		return cli.UsageError(cmd, errors.New("-e takes one character, or none"))
 	}
 	return nil
 }
 
-// terminal puts the terminal into raw mode and passes all keys to the command. It sends the
+// useTerminal puts the terminal into raw mode and passes all keys to the command. It sends the
 // terminal's size to the command until ctx ends. The returned function restores the
 // terminal.
-func (e *Session) terminal(ctx context.Context, s *cli.Streams, escape string, leave context.CancelCauseFunc) (func(), error) {
+func (e *Session) useTerminal(ctx context.Context, s *cli.Streams, escape string, leave context.CancelCauseFunc) (func(), error) {
 	in, ok := s.In.(*os.File)
 	restore := func() {}
 	if ok && term.IsTerminal(int(in.Fd())) {
@@ -130,7 +130,7 @@ func (e *Session) terminal(ctx context.Context, s *cli.Streams, escape string, l
 		}
 		restore = func() { _ = term.Restore(int(in.Fd()), before) } // the terminal can be closed by now
 		if escape != "none" && escape != "" {
-			e.Stdin = &escapeReader{r: s.In, char: escape[0], atStart: true, leave: func() { leave(errDetached) }}
+			e.Stdin = &escapeReader{r: s.In, escapeChar: escape[0], atLineStart: true, onDetach: func() { leave(errDetached) }}
 		}
 	}
 	out, ok := s.Out.(*os.File)
@@ -140,7 +140,7 @@ func (e *Session) terminal(ctx context.Context, s *cli.Streams, escape string, l
 	changes := make(chan os.Signal, 1)
 	signal.Notify(changes, syscall.SIGWINCH)
 	sizes := make(chan api.TerminalSize)
-	e.Sizes = sizes
+	e.TerminalSizes = sizes
 	go func() { // this goroutine ends with ctx
 		defer signal.Stop(changes)
 		for {

@@ -18,10 +18,10 @@ import (
 
 // fmtFlags are Nomad's flags.
 type fmtFlags struct {
-	check     bool
-	list      bool
-	write     bool
-	recursive bool
+	check       bool
+	listChanged bool
+	write       bool
+	recursive   bool
 }
 
 // NewCommand returns the command "fmt".
@@ -45,7 +45,7 @@ one that is not in the canonical style.`,
 		},
 	}
 	cmd.Flags().BoolVar(&flags.check, "check", false, "change nothing: exit with 1 when a file is not in the canonical style")
-	cmd.Flags().BoolVar(&flags.list, "list", true, "print the names of the files that are not in the canonical style")
+	cmd.Flags().BoolVar(&flags.listChanged, "list", true, "print the names of the files that are not in the canonical style")
 	cmd.Flags().BoolVar(&flags.write, "write", true, "write the result back into the files")
 	cmd.Flags().BoolVar(&flags.recursive, "recursive", false, "take the files in subdirectories too")
 	return cmd
@@ -55,9 +55,9 @@ one that is not in the canonical style.`,
 // others.
 type formatter struct {
 	*cli.Streams
-	flags   fmtFlags
-	changed bool
-	failed  bool
+	flags      fmtFlags
+	anyChanged bool
+	anyFailed  bool
 }
 
 func (f *formatter) run(args []string) error {
@@ -65,26 +65,26 @@ func (f *formatter) run(args []string) error {
 		args = []string{"."}
 	}
 	if len(args) == 1 && args[0] == "-" {
-		return f.stdin()
+		return f.formatStdin()
 	}
 	for _, arg := range args {
-		if err := f.path(arg); err != nil {
-			f.failed = true
+		if err := f.formatPath(arg); err != nil {
+			f.anyFailed = true
 			fmt.Fprintln(f.Err, err)
 		}
 	}
-	if f.failed || f.flags.check && f.changed {
+	if f.anyFailed || f.flags.check && f.anyChanged {
 		return &cli.ExitError{Code: 1}
 	}
 	return nil
 }
 
-func (f *formatter) stdin() error {
+func (f *formatter) formatStdin() error {
 	text, err := io.ReadAll(io.LimitReader(f.In, jobspec.MaxText+1))
 	if err != nil {
 		return fmt.Errorf("read standard input: %w", err)
 	}
-	formatted, err := f.format(text, "stdin")
+	formatted, err := f.formatText(text, "stdin")
 	if err != nil {
 		return err
 	}
@@ -98,8 +98,8 @@ func (f *formatter) stdin() error {
 	return nil
 }
 
-// format formats a text. The diagnostics of an invalid text go to standard error.
-func (f *formatter) format(text []byte, name string) ([]byte, error) {
+// formatText formats a text. The diagnostics of an invalid text go to standard error.
+func (f *formatter) formatText(text []byte, name string) ([]byte, error) {
 	formatted, diags := jobspec.Format(text, name)
 	if err := jobspec.WriteDiagnostics(f.Err, diags, map[string][]byte{name: text}); err != nil {
 		return nil, err
@@ -118,8 +118,8 @@ func isHCLName(name string) bool {
 	return ext == ".nomad" || ext == ".hcl"
 }
 
-// path formats a file, or the files of a directory.
-func (f *formatter) path(path string) error {
+// formatPath formats a file, or the files of a directory.
+func (f *formatter) formatPath(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return fmt.Errorf("fmt: %w", err)
@@ -128,7 +128,7 @@ func (f *formatter) path(path string) error {
 		if !isHCLName(path) {
 			return fmt.Errorf("%s: %w", path, errNotHCL)
 		}
-		return f.file(path)
+		return f.formatFile(path)
 	}
 	return filepath.WalkDir(path, func(at string, entry fs.DirEntry, err error) error {
 		switch {
@@ -140,15 +140,15 @@ func (f *formatter) path(path string) error {
 			return nil
 		}
 		// An invalid file is reported, and the walk continues.
-		if err := f.file(at); err != nil {
-			f.failed = true
+		if err := f.formatFile(at); err != nil {
+			f.anyFailed = true
 			fmt.Fprintln(f.Err, err)
 		}
 		return nil
 	})
 }
 
-func (f *formatter) file(path string) error {
+func (f *formatter) formatFile(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return fmt.Errorf("fmt: %w", err)
@@ -157,27 +157,27 @@ func (f *formatter) file(path string) error {
 	if err != nil {
 		return fmt.Errorf("fmt: %w", err)
 	}
-	formatted, err := f.format(text, path)
+	formatted, err := f.formatText(text, path)
 	if exit := (*cli.ExitError)(nil); errors.As(err, &exit) {
-		f.failed = true
+		f.anyFailed = true
 		return nil
 	}
 	if err != nil || bytes.Equal(text, formatted) {
 		return err
 	}
-	f.changed = true
-	if f.flags.list || f.flags.check {
+	f.anyChanged = true
+	if f.flags.listChanged || f.flags.check {
 		fmt.Fprintln(f.Out, path)
 	}
 	if f.flags.check || !f.flags.write {
 		return nil
 	}
-	return writeBeside(path, formatted, info.Mode().Perm())
+	return replaceFile(path, formatted, info.Mode().Perm())
 }
 
-// writeBeside replaces a file atomically, so that a full disk leaves the old text and not
+// replaceFile replaces a file atomically, so that a full disk leaves the old text and not
 // half of the new one. A symbolic link stays a link.
-func writeBeside(path string, text []byte, mode fs.FileMode) error {
+func replaceFile(path string, text []byte, mode fs.FileMode) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return fmt.Errorf("fmt: %w", err)

@@ -38,14 +38,14 @@ Exit codes: that of the command; 1 when it could not be run.`,
 		Example: `  nomad-lite job action -job web -task server flush-cache
   nomad-lite job action -alloc 8ba85cef flush-cache`,
 		Args: cli.ArgCount(1, 1, "one argument: the name of an action"),
-		ValidArgsFunction: cli.FirstArg(func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		ValidArgsFunction: cli.CompleteFirstArg(func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 			return completeActions(&o.client, cmd, o.job)
 		}),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (o.job == "") == (o.alloc == "") {
 				return cli.UsageError(cmd, errors.New("of which job? Give -job or -alloc"))
 			}
-			if err := o.session.Settle(cmd, s); err != nil {
+			if err := o.session.ResolveDefaults(cmd, s); err != nil {
 				return err
 			}
 			return runAction(cmd.Context(), o, args[0], s)
@@ -58,54 +58,54 @@ Exit codes: that of the command; 1 when it could not be run.`,
 	cmd.Flags().StringVar(&o.group, "group", "", "with -job: in an allocation of this `group`")
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` that offers it; not needed if there is only one")
 	_ = cmd.RegisterFlagCompletionFunc("job", o.client.CompleteJobs("Stop == false"))
-	_ = cmd.RegisterFlagCompletionFunc("alloc", apiclient.Allocations.Complete(&o.client))
+	_ = cmd.RegisterFlagCompletionFunc("alloc", apiclient.Allocations.CompleteID(&o.client))
 	return cmd
 }
 
 func runAction(ctx context.Context, o actionOptions, action string, s *cli.Streams) error {
 	find := apiclient.AllocFlags{Job: o.job != "", Group: o.group}
-	c, alloc, err := find.Find(ctx, &o.client, cmp.Or(o.job, o.alloc))
+	c, alloc, err := find.FindAlloc(ctx, &o.client, cmp.Or(o.job, o.alloc))
 	if err != nil {
 		return err
 	}
-	task, err := actionTask(alloc, o.task, action)
+	task, err := findActionTask(alloc, o.task, action)
 	if err != nil {
 		return err
 	}
-	what := fmt.Sprintf("run action %q in task %q of allocation %q", action, task, output.Short(alloc.ID))
+	what := fmt.Sprintf("run action %q in task %q of allocation %q", action, task, output.TruncateID(alloc.ID))
 	return o.session.Run(ctx, s, what, func(ctx context.Context, e execsession.Session) (int, error) {
-		return c.Jobs().ActionExec(ctx, alloc, alloc.JobID, task, o.session.TTY, []string{}, action, e.Stdin, e.Stdout, e.Stderr, e.Sizes, apiclient.QueryOptions(ctx, alloc.Namespace))
+		return c.Jobs().ActionExec(ctx, alloc, alloc.JobID, task, o.session.TTY, []string{}, action, e.Stdin, e.Stdout, e.Stderr, e.TerminalSizes, apiclient.QueryOptions(ctx, alloc.Namespace))
 	})
 }
 
-// actionTask returns the named task, or the only task with the action.
-func actionTask(alloc *api.Allocation, named, action string) (string, error) {
-	var offering, offers []string
+// findActionTask returns the named task, or the only task with the action.
+func findActionTask(alloc *api.Allocation, named, action string) (string, error) {
+	var tasksWithAction, descriptions []string
 	for _, task := range apiclient.TasksOf(alloc) {
 		for _, a := range task.Actions {
 			if a == nil || named != "" && named != task.Name {
 				continue
 			}
-			offers = append(offers, a.Name)
+			descriptions = append(descriptions, a.Name)
 			if a.Name == action {
-				offering = append(offering, task.Name)
+				tasksWithAction = append(tasksWithAction, task.Name)
 			}
 		}
 	}
 	switch {
-	case len(offering) == 1:
-		return offering[0], nil
-	case len(offering) > 1:
-		return "", fmt.Errorf("several tasks offer action %q; name one with -task: %s", action, strings.Join(offering, ", "))
-	case len(offers) > 0:
-		return "", fmt.Errorf("no task of allocation %q offers action %q, but %s", output.Short(alloc.ID), action, strings.Join(offers, ", "))
+	case len(tasksWithAction) == 1:
+		return tasksWithAction[0], nil
+	case len(tasksWithAction) > 1:
+		return "", fmt.Errorf("several tasks offer action %q; name one with -task: %s", action, strings.Join(tasksWithAction, ", "))
+	case len(descriptions) > 0:
+		return "", fmt.Errorf("no task of allocation %q offers action %q, but %s", output.TruncateID(alloc.ID), action, strings.Join(descriptions, ", "))
 	}
-	return "", fmt.Errorf("no task of allocation %q offers an action\nActions come from action blocks in the tasks of a job", output.Short(alloc.ID))
+	return "", fmt.Errorf("no task of allocation %q offers an action\nActions come from action blocks in the tasks of a job", output.TruncateID(alloc.ID))
 }
 
 // completeActions suggests the actions of a job's tasks.
 func completeActions(f *apiclient.Flags, cmd *cobra.Command, job string) ([]string, cobra.ShellCompDirective) {
-	return f.Suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
+	return f.CompleteValues(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
 		if job == "" {
 			return nil, nil
 		}

@@ -30,10 +30,10 @@ Those of an earlier job with the same name are left out, unless -all asks for
 them.`,
 		Example: `  nomad-lite job allocs web
   nomad-lite job allocs -t '{{range .}}{{println .ID .ClientStatus}}{{end}}' web`,
-		Args:              apiclient.OneJob,
-		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		Args:              apiclient.OneJobArg,
+		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return jobAllocs(cmd.Context(), o, args[0], s)
+			return listJobAllocs(cmd.Context(), o, args[0], s)
 		},
 	}
 	o.client.Register(cmd)
@@ -43,7 +43,7 @@ them.`,
 	return cmd
 }
 
-func jobAllocs(ctx context.Context, o allocsOptions, prefix string, s *cli.Streams) error {
+func listJobAllocs(ctx context.Context, o allocsOptions, prefix string, s *cli.Streams) error {
 	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
 	if err != nil {
 		return err
@@ -52,7 +52,7 @@ func jobAllocs(ctx context.Context, o allocsOptions, prefix string, s *cli.Strea
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("list allocations of job %q", id), err)
 	}
-	return o.format.Show(s, allocs, func(p *output.Page) {
+	return o.format.PrintOrDraw(s, allocs, func(p *output.Page) {
 		tables.PrintAllocations(p, allocs, o.verbose)
 	})
 }

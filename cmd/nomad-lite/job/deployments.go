@@ -13,11 +13,11 @@ import (
 )
 
 type deploymentsOptions struct {
-	client  apiclient.Flags
-	format  output.FormatFlags
-	latest  bool
-	all     bool
-	verbose bool
+	client     apiclient.Flags
+	format     output.FormatFlags
+	onlyLatest bool
+	all        bool
+	verbose    bool
 }
 
 func newDeploymentsCommand(s *cli.Streams) *cobra.Command {
@@ -28,27 +28,27 @@ func newDeploymentsCommand(s *cli.Streams) *cobra.Command {
 		Long:  `List the deployments of a job, the newest first, or show the latest one.`,
 		Example: `  nomad-lite job deployments web
   nomad-lite job deployments -latest web`,
-		Args:              apiclient.OneJob,
-		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		Args:              apiclient.OneJobArg,
+		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return jobDeployments(cmd.Context(), o, args[0], s)
+			return listJobDeployments(cmd.Context(), o, args[0], s)
 		},
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
-	cmd.Flags().BoolVar(&o.latest, "latest", false, "show the latest one only, and how far it is")
+	cmd.Flags().BoolVar(&o.onlyLatest, "latest", false, "show the latest one only, and how far it is")
 	cmd.Flags().BoolVar(&o.all, "all", false, "list also those of an earlier job with this id")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
 	return cmd
 }
 
-func jobDeployments(ctx context.Context, o deploymentsOptions, prefix string, s *cli.Streams) error {
+func listJobDeployments(ctx context.Context, o deploymentsOptions, prefix string, s *cli.Streams) error {
 	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
 	if err != nil {
 		return err
 	}
 	p := output.NewPage(s)
-	if o.latest {
+	if o.onlyLatest {
 		d, _, err := c.Jobs().LatestDeployment(id, apiclient.QueryOptions(ctx, namespace))
 		switch {
 		case err != nil:

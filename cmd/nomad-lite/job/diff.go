@@ -37,69 +37,69 @@ var updateColours = map[string]string{
 	"create/destroy update": terminal.ColourYellow,
 }
 
-// differ writes the diff of a job. Parts that were added or removed as a whole are only
+// diffPage writes the diff of a job. Parts that were added or removed as a whole are only
 // named, unless all is set.
-type differ struct {
+type diffPage struct {
 	*output.Page
-	all bool
+	showAll bool
 }
 
-func (d differ) job(diff *api.JobDiff) {
-	d.head(0, diff.Type, "Job", diff.ID, "")
-	d.body(2, diff.Type, diff.Fields, diff.Objects)
+func (d diffPage) writeJob(diff *api.JobDiff) {
+	d.writeTitle(0, diff.Type, "Job", diff.ID, "")
+	d.writeFieldsIfShown(2, diff.Type, diff.Fields, diff.Objects)
 	for _, group := range diff.TaskGroups {
 		if group != nil {
-			d.group(group)
+			d.writeGroup(group)
 		}
 	}
 }
 
-func (d differ) group(group *api.TaskGroupDiff) {
+func (d diffPage) writeGroup(group *api.TaskGroupDiff) {
 	var updates []string
 	for _, name := range slices.Sorted(maps.Keys(group.Updates)) {
-		updates = append(updates, d.Paint(updateColours[name], d.Cell(fmt.Sprintf("%d %s", group.Updates[name], name))))
+		updates = append(updates, d.Colourize(updateColours[name], d.Cell(fmt.Sprintf("%d %s", group.Updates[name], name))))
 	}
-	d.head(0, group.Type, "Task Group", group.Name, strings.Join(updates, ", "))
-	d.body(2, group.Type, group.Fields, group.Objects)
+	d.writeTitle(0, group.Type, "Task Group", group.Name, strings.Join(updates, ", "))
+	d.writeFieldsIfShown(2, group.Type, group.Fields, group.Objects)
 	for _, task := range group.Tasks {
 		if task == nil {
 			continue
 		}
 		var notes []string
 		for _, note := range task.Annotations {
-			notes = append(notes, d.Paint(updateColours[strings.TrimPrefix(note, "forces ")], d.Cell(note)))
+			notes = append(notes, d.Colourize(updateColours[strings.TrimPrefix(note, "forces ")], d.Cell(note)))
 		}
-		d.head(2, task.Type, "Task", task.Name, strings.Join(notes, ", "))
-		d.body(4, task.Type, task.Fields, task.Objects)
+		d.writeTitle(2, task.Type, "Task", task.Name, strings.Join(notes, ", "))
+		d.writeFieldsIfShown(4, task.Type, task.Fields, task.Objects)
 	}
 }
 
-// head writes the line of a job, a group or a task.
-func (d differ) head(indent int, kind, noun, name, notes string) {
-	mark := d.mark(kind, 0)
+// writeTitle writes the line of a job, a group or a task.
+func (d diffPage) writeTitle(indent int, kind, noun, name, notes string) {
+	mark := d.formatMark(kind, 0)
 	if notes != "" {
 		notes = " (" + notes + ")"
 	}
-	fmt.Fprintf(&d.Text, "%s%s%s: %q%s\n", strings.Repeat(" ", indent), mark, d.Paint(terminal.ColourBold, noun), d.Cell(name), notes)
+	fmt.Fprintf(&d.Text, "%s%s%s: %q%s\n", strings.Repeat(" ", indent), mark, d.Colourize(terminal.ColourBold, noun), d.Cell(name), notes)
 }
 
-// mark returns the mark at the start of a line, padded to width.
-func (d differ) mark(kind string, width int) string {
+// formatMark returns the mark at the start of a line, padded to width.
+func (d diffPage) formatMark(kind string, width int) string {
 	mark, ok := diffMarks[kind]
 	if !ok && width == 0 {
 		return ""
 	}
-	return d.Paint(mark.Colour, mark.Text) + strings.Repeat(" ", max(width, len(mark.Text)+1)-len(mark.Text))
+	return d.Colourize(mark.Colour, mark.Text) + strings.Repeat(" ", max(width, len(mark.Text)+1)-len(mark.Text))
 }
 
-// body writes the fields and objects of a part.
-func (d differ) body(indent int, kind string, fields []*api.FieldDiff, objects []*api.ObjectDiff) {
-	if kind == diffEdited || d.all {
-		d.parts(indent, fields, objects)
+// writeFieldsIfShown writes the fields and objects of a part.
+func (d diffPage) writeFieldsIfShown(indent int, kind string, fields []*api.FieldDiff, objects []*api.ObjectDiff) {
+	if kind == diffEdited || d.showAll {
+		d.writeFields(indent, fields, objects)
 	}
 }
 
-func (d differ) parts(indent int, fields []*api.FieldDiff, objects []*api.ObjectDiff) {
+func (d diffPage) writeFields(indent int, fields []*api.FieldDiff, objects []*api.ObjectDiff) {
 	marks, names := 2, 0
 	for _, f := range fields {
 		if f != nil {
@@ -117,20 +117,20 @@ func (d differ) parts(indent int, fields []*api.FieldDiff, objects []*api.Object
 	space := strings.Repeat(" ", indent)
 	for _, f := range fields {
 		if f != nil {
-			fmt.Fprintf(&d.Text, "%s%s%-*s %s%s\n", space, d.mark(f.Type, marks), names+1, d.Cell(f.Name)+":", d.values(f), d.notes(f.Annotations))
+			fmt.Fprintf(&d.Text, "%s%s%-*s %s%s\n", space, d.formatMark(f.Type, marks), names+1, d.Cell(f.Name)+":", d.formatValues(f), d.formatNotes(f.Annotations))
 		}
 	}
 	for _, o := range objects {
 		if o == nil {
 			continue
 		}
-		fmt.Fprintf(&d.Text, "%s%s%s {\n", space, d.mark(o.Type, marks), d.Cell(o.Name))
-		d.parts(indent+marks, o.Fields, o.Objects)
+		fmt.Fprintf(&d.Text, "%s%s%s {\n", space, d.formatMark(o.Type, marks), d.Cell(o.Name))
+		d.writeFields(indent+marks, o.Fields, o.Objects)
 		fmt.Fprintf(&d.Text, "%s%s}\n", space, strings.Repeat(" ", marks))
 	}
 }
 
-func (d differ) values(f *api.FieldDiff) string {
+func (d diffPage) formatValues(f *api.FieldDiff) string {
 	switch f.Type {
 	case diffAdded:
 		return fmt.Sprintf("%q", f.New)
@@ -140,7 +140,7 @@ func (d differ) values(f *api.FieldDiff) string {
 	return fmt.Sprintf("%q", f.Old)
 }
 
-func (d differ) notes(notes []string) string {
+func (d diffPage) formatNotes(notes []string) string {
 	if len(notes) == 0 {
 		return ""
 	}

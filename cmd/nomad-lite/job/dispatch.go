@@ -17,12 +17,12 @@ import (
 )
 
 type dispatchOptions struct {
-	client   apiclient.Flags
-	watch    monitor.Flags
-	meta     []string
-	token    string
-	prefix   string
-	priority int
+	client           apiclient.Flags
+	monitor          monitor.Flags
+	meta             []string
+	idempotencyToken string
+	idPrefix         string
+	priority         int
 }
 
 func newDispatchCommand(s *cli.Streams) *cobra.Command {
@@ -44,10 +44,10 @@ Exit codes: those of 'job run'.`,
 			if len(args) == 1 {
 				return nil, cobra.ShellCompDirectiveDefault
 			}
-			return cli.FirstArg(o.client.CompleteJobs(apiclient.OnlyParameterized))(cmd, args, begun)
+			return cli.CompleteFirstArg(o.client.CompleteJobs(apiclient.OnlyParameterized))(cmd, args, begun)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			meta, err := assignments(o.meta)
+			meta, err := parseAssignments(o.meta)
 			if err != nil {
 				return cli.UsageError(cmd, fmt.Errorf("-meta %w", err))
 			}
@@ -55,16 +55,16 @@ Exit codes: those of 'job run'.`,
 		},
 	}
 	o.client.Register(cmd)
-	o.watch.Register(cmd)
+	o.monitor.Register(cmd)
 	cmd.Flags().StringArrayVar(&o.meta, "meta", nil, "metadata of the instance, as `name=value`; may be repeated")
-	cmd.Flags().StringVar(&o.token, "idempotency-token", "", "run no second instance with this `token` while one with it runs")
-	cmd.Flags().StringVar(&o.prefix, "id-prefix-template", "", "`text` to put into the id of the instance")
+	cmd.Flags().StringVar(&o.idempotencyToken, "idempotency-token", "", "run no second instance with this `token` while one with it runs")
+	cmd.Flags().StringVar(&o.idPrefix, "id-prefix-template", "", "`text` to put into the id of the instance")
 	cmd.Flags().IntVar(&o.priority, "priority", 0, "`priority` of the instance, if it is not to be that of the job")
 	return cmd
 }
 
-// assignments parses arguments of the form name=value.
-func assignments(words []string) (map[string]string, error) {
+// parseAssignments parses arguments of the form name=value.
+func parseAssignments(words []string) (map[string]string, error) {
 	all := make(map[string]string, len(words))
 	for _, word := range words {
 		name, value, ok := strings.Cut(word, "=")
@@ -94,9 +94,9 @@ func dispatchJob(ctx context.Context, o dispatchOptions, args []string, meta map
 		return err
 	}
 	w := apiclient.WriteOptions(ctx, namespace)
-	w.IdempotencyToken = o.token
+	w.IdempotencyToken = o.idempotencyToken
 	out, _, err := c.Jobs().DispatchOpts(&api.DispatchOptions{
-		JobID: id, Meta: meta, Payload: payload, IdPrefixTemplate: o.prefix, Priority: o.priority,
+		JobID: id, Meta: meta, Payload: payload, IdPrefixTemplate: o.idPrefix, Priority: o.priority,
 	}, w)
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("dispatch job %q", id), err)
@@ -104,11 +104,11 @@ func dispatchJob(ctx context.Context, o dispatchOptions, args []string, meta map
 	p := output.NewPage(s)
 	all := output.Pairs{{"Dispatched Job ID", out.DispatchedJobID}}
 	if out.EvalID != "" {
-		all = append(all, [2]any{"Evaluation ID", output.ShortID(out.EvalID, o.watch.Verbose)})
+		all = append(all, [2]any{"Evaluation ID", output.ShortID(out.EvalID, o.monitor.Verbose)})
 	}
 	p.Pairs(all)
-	if err := output.Print(s, p); err != nil || o.watch.Detach {
+	if err := output.Print(s, p); err != nil || o.monitor.Detach {
 		return err
 	}
-	return o.watch.Watch(ctx, s, c, namespace, out.EvalID)
+	return o.monitor.Watch(ctx, s, c, namespace, out.EvalID)
 }

@@ -14,7 +14,7 @@ import (
 
 type evalOptions struct {
 	client     apiclient.Flags
-	watch      monitor.Flags
+	monitor    monitor.Flags
 	reschedule bool
 }
 
@@ -30,14 +30,14 @@ policy says later or never.
 
 Exit codes: those of 'job run'.`,
 		Example:           `  nomad-lite job eval -force-reschedule web`,
-		Args:              apiclient.OneJob,
-		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		Args:              apiclient.OneJobArg,
+		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return evalJob(cmd.Context(), o, args[0], s)
 		},
 	}
 	o.client.Register(cmd)
-	o.watch.Register(cmd)
+	o.monitor.Register(cmd)
 	cmd.Flags().BoolVar(&o.reschedule, "force-reschedule", false, "replace failed allocations now")
 	return cmd
 }
@@ -51,5 +51,5 @@ func evalJob(ctx context.Context, o evalOptions, prefix string, s *cli.Streams) 
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("evaluate job %q", id), err)
 	}
-	return o.watch.Watch(ctx, s, c, namespace, evalID)
+	return o.monitor.Watch(ctx, s, c, namespace, evalID)
 }

@@ -26,8 +26,8 @@ another agent, or a Nomad cluster, can run it with 'job run -json -'.`,
 		Example: `  nomad-lite job export web > web.json
   nomad-lite job export web | nomad job run -json -
   nomad-lite job export web | nomad-lite job run -address https://nomad.example.com:4646 -json -`,
-		Args:              apiclient.OneJob,
-		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		Args:              apiclient.OneJobArg,
+		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return exportJob(cmd.Context(), o, args[0], s)
 		},
@@ -42,12 +42,12 @@ func exportJob(ctx context.Context, o exportOptions, prefix string, s *cli.Strea
 	if err != nil {
 		return err
 	}
-	forget(job)
+	clearServerFields(job)
 	return jobspec.Encode(s.Out, job)
 }
 
-// forget removes the fields that an agent has set from a job.
-func forget(job *api.Job) {
+// clearServerFields removes the fields that an agent has set from a job.
+func clearServerFields(job *api.Job) {
 	job.Stop, job.Status, job.StatusDescription, job.Stable = nil, nil, nil, nil
 	job.Version, job.VersionTag, job.SubmitTime = nil, nil, nil
 	job.CreateIndex, job.ModifyIndex, job.JobModifyIndex = nil, nil, nil

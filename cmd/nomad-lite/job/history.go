@@ -16,8 +16,8 @@ import (
 type historyOptions struct {
 	client      apiclient.Flags
 	format      output.FormatFlags
-	diffs       bool
-	full        bool
+	showDiffs   bool
+	showFull    bool
 	version     int64
 	diffVersion int64
 	diffTag     string
@@ -34,19 +34,19 @@ func newHistoryCommand(s *cli.Streams) *cobra.Command {
 		Example: `  nomad-lite job history -p web
   nomad-lite job history -version 3 -full web
   nomad-lite job history -diff-tag golden web`,
-		Args:              apiclient.OneJob,
-		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		Args:              apiclient.OneJobArg,
+		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.diffVersion >= 0 && o.diffTag != "" {
 				return cli.UsageError(cmd, errors.New("-diff-version and -diff-tag exclude each other"))
 			}
-			return jobHistory(cmd.Context(), o, args[0], s)
+			return showJobHistory(cmd.Context(), o, args[0], s)
 		},
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
-	cmd.Flags().BoolVarP(&o.diffs, "p", "p", false, "show what each version has changed")
-	cmd.Flags().BoolVar(&o.full, "full", false, "show the whole job of each version")
+	cmd.Flags().BoolVarP(&o.showDiffs, "p", "p", false, "show what each version has changed")
+	cmd.Flags().BoolVar(&o.showFull, "full", false, "show the whole job of each version")
 	cmd.Flags().Int64Var(&o.version, "version", -1, "show only this `version`")
 	cmd.Flags().Int64Var(&o.diffVersion, "diff-version", -1, "compare each version with this `version`")
 	cmd.Flags().StringVar(&o.diffTag, "diff-tag", "", "compare each version with the one that has this `tag`")
@@ -59,12 +59,12 @@ type jobWithDiff struct {
 	Diff *api.JobDiff
 }
 
-func jobHistory(ctx context.Context, o historyOptions, prefix string, s *cli.Streams) error {
+func showJobHistory(ctx context.Context, o historyOptions, prefix string, s *cli.Streams) error {
 	c, id, namespace, err := o.client.FindJob(ctx, prefix, "")
 	if err != nil {
 		return err
 	}
-	options := &api.VersionsOptions{Diffs: o.diffs || o.diffVersion >= 0 || o.diffTag != "", DiffTag: o.diffTag}
+	options := &api.VersionsOptions{Diffs: o.showDiffs || o.diffVersion >= 0 || o.diffTag != "", DiffTag: o.diffTag}
 	if o.diffVersion >= 0 {
 		options.DiffVersion = new(uint64(o.diffVersion))
 	}
@@ -95,7 +95,7 @@ func jobHistory(ctx context.Context, o historyOptions, prefix string, s *cli.Str
 		}
 		return o.format.Print(s, plain)
 	}
-	if o.full {
+	if o.showFull {
 		for _, v := range versions {
 			if err := output.PrintJSON(s, struct{ Job *api.Job }{v.Job}); err != nil {
 				return err
@@ -111,7 +111,7 @@ func jobHistory(ctx context.Context, o historyOptions, prefix string, s *cli.Str
 		printVersion(p, v.Job)
 		if v.Diff != nil {
 			p.Line("")
-			differ{p, false}.job(v.Diff)
+			diffPage{p, false}.writeJob(v.Diff)
 		}
 	}
 	return output.Print(s, p)
@@ -121,7 +121,7 @@ func printVersion(p *output.Page, j *api.Job) {
 	all := output.Pairs{
 		{"Version", apiclient.ValueOf(j.Version)},
 		{"Stable", apiclient.ValueOf(j.Stable)},
-		{"Submit Date", output.Date(apiclient.ValueOf(j.SubmitTime))},
+		{"Submit Date", output.FormatDate(apiclient.ValueOf(j.SubmitTime))},
 	}
 	if t := j.VersionTag; t != nil {
 		all = append(all, [2]any{"Tag Name", t.Name})

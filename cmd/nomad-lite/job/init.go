@@ -13,13 +13,13 @@ import (
 )
 
 //go:embed template/long.nomad.hcl
-var longJob string
+var longExampleJob string
 
 //go:embed template/short.nomad.hcl
-var shortJob string
+var shortExampleJob string
 
-// exampleFile is the default name of the example. It is Nomad's.
-const exampleFile = "example.nomad.hcl"
+// exampleFileName is the default name of the example. It is Nomad's.
+const exampleFileName = "example.nomad.hcl"
 
 // NewInitCommand returns the command "init".
 func NewInitCommand(s *cli.Streams) *cobra.Command {
@@ -27,13 +27,13 @@ func NewInitCommand(s *cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init [flags] [FILE]",
 		Short: "Write an example of a job file, to begin from",
-		Long: `Write an example of a job file, to begin from: ` + exampleFile + `, if no other
+		Long: `Write an example of a job file, to begin from: ` + exampleFileName + `, if no other
 name is given. A file that exists is not overwritten.`,
-		Example: `  nomad-lite job init && nomad-lite run ` + exampleFile + `
+		Example: `  nomad-lite job init && nomad-lite run ` + exampleFileName + `
   nomad-lite job init -short web.nomad.hcl`,
-		Args: cli.ArgCount(0, 1, "the name of a file, or nothing for "+exampleFile),
+		Args: cli.ArgCount(0, 1, "the name of a file, or nothing for "+exampleFileName),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return initJob(append(args, exampleFile)[0], short, s)
+			return initJob(append(args, exampleFileName)[0], short, s)
 		},
 	}
 	cmd.Flags().BoolVar(&short, "short", false, "without explanations")
@@ -41,9 +41,9 @@ name is given. A file that exists is not overwritten.`,
 }
 
 func initJob(path string, short bool, s *cli.Streams) (err error) {
-	text := longJob
+	text := longExampleJob
 	if short {
-		text = shortJob
+		text = shortExampleJob
 	}
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if errors.Is(err, fs.ErrExist) {

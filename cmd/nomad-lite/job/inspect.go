@@ -18,11 +18,11 @@ import (
 )
 
 type inspectOptions struct {
-	client   apiclient.Flags
-	format   output.FormatFlags
-	version  int64
-	hcl      bool
-	withVars bool
+	client      apiclient.Flags
+	format      output.FormatFlags
+	version     int64
+	hcl         bool
+	includeVars bool
 }
 
 // NewInspectCommand returns the command "inspect".
@@ -38,8 +38,8 @@ kept it.`,
 		Example: `  nomad-lite job inspect web
   nomad-lite job inspect -hcl web > web.nomad.hcl
   nomad-lite job inspect -version 3 -t '{{(index .TaskGroups 0).Count}}' web`,
-		Args:              apiclient.OneJob,
-		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		Args:              apiclient.OneJobArg,
+		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return inspectJob(cmd.Context(), o, args[0], s)
 		},
@@ -48,7 +48,7 @@ kept it.`,
 	o.format.Register(cmd)
 	cmd.Flags().Int64Var(&o.version, "version", -1, "the job as it was in this `version`")
 	cmd.Flags().BoolVar(&o.hcl, "hcl", false, "print the source")
-	cmd.Flags().BoolVar(&o.withVars, "with-vars", false, "with -hcl: print also the values that were given to its variables")
+	cmd.Flags().BoolVar(&o.includeVars, "with-vars", false, "with -hcl: print also the values that were given to its variables")
 	return cmd
 }
 
@@ -107,21 +107,21 @@ func printSource(ctx context.Context, o inspectOptions, c *api.Client, job *api.
 		return apiclient.WrapError(fmt.Sprintf("read the source of job %q", id), err)
 	}
 	text := source.Source
-	if o.withVars && source.Variables != "" {
-		text += "\n// Variables from files:\n" + commented(source.Variables)
+	if o.includeVars && source.Variables != "" {
+		text += "\n// Variables from files:\n" + commentLines(source.Variables)
 	}
-	if o.withVars && len(source.VariableFlags) > 0 {
+	if o.includeVars && len(source.VariableFlags) > 0 {
 		text += "\n// Variables from the command line:\n"
 		for _, name := range slices.Sorted(maps.Keys(source.VariableFlags)) {
-			text += commented(fmt.Sprintf("%s = %q", name, source.VariableFlags[name]))
+			text += commentLines(fmt.Sprintf("%s = %q", name, source.VariableFlags[name]))
 		}
 	}
 	_, err = io.WriteString(s.Out, text)
 	return err
 }
 
-// commented returns a text with each line turned into a comment.
-func commented(text string) string {
+// commentLines returns a text with each line turned into a comment.
+func commentLines(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
 		b.WriteString("// " + strings.TrimRight(line, "\n") + "\n")

@@ -8,7 +8,7 @@ import (
 
 // NewCommand returns the command "job" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.Group("job", "Run jobs on an agent, change them and look at them",
+	return cli.NewGroupCommand("job", "Run jobs on an agent, change them and look at them",
 		newActionCommand(s),
 		newAllocsCommand(s),
 		newDeploymentsCommand(s),

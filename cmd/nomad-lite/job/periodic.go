@@ -12,12 +12,12 @@ import (
 )
 
 type periodicForceOptions struct {
-	client apiclient.Flags
-	watch  monitor.Flags
+	client  apiclient.Flags
+	monitor monitor.Flags
 }
 
 func newPeriodicCommand(s *cli.Streams) *cobra.Command {
-	return cli.Group("periodic", "Look after periodic jobs", newPeriodicForceCommand(s))
+	return cli.NewGroupCommand("periodic", "Look after periodic jobs", newPeriodicForceCommand(s))
 }
 
 func newPeriodicForceCommand(s *cli.Streams) *cobra.Command {
@@ -30,14 +30,14 @@ runs.
 
 Exit codes: those of 'job run'.`,
 		Example:           `  nomad-lite job periodic force backup`,
-		Args:              apiclient.OneJob,
-		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs(apiclient.OnlyPeriodic)),
+		Args:              apiclient.OneJobArg,
+		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs(apiclient.OnlyPeriodic)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return forcePeriodic(cmd.Context(), o, args[0], s)
 		},
 	}
 	o.client.Register(cmd)
-	o.watch.Register(cmd)
+	o.monitor.Register(cmd)
 	return cmd
 }
 
@@ -50,8 +50,8 @@ func forcePeriodic(ctx context.Context, o periodicForceOptions, prefix string, s
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("force periodic job %q", id), err)
 	}
-	if o.watch.Detach {
+	if o.monitor.Detach {
 		fmt.Fprintln(s.Out, "Force periodic successful")
 	}
-	return o.watch.Watch(ctx, s, c, namespace, evalID)
+	return o.monitor.Watch(ctx, s, c, namespace, evalID)
 }

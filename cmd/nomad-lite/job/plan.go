@@ -31,14 +31,14 @@ At the end stands the index of the job that the plan was made for: given to
 Exit codes: 0 nothing would be placed or stopped, 1 something would, 255 the
 plan could not be made.`
 
-// noPlan is the exit code of a failed plan.
-const noPlan = 255
+// planErrorExitCode is the exit code of a failed plan.
+const planErrorExitCode = 255
 
 type planOptions struct {
-	file           jobfile.Flags
+	jobFile        jobfile.Flags
 	client         apiclient.Flags
 	format         output.FormatFlags
-	diff           bool
+	showDiff       bool
 	verbose        bool
 	policyOverride bool
 }
@@ -52,11 +52,11 @@ func NewPlanCommand(s *cli.Streams) *cobra.Command {
 		Long:  planHelp,
 		Example: `  nomad-lite job plan web.nomad.hcl
   nomad-lite job plan -var image=web:2 -verbose web.nomad.hcl`,
-		Args: func(cmd *cobra.Command, args []string) error { return planFailed(jobfile.OneFile(cmd, args)) },
+		Args: func(cmd *cobra.Command, args []string) error { return planError(jobfile.OneFileArg(cmd, args)) },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			changes, err := planJob(cmd.Context(), o, args[0], s)
 			if err != nil {
-				return planFailed(err)
+				return planError(err)
 			}
 			if changes {
 				return &cli.ExitError{Code: 1}
@@ -64,29 +64,29 @@ func NewPlanCommand(s *cli.Streams) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return planFailed(cli.FlagError(cmd, err)) })
-	o.file.Register(cmd)
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return planError(cli.FlagError(cmd, err)) })
+	o.jobFile.Register(cmd)
 	o.client.Register(cmd)
 	o.format.RegisterTemplate(cmd)
-	cmd.Flags().BoolVar(&o.diff, "diff", true, "show what is different")
+	cmd.Flags().BoolVar(&o.showDiff, "diff", true, "show what is different")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show all of what is new or gone")
 	cmd.Flags().BoolVar(&o.policyOverride, "policy-override", false, "override soft policies, where there are any")
 	return cmd
 }
 
-func planFailed(err error) error {
-	var said *cli.ExitError
-	if errors.As(err, &said) {
-		err = said.Err
+func planError(err error) error {
+	var exitErr *cli.ExitError
+	if errors.As(err, &exitErr) {
+		err = exitErr.Err
 	} else if err == nil {
 		return nil
 	}
-	return &cli.ExitError{Code: noPlan, Err: err}
+	return &cli.ExitError{Code: planErrorExitCode, Err: err}
 }
 
 // planJob returns whether running the job would place or stop anything.
 func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (changes bool, err error) {
-	file, err := o.file.Read(s, path, noPlan)
+	file, err := o.jobFile.Read(s, path, planErrorExitCode)
 	if err != nil {
 		return false, err
 	}
@@ -95,12 +95,12 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 		return false, err
 	}
 	if good, err := file.CheckPorts(s); err != nil || !good {
-		return false, errors.Join(&cli.ExitError{Code: noPlan}, err)
+		return false, errors.Join(&cli.ExitError{Code: planErrorExitCode}, err)
 	}
-	o.client.UseRegion(c, file.Job)
-	plan, _, err := c.Jobs().PlanOpts(file.Job, &api.PlanOptions{Diff: o.diff, PolicyOverride: o.policyOverride}, apiclient.WriteOptions(ctx, apiclient.ValueOf(file.Job.Namespace)))
+	o.client.UseJobRegion(c, file.Job)
+	plan, _, err := c.Jobs().PlanOpts(file.Job, &api.PlanOptions{Diff: o.showDiff, PolicyOverride: o.policyOverride}, apiclient.WriteOptions(ctx, apiclient.ValueOf(file.Job.Namespace)))
 	if err != nil {
-		return false, file.WithPlaces(apiclient.WrapError("plan job "+path, err))
+		return false, file.AddSourcePositions(apiclient.WrapError("plan job "+path, err))
 	}
 	model.Canonicalize(file.Job)
 	if len(plan.FailedTGAllocs) > 0 {
@@ -109,11 +109,11 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 		}
 	}
 	if o.format.IsSet() {
-		return planChanges(plan), o.format.Print(s, plan)
+		return planHasChanges(plan), o.format.Print(s, plan)
 	}
 	p := output.NewPage(s)
-	if o.diff && plan.Diff != nil {
-		differ{p, o.verbose}.job(plan.Diff)
+	if o.showDiff && plan.Diff != nil {
+		diffPage{p, o.verbose}.writeJob(plan.Diff)
 		p.Line("")
 	}
 	if gates := model.GateGraph(file.Job); gates != "" {
@@ -130,8 +130,8 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 	p.Line("Job Modify Index: %d", plan.JobModifyIndex)
 	p.Line("To run the job only if it has not changed since this plan:")
 	p.Line("")
-	p.Line("  nomad-lite job run -check-index %d %s", plan.JobModifyIndex, strings.Join(append(flagArguments(&o.file), path), " "))
-	return planChanges(plan), output.Print(s, p)
+	p.Line("  nomad-lite job run -check-index %d %s", plan.JobModifyIndex, strings.Join(append(flagArguments(&o.jobFile), path), " "))
+	return planHasChanges(plan), output.Print(s, p)
 }
 
 // checkRemoteNode reports which constraints the node of an agent does not satisfy. In a
@@ -175,7 +175,7 @@ func printDryRun(p *output.Page, plan *api.JobPlanResponse) {
 	}
 }
 
-func planChanges(plan *api.JobPlanResponse) bool {
+func planHasChanges(plan *api.JobPlanResponse) bool {
 	if plan.Annotations == nil || plan.Diff != nil && plan.Diff.Type == diffNone {
 		return false
 	}
@@ -194,16 +194,16 @@ func flagArguments(f *jobfile.Flags) []string {
 		words = append(words, "-hcl2-strict=false")
 	}
 	for _, v := range f.Vars {
-		words = append(words, "-var", quoted(v))
+		words = append(words, "-var", quoteShellWord(v))
 	}
 	for _, v := range f.VarFiles {
-		words = append(words, "-var-file", quoted(v))
+		words = append(words, "-var-file", quoteShellWord(v))
 	}
 	return words
 }
 
-// quoted quotes a word for a shell.
-func quoted(word string) string {
+// quoteShellWord quotes a word for a shell.
+func quoteShellWord(word string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_=./:,@%+", r)
 	}

@@ -13,9 +13,9 @@ import (
 )
 
 type promoteOptions struct {
-	client apiclient.Flags
-	watch  monitor.Flags
-	groups []string
+	client  apiclient.Flags
+	monitor monitor.Flags
+	groups  []string
 }
 
 func newPromoteCommand(s *cli.Streams) *cobra.Command {
@@ -29,14 +29,14 @@ new version. All canaries must be healthy.
 Exit codes: those of 'job run'.`,
 		Example: `  nomad-lite job promote web
   nomad-lite job promote -group frontend web`,
-		Args:              apiclient.OneJob,
-		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		Args:              apiclient.OneJobArg,
+		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return promoteJob(cmd.Context(), o, args[0], s)
 		},
 	}
 	o.client.Register(cmd)
-	o.watch.Register(cmd)
+	o.monitor.Register(cmd)
 	cmd.Flags().StringArrayVar(&o.groups, "group", nil, "only this `group`; may be repeated")
 	return cmd
 }
@@ -53,9 +53,9 @@ func promoteJob(ctx context.Context, o promoteOptions, prefix string, s *cli.Str
 	if d == nil || d.ID == "" {
 		return fmt.Errorf("job %q has no deployment to promote\nCanaries come from 'canary' in an update block of the job", id)
 	}
-	out, _, err := apiclient.Promote(c.Deployments(), d, o.groups, apiclient.WriteOptions(ctx, namespace))
+	out, _, err := apiclient.PromoteDeployment(c.Deployments(), d, o.groups, apiclient.WriteOptions(ctx, namespace))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("promote deployment %q of job %q", output.Short(d.ID), id), err)
+		return apiclient.WrapError(fmt.Sprintf("promote deployment %q of job %q", output.TruncateID(d.ID), id), err)
 	}
-	return o.watch.Watch(ctx, s, c, namespace, out.EvalID)
+	return o.monitor.Watch(ctx, s, c, namespace, out.EvalID)
 }

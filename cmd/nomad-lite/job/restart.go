@@ -51,10 +51,10 @@ func newRestartCommand(s *cli.Streams) *cobra.Command {
 		Example: `  nomad-lite job restart web
   nomad-lite job restart -group frontend -batch-size 25% -batch-wait 30s web
   nomad-lite job restart -reschedule web`,
-		Args:              apiclient.OneJob,
-		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("Stop == false")),
+		Args:              apiclient.OneJobArg,
+		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("Stop == false")),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := o.restart(s)
+			r, err := o.newBatchRestart(s)
 			if err != nil {
 				return cli.UsageError(cmd, err)
 			}
@@ -76,38 +76,38 @@ func newRestartCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// restart restarts a job in batches.
-type restart struct {
+// batchRestart restarts a job in batches.
+type batchRestart struct {
 	restartOptions
-	streams *cli.Streams
-	client  *api.Client
-	size    int
-	percent bool
-	wait    time.Duration
-	ask     bool // ask for confirmation between batches
+	streams       *cli.Streams
+	client        *api.Client
+	batchSize     int
+	sizeIsPercent bool
+	batchWait     time.Duration
+	ask           bool // ask for confirmation between batches
 
-	mu   sync.Mutex // guards the output
-	lost bool       // an allocation could not be restarted
+	mu         sync.Mutex // guards the output
+	incomplete bool       // an allocation could not be restarted
 }
 
-// restart builds a restart from the flags.
-func (o restartOptions) restart(s *cli.Streams) (*restart, error) {
-	r := &restart{restartOptions: o, streams: s}
+// newBatchRestart builds a restart from the flags.
+func (o restartOptions) newBatchRestart(s *cli.Streams) (*batchRestart, error) {
+	r := &batchRestart{restartOptions: o, streams: s}
 	size, percent := strings.CutSuffix(o.batchSize, "%")
 	n, err := strconv.Atoi(size)
 	if err != nil || n < 1 || percent && n > 100 {
 		return nil, fmt.Errorf("-batch-size %q: use a number from 1 on, or a percentage such as 25%%", o.batchSize)
 	}
-	r.size, r.percent = n, percent
+	r.batchSize, r.sizeIsPercent = n, percent
 	if r.ask = o.batchWait == "ask"; !r.ask {
-		if r.wait, err = time.ParseDuration(o.batchWait); err != nil || r.wait < 0 {
+		if r.batchWait, err = time.ParseDuration(o.batchWait); err != nil || r.batchWait < 0 {
 			return nil, fmt.Errorf("-batch-wait %q: use a time such as 30s, or ask", o.batchWait)
 		}
 	}
 	if !slices.Contains([]string{"ask", "fail"}, o.onError) {
 		return nil, fmt.Errorf("-on-error %q: use ask or fail", o.onError)
 	}
-	if !s.Interactive() {
+	if !s.IsInteractive() {
 		if r.ask {
 			return nil, errors.New("-batch-wait ask: nobody is there to answer")
 		}
@@ -124,8 +124,8 @@ func (o restartOptions) restart(s *cli.Streams) (*restart, error) {
 	return r, nil
 }
 
-// tell writes a line in the format of the monitor.
-func (r *restart) tell(add func(*output.Page)) {
+// printTimedLine writes a line in the format of the monitor.
+func (r *batchRestart) printTimedLine(add func(*output.Page)) {
 	p := output.NewPage(r.streams)
 	add(p)
 	r.mu.Lock()
@@ -133,7 +133,7 @@ func (r *restart) tell(add func(*output.Page)) {
 	_ = output.Print(r.streams, p) // an error of the output must not leave a restart half done
 }
 
-func (r *restart) run(ctx context.Context, prefix string) error {
+func (r *batchRestart) run(ctx context.Context, prefix string) error {
 	c, id, namespace, err := r.restartOptions.client.FindJob(ctx, prefix, "")
 	if err != nil {
 		return err
@@ -151,36 +151,36 @@ func (r *restart) run(ctx context.Context, prefix string) error {
 	if err := r.checkNames(job); err != nil {
 		return err
 	}
-	allocs, err := r.allocations(ctx, job)
+	allocs, err := r.selectAllocs(ctx, job)
 	if err != nil {
 		return err
 	}
 	if len(allocs) == 0 {
-		r.tell(func(p *output.Page) { p.Line("No allocations to restart") })
+		r.printTimedLine(func(p *output.Page) { p.Line("No allocations to restart") })
 		return nil
 	}
-	if r.percent {
-		r.size = max(1, len(allocs)*r.size/100)
+	if r.sizeIsPercent {
+		r.batchSize = max(1, len(allocs)*r.batchSize/100)
 	}
-	r.tell(func(p *output.Page) {
-		p.Heading("Restarting %s of job %q", output.Counted(len(allocs), "allocation"), id)
+	r.printTimedLine(func(p *output.Page) {
+		p.Heading("Restarting %s of job %q", output.CountNoun(len(allocs), "allocation"), id)
 	})
-	if err := r.batches(ctx, job, allocs); err != nil {
+	if err := r.restartBatches(ctx, job, allocs); err != nil {
 		return err
 	}
-	if r.lost {
+	if r.incomplete {
 		return &cli.ExitError{Code: 1, Err: fmt.Errorf("not all of job %q was restarted\nSee what runs: nomad-lite job status %s", id, id)}
 	}
-	r.tell(func(p *output.Page) { p.Heading("Job restarted") })
+	r.printTimedLine(func(p *output.Page) { p.Heading("Job restarted") })
 	return nil
 }
 
 // checkNames rejects groups and tasks that the job does not have.
-func (r *restart) checkNames(job *api.Job) error {
+func (r *batchRestart) checkNames(job *api.Job) error {
 	var groups, tasks []string
-	apiclient.EachTask(job, func(group *api.TaskGroup, task *api.Task) {
+	apiclient.ForEachTask(job, func(group *api.TaskGroup, task *api.Task) {
 		groups = append(groups, apiclient.ValueOf(group.Name))
-		if r.wants(apiclient.ValueOf(group.Name)) {
+		if r.includesGroup(apiclient.ValueOf(group.Name)) {
 			tasks = append(tasks, task.Name)
 		}
 	})
@@ -197,32 +197,32 @@ func (r *restart) checkNames(job *api.Job) error {
 	return nil
 }
 
-func (r *restart) wants(group string) bool {
+func (r *batchRestart) includesGroup(group string) bool {
 	return len(r.groups) == 0 || slices.Contains(r.groups, group)
 }
 
-// allocations returns the running allocations that the flags select.
-func (r *restart) allocations(ctx context.Context, job *api.Job) ([]*api.AllocationListStub, error) {
+// selectAllocs returns the running allocations that the flags select.
+func (r *batchRestart) selectAllocs(ctx context.Context, job *api.Job) ([]*api.AllocationListStub, error) {
 	all, _, err := r.client.Jobs().Allocations(apiclient.ValueOf(job.ID), true, apiclient.QueryOptions(ctx, apiclient.ValueOf(job.Namespace)))
 	if err != nil {
 		return nil, apiclient.WrapError(fmt.Sprintf("list allocations of job %q", apiclient.ValueOf(job.ID)), err)
 	}
 	all = slices.DeleteFunc(all, func(a *api.AllocationListStub) bool {
-		return a.ClientStatus != api.AllocClientStatusRunning || a.DesiredStatus != api.AllocDesiredStatusRun || !r.wants(a.TaskGroup)
+		return a.ClientStatus != api.AllocClientStatusRunning || a.DesiredStatus != api.AllocDesiredStatusRun || !r.includesGroup(a.TaskGroup)
 	})
 	slices.SortStableFunc(all, func(a, b *api.AllocationListStub) int { return cmp.Compare(a.Name, b.Name) })
 	return all, nil
 }
 
-func (r *restart) batches(ctx context.Context, job *api.Job, allocs []*api.AllocationListStub) error {
+func (r *batchRestart) restartBatches(ctx context.Context, job *api.Job, allocs []*api.AllocationListStub) error {
 	number := 0
-	for batch := range slices.Chunk(allocs, r.size) {
+	for batch := range slices.Chunk(allocs, r.batchSize) {
 		if number++; number > 1 {
-			if err := r.between(ctx); err != nil {
+			if err := r.waitBetweenBatches(ctx); err != nil {
 				return err
 			}
 		}
-		if err := r.noDeployment(ctx, job); err != nil {
+		if err := r.checkNoDeployment(ctx, job); err != nil {
 			return err
 		}
 		var wg sync.WaitGroup
@@ -235,11 +235,11 @@ func (r *restart) batches(ctx context.Context, job *api.Job, allocs []*api.Alloc
 		if err == nil {
 			continue
 		}
-		r.lost = true
+		r.incomplete = true
 		if r.onError == "fail" && !r.yes {
 			return err
 		}
-		r.tell(func(p *output.Page) { p.Lines(err.Error()) })
+		r.printTimedLine(func(p *output.Page) { p.Lines(err.Error()) })
 		if !r.yes {
 			if err := r.streams.Confirm("Go on with the others?"); err != nil {
 				return err
@@ -249,18 +249,18 @@ func (r *restart) batches(ctx context.Context, job *api.Job, allocs []*api.Alloc
 	return nil
 }
 
-func (r *restart) between(ctx context.Context) error {
+func (r *batchRestart) waitBetweenBatches(ctx context.Context) error {
 	if r.ask {
 		return r.streams.Confirm("Go on with the next batch?")
 	}
-	if r.wait > 0 {
-		r.tell(func(p *output.Page) { p.Detail("Waiting %s before the next batch", r.wait) })
+	if r.batchWait > 0 {
+		r.printTimedLine(func(p *output.Page) { p.Detail("Waiting %s before the next batch", r.batchWait) })
 	}
-	return monitor.Pause(ctx, r.wait)
+	return monitor.Sleep(ctx, r.batchWait)
 }
 
-// noDeployment returns an error if a deployment is replacing the allocations.
-func (r *restart) noDeployment(ctx context.Context, job *api.Job) error {
+// checkNoDeployment returns an error if a deployment is replacing the allocations.
+func (r *batchRestart) checkNoDeployment(ctx context.Context, job *api.Job) error {
 	all, _, err := r.client.Jobs().Deployments(apiclient.ValueOf(job.ID), true, apiclient.QueryOptions(ctx, apiclient.ValueOf(job.Namespace)))
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("list deployments of job %q", apiclient.ValueOf(job.ID)), err)
@@ -269,14 +269,14 @@ func (r *restart) noDeployment(ctx context.Context, job *api.Job) error {
 		switch d.Status {
 		case api.DeploymentStatusSuccessful, api.DeploymentStatusFailed, api.DeploymentStatusCancelled:
 		default:
-			return fmt.Errorf("job %q has an active deployment (%s)\nWait for its end, or end it: nomad-lite deployment fail %s", apiclient.ValueOf(job.ID), d.Status, output.Short(d.ID))
+			return fmt.Errorf("job %q has an active deployment (%s)\nWait for its end, or end it: nomad-lite deployment fail %s", apiclient.ValueOf(job.ID), d.Status, output.TruncateID(d.ID))
 		}
 	}
 	return nil
 }
 
 // one restarts or replaces one allocation.
-func (r *restart) one(ctx context.Context, job *api.Job, stub *api.AllocationListStub) error {
+func (r *batchRestart) one(ctx context.Context, job *api.Job, stub *api.AllocationListStub) error {
 	alloc := &api.Allocation{ID: stub.ID, Namespace: stub.Namespace, NodeID: stub.NodeID}
 	q := apiclient.QueryOptions(ctx, stub.Namespace)
 	id := output.ShortID(stub.ID, r.verbose)
@@ -284,10 +284,10 @@ func (r *restart) one(ctx context.Context, job *api.Job, stub *api.AllocationLis
 	var err error
 	switch {
 	case r.reschedule:
-		r.tell(func(p *output.Page) { p.Detail("Rescheduling allocation %q for group %q", id, stub.TaskGroup) })
-		return r.replace(ctx, job, alloc, stub.TaskGroup)
+		r.printTimedLine(func(p *output.Page) { p.Detail("Rescheduling allocation %q for group %q", id, stub.TaskGroup) })
+		return r.replaceAlloc(ctx, job, alloc, stub.TaskGroup)
 	case r.allTasks:
-		r.tell(func(p *output.Page) {
+		r.printTimedLine(func(p *output.Page) {
 			p.Detail("Restarting all tasks in allocation %q for group %q", id, stub.TaskGroup)
 		})
 		err = r.client.Allocations().RestartAllTasks(alloc, q)
@@ -296,7 +296,7 @@ func (r *restart) one(ctx context.Context, job *api.Job, stub *api.AllocationLis
 			if state := stub.TaskStates[task]; state == nil || state.State != "running" {
 				continue // the task is in another group, or has ended
 			}
-			r.tell(func(p *output.Page) {
+			r.printTimedLine(func(p *output.Page) {
 				p.Detail("Restarting task %q in allocation %q for group %q", task, id, stub.TaskGroup)
 			})
 			if e := r.client.Allocations().Restart(alloc, task, q); e != nil {
@@ -305,7 +305,7 @@ func (r *restart) one(ctx context.Context, job *api.Job, stub *api.AllocationLis
 		}
 		return err
 	default:
-		r.tell(func(p *output.Page) {
+		r.printTimedLine(func(p *output.Page) {
 			p.Detail("Restarting running tasks in allocation %q for group %q", id, stub.TaskGroup)
 		})
 		err = r.client.Allocations().Restart(alloc, "", q)
@@ -316,8 +316,8 @@ func (r *restart) one(ctx context.Context, job *api.Job, stub *api.AllocationLis
 	return nil
 }
 
-// replace stops an allocation and waits until its replacement runs.
-func (r *restart) replace(ctx context.Context, job *api.Job, alloc *api.Allocation, group string) error {
+// replaceAlloc stops an allocation and waits until its replacement runs.
+func (r *batchRestart) replaceAlloc(ctx context.Context, job *api.Job, alloc *api.Allocation, group string) error {
 	id := output.ShortID(alloc.ID, r.verbose)
 	q := apiclient.QueryOptions(ctx, alloc.Namespace)
 	q.Params = map[string]string{}
@@ -337,24 +337,24 @@ func (r *restart) replace(ctx context.Context, job *api.Job, alloc *api.Allocati
 			return apiclient.WrapError(fmt.Sprintf("evaluate job %q", apiclient.ValueOf(job.ID)), err)
 		}
 	}
-	next, err := r.await(ctx, alloc, func(a *api.Allocation) bool { return a.NextAllocation != "" }, stopped.EvalID)
+	next, err := r.waitAlloc(ctx, alloc, func(a *api.Allocation) bool { return a.NextAllocation != "" }, stopped.EvalID)
 	if err != nil {
 		return fmt.Errorf("wait for what follows allocation %q: %w", id, err)
 	}
 	follower := &api.Allocation{ID: next.NextAllocation, Namespace: alloc.Namespace}
-	r.tell(func(p *output.Page) {
+	r.printTimedLine(func(p *output.Page) {
 		p.Detail("Allocation %q replaced by %q for group %q", id, output.ShortID(follower.ID, r.verbose), group)
 	})
-	running, err := r.await(ctx, follower, func(a *api.Allocation) bool {
+	running, err := r.waitAlloc(ctx, follower, func(a *api.Allocation) bool {
 		return a.ClientStatus != api.AllocClientStatusPending
 	}, "")
 	switch {
 	case err != nil:
 		return fmt.Errorf("wait for allocation %q: %w", output.ShortID(follower.ID, r.verbose), err)
 	case running.ClientStatus == api.AllocClientStatusFailed || running.ClientStatus == api.AllocClientStatusLost:
-		return fmt.Errorf("allocation %q, which replaces %q, is %s\nSee why: nomad-lite alloc status %s", output.ShortID(follower.ID, r.verbose), id, running.ClientStatus, output.Short(follower.ID))
+		return fmt.Errorf("allocation %q, which replaces %q, is %s\nSee why: nomad-lite alloc status %s", output.ShortID(follower.ID, r.verbose), id, running.ClientStatus, output.TruncateID(follower.ID))
 	}
-	r.tell(func(p *output.Page) {
+	r.printTimedLine(func(p *output.Page) {
 		p.Detail("Allocation %q is %s", output.ShortID(follower.ID, r.verbose), output.StatusCell(running.ClientStatus))
 	})
 	return nil
@@ -364,9 +364,9 @@ func (r *restart) replace(ctx context.Context, job *api.Job, alloc *api.Allocati
 // placed.
 const slowPollInterval = 10 * time.Second
 
-// await reads an allocation until reached reports true. It returns an error when the
+// waitAlloc reads an allocation until reached reports true. It returns an error when the
 // evaluation reports that there is no room.
-func (r *restart) await(ctx context.Context, alloc *api.Allocation, reached func(*api.Allocation) bool, evalID string) (*api.Allocation, error) {
+func (r *batchRestart) waitAlloc(ctx context.Context, alloc *api.Allocation, reached func(*api.Allocation) bool, evalID string) (*api.Allocation, error) {
 	q := apiclient.QueryOptions(ctx, alloc.Namespace)
 	q.WaitTime = slowPollInterval
 	for {
@@ -380,10 +380,10 @@ func (r *restart) await(ctx context.Context, alloc *api.Allocation, reached func
 		if evalID != "" {
 			eval, _, err := r.client.Evaluations().Info(evalID, apiclient.QueryOptions(ctx, alloc.Namespace))
 			if err == nil && (eval.BlockedEval != "" || len(eval.FailedTGAllocs) > 0) {
-				return nil, fmt.Errorf("there is no room for it\nSee why: nomad-lite eval status %s", output.Short(evalID))
+				return nil, fmt.Errorf("there is no room for it\nSee why: nomad-lite eval status %s", output.TruncateID(evalID))
 			}
 		}
-		if err := monitor.NextIndex(ctx, q, meta); err != nil {
+		if err := monitor.WaitForNextIndex(ctx, q, meta); err != nil {
 			return nil, err
 		}
 	}

@@ -15,8 +15,8 @@ import (
 )
 
 type revertOptions struct {
-	client apiclient.Flags
-	watch  monitor.Flags
+	client  apiclient.Flags
+	monitor monitor.Flags
 }
 
 func newRevertCommand(s *cli.Streams) *cobra.Command {
@@ -35,14 +35,14 @@ Exit codes: those of 'job run'.`,
 			if len(args) == 1 {
 				return completeVersions(&o.client, cmd, args[0])
 			}
-			return cli.FirstArg(o.client.CompleteJobs(""))(cmd, args, begun)
+			return cli.CompleteFirstArg(o.client.CompleteJobs(""))(cmd, args, begun)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return revertJob(cmd.Context(), o, args[0], args[1], s)
 		},
 	}
 	o.client.Register(cmd)
-	o.watch.Register(cmd)
+	o.monitor.Register(cmd)
 	return cmd
 }
 
@@ -61,7 +61,7 @@ func revertJob(ctx context.Context, o revertOptions, prefix, to string, s *cli.S
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("revert job %q to version %d", id, version), err)
 	}
-	return o.watch.Watch(ctx, s, c, namespace, out.EvalID)
+	return o.monitor.Watch(ctx, s, c, namespace, out.EvalID)
 }
 
 // taggedVersion returns the number of the version with a tag.
@@ -80,11 +80,11 @@ func taggedVersion(ctx context.Context, c *api.Client, id, namespace, tag string
 
 // completeVersions suggests the versions of a job.
 func completeVersions(f *apiclient.Flags, cmd *cobra.Command, id string) ([]string, cobra.ShellCompDirective) {
-	return f.Suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (numbers []string, err error) {
+	return f.CompleteValues(cmd.Context(), func(ctx context.Context, c *api.Client) (numbers []string, err error) {
 		versions, _, _, err := c.Jobs().Versions(id, false, apiclient.QueryOptions(ctx, ""))
 		for _, job := range versions {
 			if job != nil {
-				numbers = append(numbers, cobra.CompletionWithDesc(fmt.Sprint(apiclient.ValueOf(job.Version)), output.Date(apiclient.ValueOf(job.SubmitTime))))
+				numbers = append(numbers, cobra.CompletionWithDesc(fmt.Sprint(apiclient.ValueOf(job.Version)), output.FormatDate(apiclient.ValueOf(job.SubmitTime))))
 			}
 		}
 		return numbers, err

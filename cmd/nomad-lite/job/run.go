@@ -34,11 +34,11 @@ Exit codes: 0 the job is placed, and deployed if it has deployments; 1 it was
 refused, or the deployment failed; 2 not all of it could be placed.`
 
 type runOptions struct {
-	file     jobfile.Flags
-	client   apiclient.Flags
-	watch    monitor.Flags
-	output   bool
-	register api.RegisterOptions
+	jobFile         jobfile.Flags
+	client          apiclient.Flags
+	monitor         monitor.Flags
+	printJSON       bool
+	registerOptions api.RegisterOptions
 }
 
 func newRunCommand(s *cli.Streams) *cobra.Command {
@@ -51,33 +51,33 @@ func newRunCommand(s *cli.Streams) *cobra.Command {
   nomad-lite job run -var image=web:2 -check-index 12 web.nomad.hcl
   nomad-lite job run -detach - < web.nomad.hcl
   nomad-lite job run -output web.nomad.hcl > web.json`,
-		Args: jobfile.OneFile,
+		Args: jobfile.OneFileArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.register.EnforceIndex = cmd.Flags().Changed("check-index")
-			job, err := o.file.Read(s, args[0], 1)
+			o.registerOptions.EnforceIndex = cmd.Flags().Changed("check-index")
+			job, err := o.jobFile.Read(s, args[0], 1)
 			if err != nil {
 				return err
 			}
-			if o.output {
+			if o.printJSON {
 				return jobspec.Encode(s.Out, job.Job)
 			}
-			return submit(cmd.Context(), o, job, args[0], s)
+			return submitJob(cmd.Context(), o, job, args[0], s)
 		},
 	}
-	o.file.Register(cmd)
+	o.jobFile.Register(cmd)
 	o.client.Register(cmd)
-	o.watch.Register(cmd)
+	o.monitor.Register(cmd)
 	flags := cmd.Flags()
-	flags.BoolVar(&o.output, "output", false, "print the JSON of the job and do not run it")
-	flags.Uint64Var(&o.register.ModifyIndex, "check-index", 0, "refuse the job unless its modify `index` is this one; 0 means that it must be new")
-	flags.IntVar(&o.register.EvalPriority, "eval-priority", 0, "`priority` of the evaluation, if it is not to be that of the job")
-	flags.BoolVar(&o.register.PreserveCounts, "preserve-counts", false, "keep the counts of groups that run already, whatever the file says")
-	flags.BoolVar(&o.register.PreserveResources, "preserve-resources", false, "keep the resources of tasks that run already, whatever the file says")
-	flags.BoolVar(&o.register.PolicyOverride, "policy-override", false, "override soft policies, where there are any")
+	flags.BoolVar(&o.printJSON, "output", false, "print the JSON of the job and do not run it")
+	flags.Uint64Var(&o.registerOptions.ModifyIndex, "check-index", 0, "refuse the job unless its modify `index` is this one; 0 means that it must be new")
+	flags.IntVar(&o.registerOptions.EvalPriority, "eval-priority", 0, "`priority` of the evaluation, if it is not to be that of the job")
+	flags.BoolVar(&o.registerOptions.PreserveCounts, "preserve-counts", false, "keep the counts of groups that run already, whatever the file says")
+	flags.BoolVar(&o.registerOptions.PreserveResources, "preserve-resources", false, "keep the resources of tasks that run already, whatever the file says")
+	flags.BoolVar(&o.registerOptions.PolicyOverride, "policy-override", false, "override soft policies, where there are any")
 	return cmd
 }
 
-func submit(ctx context.Context, o runOptions, job *jobfile.File, path string, s *cli.Streams) error {
+func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string, s *cli.Streams) error {
 	if good, err := job.CheckPorts(s); err != nil || !good {
 		return errors.Join(&cli.ExitError{Code: 1}, err)
 	}
@@ -86,29 +86,29 @@ func submit(ctx context.Context, o runOptions, job *jobfile.File, path string, s
 		return err
 	}
 	namespace := apiclient.ValueOf(job.Job.Namespace)
-	o.client.UseRegion(client, job.Job)
-	o.register.Submission = o.submission(job)
-	out, _, err := client.Jobs().RegisterOpts(job.Job, &o.register, apiclient.WriteOptions(ctx, namespace))
+	o.client.UseJobRegion(client, job.Job)
+	o.registerOptions.Submission = o.newSubmission(job)
+	out, _, err := client.Jobs().RegisterOpts(job.Job, &o.registerOptions, apiclient.WriteOptions(ctx, namespace))
 	if err != nil {
 		const conflict = api.RegisterEnforceIndexErrPrefix
 		if _, reason, found := strings.Cut(err.Error(), conflict); found {
 			return fmt.Errorf("%s%s\nJob not updated", conflict, strings.TrimSuffix(reason, ")"))
 		}
-		return job.WithPlaces(apiclient.WrapError("submit job "+path, err))
+		return job.AddSourcePositions(apiclient.WrapError("submit job "+path, err))
 	}
-	warn(s, out.Warnings)
+	printWarnings(s, out.Warnings)
 	if out.EvalID == "" {
-		_, err := fmt.Fprintf(s.Out, "Job registration successful\n%s", awaits(job.Job))
+		_, err := fmt.Fprintf(s.Out, "Job registration successful\n%s", deferredStartHint(job.Job))
 		return err
 	}
-	if o.watch.Detach {
+	if o.monitor.Detach {
 		fmt.Fprintln(s.Out, "Job registration successful")
 	}
-	return o.watch.Watch(ctx, s, client, namespace, out.EvalID)
+	return o.monitor.Watch(ctx, s, client, namespace, out.EvalID)
 }
 
-// awaits returns how a job starts that does not start when it is registered, else "".
-func awaits(job *api.Job) string {
+// deferredStartHint returns how a job starts that does not start when it is registered, else "".
+func deferredStartHint(job *api.Job) string {
 	switch {
 	case job.Periodic != nil:
 		return fmt.Sprintf("Next launch: %s\n", nextLaunch(job.Periodic))
@@ -118,24 +118,24 @@ func awaits(job *api.Job) string {
 	return ""
 }
 
-// warn shows the warnings of an agent about a job.
-func warn(s *cli.Streams, warnings string) {
+// printWarnings shows the warnings of an agent about a job.
+func printWarnings(s *cli.Streams, warnings string) {
 	if warnings != "" {
 		fmt.Fprintf(s.Err, "Job Warnings:\n%s\n", terminal.Printable([]byte(strings.TrimRight(warnings, "\n")), false))
 	}
 }
 
-// submission returns the source of the job, which the agent stores with it.
-func (o runOptions) submission(job *jobfile.File) *api.JobSubmission {
+// newSubmission returns the source of the job, which the agent stores with it.
+func (o runOptions) newSubmission(job *jobfile.File) *api.JobSubmission {
 	if job.Source == nil {
 		return nil
 	}
 	submission := &api.JobSubmission{Source: string(job.Source), Format: "hcl2"}
-	if o.file.JSON {
+	if o.jobFile.JSON {
 		submission.Format = "json"
 	}
 	flags := make(map[string]string)
-	for _, v := range o.file.Vars {
+	for _, v := range o.jobFile.Vars {
 		name, value, _ := strings.Cut(v, "=")
 		flags[name] = value
 	}
@@ -144,7 +144,7 @@ func (o runOptions) submission(job *jobfile.File) *api.JobSubmission {
 	}
 	var files []string
 	for _, name := range slices.Sorted(maps.Keys(job.File.Texts)) {
-		if slices.Contains(o.file.VarFiles, name) {
+		if slices.Contains(o.jobFile.VarFiles, name) {
 			files = append(files, string(job.File.Texts[name]))
 		}
 	}

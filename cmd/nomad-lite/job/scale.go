@@ -18,7 +18,7 @@ import (
 
 type scaleOptions struct {
 	client     apiclient.Flags
-	watch      monitor.Flags
+	monitor    monitor.Flags
 	checkIndex uint64
 }
 
@@ -34,7 +34,7 @@ Exit codes: those of 'job run'.`,
 		Example: `  nomad-lite job scale web 3
   nomad-lite job scale -detach web frontend 0`,
 		Args:              cli.ArgCount(2, 3, "two or three arguments: the id of a job, the name of a group if it has several, and a count"),
-		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			count, err := strconv.ParseInt(args[len(args)-1], 10, 32)
 			if err != nil || count < 0 {
@@ -48,7 +48,7 @@ Exit codes: those of 'job run'.`,
 		},
 	}
 	o.client.Register(cmd)
-	o.watch.Register(cmd)
+	o.monitor.Register(cmd)
 	cmd.Flags().Uint64Var(&o.checkIndex, "check-index", 0, "change nothing unless the modify `index` of the job is this one")
 	return cmd
 }
@@ -67,7 +67,7 @@ func scaleJob(ctx context.Context, o scaleOptions, prefix, group string, count i
 	case group == "" && len(groups) == 1:
 		group = groups[0]
 	case group == "":
-		return fmt.Errorf("job %q has several groups: %s\nName one: nomad-lite job scale %s %s %d", id, strings.Join(groups, ", "), id, firstOf(groups), count)
+		return fmt.Errorf("job %q has several groups: %s\nName one: nomad-lite job scale %s %s %d", id, strings.Join(groups, ", "), id, firstOrEmpty(groups), count)
 	case !slices.Contains(groups, group):
 		return fmt.Errorf("job %q has no group %q, but %s", id, group, strings.Join(groups, ", "))
 	}
@@ -80,11 +80,11 @@ func scaleJob(ctx context.Context, o scaleOptions, prefix, group string, count i
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("scale group %q of job %q", group, id), err)
 	}
-	warn(s, out.Warnings)
-	return o.watch.Watch(ctx, s, c, namespace, out.EvalID)
+	printWarnings(s, out.Warnings)
+	return o.monitor.Watch(ctx, s, c, namespace, out.EvalID)
 }
 
-func firstOf(names []string) string {
+func firstOrEmpty(names []string) string {
 	if len(names) == 0 {
 		return ""
 	}

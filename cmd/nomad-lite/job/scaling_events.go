@@ -28,8 +28,8 @@ func newScalingEventsCommand(s *cli.Streams) *cobra.Command {
 		Short:             "List how the groups of a job were scaled",
 		Long:              `List how the groups of a job were scaled, and by whom, the newest first.`,
 		Example:           `  nomad-lite job scaling-events web`,
-		Args:              apiclient.OneJob,
-		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		Args:              apiclient.OneJobArg,
+		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return listScalingEvents(cmd.Context(), o, args[0], s)
 		},
@@ -62,15 +62,15 @@ func listScalingEvents(ctx context.Context, o scalingEventsOptions, prefix strin
 		}
 	}
 	slices.SortStableFunc(events, func(a, b *scalingEvent) int { return cmp.Compare(b.Time, a.Time) })
-	return o.format.Show(s, events, func(p *output.Page) {
+	return o.format.PrintOrDraw(s, events, func(p *output.Page) {
 		t := output.NewTable("Task Group", "Count", "PrevCount", "Error", "Message", "Eval ID", "Date")
 		for _, e := range events {
 			count := "<unchanged>"
 			if e.Count != nil {
 				count = fmt.Sprint(*e.Count)
 			}
-			t.Row(e.TaskGroup, count, e.PreviousCount, e.Error, e.Message, output.ShortID(apiclient.ValueOf(e.EvalID), o.verbose), output.Date(int64(e.Time)))
+			t.Row(e.TaskGroup, count, e.PreviousCount, e.Error, e.Message, output.ShortID(apiclient.ValueOf(e.EvalID), o.verbose), output.FormatDate(int64(e.Time)))
 		}
-		p.TableOr(t, "No events found")
+		p.TableOrMessage(t, "No events found")
 	})
 }

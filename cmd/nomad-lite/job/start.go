@@ -13,8 +13,8 @@ import (
 )
 
 type startOptions struct {
-	client apiclient.Flags
-	watch  monitor.Flags
+	client  apiclient.Flags
+	monitor monitor.Flags
 }
 
 func newStartCommand(s *cli.Streams) *cobra.Command {
@@ -26,14 +26,14 @@ func newStartCommand(s *cli.Streams) *cobra.Command {
 
 Exit codes: those of 'job run'.`,
 		Example:           `  nomad-lite job start web`,
-		Args:              apiclient.OneJob,
-		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("Stop == true")),
+		Args:              apiclient.OneJobArg,
+		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("Stop == true")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return startJob(cmd.Context(), o, args[0], s)
 		},
 	}
 	o.client.Register(cmd)
-	o.watch.Register(cmd)
+	o.monitor.Register(cmd)
 	return cmd
 }
 
@@ -60,5 +60,5 @@ func startJob(ctx context.Context, o startOptions, prefix string, s *cli.Streams
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("start job %q", id), err)
 	}
-	return o.watch.Watch(ctx, s, c, namespace, out.EvalID)
+	return o.monitor.Watch(ctx, s, c, namespace, out.EvalID)
 }

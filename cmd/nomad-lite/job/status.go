@@ -27,7 +27,7 @@ type statusOptions struct {
 	client    apiclient.Flags
 	format    output.FormatFlags
 	short     bool
-	evals     bool
+	showEvals bool
 	allAllocs bool
 	verbose   bool
 }
@@ -42,7 +42,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
   nomad-lite job status -evals -verbose web
   nomad-lite job status -t '{{range .}}{{println .Job.ID .Job.Status}}{{end}}'`,
 		Args:              cli.ArgCount(0, 1, "the id of a job, or nothing for all jobs"),
-		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.client.Client()
 			if err != nil {
@@ -57,7 +57,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 	o.client.Register(cmd)
 	o.format.Register(cmd)
 	cmd.Flags().BoolVar(&o.short, "short", false, "show only what the job is")
-	cmd.Flags().BoolVar(&o.evals, "evals", false, "list the evaluations of the job")
+	cmd.Flags().BoolVar(&o.showEvals, "evals", false, "list the evaluations of the job")
 	cmd.Flags().BoolVar(&o.allAllocs, "all-allocs", false, "list also allocations of an earlier job with this id")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids and times")
 	return cmd
@@ -162,14 +162,14 @@ func printJob(p *output.Page, j *api.Job) {
 	all := output.Pairs{
 		{"ID", apiclient.ValueOf(j.ID)},
 		{"Name", apiclient.ValueOf(j.Name)},
-		{"Submit Date", output.Date(apiclient.ValueOf(j.SubmitTime))},
+		{"Submit Date", output.FormatDate(apiclient.ValueOf(j.SubmitTime))},
 		{"Type", apiclient.ValueOf(j.Type)},
 		{"Priority", apiclient.ValueOf(j.Priority)},
 		{"Version", apiclient.ValueOf(j.Version)},
 		{"Datacenters", strings.Join(j.Datacenters, ",")},
 		{"Namespace", apiclient.ValueOf(j.Namespace)},
 		{"Node Pool", apiclient.ValueOf(j.NodePool)},
-		{"Status", tables.JobStatus(apiclient.ValueOf(j.Status), apiclient.ValueOf(j.Stop))},
+		{"Status", tables.JobStatusCell(apiclient.ValueOf(j.Status), apiclient.ValueOf(j.Stop))},
 		{"Periodic", j.Periodic != nil},
 		{"Parameterized", j.ParameterizedJob != nil},
 	}
@@ -236,7 +236,7 @@ func printChildren(ctx context.Context, p *output.Page, c *api.Client, state *jo
 	}
 	t := output.NewTable("ID", "Status", "Submit Date")
 	for _, j := range jobs {
-		t.Row(j.ID, tables.JobStatus(j.Status, j.Stop), output.Date(j.SubmitTime))
+		t.Row(j.ID, tables.JobStatusCell(j.Status, j.Stop), output.FormatDate(j.SubmitTime))
 	}
 	p.Table(t)
 	return nil
@@ -255,7 +255,7 @@ func printRunningJob(ctx context.Context, p *output.Page, c *api.Client, state *
 	}
 	evals := slices.Clone(state.Evaluations)
 	slices.SortStableFunc(evals, func(a, b *api.Evaluation) int { return cmp.Compare(b.CreateIndex, a.CreateIndex) })
-	if o.evals && len(evals) > 0 {
+	if o.showEvals && len(evals) > 0 {
 		p.Section("Evaluations")
 		tables.PrintEvaluations(p, evals, o.verbose)
 	}
@@ -322,7 +322,7 @@ func reschedulePolicy(r *api.ReschedulePolicy) string {
 // actionTable lists the actions of a job's tasks.
 func actionTable(job *api.Job) *output.Table {
 	t := output.NewTable("Action Name", "Task Group", "Task")
-	apiclient.EachTask(job, func(group *api.TaskGroup, task *api.Task) {
+	apiclient.ForEachTask(job, func(group *api.TaskGroup, task *api.Task) {
 		for _, action := range task.Actions {
 			if action != nil {
 				t.Row(action.Name, apiclient.ValueOf(group.Name), task.Name)

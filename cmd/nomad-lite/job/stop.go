@@ -20,7 +20,7 @@ With -purge a job is forgotten as well.`
 
 type stopOptions struct {
 	client          apiclient.Flags
-	watch           monitor.Flags
+	monitor         monitor.Flags
 	purge           bool
 	global          bool
 	yes             bool
@@ -44,7 +44,7 @@ func NewStopCommand(s *cli.Streams) *cobra.Command {
 		},
 	}
 	o.client.Register(cmd)
-	o.watch.Register(cmd)
+	o.monitor.Register(cmd)
 	cmd.Flags().BoolVar(&o.purge, "purge", false, "forget the job as well")
 	cmd.Flags().BoolVar(&o.global, "global", false, "stop a job of several regions in all of them")
 	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask when an argument is only the beginning of an id")
@@ -88,10 +88,10 @@ func stopJobs(ctx context.Context, o stopOptions, prefixes []string, s *cli.Stre
 	for i, job := range jobs {
 		switch {
 		case evals[i] == "": // nothing was left to stop, so there is no evaluation
-		case o.watch.Detach:
+		case o.monitor.Detach:
 			_, err = fmt.Fprintln(s.Out, evals[i])
 		default:
-			err = monitor.New(s, c, apiclient.ValueOf(job.Namespace), o.watch.Verbose).Evaluation(ctx, evals[i])
+			err = monitor.New(s, c, apiclient.ValueOf(job.Namespace), o.monitor.Verbose).WatchEvaluation(ctx, evals[i])
 		}
 		if err != nil {
 			return err

@@ -12,7 +12,7 @@ import (
 )
 
 func newTagCommand(s *cli.Streams) *cobra.Command {
-	return cli.Group("tag", "Give versions of a job a name", newTagApplyCommand(s), newTagUnsetCommand(s))
+	return cli.NewGroupCommand("tag", "Give versions of a job a name", newTagApplyCommand(s), newTagUnsetCommand(s))
 }
 
 type tagOptions struct {
@@ -24,7 +24,7 @@ type tagOptions struct {
 
 func newTagApplyCommand(s *cli.Streams) *cobra.Command {
 	var o tagOptions
-	cmd := newJobTagged(&o, "apply [flags] JOB", "Give a version of a job a name", func(cmd *cobra.Command, args []string) error {
+	cmd := newTagChangeCommand(&o, "apply [flags] JOB", "Give a version of a job a name", func(cmd *cobra.Command, args []string) error {
 		return tagJob(cmd.Context(), o, args[0], s)
 	})
 	cmd.Long = `Give a version of a job a name, by which 'job revert' and 'job history -diff-tag'
@@ -38,7 +38,7 @@ know it. A version with a name is not forgotten when there are many newer ones.`
 
 func newTagUnsetCommand(s *cli.Streams) *cobra.Command {
 	var o tagOptions
-	cmd := newJobTagged(&o, "unset [flags] JOB", "Take a version's name away", func(cmd *cobra.Command, args []string) error {
+	cmd := newTagChangeCommand(&o, "unset [flags] JOB", "Take a version's name away", func(cmd *cobra.Command, args []string) error {
 		return untagJob(cmd.Context(), o, args[0], s)
 	})
 	cmd.Long = "Take a version's name away. The version stays, as long as any other would."
@@ -46,13 +46,13 @@ func newTagUnsetCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// newJobTagged returns a command that changes the tag of a job version.
-func newJobTagged(o *tagOptions, use, short string, run func(*cobra.Command, []string) error) *cobra.Command {
+// newTagChangeCommand returns a command that changes the tag of a job version.
+func newTagChangeCommand(o *tagOptions, use, short string, run func(*cobra.Command, []string) error) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               use,
 		Short:             short,
-		Args:              apiclient.OneJob,
-		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		Args:              apiclient.OneJobArg,
+		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.name == "" {
 				return cli.UsageError(cmd, errors.New("which tag? Add -name"))

@@ -32,7 +32,7 @@ like in meta), the order is shown. FILE is a path, or - for standard input.
 Exit codes: 0 when the job can run here, 1 when it cannot.`,
 		Example: `  nomad-lite job validate web.nomad.hcl
   nomad-lite job validate -plugin-dir ./plugins -var image=web:2 web.nomad.hcl`,
-		Args: jobfile.OneFile,
+		Args: jobfile.OneFileArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			job, err := file.Read(s, args[0], 1)
 			if err != nil {
@@ -42,22 +42,22 @@ Exit codes: 0 when the job can run here, 1 when it cannot.`,
 			if err != nil {
 				return err
 			}
-			drivers, err := local.Drivers(job.Drivers())
+			drivers, err := local.DriverNames(job.DriverNames())
 			if err != nil {
 				return err
 			}
-			valid, err := job.Check(s)
+			valid, err := job.CheckJob(s)
 			if err != nil {
 				return err
 			}
-			if err := job.WarnOfForeground(s); err != nil {
+			if err := job.WarnAgentOnlyParts(s); err != nil {
 				return err
 			}
 			runs, err := job.CheckSupported(s, drivers, false)
 			if err != nil {
 				return err
 			}
-			fits, err := job.CheckNodeAndConfigs(cmd.Context(), local, drivers, valid && runs, s)
+			fits, err := job.CheckNodeAndDriverConfigs(cmd.Context(), local, drivers, valid && runs, s)
 			if err != nil {
 				return err
 			}

@@ -39,8 +39,8 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	flags.BoolVar(&f.Strict, "hcl2-strict", true, "refuse values for variables that the job file does not declare")
 }
 
-// OneFile accepts the arguments of a command that reads one job file.
-func OneFile(cmd *cobra.Command, args []string) error {
+// OneFileArg accepts the arguments of a command that reads one job file.
+func OneFileArg(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
 	}
@@ -123,10 +123,10 @@ func readSource(s *cli.Streams, path string) (text []byte, name string, err erro
 	return text, filepath.Base(path), errors.Join(err, f.Close())
 }
 
-// Check brings the job into canonical form and prints all errors with their places in the
+// CheckJob brings the job into canonical form and prints all errors with their places in the
 // file. It does not check whether the namespace exists, because only an agent has the list.
 // It reports whether the job is valid.
-func (j *File) Check(s *cli.Streams) (bool, error) {
+func (j *File) CheckJob(s *cli.Streams) (bool, error) {
 	model.Canonicalize(j.Job)
 	if warnings := model.Warnings(j.Job); len(warnings) > 0 {
 		fmt.Fprintf(s.Err, "Job Warnings:\n%s\n", strings.TrimRight(model.FormatWarnings(warnings), "\n"))
@@ -141,31 +141,31 @@ func (j *File) Check(s *cli.Streams) (bool, error) {
 	}
 	fmt.Fprintf(s.Err, "Job validation errors:\n%s\n", strings.TrimRight(invalid.Error(), "\n"))
 	faults := model.Faults(invalid)
-	places := make(hcl.Diagnostics, 0, len(faults))
+	positions := make(hcl.Diagnostics, 0, len(faults))
 	for _, fault := range faults {
-		places = append(places, j.diagnostic(fault.Path, fault.Text+fault.Hint()))
+		positions = append(positions, j.newDiagnostic(fault.Path, fault.Text+fault.Hint()))
 	}
-	return false, j.writeDiagnostics(s, places)
+	return false, j.writeDiagnostics(s, positions)
 }
 
-// WithPlaces adds the place in the file to an error with which an agent has rejected the job.
-func (j *File) WithPlaces(refusal error) error {
+// AddSourcePositions adds the place in the file to an error with which an agent has rejected the job.
+func (j *File) AddSourcePositions(refusal error) error {
 	text := refusal.Error()
-	var places hcl.Diagnostics
+	var positions hcl.Diagnostics
 	for line := range strings.Lines(text) {
 		path, reason, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		if strings.HasPrefix(path, "group.") {
-			places = append(places, j.diagnostic(strings.Split(path, "."), reason))
+			positions = append(positions, j.newDiagnostic(strings.Split(path, "."), reason))
 		}
 	}
 	model.Canonicalize(j.Job)
 	for _, fault := range model.Faults(model.Validate(j.Job)) {
 		if strings.Contains(text, fault.Text) {
-			places = append(places, j.diagnostic(fault.Path, fault.Text+fault.Hint()))
+			positions = append(positions, j.newDiagnostic(fault.Path, fault.Text+fault.Hint()))
 		}
 	}
 	var b strings.Builder
-	if err := j.writeDiagnostics(&cli.Streams{Err: &b}, places); err != nil || b.Len() == 0 {
+	if err := j.writeDiagnostics(&cli.Streams{Err: &b}, positions); err != nil || b.Len() == 0 {
 		return refusal
 	}
 	return fmt.Errorf("%w\n%s", refusal, strings.TrimRight(b.String(), "\n"))
@@ -176,30 +176,30 @@ func (j *File) WithPlaces(refusal error) error {
 // available drivers; nil means unknown. It reports whether the job can run.
 func (j *File) CheckSupported(s *cli.Streams, drivers []string, foreground bool) (bool, error) {
 	known := func(name string) bool { return drivers == nil || slices.Contains(drivers, name) }
-	refusals := slices.DeleteFunc(model.UnsupportedParts(j.Job, known, drivers...), func(r model.Unsupported) bool { return needsAgent(r) && !foreground })
-	return j.report(s, "This job cannot run here:", append(refusals, model.UnknownPorts(j.Job)...))
+	refusals := slices.DeleteFunc(model.UnsupportedParts(j.Job, known, drivers...), func(r model.Unsupported) bool { return runsOnAgent(r) && !foreground })
+	return j.printUnsupported(s, "This job cannot run here:", append(refusals, model.UnknownPorts(j.Job)...))
 }
 
-// needsAgent reports whether the refused part of a job runs on an agent.
-func needsAgent(r model.Unsupported) bool { return r.Foreground && !r.Blocked }
+// runsOnAgent reports whether the refused part of a job runs on an agent.
+func runsOnAgent(r model.Unsupported) bool { return r.Foreground && !r.Blocked }
 
 // CheckPorts reports port labels that do not exist, for commands that leave all other
 // checks to an agent: Nomad's API accepts such labels.
 func (j *File) CheckPorts(s *cli.Streams) (bool, error) {
-	return j.report(s, "This job cannot run here:", model.UnknownPorts(j.Job))
+	return j.printUnsupported(s, "This job cannot run here:", model.UnknownPorts(j.Job))
 }
 
-// WarnOfForeground reports the parts of a job that only an agent runs.
-func (j *File) WarnOfForeground(s *cli.Streams) error {
-	var places hcl.Diagnostics
+// WarnAgentOnlyParts reports the parts of a job that only an agent runs.
+func (j *File) WarnAgentOnlyParts(s *cli.Streams) error {
+	var positions hcl.Diagnostics
 	for _, refusal := range model.UnsupportedParts(j.Job, func(string) bool { return true }) {
-		if needsAgent(refusal) {
-			place := j.diagnostic(refusal.Path, "in the foreground (nomad-lite run), "+refusal.Reason)
+		if runsOnAgent(refusal) {
+			place := j.newDiagnostic(refusal.Path, "in the foreground (nomad-lite run), "+refusal.Reason)
 			place.Severity = hcl.DiagWarning
-			places = append(places, place)
+			positions = append(positions, place)
 		}
 	}
-	return j.writeDiagnostics(s, places)
+	return j.writeDiagnostics(s, positions)
 }
 
 // CheckNode reports the constraints of a valid canonical job that the node does not
@@ -209,33 +209,33 @@ func (j *File) CheckNode(s *cli.Streams, heading string, node scheduler.Node) (b
 	for _, u := range scheduler.UnmetConstraints(j.Job, node) {
 		unmet = append(unmet, model.Unsupported{Path: u.Path, Reason: u.Err.Error()})
 	}
-	return j.report(s, heading, unmet)
+	return j.printUnsupported(s, heading, unmet)
 }
 
-// report prints refusals under a heading, with their places in the file. It returns true if
+// printUnsupported prints refusals under a heading, with their places in the file. It returns true if
 // there are none.
-func (j *File) report(s *cli.Streams, heading string, refusals []model.Unsupported) (bool, error) {
+func (j *File) printUnsupported(s *cli.Streams, heading string, refusals []model.Unsupported) (bool, error) {
 	if len(refusals) == 0 {
 		return true, nil
 	}
 	fmt.Fprintln(s.Err, heading)
-	places := make(hcl.Diagnostics, 0, len(refusals))
+	positions := make(hcl.Diagnostics, 0, len(refusals))
 	for _, refusal := range refusals {
-		places = append(places, j.diagnostic(refusal.Path, refusal.Reason))
+		positions = append(positions, j.newDiagnostic(refusal.Path, refusal.Reason))
 	}
-	return false, jobspec.WriteDiagnostics(s.Err, places, j.File.Texts)
+	return false, jobspec.WriteDiagnostics(s.Err, positions, j.File.Texts)
 }
 
-// Drivers returns the names of the drivers of the job's tasks.
-func (j *File) Drivers() []string {
+// DriverNames returns the names of the drivers of the job's tasks.
+func (j *File) DriverNames() []string {
 	var names []string
-	apiclient.EachTask(j.Job, func(_ *api.TaskGroup, task *api.Task) { names = append(names, task.Driver) })
+	apiclient.ForEachTask(j.Job, func(_ *api.TaskGroup, task *api.Task) { names = append(names, task.Driver) })
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
-// Hooks returns the names of the hooks that take part in the job.
-func (j *File) Hooks() []string {
+// HookNames returns the names of the hooks that take part in the job.
+func (j *File) HookNames() []string {
 	var names []string
 	for _, at := range model.HookAttachments(j.Job) {
 		names = append(names, at.Hook)
@@ -245,8 +245,8 @@ func (j *File) Hooks() []string {
 	return slices.Compact(names)
 }
 
-// diagnostic returns a diagnostic at a part of the job.
-func (j *File) diagnostic(path []string, text string) *hcl.Diagnostic {
+// newDiagnostic returns a diagnostic at a part of the job.
+func (j *File) newDiagnostic(path []string, text string) *hcl.Diagnostic {
 	diag := &hcl.Diagnostic{Severity: hcl.DiagError, Summary: text}
 	if rng, ok := j.File.Range(path...); ok {
 		diag.Subject = &rng
@@ -257,11 +257,11 @@ func (j *File) diagnostic(path []string, text string) *hcl.Diagnostic {
 // writeDiagnostics prints the source positions of the errors in a list that has none. It prints
 // nothing for a job without source text.
 func (j *File) writeDiagnostics(s *cli.Streams, diags hcl.Diagnostics) error {
-	var placed hcl.Diagnostics
+	var withSource hcl.Diagnostics
 	for _, diag := range diags {
 		if diag.Subject != nil {
-			placed = append(placed, diag)
+			withSource = append(withSource, diag)
 		}
 	}
-	return jobspec.WriteDiagnostics(s.Err, placed, j.File.Texts)
+	return jobspec.WriteDiagnostics(s.Err, withSource, j.File.Texts)
 }

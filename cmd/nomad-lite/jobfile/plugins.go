@@ -21,17 +21,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// CheckNodeAndConfigs compares the config blocks of the tasks with the schemas of their
+// CheckNodeAndDriverConfigs compares the config blocks of the tasks with the schemas of their
 // drivers and, if the job is valid, the requirements of the job with this machine. drivers
 // are the names of the available drivers; each is started. It reports whether all checks
 // pass.
-func (j *File) CheckNodeAndConfigs(ctx context.Context, plugins localplugins.Plugins, drivers []string, valid bool, s *cli.Streams) (good bool, err error) {
-	wanted := slices.DeleteFunc(j.Drivers(), func(name string) bool { return !slices.Contains(drivers, name) })
+func (j *File) CheckNodeAndDriverConfigs(ctx context.Context, plugins localplugins.Plugins, drivers []string, valid bool, s *cli.Streams) (good bool, err error) {
+	wanted := slices.DeleteFunc(j.DriverNames(), func(name string) bool { return !slices.Contains(drivers, name) })
 	if len(wanted) == 0 && !valid {
 		return true, nil
 	}
-	asked := localplugins.WithAgent(ctx, plugins, append([]string{}, wanted...), func(a *agent.Agent) {
-		if good, err = j.CheckConfigs(ctx, a, wanted, s); err != nil || !valid {
+	asked := localplugins.RunWithAgent(ctx, plugins, append([]string{}, wanted...), func(a *agent.Agent) {
+		if good, err = j.CheckDriverConfigs(ctx, a, wanted, s); err != nil || !valid {
 			return
 		}
 		if err = a.Ready(ctx); err != nil {
@@ -39,15 +39,15 @@ func (j *File) CheckNodeAndConfigs(ctx context.Context, plugins localplugins.Plu
 		}
 		// All ports count as free, because the job itself can be running and use them.
 		fits := false
-		fits, err = j.CheckFits(s, a, func(int) bool { return true })
+		fits, err = j.CheckCapacity(s, a, func(int) bool { return true })
 		good = good && fits
 	})
 	return good, errors.Join(err, asked)
 }
 
-// CheckConfigs prints the errors in the config blocks, with their places in the file. A
+// CheckDriverConfigs prints the errors in the config blocks, with their places in the file. A
 // driver that cannot be started is not an error of the job, and only reported.
-func (j *File) CheckConfigs(ctx context.Context, a *agent.Agent, wanted []string, s *cli.Streams) (bool, error) {
+func (j *File) CheckDriverConfigs(ctx context.Context, a *agent.Agent, wanted []string, s *cli.Streams) (bool, error) {
 	schemas := make(map[string]*hclspec.Spec)
 	for _, name := range wanted {
 		schema, err := a.TaskConfigSchema(ctx, name)
@@ -57,14 +57,14 @@ func (j *File) CheckConfigs(ctx context.Context, a *agent.Agent, wanted []string
 		schemas[name] = schema
 	}
 	var faults hcl.Diagnostics
-	apiclient.EachTask(j.Job, func(group *api.TaskGroup, task *api.Task) {
+	apiclient.ForEachTask(j.Job, func(group *api.TaskGroup, task *api.Task) {
 		schema := schemas[task.Driver]
 		if schema == nil {
 			return
 		}
 		for _, text := range hclspec.Messages(schema.Check(ctx, task.Config)) {
 			path := []string{"group", apiclient.ValueOf(group.Name), "task", task.Name, "config"}
-			faults = append(faults, j.diagnostic(path, fmt.Sprintf("Task %q: %s", task.Name, text)))
+			faults = append(faults, j.newDiagnostic(path, fmt.Sprintf("Task %q: %s", task.Name, text)))
 		}
 	})
 	if len(faults) == 0 {
@@ -78,46 +78,46 @@ func (j *File) CheckConfigs(ctx context.Context, a *agent.Agent, wanted []string
 // file, and the errors in the hook blocks of the configuration. It reports whether the job
 // can run.
 func (j *File) CheckHooks(ctx context.Context, plugins localplugins.Plugins, s *cli.Streams) (good bool, err error) {
-	wanted := j.Hooks()
+	wanted := j.HookNames()
 	if len(wanted)+len(plugins.Config.Hooks) == 0 {
 		return true, nil
 	}
-	asked := localplugins.WithAgent(ctx, plugins, append(wanted, plugins.Hooks()...), func(a *agent.Agent) {
+	asked := localplugins.RunWithAgent(ctx, plugins, append(wanted, plugins.HookNames()...), func(a *agent.Agent) {
 		for _, err := range a.CheckHooks(ctx) {
 			fmt.Fprintf(s.Err, "warning: hook block does not work: %v\n", err)
 		}
-		var trouble []error
-		good, trouble, err = j.CheckAttachments(ctx, a, s)
-		WarnOfHooks(s, trouble)
+		var hookErrs []error
+		good, hookErrs, err = j.CheckAttachments(ctx, a, s)
+		PrintHookErrors(s, hookErrs)
 	})
 	return good, errors.Join(err, asked)
 }
 
 // CheckAttachments prints the errors that the hooks report in the job's attachments. It reports
 // whether there are none; trouble holds the errors of hooks that could not be started.
-func (j *File) CheckAttachments(ctx context.Context, a *agent.Agent, s *cli.Streams) (good bool, trouble []error, err error) {
-	faults, trouble := a.CheckAttachments(ctx, j.Job)
+func (j *File) CheckAttachments(ctx context.Context, a *agent.Agent, s *cli.Streams) (good bool, hookErrs []error, err error) {
+	faults, hookErrs := a.CheckAttachments(ctx, j.Job)
 	if len(faults) == 0 {
-		return true, trouble, nil
+		return true, hookErrs, nil
 	}
 	fmt.Fprintln(s.Err, "Hooks of the job:")
-	places := make(hcl.Diagnostics, 0, len(faults))
+	positions := make(hcl.Diagnostics, 0, len(faults))
 	for _, fault := range faults {
-		places = append(places, j.diagnostic(fault.Path, fault.Reason))
+		positions = append(positions, j.newDiagnostic(fault.Path, fault.Reason))
 	}
-	return false, trouble, jobspec.WriteDiagnostics(s.Err, places, j.File.Texts)
+	return false, hookErrs, jobspec.WriteDiagnostics(s.Err, positions, j.File.Texts)
 }
 
-// WarnOfHooks prints the errors of hooks that could not be started.
-func WarnOfHooks(s *cli.Streams, trouble []error) {
-	for _, err := range trouble {
+// PrintHookErrors prints the errors of hooks that could not be started.
+func PrintHookErrors(s *cli.Streams, hookErrs []error) {
+	for _, err := range hookErrs {
 		fmt.Fprintf(s.Err, "warning: what the job says to a hook is not checked: %v\n", err)
 	}
 }
 
-// CheckFits prints which parts of a valid canonical job do not fit on the machine of an
+// CheckCapacity prints which parts of a valid canonical job do not fit on the machine of an
 // idle agent. It reports whether the job fits.
-func (j *File) CheckFits(s *cli.Streams, a *agent.Agent, portFree func(int) bool) (bool, error) {
+func (j *File) CheckCapacity(s *cli.Streams, a *agent.Agent, portFree func(int) bool) (bool, error) {
 	node := scheduler.Node{NodeFacts: a.Node().Facts().NodeFacts, IP: a.Host().IP}
 	heading := fmt.Sprintf("job %q does not fit on this machine:", *j.Job.ID)
 	if fits, err := j.CheckNode(s, heading, node); err != nil || !fits {

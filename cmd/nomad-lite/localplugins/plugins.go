@@ -21,14 +21,14 @@ import (
 // Flags select the plugins of a command, beside the builtin ones, and the agent
 // configuration that applies to them.
 type Flags struct {
-	dir    string
-	config string
+	dir        string
+	configPath string
 }
 
 // Register adds the flags to a command.
 func (f *Flags) Register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.dir, "plugin-dir", "", "take task drivers and hooks from this `directory` too")
-	cmd.Flags().StringVar(&f.config, "config", "", "configuration `file` or directory of an agent: its plugin, hook and client blocks count")
+	cmd.Flags().StringVar(&f.configPath, "config", "", "configuration `file` or directory of an agent: its plugin, hook and client blocks count")
 }
 
 // Plugins are the plugins that a command uses without an agent.
@@ -37,10 +37,10 @@ type Plugins struct{ Config *config.Config }
 // Read reads the configuration. It prints errors and warnings to standard error.
 func (f *Flags) Read(s *cli.Streams) (Plugins, error) {
 	var files []string
-	if f.config != "" {
-		files = append(files, f.config)
+	if f.configPath != "" {
+		files = append(files, f.configPath)
 	}
-	c, err := agentconfig.Read(files, s)
+	c, err := agentconfig.ReadFiles(files, s)
 	if err != nil {
 		return Plugins{}, err
 	}
@@ -56,16 +56,16 @@ func (f *Flags) Read(s *cli.Streams) (Plugins, error) {
 	return Plugins{c}, nil
 }
 
-// Catalog enumerates the plugins. wanted are the names of a job's drivers and hooks, to
+// NewCatalog enumerates the plugins. wanted are the names of a job's drivers and hooks, to
 // which hooks with a hook block are added; nil means all builtin plugins and all plugins
 // with a plugin block.
-func (p Plugins) Catalog(wanted []string, logger hclog.Logger) (*catalog.Catalog, error) {
+func (p Plugins) NewCatalog(wanted []string, logger hclog.Logger) (*catalog.Catalog, error) {
 	if wanted != nil {
-		wanted = append(slices.Clip(wanted), p.Hooks()...)
+		wanted = append(slices.Clip(wanted), p.HookNames()...)
 	}
 	c := catalog.Config{Dir: p.Config.PluginDir, Blocks: p.Config.Plugins, Wanted: wanted, Logger: logger}
 	for _, name := range builtins.Names() {
-		if builtins.All[name].Kind == base.TypeDriver && agentconfig.Denied(p.Config, name) {
+		if builtins.All[name].Kind == base.TypeDriver && agentconfig.DriverIsDisabled(p.Config, name) {
 			continue
 		}
 		// Running a job in the foreground enables the builtins that it needs. A plugin
@@ -76,8 +76,8 @@ func (p Plugins) Catalog(wanted []string, logger hclog.Logger) (*catalog.Catalog
 	return catalog.New(c)
 }
 
-// Hooks returns the names of the hooks with a hook block.
-func (p Plugins) Hooks() []string {
+// HookNames returns the names of the hooks with a hook block.
+func (p Plugins) HookNames() []string {
 	var names []string
 	for _, rule := range p.Config.Hooks {
 		names = append(names, rule.Name)
@@ -85,8 +85,8 @@ func (p Plugins) Hooks() []string {
 	return names
 }
 
-// Optional returns the names of the hooks without which tasks run, too.
-func (p Plugins) Optional() []string {
+// OptionalHookNames returns the names of the hooks without which tasks run, too.
+func (p Plugins) OptionalHookNames() []string {
 	var names []string
 	for _, rule := range p.Config.Hooks {
 		if rule.WarnOnError {
@@ -101,10 +101,10 @@ func (p Plugins) AgentConfig(plugins *catalog.Catalog, logger hclog.Logger) agen
 	return agentconfig.New(p.Config, plugins, logger)
 }
 
-// Drivers returns the names of the drivers that a job can use. It starts no plugin: a file
+// DriverNames returns the names of the drivers that a job can use. It starts no plugin: a file
 // counts as the driver of its name.
-func (p Plugins) Drivers(wanted []string) ([]string, error) {
-	known, err := p.Catalog(append(builtins.Names(), wanted...), hclog.NewNullLogger())
+func (p Plugins) DriverNames(wanted []string) ([]string, error) {
+	known, err := p.NewCatalog(append(builtins.Names(), wanted...), hclog.NewNullLogger())
 	if err != nil {
 		return nil, err
 	}
@@ -118,10 +118,10 @@ func (p Plugins) Drivers(wanted []string) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// WithAgent starts the plugins of these names, and calls do with their agent.
-func WithAgent(ctx context.Context, plugins Plugins, wanted []string, do func(*agent.Agent)) error {
+// RunWithAgent starts the plugins of these names, and calls do with their agent.
+func RunWithAgent(ctx context.Context, plugins Plugins, wanted []string, do func(*agent.Agent)) error {
 	logger := hclog.NewNullLogger() // the caller reports plugins that do not start
-	known, err := plugins.Catalog(wanted, logger)
+	known, err := plugins.NewCatalog(wanted, logger)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskview"
 )
 
-const help = `Print what the tasks of a job write, with the task in front of each line. What
+const logsHelp = `Print what the tasks of a job write, with the task in front of each line. What
 they write to standard error goes to standard error.
 
 Of each allocation name the newest allocation is shown, whether it runs or not;
@@ -31,7 +31,7 @@ you press Ctrl-C.
 
 Exit codes: 0, or 1 when there is no such job or it has no allocations.`
 
-const examples = `  nomad-lite logs web                 what was written so far
+const logsExamples = `  nomad-lite logs web                 what was written so far
   nomad-lite logs -f web              and what will be
   nomad-lite logs -f -tail 20 web     beginning with the last 20 lines of each task
   nomad-lite logs -task server web    of one task`
@@ -53,18 +53,18 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "logs [flags] JOB",
 		Short:   "Print what all tasks of a job write",
-		Long:    help,
-		Example: examples,
-		Args:    apiclient.OneJob,
+		Long:    logsHelp,
+		Example: logsExamples,
+		Args:    apiclient.OneJobArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("tail") && o.lines < 0 {
 				return cli.UsageError(cmd, errors.New("-tail takes a number that is not negative"))
 			}
-			ctx, stop := cli.UntilInterrupted(cmd.Context())
+			ctx, stop := cli.ContextUntilInterrupted(cmd.Context())
 			defer stop()
-			return jobLogs(ctx, o, args[0], s)
+			return printJobLogs(ctx, o, args[0], s)
 		},
-		ValidArgsFunction: cli.FirstArg(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
 	}
 	o.client.Register(cmd)
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written from now on")
@@ -80,17 +80,17 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 
 // jobOutput shows the output of one job's tasks.
 type jobOutput struct {
-	o        options
-	client   *api.Client
-	job      *api.Job
-	view     *taskview.View
-	readers  sync.WaitGroup
-	begun    map[string]bool          // streams that are read, by allocation and task
-	over     map[string]chan struct{} // by allocation; closed when the allocation has ended
-	labelled int
+	o              options
+	client         *api.Client
+	job            *api.Job
+	view           *taskview.View
+	streamReaders  sync.WaitGroup
+	startedStreams map[string]bool          // streams that are read, by allocation and task
+	allocEnded     map[string]chan struct{} // by allocation; closed when the allocation has ended
+	taskCount      int
 }
 
-func jobLogs(ctx context.Context, o options, name string, s *cli.Streams) error {
+func printJobLogs(ctx context.Context, o options, name string, s *cli.Streams) error {
 	c, id, namespace, err := o.client.FindJob(ctx, name, "")
 	if err != nil {
 		return err
@@ -99,11 +99,11 @@ func jobLogs(ctx context.Context, o options, name string, s *cli.Streams) error 
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("read job %q", id), err)
 	}
-	if err := knownTask(job, o.group, o.task); err != nil {
+	if err := checkTaskExists(job, o.group, o.task); err != nil {
 		return err
 	}
-	j := &jobOutput{o: o, client: c, job: job, view: taskview.New(s, nil), begun: map[string]bool{}, over: map[string]chan struct{}{}}
-	j.view.Width = labelWidth(job)
+	j := &jobOutput{o: o, client: c, job: job, view: taskview.New(s, nil), startedStreams: map[string]bool{}, allocEnded: map[string]chan struct{}{}}
+	j.view.LabelWidth = labelWidth(job)
 	defer j.view.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -118,7 +118,7 @@ func jobLogs(ctx context.Context, o options, name string, s *cli.Streams) error 
 	if err != nil {
 		cancel()
 	}
-	j.readers.Wait()
+	j.streamReaders.Wait()
 	return err
 }
 
@@ -147,14 +147,14 @@ func (j *jobOutput) run(ctx context.Context, id, namespace string) error {
 		slices.SortFunc(allocs, compareAllocs)
 		for _, a := range allocs {
 			late := a.CreateIndex > first
-			if late || j.over[a.ID] != nil || slices.Contains(shown, a) {
-				j.alloc(ctx, a, late)
+			if late || j.allocEnded[a.ID] != nil || slices.Contains(shown, a) {
+				j.readAlloc(ctx, a, late)
 			}
-			ended = ended && j.finished(a)
+			ended = ended && j.noteIfEnded(a)
 		}
 		if !j.o.follow {
-			if len(j.begun) == 0 {
-				j.view.Message(fmt.Sprintf("none of these tasks of job %q has started yet; -f waits for them", id))
+			if len(j.startedStreams) == 0 {
+				j.view.PrintMessage(fmt.Sprintf("none of these tasks of job %q has started yet; -f waits for them", id))
 			}
 			return nil
 		}
@@ -204,30 +204,30 @@ func newestPerName(allocs []*api.AllocationListStub) []*api.AllocationListStub {
 	})
 }
 
-// finished reports whether an allocation has ended, and notifies its readers.
-func (j *jobOutput) finished(a *api.AllocationListStub) bool {
+// noteIfEnded reports whether an allocation has ended, and notifies its readers.
+func (j *jobOutput) noteIfEnded(a *api.AllocationListStub) bool {
 	switch a.ClientStatus {
 	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
 	default:
 		return false
 	}
-	if over := j.over[a.ID]; over != nil && !streaming.IsClosed(over) {
-		close(over)
+	if ended := j.allocEnded[a.ID]; ended != nil && !streaming.IsClosed(ended) {
+		close(ended)
 	}
 	return true
 }
 
-// alloc reads the output of the tasks of an allocation that have started.
-func (j *jobOutput) alloc(ctx context.Context, a *api.AllocationListStub, late bool) {
+// readAlloc reads the output of the tasks of an allocation that have started.
+func (j *jobOutput) readAlloc(ctx context.Context, a *api.AllocationListStub, late bool) {
 	if j.o.group != "" && a.TaskGroup != j.o.group {
 		return
 	}
-	if j.over[a.ID] == nil {
-		j.over[a.ID] = make(chan struct{})
+	if j.allocEnded[a.ID] == nil {
+		j.allocEnded[a.ID] = make(chan struct{})
 	}
 	var tasks []string
 	for name, state := range a.TaskStates {
-		if state != nil && !state.StartedAt.IsZero() && (j.o.task == "" || j.o.task == name) && !j.begun[a.ID+name] {
+		if state != nil && !state.StartedAt.IsZero() && (j.o.task == "" || j.o.task == name) && !j.startedStreams[a.ID+name] {
 			tasks = append(tasks, name)
 		}
 	}
@@ -235,52 +235,52 @@ func (j *jobOutput) alloc(ctx context.Context, a *api.AllocationListStub, late b
 		return cmp.Or(a.TaskStates[x].StartedAt.Compare(a.TaskStates[y].StartedAt), strings.Compare(x, y))
 	})
 	for _, name := range tasks {
-		j.begun[a.ID+name] = true
-		t := &taskview.Task{Label: taskLabel(j.job, a, name), Colour: taskview.TaskColours[j.labelled%len(taskview.TaskColours)]}
-		j.labelled++
+		j.startedStreams[a.ID+name] = true
+		t := &taskview.Task{Label: taskLabel(j.job, a, name), Colour: taskview.TaskColours[j.taskCount%len(taskview.TaskColours)]}
+		j.taskCount++
 		for _, stream := range []string{api.FSLogNameStdout, api.FSLogNameStderr} {
 			if stream == api.FSLogNameStdout && j.o.stderr && !j.o.stdout || stream == api.FSLogNameStderr && j.o.stdout && !j.o.stderr {
 				continue
 			}
 			r := streaming.LogRequest{
 				Alloc: &api.Allocation{ID: a.ID, NodeID: a.NodeID, Namespace: a.Namespace},
-				Task:  name, Stream: stream, Follow: j.o.follow, Lines: j.o.lines, Bytes: -1, Ended: j.over[a.ID],
+				Task:  name, Stream: stream, Follow: j.o.follow, Lines: j.o.lines, Bytes: -1, TaskEnded: j.allocEnded[a.ID],
 			}
 			if late {
 				r.Lines = -1
 			}
 			if j.o.follow {
-				j.readers.Go(func() { j.read(ctx, r, t) })
+				j.streamReaders.Go(func() { j.readStream(ctx, r, t) })
 			} else {
-				j.read(ctx, r, t)
+				j.readStream(ctx, r, t)
 			}
 		}
 	}
 }
 
-// read shows one output stream of one task.
-func (j *jobOutput) read(ctx context.Context, r streaming.LogRequest, t *taskview.Task) {
+// readStream shows one output stream of one task.
+func (j *jobOutput) readStream(ctx context.Context, r streaming.LogRequest, t *taskview.Task) {
 	var lines taskview.LineBuffer
-	show := func(text []byte) { j.view.Lines(t, r.Stream == api.FSLogNameStderr, text) }
+	show := func(text []byte) { j.view.PrintLines(t, r.Stream == api.FSLogNameStderr, text) }
 	err := r.Read(ctx, j.client, func(data []byte) error {
 		lines.Add(data, show)
 		return nil
 	})
 	lines.Flush(show)
 	if err != nil && ctx.Err() == nil {
-		j.view.Message(apiclient.WrapError("output of task "+t.Label+" is not shown", err).Error())
+		j.view.PrintMessage(apiclient.WrapError("output of task "+t.Label+" is not shown", err).Error())
 	}
 }
 
 // taskLabel returns the label of a task: "server", or "web[1].server" if the job has
 // several allocations.
 func taskLabel(job *api.Job, a *api.AllocationListStub, task string) string {
-	if apiclient.Instances(job) <= 1 {
+	if apiclient.InstanceCount(job) <= 1 {
 		return task
 	}
 	label := strings.TrimPrefix(a.Name, a.JobID+".") + "." + task
 	if apiclient.ValueOf(job.Type) == api.JobTypeSystem || apiclient.ValueOf(job.Type) == api.JobTypeSysbatch {
-		label += "@" + cmp.Or(a.NodeName, output.Short(a.NodeID))
+		label += "@" + cmp.Or(a.NodeName, output.TruncateID(a.NodeID))
 	}
 	return label
 }
@@ -288,9 +288,9 @@ func taskLabel(job *api.Job, a *api.AllocationListStub, task string) string {
 // labelWidth returns the maximum width of a job's labels.
 func labelWidth(job *api.Job) int {
 	widest := 0
-	apiclient.EachTask(job, func(group *api.TaskGroup, task *api.Task) {
+	apiclient.ForEachTask(job, func(group *api.TaskGroup, task *api.Task) {
 		label := task.Name
-		if apiclient.Instances(job) > 1 {
+		if apiclient.InstanceCount(job) > 1 {
 			label = fmt.Sprintf("%s[%d].%s", apiclient.ValueOf(group.Name), max(apiclient.ValueOf(group.Count)-1, 0), task.Name)
 		}
 		widest = max(widest, utf8.RuneCountInString(label))
@@ -298,10 +298,10 @@ func labelWidth(job *api.Job) int {
 	return min(widest, taskview.MaxLabelWidth)
 }
 
-// knownTask rejects a group or a task that the job does not have.
-func knownTask(job *api.Job, group, task string) error {
+// checkTaskExists rejects a group or a task that the job does not have.
+func checkTaskExists(job *api.Job, group, task string) error {
 	var names []string
-	apiclient.EachTask(job, func(g *api.TaskGroup, t *api.Task) {
+	apiclient.ForEachTask(job, func(g *api.TaskGroup, t *api.Task) {
 		if group == "" || apiclient.ValueOf(g.Name) == group {
 			names = append(names, t.Name)
 		}

@@ -44,7 +44,7 @@ func (f *Flags) Watch(ctx context.Context, s *cli.Streams, c *api.Client, namesp
 		_, err := fmt.Fprintln(s.Out, "Evaluation ID:", evalID)
 		return err
 	}
-	return New(s, c, namespace, f.Verbose).Evaluation(ctx, evalID)
+	return New(s, c, namespace, f.Verbose).WatchEvaluation(ctx, evalID)
 }
 
 // Monitor follows an evaluation until it is complete, as Nomad's command line does. If the
@@ -66,8 +66,8 @@ func New(s *cli.Streams, c *api.Client, namespace string, verbose bool) *Monitor
 	return m
 }
 
-// show writes a page. On a terminal the live lines stay below it, until the next call.
-func (m *Monitor) show(p *output.Page, live string) error {
+// printPage writes a page. On a terminal the live lines stay below it, until the next call.
+func (m *Monitor) printPage(p *output.Page, live string) error {
 	if m.screen == nil {
 		return output.Print(m.streams, p)
 	}
@@ -80,14 +80,14 @@ func (m *Monitor) show(p *output.Page, live string) error {
 	})
 }
 
-func (m *Monitor) page() *output.Page { return output.NewPage(m.streams) }
+func (m *Monitor) newPage() *output.Page { return output.NewPage(m.streams) }
 
 func (m *Monitor) id(id string) string { return output.ShortID(id, m.verbose) }
 
-// Evaluation returns an error with the exit code: 2 when an allocation could not be placed,
+// WatchEvaluation returns an error with the exit code: 2 when an allocation could not be placed,
 // 1 when a deployment has failed.
-func (m *Monitor) Evaluation(ctx context.Context, id string) error {
-	p := m.page()
+func (m *Monitor) WatchEvaluation(ctx context.Context, id string) error {
+	p := m.newPage()
 	p.Heading("Monitoring evaluation %q", m.id(id))
 	seen := make(map[string]string) // client status by allocation
 	q, told := apiclient.QueryOptions(ctx, m.namespace), false
@@ -100,36 +100,36 @@ func (m *Monitor) Evaluation(ctx context.Context, id string) error {
 			told = true
 			p.Detail("Evaluation triggered by job %q", eval.JobID)
 		}
-		if err := m.allocations(ctx, p, eval, seen); err != nil {
+		if err := m.addAllocChanges(ctx, p, eval, seen); err != nil {
 			return err
 		}
 		switch eval.Status {
 		case api.EvalStatusComplete, api.EvalStatusFailed, api.EvalStatusCancelled:
-			return m.settled(ctx, p, eval)
+			return m.finishEvaluation(ctx, p, eval)
 		case "":
 			return fmt.Errorf("read evaluation %q: the answer does not say how it stands", id)
 		}
-		if err := m.show(p, ""); err != nil {
+		if err := m.printPage(p, ""); err != nil {
 			return err
 		}
-		p = m.page()
-		if err := NextIndex(ctx, q, meta); err != nil {
+		p = m.newPage()
+		if err := WaitForNextIndex(ctx, q, meta); err != nil {
 			return err
 		}
 	}
 }
 
-// NextIndex makes the next query block until the index of the last answer changes. If the
-// server sends no index, NextIndex waits for a second.
-func NextIndex(ctx context.Context, q *api.QueryOptions, meta *api.QueryMeta) error {
+// WaitForNextIndex makes the next query block until the index of the last answer changes. If the
+// server sends no index, WaitForNextIndex waits for a second.
+func WaitForNextIndex(ctx context.Context, q *api.QueryOptions, meta *api.QueryMeta) error {
 	if q.WaitIndex = meta.LastIndex; q.WaitIndex == 0 {
-		return Pause(ctx, time.Second)
+		return Sleep(ctx, time.Second)
 	}
 	return nil
 }
 
-// Pause waits, or returns the cause of the end of ctx.
-func Pause(ctx context.Context, d time.Duration) error {
+// Sleep waits, or returns the cause of the end of ctx.
+func Sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
 		return nil
@@ -138,7 +138,7 @@ func Pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (m *Monitor) allocations(ctx context.Context, p *output.Page, eval *api.Evaluation, seen map[string]string) error {
+func (m *Monitor) addAllocChanges(ctx context.Context, p *output.Page, eval *api.Evaluation, seen map[string]string) error {
 	allocs, _, err := m.client.Evaluations().Allocations(eval.ID, apiclient.QueryOptions(ctx, m.namespace))
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("read allocations of evaluation %q", m.id(eval.ID)), err)
@@ -160,7 +160,7 @@ func (m *Monitor) allocations(ctx context.Context, p *output.Page, eval *api.Eva
 	return nil
 }
 
-func (m *Monitor) settled(ctx context.Context, p *output.Page, eval *api.Evaluation) error {
+func (m *Monitor) finishEvaluation(ctx context.Context, p *output.Page, eval *api.Evaluation) error {
 	p.Heading("Evaluation %q finished with status %q", m.id(eval.ID), eval.Status)
 	var code error
 	if len(eval.FailedTGAllocs) > 0 {
@@ -176,27 +176,27 @@ func (m *Monitor) settled(ctx context.Context, p *output.Page, eval *api.Evaluat
 	}
 	if eval.NextEval != "" {
 		p.Detail("Monitoring next evaluation %q in %s", m.id(eval.NextEval), eval.Wait)
-		if err := m.show(p, ""); err != nil {
+		if err := m.printPage(p, ""); err != nil {
 			return err
 		}
-		if err := Pause(ctx, eval.Wait); err != nil {
+		if err := Sleep(ctx, eval.Wait); err != nil {
 			return err
 		}
-		return m.Evaluation(ctx, eval.NextEval)
+		return m.WatchEvaluation(ctx, eval.NextEval)
 	}
-	if err := m.show(p, ""); err != nil {
+	if err := m.printPage(p, ""); err != nil {
 		return err
 	}
 	if eval.DeploymentID == "" {
 		return code
 	}
-	return m.Deployment(ctx, eval.DeploymentID)
+	return m.WatchDeployment(ctx, eval.DeploymentID)
 }
 
-// Deployment waits for the end of a deployment, and of its rollback. On a terminal it
+// WatchDeployment waits for the end of a deployment, and of its rollback. On a terminal it
 // updates the live lines; elsewhere each change is another page.
-func (m *Monitor) Deployment(ctx context.Context, id string) error {
-	p := m.page()
+func (m *Monitor) WatchDeployment(ctx context.Context, id string) error {
+	p := m.newPage()
 	p.Heading("Monitoring deployment %q", m.id(id))
 	q, shown, start := apiclient.QueryOptions(ctx, m.namespace), "", time.Now()
 	if m.screen != nil {
@@ -207,30 +207,30 @@ func (m *Monitor) Deployment(ctx context.Context, id string) error {
 		if err != nil {
 			return apiclient.WrapError(fmt.Sprintf("read deployment %q", id), err)
 		}
-		state := m.page()
-		state.Indent("    ", func(p *output.Page) { err = m.State(ctx, p, d) })
+		state := m.newPage()
+		state.Indent("    ", func(p *output.Page) { err = m.AddDeploymentState(ctx, p, d) })
 		if err != nil {
 			return err
 		}
-		ended := deploymentEnded(d.Status)
+		ended := isDeploymentEnded(d.Status)
 		live := ""
 		switch {
 		case m.screen != nil && !ended:
-			live = state.Text.String() + fmt.Sprintf("    %s so far\n", output.Span(time.Since(start)))
+			live = state.Text.String() + fmt.Sprintf("    %s so far\n", output.FormatDuration(time.Since(start)))
 		case shown != state.Text.String():
 			shown = state.Text.String()
 			p.Line("    %s", time.Now().Format(time.RFC3339))
 			p.Text.WriteString(shown)
 		}
-		if err := m.show(p, live); err != nil {
+		if err := m.printPage(p, live); err != nil {
 			return err
 		}
-		p = m.page()
+		p = m.newPage()
 		switch {
 		case d.Status == api.DeploymentStatusSuccessful:
 			return nil
 		case d.Status == api.DeploymentStatusFailed:
-			if err := m.rollback(ctx, d); err != nil {
+			if err := m.watchRollback(ctx, d); err != nil {
 				return err
 			}
 			return &cli.ExitError{Code: 1}
@@ -239,13 +239,13 @@ func (m *Monitor) Deployment(ctx context.Context, id string) error {
 		case d.Status == "":
 			return fmt.Errorf("read deployment %q: the answer does not say how it stands", id)
 		}
-		if err := NextIndex(ctx, q, meta); err != nil {
+		if err := WaitForNextIndex(ctx, q, meta); err != nil {
 			return err
 		}
 	}
 }
 
-func deploymentEnded(status string) bool {
+func isDeploymentEnded(status string) bool {
 	switch status {
 	case api.DeploymentStatusSuccessful, api.DeploymentStatusFailed, api.DeploymentStatusCancelled, api.DeploymentStatusBlocked:
 		return true
@@ -253,8 +253,8 @@ func deploymentEnded(status string) bool {
 	return false
 }
 
-// State adds a deployment and, with -verbose, its allocations.
-func (m *Monitor) State(ctx context.Context, p *output.Page, d *api.Deployment) error {
+// AddDeploymentState adds a deployment and, with -verbose, its allocations.
+func (m *Monitor) AddDeploymentState(ctx context.Context, p *output.Page, d *api.Deployment) error {
 	tables.PrintDeployment(p, d, m.verbose)
 	if !m.verbose {
 		return nil
@@ -268,20 +268,20 @@ func (m *Monitor) State(ctx context.Context, p *output.Page, d *api.Deployment) 
 	return nil
 }
 
-// rollback follows the deployment that an auto_revert has started.
-func (m *Monitor) rollback(ctx context.Context, failedOne *api.Deployment) error {
+// watchRollback follows the deployment that an auto_revert has started.
+func (m *Monitor) watchRollback(ctx context.Context, failedOne *api.Deployment) error {
 	for _, group := range failedOne.TaskGroups {
 		if group == nil || !group.AutoRevert {
 			continue
 		}
-		if err := Pause(ctx, time.Second); err != nil {
+		if err := Sleep(ctx, time.Second); err != nil {
 			return err
 		}
 		next, _, err := m.client.Jobs().LatestDeployment(failedOne.JobID, apiclient.QueryOptions(ctx, m.namespace))
 		if err != nil || next == nil || next.ID == failedOne.ID {
 			return err
 		}
-		_ = m.Deployment(ctx, next.ID) // the failed deployment determines the exit code
+		_ = m.WatchDeployment(ctx, next.ID) // the failed deployment determines the exit code
 		return nil
 	}
 	return nil

@@ -16,9 +16,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal/terminaltest"
 )
 
-// scripted returns a client of a server that gives each of its answers once, and repeats
+// newScriptedClient returns a client of a server that gives each of its answers once, and repeats
 // the last.
-func scripted(t *testing.T, answers map[string][]string) *api.Client {
+func newScriptedClient(t *testing.T, answers map[string][]string) *api.Client {
 	index := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		index++
@@ -76,7 +76,7 @@ func TestMonitorExitCodes(t *testing.T) {
 				answers["/v1/evaluation/e"] = []string{`{"ID": "e", "Status": "pending"}`, c.eval}
 			}
 			var out strings.Builder
-			err := New(&cli.Streams{Out: &out}, scripted(t, answers), "", false).Evaluation(t.Context(), "e")
+			err := New(&cli.Streams{Out: &out}, newScriptedClient(t, answers), "", false).WatchEvaluation(t.Context(), "e")
 			code := 0
 			if exit := new(cli.ExitError); errors.As(err, &exit) {
 				code = exit.Code
@@ -96,7 +96,7 @@ func TestMonitorOnTerminal(t *testing.T) {
 	deployment := func(healthy int, status string) string {
 		return fmt.Sprintf(`{"ID": "d", "JobID": "j", "Status": %q, "TaskGroups": {"g": {"DesiredTotal": 2, "HealthyAllocs": %d}}}`, status, healthy)
 	}
-	c := scripted(t, map[string][]string{
+	c := newScriptedClient(t, map[string][]string{
 		"/v1/evaluation/e":             {`{"ID": "e", "JobID": "j", "Status": "complete", "DeploymentID": "d"}`},
 		"/v1/evaluation/e/allocations": {`[{"ID": "a", "NodeID": "n", "TaskGroup": "g", "DesiredStatus": "run"}]`},
 		"/v1/deployment/d":             {deployment(0, "running"), deployment(1, "running"), deployment(2, "successful")},
@@ -109,7 +109,7 @@ func TestMonitorOnTerminal(t *testing.T) {
 		}
 		return 80, 24
 	}}
-	if err := m.Evaluation(t.Context(), "e"); err != nil {
+	if err := m.WatchEvaluation(t.Context(), "e"); err != nil {
 		t.Fatal(err)
 	}
 	if drawn != 2 {

@@ -33,7 +33,7 @@ Exit codes: 0, or 1 when it is refused.`
 
 // NewCommand returns the command "namespace" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.Group("namespace", "Keep jobs apart from each other",
+	return cli.NewGroupCommand("namespace", "Keep jobs apart from each other",
 		newListCommand(s),
 		newStatusCommand(s),
 		newApplyCommand(s),
@@ -66,7 +66,7 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 				return apiclient.WrapError("list namespaces", err)
 			}
 			slices.SortFunc(all, func(a, b *api.Namespace) int { return cmp.Compare(a.Name, b.Name) })
-			return o.format.Show(s, all, func(p *output.Page) {
+			return o.format.PrintOrDraw(s, all, func(p *output.Page) {
 				t := output.NewTable("Name", "Description")
 				for _, n := range all {
 					t.Row(n.Name, n.Description)
@@ -80,7 +80,7 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-var oneNamespace = cli.ArgCount(1, 1, "the name of a namespace; 'nomad-lite namespace list' lists them")
+var oneNamespaceArg = cli.ArgCount(1, 1, "the name of a namespace; 'nomad-lite namespace list' lists them")
 
 func newStatusCommand(s *cli.Streams) *cobra.Command {
 	var o options
@@ -88,11 +88,11 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 		Use:     "status [flags] NAME",
 		Aliases: []string{"inspect"},
 		Short:   "Show a namespace",
-		Args:    oneNamespace,
+		Args:    oneNamespaceArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return showNamespace(cmd.Context(), o, args[0], cmd.CalledAs() == "inspect", s)
 		},
-		ValidArgsFunction: cli.FirstArg(o.client.CompleteNamespaces),
+		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteNamespaces),
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
@@ -151,7 +151,7 @@ func findNamespace(ctx context.Context, c *api.Client, name string) (*api.Namesp
 	for _, n := range all {
 		t.Row(n.Name, n.Description)
 	}
-	return nil, apiclient.Ambiguous("namespace", name, t)
+	return nil, apiclient.AmbiguousPrefixError("namespace", name, t)
 }
 
 func newApplyCommand(s *cli.Streams) *cobra.Command {
@@ -180,7 +180,7 @@ func applyNamespace(cmd *cobra.Command, o options, name string, s *cli.Streams) 
 	if err != nil {
 		return err
 	}
-	n, err := o.described(name, s.In)
+	n, err := o.readSpecFile(name, s.In)
 	if err != nil {
 		return err
 	}
@@ -217,8 +217,8 @@ func applyNamespace(cmd *cobra.Command, o options, name string, s *cli.Streams) 
 	return err
 }
 
-// described returns the namespace that a file describes, nil if the argument is not a file.
-func (o options) described(name string, stdin io.Reader) (*api.Namespace, error) {
+// readSpecFile returns the namespace that a file describes, nil if the argument is not a file.
+func (o options) readSpecFile(name string, stdin io.Reader) (*api.Namespace, error) {
 	var text []byte
 	var err error
 	if name == "-" {
@@ -241,7 +241,7 @@ func (o options) described(name string, stdin io.Reader) (*api.Namespace, error)
 		if err := hclsimple.Decode("namespace.hcl", text, nil, &spec); err != nil {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
-		*n = spec.namespace()
+		*n = spec.toNamespace()
 	}
 	if n.Name == "" {
 		return nil, fmt.Errorf("%s does not name the namespace: it needs name = \"…\"", name)
@@ -265,7 +265,7 @@ type namespaceSpec struct {
 	} `hcl:"capabilities,block"`
 }
 
-func (spec namespaceSpec) namespace() api.Namespace {
+func (spec namespaceSpec) toNamespace() api.Namespace {
 	n := api.Namespace{Name: spec.Name, Description: spec.Description, Quota: spec.Quota}
 	if spec.Meta != nil {
 		n.Meta = spec.Meta.Values
@@ -287,7 +287,7 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 		Use:   "delete [flags] NAME",
 		Short: "Delete a namespace",
 		Long:  deleteHelp,
-		Args:  oneNamespace,
+		Args:  oneNamespaceArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.client.Client()
 			if err != nil {
@@ -299,7 +299,7 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 			_, err = fmt.Fprintf(s.Out, "Successfully deleted namespace %q!\n", args[0])
 			return err
 		},
-		ValidArgsFunction: cli.FirstArg(o.client.CompleteNamespaces),
+		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteNamespaces),
 	}
 	o.client.Register(cmd)
 	return cmd

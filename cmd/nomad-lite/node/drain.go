@@ -30,7 +30,7 @@ const drainExamples = `  nomad-lite node drain -enable -self -deadline 1m
 
 type drainOptions struct {
 	client         apiclient.Flags
-	node           nodeFlags
+	nodeFlags      nodeFlags
 	enable         bool
 	disable        bool
 	monitor        bool
@@ -52,20 +52,20 @@ func newDrainCommand(s *cli.Streams) *cobra.Command {
 		Long:    drainHelp,
 		Example: drainExamples,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.check(cmd); err != nil {
+			if err := o.checkFlags(cmd); err != nil {
 				return err
 			}
-			if err := o.node.check(cmd, args); err != nil {
+			if err := o.nodeFlags.check(cmd, args); err != nil {
 				return err
 			}
-			ctx, stop := cli.UntilInterrupted(cmd.Context())
+			ctx, stop := cli.ContextUntilInterrupted(cmd.Context())
 			defer stop()
 			return drainNode(ctx, o, args, s)
 		},
-		ValidArgsFunction: cli.FirstArg(apiclient.Nodes.Complete(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Nodes.CompleteID(&o.client)),
 	}
 	o.client.Register(cmd)
-	o.node.register(cmd)
+	o.nodeFlags.register(cmd)
 	f := cmd.Flags()
 	f.BoolVar(&o.enable, "enable", false, "begin to drain")
 	f.BoolVar(&o.disable, "disable", false, "stop draining, and make the node eligible again")
@@ -81,7 +81,7 @@ func newDrainCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func (o drainOptions) check(cmd *cobra.Command) error {
+func (o drainOptions) checkFlags(cmd *cobra.Command) error {
 	chosen := 0
 	for _, on := range []bool{o.enable, o.disable, o.monitor} {
 		if on {
@@ -102,7 +102,7 @@ func (o drainOptions) check(cmd *cobra.Command) error {
 }
 
 func drainNode(ctx context.Context, o drainOptions, args []string, s *cli.Streams) error {
-	c, node, err := o.node.find(ctx, &o.client, args)
+	c, node, err := o.nodeFlags.findNode(ctx, &o.client, args)
 	if err != nil {
 		return err
 	}
@@ -113,13 +113,13 @@ func drainNode(ctx context.Context, o drainOptions, args []string, s *cli.Stream
 			return err
 		}
 	} else {
-		options, err := o.request()
+		options, err := o.newRequest()
 		if err != nil {
 			return err
 		}
 		answer, err := c.Nodes().UpdateDrainOpts(node.ID, options, apiclient.WriteOptions(ctx, ""))
 		if err != nil {
-			return apiclient.WrapError(fmt.Sprintf("change drain of node %q", output.Short(node.ID)), err)
+			return apiclient.WrapError(fmt.Sprintf("change drain of node %q", output.TruncateID(node.ID)), err)
 		}
 		index = answer.LastIndex
 		if o.disable {
@@ -133,8 +133,8 @@ func drainNode(ctx context.Context, o drainOptions, args []string, s *cli.Stream
 	return watchDrain(ctx, c, node.ID, index, o.ignoreSystem, s)
 }
 
-// request returns the drain that the flags describe.
-func (o drainOptions) request() (*api.DrainOptions, error) {
+// newRequest returns the drain that the flags describe.
+func (o drainOptions) newRequest() (*api.DrainOptions, error) {
 	options := &api.DrainOptions{MarkEligible: o.disable && !o.keepIneligible}
 	for _, pair := range o.meta {
 		name, value, found := strings.Cut(pair, "=")

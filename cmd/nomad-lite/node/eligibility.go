@@ -21,10 +21,10 @@ const eligibilityExamples = `  nomad-lite node eligibility -disable -self
   nomad-lite node eligibility -enable -self`
 
 type eligibilityOptions struct {
-	client  apiclient.Flags
-	node    nodeFlags
-	enable  bool
-	disable bool
+	client    apiclient.Flags
+	nodeFlags nodeFlags
+	enable    bool
+	disable   bool
 }
 
 func newEligibilityCommand(s *cli.Streams) *cobra.Command {
@@ -38,27 +38,27 @@ func newEligibilityCommand(s *cli.Streams) *cobra.Command {
 			if o.enable == o.disable {
 				return cli.UsageError(cmd, errors.New("takes either -enable or -disable"))
 			}
-			if err := o.node.check(cmd, args); err != nil {
+			if err := o.nodeFlags.check(cmd, args); err != nil {
 				return err
 			}
 			return setEligibility(cmd.Context(), o, args, s)
 		},
-		ValidArgsFunction: cli.FirstArg(apiclient.Nodes.Complete(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Nodes.CompleteID(&o.client)),
 	}
 	o.client.Register(cmd)
-	o.node.register(cmd)
+	o.nodeFlags.register(cmd)
 	cmd.Flags().BoolVar(&o.enable, "enable", false, "place new allocations on it again")
 	cmd.Flags().BoolVar(&o.disable, "disable", false, "place no new allocations on it")
 	return cmd
 }
 
 func setEligibility(ctx context.Context, o eligibilityOptions, args []string, s *cli.Streams) error {
-	c, node, err := o.node.find(ctx, &o.client, args)
+	c, node, err := o.nodeFlags.findNode(ctx, &o.client, args)
 	if err != nil {
 		return err
 	}
 	if _, err := c.Nodes().ToggleEligibility(node.ID, o.enable, apiclient.WriteOptions(ctx, "")); err != nil {
-		return apiclient.WrapError(fmt.Sprintf("change eligibility of node %q", output.Short(node.ID)), err)
+		return apiclient.WrapError(fmt.Sprintf("change eligibility of node %q", output.TruncateID(node.ID)), err)
 	}
 	is := "eligible"
 	if o.disable {

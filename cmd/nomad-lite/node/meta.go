@@ -32,14 +32,14 @@ const metaApplyExamples = `  nomad-lite node meta apply rack=r7 owner=ops
   nomad-lite node meta apply -unset owner`
 
 type metaOptions struct {
-	client apiclient.Flags
-	format output.FormatFlags
-	node   string
-	unset  []string
+	client    apiclient.Flags
+	format    output.FormatFlags
+	nodeID    string
+	unsetKeys []string
 }
 
 func newMetaCommand(s *cli.Streams) *cobra.Command {
-	return cli.Group("meta", "Show and change the metadata of a node", newMetaReadCommand(s), newMetaApplyCommand(s))
+	return cli.NewGroupCommand("meta", "Show and change the metadata of a node", newMetaReadCommand(s), newMetaApplyCommand(s))
 }
 
 func newMetaReadCommand(s *cli.Streams) *cobra.Command {
@@ -66,7 +66,7 @@ func newMetaApplyCommand(s *cli.Streams) *cobra.Command {
 		Long:    metaApplyHelp,
 		Example: metaApplyExamples,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			meta, err := o.change(args)
+			meta, err := o.parseChanges(args)
 			if err != nil {
 				return cli.UsageError(cmd, err)
 			}
@@ -74,32 +74,32 @@ func newMetaApplyCommand(s *cli.Streams) *cobra.Command {
 		},
 	}
 	o.register(cmd)
-	cmd.Flags().StringSliceVar(&o.unset, "unset", nil, "`names` to remove, separated by commas")
+	cmd.Flags().StringSliceVar(&o.unsetKeys, "unset", nil, "`names` to remove, separated by commas")
 	return cmd
 }
 
 func (o *metaOptions) register(cmd *cobra.Command) {
 	o.client.Register(cmd)
-	cmd.Flags().StringVar(&o.node, "node-id", "", "`id` of the node")
-	_ = cmd.RegisterFlagCompletionFunc("node-id", apiclient.Nodes.Complete(&o.client)) // fails only without the flag
+	cmd.Flags().StringVar(&o.nodeID, "node-id", "", "`id` of the node")
+	_ = cmd.RegisterFlagCompletionFunc("node-id", apiclient.Nodes.CompleteID(&o.client)) // fails only without the flag
 }
 
 // id returns the id of the node, "" for the node of the agent.
 func (o metaOptions) id(ctx context.Context, c *api.Client) (string, error) {
-	if o.node == "" {
+	if o.nodeID == "" {
 		return "", nil
 	}
-	found, err := apiclient.Nodes.Find(ctx, c, o.node)
+	found, err := apiclient.Nodes.FindOne(ctx, c, o.nodeID)
 	if err != nil {
 		return "", err
 	}
 	return found.ID, nil
 }
 
-// change returns the changes of the arguments and -unset; nil removes a name.
-func (o metaOptions) change(args []string) (map[string]*string, error) {
+// parseChanges returns the changes of the arguments and -unset; nil removes a name.
+func (o metaOptions) parseChanges(args []string) (map[string]*string, error) {
 	meta := map[string]*string{}
-	for _, name := range o.unset {
+	for _, name := range o.unsetKeys {
 		meta[name] = nil
 	}
 	for _, arg := range args {
@@ -132,7 +132,7 @@ func readNodeMeta(ctx context.Context, o metaOptions, s *cli.Streams) error {
 		return o.format.Print(s, meta)
 	}
 	p := output.NewPage(s)
-	for _, part := range []struct {
+	for _, pageFlags := range []struct {
 		title string
 		pairs output.Pairs
 	}{
@@ -140,11 +140,11 @@ func readNodeMeta(ctx context.Context, o metaOptions, s *cli.Streams) error {
 		{"Dynamic Meta", pointerPairs(meta.Dynamic)},
 		{"Static Meta", output.SortedPairs(meta.Static)},
 	} {
-		p.Section(part.title)
-		if len(part.pairs) == 0 {
+		p.Section(pageFlags.title)
+		if len(pageFlags.pairs) == 0 {
 			p.Line("none")
 		}
-		p.Pairs(part.pairs)
+		p.Pairs(pageFlags.pairs)
 	}
 	return output.Print(s, p)
 }

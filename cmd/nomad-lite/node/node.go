@@ -15,13 +15,13 @@ import (
 
 // NewCommand returns the command "node" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.Group("node", "Look at nodes, and take them out of service",
+	return cli.NewGroupCommand("node", "Look at nodes, and take them out of service",
 		newStatusCommand(s),
 		newDrainCommand(s),
 		newEligibilityCommand(s),
 		newMetaCommand(s),
-		cli.UnsupportedCommand("config", cli.NoServers),
-		cli.UnsupportedCommand("identity", cli.NoServers),
+		cli.NewUnsupportedCommand("config", cli.NoServersReason),
+		cli.NewUnsupportedCommand("identity", cli.NoServersReason),
 		newPoolCommand(s),
 	)
 }
@@ -46,19 +46,19 @@ func (f *nodeFlags) check(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// find returns the selected node, and a client of the agent that has it.
-func (f *nodeFlags) find(ctx context.Context, client *apiclient.Flags, args []string) (*api.Client, *api.Node, error) {
+// findNode returns the selected node, and a client of the agent that has it.
+func (f *nodeFlags) findNode(ctx context.Context, client *apiclient.Flags, args []string) (*api.Client, *api.Node, error) {
 	c, err := client.Client()
 	if err != nil {
 		return nil, nil, err
 	}
 	var id string
 	if f.self {
-		if id, err = apiclient.LocalNode(c); err != nil {
+		if id, err = apiclient.LocalNodeID(c); err != nil {
 			return nil, nil, err
 		}
 	} else {
-		found, err := apiclient.Nodes.Find(ctx, c, args[0])
+		found, err := apiclient.Nodes.FindOne(ctx, c, args[0])
 		if err != nil {
 			return nil, nil, err
 		}
@@ -66,7 +66,7 @@ func (f *nodeFlags) find(ctx context.Context, client *apiclient.Flags, args []st
 	}
 	node, _, err := c.Nodes().Info(id, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return nil, nil, apiclient.WrapError(fmt.Sprintf("read node %q", output.Short(id)), err)
+		return nil, nil, apiclient.WrapError(fmt.Sprintf("read node %q", output.TruncateID(id)), err)
 	}
 	return c, node, nil
 }

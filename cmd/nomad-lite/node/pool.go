@@ -15,9 +15,9 @@ import (
 
 // newPoolCommand holds the commands that look at node pools.
 func newPoolCommand(s *cli.Streams) *cobra.Command {
-	cmd := cli.Group("pool", "Look at node pools", newPoolListCommand(s), newPoolInfoCommand(s), newPoolNodesCommand(s), newPoolJobsCommand(s))
+	cmd := cli.NewGroupCommand("pool", "Look at node pools", newPoolListCommand(s), newPoolInfoCommand(s), newPoolNodesCommand(s), newPoolJobsCommand(s))
 	for _, name := range []string{"apply", "delete", "init"} {
-		cmd.AddCommand(cli.UnsupportedCommand(name, "a node is in the pool that the client block of its configuration names"))
+		cmd.AddCommand(cli.NewUnsupportedCommand(name, "a node is in the pool that the client block of its configuration names"))
 	}
 	return cmd
 }
@@ -25,7 +25,7 @@ func newPoolCommand(s *cli.Streams) *cobra.Command {
 func newPoolListCommand(s *cli.Streams) *cobra.Command {
 	var client apiclient.Flags
 	var format output.FormatFlags
-	var part apiclient.PageFlags
+	var pageFlags apiclient.PageFlags
 	cmd := &cobra.Command{
 		Use:               "list [flags]",
 		Short:             "List node pools",
@@ -36,11 +36,11 @@ func newPoolListCommand(s *cli.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all, meta, err := c.NodePools().List(part.QueryOptions(cmd.Context()))
+			all, meta, err := c.NodePools().List(pageFlags.QueryOptions(cmd.Context()))
 			if err != nil {
 				return apiclient.WrapError("list node pools", err)
 			}
-			return format.Show(s, all, func(p *output.Page) {
+			return format.PrintOrDraw(s, all, func(p *output.Page) {
 				t := output.NewTable("Name", "Description")
 				for _, pool := range all {
 					t.Row(pool.Name, pool.Description)
@@ -52,16 +52,16 @@ func newPoolListCommand(s *cli.Streams) *cobra.Command {
 	}
 	client.Register(cmd)
 	format.Register(cmd)
-	part.Register(cmd)
+	pageFlags.Register(cmd)
 	return cmd
 }
 
-var oneNodePool = cli.ArgCount(1, 1, "the name of a node pool; 'nomad-lite node pool list' lists them")
+var oneNodePoolArg = cli.ArgCount(1, 1, "the name of a node pool; 'nomad-lite node pool list' lists them")
 
 // completePools suggests names.
 func completePools(f *apiclient.Flags) cli.Completer {
 	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		return f.Suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
+		return f.CompleteValues(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
 			all, _, err := c.NodePools().PrefixList(begun, apiclient.QueryOptions(ctx, ""))
 			for _, pool := range all {
 				names = append(names, pool.Name)
@@ -71,16 +71,16 @@ func completePools(f *apiclient.Flags) cli.Completer {
 	}
 }
 
-// onePool returns a command that reads and shows something of a pool. doing names the
+// newPoolViewCommand returns a command that reads and shows something of a pool. doing names the
 // operation in errors.
-func onePool(s *cli.Streams, use, short, doing string, read func(ctx context.Context, c *api.Client, name string) (found any, show func(*output.Page), err error)) *cobra.Command {
+func newPoolViewCommand(s *cli.Streams, use, short, doing string, read func(ctx context.Context, c *api.Client, name string) (found any, show func(*output.Page), err error)) *cobra.Command {
 	var client apiclient.Flags
 	var format output.FormatFlags
 	cmd := &cobra.Command{
 		Use:               use,
 		Short:             short,
-		Args:              oneNodePool,
-		ValidArgsFunction: cli.FirstArg(completePools(&client)),
+		Args:              oneNodePoolArg,
+		ValidArgsFunction: cli.CompleteFirstArg(completePools(&client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := client.Client()
 			if err != nil {
@@ -90,7 +90,7 @@ func onePool(s *cli.Streams, use, short, doing string, read func(ctx context.Con
 			if err != nil {
 				return apiclient.WrapError(fmt.Sprintf("%s %q", doing, args[0]), err)
 			}
-			return format.Show(s, found, show)
+			return format.PrintOrDraw(s, found, show)
 		},
 	}
 	client.Register(cmd)
@@ -99,7 +99,7 @@ func onePool(s *cli.Streams, use, short, doing string, read func(ctx context.Con
 }
 
 func newPoolInfoCommand(s *cli.Streams) *cobra.Command {
-	return onePool(s, "info [flags] POOL", "Show a node pool", "read node pool", func(ctx context.Context, c *api.Client, name string) (any, func(*output.Page), error) {
+	return newPoolViewCommand(s, "info [flags] POOL", "Show a node pool", "read node pool", func(ctx context.Context, c *api.Client, name string) (any, func(*output.Page), error) {
 		pool, _, err := c.NodePools().Info(name, apiclient.QueryOptions(ctx, ""))
 		return pool, func(p *output.Page) {
 			p.Pairs(output.Pairs{{"Name", pool.Name}, {"Description", pool.Description}})
@@ -113,14 +113,14 @@ func newPoolInfoCommand(s *cli.Streams) *cobra.Command {
 
 func newPoolNodesCommand(s *cli.Streams) *cobra.Command {
 	var verbose bool
-	cmd := onePool(s, "nodes [flags] POOL", "List the nodes of a pool", "list the nodes of pool", func(ctx context.Context, c *api.Client, name string) (any, func(*output.Page), error) {
+	cmd := newPoolViewCommand(s, "nodes [flags] POOL", "List the nodes of a pool", "list the nodes of pool", func(ctx context.Context, c *api.Client, name string) (any, func(*output.Page), error) {
 		nodes, _, err := c.NodePools().ListNodes(name, apiclient.QueryOptions(ctx, ""))
 		return nodes, func(p *output.Page) {
 			t := output.NewTable("ID", "Name", "Datacenter", "Drain", "Eligibility", "Status")
 			for _, n := range nodes {
 				t.Row(output.ShortID(n.ID, verbose), n.Name, n.Datacenter, n.Drain, n.SchedulingEligibility, output.StatusCell(n.Status))
 			}
-			p.TableOr(t, "No nodes in this pool")
+			p.TableOrMessage(t, "No nodes in this pool")
 		}, err
 	})
 	cmd.Flags().BoolVar(&verbose, "verbose", false, "print whole ids")
@@ -128,14 +128,14 @@ func newPoolNodesCommand(s *cli.Streams) *cobra.Command {
 }
 
 func newPoolJobsCommand(s *cli.Streams) *cobra.Command {
-	var part apiclient.PageFlags
-	cmd := onePool(s, "jobs [flags] POOL", "List the jobs that run on a pool", "list the jobs of pool", func(ctx context.Context, c *api.Client, name string) (any, func(*output.Page), error) {
-		jobs, meta, err := c.NodePools().ListJobs(name, part.QueryOptions(ctx))
+	var pageFlags apiclient.PageFlags
+	cmd := newPoolViewCommand(s, "jobs [flags] POOL", "List the jobs that run on a pool", "list the jobs of pool", func(ctx context.Context, c *api.Client, name string) (any, func(*output.Page), error) {
+		jobs, meta, err := c.NodePools().ListJobs(name, pageFlags.QueryOptions(ctx))
 		return jobs, func(p *output.Page) {
 			tables.PrintJobs(p, jobs, "No jobs in this pool")
 			p.MorePages(meta)
 		}, err
 	})
-	part.Register(cmd)
+	pageFlags.Register(cmd)
 	return cmd
 }

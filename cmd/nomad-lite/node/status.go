@@ -24,16 +24,16 @@ const statusExamples = `  nomad-lite node status                the nodes
   nomad-lite node status -t '{{range .}}{{println .ID .Status}}{{end}}'`
 
 type statusOptions struct {
-	client  apiclient.Flags
-	format  output.FormatFlags
-	node    nodeFlags
-	short   bool
-	stats   bool
-	allocs  bool
-	os      bool
-	quiet   bool
-	verbose bool
-	page    apiclient.PageFlags
+	client     apiclient.Flags
+	format     output.FormatFlags
+	nodeFlags  nodeFlags
+	short      bool
+	showStats  bool
+	showAllocs bool
+	os         bool
+	idsOnly    bool
+	verbose    bool
+	pageFlags  apiclient.PageFlags
 }
 
 func newStatusCommand(s *cli.Streams) *cobra.Command {
@@ -45,9 +45,9 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 		Example: statusExamples,
 		Args:    cli.ArgCount(0, 1, "a node, or nothing for all"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			one := o.node.self || len(args) > 0
+			one := o.nodeFlags.self || len(args) > 0
 			if one {
-				if err := o.node.check(cmd, args); err != nil {
+				if err := o.nodeFlags.check(cmd, args); err != nil {
 					return err
 				}
 			}
@@ -56,17 +56,17 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 			}
 			return listNodes(cmd.Context(), o, s)
 		},
-		ValidArgsFunction: cli.FirstArg(apiclient.Nodes.Complete(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Nodes.CompleteID(&o.client)),
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
-	o.node.register(cmd)
-	o.page.Register(cmd)
+	o.nodeFlags.register(cmd)
+	o.pageFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.short, "short", false, "leave out resources and events")
-	cmd.Flags().BoolVar(&o.stats, "stats", false, "show what each processor and each disk does")
-	cmd.Flags().BoolVar(&o.allocs, "allocs", false, "count the running allocations of each node")
+	cmd.Flags().BoolVar(&o.showStats, "stats", false, "show what each processor and each disk does")
+	cmd.Flags().BoolVar(&o.showAllocs, "allocs", false, "count the running allocations of each node")
 	cmd.Flags().BoolVar(&o.os, "os", false, "show the operating system of each node")
-	cmd.Flags().BoolVarP(&o.quiet, "quiet", "q", false, "print ids only")
+	cmd.Flags().BoolVarP(&o.idsOnly, "quiet", "q", false, "print ids only")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "whole ids, points in time, attributes and metadata")
 	return cmd
 }
@@ -76,7 +76,7 @@ func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 	if err != nil {
 		return err
 	}
-	q := o.page.QueryOptions(ctx)
+	q := o.pageFlags.QueryOptions(ctx)
 	if o.os {
 		q.Params = map[string]string{"os": "true"}
 	}
@@ -88,7 +88,7 @@ func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 		return o.format.Print(s, all)
 	}
 	p := output.NewPage(s)
-	if o.quiet {
+	if o.idsOnly {
 		for _, n := range all {
 			p.Line("%s", output.ShortID(n.ID, o.verbose))
 		}
@@ -102,7 +102,7 @@ func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 		head = append(head, "Address", "Version")
 	}
 	head = append(head, "Drain", "Eligibility", "Status")
-	if o.allocs {
+	if o.showAllocs {
 		head = append(head, "Running Allocs")
 	}
 	t := output.NewTable(head...)
@@ -115,16 +115,16 @@ func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 			row = append(row, n.Address, n.Version)
 		}
 		row = append(row, n.Drain, output.StatusCell(n.SchedulingEligibility), output.StatusCell(n.Status))
-		if o.allocs {
+		if o.showAllocs {
 			allocs, _, err := c.Nodes().Allocations(n.ID, apiclient.QueryOptions(ctx, ""))
 			if err != nil {
-				return apiclient.WrapError(fmt.Sprintf("list allocations of node %q", output.Short(n.ID)), err)
+				return apiclient.WrapError(fmt.Sprintf("list allocations of node %q", output.TruncateID(n.ID)), err)
 			}
 			row = append(row, len(runningAllocs(allocs)))
 		}
 		t.Row(row...)
 	}
-	p.TableOr(t, "No nodes")
+	p.TableOrMessage(t, "No nodes")
 	p.MorePages(meta)
 	return output.Print(s, p)
 }
@@ -136,7 +136,7 @@ func runningAllocs(allocs []*api.Allocation) []*api.Allocation {
 }
 
 func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Streams) error {
-	c, node, err := o.node.find(ctx, &o.client, args)
+	c, node, err := o.nodeFlags.findNode(ctx, &o.client, args)
 	if err != nil {
 		return err
 	}
@@ -144,13 +144,13 @@ func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Stream
 		return o.format.Print(s, node)
 	}
 	p := output.NewPage(s)
-	if o.quiet {
+	if o.idsOnly {
 		p.Line("%s", output.ShortID(node.ID, o.verbose))
 		return output.Print(s, p)
 	}
 	allocs, _, err := c.Nodes().Allocations(node.ID, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("list allocations of node %q", output.Short(node.ID)), err)
+		return apiclient.WrapError(fmt.Sprintf("list allocations of node %q", output.TruncateID(node.ID)), err)
 	}
 	// The figures of the host are optional.
 	host, err := c.Nodes().Stats(node.ID, apiclient.QueryOptions(ctx, ""))
@@ -158,12 +158,12 @@ func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Stream
 		host = nil
 		fmt.Fprintln(s.Err, apiclient.WrapError("what the host uses is not known", err))
 	}
-	p.Pairs(nodeHead(node, host))
+	p.Pairs(nodeFields(node, host))
 
 	if !o.short {
 		printNodeEvents(p, node, o.verbose)
 		printNodeResources(ctx, p, c, node, allocs, host, s)
-		if host != nil && o.stats {
+		if host != nil && o.showStats {
 			printHostStats(p, host)
 		}
 	}

@@ -17,15 +17,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
 )
 
-// nodeHead returns the description and status of a node; host can be nil.
-func nodeHead(node *api.Node, host *api.HostStats) output.Pairs {
+// nodeFields returns the description and status of a node; host can be nil.
+func nodeFields(node *api.Node, host *api.HostStats) output.Pairs {
 	head := output.Pairs{
 		{"ID", node.ID},
 		{"Name", node.Name},
 		{"Node Pool", node.NodePool},
 		{"Class", node.NodeClass},
 		{"DC", node.Datacenter},
-		{"Drain", drainText(node)},
+		{"Drain", formatDrain(node)},
 		{"Eligibility", output.StatusCell(node.SchedulingEligibility)},
 		{"Status", output.StatusCell(node.Status)},
 	}
@@ -33,20 +33,20 @@ func nodeHead(node *api.Node, host *api.HostStats) output.Pairs {
 		head = append(head, [2]any{"Status Description", node.StatusDescription})
 	}
 	if host != nil {
-		head = append(head, [2]any{"Uptime", output.Span(time.Duration(host.Uptime) * time.Second)})
+		head = append(head, [2]any{"Uptime", output.FormatDuration(time.Duration(host.Uptime) * time.Second)})
 	}
 	return append(head, output.Pairs{
 		{"Host Volumes", output.JoinKeys(node.HostVolumes)},
 		{"Host Networks", output.JoinKeys(node.HostNetworks)},
-		{"Driver Status", driverText(node)},
+		{"Driver Status", formatDrivers(node)},
 	}...)
 }
 
-// drainText returns whether a node drains, and the result of the last drain.
-func drainText(node *api.Node) string {
+// formatDrain returns whether a node drains, and the result of the last drain.
+func formatDrain(node *api.Node) string {
 	if node.DrainStrategy == nil {
 		if node.LastDrain != nil && node.LastDrain.Status != "" {
-			return fmt.Sprintf("%v; the last one, %s: %s", node.Drain, output.Timestamp(node.LastDrain.UpdatedAt), node.LastDrain.Status)
+			return fmt.Sprintf("%v; the last one, %s: %s", node.Drain, output.FormatTimestamp(node.LastDrain.UpdatedAt), node.LastDrain.Status)
 		}
 		return fmt.Sprint(node.Drain)
 	}
@@ -57,7 +57,7 @@ func drainText(node *api.Node) string {
 	case d.ForceDeadline.IsZero():
 		text += "no deadline"
 	default:
-		text += "deadline " + output.Timestamp(d.ForceDeadline)
+		text += "deadline " + output.FormatTimestamp(d.ForceDeadline)
 	}
 	if node.DrainStrategy.IgnoreSystemJobs {
 		text += ", system jobs stay"
@@ -65,8 +65,8 @@ func drainText(node *api.Node) string {
 	return text
 }
 
-// driverText lists the drivers of a node, and marks the unhealthy ones.
-func driverText(node *api.Node) string {
+// formatDrivers lists the drivers of a node, and marks the unhealthy ones.
+func formatDrivers(node *api.Node) string {
 	var text []string
 	for _, name := range slices.Sorted(maps.Keys(node.Drivers)) {
 		switch d := node.Drivers[name]; {
@@ -95,7 +95,7 @@ func printNodeEvents(p *output.Page, node *api.Node, verbose bool) {
 		if driver := e.Details["driver"]; driver != "" {
 			subsystem += ": " + driver
 		}
-		row := []any{output.Timestamp(e.Timestamp), subsystem, e.Message}
+		row := []any{output.FormatTimestamp(e.Timestamp), subsystem, e.Message}
 		if verbose {
 			var details []string
 			for _, name := range slices.Sorted(maps.Keys(e.Details)) {
@@ -130,11 +130,11 @@ func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node
 	}
 	var usedCPU, usedMemory, usedDisk int64
 	for _, a := range running {
-		c, m, d := allocated(a)
+		c, m, d := allocatedResources(a)
 		usedCPU, usedMemory, usedDisk = usedCPU+c, usedMemory+m, usedDisk+d
 	}
 	t := output.NewTable("CPU", "Memory", "Disk")
-	t.Row(fmt.Sprintf("%d/%d MHz", usedCPU, cpu), output.Mebibytes(usedMemory)+"/"+output.Mebibytes(memory), output.Mebibytes(usedDisk)+"/"+output.Mebibytes(disk))
+	t.Row(fmt.Sprintf("%d/%d MHz", usedCPU, cpu), output.FormatMebibytes(usedMemory)+"/"+output.FormatMebibytes(memory), output.FormatMebibytes(usedDisk)+"/"+output.FormatMebibytes(disk))
 	p.Table(t)
 
 	p.Section("Allocation Resource Utilization")
@@ -143,7 +143,7 @@ func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node
 	for _, a := range running {
 		usage, err := c.Allocations().Stats(a, apiclient.QueryOptions(ctx, a.Namespace))
 		if err != nil {
-			fmt.Fprintln(s.Err, apiclient.WrapError(fmt.Sprintf("what allocation %q uses is not known", output.Short(a.ID)), err))
+			fmt.Fprintln(s.Err, apiclient.WrapError(fmt.Sprintf("what allocation %q uses is not known", output.TruncateID(a.ID)), err))
 			continue
 		}
 		used := apiclient.ValueOf(usage.ResourceUsage)
@@ -152,7 +152,7 @@ func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node
 		bytes += tables.ResidentMemory(&memory)
 	}
 	t = output.NewTable("CPU", "Memory")
-	t.Row(fmt.Sprintf("%.0f/%d MHz", ticks, cpu), output.Bytes(bytes)+"/"+output.Mebibytes(memory))
+	t.Row(fmt.Sprintf("%.0f/%d MHz", ticks, cpu), output.FormatBytes(bytes)+"/"+output.FormatMebibytes(memory))
 	p.Table(t)
 
 	if host == nil {
@@ -161,11 +161,11 @@ func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node
 	p.Section("Host Resource Utilization")
 	row := []any{fmt.Sprintf("%.0f/%d MHz", host.CPUTicksConsumed, node.NodeResources.Cpu.CpuShares), "-", "-"}
 	if m := host.Memory; m != nil {
-		row[1] = output.Bytes(m.Used) + "/" + output.Bytes(m.Total)
+		row[1] = output.FormatBytes(m.Used) + "/" + output.FormatBytes(m.Total)
 	}
 	for _, d := range host.DiskStats {
 		if d != nil && d.Device == node.Attributes["unique.storage.volume"] {
-			row[2] = output.Bytes(d.Used) + "/" + output.Bytes(d.Size)
+			row[2] = output.FormatBytes(d.Used) + "/" + output.FormatBytes(d.Size)
 		}
 	}
 	t = output.NewTable("CPU", "Memory", "Disk")
@@ -173,9 +173,9 @@ func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node
 	p.Table(t)
 }
 
-// allocated returns the resources reserved for an allocation: CPU in MHz, memory and disk
+// allocatedResources returns the resources reserved for an allocation: CPU in MHz, memory and disk
 // in MB.
-func allocated(a *api.Allocation) (cpu, memory, disk int64) {
+func allocatedResources(a *api.Allocation) (cpu, memory, disk int64) {
 	if r := a.AllocatedResources; r != nil {
 		for _, task := range r.Tasks {
 			if task != nil {
@@ -193,19 +193,19 @@ func printHostStats(p *output.Page, host *api.HostStats) {
 	t := output.NewTable("CPU", "User", "System", "Idle")
 	for _, c := range host.CPU {
 		if c != nil {
-			t.Row(c.CPU, output.Percent(c.User), output.Percent(c.System), output.Percent(c.Idle))
+			t.Row(c.CPU, output.FormatPercent(c.User), output.FormatPercent(c.System), output.FormatPercent(c.Idle))
 		}
 	}
 	p.Table(t)
 	if m := host.Memory; m != nil {
 		p.Section("Memory Stats")
-		p.Pairs(output.Pairs{{"Total", output.Bytes(m.Total)}, {"Available", output.Bytes(m.Available)}, {"Used", output.Bytes(m.Used)}, {"Free", output.Bytes(m.Free)}})
+		p.Pairs(output.Pairs{{"Total", output.FormatBytes(m.Total)}, {"Available", output.FormatBytes(m.Available)}, {"Used", output.FormatBytes(m.Used)}, {"Free", output.FormatBytes(m.Free)}})
 	}
 	p.Section("Disk Stats")
 	t = output.NewTable("Device", "MountPoint", "Size", "Used", "Available", "Used Percent", "Inodes Percent")
 	for _, d := range host.DiskStats {
 		if d != nil {
-			t.Row(d.Device, d.Mountpoint, output.Bytes(d.Size), output.Bytes(d.Used), output.Bytes(d.Available), output.Percent(d.UsedPercent), output.Percent(d.InodesUsedPercent))
+			t.Row(d.Device, d.Mountpoint, output.FormatBytes(d.Size), output.FormatBytes(d.Used), output.FormatBytes(d.Available), output.FormatPercent(d.UsedPercent), output.FormatPercent(d.InodesUsedPercent))
 		}
 	}
 	p.Table(t)
@@ -217,7 +217,7 @@ func printDrivers(p *output.Page, node *api.Node) {
 	t := output.NewTable("Driver", "Detected", "Healthy", "Message", "Time")
 	for _, name := range slices.Sorted(maps.Keys(node.Drivers)) {
 		d := apiclient.ValueOf(node.Drivers[name])
-		t.Row(name, d.Detected, d.Healthy, cmp.Or(d.HealthDescription, output.None), output.Timestamp(d.UpdateTime))
+		t.Row(name, d.Detected, d.Healthy, cmp.Or(d.HealthDescription, output.EmptyCell), output.FormatTimestamp(d.UpdateTime))
 	}
 	p.Table(t)
 }
@@ -231,7 +231,7 @@ func printNodeAllocations(p *output.Page, allocs []*api.Allocation, verbose bool
 			version = *a.Job.Version
 		}
 		t.Row(output.ShortID(a.ID, verbose), a.JobID, a.TaskGroup, version, a.DesiredStatus, output.StatusCell(a.ClientStatus),
-			output.When(a.CreateTime, verbose), output.When(a.ModifyTime, verbose))
+			output.FormatAge(a.CreateTime, verbose), output.FormatAge(a.ModifyTime, verbose))
 	}
-	p.TableOr(t, "No allocations placed")
+	p.TableOrMessage(t, "No allocations placed")
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 )
 
-const aPIHelp = `Send a request to the HTTP API of the agent, and print the answer as it is. Address,
+const apiHelp = `Send a request to the HTTP API of the agent, and print the answer as it is. Address,
 token and certificates are those of all commands, so that it does what curl does
 without them.
 
@@ -28,37 +28,37 @@ unless -X names another.
 
 Exit codes: 0, or 1 when the agent answers with an error.`
 
-const aPIExamples = `  nomad-lite operator api jobs
+const apiExamples = `  nomad-lite operator api jobs
   nomad-lite operator api '/v1/allocations?prefix=8ba85cef'
   nomad-lite operator api -filter 'Status == "running"' jobs
   nomad-lite operator api -X DELETE job/web
   nomad-lite operator api -dryrun jobs       print the command of curl instead`
 
-type aPIOptions struct {
-	client  apiclient.Flags
-	method  string
-	data    string
-	headers []string
-	filter  string
-	dryRun  bool
-	verbose bool
+type apiOptions struct {
+	client   apiclient.Flags
+	method   string
+	bodyData string
+	headers  []string
+	filter   string
+	dryRun   bool
+	verbose  bool
 }
 
 func newAPICommand(s *cli.Streams) *cobra.Command {
-	var o aPIOptions
+	var o apiOptions
 	cmd := &cobra.Command{
 		Use:     "api [flags] PATH",
 		Short:   "Send a request to the API",
-		Long:    aPIHelp,
-		Example: aPIExamples,
+		Long:    apiHelp,
+		Example: apiExamples,
 		Args:    cli.ArgCount(1, 1, "the path of a request, such as /v1/jobs"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return operatorAPI(cmd.Context(), o, args[0], s)
+			return sendAPIRequest(cmd.Context(), o, args[0], s)
 		},
 	}
 	o.client.Register(cmd)
 	cmd.Flags().StringVarP(&o.method, "method", "X", "", "`method`: GET, PUT, POST or DELETE")
-	cmd.Flags().StringVarP(&o.data, "data", "d", "", "`body` to send; @FILE reads a file and @- standard input")
+	cmd.Flags().StringVarP(&o.bodyData, "data", "d", "", "`body` to send; @FILE reads a file and @- standard input")
 	cmd.Flags().StringArrayVarP(&o.headers, "header", "H", nil, "`header` to send, as 'Name: value'; may be given several times")
 	cmd.Flags().StringVar(&o.filter, "filter", "", "`expression` that chooses from a list")
 	cmd.Flags().BoolVar(&o.dryRun, "dryrun", false, "print the command of curl that does the same, and do nothing")
@@ -66,18 +66,18 @@ func newAPICommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func operatorAPI(ctx context.Context, o aPIOptions, path string, s *cli.Streams) error {
-	config := o.client.Config()
+func sendAPIRequest(ctx context.Context, o apiOptions, path string, s *cli.Streams) error {
+	config := o.client.ClientConfig()
 	socket, _ := strings.CutPrefix(config.Address, "unix://")
 	c, err := api.NewClient(config) // NewClient replaces the address of a socket by an ordinary one
 	if err != nil {
 		return fmt.Errorf("address %q: %w", config.Address, err)
 	}
-	body, err := o.body(s.In)
+	body, err := o.readBody(s.In)
 	if err != nil {
 		return err
 	}
-	request, err := o.request(ctx, config, path, body)
+	request, err := o.newRequest(ctx, config, path, body)
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func operatorAPI(ctx context.Context, o aPIOptions, path string, s *cli.Streams)
 		if socket == config.Address {
 			socket = ""
 		}
-		_, err := fmt.Fprintln(s.Out, curl(request, socket, config, body))
+		_, err := fmt.Fprintln(s.Out, curlCommand(request, socket, config, body))
 		return err
 	}
 	if o.verbose {
@@ -118,11 +118,11 @@ func operatorAPI(ctx context.Context, o aPIOptions, path string, s *cli.Streams)
 	return nil
 }
 
-// body returns the body of the request, nil if it has none.
-func (o aPIOptions) body(stdin io.Reader) ([]byte, error) {
-	name, fromFile := strings.CutPrefix(o.data, "@")
+// readBody returns the body of the request, nil if it has none.
+func (o apiOptions) readBody(stdin io.Reader) ([]byte, error) {
+	name, fromFile := strings.CutPrefix(o.bodyData, "@")
 	switch {
-	case o.data == "" && isPipe(stdin), fromFile && name == "-":
+	case o.bodyData == "" && isPipe(stdin), fromFile && name == "-":
 		text, err := io.ReadAll(stdin)
 		if err != nil {
 			return nil, fmt.Errorf("read standard input: %w", err)
@@ -133,10 +133,10 @@ func (o aPIOptions) body(stdin io.Reader) ([]byte, error) {
 		return text, nil
 	case fromFile:
 		return os.ReadFile(name)
-	case o.data == "":
+	case o.bodyData == "":
 		return nil, nil
 	}
-	return []byte(o.data), nil
+	return []byte(o.bodyData), nil
 }
 
 // isPipe reports whether standard input is a pipe or a file with a body to read, and not
@@ -150,7 +150,7 @@ func isPipe(r io.Reader) bool {
 	return err == nil && (info.Mode()&os.ModeNamedPipe != 0 || info.Mode().IsRegular())
 }
 
-func (o aPIOptions) request(ctx context.Context, config *api.Config, path string, body []byte) (*http.Request, error) {
+func (o apiOptions) newRequest(ctx context.Context, config *api.Config, path string, body []byte) (*http.Request, error) {
 	target, err := url.Parse(path)
 	if err != nil {
 		return nil, fmt.Errorf("path %q: %w", path, err)
@@ -201,9 +201,9 @@ func (o aPIOptions) request(ctx context.Context, config *api.Config, path string
 	return request, nil
 }
 
-// curl returns the curl command line that sends the request. It refers to the token by its
+// curlCommand returns the curl command line that sends the request. It refers to the token by its
 // environment variable.
-func curl(request *http.Request, socket string, config *api.Config, body []byte) string {
+func curlCommand(request *http.Request, socket string, config *api.Config, body []byte) string {
 	words := []string{"curl"}
 	add := func(flag, value string) {
 		if value != "" {

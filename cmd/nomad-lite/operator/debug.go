@@ -43,17 +43,17 @@ give it away.
 Exit codes: 0, or 1 when the agent cannot be reached or nothing can be written.`
 
 type debugOptions struct {
-	client   apiclient.Flags
-	duration time.Duration
-	interval time.Duration
-	profile  time.Duration
-	level    string
-	location bool
-	topics   string
-	index    uint64
-	maxNodes int
-	nodes    string
-	output   string
+	client          apiclient.Flags
+	duration        time.Duration
+	interval        time.Duration
+	profileDuration time.Duration
+	logLevel        string
+	includeLocation bool
+	topics          string
+	index           uint64
+	maxNodes        int
+	nodes           string
+	outputPath      string
 }
 
 func newDebugCommand(s *cli.Streams) *cobra.Command {
@@ -66,40 +66,40 @@ func newDebugCommand(s *cli.Streams) *cobra.Command {
   nomad-lite operator debug -duration 10s -interval 2s -event-topic Job:web,Allocation`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.duration < 0 || o.interval <= 0 || o.profile < 0 {
+			if o.duration < 0 || o.interval <= 0 || o.profileDuration < 0 {
 				return cli.UsageError(cmd, errors.New("-duration and -pprof-duration take a time, -interval one that is not zero"))
 			}
-			ctx, stop := cli.UntilInterrupted(cmd.Context())
+			ctx, stop := cli.ContextUntilInterrupted(cmd.Context())
 			defer stop()
-			return operatorDebug(ctx, o, s)
+			return captureDebug(ctx, o, s)
 		},
 	}
 	o.client.Register(cmd)
 	f := cmd.Flags()
 	f.DurationVar(&o.duration, "duration", 2*time.Minute, "how `long` to capture")
 	f.DurationVar(&o.interval, "interval", 30*time.Second, "capture what there is each `time`")
-	f.DurationVar(&o.profile, "pprof-duration", time.Second, "how `long` to look at what the processors do")
-	f.StringVar(&o.level, "log-level", "DEBUG", "`level` to log at: TRACE, DEBUG, INFO, WARN or ERROR")
-	f.BoolVar(&o.location, "log-include-location", false, "say where in the program each line of the log comes from")
+	f.DurationVar(&o.profileDuration, "pprof-duration", time.Second, "how `long` to look at what the processors do")
+	f.StringVar(&o.logLevel, "log-level", "DEBUG", "`level` to log at: TRACE, DEBUG, INFO, WARN or ERROR")
+	f.BoolVar(&o.includeLocation, "log-include-location", false, "say where in the program each line of the log comes from")
 	f.StringVar(&o.topics, "event-topic", "none", "`topics` of events, with commas, such as Job:web,Allocation; all or none")
 	f.Uint64Var(&o.index, "event-index", 0, "begin with the events of this `index`")
 	f.IntVar(&o.maxNodes, "max-nodes", 10, "capture at most so `many` nodes; 0 means all")
 	f.StringVar(&o.nodes, "node-id", "all", "capture only the nodes whose ids begin with one of these `ids`, with commas")
-	f.StringVar(&o.output, "output", "", "make a directory in this `directory`, and no archive")
+	f.StringVar(&o.outputPath, "output", "", "make a directory in this `directory`, and no archive")
 	return cmd
 }
 
-// request is a file, and the API path of its content.
-type request struct{ file, path string }
+// captureRequest is a file, and the API path of its content.
+type captureRequest struct{ fileName, apiPath string }
 
 var (
-	debugAgent = []request{
+	agentRequests = []captureRequest{
 		{"agent/self.json", "/v1/agent/self"},
 		{"agent/members.json", "/v1/agent/members"},
 		{"agent/health.json", "/v1/agent/health"},
 		{"agent/host.json", "/v1/agent/host"},
 	}
-	debugProfiles = []request{
+	profileRequests = []captureRequest{
 		{"pprof/goroutine.txt", "/v1/agent/pprof/goroutine?debug=2"},
 		{"pprof/heap.prof", "/v1/agent/pprof/heap"},
 		{"pprof/allocs.prof", "/v1/agent/pprof/allocs"},
@@ -107,7 +107,7 @@ var (
 		{"pprof/profile.prof", "/v1/agent/pprof/profile?seconds=SECONDS"},
 		{"pprof/trace.prof", "/v1/agent/pprof/trace?seconds=SECONDS"},
 	}
-	debugState = []request{
+	stateRequests = []captureRequest{
 		{"metrics.json", "/v1/metrics"},
 		{"jobs.json", "/v1/jobs?namespace=*"},
 		{"evaluations.json", "/v1/evaluations?namespace=*"},
@@ -119,7 +119,7 @@ var (
 		{"plugins.json", "/v1/plugins?type=csi"},
 		{"volumes.json", "/v1/volumes?type=csi&namespace=*"},
 	}
-	debugNode = []request{
+	nodeRequests = []captureRequest{
 		{"node.json", "/v1/node/ID"},
 		{"stats.json", "/v1/client/stats?node_id=ID"},
 	}
@@ -130,11 +130,11 @@ type debugCapture struct {
 	client *api.Client
 	dir    *os.Root
 
-	mu      sync.Mutex
-	missing map[string]string // why a file is missing or incomplete; guarded by mu
+	mu           sync.Mutex
+	errorsByFile map[string]string // why a file is missing or incomplete; guarded by mu
 }
 
-func operatorDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err error) {
+func captureDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err error) {
 	client, err := o.client.Client()
 	if err != nil {
 		return err
@@ -144,8 +144,8 @@ func operatorDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err err
 		return apiclient.WrapError("ask the agent who it is", err)
 	}
 	name := "nomad-debug-" + time.Now().UTC().Format("2006-01-02-150405Z")
-	parent, result := o.output, filepath.Join(o.output, name)
-	if o.output == "" {
+	parent, result := o.outputPath, filepath.Join(o.outputPath, name)
+	if o.outputPath == "" {
 		// The archive is created first, so that a missing permission is reported before the
 		// capture.
 		result = name + ".tar.gz"
@@ -158,7 +158,7 @@ func operatorDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err err
 		}
 		defer func() {
 			if err == nil {
-				err = pack(archive, parent)
+				err = writeArchive(archive, parent)
 			}
 			err = errors.Join(err, archive.Close(), os.RemoveAll(parent))
 			if err != nil {
@@ -178,12 +178,12 @@ func operatorDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err err
 	}
 	defer dir.Close()
 	fmt.Fprintf(s.Err, "Capturing what agent %q does for %v, every %v; Ctrl-C ends it earlier\n", self.Member.Name, o.duration, o.interval)
-	c := &debugCapture{client: client, dir: dir, missing: make(map[string]string)}
+	c := &debugCapture{client: client, dir: dir, errorsByFile: make(map[string]string)}
 	begun := time.Now().UTC()
 	c.run(ctx, o)
 	index := map[string]any{
 		"Captured": begun, "Took": time.Since(begun).Round(time.Millisecond).String(), "By": "nomad-lite " + version.String(),
-		"Agent": o.client.Config().Address, "Interval": o.interval.String(), "Missing": c.missing,
+		"Agent": o.client.ClientConfig().Address, "Interval": o.interval.String(), "Missing": c.errorsByFile,
 	}
 	text, err := json.MarshalIndent(index, "", "    ")
 	if err != nil {
@@ -192,8 +192,8 @@ func operatorDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err err
 	if err := dir.WriteFile("index.json", append(text, '\n'), 0o600); err != nil {
 		return err
 	}
-	c.tell(s)
-	if o.output != "" {
+	c.printErrors(s)
+	if o.outputPath != "" {
 		_, err = fmt.Fprintf(s.Out, "Created debug directory: %s\n", result)
 	}
 	return err
@@ -205,23 +205,23 @@ func (c *debugCapture) run(ctx context.Context, o debugOptions) {
 	defer stop()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	log := url.Values{"plain": {"true"}, "log_level": {o.level}, "log_include_location": {fmt.Sprint(o.location)}}
-	wg.Go(func() { c.save(during, request{"agent/monitor.log", "/v1/agent/monitor?" + log.Encode()}) })
+	log := url.Values{"plain": {"true"}, "log_level": {o.logLevel}, "log_include_location": {fmt.Sprint(o.includeLocation)}}
+	wg.Go(func() { c.save(during, captureRequest{"agent/monitor.log", "/v1/agent/monitor?" + log.Encode()}) })
 	if o.topics != "none" {
 		events := url.Values{"index": {fmt.Sprint(o.index)}, "namespace": {"*"}}
 		if o.topics != "all" {
 			events["topic"] = strings.Split(o.topics, ",")
 		}
-		wg.Go(func() { c.save(during, request{"events.json", "/v1/event/stream?" + events.Encode()}) })
+		wg.Go(func() { c.save(during, captureRequest{"events.json", "/v1/event/stream?" + events.Encode()}) })
 	}
-	seconds := max(1, int(o.profile.Round(time.Second).Seconds()))
-	wg.Go(func() { c.saveAll(ctx, debugProfiles, "", "SECONDS", fmt.Sprint(seconds)) })
-	c.saveAll(ctx, debugAgent, "", "", "")
+	seconds := max(1, int(o.profileDuration.Round(time.Second).Seconds()))
+	wg.Go(func() { c.saveAll(ctx, profileRequests, "", "SECONDS", fmt.Sprint(seconds)) })
+	c.saveAll(ctx, agentRequests, "", "", "")
 	c.saveNodes(ctx, o)
 	ticker := time.NewTicker(o.interval)
 	defer ticker.Stop()
 	for i := 0; ; i++ {
-		c.saveAll(ctx, debugState, fmt.Sprintf("state/%04d", i), "", "")
+		c.saveAll(ctx, stateRequests, fmt.Sprintf("state/%04d", i), "", "")
 		select {
 		case <-ticker.C:
 		case <-during.Done():
@@ -233,7 +233,7 @@ func (c *debugCapture) run(ctx context.Context, o debugOptions) {
 func (c *debugCapture) saveNodes(ctx context.Context, o debugOptions) {
 	nodes, _, err := c.client.Nodes().List(apiclient.QueryOptions(ctx, ""))
 	if err != nil {
-		c.miss("nodes", err)
+		c.recordError("nodes", err)
 		return
 	}
 	wanted := strings.Split(o.nodes, ",")
@@ -244,41 +244,41 @@ func (c *debugCapture) saveNodes(ctx context.Context, o debugOptions) {
 		nodes = nodes[:o.maxNodes]
 	}
 	for _, n := range nodes {
-		c.saveAll(ctx, debugNode, "nodes/"+n.ID, "ID", n.ID)
+		c.saveAll(ctx, nodeRequests, "nodes/"+n.ID, "ID", n.ID)
 	}
 }
 
 // saveAll creates files in a directory. value replaces name in paths.
-func (c *debugCapture) saveAll(ctx context.Context, all []request, dir, name, value string) {
+func (c *debugCapture) saveAll(ctx context.Context, all []captureRequest, dir, name, value string) {
 	for _, r := range all {
 		if name != "" {
-			r.path = strings.ReplaceAll(r.path, name, url.PathEscape(value))
+			r.apiPath = strings.ReplaceAll(r.apiPath, name, url.PathEscape(value))
 		}
-		c.save(ctx, request{filepath.Join(dir, r.file), r.path})
+		c.save(ctx, captureRequest{filepath.Join(dir, r.fileName), r.apiPath})
 	}
 }
 
 // save writes an answer to a file. An answer without an end is complete when ctx ends.
-func (c *debugCapture) save(ctx context.Context, r request) {
+func (c *debugCapture) save(ctx context.Context, r captureRequest) {
 	if ctx.Err() != nil {
 		return
 	}
-	err := c.write(ctx, r)
+	err := c.writeResponse(ctx, r)
 	if err != nil && ctx.Err() == nil {
-		c.miss(r.file, err)
+		c.recordError(r.fileName, err)
 	}
 }
 
-func (c *debugCapture) write(ctx context.Context, r request) (err error) {
-	body, err := c.client.Raw().Response(r.path, apiclient.QueryOptions(ctx, ""))
+func (c *debugCapture) writeResponse(ctx context.Context, r captureRequest) (err error) {
+	body, err := c.client.Raw().Response(r.apiPath, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
 		return err
 	}
 	defer body.Close()
-	if err := c.dir.MkdirAll(filepath.Dir(r.file), 0o700); err != nil {
+	if err := c.dir.MkdirAll(filepath.Dir(r.fileName), 0o700); err != nil {
 		return err
 	}
-	f, err := c.dir.OpenFile(r.file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := c.dir.OpenFile(r.fileName, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -286,32 +286,32 @@ func (c *debugCapture) write(ctx context.Context, r request) (err error) {
 	return errors.Join(err, f.Close())
 }
 
-func (c *debugCapture) miss(file string, err error) {
+func (c *debugCapture) recordError(file string, err error) {
 	text := err.Error()
 	if answer := new(api.UnexpectedResponseError); errors.As(err, answer) {
 		text = cmp.Or(strings.TrimSpace(answer.Body()), answer.StatusText(), text)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.missing[file] = text
+	c.errorsByFile[file] = text
 }
 
-// tell prints the files that were not captured, one line per reason.
-func (c *debugCapture) tell(s *cli.Streams) {
+// printErrors prints the files that were not captured, one line per reason.
+func (c *debugCapture) printErrors(s *cli.Streams) {
 	files := make(map[string][]string)
-	for _, file := range slices.Sorted(maps.Keys(c.missing)) {
-		files[c.missing[file]] = append(files[c.missing[file]], file)
+	for _, file := range slices.Sorted(maps.Keys(c.errorsByFile)) {
+		files[c.errorsByFile[file]] = append(files[c.errorsByFile[file]], file)
 	}
 	for _, reason := range slices.Sorted(maps.Keys(files)) {
 		fmt.Fprintf(s.Err, "not captured: %s: %s\n", strings.Join(files[reason], ", "), terminal.Printable([]byte(reason), false))
 	}
-	if _, denied := c.missing["pprof/heap.prof"]; denied {
+	if _, denied := c.errorsByFile["pprof/heap.prof"]; denied {
 		fmt.Fprintln(s.Err, "For profiles the configuration of the agent needs enable_debug = true")
 	}
 }
 
-// pack writes the content of a directory as an archive.
-func pack(to io.Writer, dir string) error {
+// writeArchive writes the content of a directory as an archive.
+func writeArchive(to io.Writer, dir string) error {
 	compressed := gzip.NewWriter(to)
 	archive := tar.NewWriter(compressed)
 	return errors.Join(archive.AddFS(os.DirFS(dir)), archive.Close(), compressed.Close())

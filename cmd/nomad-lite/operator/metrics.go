@@ -19,10 +19,10 @@ const metricsExamples = `  nomad-lite operator metrics -pretty
   nomad-lite operator metrics -t '{{range .Gauges}}{{println .Name .Value}}{{end}}'`
 
 type metricsOptions struct {
-	client apiclient.Flags
-	format output.FormatFlags
-	pretty bool
-	form   string
+	client       apiclient.Flags
+	format       output.FormatFlags
+	pretty       bool
+	outputFormat string
 }
 
 func newMetricsCommand(s *cli.Streams) *cobra.Command {
@@ -34,20 +34,20 @@ func newMetricsCommand(s *cli.Streams) *cobra.Command {
 		Example: metricsExamples,
 		Args:    cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.form != "json" && o.form != "prometheus" {
+			if o.outputFormat != "json" && o.outputFormat != "prometheus" {
 				return cli.UsageError(cmd, errors.New("-format takes json or prometheus"))
 			}
-			return operatorMetrics(cmd.Context(), o, s)
+			return printMetrics(cmd.Context(), o, s)
 		},
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
 	cmd.Flags().BoolVar(&o.pretty, "pretty", false, "indent the JSON")
-	cmd.Flags().StringVar(&o.form, "format", "json", "`form` to print: json or prometheus")
+	cmd.Flags().StringVar(&o.outputFormat, "format", "json", "`form` to print: json or prometheus")
 	return cmd
 }
 
-func operatorMetrics(ctx context.Context, o metricsOptions, s *cli.Streams) error {
+func printMetrics(ctx context.Context, o metricsOptions, s *cli.Streams) error {
 	c, err := o.client.Client()
 	if err != nil {
 		return err
@@ -64,8 +64,8 @@ func operatorMetrics(ctx context.Context, o metricsOptions, s *cli.Streams) erro
 	if o.pretty {
 		q.Params["pretty"] = "1"
 	}
-	if o.form == "prometheus" {
-		q.Params["format"] = o.form
+	if o.outputFormat == "prometheus" {
+		q.Params["format"] = o.outputFormat
 	}
 	metrics, err := c.Operator().Metrics(q)
 	if err != nil {

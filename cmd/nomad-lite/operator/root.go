@@ -30,24 +30,24 @@ with -force only: all that the agent can read is encrypted with the active key b
 A backup of the state file that needs the key cannot be read without it.`
 
 func newRootCommand(s *cli.Streams) *cobra.Command {
-	keyring := cli.Group("keyring", "Manage the keys of variables",
+	keyring := cli.NewGroupCommand("keyring", "Manage the keys of variables",
 		newKeyringListCommand(s), newKeyringRotateCommand(s), newKeyringRemoveCommand(s))
 	keyring.Long = keyringHelp
-	return cli.Group("root", "Manage the keys of variables", keyring)
+	return cli.NewGroupCommand("root", "Manage the keys of variables", keyring)
 }
 
-// showKeys prints keys in Nomad's format.
-func showKeys(s *cli.Streams, verbose bool, keys ...*api.RootKeyMeta) error {
+// printKeys prints keys in Nomad's format.
+func printKeys(s *cli.Streams, verbose bool, keys ...*api.RootKeyMeta) error {
 	p := output.NewPage(s)
 	t := output.NewTable("Key", "State", "Create Time", "Publish Time")
 	for _, k := range keys {
 		published := "<none>"
 		if k.PublishTime > 0 {
-			published = output.Date(k.PublishTime)
+			published = output.FormatDate(k.PublishTime)
 		}
-		t.Row(output.ShortID(k.KeyID, verbose), string(k.State), output.Date(k.CreateTime), published)
+		t.Row(output.ShortID(k.KeyID, verbose), string(k.State), output.FormatDate(k.CreateTime), published)
 	}
-	p.TableOr(t, "No keys found")
+	p.TableOrMessage(t, "No keys found")
 	return output.Print(s, p)
 }
 
@@ -68,7 +68,7 @@ func newKeyringListCommand(s *cli.Streams) *cobra.Command {
 			if err != nil {
 				return apiclient.WrapError("list keys", err)
 			}
-			return showKeys(s, verbose, keys...)
+			return printKeys(s, verbose, keys...)
 		},
 	}
 	client.Register(cmd)
@@ -99,7 +99,7 @@ func newKeyringRotateCommand(s *cli.Streams) *cobra.Command {
 			if err != nil {
 				return apiclient.WrapError("rotate keys", err)
 			}
-			return showKeys(s, verbose, key)
+			return printKeys(s, verbose, key)
 		},
 	}
 	client.Register(cmd)

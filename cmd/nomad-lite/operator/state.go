@@ -53,7 +53,7 @@ func newStateInspectCommand(s *cli.Streams) *cobra.Command {
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			contents, err := store.Inspect(stateFile(args[0]))
+			contents, err := store.Inspect(stateFilePath(args[0]))
 			if err != nil {
 				return err
 			}
@@ -83,7 +83,7 @@ func newStateVerifyCommand(s *cli.Streams) *cobra.Command {
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			path := stateFile(args[0])
+			path := stateFilePath(args[0])
 			contents, err := store.Inspect(path)
 			if err != nil {
 				return err
@@ -104,8 +104,8 @@ func newStateVerifyCommand(s *cli.Streams) *cobra.Command {
 	}
 }
 
-// stateFile returns the state file of a data directory.
-func stateFile(arg string) string {
+// stateFilePath returns the state file of a data directory.
+func stateFilePath(arg string) string {
 	if info, err := os.Stat(arg); err == nil && info.IsDir() {
 		return filepath.Join(arg, store.FileName)
 	}
@@ -130,7 +130,7 @@ func printState(w io.Writer, c *store.Contents, asJSON bool) error {
 		rows[i].Bytes += r.Bytes
 	}
 	if asJSON {
-		type held struct {
+		type quarantinedRecord struct {
 			Table store.Table
 			Key   string
 			Cause string
@@ -141,11 +141,11 @@ func printState(w io.Writer, c *store.Contents, asJSON bool) error {
 			Size       int64
 			Index      uint64
 			Tables     []tableRow
-			Quarantine []held
+			Quarantine []quarantinedRecord
 			Damage     []string
 		}{Size: c.Size, Index: c.Index, Tables: rows}
 		for _, q := range c.Quarantine {
-			out.Quarantine = append(out.Quarantine, held{q.Table, q.Key, q.Cause, q.Time, len(q.Value)})
+			out.Quarantine = append(out.Quarantine, quarantinedRecord{q.Table, q.Key, q.Cause, q.Time, len(q.Value)})
 		}
 		for _, d := range c.Damage {
 			out.Damage = append(out.Damage, d.What())
@@ -177,7 +177,7 @@ func printState(w io.Writer, c *store.Contents, asJSON bool) error {
 }
 
 func printTable(w io.Writer, c *store.Contents, table string, asJSON bool) error {
-	records, err := recordsOf(c, table)
+	records, err := findRecords(c, table)
 	if err != nil {
 		return err
 	}
@@ -199,7 +199,7 @@ func printTable(w io.Writer, c *store.Contents, table string, asJSON bool) error
 }
 
 func printRecord(w io.Writer, c *store.Contents, table, key string) error {
-	records, err := recordsOf(c, table)
+	records, err := findRecords(c, table)
 	if err != nil {
 		return err
 	}
@@ -220,7 +220,7 @@ func printRecord(w io.Writer, c *store.Contents, table, key string) error {
 	return printStateJSON(w, object)
 }
 
-func recordsOf(c *store.Contents, table string) ([]*store.Record, error) {
+func findRecords(c *store.Contents, table string) ([]*store.Record, error) {
 	var found []*store.Record
 	var tables []string
 	for _, r := range c.Records {

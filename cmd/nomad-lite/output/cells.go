@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 )
 
-// None stands for an empty value, as in Nomad's tables.
-const None = "<none>"
+// EmptyCell stands for an empty value, as in Nomad's tables.
+const EmptyCell = "<none>"
 
 // ColoredCell is a cell with a colour.
 type ColoredCell struct{ Colour, Text string }
@@ -37,14 +37,14 @@ func ShortID(id string, verbose bool) string {
 	if verbose {
 		return id
 	}
-	return Short(id)
+	return TruncateID(id)
 }
 
-// Short returns the first eight characters of an id.
-func Short(id string) string { return id[:min(8, len(id))] }
+// TruncateID returns the first eight characters of an id.
+func TruncateID(id string) string { return id[:min(8, len(id))] }
 
-// Counted returns a number and its noun.
-func Counted(n int, noun string) string {
+// CountNoun returns a number and its noun.
+func CountNoun(n int, noun string) string {
 	if n != 1 {
 		noun += "s"
 	}
@@ -56,26 +56,26 @@ func JoinKeys[T any](m map[string]T) string {
 	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
 }
 
-// Date formats a point in time of the API, in nanoseconds.
-func Date(nanoseconds int64) string {
+// FormatDate formats a point in time of the API, in nanoseconds.
+func FormatDate(nanoseconds int64) string {
 	if nanoseconds == 0 {
 		return "N/A"
 	}
 	return time.Unix(0, nanoseconds).Format(time.RFC3339)
 }
 
-// Timestamp formats a time of a task.
-func Timestamp(t time.Time) string {
+// FormatTimestamp formats a time of a task.
+func FormatTimestamp(t time.Time) string {
 	if t.IsZero() {
 		return "N/A"
 	}
-	return Date(t.UnixNano())
+	return FormatDate(t.UnixNano())
 }
 
-// When formats a point in time as its distance from now, or with -verbose as a date.
-func When(nanoseconds int64, verbose bool) string {
+// FormatAge formats a point in time as its distance from now, or with -verbose as a date.
+func FormatAge(nanoseconds int64, verbose bool) string {
 	if verbose || nanoseconds == 0 {
-		return Date(nanoseconds)
+		return FormatDate(nanoseconds)
 	}
 	return Ago(time.Since(time.Unix(0, nanoseconds)))
 }
@@ -86,11 +86,11 @@ func Ago(d time.Duration) string {
 	if d < 0 {
 		d, suffix = -d, " from now"
 	}
-	return Span(d) + suffix
+	return FormatDuration(d) + suffix
 }
 
-// Span formats a duration in its two largest units.
-func Span(d time.Duration) string {
+// FormatDuration formats a duration in its two largest units.
+func FormatDuration(d time.Duration) string {
 	const day = 24 * time.Hour
 	d = d.Truncate(time.Second)
 	var parts []string
@@ -114,11 +114,11 @@ func Span(d time.Duration) string {
 	return strings.Join(parts, "")
 }
 
-// Percent formats a number of percent.
-func Percent(f float64) string { return strconv.FormatFloat(f, 'f', 2, 64) + "%" }
+// FormatPercent formats a number of percent.
+func FormatPercent(f float64) string { return strconv.FormatFloat(f, 'f', 2, 64) + "%" }
 
-// Bytes formats a number of bytes.
-func Bytes(n uint64) string {
+// FormatBytes formats a number of bytes.
+func FormatBytes(n uint64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
 	value, unit := float64(n), 0
 	for value >= 1024 && unit < len(units)-1 {
@@ -130,5 +130,5 @@ func Bytes(n uint64) string {
 	return fmt.Sprintf("%.1f %s", value, units[unit])
 }
 
-// Mebibytes formats a number of mebibytes.
-func Mebibytes(n int64) string { return Bytes(uint64(max(n, 0)) << 20) }
+// FormatMebibytes formats a number of mebibytes.
+func FormatMebibytes(n int64) string { return FormatBytes(uint64(max(n, 0)) << 20) }

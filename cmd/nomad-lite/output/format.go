@@ -52,9 +52,9 @@ func (f *FormatFlags) Print(s *cli.Streams, value any) error {
 	return err
 }
 
-// Show writes an object of the API, or a list of them, in the selected format. Without one
+// PrintOrDraw writes an object of the API, or a list of them, in the selected format. Without one
 // it draws the page for people.
-func (f *FormatFlags) Show(s *cli.Streams, value any, draw func(*Page)) error {
+func (f *FormatFlags) PrintOrDraw(s *cli.Streams, value any, draw func(*Page)) error {
 	if f.IsSet() {
 		return f.Print(s, value)
 	}

@@ -38,13 +38,13 @@ func (p *Page) Cell(value any) string {
 	}
 	text := strings.NewReplacer("\n", " ", "\t", " ").Replace(strings.TrimSpace(string(terminal.Printable([]byte(fmt.Sprint(value)), false))))
 	if text == "" {
-		return None
+		return EmptyCell
 	}
-	return p.Paint(colour, text)
+	return p.Colourize(colour, text)
 }
 
-// Paint returns the text in the colour, or the plain text if the page has no colours.
-func (p *Page) Paint(colour, text string) string {
+// Colourize returns the text in the colour, or the plain text if the page has no colours.
+func (p *Page) Colourize(colour, text string) string {
 	if colour == "" || !p.colours {
 		return text
 	}
@@ -67,17 +67,17 @@ func (p *Page) Section(title string) {
 	if p.Text.Len() > 0 {
 		p.Text.WriteByte('\n')
 	}
-	p.Text.WriteString(p.Paint(terminal.ColourBold, title) + "\n")
+	p.Text.WriteString(p.Colourize(terminal.ColourBold, title) + "\n")
 }
 
 // Table is rows of cells in aligned columns.
 type Table struct {
-	Head []string
-	Rows [][]any
+	Titles []string
+	Rows   [][]any
 }
 
 // NewTable returns a table with these titles.
-func NewTable(head ...string) *Table { return &Table{Head: head} }
+func NewTable(head ...string) *Table { return &Table{Titles: head} }
 
 // Row adds a row.
 func (t *Table) Row(cells ...any) { t.Rows = append(t.Rows, cells) }
@@ -86,15 +86,15 @@ func (t *Table) Row(cells ...any) { t.Rows = append(t.Rows, cells) }
 type Pairs [][2]any
 
 // Table adds a table.
-func (p *Page) Table(t *Table) { p.indented("", t) }
+func (p *Page) Table(t *Table) { p.writeTable("", t) }
 
-// indented adds a table with a prefix on each line.
-func (p *Page) indented(indent string, t *Table) {
+// writeTable adds a table with a prefix on each line.
+func (p *Page) writeTable(indent string, t *Table) {
 	rows := make([][]string, 0, len(t.Rows)+1)
-	if t.Head != nil {
-		head := make([]string, len(t.Head))
-		for i, title := range t.Head {
-			head[i] = p.Paint(terminal.ColourBold, title)
+	if t.Titles != nil {
+		head := make([]string, len(t.Titles))
+		for i, title := range t.Titles {
+			head[i] = p.Colourize(terminal.ColourBold, title)
 		}
 		rows = append(rows, head)
 	}
@@ -105,26 +105,26 @@ func (p *Page) indented(indent string, t *Table) {
 		}
 		rows = append(rows, cells)
 	}
-	p.align(indent, "  ", rows)
+	p.writeAligned(indent, "  ", rows)
 }
 
 // Pairs adds pairs.
 func (p *Page) Pairs(all Pairs) {
 	rows := make([][]string, len(all))
 	for i, pair := range all {
-		rows[i] = []string{p.Paint(terminal.ColourBold, fmt.Sprint(pair[0])), p.Cell(pair[1])}
+		rows[i] = []string{p.Colourize(terminal.ColourBold, fmt.Sprint(pair[0])), p.Cell(pair[1])}
 	}
-	p.align("", " = ", rows)
+	p.writeAligned("", " = ", rows)
 }
 
-func (p *Page) align(indent, gap string, rows [][]string) {
+func (p *Page) writeAligned(indent, gap string, rows [][]string) {
 	var widths []int
 	for _, row := range rows {
 		for i, cell := range row {
 			if i == len(widths) {
 				widths = append(widths, 0)
 			}
-			widths[i] = max(widths[i], terminal.Width(cell))
+			widths[i] = max(widths[i], terminal.DisplayWidth(cell))
 		}
 	}
 	for _, row := range rows {
@@ -132,15 +132,15 @@ func (p *Page) align(indent, gap string, rows [][]string) {
 		for i, cell := range row {
 			p.Text.WriteString(cell)
 			if i < len(row)-1 {
-				p.Text.WriteString(strings.Repeat(" ", widths[i]-terminal.Width(cell)) + gap)
+				p.Text.WriteString(strings.Repeat(" ", widths[i]-terminal.DisplayWidth(cell)) + gap)
 			}
 		}
 		p.Text.WriteByte('\n')
 	}
 }
 
-// TableOr adds a table, or the line nothing if the table is empty.
-func (p *Page) TableOr(t *Table, nothing string) {
+// TableOrMessage adds a table, or the line nothing if the table is empty.
+func (p *Page) TableOrMessage(t *Table, nothing string) {
 	if len(t.Rows) == 0 {
 		p.Line("%s", nothing)
 		return

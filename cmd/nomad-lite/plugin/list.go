@@ -56,7 +56,7 @@ func listPlugins(ctx context.Context, plugins localplugins.Flags, s *cli.Streams
 	if err != nil {
 		return nil, err
 	}
-	known, err := local.Catalog(nil, logger)
+	known, err := local.NewCatalog(nil, logger)
 	if err != nil {
 		return nil, err
 	}
@@ -65,9 +65,9 @@ func listPlugins(ctx context.Context, plugins localplugins.Flags, s *cli.Streams
 		return nil, err
 	}
 	if err := waitReady(ctx, a, s); err == nil {
-		rows = rowsOf(a)
+		rows = pluginRows(a)
 	}
-	rows = append(rows, idlePrograms(local.Config.PluginDir, rows)...)
+	rows = append(rows, unstartedPrograms(local.Config.PluginDir, rows)...)
 	slices.SortFunc(rows, func(a, b *pluginstatus.Plugin) int { return strings.Compare(a.Name, b.Name) })
 	return rows, a.Close()
 }
@@ -81,7 +81,7 @@ func waitReady(ctx context.Context, a *agent.Agent, s *cli.Streams) error {
 	if err := a.Ready(ctx); err != nil {
 		return err
 	}
-	for _, row := range rowsOf(a) {
+	for _, row := range pluginRows(a) {
 		if row.Health == pluginstatus.HealthStarting {
 			fmt.Fprintf(s.Err, "Waiting for plugin %q\n", row.Name)
 		}
@@ -92,17 +92,17 @@ func waitReady(ctx context.Context, a *agent.Agent, s *cli.Streams) error {
 	return ctx.Err()
 }
 
-func rowsOf(a *agent.Agent) (rows []*pluginstatus.Plugin) {
+func pluginRows(a *agent.Agent) (rows []*pluginstatus.Plugin) {
 	drivers := a.Drivers()
 	for _, p := range a.Plugins() {
-		rows = append(rows, pluginstatus.PluginOf(p, drivers[p.Serves.Name]))
+		rows = append(rows, pluginstatus.NewPlugin(p, drivers[p.Serves.Name]))
 	}
 	return rows
 }
 
-// idlePrograms returns the programs in the plugin directory that start only when a job needs
+// unstartedPrograms returns the programs in the plugin directory that start only when a job needs
 // them. Some may not be plugins.
-func idlePrograms(dir string, asked []*pluginstatus.Plugin) (rows []*pluginstatus.Plugin) {
+func unstartedPrograms(dir string, asked []*pluginstatus.Plugin) (rows []*pluginstatus.Plugin) {
 	entries, _ := os.ReadDir(dir) // a missing directory was reported earlier
 	for _, entry := range entries {
 		name := strings.TrimPrefix(entry.Name(), catalog.DriverPrefix)

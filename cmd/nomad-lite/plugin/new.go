@@ -38,15 +38,15 @@ var pluginTemplates embed.FS
 const sdkModule = "github.com/nomad-lite/nomad-lite"
 
 func newNewCommand(s *cli.Streams) *cobra.Command {
-	return cli.Group("new", "Begin a plugin of your own",
-		newNewKindCommand(s, "driver", "task driver"),
-		newNewKindCommand(s, "hook", "hook"),
+	return cli.NewGroupCommand("new", "Begin a plugin of your own",
+		newNewPluginCommand(s, "driver", "task driver"),
+		newNewPluginCommand(s, "hook", "hook"),
 	)
 }
 
-// newNewKindCommand returns the command that creates plugins of a kind; what is the
+// newNewPluginCommand returns the command that creates plugins of a kind; what is the
 // kind in messages.
-func newNewKindCommand(s *cli.Streams, kind, what string) *cobra.Command {
+func newNewPluginCommand(s *cli.Streams, kind, what string) *cobra.Command {
 	var replace string
 	cmd := &cobra.Command{
 		Use:   kind + " [flags] NAME",
@@ -69,14 +69,14 @@ func newNewKindCommand(s *cli.Streams, kind, what string) *cobra.Command {
 	return cmd
 }
 
-// required matches the versions that a go.mod file can require. A build of a modified
+// requirableVersion matches the versions that a go.mod file can require. A build of a modified
 // checkout has another version.
-var required = regexp.MustCompile(`^v[^+]*$`)
+var requirableVersion = regexp.MustCompile(`^v[^+]*$`)
 
-var pluginName = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
+var pluginNamePattern = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
 
 func newPlugin(s *cli.Streams, kind, name, replace string) error {
-	if len(name) > 63 || !pluginName.MatchString(name) {
+	if len(name) > 63 || !pluginNamePattern.MatchString(name) {
 		return fmt.Errorf("%q is not a good name for a %s: a lower case letter, then letters, digits, - and _", name, kind)
 	}
 	if slices.Contains(builtins.Names(), name) {
@@ -92,9 +92,9 @@ func newPlugin(s *cli.Streams, kind, name, replace string) error {
 	if err := os.Mkdir(name, 0o755); err != nil {
 		return err
 	}
-	files, err := render(mod, kind)
+	files, err := renderTemplates(mod, kind)
 	if err == nil {
-		err = mod.write(files, name)
+		err = mod.writeFiles(files, name)
 	}
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(name))
@@ -110,7 +110,7 @@ Next:
   nomad-lite run -plugin-dir . %[1]s.nomad.hcl
 `, name)
 	if mod.Replace == "" {
-		if err := tidy(name); err != nil {
+		if err := runModTidy(name); err != nil {
 			fmt.Fprintf(s.Err, `
 It does not build yet: the sdk of this nomad-lite (%s) could not be had.
 Run go mod tidy in %s when it can be, or remove %[2]s and begin again with
@@ -121,26 +121,26 @@ Run go mod tidy in %s when it can be, or remove %[2]s and begin again with
 	return nil
 }
 
-// newModule is the data of the templates for a new Go module.
-type newModule struct {
+// moduleData is the data of the templates for a new Go module.
+type moduleData struct {
 	Name    string
 	Go      string
 	Version string // version of nomad-lite
 	Replace string // directory of a checkout, or empty
 
-	Indirect []requirement
+	Indirect []moduleRequirement
 	sum      []byte
 }
 
-type requirement struct {
+type moduleRequirement struct {
 	Path, Version string
 }
 
-func describeModule(name, replace string) (*newModule, error) {
-	m := &newModule{Name: name, Go: strings.TrimPrefix(runtime.Version(), "go"), Version: version.String(), Replace: replace}
+func describeModule(name, replace string) (*moduleData, error) {
+	m := &moduleData{Name: name, Go: strings.TrimPrefix(runtime.Version(), "go"), Version: version.String(), Replace: replace}
 	if m.Replace == "" && version.Release == "" {
-		m.Replace = checkout()
-		if m.Replace == "" && !required.MatchString(m.Version) {
+		m.Replace = checkoutDir()
+		if m.Replace == "" && !requirableVersion.MatchString(m.Version) {
 			return nil, errors.New("this nomad-lite is no release, and the checkout that it was built from is not there; name one with -replace DIR")
 		}
 	}
@@ -152,39 +152,39 @@ func describeModule(name, replace string) (*newModule, error) {
 		return nil, err
 	}
 	m.Replace, m.Version = dir, "v0.0.0"
-	return m, m.follow()
+	return m, m.copyDependencies()
 }
 
-// follow copies the dependencies of the checkout into the module, so that it builds without
+// copyDependencies copies the dependencies of the checkout into the module, so that it builds without
 // requests for versions or checksums.
-func (m *newModule) follow() error {
+func (m *moduleData) copyDependencies() error {
 	cmd := exec.Command("go", "mod", "edit", "-json", filepath.Join(m.Replace, "go.mod"))
 	out, err := cmd.Output()
 	if err != nil {
-		var exit *exec.ExitError
-		if errors.As(err, &exit) {
-			err = errors.New(strings.TrimSpace(string(exit.Stderr)))
+		var exitErr *exec.ExitError
+		if errors.As(err, &exitErr) {
+			err = errors.New(strings.TrimSpace(string(exitErr.Stderr)))
 		}
 		return fmt.Errorf("read the module in %s: %w", m.Replace, err)
 	}
-	var from struct {
+	var goMod struct {
 		Module  struct{ Path string }
 		Go      string
-		Require []requirement
+		Require []moduleRequirement
 	}
-	if err := json.Unmarshal(out, &from); err != nil {
+	if err := json.Unmarshal(out, &goMod); err != nil {
 		return fmt.Errorf("read the module in %s: %w", m.Replace, err)
 	}
-	if from.Module.Path != sdkModule {
-		return fmt.Errorf("%s is module %s, not a checkout of %s", m.Replace, from.Module.Path, sdkModule)
+	if goMod.Module.Path != sdkModule {
+		return fmt.Errorf("%s is module %s, not a checkout of %s", m.Replace, goMod.Module.Path, sdkModule)
 	}
-	m.Indirect, m.Go = from.Require, from.Go
+	m.Indirect, m.Go = goMod.Require, goMod.Go
 	m.sum, err = os.ReadFile(filepath.Join(m.Replace, "go.sum"))
 	return err
 }
 
-// checkout returns the directory that this program was built from, "" if it does not exist.
-func checkout() string {
+// checkoutDir returns the directory that this program was built from, "" if it does not exist.
+func checkoutDir() string {
 	_, file, _, ok := runtime.Caller(0)
 	dir := filepath.Join(filepath.Dir(file), "..", "..", "..")
 	if !ok || !filepath.IsAbs(file) { // the program was built with -trimpath
@@ -202,9 +202,9 @@ type renderedFile struct {
 	text []byte
 }
 
-// render executes the templates of a kind, and the templates of all kinds. "NAME" in the
+// renderTemplates executes the templates of a kind, and the templates of all kinds. "NAME" in the
 // name of a template stands for the plugin.
-func render(m *newModule, kind string) (files []renderedFile, err error) {
+func renderTemplates(m *moduleData, kind string) (files []renderedFile, err error) {
 	paths, err := fs.Glob(pluginTemplates, "template/"+kind+"/*")
 	if err != nil {
 		return nil, err
@@ -231,7 +231,7 @@ func render(m *newModule, kind string) (files []renderedFile, err error) {
 	return files, nil
 }
 
-func (m *newModule) write(files []renderedFile, dir string) error {
+func (m *moduleData) writeFiles(files []renderedFile, dir string) error {
 	if len(m.sum) > 0 {
 		files = append(files, renderedFile{"go.sum", m.sum})
 	}
@@ -243,8 +243,8 @@ func (m *newModule) write(files []renderedFile, dir string) error {
 	return nil
 }
 
-// tidy finds the versions and checksums of a module without a checkout.
-func tidy(dir string) error {
+// runModTidy finds the versions and checksums of a module without a checkout.
+func runModTidy(dir string) error {
 	cmd := exec.Command("go", "mod", "tidy")
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -255,7 +255,7 @@ func tidy(dir string) error {
 
 // GoLine returns the version for the go line of go.mod. The go command does not accept the
 // version of a development build of Go.
-func (m *newModule) GoLine() string {
+func (m *moduleData) GoLine() string {
 	if goversion.IsValid("go" + m.Go) {
 		return m.Go
 	}

@@ -8,7 +8,7 @@ import (
 
 // NewCommand returns the command "plugin" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.Group("plugin", "Write, check and list plugins",
+	return cli.NewGroupCommand("plugin", "Write, check and list plugins",
 		newNewCommand(s),
 		newTestCommand(s),
 		newListCommand(s),

@@ -40,7 +40,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 			if len(args) > 0 {
 				name = args[0]
 			}
-			return pluginStatus(cmd.Context(), o, name, s)
+			return showPluginStatus(cmd.Context(), o, name, s)
 		},
 	}
 	o.client.Register(cmd)
@@ -49,20 +49,20 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// driverOnNode is the state of a driver on one node.
-type driverOnNode struct {
+// nodeDriver is the state of a driver on one node.
+type nodeDriver struct {
 	Driver   string
 	NodeID   string
 	NodeName string
 	*api.DriverInfo
 }
 
-func pluginStatus(ctx context.Context, o statusOptions, name string, s *cli.Streams) error {
+func showPluginStatus(ctx context.Context, o statusOptions, name string, s *cli.Streams) error {
 	c, err := o.client.Client()
 	if err != nil {
 		return err
 	}
-	drivers, err := driversOfNodes(ctx, c, name)
+	drivers, err := listNodeDrivers(ctx, c, name)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func pluginStatus(ctx context.Context, o statusOptions, name string, s *cli.Stre
 	}
 	if o.format.IsSet() {
 		return o.format.Print(s, struct {
-			Drivers []driverOnNode
+			Drivers []nodeDriver
 			Hooks   []pluginstatus.Hook `json:",omitempty"`
 			CSI     []*api.CSIPluginListStub
 		}{drivers, hooks, csi})
@@ -86,7 +86,7 @@ func pluginStatus(ctx context.Context, o statusOptions, name string, s *cli.Stre
 	if name == "" || len(drivers) > 0 {
 		t := output.NewTable("Driver", "Node ID", "Node Name", "Detected", "Healthy", "Message", "Since")
 		for _, d := range drivers {
-			t.Row(d.Driver, output.ShortID(d.NodeID, o.verbose), d.NodeName, d.Detected, d.Healthy, d.HealthDescription, output.Timestamp(d.UpdateTime))
+			t.Row(d.Driver, output.ShortID(d.NodeID, o.verbose), d.NodeName, d.Detected, d.Healthy, d.HealthDescription, output.FormatTimestamp(d.UpdateTime))
 		}
 		p.Table(t)
 	}
@@ -117,17 +117,17 @@ func pluginStatus(ctx context.Context, o statusOptions, name string, s *cli.Stre
 	return output.Print(s, p)
 }
 
-// driversOfNodes returns the drivers of all nodes, or only the driver with this name.
-func driversOfNodes(ctx context.Context, c *api.Client, name string) ([]driverOnNode, error) {
+// listNodeDrivers returns the drivers of all nodes, or only the driver with this name.
+func listNodeDrivers(ctx context.Context, c *api.Client, name string) ([]nodeDriver, error) {
 	nodes, _, err := c.Nodes().List(apiclient.QueryOptions(ctx, ""))
 	if err != nil {
 		return nil, apiclient.WrapError("list nodes", err)
 	}
-	var drivers []driverOnNode
+	var drivers []nodeDriver
 	for _, n := range nodes {
 		for _, driver := range slices.Sorted(maps.Keys(n.Drivers)) {
 			if info := n.Drivers[driver]; info != nil && (name == "" || name == driver) {
-				drivers = append(drivers, driverOnNode{driver, n.ID, n.Name, info})
+				drivers = append(drivers, nodeDriver{driver, n.ID, n.Name, info})
 			}
 		}
 	}

@@ -103,11 +103,11 @@ func testPlugin(ctx context.Context, s *cli.Streams, path string, args []string,
 		}
 	}
 	if tasks != "" {
-		if err := readTasks(s, tasks, &p); err != nil {
+		if err := readTestConfig(s, tasks, &p); err != nil {
 			return err
 		}
 	}
-	ctx, kill, stop := interruptedTwice(ctx, s)
+	ctx, kill, stop := contextsUntilInterrupts(ctx, s)
 	defer stop()
 	if err := sdktest.CheckUntil(ctx, kill, s.Out, p); err != nil {
 		return &cli.ExitError{Code: 1, Err: fmt.Errorf("plugin test %s: %w", path, err)}
@@ -115,10 +115,10 @@ func testPlugin(ctx context.Context, s *cli.Streams, path string, args []string,
 	return nil
 }
 
-// interruptedTwice returns two contexts. The first interrupt ends first, so that the suite
+// contextsUntilInterrupts returns two contexts. The first interrupt ends first, so that the suite
 // stops in order after the current case; the second ends kill. stop releases the signal
 // handler.
-func interruptedTwice(ctx context.Context, s *cli.Streams) (first, kill context.Context, stop func()) {
+func contextsUntilInterrupts(ctx context.Context, s *cli.Streams) (first, kill context.Context, stop func()) {
 	first, endFirst := context.WithCancelCause(ctx)
 	kill, endKill := context.WithCancelCause(context.WithoutCancel(ctx))
 	signals := make(chan os.Signal, 2)
@@ -149,8 +149,8 @@ func interruptedTwice(ctx context.Context, s *cli.Streams) (first, kill context.
 	}
 }
 
-// readTasks sets the fields of p from the file.
-func readTasks(s *cli.Streams, path string, p *sdktest.Plugin) error {
+// readTestConfig sets the fields of p from the file.
+func readTestConfig(s *cli.Streams, path string, p *sdktest.Plugin) error {
 	parser := hclparse.NewParser()
 	file, diags := parser.ParseHCLFile(path)
 	refuse := func(diags hcl.Diagnostics) error {
@@ -169,19 +169,19 @@ func readTasks(s *cli.Streams, path string, p *sdktest.Plugin) error {
 	for name, attribute := range attributes {
 		switch name {
 		case "runs":
-			p.Tasks.Runs, diags = body(attribute, "")
+			p.Tasks.Runs, diags = evalConfigBody(attribute, "")
 		case "ends":
-			p.Tasks.Ends, diags = body(attribute, "")
+			p.Tasks.Ends, diags = evalConfigBody(attribute, "")
 		case "fails":
-			p.Tasks.Fails, diags = body(attribute, "")
+			p.Tasks.Fails, diags = evalConfigBody(attribute, "")
 		case "attachment":
-			p.Attachment, diags = body(attribute, "")
+			p.Attachment, diags = evalConfigBody(attribute, "")
 		case "config":
-			p.Config, diags = body(attribute, "")
+			p.Config, diags = evalConfigBody(attribute, "")
 		case "shell":
-			_, diags = body(attribute, "exit 0")
+			_, diags = evalConfigBody(attribute, "exit 0")
 			p.Tasks.Shell = func(script string) map[string]any {
-				b, _ := body(attribute, script) // body has succeeded with another text
+				b, _ := evalConfigBody(attribute, script) // evalConfigBody has succeeded with another text
 				return b
 			}
 		default:
@@ -199,9 +199,9 @@ func readTasks(s *cli.Streams, path string, p *sdktest.Plugin) error {
 	return nil
 }
 
-// body returns the value of an argument in the form of a config block. script is the value
+// evalConfigBody returns the value of an argument in the form of a config block. script is the value
 // of the variable of that name.
-func body(attribute *hcl.Attribute, script string) (map[string]any, hcl.Diagnostics) {
+func evalConfigBody(attribute *hcl.Attribute, script string) (map[string]any, hcl.Diagnostics) {
 	var variables map[string]cty.Value
 	if script != "" {
 		// The value is interpolated once more, as in any config block.

@@ -37,7 +37,7 @@ type HookRule struct {
 // ReadHooks returns the hooks of the agent, or only the hook with this name. It returns
 // none for an agent without hook support.
 func ReadHooks(c *api.Client, name string) []Hook {
-	self, err := apiclient.ReadAgent(c)
+	self, err := apiclient.ReadAgentSelf(c)
 	if err != nil {
 		return nil
 	}

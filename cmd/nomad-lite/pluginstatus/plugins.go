@@ -31,8 +31,8 @@ func (r *Plugin) TypeAndName() string {
 	return ""
 }
 
-// PluginOf describes a plugin. info is the fingerprint of its driver.
-func PluginOf(p supervisor.Plugin, info supervisor.Info) *Plugin {
+// NewPlugin describes a plugin. info is the fingerprint of its driver.
+func NewPlugin(p supervisor.Plugin, info supervisor.Info) *Plugin {
 	row := &Plugin{Name: p.Name, Version: p.Version, Path: p.Path}
 	if p.Serves.Type == base.TypeHook {
 		row.Hook = p.Serves.Name
@@ -47,7 +47,7 @@ func PluginOf(p supervisor.Plugin, info supervisor.Info) *Plugin {
 	case p.Idle:
 		row.Hook, row.Health, row.Note = p.Name, "ready", "starts when a job needs it"
 	case p.Takes != nil:
-		row.Health, row.Note = "healthy", hookPointsOf(p.Takes)
+		row.Health, row.Note = "healthy", formatHookPoints(p.Takes)
 	case p.Serves.Name == "":
 		row.Health, row.Note = HealthStarting, "has not answered yet"
 	case !info.Detected:
@@ -63,8 +63,8 @@ func PluginOf(p supervisor.Plugin, info supervisor.Info) *Plugin {
 // HealthStarting is the health of a plugin that has not launched yet.
 const HealthStarting = "starting"
 
-// hookPointsOf returns the hook points at which a hook is called.
-func hookPointsOf(d *hook.Description) string {
+// formatHookPoints returns the hook points at which a hook is called.
+func formatHookPoints(d *hook.Description) string {
 	var names []string
 	for _, p := range d.Subscriptions {
 		names = append(names, p.Point.String())

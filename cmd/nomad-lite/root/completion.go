@@ -36,8 +36,8 @@ func (d singleDashWriter) Write(line []byte) (int, error) {
 	return n + 1, err
 }
 
-// completesOneDash reports whether a shell completes a flag that has one dash so far.
-func completesOneDash(args []string) bool {
+// completesSingleDash reports whether a shell completes a flag that has one dash so far.
+func completesSingleDash(args []string) bool {
 	if len(args) < 2 || !isCompletion(args) {
 		return false
 	}

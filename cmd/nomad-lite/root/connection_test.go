@@ -19,7 +19,7 @@ func TestConnectionErrors(t *testing.T) {
 			http.Error(w, "Permission denied", http.StatusForbidden)
 			return
 		}
-		text("[]")(w, r)
+		textHandler("[]")(w, r)
 	}
 	plain := httptest.NewServer(http.HandlerFunc(jobs))
 	defer plain.Close()

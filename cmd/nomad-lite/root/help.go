@@ -10,9 +10,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 )
 
-// usage writes the part of a command's help after its description. The flags that all
+// printUsage writes the part of a command's help after its description. The flags that all
 // commands share come last.
-func usage(cmd *cobra.Command) error {
+func printUsage(cmd *cobra.Command) error {
 	var b strings.Builder
 	b.WriteString("Usage:")
 	if cmd.Runnable() && !cmd.HasAvailableSubCommands() {
@@ -33,7 +33,7 @@ func usage(cmd *cobra.Command) error {
 		rest.Title = "Other commands:"
 	}
 	for _, group := range append(cmd.Groups(), rest) {
-		commands(&b, cmd, group)
+		writeCommands(&b, cmd, group)
 	}
 	var own, shared pflag.FlagSet
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
@@ -60,9 +60,9 @@ func usage(cmd *cobra.Command) error {
 	return err
 }
 
-// commands writes the commands of a group; the last group holds the commands without a
+// writeCommands writes the commands of a group; the last group holds the commands without a
 // group.
-func commands(b *strings.Builder, cmd *cobra.Command, group *cobra.Group) {
+func writeCommands(b *strings.Builder, cmd *cobra.Command, group *cobra.Group) {
 	title := "\n" + group.Title + "\n"
 	for _, c := range cmd.Commands() {
 		if c.GroupID == group.ID && c.IsAvailableCommand() {

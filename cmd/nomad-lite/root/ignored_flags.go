@@ -11,30 +11,30 @@ import (
 )
 
 const (
-	noVault   = "Consul and Vault are not a part of it"
-	noBrowser = "no browser is opened; 'nomad-lite ui ID' prints the address of the page"
-	noAgent   = "no agent is asked"
-	// noMessage is the reason of flags that need no message, because their effect is the
+	noVaultReason   = "Consul and Vault are not a part of it"
+	noBrowserReason = "no browser is opened; 'nomad-lite ui ID' prints the address of the page"
+	noAgentReason   = "no agent is asked"
+	// noReason is the reason of flags that need no message, because their effect is the
 	// default.
-	noMessage = ""
+	noReason = ""
 )
 
 // ignoredFlags are flags of Nomad that have no effect here. Scripts can pass them: the command
 // prints why they change nothing, and continues. A flag whose name ends in = takes a value.
 var ignoredFlags = []struct{ commands, flags, why string }{
-	{"job run, job plan, plan, job validate, validate", "consul-namespace= consul-token= vault-namespace= vault-token=", noVault},
-	{"job revert", "consul-token= vault-token=", noVault},
-	{"job run, job status, job stop, stop, job dispatch, alloc status, alloc logs, alloc exec, node status, eval status, deployment status, status", "ui", noBrowser},
-	{"job validate, validate", "address= namespace= region= token= ca-cert= ca-path= client-cert= client-key= tls-server-name= tls-skip-verify", noAgent},
-	{"alloc fs, alloc logs, alloc pause, alloc restart, alloc signal, operator debug", "verbose", noMessage},
+	{"job run, job plan, plan, job validate, validate", "consul-namespace= consul-token= vault-namespace= vault-token=", noVaultReason},
+	{"job revert", "consul-token= vault-token=", noVaultReason},
+	{"job run, job status, job stop, stop, job dispatch, alloc status, alloc logs, alloc exec, node status, eval status, deployment status, status", "ui", noBrowserReason},
+	{"job validate, validate", "address= namespace= region= token= ca-cert= ca-path= client-cert= client-key= tls-server-name= tls-skip-verify", noAgentReason},
+	{"alloc fs, alloc logs, alloc pause, alloc restart, alloc signal, operator debug", "verbose", noReason},
 	{"deployment status", "wait=", "each change is shown at once"},
-	{"node drain, node eligibility", "yes", noMessage},
+	{"node drain, node eligibility", "yes", noReason},
 	{"operator debug", "node-class= pprof-interval= server-id= stale", "all that the agent knows is captured, once for a profile"},
-	{"plugin status, volume status", "short", noMessage},
+	{"plugin status, volume status", "short", noReason},
 	{"ui", "authenticate", "there is no page to log in to"},
-	{"agent", "client server", noMessage},
+	{"agent", "client server", noReason},
 	{"agent", "bootstrap-expect= encrypt= join= raft-protocol= rejoin retry-interval= retry-join= retry-max= server-join= servers=", "there are no servers to join"},
-	{"agent", "consul-address= consul-token= vault-address= vault-token= vault-namespace=", noVault},
+	{"agent", "consul-address= consul-token= vault-address= vault-token= vault-namespace=", noVaultReason},
 	{"agent", "alloc-dir= alloc-mounts-dir= state-dir=", "all is in the data directory"},
 	{"agent", "log-file= log-rotate-bytes= log-rotate-duration= log-rotate-max-files=", "the log goes to standard error, for the journal or whoever started the agent"},
 	{"agent", "network-speed= no-host-uuid", "as in the configuration"},
@@ -68,7 +68,7 @@ type ignoredFlag struct {
 }
 
 func (f *ignoredFlag) Set(string) error {
-	if f.printed || f.reason == noMessage {
+	if f.printed || f.reason == noReason {
 		return nil
 	}
 	f.printed = true

@@ -9,10 +9,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 )
 
-// longFlags turns Nomad's single-dash long flags (-var, -plugin-dir) into the double-dash
+// toLongFlags turns Nomad's single-dash long flags (-var, -plugin-dir) into the double-dash
 // form that cobra reads. It does not change the value of a flag, arguments after "--", and,
 // for a command that runs another program, the arguments after the first.
-func longFlags(root *cobra.Command, args []string) []string {
+func toLongFlags(root *cobra.Command, args []string) []string {
 	cmd := root
 	completes := isCompletion(args)
 	out := make([]string, 0, len(args))
@@ -22,7 +22,7 @@ func longFlags(root *cobra.Command, args []string) []string {
 		case arg == "--":
 			return append(out, args[i:]...)
 		case arg == "" || arg == "-" || arg[0] != '-':
-			child := childOf(cmd, arg)
+			child := findSubcommand(cmd, arg)
 			if child == nil && cmd.Annotations[cli.RunsProgramAnnotation] != "" {
 				return append(out, args[i:]...)
 			}
@@ -35,7 +35,7 @@ func longFlags(root *cobra.Command, args []string) []string {
 			arg = "-" + arg
 		}
 		out = append(out, arg)
-		if i+1 < len(args) && wantsValue(cmd, arg) {
+		if i+1 < len(args) && takesValue(cmd, arg) {
 			i++
 			out = append(out, args[i])
 		}
@@ -43,7 +43,7 @@ func longFlags(root *cobra.Command, args []string) []string {
 	return out
 }
 
-func childOf(cmd *cobra.Command, name string) *cobra.Command {
+func findSubcommand(cmd *cobra.Command, name string) *cobra.Command {
 	for _, c := range cmd.Commands() {
 		if c.Name() == name || c.HasAlias(name) {
 			return c
@@ -63,7 +63,7 @@ func isLongFlag(cmd *cobra.Command, arg string) bool {
 		return true
 	}
 	for _, letter := range name {
-		f := shorthand(cmd, letter)
+		f := lookupShorthand(cmd, letter)
 		if f == nil {
 			return true
 		}
@@ -74,18 +74,18 @@ func isLongFlag(cmd *cobra.Command, arg string) bool {
 	return false
 }
 
-// wantsValue reports whether the word after this one is the value of a flag.
-func wantsValue(cmd *cobra.Command, arg string) bool {
+// takesValue reports whether the word after this one is the value of a flag.
+func takesValue(cmd *cobra.Command, arg string) bool {
 	var f *pflag.Flag
 	if name, long := strings.CutPrefix(arg, "--"); long {
 		f = cmd.Flag(name) // nil if the name contains a value
 	} else if len(arg) == 2 {
-		f = shorthand(cmd, rune(arg[1]))
+		f = lookupShorthand(cmd, rune(arg[1]))
 	}
 	return f != nil && f.NoOptDefVal == ""
 }
 
-func shorthand(cmd *cobra.Command, letter rune) *pflag.Flag {
+func lookupShorthand(cmd *cobra.Command, letter rune) *pflag.Flag {
 	if letter > 0x7f {
 		return nil
 	}

@@ -37,13 +37,13 @@ func TestLongFlags(t *testing.T) {
 			run := &cobra.Command{Use: "run"}
 			run.Flags().Bool("detach", false, "")
 			run.Flags().StringArray("var", nil, "")
-			exec := cli.RunProgram(&cobra.Command{Use: "exec"})
+			exec := cli.MarkRunsProgram(&cobra.Command{Use: "exec"})
 			exec.Flags().String("task", "", "")
 			exec.Flags().BoolP("interactive", "i", true, "")
 			exec.Flags().BoolP("tty", "t", true, "")
 			exec.Flags().StringP("escape", "e", "~", "")
-			root.AddCommand(cli.Group("job", "", run), cli.Group("task", "", exec))
-			if got, want := longFlags(root, strings.Split(line[0], " ")), strings.Split(line[1], " "); !slices.Equal(got, want) {
+			root.AddCommand(cli.NewGroupCommand("job", "", run), cli.NewGroupCommand("task", "", exec))
+			if got, want := toLongFlags(root, strings.Split(line[0], " ")), strings.Split(line[1], " "); !slices.Equal(got, want) {
 				t.Errorf("got %q, want %q", got, want)
 			}
 		})

@@ -12,42 +12,42 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 )
 
-const someID = "8ba85cef-0000-4000-8000-000000000001"
+const objectID = "8ba85cef-0000-4000-8000-000000000001"
 
-// oneOfEach are the list endpoints, each with an answer of one object that has only the
+// listResponses are the list endpoints, each with an answer of one object that has only the
 // required fields.
-var oneOfEach = map[string]string{
-	"/v1/allocations":                             `[{"ID": "` + someID + `"}]`,
-	"/v1/allocation/" + someID:                    `{"ID": "` + someID + `"}`,
-	"/v1/jobs":                                    `[{"ID": "web"}]`,
-	"/v1/job/web/allocations":                     `[{"ID": "` + someID + `", "TaskStates": {"t": null}}]`,
-	"/v1/job/web":                                 `{"ID": "web", "TaskGroups": [null, {"Tasks": [null, {"Actions": [null]}]}]}`,
-	"/v1/job/web/summary":                         `{"Summary": {"g": {}}}`,
-	"/v1/job/web/versions":                        `{"Versions": [null, {"ID": "web"}], "Diffs": [null, {"TaskGroups": [null, {"Tasks": [null]}], "Objects": [null]}]}`,
-	"/v1/job/web/deployment":                      `{"ID": "` + someID + `", "TaskGroups": {"g": null}}`,
-	"/v1/job/web/deployments":                     `[{"ID": "` + someID + `"}]`,
-	"/v1/job/web/evaluations":                     `[{"ID": "` + someID + `", "FailedTGAllocs": {"g": null}}]`,
-	"/v1/job/web/scale":                           `{"TaskGroups": {"g": {"Events": [{}]}}}`,
-	"/v1/job/web/plan":                            `{"Diff": {"Type": "Edited", "Fields": [null, {}], "TaskGroups": [null, {"Tasks": [null]}]}, "FailedTGAllocs": {"g": null}, "Annotations": {"DesiredTGUpdates": {"g": null}}, "CreatedEvals": [null]}`,
-	"/v1/evaluations":                             `[{"ID": "` + someID + `", "FailedTGAllocs": {"g": null}}]`,
-	"/v1/evaluation/" + someID:                    `{"ID": "` + someID + `", "FailedTGAllocs": {"g": null}, "RelatedEvals": [null], "PlanAnnotations": {"DesiredTGUpdates": {"g": null}}}`,
-	"/v1/deployments":                             `[{"ID": "` + someID + `", "TaskGroups": {"g": null}}]`,
-	"/v1/deployment/" + someID:                    `{"ID": "` + someID + `", "TaskGroups": {"g": null}}`,
-	"/v1/nodes":                                   `[{"ID": "` + someID + `", "Drivers": {"raw_exec": null}}]`,
-	"/v1/node/" + someID:                          `{"ID": "` + someID + `", "Drivers": {"raw_exec": null}, "Events": [null], "HostVolumes": {"v": null}}`,
-	"/v1/node/" + someID + "/allocations":         `[{"ID": "` + someID + `", "ClientStatus": "running"}]`,
-	"/v1/agent/self":                              `{"stats": {"client": {"node_id": "` + someID + `"}}}`,
-	"/v1/agent/members":                           `{"Members": [{"Name": "a"}]}`,
-	"/v1/services":                                `[{"Namespace": "default", "Services": [{}]}]`,
-	"/v1/service/web":                             `[{}]`,
-	"/v1/namespaces":                              `[{"Name": "default"}]`,
-	"/v1/vars":                                    `[{"Path": "p"}]`,
-	"/v1/var/p":                                   `{"Path": "p"}`,
-	"/v1/search":                                  `{"Matches": {"jobs": ["web"]}}`,
-	"/v1/event/stream":                            `{"Index": 1, "Events": [{"Topic": "Job"}, {"Topic": "Service", "Payload": {"Service": {"Port": "x"}}}, {}]}` + "\n",
-	"/v1/client/stats":                            `{"CPU": [null], "DiskStats": [null]}`,
-	"/v1/client/allocation/" + someID + "/stats":  `{"Tasks": {"t": null, "u": {}}}`,
-	"/v1/client/allocation/" + someID + "/checks": `{"c": {}}`,
+var listResponses = map[string]string{
+	"/v1/allocations":                       `[{"ID": "` + objectID + `"}]`,
+	"/v1/allocation/" + objectID:            `{"ID": "` + objectID + `"}`,
+	"/v1/jobs":                              `[{"ID": "web"}]`,
+	"/v1/job/web/allocations":               `[{"ID": "` + objectID + `", "TaskStates": {"t": null}}]`,
+	"/v1/job/web":                           `{"ID": "web", "TaskGroups": [null, {"Tasks": [null, {"Actions": [null]}]}]}`,
+	"/v1/job/web/summary":                   `{"Summary": {"g": {}}}`,
+	"/v1/job/web/versions":                  `{"Versions": [null, {"ID": "web"}], "Diffs": [null, {"TaskGroups": [null, {"Tasks": [null]}], "Objects": [null]}]}`,
+	"/v1/job/web/deployment":                `{"ID": "` + objectID + `", "TaskGroups": {"g": null}}`,
+	"/v1/job/web/deployments":               `[{"ID": "` + objectID + `"}]`,
+	"/v1/job/web/evaluations":               `[{"ID": "` + objectID + `", "FailedTGAllocs": {"g": null}}]`,
+	"/v1/job/web/scale":                     `{"TaskGroups": {"g": {"Events": [{}]}}}`,
+	"/v1/job/web/plan":                      `{"Diff": {"Type": "Edited", "Fields": [null, {}], "TaskGroups": [null, {"Tasks": [null]}]}, "FailedTGAllocs": {"g": null}, "Annotations": {"DesiredTGUpdates": {"g": null}}, "CreatedEvals": [null]}`,
+	"/v1/evaluations":                       `[{"ID": "` + objectID + `", "FailedTGAllocs": {"g": null}}]`,
+	"/v1/evaluation/" + objectID:            `{"ID": "` + objectID + `", "FailedTGAllocs": {"g": null}, "RelatedEvals": [null], "PlanAnnotations": {"DesiredTGUpdates": {"g": null}}}`,
+	"/v1/deployments":                       `[{"ID": "` + objectID + `", "TaskGroups": {"g": null}}]`,
+	"/v1/deployment/" + objectID:            `{"ID": "` + objectID + `", "TaskGroups": {"g": null}}`,
+	"/v1/nodes":                             `[{"ID": "` + objectID + `", "Drivers": {"raw_exec": null}}]`,
+	"/v1/node/" + objectID:                  `{"ID": "` + objectID + `", "Drivers": {"raw_exec": null}, "Events": [null], "HostVolumes": {"v": null}}`,
+	"/v1/node/" + objectID + "/allocations": `[{"ID": "` + objectID + `", "ClientStatus": "running"}]`,
+	"/v1/agent/self":                        `{"stats": {"client": {"node_id": "` + objectID + `"}}}`,
+	"/v1/agent/members":                     `{"Members": [{"Name": "a"}]}`,
+	"/v1/services":                          `[{"Namespace": "default", "Services": [{}]}]`,
+	"/v1/service/web":                       `[{}]`,
+	"/v1/namespaces":                        `[{"Name": "default"}]`,
+	"/v1/vars":                              `[{"Path": "p"}]`,
+	"/v1/var/p":                             `{"Path": "p"}`,
+	"/v1/search":                            `{"Matches": {"jobs": ["web"]}}`,
+	"/v1/event/stream":                      `{"Index": 1, "Events": [{"Topic": "Job"}, {"Topic": "Service", "Payload": {"Service": {"Port": "x"}}}, {}]}` + "\n",
+	"/v1/client/stats":                      `{"CPU": [null], "DiskStats": [null]}`,
+	"/v1/client/allocation/" + objectID + "/stats":  `{"Tasks": {"t": null, "u": {}}}`,
+	"/v1/client/allocation/" + objectID + "/checks": `{"c": {}}`,
 }
 
 // TestMalformedServerResponses runs each command against servers whose answers no Nomad
@@ -57,26 +57,26 @@ func TestMalformedServerResponses(t *testing.T) {
 	t.Parallel()
 	answers := map[string]http.HandlerFunc{
 		"not found": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) },
-		"null":      text("null"),
-		"object":    text("{}"),
-		"list":      text("[]"),
-		"page":      text("<html>"),
-		"nothing":   text(""),
+		"null":      textHandler("null"),
+		"object":    textHandler("{}"),
+		"list":      textHandler("[]"),
+		"page":      textHandler("<html>"),
+		"nothing":   textHandler(""),
 		"refusal":   func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "Permission denied", http.StatusForbidden) },
 		"bare objects": func(w http.ResponseWriter, r *http.Request) {
-			body, known := oneOfEach[r.URL.Path]
+			body, known := listResponses[r.URL.Path]
 			if !known {
 				body = "{}"
 			}
-			text(body)(w, r)
+			textHandler(body)(w, r)
 		},
 		"objects and no more": func(w http.ResponseWriter, r *http.Request) {
-			body, known := oneOfEach[r.URL.Path]
+			body, known := listResponses[r.URL.Path]
 			if !known || strings.HasSuffix(r.URL.Path, "stats") {
 				w.WriteHeader(http.StatusNotFound)
 				return
 			}
-			text(body)(w, r)
+			textHandler(body)(w, r)
 		},
 	}
 	const file = "../job/template/short.nomad.hcl"
@@ -115,7 +115,7 @@ func TestMalformedServerResponses(t *testing.T) {
 	}
 }
 
-func text(body string) http.HandlerFunc {
+func textHandler(body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, body) }
 }
 

@@ -56,7 +56,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion --help`,
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			return cli.UnknownCommand(cmd, args[0])
+			return cli.UnknownCommandError(cmd, args[0])
 		},
 	}
 	root.SetIn(s.In)
@@ -64,16 +64,16 @@ To complete commands, flags and ids in a shell: nomad-lite completion --help`,
 	root.SetErr(s.Err)
 	root.SetVersionTemplate("nomad-lite {{.Version}}\n")
 	root.SetFlagErrorFunc(cli.FlagError)
-	root.SetUsageFunc(usage)
+	root.SetUsageFunc(printUsage)
 	root.PersistentFlags().BoolVar(&s.NoColour, "no-color", false, "print no colours (NO_COLOR, NOMAD_CLI_NO_COLOR)")
 	root.PersistentFlags().BoolVar(&s.ForceColour, "force-color", false, "print colours also when the output is no terminal (NOMAD_CLI_FORCE_COLOR)")
-	section(root, "Job files",
+	addCommandGroup(root, "Job files",
 		run.NewCommand(s),
 		job.NewInitCommand(s),
 		job.NewValidateCommand(s),
 		format.NewCommand(s),
 	)
-	section(root, "Jobs on an agent",
+	addCommandGroup(root, "Jobs on an agent",
 		job.NewCommand(s),
 		status.NewCommand(),
 		job.NewPlanCommand(s),
@@ -90,7 +90,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion --help`,
 		event.NewCommand(s),
 		ui.NewCommand(s),
 	)
-	section(root, "The agent and its machine",
+	addCommandGroup(root, "The agent and its machine",
 		agent.NewCommand(s),
 		agent.NewInfoCommand(s),
 		agent.NewMonitorCommand(s),
@@ -107,8 +107,8 @@ To complete commands, flags and ids in a shell: nomad-lite completion --help`,
 	return root
 }
 
-// section adds commands under one title of the help.
-func section(root *cobra.Command, title string, commands ...*cobra.Command) {
+// addCommandGroup adds commands under one title of the help.
+func addCommandGroup(root *cobra.Command, title string, commands ...*cobra.Command) {
 	root.AddGroup(&cobra.Group{ID: title, Title: title + ":"})
 	for _, cmd := range commands {
 		cmd.GroupID = title
@@ -118,15 +118,15 @@ func section(root *cobra.Command, title string, commands ...*cobra.Command) {
 
 // Execute runs one command line and returns its exit code.
 func Execute(args []string, s *cli.Streams) int {
-	if serve := subprocess(args, s); serve != nil {
+	if serve := findHelperProcess(args, s); serve != nil {
 		return exitCode(serve(), s)
 	}
 	root := newCommand(s)
-	root.SetArgs(longFlags(root, args))
+	root.SetArgs(toLongFlags(root, args))
 	if isCompletion(args) {
 		unquoteFlags(root)
 	}
-	if completesOneDash(args) {
+	if completesSingleDash(args) {
 		root.SetOut(singleDashWriter{s.Out})
 	}
 	return exitCode(root.ExecuteContext(context.Background()), s)

@@ -13,28 +13,28 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
 
-// subprocess returns the helper process of nomad-lite that these arguments start, or nil. It is
+// findHelperProcess returns the helper process of nomad-lite that these arguments start, or nil. It is
 // called before any command is constructed: all commands with all their flags would be a
 // third of the memory of a process that idles beside the tasks.
-func subprocess(args []string, s *cli.Streams) func() error {
+func findHelperProcess(args []string, s *cli.Streams) func() error {
 	switch {
 	case slices.Equal(args, []string{"keeper"}):
 		return func() error { return keeper.Serve(context.Background()) }
 	case slices.Equal(args, []string{"log-collector"}):
 		return func() error { return logs.Serve(context.Background()) }
 	case slices.Equal(args, []string{agent.JobParserCommand}):
-		return exitStatus(func() int { return confined.Serve(s.In, s.Out, s.Err) })
-	case slices.Equal(args, []string{builtins.ArtifactDownload}):
-		return exitStatus(func() int { return artifact.Download(s.In, s.Err) })
+		return asCommand(func() int { return confined.Serve(s.In, s.Out, s.Err) })
+	case slices.Equal(args, []string{builtins.ArtifactDownloadCommand}):
+		return asCommand(func() int { return artifact.Download(s.In, s.Err) })
 	case len(args) == 3 && args[0] == "plugin" && args[1] == "serve":
-		return func() error { return builtins.Serve(args[2]) }
+		return func() error { return builtins.ServePlugin(args[2]) }
 	}
 	return nil
 }
 
-// exitStatus turns a helper into a command. A helper that returns a code other than 0 has
+// asCommand turns a helper into a command. A helper that returns a code other than 0 has
 // printed the reason.
-func exitStatus(run func() int) func() error {
+func asCommand(run func() int) func() error {
 	return func() error {
 		if code := run(); code != 0 {
 			return &cli.ExitError{Code: code}

@@ -10,9 +10,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
 
-// follow shows the output of a task, from its first start to its last byte. It returns
+// showTaskOutput shows the output of a task, from its first start to its last byte. It returns
 // without output for a task that has not started when shown is closed.
-func (r *foregroundRun) follow(ctx context.Context, t *taskview.Task, shown <-chan struct{}) {
+func (r *foregroundRun) showTaskOutput(ctx context.Context, t *taskview.Task, shown <-chan struct{}) {
 	defer close(t.OutputDone)
 	select {
 	case <-t.Started:
@@ -22,16 +22,16 @@ func (r *foregroundRun) follow(ctx context.Context, t *taskview.Task, shown <-ch
 		}
 	}
 	var stderr sync.WaitGroup
-	stderr.Go(func() { r.read(ctx, t, logs.Stderr) })
-	r.read(ctx, t, logs.Stdout)
+	stderr.Go(func() { r.showStream(ctx, t, logs.Stderr) })
+	r.showStream(ctx, t, logs.Stdout)
 	stderr.Wait()
 }
 
-// read shows one stream of a started task until the final end of the stream.
-func (r *foregroundRun) read(ctx context.Context, t *taskview.Task, stream logs.Stream) {
+// showStream shows one stream of a started task until the final end of the stream.
+func (r *foregroundRun) showStream(ctx context.Context, t *taskview.Task, stream logs.Stream) {
 	var lines taskview.LineBuffer
 	last := int64(-1) // number of the last log file
-	show := func(text []byte) { r.view.Lines(t, stream == logs.Stderr, text) }
+	show := func(text []byte) { r.view.PrintLines(t, stream == logs.Stderr, text) }
 	err := r.agent.Logs().Follow(ctx, logs.FollowRequest{
 		AllocID: t.Alloc.ID,
 		Task:    t.Name,
@@ -40,7 +40,7 @@ func (r *foregroundRun) read(ctx context.Context, t *taskview.Task, stream logs.
 	}, func(c logs.Chunk) error {
 		file, _ := strconv.ParseInt(c.File[strings.LastIndexByte(c.File, '.')+1:], 10, 64)
 		if file > last+1 {
-			r.view.Message("a part of what task " + t.Label + " wrote is not shown: it was rotated away before it was read")
+			r.view.PrintMessage("a part of what task " + t.Label + " wrote is not shown: it was rotated away before it was read")
 		}
 		last = file
 		lines.Add(c.Data, show)
@@ -48,6 +48,6 @@ func (r *foregroundRun) read(ctx context.Context, t *taskview.Task, stream logs.
 	})
 	lines.Flush(show)
 	if err != nil {
-		r.view.Message("output of task " + t.Label + " is not shown any more: " + err.Error())
+		r.view.PrintMessage("output of task " + t.Label + " is not shown any more: " + err.Error())
 	}
 }

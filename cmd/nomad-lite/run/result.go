@@ -19,8 +19,8 @@ func jobResult(job *api.Job, allocs []*api.Allocation, stopped bool) error {
 		switch {
 		case alloc.NextAllocation != "":
 		case alloc.ClientStatus == api.AllocClientStatusFailed:
-			reasons = append(reasons, failure(alloc)...)
-		case stopped && endsByItself(job) && !succeeded(alloc):
+			reasons = append(reasons, taskFailures(alloc)...)
+		case stopped && isFinite(job) && !mainTasksSucceeded(alloc):
 			reasons = append(reasons, fmt.Errorf("alloc %s: stopped before it was complete", alloc.Name))
 		}
 	}
@@ -30,32 +30,32 @@ func jobResult(job *api.Job, allocs []*api.Allocation, stopped bool) error {
 	return fmt.Errorf("job %q failed:\n%w", *job.ID, errors.Join(reasons...))
 }
 
-// endsByItself reports whether the job is expected to complete, and not to run until its
+// isFinite reports whether the job is expected to complete, and not to run until its
 // user stops it.
-func endsByItself(job *api.Job) bool {
+func isFinite(job *api.Job) bool {
 	return *job.Type == api.JobTypeBatch || *job.Type == api.JobTypeSysbatch
 }
 
-// succeeded reports whether each main task completed successfully.
-func succeeded(alloc *api.Allocation) bool {
+// mainTasksSucceeded reports whether each main task completed successfully.
+func mainTasksSucceeded(alloc *api.Allocation) bool {
 	for _, task := range alloc.GetTaskGroup().Tasks {
 		if task.Lifecycle != nil && task.Lifecycle.Hook != "" {
 			continue
 		}
 		state := alloc.TaskStates[task.Name]
-		if state == nil || state.Failed || lastEvent(state.Events, api.TaskKilling) != nil {
+		if state == nil || state.Failed || lastEventOfType(state.Events, api.TaskKilling) != nil {
 			return false
 		}
-		if end := lastEvent(state.Events, api.TaskTerminated); end == nil || end.ExitCode != 0 {
+		if end := lastEventOfType(state.Events, api.TaskTerminated); end == nil || end.ExitCode != 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// failure returns the failed tasks of an allocation, with their exit statuses and the
+// taskFailures returns the failed tasks of an allocation, with their exit statuses and the
 // reasons why they were not restarted.
-func failure(alloc *api.Allocation) []error {
+func taskFailures(alloc *api.Allocation) []error {
 	var errs []error
 	for _, task := range alloc.GetTaskGroup().Tasks {
 		state := alloc.TaskStates[task.Name]
@@ -75,11 +75,11 @@ func failure(alloc *api.Allocation) []error {
 		} {
 			i := slices.IndexFunc(events, func(e *api.TaskEvent) bool { return e.Type == kind })
 			if i >= 0 && events[i].DisplayMessage != "" {
-				parts = append(parts, cause(events[i].DisplayMessage))
+				parts = append(parts, firstCause(events[i].DisplayMessage))
 			}
 		}
-		if e := lastEvent(events, api.TaskKilling); len(parts) == 0 && e != nil {
-			parts = append(parts, cause(e.DisplayMessage)) // for example a template that never renders
+		if e := lastEventOfType(events, api.TaskKilling); len(parts) == 0 && e != nil {
+			parts = append(parts, firstCause(e.DisplayMessage)) // for example a template that never renders
 		}
 		errs = append(errs, fmt.Errorf("task %q of alloc %s: %s", task.Name, alloc.Name, strings.Join(parts, ": ")))
 	}
@@ -89,15 +89,15 @@ func failure(alloc *api.Allocation) []error {
 	return errs
 }
 
-// cause returns an event's message in one line, without the details of gRPC.
-func cause(message string) string {
+// firstCause returns an event's message in one line, without the details of gRPC.
+func firstCause(message string) string {
 	if _, text, ok := strings.Cut(message, " desc = "); ok && strings.HasPrefix(message, "rpc error: ") {
 		message = text
 	}
 	return strings.Join(strings.Fields(message), " ")
 }
 
-func lastEvent(events []*api.TaskEvent, kind string) *api.TaskEvent {
+func lastEventOfType(events []*api.TaskEvent, kind string) *api.TaskEvent {
 	for _, e := range slices.Backward(events) {
 		if e.Type == kind {
 			return e

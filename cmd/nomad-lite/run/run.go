@@ -38,7 +38,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-const help = `Run a job here, in the foreground, until it ends.
+const runHelp = `Run a job here, in the foreground, until it ends.
 
 Every group runs, with as many instances as its count says. What the tasks
 write goes to stdout and stderr, with the name of the task in front of each
@@ -54,10 +54,10 @@ failed, or was stopped before it was complete; 2 it was refused, or the command
 line made no sense, and nothing of it has run.`
 
 type options struct {
-	file     jobfile.Flags
-	plugins  localplugins.Flags
-	dataDir  string
-	logLevel string
+	jobFile     jobfile.Flags
+	pluginFlags localplugins.Flags
+	dataDir     string
+	logLevel    string
 }
 
 // NewCommand returns the command "run".
@@ -66,13 +66,13 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] FILE",
 		Short: "Run a job here, in the foreground",
-		Long:  help,
+		Long:  runHelp,
 		Example: `  nomad-lite run web.nomad.hcl
   nomad-lite run -var image=web:2 -var-file prod.hcl web.nomad.hcl
   nomad-lite run -data-dir ./state web.nomad.hcl   keep logs and task directories
   nomad-lite run -plugin-dir ./plugins web.nomad.hcl`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if err := jobfile.OneFile(cmd, args); err != nil {
+			if err := jobfile.OneFileArg(cmd, args); err != nil {
 				return startError(err)
 			}
 			return nil
@@ -82,14 +82,14 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		},
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		said := cli.FlagError(cmd, err)
+		exitErr := cli.FlagError(cmd, err)
 		if missing := new(pflag.NotExistError); errors.As(err, &missing) {
-			said = fmt.Errorf("%w\nTo give a job to an agent: nomad-lite job run", said)
+			exitErr = fmt.Errorf("%w\nTo give a job to an agent: nomad-lite job run", exitErr)
 		}
-		return startError(said)
+		return startError(exitErr)
 	})
-	o.file.Register(cmd)
-	o.plugins.Register(cmd)
+	o.jobFile.Register(cmd)
+	o.pluginFlags.Register(cmd)
 	cmd.Flags().StringVar(&o.dataDir, "data-dir", "", "keep logs and task directories in this `directory` after the run")
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "warn", "how much nomad-lite says about itself: trace, debug, info, warn or error")
 	return cmd
@@ -104,9 +104,9 @@ var errNotStarted = &cli.ExitError{Code: 2}
 
 // startError converts an error to the error of a run that did not start.
 func startError(err error) error {
-	var said *cli.ExitError
-	if errors.As(err, &said) {
-		return &cli.ExitError{Code: 2, Err: said.Err}
+	var exitErr *cli.ExitError
+	if errors.As(err, &exitErr) {
+		return &cli.ExitError{Code: 2, Err: exitErr.Err}
 	}
 	return &cli.ExitError{Code: 2, Err: err}
 }
@@ -116,11 +116,11 @@ func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 	if level == hclog.NoLevel {
 		return startError(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
 	}
-	file, err := o.file.Read(s, path, 2)
+	file, err := o.jobFile.Read(s, path, 2)
 	if err != nil {
 		return err
 	}
-	if good, err := file.Check(s); err != nil || !good {
+	if good, err := file.CheckJob(s); err != nil || !good {
 		return errors.Join(errNotStarted, err)
 	}
 	if good, err := file.CheckSupported(s, nil, true); err != nil || !good {
@@ -137,17 +137,17 @@ func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 	v := taskview.New(s, terminal.NewScreen(s.Out, s.Err))
 	defer v.Close()
 	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: level, Output: v})
-	local, err := o.plugins.Read(s)
+	local, err := o.pluginFlags.Read(s)
 	if err != nil {
 		return startError(err)
 	}
-	plugins, err := local.Catalog(append(file.Drivers(), file.Hooks()...), logger)
+	plugins, err := local.NewCatalog(append(file.DriverNames(), file.HookNames()...), logger)
 	if err != nil {
 		return startError(err)
 	}
 
 	// From here on a signal must shut down in order what has been started.
-	signals, release := awaitSignals()
+	signals, release := notifySignals()
 	defer release()
 
 	config := local.AgentConfig(plugins, logger)
@@ -159,18 +159,18 @@ func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 		return startError(err)
 	}
 	r := &foregroundRun{
-		agent: a, file: file, view: v, streams: s, signals: signals,
-		dispensable: local.Optional(),
+		agent: a, jobFile: file, view: v, streams: s, signals: signals,
+		optionalHooks: local.OptionalHookNames(),
 
-		seen:  make(map[string]uint64),
-		ended: make(chan struct{}),
+		shownVersions: make(map[string]uint64),
+		allocsEnded:   make(chan struct{}),
 	}
 	return errors.Join(r.run(ctx), a.Close())
 }
 
-// awaitSignals returns a channel that receives the signals that end a run, until release is
+// notifySignals returns a channel that receives the signals that end a run, until release is
 // called.
-func awaitSignals() (signals chan os.Signal, release func()) {
+func notifySignals() (signals chan os.Signal, release func()) {
 	signals = make(chan os.Signal, 2)
 	for _, s := range stopSignals {
 		// Signals that were ignored at the start, as by nohup(1) and by shells for jobs in
@@ -192,34 +192,34 @@ func awaitSignals() (signals chan os.Signal, release func()) {
 // foregroundRun is one job on an open agent of this process.
 type foregroundRun struct {
 	agent   *agent.Agent
-	file    *jobfile.File
+	jobFile *jobfile.File
 	view    *taskview.View
 	streams *cli.Streams
 	signals <-chan os.Signal
 
-	dispensable []string // hooks without which tasks run, too
+	optionalHooks []string // hooks without which tasks run, too
 
-	seen    map[string]uint64 // last shown version of each allocation
-	stopped atomic.Bool
-	ended   chan struct{} // closed when all allocations of the job have ended
+	shownVersions map[string]uint64 // last shown version of each allocation
+	stopped       atomic.Bool
+	allocsEnded   chan struct{} // closed when all allocations of the job have ended
 }
 
 func (r *foregroundRun) run(ctx context.Context) error {
 	if err := r.agent.Ready(ctx); err != nil {
 		return err
 	}
-	if err := r.awaitDrivers(ctx); err != nil {
+	if err := r.waitDrivers(ctx); err != nil {
 		return err
 	}
 	if err := r.checkPlugins(ctx); err != nil {
 		return err
 	}
-	job := r.file.Job
-	if err := r.checkFits(); err != nil {
+	job := r.jobFile.Job
+	if err := r.checkCapacity(); err != nil {
 		return err
 	}
-	if apiclient.Instances(job) == 0 {
-		r.view.Message(fmt.Sprintf("job %q has nothing to run: the count of each group is 0", *job.ID))
+	if apiclient.InstanceCount(job) == 0 {
+		r.view.PrintMessage(fmt.Sprintf("job %q has nothing to run: the count of each group is 0", *job.ID))
 		return nil
 	}
 
@@ -244,13 +244,13 @@ func (r *foregroundRun) run(ctx context.Context) error {
 		return startError(err)
 	}
 	background.Go(func() { r.handleSignals(ctx) })
-	return r.watch(ctx)
+	return r.watchAllocs(ctx)
 }
 
-// checkFits rejects a job that does not fit on this machine as a whole: a foreground run
+// checkCapacity rejects a job that does not fit on this machine as a whole: a foreground run
 // does not wait for room.
-func (r *foregroundRun) checkFits() error {
-	fits, err := r.file.CheckFits(r.streams, r.agent, scheduler.PortFree)
+func (r *foregroundRun) checkCapacity() error {
+	fits, err := r.jobFile.CheckCapacity(r.streams, r.agent, scheduler.PortFree)
 	if err == nil && !fits {
 		err = errNotStarted
 	}
@@ -275,10 +275,10 @@ func foregroundJob(job *api.Job) *api.Job {
 	return &next
 }
 
-// watch shows the job's updates until all allocations have ended and none will follow, and
+// watchAllocs shows the job's updates until all allocations have ended and none will follow, and
 // returns how the job ended.
-func (r *foregroundRun) watch(ctx context.Context) error {
-	job := r.file.Job
+func (r *foregroundRun) watchAllocs(ctx context.Context) error {
+	job := r.jobFile.Job
 	shown := make(chan struct{}) // closed when the view has all updates
 	var output sync.WaitGroup
 	for {
@@ -286,20 +286,20 @@ func (r *foregroundRun) watch(ctx context.Context) error {
 		state := r.agent.Store().Snapshot()
 		allocs := state.AllocationsByJob(ws, *job.Namespace, *job.ID)
 		evals := state.EvaluationsByJob(ws, *job.Namespace, *job.ID)
-		var news []*api.Allocation
+		var changedAllocs []*api.Allocation
 		for _, a := range allocs {
-			if _, known := r.seen[a.ID]; !known {
-				news = append(news, a)
+			if _, known := r.shownVersions[a.ID]; !known {
+				changedAllocs = append(changedAllocs, a)
 			}
 		}
-		for _, task := range r.view.Show(news, apiclient.Instances(job), r.agent.LogDir) {
-			output.Go(func() { r.follow(ctx, task, shown) })
+		for _, task := range r.view.AddTasks(changedAllocs, apiclient.InstanceCount(job), r.agent.LogDir) {
+			output.Go(func() { r.showTaskOutput(ctx, task, shown) })
 		}
 		over := true
 		for _, a := range allocs {
-			if r.seen[a.ID] != a.ModifyIndex {
-				r.seen[a.ID] = a.ModifyIndex
-				r.view.Update(a.ID, a.TaskStates)
+			if r.shownVersions[a.ID] != a.ModifyIndex {
+				r.shownVersions[a.ID] = a.ModifyIndex
+				r.view.QueueUpdate(a.ID, a.TaskStates)
 			}
 			over = over && state.AllocationEnded(a.ID)
 		}
@@ -311,8 +311,8 @@ func (r *foregroundRun) watch(ctx context.Context) error {
 			}
 		}
 		if queued != nil && !r.stopped.Load() {
-			// Another process has taken the resources since CheckFits.
-			r.stop(ctx)
+			// Another process has taken the resources since CheckCapacity.
+			r.stopAllocs(ctx)
 			continue
 		}
 		if !over {
@@ -321,8 +321,8 @@ func (r *foregroundRun) watch(ctx context.Context) error {
 			}
 			continue
 		}
-		close(r.ended)
-		r.await(func() {
+		close(r.allocsEnded)
+		r.waitOutput(func() {
 			r.view.ShowUpdates()
 			close(shown)
 			output.Wait()
@@ -331,28 +331,28 @@ func (r *foregroundRun) watch(ctx context.Context) error {
 	}
 }
 
-// stop requests a stop of all allocations.
-func (r *foregroundRun) stop(ctx context.Context) {
+// stopAllocs requests a stop of all allocations.
+func (r *foregroundRun) stopAllocs(ctx context.Context) {
 	r.stopped.Store(true)
-	if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.KeyOf(r.file.Job), scheduler.DeregisterOptions{}); err != nil {
-		r.view.Message("the job cannot be stopped in order: " + err.Error())
+	if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.KeyOf(r.jobFile.Job), scheduler.DeregisterOptions{}); err != nil {
+		r.view.PrintMessage("the job cannot be stopped in order: " + err.Error())
 		r.agent.Kill()
 	}
 }
 
-// awaitDrivers waits for plugins of this job that start more slowly than a node would wait
+// waitDrivers waits for plugins of this job that start more slowly than a node would wait
 // for. The launch timeout of each plugin limits the wait.
-func (r *foregroundRun) awaitDrivers(ctx context.Context) error {
-	said := false
+func (r *foregroundRun) waitDrivers(ctx context.Context) error {
+	exitErr := false
 	for {
 		changed := r.agent.Changed()
 		slow := r.slowPlugins()
 		if len(slow) == 0 {
 			return nil
 		}
-		if !said {
-			r.view.Message("waiting for plugin " + strings.Join(slow, ", "))
-			said = true
+		if !exitErr {
+			r.view.PrintMessage("waiting for plugin " + strings.Join(slow, ", "))
+			exitErr = true
 		}
 		select {
 		case <-changed:
@@ -368,7 +368,7 @@ func (r *foregroundRun) awaitDrivers(ctx context.Context) error {
 // has the name of a driver of the job, provides such a driver, or may provide a driver that no
 // launched plugin provides.
 func (r *foregroundRun) slowPlugins() []string {
-	wanted := r.file.Drivers()
+	wanted := r.jobFile.DriverNames()
 	plugins := r.agent.Plugins()
 	missing := slices.ContainsFunc(wanted, func(driver string) bool {
 		return !slices.ContainsFunc(plugins, func(p supervisor.Plugin) bool {
@@ -394,9 +394,9 @@ func (r *foregroundRun) slowPlugins() []string {
 // was meant for the job.
 const flushTimeout = time.Second
 
-// await waits until the last output is written, or until a signal discards it: a terminal
+// waitOutput waits until the last output is written, or until a signal discards it: a terminal
 // or a pager can block it.
-func (r *foregroundRun) await(output func()) {
+func (r *foregroundRun) waitOutput(output func()) {
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
@@ -410,53 +410,53 @@ func (r *foregroundRun) await(output func()) {
 	for len(r.signals) > 0 {
 		<-r.signals
 	}
-	r.view.Message("the last output waits for its reader; once more to give it up")
+	r.view.PrintMessage("the last output waits for its reader; once more to give it up")
 	select {
 	case <-read:
 	case <-r.signals:
-		r.view.Abandon()
+		r.view.DiscardOutput()
 	}
 }
 
 // checkPlugins rejects the job when a driver or hook that it needs is missing, cannot be
 // started, or does not accept the job's configuration.
 func (r *foregroundRun) checkPlugins(ctx context.Context) error {
-	wanted := r.file.Drivers()
+	wanted := r.jobFile.DriverNames()
 	drivers := r.agent.Drivers()
-	var broken []error
+	var pluginErrs []error
 	for _, name := range wanted {
 		if d, ok := drivers[name]; ok && !(d.Detected && d.Healthy) {
-			broken = append(broken, fmt.Errorf("driver %q cannot be used: %s", name, d.Description))
+			pluginErrs = append(pluginErrs, fmt.Errorf("driver %q cannot be used: %s", name, d.Description))
 		}
 	}
 	for _, p := range r.agent.Plugins() {
 		if p.Err != nil && slices.Contains(wanted, strings.TrimPrefix(p.Name, catalog.DriverPrefix)) {
-			broken = append(broken, p.Err)
+			pluginErrs = append(pluginErrs, p.Err)
 		}
 	}
-	if len(broken) > 0 {
-		return startError(errors.Join(broken...))
+	if len(pluginErrs) > 0 {
+		return startError(errors.Join(pluginErrs...))
 	}
 	names := slices.AppendSeq(builtins.Drivers(), maps.Keys(drivers))
-	if good, err := r.file.CheckSupported(r.streams, names, true); err != nil || !good {
+	if good, err := r.jobFile.CheckSupported(r.streams, names, true); err != nil || !good {
 		return errors.Join(errNotStarted, err)
 	}
-	if good, err := r.file.CheckConfigs(ctx, r.agent, wanted, r.streams); err != nil || !good {
+	if good, err := r.jobFile.CheckDriverConfigs(ctx, r.agent, wanted, r.streams); err != nil || !good {
 		return errors.Join(errNotStarted, err)
 	}
-	good, trouble, err := r.file.CheckAttachments(ctx, r.agent, r.streams)
+	good, trouble, err := r.jobFile.CheckAttachments(ctx, r.agent, r.streams)
 	if err != nil || !good {
 		return errors.Join(errNotStarted, err)
 	}
 	for _, p := range r.agent.Plugins() {
-		if p.Err != nil && slices.Contains(r.file.Hooks(), p.Name) && !slices.Contains(r.dispensable, p.Name) {
-			broken = append(broken, fmt.Errorf("hook %q cannot be used: %w", p.Name, p.Err))
+		if p.Err != nil && slices.Contains(r.jobFile.HookNames(), p.Name) && !slices.Contains(r.optionalHooks, p.Name) {
+			pluginErrs = append(pluginErrs, fmt.Errorf("hook %q cannot be used: %w", p.Name, p.Err))
 		}
 	}
-	if len(broken) > 0 {
-		return startError(errors.Join(broken...))
+	if len(pluginErrs) > 0 {
+		return startError(errors.Join(pluginErrs...))
 	}
-	jobfile.WarnOfHooks(r.streams, trouble)
+	jobfile.PrintHookErrors(r.streams, trouble)
 	return nil
 }
 
@@ -466,14 +466,14 @@ func (r *foregroundRun) handleSignals(ctx context.Context) {
 	select {
 	case <-r.signals:
 	case <-r.view.BrokenPipe:
-	case <-r.ended:
+	case <-r.allocsEnded:
 		return
 	}
-	r.view.Message("stopping the job; once more to kill it")
-	r.stop(ctx)
+	r.view.PrintMessage("stopping the job; once more to kill it")
+	r.stopAllocs(ctx)
 	select {
 	case <-time.After(cli.DuplicateSignalWindow):
-	case <-r.ended:
+	case <-r.allocsEnded:
 		return
 	}
 	for len(r.signals) > 0 {
@@ -481,10 +481,10 @@ func (r *foregroundRun) handleSignals(ctx context.Context) {
 	}
 	select {
 	case <-r.signals:
-	case <-r.ended:
+	case <-r.allocsEnded:
 		return
 	}
 	signal.Reset(stopSignals...)
-	r.view.Message("killing the job")
+	r.view.PrintMessage("killing the job")
 	r.agent.Kill()
 }

@@ -19,8 +19,8 @@ as the Nomad Autoscaler, reads it.`
 
 // NewCommand returns the command "scaling" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.Group("scaling", "Look at the scaling policies of jobs",
-		cli.Group("policy", "Look at the scaling policies of jobs", newPolicyListCommand(s), newPolicyInfoCommand(s)))
+	return cli.NewGroupCommand("scaling", "Look at the scaling policies of jobs",
+		cli.NewGroupCommand("policy", "Look at the scaling policies of jobs", newPolicyListCommand(s), newPolicyInfoCommand(s)))
 }
 
 type policyOptions struct {
@@ -41,12 +41,12 @@ func newPolicyListCommand(s *cli.Streams) *cobra.Command {
   nomad-lite scaling policy list -job web`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			all, err := o.list(cmd.Context())
+			all, err := o.listPolicies(cmd.Context())
 			if err != nil {
 				return err
 			}
-			return o.format.Show(s, all, func(p *output.Page) {
-				p.TableOr(policyTable(all, o.verbose), "No policies found")
+			return o.format.PrintOrDraw(s, all, func(p *output.Page) {
+				p.TableOrMessage(policyTable(all, o.verbose), "No policies found")
 			})
 		},
 	}
@@ -58,7 +58,7 @@ func newPolicyListCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func (o *policyOptions) list(ctx context.Context) ([]*api.ScalingPolicyListStub, error) {
+func (o *policyOptions) listPolicies(ctx context.Context) ([]*api.ScalingPolicyListStub, error) {
 	c, err := o.client.Client()
 	if err != nil {
 		return nil, err
@@ -81,13 +81,13 @@ func (o *policyOptions) list(ctx context.Context) ([]*api.ScalingPolicyListStub,
 func policyTable(all []*api.ScalingPolicyListStub, verbose bool) *output.Table {
 	t := output.NewTable("ID", "Enabled", "Type", "Target")
 	for _, policy := range all {
-		t.Row(output.ShortID(policy.ID, verbose), policy.Enabled, policy.Type, targetText(policy.Target))
+		t.Row(output.ShortID(policy.ID, verbose), policy.Enabled, policy.Type, formatTarget(policy.Target))
 	}
 	return t
 }
 
-// targetText returns the target of a policy on one line.
-func targetText(target map[string]string) string {
+// formatTarget returns the target of a policy on one line.
+func formatTarget(target map[string]string) string {
 	var parts []string
 	for _, pair := range output.SortedPairs(target) {
 		parts = append(parts, fmt.Sprintf("%v:%v", pair[0], pair[1]))
@@ -104,7 +104,7 @@ func newPolicyInfoCommand(s *cli.Streams) *cobra.Command {
 		Example: `  nomad-lite scaling policy info 8fd7b6dd`,
 		Args:    cli.ArgCount(1, 1, "the id of a scaling policy, or its beginning; 'nomad-lite scaling policy list' lists them"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			policy, err := o.find(cmd.Context(), args[0])
+			policy, err := o.findPolicy(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -117,7 +117,7 @@ func newPolicyInfoCommand(s *cli.Streams) *cobra.Command {
 			}
 			p := output.NewPage(s)
 			p.Pairs(output.Pairs{
-				{"ID", output.ShortID(policy.ID, o.verbose)}, {"Enabled", apiclient.ValueOf(policy.Enabled)}, {"Type", policy.Type}, {"Target", targetText(policy.Target)},
+				{"ID", output.ShortID(policy.ID, o.verbose)}, {"Enabled", apiclient.ValueOf(policy.Enabled)}, {"Type", policy.Type}, {"Target", formatTarget(policy.Target)},
 				{"Min", apiclient.ValueOf(policy.Min)}, {"Max", apiclient.ValueOf(policy.Max)},
 			})
 			p.Section("Policy")
@@ -131,19 +131,19 @@ func newPolicyInfoCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// find returns the only policy with this id prefix.
-func (o *policyOptions) find(ctx context.Context, prefix string) (*api.ScalingPolicy, error) {
-	all, err := o.list(ctx)
+// findPolicy returns the only policy with this id prefix.
+func (o *policyOptions) findPolicy(ctx context.Context, prefix string) (*api.ScalingPolicy, error) {
+	all, err := o.listPolicies(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var near []*api.ScalingPolicyListStub
+	var matches []*api.ScalingPolicyListStub
 	for _, policy := range all {
 		if strings.HasPrefix(policy.ID, prefix) {
-			near = append(near, policy)
+			matches = append(matches, policy)
 		}
 	}
-	switch len(near) {
+	switch len(matches) {
 	case 0:
 		return nil, fmt.Errorf("there is no scaling policy whose id begins with %q\nSee those that there are: nomad-lite scaling policy list", prefix)
 	case 1:
@@ -151,11 +151,11 @@ func (o *policyOptions) find(ctx context.Context, prefix string) (*api.ScalingPo
 		if err != nil {
 			return nil, err
 		}
-		policy, _, err := c.Scaling().GetPolicy(near[0].ID, apiclient.QueryOptions(ctx, ""))
+		policy, _, err := c.Scaling().GetPolicy(matches[0].ID, apiclient.QueryOptions(ctx, ""))
 		if err != nil {
 			return nil, apiclient.WrapError(fmt.Sprintf("read scaling policy %q", prefix), err)
 		}
 		return policy, nil
 	}
-	return nil, apiclient.Ambiguous("scaling policy", prefix, policyTable(near, true))
+	return nil, apiclient.AmbiguousPrefixError("scaling policy", prefix, policyTable(matches, true))
 }

@@ -26,10 +26,10 @@ type membersOptions struct {
 
 // NewCommand returns the command "server" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.Group("server", "Look at the servers",
+	return cli.NewGroupCommand("server", "Look at the servers",
 		newMembersCommand(s),
-		cli.UnsupportedCommand("join", cli.NoServers),
-		cli.UnsupportedCommand("force-leave", cli.NoServers),
+		cli.NewUnsupportedCommand("join", cli.NoServersReason),
+		cli.NewUnsupportedCommand("force-leave", cli.NoServersReason),
 	)
 }
 
@@ -41,7 +41,7 @@ func newMembersCommand(s *cli.Streams) *cobra.Command {
 		Long:  membersHelp,
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return serverMembers(cmd.Context(), o, s)
+			return listMembers(cmd.Context(), o, s)
 		},
 	}
 	o.client.Register(cmd)
@@ -51,7 +51,7 @@ func newMembersCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func serverMembers(ctx context.Context, o membersOptions, s *cli.Streams) error {
+func listMembers(ctx context.Context, o membersOptions, s *cli.Streams) error {
 	c, err := o.client.Client()
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func serverMembers(ctx context.Context, o membersOptions, s *cli.Streams) error 
 	case o.detailed:
 		t := output.NewTable("Name", "Address", "Port", "Tags")
 		for _, m := range members {
-			t.Row(m.Name, m.Addr, m.Port, tagText(m.Tags))
+			t.Row(m.Name, m.Addr, m.Port, formatTags(m.Tags))
 		}
 		p.Table(t)
 	default:
@@ -105,7 +105,7 @@ func serverMembers(ctx context.Context, o membersOptions, s *cli.Streams) error 
 	return output.Print(s, p)
 }
 
-func tagText(tags map[string]string) string {
+func formatTags(tags map[string]string) string {
 	text := ""
 	for i, pair := range output.SortedPairs(tags) {
 		if i > 0 {

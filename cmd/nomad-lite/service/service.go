@@ -30,15 +30,15 @@ const deleteHelp = `Delete a registration that was left behind. A service whose 
 back.`
 
 type options struct {
-	client  apiclient.Flags
-	format  output.FormatFlags
-	page    apiclient.PageFlags
-	verbose bool
+	client    apiclient.Flags
+	format    output.FormatFlags
+	pageFlags apiclient.PageFlags
+	verbose   bool
 }
 
 // NewCommand returns the command "service" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.Group("service", "Look at registered services",
+	return cli.NewGroupCommand("service", "Look at registered services",
 		newListCommand(s), newInfoCommand(s), newDeleteCommand(s))
 }
 
@@ -67,13 +67,13 @@ func newInfoCommand(s *cli.Streams) *cobra.Command {
 		Example: infoExamples,
 		Args:    cli.ArgCount(1, 1, "the name of a service; 'nomad-lite service list' lists them"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return serviceInfo(cmd.Context(), o, args[0], s)
+			return showService(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.FirstArg(completeServices(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(completeServices(&o.client)),
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
-	o.page.Register(cmd)
+	o.pageFlags.Register(cmd)
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show all that is known of each")
 	return cmd
 }
@@ -104,7 +104,7 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 // completeServices suggests names.
 func completeServices(f *apiclient.Flags) cli.Completer {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return f.Suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
+		return f.CompleteValues(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
 			all, _, err := c.Services().List(apiclient.QueryOptions(ctx, ""))
 			for _, namespace := range all {
 				for _, service := range namespace.Services {
@@ -144,20 +144,20 @@ func listServices(ctx context.Context, o options, s *cli.Streams) error {
 		}
 	}
 	p := output.NewPage(s)
-	p.TableOr(t, "No service registrations found")
+	p.TableOrMessage(t, "No service registrations found")
 	return output.Print(s, p)
 }
 
-func serviceInfo(ctx context.Context, o options, name string, s *cli.Streams) error {
+func showService(ctx context.Context, o options, name string, s *cli.Streams) error {
 	c, err := o.client.Client()
 	if err != nil {
 		return err
 	}
-	instances, meta, err := c.Services().Get(name, o.page.QueryOptions(ctx))
+	instances, meta, err := c.Services().Get(name, o.pageFlags.QueryOptions(ctx))
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("read service %q", name), err)
 	}
-	if len(instances) == 0 && o.page.Filter == "" {
+	if len(instances) == 0 && o.pageFlags.Filter == "" {
 		return fmt.Errorf("no service %q is registered\nSee those that are: nomad-lite service list", name)
 	}
 	if o.format.IsSet() {
@@ -169,7 +169,7 @@ func serviceInfo(ctx context.Context, o options, name string, s *cli.Streams) er
 		return output.Print(s, p)
 	}
 	if !o.verbose {
-		p.Table(tables.ServiceRegistrations(instances, false))
+		p.Table(tables.NewServiceTable(instances, false))
 		p.MorePages(meta)
 		return output.Print(s, p)
 	}
@@ -185,7 +185,7 @@ func serviceInfo(ctx context.Context, o options, name string, s *cli.Streams) er
 			{"Alloc ID", r.AllocID},
 			{"Node ID", r.NodeID},
 			{"Datacenter", r.Datacenter},
-			{"Address", tables.HostPort(r)},
+			{"Address", tables.ServiceAddress(r)},
 			{"Tags", "[" + strings.Join(r.Tags, ",") + "]"},
 		})
 	}

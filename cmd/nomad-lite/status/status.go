@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 )
 
-// shownBy maps each kind of object that a search finds to the command that shows it.
-var shownBy = map[contexts.Context][]string{
+// statusCommands maps each kind of object that a search finds to the command that shows it.
+var statusCommands = map[contexts.Context][]string{
 	contexts.Jobs:        {"job", "status"},
 	contexts.Allocs:      {"alloc", "status"},
 	contexts.Evals:       {"eval", "status"},
@@ -43,20 +43,20 @@ evaluation, a deployment, a node… Without an id the jobs are listed.`,
   nomad-lite status web
   nomad-lite status 8ba85cef`,
 		Args:              cli.ArgCount(0, 1, "an id, or nothing for all jobs"),
-		ValidArgsFunction: cli.FirstArg(completeAnything(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(completeObjectIDs(&o.client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return runCommand(cmd, shownBy[contexts.Jobs], nil)
+				return runCommand(cmd, statusCommands[contexts.Jobs], nil)
 			}
 			c, err := o.client.Client()
 			if err != nil {
 				return err
 			}
-			kind, err := findAnything(cmd.Context(), c, args[0])
+			kind, err := findObjectKind(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}
-			return runCommand(cmd, shownBy[kind], args)
+			return runCommand(cmd, statusCommands[kind], args)
 		},
 	}
 	o.client.Register(cmd)
@@ -83,49 +83,49 @@ func runCommand(cmd *cobra.Command, path, args []string) error {
 	return other.RunE(other, args)
 }
 
-// findAnything returns the kind of the only object with this id prefix. An object with
+// findObjectKind returns the kind of the only object with this id prefix. An object with
 // exactly this id takes precedence.
-func findAnything(ctx context.Context, c *api.Client, prefix string) (contexts.Context, error) {
+func findObjectKind(ctx context.Context, c *api.Client, prefix string) (contexts.Context, error) {
 	answer, _, err := c.Search().PrefixSearch(prefix, contexts.All, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
 		return "", apiclient.WrapError(fmt.Sprintf("look for %q", prefix), err)
 	}
-	var some, exact []contexts.Context
+	var prefixMatches, exactMatches []contexts.Context
 	for _, kind := range slices.Sorted(maps.Keys(answer.Matches)) {
-		if ids := answer.Matches[kind]; shownBy[kind] != nil && len(ids) > 0 {
-			some = append(some, kind)
+		if ids := answer.Matches[kind]; statusCommands[kind] != nil && len(ids) > 0 {
+			prefixMatches = append(prefixMatches, kind)
 			if slices.Contains(ids, prefix) {
-				exact = append(exact, kind)
+				exactMatches = append(exactMatches, kind)
 			}
 		}
 	}
 	switch {
-	case len(exact) == 1:
-		return exact[0], nil
-	case len(some) == 1:
-		return some[0], nil
-	case len(some) == 0:
-		return "", fmt.Errorf("nothing has an id that begins with %q\nSee the jobs: nomad-lite job status%s", prefix, apiclient.Everywhere)
+	case len(exactMatches) == 1:
+		return exactMatches[0], nil
+	case len(prefixMatches) == 1:
+		return prefixMatches[0], nil
+	case len(prefixMatches) == 0:
+		return "", fmt.Errorf("nothing has an id that begins with %q\nSee the jobs: nomad-lite job status%s", prefix, apiclient.AllNamespacesFlag)
 	}
 	t := output.NewTable("What", "ID")
-	for _, kind := range some {
+	for _, kind := range prefixMatches {
 		for _, id := range answer.Matches[kind] {
-			t.Row(shownBy[kind][0], id)
+			t.Row(statusCommands[kind][0], id)
 		}
 	}
-	return "", apiclient.Ambiguous("thing", prefix, t)
+	return "", apiclient.AmbiguousPrefixError("thing", prefix, t)
 }
 
-// completeAnything suggests ids of objects that status can show.
-func completeAnything(f *apiclient.Flags) cli.Completer {
+// completeObjectIDs suggests ids of objects that status can show.
+func completeObjectIDs(f *apiclient.Flags) cli.Completer {
 	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		return f.Suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (ids []string, err error) {
+		return f.CompleteValues(cmd.Context(), func(ctx context.Context, c *api.Client) (ids []string, err error) {
 			answer, _, err := c.Search().PrefixSearch(begun, contexts.All, apiclient.QueryOptions(ctx, ""))
 			if err != nil {
 				return nil, err
 			}
 			for kind, matches := range answer.Matches {
-				if path := shownBy[kind]; path != nil {
+				if path := statusCommands[kind]; path != nil {
 					for _, id := range matches {
 						ids = append(ids, cobra.CompletionWithDesc(id, path[0]))
 					}

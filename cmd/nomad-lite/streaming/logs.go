@@ -10,14 +10,14 @@ import (
 
 // LogRequest is a request for a part of one output stream of a task.
 type LogRequest struct {
-	Alloc      *api.Allocation // only the ids are used
-	Task       string
-	Stream     string
-	Follow     bool
-	FromNewest bool            // following starts at the newest file
-	Lines      int             // lines from the end; negative means all
-	Bytes      int64           // bytes from the end; negative means all
-	Ended      <-chan struct{} // closed when the task writes no more; can be nil
+	Alloc          *api.Allocation // only the ids are used
+	Task           string
+	Stream         string
+	Follow         bool
+	FromNewestFile bool            // following starts at the newest file
+	Lines          int             // lines from the end; negative means all
+	Bytes          int64           // bytes from the end; negative means all
+	TaskEnded      <-chan struct{} // closed when the task writes no more; can be nil
 }
 
 // AssumedLineLength is the assumed length of a line, in bytes, in requests for the last lines. It is
@@ -30,45 +30,45 @@ func (r LogRequest) Read(ctx context.Context, c *api.Client, each func([]byte) e
 	case !r.Follow && (r.Lines == 0 || r.Bytes == 0):
 		return nil
 	case r.Bytes >= 0:
-		return r.open(ctx, c, api.OriginEnd, r.Bytes, FrameReader{Each: each})
-	case r.Follow && (r.Lines >= 0 || r.Ended != nil):
-		return r.untilOver(ctx, c, each)
+		return r.openStream(ctx, c, api.OriginEnd, r.Bytes, FrameReader{OnData: each})
+	case r.Follow && (r.Lines >= 0 || r.TaskEnded != nil):
+		return r.readUntilEnded(ctx, c, each)
 	case r.Lines >= 0:
-		return r.lastLines(ctx, c, each)
-	case r.Follow && r.FromNewest:
-		return r.open(ctx, c, api.OriginEnd, 0, FrameReader{Each: each})
+		return r.readLastLines(ctx, c, each)
+	case r.Follow && r.FromNewestFile:
+		return r.openStream(ctx, c, api.OriginEnd, 0, FrameReader{OnData: each})
 	}
-	return r.open(ctx, c, api.OriginStart, 0, FrameReader{Each: each})
+	return r.openStream(ctx, c, api.OriginStart, 0, FrameReader{OnData: each})
 }
 
-// untilOver follows the output until the task writes no more, and then requests the missing
+// readUntilEnded follows the output until the task writes no more, and then requests the missing
 // rest: a busy machine can deliver the end late, or no output at all.
-func (r LogRequest) untilOver(ctx context.Context, c *api.Client, each func([]byte) error) error {
-	over := r.Ended
-	var come int64
+func (r LogRequest) readUntilEnded(ctx context.Context, c *api.Client, each func([]byte) error) error {
+	over := r.TaskEnded
+	var received int64
 	count := func(data []byte) error {
-		come += int64(len(data))
+		received += int64(len(data))
 		return each(data)
 	}
 	followed := !IsClosed(over)
 	if followed {
 		var err error
 		if r.Lines >= 0 {
-			t := &tail{lines: r.Lines, maxHeld: r.Lines * AssumedLineLength, out: count}
-			err = r.open(ctx, c, api.OriginEnd, int64(t.maxHeld), FrameReader{Each: t.add, onIdle: t.release, ended: over})
+			t := &tailBuffer{maxLines: r.Lines, maxBytes: r.Lines * AssumedLineLength, out: count}
+			err = r.openStream(ctx, c, api.OriginEnd, int64(t.maxBytes), FrameReader{OnData: t.add, onIdle: t.flush, outputEnded: over})
 		} else {
-			err = r.open(ctx, c, api.OriginStart, 0, FrameReader{Each: count, ended: over})
+			err = r.openStream(ctx, c, api.OriginStart, 0, FrameReader{OnData: count, outputEnded: over})
 		}
 		if err != nil || !IsClosed(over) {
 			return err
 		}
 	}
-	r.Follow, r.Ended = false, nil
+	r.Follow, r.TaskEnded = false, nil
 	var err error
 	switch {
 	case r.Lines < 0:
-		err = r.open(ctx, c, api.OriginStart, come, FrameReader{Each: each})
-	case come == 0: // otherwise the offset of the received output is unknown
+		err = r.openStream(ctx, c, api.OriginStart, received, FrameReader{OnData: each})
+	case received == 0: // otherwise the offset of the received output is unknown
 		err = r.Read(ctx, c, each)
 	}
 	if followed && apiclient.IsNotFound(err) {
@@ -87,11 +87,11 @@ func IsClosed(c <-chan struct{}) bool {
 	}
 }
 
-// lastLines requests more and more of the end, until there are enough lines.
-func (r LogRequest) lastLines(ctx context.Context, c *api.Client, each func([]byte) error) error {
+// readLastLines requests more and more of the end, until there are enough lines.
+func (r LogRequest) readLastLines(ctx context.Context, c *api.Client, each func([]byte) error) error {
 	for size := int64(r.Lines) * AssumedLineLength; ; size *= 8 {
 		var text []byte
-		err := r.open(ctx, c, api.OriginEnd, size, FrameReader{Each: func(data []byte) error {
+		err := r.openStream(ctx, c, api.OriginEnd, size, FrameReader{OnData: func(data []byte) error {
 			text = append(text, data...)
 			return nil
 		}})
@@ -104,7 +104,7 @@ func (r LogRequest) lastLines(ctx context.Context, c *api.Client, each func([]by
 	}
 }
 
-func (r LogRequest) open(ctx context.Context, c *api.Client, origin string, offset int64, reader FrameReader) error {
+func (r LogRequest) openStream(ctx context.Context, c *api.Client, origin string, offset int64, reader FrameReader) error {
 	ctx, cancel := context.WithCancel(ctx) // the client's goroutine runs until ctx ends
 	defer cancel()
 	frames, errs := c.AllocFS().Logs(r.Alloc, r.Follow, r.Task, r.Stream, origin, offset, ctx.Done(), apiclient.QueryOptions(ctx, r.Alloc.Namespace))

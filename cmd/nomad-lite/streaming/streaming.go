@@ -16,14 +16,14 @@ import (
 // The reader of the Go client loses the error of a stream that breaks while
 // frames are waiting, and then blocks for ever.
 type FrameReader struct {
-	Each   func([]byte) error
-	onIdle func() error    // called each time nothing has arrived for a while
-	ended  <-chan struct{} // closed when nothing more will be written; can be nil
+	OnData      func([]byte) error
+	onIdle      func() error    // called each time nothing has arrived for a while
+	outputEnded <-chan struct{} // closed when nothing more will be written; can be nil
 }
 
-// settleDelay is the time without a frame after which all existing output has arrived. A Nomad
+// idleDelay is the time without a frame after which all existing output has arrived. A Nomad
 // client collects output for 200 ms before it sends it.
-const settleDelay = 300 * time.Millisecond
+const idleDelay = 300 * time.Millisecond
 
 // Read returns when the stream has ended, when over is closed, or when ctx ends, which is
 // not an error.
@@ -31,7 +31,7 @@ func (r FrameReader) Read(ctx context.Context, frames <-chan *api.StreamFrame, e
 	if frames == nil {
 		return StreamError(ctx, <-errs)
 	}
-	silence := time.NewTimer(settleDelay)
+	silence := time.NewTimer(idleDelay)
 	defer silence.Stop()
 	last := false
 	for {
@@ -40,12 +40,12 @@ func (r FrameReader) Read(ctx context.Context, frames <-chan *api.StreamFrame, e
 			if !ok {
 				return r.end(ctx, nil, errs)
 			}
-			if err := r.Each(frame.Data); err != nil {
+			if err := r.OnData(frame.Data); err != nil {
 				return err
 			}
-			silence.Reset(settleDelay)
+			silence.Reset(idleDelay)
 		case err := <-errs:
-			return r.end(ctx, frames, oneError(err))
+			return r.end(ctx, frames, errorChannel(err))
 		case <-silence.C:
 			if r.onIdle != nil {
 				if err := r.onIdle(); err != nil {
@@ -55,9 +55,9 @@ func (r FrameReader) Read(ctx context.Context, frames <-chan *api.StreamFrame, e
 			if last {
 				return nil
 			}
-		case <-r.ended:
-			r.ended, last = nil, true
-			silence.Reset(settleDelay)
+		case <-r.outputEnded:
+			r.outputEnded, last = nil, true
+			silence.Reset(idleDelay)
 		case <-ctx.Done():
 			return nil
 		}
@@ -73,7 +73,7 @@ func (r FrameReader) end(ctx context.Context, frames <-chan *api.StreamFrame, er
 				frames = nil
 				continue
 			}
-			if err := r.Each(frame.Data); err != nil {
+			if err := r.OnData(frame.Data); err != nil {
 				return err
 			}
 			continue
@@ -94,7 +94,7 @@ func (r FrameReader) end(ctx context.Context, frames <-chan *api.StreamFrame, er
 	}
 }
 
-func oneError(err error) <-chan error {
+func errorChannel(err error) <-chan error {
 	errs := make(chan error, 1)
 	errs <- err
 	return errs
@@ -118,29 +118,29 @@ func DescribeError(err error) error {
 }
 
 // A tail passes on the last lines of the existing text, and all later text.
-type tail struct {
-	lines   int // number of lines
-	maxHeld int // maximum number of bytes held back
-	out     func([]byte) error
-	buffer  []byte
-	open    bool // the tail no longer holds text back
+type tailBuffer struct {
+	maxLines int // number of lines
+	maxBytes int // maximum number of bytes held back
+	out      func([]byte) error
+	buffer   []byte
+	released bool // the tail no longer holds text back
 }
 
-func (t *tail) add(data []byte) error {
-	if t.open {
+func (t *tailBuffer) add(data []byte) error {
+	if t.released {
 		return t.out(data)
 	}
 	t.buffer = append(t.buffer, data...)
-	if len(t.buffer) >= t.maxHeld {
-		return t.release()
+	if len(t.buffer) >= t.maxBytes {
+		return t.flush()
 	}
 	return nil
 }
 
-// release writes the last lines of the text held back. It can be called again.
-func (t *tail) release() error {
-	data := LastLines(t.buffer, t.lines)
-	t.open, t.buffer = true, nil
+// flush writes the last lines of the text held back. It can be called again.
+func (t *tailBuffer) flush() error {
+	data := LastLines(t.buffer, t.maxLines)
+	t.released, t.buffer = true, nil
 	if len(data) == 0 {
 		return nil
 	}

@@ -38,8 +38,8 @@ func TestLastLines(t *testing.T) {
 	}
 }
 
-// frames returns a stream of the Go client with these texts, and with the error at its end.
-func frames(end error, texts ...string) (<-chan *api.StreamFrame, <-chan error) {
+// newFrameStream returns a stream of the Go client with these texts, and with the error at its end.
+func newFrameStream(end error, texts ...string) (<-chan *api.StreamFrame, <-chan error) {
 	all, errs := make(chan *api.StreamFrame, len(texts)), make(chan error, 1)
 	for _, text := range texts {
 		all <- &api.StreamFrame{Data: []byte(text)}
@@ -64,8 +64,8 @@ func TestFrameReader(t *testing.T) {
 		"a stream that breaks with frames in the pipe": {broken, broken},
 	} {
 		var got strings.Builder
-		all, errs := frames(c.end, "a", "b", "c")
-		err := FrameReader{Each: func(data []byte) error { got.Write(data); return nil }}.Read(t.Context(), all, errs)
+		all, errs := newFrameStream(c.end, "a", "b", "c")
+		err := FrameReader{OnData: func(data []byte) error { got.Write(data); return nil }}.Read(t.Context(), all, errs)
 		if !errors.Is(err, c.want) || got.String() != "abc" {
 			t.Errorf("%s: got %q and %v, want abc and %v", name, got.String(), err, c.want)
 		}
@@ -89,14 +89,14 @@ func TestTailOfLiveStream(t *testing.T) {
 		go func() {
 			send("one\ntwo\n")
 			send("three\n")
-			time.Sleep(2 * settleDelay)
+			time.Sleep(2 * idleDelay)
 			send("four\n")
 			close(over)
-			time.Sleep(settleDelay / 2)
+			time.Sleep(idleDelay / 2)
 			send("five\n")
 		}()
-		tail := &tail{lines: 2, maxHeld: 1000, out: func(data []byte) error { got = append(got, string(data)); return nil }}
-		err := FrameReader{Each: tail.add, onIdle: tail.release, ended: over}.Read(t.Context(), stream, nil)
+		tail := &tailBuffer{maxLines: 2, maxBytes: 1000, out: func(data []byte) error { got = append(got, string(data)); return nil }}
+		err := FrameReader{OnData: tail.add, onIdle: tail.flush, outputEnded: over}.Read(t.Context(), stream, nil)
 		if want := "two\nthree\n|four\n|five\n"; err != nil || strings.Join(got, "|") != want {
 			t.Errorf("got %q and %v, want %q", strings.Join(got, "|"), err, want)
 		}
@@ -139,7 +139,7 @@ func TestEndOfSlowStream(t *testing.T) {
 					return
 				case q.Get("follow") == "true":
 					defer func() { <-r.Context().Done() }()
-					defer time.AfterFunc(settleDelay, func() { close(over) })
+					defer time.AfterFunc(idleDelay, func() { close(over) })
 				case q.Get("origin") == api.OriginEnd:
 					text = output[max(0, len(output)-offset):]
 				default:
@@ -154,7 +154,7 @@ func TestEndOfSlowStream(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got strings.Builder
-			r := LogRequest{Alloc: &api.Allocation{ID: "a"}, Task: "t", Stream: api.FSLogNameStdout, Follow: true, Lines: c.lines, Bytes: -1, Ended: over}
+			r := LogRequest{Alloc: &api.Allocation{ID: "a"}, Task: "t", Stream: api.FSLogNameStdout, Follow: true, Lines: c.lines, Bytes: -1, TaskEnded: over}
 			err = r.Read(t.Context(), client, func(data []byte) error { got.Write(data); return nil })
 			if err != nil || got.String() != c.want {
 				t.Errorf("got %q and %v, want %q", got.String(), err, c.want)
@@ -167,7 +167,7 @@ func TestEndOfSlowStream(t *testing.T) {
 func TestTailIsBounded(t *testing.T) {
 	t.Parallel()
 	var got strings.Builder
-	tail := &tail{lines: 1, maxHeld: 10, out: func(data []byte) error { got.Write(data); return nil }}
+	tail := &tailBuffer{maxLines: 1, maxBytes: 10, out: func(data []byte) error { got.Write(data); return nil }}
 	for range 5 {
 		if err := tail.add([]byte("1234\n")); err != nil {
 			t.Fatal(err)

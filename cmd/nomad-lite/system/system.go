@@ -18,9 +18,9 @@ without it.`
 
 // NewCommand returns the command "system" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.Group("system", "Clean up",
+	return cli.NewGroupCommand("system", "Clean up",
 		newActionCommand(s, "gc", "Forget what has ended", gCHelp, (*api.System).GarbageCollect),
-		cli.Group("reconcile", "Put counts right",
+		cli.NewGroupCommand("reconcile", "Put counts right",
 			newActionCommand(s, "summaries", "Count the allocations of all jobs anew", reconcileHelp, (*api.System).ReconcileSummaries)),
 	)
 }

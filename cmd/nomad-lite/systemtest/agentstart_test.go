@@ -26,19 +26,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// steadyNode is a node whose tasks must not be affected by the ends of its agents.
-type steadyNode struct {
+// agentStartNode is a node whose tasks must not be affected by the ends of its agents.
+type agentStartNode struct {
 	*testing.T
-	environment
-	dir, data, plugins, config string
+	agentEnvironment
+	dir, dataDir, pluginDir, configFile string
 
-	starts int
-	log    string                     // log file of the last agent
-	before map[string][]process.ID    // all processes except the agent
-	allocs map[string]*api.Allocation // allocations as reported by the first agent
+	startCount      int
+	log             string                     // log file of the last agent
+	processesBefore map[string][]process.ID    // all processes except the agent
+	allocs          map[string]*api.Allocation // allocations as reported by the first agent
 }
 
-const steadyConfig = `
+const agentStartConfig = `
 client {
   gc_disk_usage_threshold  = 100
   gc_inode_usage_threshold = 100
@@ -56,12 +56,12 @@ plugin "raw_exec" {
 plugin "shell-driver" {}
 `
 
-const steadyJob = `
+const agentStartJob = `
 job "steady" {
 %s}
 `
 
-const steadyGroup = `
+const agentStartGroup = `
   group %[1]q {
     count = %[2]d
     ephemeral_disk {
@@ -85,9 +85,9 @@ const steadyGroup = `
   }
 `
 
-// newSteadyNode starts tasks of a builtin driver and of an external one, and stops their
+// newAgentStartNode starts tasks of a builtin driver and of an external one, and stops their
 // agent.
-func newSteadyNode(t *testing.T, s environment, count int) *steadyNode {
+func newAgentStartNode(t *testing.T, s agentEnvironment, count int) *agentStartNode {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to start agents of several users")
@@ -96,64 +96,64 @@ func newSteadyNode(t *testing.T, s environment, count int) *steadyNode {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &steadyNode{
-		T: t, environment: s, dir: dir, data: filepath.Join(dir, "data"),
-		plugins: filepath.Join(dir, "plugins"), config: filepath.Join(dir, "agent.hcl"),
+	n := &agentStartNode{
+		T: t, agentEnvironment: s, dir: dir, dataDir: filepath.Join(dir, "data"),
+		pluginDir: filepath.Join(dir, "plugins"), configFile: filepath.Join(dir, "agent.hcl"),
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the last agent said:\n%s", n.said())
-			for _, p := range nodeProcesses(n.data) {
+			t.Logf("the last agent said:\n%s", n.readLog())
+			for _, p := range nodeProcesses(n.dataDir) {
 				_ = p.Signal(syscall.SIGKILL)
 			}
 		}
-		expectNobody(t, n.data)
+		assertNodeExited(t, n.dataDir)
 		if err := s.remove(dir); err != nil {
 			t.Error(err)
 		}
 	})
 	err = errors.Join(
-		os.Mkdir(n.data, 0o711), os.Mkdir(n.plugins, 0o755), s.chown(dir),
-		os.WriteFile(n.config, []byte(steadyConfig), 0o644), link("shell-driver", n.plugin()),
-		disk(n.data).mount(s),
+		os.Mkdir(n.dataDir, 0o711), os.Mkdir(n.pluginDir, 0o755), s.chown(dir),
+		os.WriteFile(n.configFile, []byte(agentStartConfig), 0o644), linkProgram("shell-driver", n.shellDriverPath()),
+		tmpfsDisk(n.dataDir).mount(s),
 	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	agent := n.start()
-	client := n.ready(agent)
-	job, err := client.Jobs().ParseHCL(fmt.Sprintf(steadyJob, fmt.Sprintf(steadyGroup, "raw_exec", count)+fmt.Sprintf(steadyGroup, "shell", count)), true)
+	agent := n.startAgent()
+	client := n.waitReady(agent)
+	job, err := client.Jobs().ParseHCL(fmt.Sprintf(agentStartJob, fmt.Sprintf(agentStartGroup, "raw_exec", count)+fmt.Sprintf(agentStartGroup, "shell", count)), true)
 	if err == nil {
 		_, _, err = client.Jobs().Register(job, nil)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.allocs = n.running(client, 2*count)
-	n.before = n.processes()
+	n.allocs = n.waitTasksRunning(client, 2*count)
+	n.processesBefore = n.processesByKind()
 	n.end(agent, syscall.SIGKILL)
-	n.unchanged("the first agent was killed")
+	n.assertSameProcesses("the first agent was killed")
 	return n
 }
 
-func (n *steadyNode) plugin() string { return filepath.Join(n.plugins, "shell-driver") }
+func (n *agentStartNode) shellDriverPath() string { return filepath.Join(n.pluginDir, "shell-driver") }
 
-func (n *steadyNode) said() string {
+func (n *agentStartNode) readLog() string {
 	text, _ := os.ReadFile(n.log)
 	return string(text)
 }
 
-// start starts an agent.
-func (n *steadyNode) start(more ...string) *exec.Cmd {
+// startAgent starts an agent.
+func (n *agentStartNode) startAgent(more ...string) *exec.Cmd {
 	n.Helper()
-	n.starts++
-	n.log = filepath.Join(n.dir, fmt.Sprintf("log-%d", n.starts))
+	n.startCount++
+	n.log = filepath.Join(n.dir, fmt.Sprintf("log-%d", n.startCount))
 	log, err := os.Create(n.log)
 	if err != nil {
 		n.Fatal(err)
 	}
 	defer log.Close()
-	cmd := n.command("nomad-lite", append([]string{"agent", "-config", n.config, "-data-dir", n.data, "-plugin-dir", n.plugins}, more...)...)
+	cmd := n.newCommand("nomad-lite", append([]string{"agent", "-config", n.configFile, "-data-dir", n.dataDir, "-plugin-dir", n.pluginDir}, more...)...)
 	cmd.Dir, cmd.Stderr = n.dir, log
 	if err := cmd.Start(); err != nil {
 		n.Fatal(err)
@@ -167,15 +167,15 @@ func (n *steadyNode) start(more ...string) *exec.Cmd {
 	return cmd
 }
 
-// ready waits until an agent is ready, and returns a client of it.
-func (n *steadyNode) ready(agent *exec.Cmd) *api.Client {
+// waitReady waits until an agent is ready, and returns a client of it.
+func (n *agentStartNode) waitReady(agent *exec.Cmd) *api.Client {
 	n.Helper()
-	for deadline := time.Now().Add(allowance); !strings.Contains(n.said(), "agent is ready"); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); !strings.Contains(n.readLog(), "agent is ready"); time.Sleep(5 * time.Millisecond) {
 		if p, err := process.LookupID(agent.Process.Pid); err != nil || !p.Alive() || time.Now().After(deadline) {
 			n.Fatalf("the agent does not become ready: %v", err)
 		}
 	}
-	client, err := api.NewClient(&api.Config{Address: "unix://" + filepath.Join(n.data, agentsocket.FileName)})
+	client, err := api.NewClient(&api.Config{Address: "unix://" + filepath.Join(n.dataDir, agentsocket.FileName)})
 	if err != nil {
 		n.Fatal(err)
 	}
@@ -184,21 +184,21 @@ func (n *steadyNode) ready(agent *exec.Cmd) *api.Client {
 }
 
 // end sends a signal to an agent and waits until it exits.
-func (n *steadyNode) end(agent *exec.Cmd, signal syscall.Signal) {
+func (n *agentStartNode) end(agent *exec.Cmd, signal syscall.Signal) {
 	n.Helper()
 	_ = agent.Process.Signal(signal) // the agent can have exited
-	n.ended(agent)
+	n.waitExit(agent)
 }
 
-// ended waits until an agent exits, and returns its error.
-func (n *steadyNode) ended(agent *exec.Cmd) error {
+// waitExit waits until an agent exits, and returns its error.
+func (n *agentStartNode) waitExit(agent *exec.Cmd) error {
 	n.Helper()
 	ended := make(chan error, 1)
 	go func() { ended <- agent.Wait() }()
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(allowance):
+	case <-time.After(waitTimeout):
 		_ = agent.Process.Signal(syscall.SIGQUIT)
 		<-ended
 		n.Fatal("the agent does not end")
@@ -206,40 +206,40 @@ func (n *steadyNode) ended(agent *exec.Cmd) error {
 	}
 }
 
-// processes returns the keeper, the log collector, the plugins and the tasks of the node,
+// processesByKind returns the keeper, the log collector, the plugins and the tasks of the node,
 // by kind. It leaves out the agent and the parser of job files.
-func (n *steadyNode) processes() map[string][]process.ID {
-	all := byKind(nodeProcesses(n.data))
+func (n *agentStartNode) processesByKind() map[string][]process.ID {
+	all := groupByKind(nodeProcesses(n.dataDir))
 	maps.DeleteFunc(all, func(kind string, _ []process.ID) bool { return kind == "agent" || kind == agent.JobParserCommand })
 	return all
 }
 
-// unchanged asserts that tasks, plugins, log collector and keeper are still the same
+// assertSameProcesses asserts that tasks, plugins, log collector and keeper are still the same
 // processes.
-func (n *steadyNode) unchanged(after string) {
+func (n *agentStartNode) assertSameProcesses(after string) {
 	n.Helper()
-	if now := n.processes(); !maps.EqualFunc(now, n.before, slices.Equal) {
-		n.Fatalf("after %s, processes are\n%v\nwere\n%v", after, now, n.before)
+	if now := n.processesByKind(); !maps.EqualFunc(now, n.processesBefore, slices.Equal) {
+		n.Fatalf("after %s, processes are\n%v\nwere\n%v", after, now, n.processesBefore)
 	}
 }
 
-// tasksUnchanged asserts that the tasks are still the same processes.
-func (n *steadyNode) tasksUnchanged(after string) {
+// assertSameTasks asserts that the tasks are still the same processes.
+func (n *agentStartNode) assertSameTasks(after string) {
 	n.Helper()
 	tasks := func(all map[string][]process.ID) map[string][]process.ID {
-		maps.DeleteFunc(all, func(kind string, _ []process.ID) bool { return !isTask(kind) })
+		maps.DeleteFunc(all, func(kind string, _ []process.ID) bool { return !isTaskKind(kind) })
 		return all
 	}
-	if now, before := tasks(n.processes()), tasks(maps.Clone(n.before)); !maps.EqualFunc(now, before, slices.Equal) {
+	if now, before := tasks(n.processesByKind()), tasks(maps.Clone(n.processesBefore)); !maps.EqualFunc(now, before, slices.Equal) {
 		n.Fatalf("after %s, tasks are\n%v\nwere\n%v", after, now, before)
 	}
 }
 
-// running waits until the agent reports count running tasks.
-func (n *steadyNode) running(client *api.Client, count int) map[string]*api.Allocation {
+// waitTasksRunning waits until the agent reports count running tasks.
+func (n *agentStartNode) waitTasksRunning(client *api.Client, count int) map[string]*api.Allocation {
 	n.Helper()
 	var last any
-	for deadline := time.Now().Add(allowance); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		stubs, _, err := client.Jobs().Allocations("steady", false, nil)
 		last = err
 		allocs := map[string]*api.Allocation{}
@@ -249,7 +249,7 @@ func (n *steadyNode) running(client *api.Client, count int) map[string]*api.Allo
 				n.Fatal(err)
 			}
 			last = stub.TaskStates
-			if running(alloc) {
+			if allTasksRunning(alloc) {
 				allocs[alloc.ID] = alloc
 			}
 		}
@@ -261,34 +261,34 @@ func (n *steadyNode) running(client *api.Client, count int) map[string]*api.Allo
 	return nil
 }
 
-// finish starts the last agent. It must recover all tasks, which have no new events except
+// recoverAndStop starts the last agent. It must recover all tasks, which have no new events except
 // of the given types; then finish stops the tasks, and asserts that the node leaves nothing
 // behind.
-func (n *steadyNode) finish(expected ...string) {
+func (n *agentStartNode) recoverAndStop(expected ...string) {
 	n.Helper()
-	agent := n.start()
-	client := n.ready(agent)
-	for id, alloc := range n.running(client, len(n.allocs)) {
+	agent := n.startAgent()
+	client := n.waitReady(agent)
+	for id, alloc := range n.waitTasksRunning(client, len(n.allocs)) {
 		before := n.allocs[id]
 		if before == nil {
 			n.Fatalf("allocation %s is new", id)
 		}
 		// A session proves that the runner has its task.
 		runs := func() (code int, err error) {
-			ctx, cancel := context.WithTimeout(n.Context(), allowance)
+			ctx, cancel := context.WithTimeout(n.Context(), waitTimeout)
 			defer cancel()
 			return client.Allocations().Exec(ctx, alloc, "life", false, []string{"/bin/true"}, strings.NewReader(""), nopWriter{}, nopWriter{}, nil, nil)
 		}
 		code, err := runs()
-		for deadline := time.Now().Add(allowance); err != nil && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(waitTimeout); err != nil && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 			code, err = runs() // the state shows the task as running before it is restored
 		}
 		if code != 0 || err != nil {
 			n.Errorf("allocation %s: exec: %d, %v", id, code, err)
 		}
 		lifecycle := func(a *api.Allocation) []string {
-			return types(slices.DeleteFunc(slices.Clone(a.TaskStates["life"].Events), func(e *api.TaskEvent) bool {
-				return isLimitEvent(e) || slices.Contains(expected, e.Type)
+			return eventTypes(slices.DeleteFunc(slices.Clone(a.TaskStates["life"].Events), func(e *api.TaskEvent) bool {
+				return isUnenforcedLimitEvent(e) || slices.Contains(expected, e.Type)
 			}))
 		}
 		events, was := lifecycle(alloc), lifecycle(before)
@@ -299,13 +299,13 @@ func (n *steadyNode) finish(expected ...string) {
 			n.Errorf("allocation %s: events %v, were %v", id, events, was)
 		}
 	}
-	n.tasksUnchanged("the last agent has recovered them")
+	n.assertSameTasks("the last agent has recovered them")
 	if _, _, err := client.Jobs().Deregister("steady", true, nil); err != nil {
 		n.Fatal(err)
 	}
-	for deadline := time.Now().Add(allowance); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		left := slices.DeleteFunc(slices.Collect(maps.Keys(n.processes())), func(kind string) bool { return !isTask(kind) })
-		dirs, err := os.ReadDir(filepath.Join(n.data, "alloc"))
+	for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		left := slices.DeleteFunc(slices.Collect(maps.Keys(n.processesByKind())), func(kind string) bool { return !isTaskKind(kind) })
+		dirs, err := os.ReadDir(filepath.Join(n.dataDir, "alloc"))
 		if err == nil && len(left)+len(dirs) == 0 {
 			break
 		}
@@ -327,13 +327,13 @@ func TestStoppedStartLeavesTasks(t *testing.T) {
 	for i, s := range allEnvironments {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			n := newSteadyNode(t, s, 3)
+			n := newAgentStartNode(t, s, 3)
 			began := time.Now()
-			agent := n.start()
-			n.running(n.ready(agent), len(n.allocs))
+			agent := n.startAgent()
+			n.waitTasksRunning(n.waitReady(agent), len(n.allocs))
 			start := time.Since(began)
 			n.end(agent, syscall.SIGTERM)
-			n.unchanged("an agent has ended")
+			n.assertSameProcesses("an agent has ended")
 
 			points := 8
 			if *allFaults {
@@ -350,13 +350,13 @@ func TestStoppedStartLeavesTasks(t *testing.T) {
 						continue
 					}
 					delay := last * time.Duration(point) / time.Duration(points)
-					agent := n.start()
+					agent := n.startAgent()
 					time.Sleep(delay)
 					n.end(agent, signal)
-					n.unchanged(fmt.Sprintf("a start of %v that %v ended after %v", start, signal, delay))
+					n.assertSameProcesses(fmt.Sprintf("a start of %v that %v ended after %v", start, signal, delay))
 				}
 			}
-			n.finish()
+			n.recoverAndStop()
 		})
 	}
 }
@@ -365,18 +365,18 @@ func TestStoppedStartLeavesTasks(t *testing.T) {
 // fault. Their tasks, and the processes that these need, must not be affected.
 func TestFailedStartLeavesTasks(t *testing.T) {
 	t.Parallel()
-	n := newSteadyNode(t, allEnvironments[0], 2)
+	n := newAgentStartNode(t, allEnvironments[0], 2)
 	sockets := filepath.Dir(n.keeperSocket())
 	occupied, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer occupied.Close()
-	taken := filepath.Join(n.dir, "taken.hcl")
+	acceptedCalls := filepath.Join(n.dir, "taken.hcl")
 	broken := filepath.Join(n.dir, "broken.hcl")
 	port := occupied.Addr().(*net.TCPAddr).Port
 	err = errors.Join(
-		os.WriteFile(taken, fmt.Appendf(nil, "ports {\n  http = %d\n}\n", port), 0o600),
+		os.WriteFile(acceptedCalls, fmt.Appendf(nil, "ports {\n  http = %d\n}\n", port), 0o600),
 		os.WriteFile(broken, []byte("tls {\n  http      = true\n  cert_file = \"missing.pem\"\n  key_file  = \"missing.pem\"\n}\n"), 0o600),
 	)
 	if err != nil {
@@ -390,33 +390,33 @@ func TestFailedStartLeavesTasks(t *testing.T) {
 		says string
 		runs bool // the agent starts in spite of the fault
 	}{
-		{name: "the token is empty", make: replaced(filepath.Join(n.data, agent.TokenFile), func(path string) error { return os.WriteFile(path, nil, 0o600) }), says: "is empty"},
-		{name: "the token cannot be read", make: replaced(filepath.Join(n.data, agent.TokenFile), directory), says: "read token"},
-		{name: "the port is in use", args: []string{"-config", taken}, says: "address already in use"},
-		{name: "the place of the API's socket is taken", make: replaced(filepath.Join(n.data, agentsocket.FileName), directory), says: "make unix socket"},
+		{name: "the token is empty", make: replacePathFault(filepath.Join(n.dataDir, agent.TokenFile), func(path string) error { return os.WriteFile(path, nil, 0o600) }), says: "is empty"},
+		{name: "the token cannot be read", make: replacePathFault(filepath.Join(n.dataDir, agent.TokenFile), makeNonEmptyDir), says: "read token"},
+		{name: "the port is in use", args: []string{"-config", acceptedCalls}, says: "address already in use"},
+		{name: "the place of the API's socket is taken", make: replacePathFault(filepath.Join(n.dataDir, agentsocket.FileName), makeNonEmptyDir), says: "make unix socket"},
 		{name: "a certificate is missing", args: []string{"-config", broken}, says: "missing.pem"},
 		{name: "the state is locked", make: func() (func() error, error) {
-			file, err := os.Open(filepath.Join(n.data, store.FileName))
+			file, err := os.Open(filepath.Join(n.dataDir, store.FileName))
 			if err != nil {
 				return nil, err
 			}
 			return file.Close, unix.Flock(int(file.Fd()), unix.LOCK_EX)
 		}, says: "is in use by process"},
-		{name: "the state is a directory", make: replaced(filepath.Join(n.data, store.FileName), directory), says: "open state"},
+		{name: "the state is a directory", make: replacePathFault(filepath.Join(n.dataDir, store.FileName), makeNonEmptyDir), says: "open state"},
 		{name: "the data directory is locked", make: func() (func() error, error) {
-			file, err := os.Open(filepath.Join(n.data, "lock"))
+			file, err := os.Open(filepath.Join(n.dataDir, "lock"))
 			if err != nil {
 				return nil, err
 			}
 			return file.Close, unix.Flock(int(file.Fd()), unix.LOCK_EX)
 		}, says: "in use by another nomad-lite"},
-		{name: "others can write to the data directory", make: mode(n.data, 0o777), says: "everybody may write"},
-		{name: "the place of the directory for sockets is taken", make: replaced(sockets, func(path string) error { return os.WriteFile(path, nil, 0o600) }), says: "make a directory for sockets"},
-		{name: "others can write to the directory for sockets", make: mode(sockets, 0o722), says: "sockets"},
-		{name: "the keeper's lock cannot be opened", make: replaced(filepath.Join(n.data, "keeper.lock"), directory), says: "start keeper"},
-		{name: "the place of the hooks' socket is taken", make: replaced(filepath.Join(sockets, "hooks.sock"), directory), says: "hooks"},
-		{name: "the disk is full", make: func() (func() error, error) { return disk(n.data).free, disk(n.data).fill() }, says: "no space left on the file system of " + n.data, runs: true},
-		{name: "the log collector cannot be started", make: replaced(filepath.Join(n.data, "collector.lock"), directory), says: "no log collector", runs: true},
+		{name: "others can write to the data directory", make: changeModeFault(n.dataDir, 0o777), says: "everybody may write"},
+		{name: "the place of the directory for sockets is taken", make: replacePathFault(sockets, func(path string) error { return os.WriteFile(path, nil, 0o600) }), says: "make a directory for sockets"},
+		{name: "others can write to the directory for sockets", make: changeModeFault(sockets, 0o722), says: "sockets"},
+		{name: "the keeper's lock cannot be opened", make: replacePathFault(filepath.Join(n.dataDir, "keeper.lock"), makeNonEmptyDir), says: "start keeper"},
+		{name: "the place of the hooks' socket is taken", make: replacePathFault(filepath.Join(sockets, "hooks.sock"), makeNonEmptyDir), says: "hooks"},
+		{name: "the disk is full", make: func() (func() error, error) { return tmpfsDisk(n.dataDir).makeRoom, tmpfsDisk(n.dataDir).fill() }, says: "no space left on the file system of " + n.dataDir, runs: true},
+		{name: "the log collector cannot be started", make: replacePathFault(filepath.Join(n.dataDir, "collector.lock"), makeNonEmptyDir), says: "no log collector", runs: true},
 	} {
 		undo := func() error { return nil }
 		if fault.make != nil {
@@ -425,23 +425,23 @@ func TestFailedStartLeavesTasks(t *testing.T) {
 				t.Fatalf("%s: %v", fault.name, err)
 			}
 		}
-		agent := n.start(fault.args...)
+		agent := n.startAgent(fault.args...)
 		if runs := !n.failsToStart(agent); runs != fault.runs {
 			t.Errorf("%s: the agent starts: %v", fault.name, runs)
 		} else if runs {
-			n.awaitSaid(fault.says)
+			n.waitLogText(fault.says)
 			n.end(agent, syscall.SIGTERM)
 		}
-		if said := n.said(); !strings.Contains(said, fault.says) {
+		if said := n.readLog(); !strings.Contains(said, fault.says) {
 			t.Errorf("%s: the agent does not say that: %s", fault.name, said)
 		}
 		if err := undo(); err != nil {
 			t.Fatalf("%s: %v", fault.name, err)
 		}
-		n.unchanged("a start while " + fault.name)
+		n.assertSameProcesses("a start while " + fault.name)
 	}
 
-	n.finish()
+	n.recoverAndStop()
 }
 
 // TestStartWithoutDescriptorsLeavesTasks starts agents that run out of descriptors, each at
@@ -453,9 +453,9 @@ func TestFailedStartLeavesTasks(t *testing.T) {
 //	go test -run TestStartWithoutDescriptorsLeavesTasks ./cmd/nomad-lite/systemtest -faults    each limit and moment
 func TestStartWithoutDescriptorsLeavesTasks(t *testing.T) {
 	t.Parallel()
-	n := newSteadyNode(t, allEnvironments[0], 2)
+	n := newAgentStartNode(t, allEnvironments[0], 2)
 	start := func(limit int, delay time.Duration) {
-		agent := n.start()
+		agent := n.startAgent()
 		time.Sleep(delay)
 		// The agent can have exited.
 		_ = unix.Prlimit(agent.Process.Pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(limit), Max: uint64(limit)}, nil)
@@ -463,48 +463,48 @@ func TestStartWithoutDescriptorsLeavesTasks(t *testing.T) {
 			time.Sleep(200 * time.Millisecond) // the steps after the start need descriptors, too
 			n.end(agent, syscall.SIGTERM)
 		}
-		n.unchanged(fmt.Sprintf("a start with %d descriptors after %v", limit, delay))
+		n.assertSameProcesses(fmt.Sprintf("a start with %d descriptors after %v", limit, delay))
 	}
-	limits, moments := 7, 50*time.Millisecond
+	limits, failpoints := 7, 50*time.Millisecond
 	if *allFaults {
-		limits, moments = 1, 8*time.Millisecond
+		limits, failpoints = 1, 8*time.Millisecond
 	}
 	for limit := 4; limit <= 64; limit += limits {
 		start(limit, 0)
 	}
-	for delay := 10 * time.Millisecond; delay <= 400*time.Millisecond; delay += moments {
+	for delay := 10 * time.Millisecond; delay <= 400*time.Millisecond; delay += failpoints {
 		start(4, delay)
 	}
 	// An agent that cannot reach a driver, or call a hook again, does not change the task.
 	// Such events can take the places of earlier ones.
-	n.finish(api.TaskDriverMessage, model.TaskHookFailed, model.TaskHookMessage)
+	n.recoverAndStop(api.TaskDriverMessage, model.TaskHookFailed, model.TaskHookMessage)
 }
 
-// awaitSaid waits until the last agent has logged a text, which the caller checks.
-func (n *steadyNode) awaitSaid(text string) {
-	for deadline := time.Now().Add(allowance); !strings.Contains(n.said(), text) && time.Now().Before(deadline); {
+// waitLogText waits until the last agent has logged a text, which the caller checks.
+func (n *agentStartNode) waitLogText(text string) {
+	for deadline := time.Now().Add(waitTimeout); !strings.Contains(n.readLog(), text) && time.Now().Before(deadline); {
 		time.Sleep(5 * time.Millisecond)
 	}
 }
 
 // failsToStart waits until an agent has exited or is ready, and reports whether it has
 // exited.
-func (n *steadyNode) failsToStart(agent *exec.Cmd) bool {
+func (n *agentStartNode) failsToStart(agent *exec.Cmd) bool {
 	n.Helper()
 	p, err := process.LookupID(agent.Process.Pid)
-	for deadline := time.Now().Add(allowance); err == nil && p.Alive() && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if strings.Contains(n.said(), "agent is ready") {
+	for deadline := time.Now().Add(waitTimeout); err == nil && p.Alive() && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if strings.Contains(n.readLog(), "agent is ready") {
 			return false
 		}
 	}
-	_ = n.ended(agent)
+	_ = n.waitExit(agent)
 	return true
 }
 
 // keeperSocket returns the socket on which the plugins of the node reach the keeper.
-func (n *steadyNode) keeperSocket() string {
+func (n *agentStartNode) keeperSocket() string {
 	n.Helper()
-	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", n.before["plugin"][0].PID))
+	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", n.processesBefore["plugin"][0].PID))
 	if err != nil {
 		n.Fatal(err)
 	}
@@ -517,8 +517,8 @@ func (n *steadyNode) keeperSocket() string {
 	return ""
 }
 
-// replaced returns a fault that replaces a path, which can be missing.
-func replaced(path string, by func(string) error) func() (func() error, error) {
+// replacePathFault returns a fault that replaces a path, which can be missing.
+func replacePathFault(path string, by func(string) error) func() (func() error, error) {
 	return func() (undo func() error, err error) {
 		aside := path + ".aside"
 		err = os.Rename(path, aside)
@@ -539,13 +539,13 @@ func replaced(path string, by func(string) error) func() (func() error, error) {
 	}
 }
 
-// directory makes a directory that is not empty.
-func directory(path string) error {
+// makeNonEmptyDir makes a directory that is not empty.
+func makeNonEmptyDir(path string) error {
 	return os.MkdirAll(filepath.Join(path, "full"), 0o700)
 }
 
-// mode returns a fault that changes the mode of a path.
-func mode(path string, mode os.FileMode) func() (func() error, error) {
+// changeModeFault returns a fault that changes the mode of a path.
+func changeModeFault(path string, mode os.FileMode) func() (func() error, error) {
 	return func() (func() error, error) {
 		info, err := os.Stat(path)
 		if err != nil {

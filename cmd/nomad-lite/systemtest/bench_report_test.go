@@ -11,45 +11,45 @@ import (
 // benchResult is a line of the report of the benchmarks: a budget of the design, the
 // measured values, and the floor of the same run.
 type benchResult struct {
-	name, what, unit string
-	budget, nomad    string // Nomad's value was measured once, on another run
-	values, floors   []float64
+	name, description, unit string
+	budget, nomadValue      string // Nomad's value was measured once, on another run
+	values, floors          []float64
 }
 
 var benchResults = []*benchResult{
-	{name: "ready, fresh", what: "agent exec -> node ready, fresh", unit: "ms", budget: "60", nomad: "1300-2700"},
-	{name: "ready, warm", what: "the same, with a data directory that was used", unit: "ms", budget: "60", nomad: "1300-2700"},
-	{name: "idle memory", what: "idle memory, all processes", unit: "MB", budget: "30", nomad: "90"},
-	{name: "memory per task, 100", what: "memory per task beyond itself, of 100", unit: "MB", budget: "0.15", nomad: "28.7"},
-	{name: "memory per task, 500", what: "the same, of 500", unit: "MB", budget: "0.15", nomad: "28.7"},
-	{name: "first instruction", what: "job submitted -> first instruction", unit: "ms", budget: "8", nomad: "128"},
-	{name: "said to run", what: "first instruction -> API says running; floor: a request", unit: "ms", budget: "5", nomad: "about 1000"},
-	{name: "run", what: "run exec -> first instruction", unit: "ms"},
-	{name: "100 sleeping", what: "100 sleeping allocs running; floor: their directories and forks", unit: "/s", budget: "300", nomad: "11"},
-	{name: "500 sleeping", what: "500 sleeping allocs running", unit: "/s", budget: "300", nomad: "11"},
-	{name: "100 complete", what: "100 no-op batch allocs complete; floor: the same", unit: "/s", budget: "200", nomad: "12"},
-	{name: "500 complete", what: "500 no-op batch allocs complete", unit: "/s", budget: "200", nomad: "12"},
-	{name: "stop, fresh", what: "stop 100 allocs; floor: to kill and reap", unit: "ms", budget: "100", nomad: "1100-7900"},
-	{name: "stop, re-adopted", what: "the same, re-adopted", unit: "ms", budget: "100", nomad: "1100-7900"},
-	{name: "respawn", what: "crash -> respawn, delay 0", unit: "ms", budget: "5", nomad: "55"},
-	{name: "line to follower", what: "log line written -> seen by a follower", unit: "ms", budget: "5", nomad: "297"},
-	{name: "exec", what: "alloc exec of /bin/true, end to end", unit: "ms"},
-	{name: "exec, terminal", what: "the same, with a terminal", unit: "ms"},
-	{name: "log throughput", what: "log throughput, 1 GiB, 64 KiB writes", unit: "GB/s", budget: "1.2", nomad: "0.4-0.8"},
-	{name: "recovery", what: "agent killed with 100 tasks -> owned again; floor: a program's start", unit: "ms", budget: "300", nomad: "2000 (20 tasks)"},
-	{name: "recovery, plugin", what: "the same, with the driver plugin", unit: "ms", budget: "300"},
-	{name: "recovery, collector", what: "the same, with the log collector", unit: "ms", budget: "300"},
-	{name: "recovery, another build", what: "the same, and the next agent is another build", unit: "ms", budget: "300"},
-	{name: "syncs per life, 1", what: "fdatasyncs in the life of a task", unit: ""},
-	{name: "syncs per life, 100", what: "the same, for each of 100 at once", unit: ""},
-	{name: "1 hook", what: "a hook plugin adds to a task's start; floor: a unary call", unit: "ms", budget: "1"},
-	{name: "3 hooks", what: "three hook plugins add; floor: three calls", unit: "ms", budget: "3"},
-	{name: "500 with a hook", what: "500 no-op batch allocs with a hook plugin; floor: without", unit: "/s"},
-	{name: "idle hook", what: "memory of an idle hook plugin", unit: "MB"},
-	{name: "finished", what: "heap of each of 1000 allocs that have ended", unit: "kB", budget: "5"},
-	{name: "health, socket", what: "slowest of 50 health requests during an attack, unix socket; floor: without", unit: "ms", budget: "100"},
-	{name: "health, second address", what: "the same over TCP, from another address", unit: "ms", budget: "100"},
-	{name: "binary", what: "binary, stripped", unit: "MB", budget: "30", nomad: "100+"},
+	{name: "ready, fresh", description: "agent exec -> node ready, fresh", unit: "ms", budget: "60", nomadValue: "1300-2700"},
+	{name: "ready, warm", description: "the same, with a data directory that was used", unit: "ms", budget: "60", nomadValue: "1300-2700"},
+	{name: "idle memory", description: "idle memory, all processes", unit: "MB", budget: "30", nomadValue: "90"},
+	{name: "memory per task, 100", description: "memory per task beyond itself, of 100", unit: "MB", budget: "0.15", nomadValue: "28.7"},
+	{name: "memory per task, 500", description: "the same, of 500", unit: "MB", budget: "0.15", nomadValue: "28.7"},
+	{name: "first instruction", description: "job submitted -> first instruction", unit: "ms", budget: "8", nomadValue: "128"},
+	{name: "said to run", description: "first instruction -> API says running; floor: a request", unit: "ms", budget: "5", nomadValue: "about 1000"},
+	{name: "run", description: "run exec -> first instruction", unit: "ms"},
+	{name: "100 sleeping", description: "100 sleeping allocs running; floor: their directories and forks", unit: "/s", budget: "300", nomadValue: "11"},
+	{name: "500 sleeping", description: "500 sleeping allocs running", unit: "/s", budget: "300", nomadValue: "11"},
+	{name: "100 complete", description: "100 no-op batch allocs complete; floor: the same", unit: "/s", budget: "200", nomadValue: "12"},
+	{name: "500 complete", description: "500 no-op batch allocs complete", unit: "/s", budget: "200", nomadValue: "12"},
+	{name: "stop, fresh", description: "stop 100 allocs; floor: to kill and reap", unit: "ms", budget: "100", nomadValue: "1100-7900"},
+	{name: "stop, re-adopted", description: "the same, re-adopted", unit: "ms", budget: "100", nomadValue: "1100-7900"},
+	{name: "respawn", description: "crash -> respawn, delay 0", unit: "ms", budget: "5", nomadValue: "55"},
+	{name: "line to follower", description: "log line written -> seen by a follower", unit: "ms", budget: "5", nomadValue: "297"},
+	{name: "exec", description: "alloc exec of /bin/true, end to end", unit: "ms"},
+	{name: "exec, terminal", description: "the same, with a terminal", unit: "ms"},
+	{name: "log throughput", description: "log throughput, 1 GiB, 64 KiB writes", unit: "GB/s", budget: "1.2", nomadValue: "0.4-0.8"},
+	{name: "recovery", description: "agent killed with 100 tasks -> owned again; floor: a program's start", unit: "ms", budget: "300", nomadValue: "2000 (20 tasks)"},
+	{name: "recovery, plugin", description: "the same, with the driver plugin", unit: "ms", budget: "300"},
+	{name: "recovery, collector", description: "the same, with the log collector", unit: "ms", budget: "300"},
+	{name: "recovery, another build", description: "the same, and the next agent is another build", unit: "ms", budget: "300"},
+	{name: "syncs per life, 1", description: "fdatasyncs in the life of a task", unit: ""},
+	{name: "syncs per life, 100", description: "the same, for each of 100 at once", unit: ""},
+	{name: "1 hook", description: "a hook plugin adds to a task's start; floor: a unary call", unit: "ms", budget: "1"},
+	{name: "3 hooks", description: "three hook plugins add; floor: three calls", unit: "ms", budget: "3"},
+	{name: "500 with a hook", description: "500 no-op batch allocs with a hook plugin; floor: without", unit: "/s"},
+	{name: "idle hook", description: "memory of an idle hook plugin", unit: "MB"},
+	{name: "finished", description: "heap of each of 1000 allocs that have ended", unit: "kB", budget: "5"},
+	{name: "health, socket", description: "slowest of 50 health requests during an attack, unix socket; floor: without", unit: "ms", budget: "100"},
+	{name: "health, second address", description: "the same over TCP, from another address", unit: "ms", budget: "100"},
+	{name: "binary", description: "binary, stripped", unit: "MB", budget: "30", nomadValue: "100+"},
 }
 
 // noFloor is the floor of figures that have none.
@@ -71,8 +71,8 @@ func addSample(b *testing.B, name string, value, floor float64) {
 	b.Fatalf("figure %q is not in the report", name)
 }
 
-// printFigures prints the medians of the measured values.
-func printFigures(w io.Writer) {
+// printBenchResults prints the medians of the measured values.
+func printBenchResults(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	head := "\n\tmeasured\tfloor of this run\tbudget\tNomad 2.0.6-dev, not remeasured\t\n"
 	for _, f := range benchResults {
@@ -83,13 +83,13 @@ func printFigures(w io.Writer) {
 		if len(f.floors) > 0 {
 			floor = fmt.Sprintf("%.3g", median(f.floors))
 		}
-		fmt.Fprintf(t, "%s%s\t%.3g %s\t%s\t%s\t%s\t\n", head, f.what, median(f.values), f.unit, floor, orDash(f.budget), orDash(f.nomad))
+		fmt.Fprintf(t, "%s%s\t%.3g %s\t%s\t%s\t%s\t\n", head, f.description, median(f.values), f.unit, floor, dashIfEmpty(f.budget), dashIfEmpty(f.nomadValue))
 		head = ""
 	}
 	_ = t.Flush() // to a terminal
 }
 
-func orDash(s string) string {
+func dashIfEmpty(s string) string {
 	if s == "" {
 		return "-"
 	}

@@ -31,24 +31,24 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// product builds the measured binary as it is released. It is removed after all benchmarks.
-var product = sync.OnceValues(func() (path string, err error) {
-	if productDir, err = os.MkdirTemp("", "nomad-lite-bench"); err != nil {
+// benchBinary builds the measured binary as it is released. It is removed after all benchmarks.
+var benchBinary = sync.OnceValues(func() (path string, err error) {
+	if benchBinaryDir, err = os.MkdirTemp("", "nomad-lite-bench"); err != nil {
 		return "", err
 	}
-	path = filepath.Join(productDir, "nomad-lite")
+	path = filepath.Join(benchBinaryDir, "nomad-lite")
 	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, "..").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build: %w\n%s", err, out)
 	}
 	return path, nil
 })
 
-var productDir string
+var benchBinaryDir string
 
-// command returns a command of the measured program.
-func command(b *testing.B, args ...string) *exec.Cmd {
+// benchCommand returns a command of the measured program.
+func benchCommand(b *testing.B, args ...string) *exec.Cmd {
 	b.Helper()
-	path, err := product()
+	path, err := benchBinary()
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -60,11 +60,11 @@ func command(b *testing.B, args ...string) *exec.Cmd {
 // benchAgent is an agent in a process of its own.
 type benchAgent struct {
 	*exec.Cmd
-	dir    string
-	client *api.Client
-	ready  time.Duration     // from the start of the program until jobs can be placed
-	logged chan struct{}     // closed when all of its log was read
-	meta   map[string]string // meta of the jobs that it runs from now on
+	dir           string
+	client        *api.Client
+	startDuration time.Duration     // from the start of the program until jobs can be placed
+	logDone       chan struct{}     // closed when all of its log was read
+	jobMeta       map[string]string // meta of the jobs that it runs from now on
 }
 
 const benchConfig = `
@@ -93,8 +93,8 @@ func startAgent(b *testing.B, dir string, more ...string) *benchAgent {
 	if err := os.WriteFile(config, []byte(benchConfig+strings.Join(more, "")), 0o600); err != nil {
 		b.Fatal(err)
 	}
-	a := &benchAgent{Cmd: command(b, "agent", "-config", config, "-data-dir", dir), dir: dir, logged: make(chan struct{})}
-	a.Env = append(os.Environ(), workVariable+"="+dir)
+	a := &benchAgent{Cmd: benchCommand(b, "agent", "-config", config, "-data-dir", dir), dir: dir, logDone: make(chan struct{})}
+	a.Env = append(os.Environ(), workDirEnvVar+"="+dir)
 	stderr, err := a.StderrPipe()
 	if err != nil {
 		b.Fatal(err)
@@ -112,15 +112,15 @@ func startAgent(b *testing.B, dir string, more ...string) *benchAgent {
 	log := bufio.NewScanner(stderr)
 	for log.Scan() {
 		if strings.Contains(log.Text(), "agent is ready") {
-			a.ready = time.Since(began)
+			a.startDuration = time.Since(began)
 			break
 		}
 	}
-	if a.ready == 0 {
+	if a.startDuration == 0 {
 		b.Fatal("the agent is not ready")
 	}
 	go func() {
-		defer close(a.logged)
+		defer close(a.logDone)
 		for log.Scan() {
 		}
 	}()
@@ -137,7 +137,7 @@ func (a *benchAgent) end(b *testing.B, signal syscall.Signal) {
 	if err := a.Process.Signal(signal); err != nil {
 		b.Fatal(err)
 	}
-	<-a.logged
+	<-a.logDone
 	_ = a.Wait() // a killed agent returns an error
 }
 
@@ -145,7 +145,7 @@ func (a *benchAgent) end(b *testing.B, signal syscall.Signal) {
 func (a *benchAgent) run(b *testing.B, kind, id string, count int, argv ...string) {
 	b.Helper()
 	job := api.NewServiceJob(id, id, "global", 50)
-	job.Type, job.Meta = &kind, a.meta
+	job.Type, job.Meta = &kind, a.jobMeta
 	task := api.NewTask("t", "raw_exec").SetConfig("command", argv[0]).SetConfig("args", argv[1:])
 	cpu := 100 // Nomad's default
 	if count > 1 {
@@ -160,9 +160,9 @@ func (a *benchAgent) run(b *testing.B, kind, id string, count int, argv ...strin
 	}
 }
 
-// await waits until all allocations of a job have a status, and returns the time that this
+// waitStatus waits until all allocations of a job have a status, and returns the time that this
 // took.
-func (a *benchAgent) await(b *testing.B, id string, count int, status string) time.Duration {
+func (a *benchAgent) waitStatus(b *testing.B, id string, count int, status string) time.Duration {
 	b.Helper()
 	began, index := time.Now(), uint64(0)
 	for {
@@ -181,20 +181,20 @@ func (a *benchAgent) await(b *testing.B, id string, count int, status string) ti
 	}
 }
 
-// stop stops a job and returns the time that this took.
-func (a *benchAgent) stop(b *testing.B, id string, count int) time.Duration {
+// stopJob stops a job and returns the time that this took.
+func (a *benchAgent) stopJob(b *testing.B, id string, count int) time.Duration {
 	b.Helper()
 	began := time.Now()
 	if _, _, err := a.client.Jobs().Deregister(id, false, nil); err != nil {
 		b.Fatal(err)
 	}
-	a.await(b, id, count, api.AllocClientStatusComplete)
+	a.waitStatus(b, id, count, api.AllocClientStatusComplete)
 	return time.Since(began)
 }
 
-// memory returns the sum of the memory (PSS) of all processes of nomad-lite, in MB, after
+// memoryMB returns the sum of the memory (PSS) of all processes of nomad-lite, in MB, after
 // they were idle for quiet.
-func (a *benchAgent) memory(b *testing.B, quiet time.Duration) float64 {
+func (a *benchAgent) memoryMB(b *testing.B, quiet time.Duration) float64 {
 	b.Helper()
 	time.Sleep(quiet)
 	kib := 0
@@ -235,9 +235,9 @@ import (
 func main() { time.Sleep(time.Hour) }
 `
 
-// idlers returns the memory of count processes of a program that does nothing, in MB. It is
+// idleProcessesMB returns the memory of count processes of a program that does nothing, in MB. It is
 // the floor for a node, which is an agent and a keeper.
-func idlers(b *testing.B, count int) (sum float64) {
+func idleProcessesMB(b *testing.B, count int) (sum float64) {
 	b.Helper()
 	dir := b.TempDir()
 	program := filepath.Join(dir, "empty")
@@ -266,9 +266,9 @@ func idlers(b *testing.B, count int) (sum float64) {
 	return sum
 }
 
-// forks starts count programs, one after the other, and returns the time that this took;
+// forkPrograms starts count programs, one after the other, and returns the time that this took;
 // end ends them, and returns the same. It is the floor for starting and stopping tasks.
-func forks(b *testing.B, count int, argv ...string) (took time.Duration, end func() time.Duration) {
+func forkPrograms(b *testing.B, count int, argv ...string) (took time.Duration, end func() time.Duration) {
 	b.Helper()
 	began := time.Now()
 	var all []*exec.Cmd
@@ -291,9 +291,9 @@ func forks(b *testing.B, count int, argv ...string) (took time.Duration, end fun
 	}
 }
 
-// skeletons creates the directories and files of count allocations with one task, and
+// createAllocDirs creates the directories and files of count allocations with one task, and
 // returns the time that this took.
-func skeletons(b *testing.B, count int) time.Duration {
+func createAllocDirs(b *testing.B, count int) time.Duration {
 	b.Helper()
 	root := b.TempDir()
 	began := time.Now()
@@ -312,25 +312,25 @@ func skeletons(b *testing.B, count int) time.Duration {
 	return time.Since(began)
 }
 
-// starting returns the start time of the program with a command that does nothing.
-func starting(b *testing.B) float64 {
+// measureNoopCommand returns the start time of the program with a command that does nothing.
+func measureNoopCommand(b *testing.B) float64 {
 	b.Helper()
-	return milliseconds(duration(b, command(b, "version").Run))
+	return milliseconds(measure(b, benchCommand(b, "version").Run))
 }
 
 // BenchmarkAgentReady measures the time from exec until jobs can be placed, with an empty
 // data directory and with a used one.
 func BenchmarkAgentReady(b *testing.B) {
-	starting(b) // loads the program into the page cache
+	measureNoopCommand(b) // loads the program into the page cache
 	for b.Loop() {
-		dir, floor := b.TempDir(), starting(b)
+		dir, floor := b.TempDir(), measureNoopCommand(b)
 		for _, name := range []string{"ready, fresh", "ready, warm"} {
 			a := startAgent(b, dir)
-			addSample(b, name, milliseconds(a.ready), floor)
+			addSample(b, name, milliseconds(a.startDuration), floor)
 			a.end(b, syscall.SIGINT)
 		}
 	}
-	path, err := product()
+	path, err := benchBinary()
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -349,19 +349,19 @@ func BenchmarkMemory(b *testing.B) {
 		}
 		a := startAgent(b, b.TempDir())
 		// An unused builtin exits after a minute.
-		addSample(b, "idle memory", a.memory(b, 65*time.Second), idlers(b, 2))
+		addSample(b, "idle memory", a.memoryMB(b, 65*time.Second), idleProcessesMB(b, 2))
 		a.run(b, "service", "one", 1, "/bin/sleep", "1000")
-		a.await(b, "one", 1, api.AllocClientStatusRunning)
-		const settle = 40 * time.Second // by then the deployment has ended, and the driver has sent another fingerprint
-		one := a.memory(b, settle)
+		a.waitStatus(b, "one", 1, api.AllocClientStatusRunning)
+		const settleDelay = 40 * time.Second // by then the deployment has ended, and the driver has sent another fingerprint
+		one := a.memoryMB(b, settleDelay)
 		for _, count := range []int{100, 500} {
 			id := fmt.Sprint("sleep-", count)
 			a.run(b, "service", id, count, "/bin/sleep", "1000")
-			a.await(b, id, count, api.AllocClientStatusRunning)
-			addSample(b, fmt.Sprintf("memory per task, %d", count), (a.memory(b, settle)-one)/float64(count), noFloor)
-			a.stop(b, id, count)
+			a.waitStatus(b, id, count, api.AllocClientStatusRunning)
+			addSample(b, fmt.Sprintf("memory per task, %d", count), (a.memoryMB(b, settleDelay)-one)/float64(count), noFloor)
+			a.stopJob(b, id, count)
 		}
-		a.stop(b, "one", 1)
+		a.stopJob(b, "one", 1)
 		a.end(b, syscall.SIGINT)
 	}
 }
@@ -375,27 +375,27 @@ func BenchmarkBursts(b *testing.B) {
 			a := startAgent(b, b.TempDir())
 			began := time.Now()
 			a.run(b, "service", "sleep", count, "/bin/sleep", "1000")
-			a.await(b, "sleep", count, api.AllocClientStatusRunning)
+			a.waitStatus(b, "sleep", count, api.AllocClientStatusRunning)
 			up := time.Since(began)
-			forked, kill := forks(b, count, "/bin/sleep", "1000")
-			floor, made := milliseconds(kill()), skeletons(b, count)
+			forked, kill := forkPrograms(b, count, "/bin/sleep", "1000")
+			floor, made := milliseconds(kill()), createAllocDirs(b, count)
 			addSample(b, fmt.Sprintf("%d sleeping", count), rate(up), rate(made+forked))
-			fresh := a.stop(b, "sleep", count)
+			fresh := a.stopJob(b, "sleep", count)
 
 			began = time.Now()
 			a.run(b, "batch", "true", count, "/bin/true")
-			a.await(b, "true", count, api.AllocClientStatusComplete)
+			a.waitStatus(b, "true", count, api.AllocClientStatusComplete)
 			done := time.Since(began)
-			forked, wait := forks(b, count, "/bin/true")
+			forked, wait := forkPrograms(b, count, "/bin/true")
 			addSample(b, fmt.Sprintf("%d complete", count), rate(done), rate(made+forked+wait()))
 
 			if count == 100 {
 				addSample(b, "stop, fresh", milliseconds(fresh), floor)
 				a.run(b, "service", "again", count, "/bin/sleep", "1000")
-				a.await(b, "again", count, api.AllocClientStatusRunning)
+				a.waitStatus(b, "again", count, api.AllocClientStatusRunning)
 				a.end(b, syscall.SIGKILL)
 				a = startAgent(b, a.dir)
-				addSample(b, "stop, re-adopted", milliseconds(a.stop(b, "again", count)), floor)
+				addSample(b, "stop, re-adopted", milliseconds(a.stopJob(b, "again", count)), floor)
 			}
 			a.end(b, syscall.SIGINT)
 		}
@@ -412,53 +412,53 @@ func BenchmarkOneTask(b *testing.B) {
 		id, file := fmt.Sprint("one-", round), filepath.Join(b.TempDir(), "stamps")
 		began := time.Now()
 		a.run(b, "service", id, 1, "/bin/sh", "-c", "date +%s%N > "+file+"; exec sleep 1000")
-		a.await(b, id, 1, api.AllocClientStatusRunning)
+		a.waitStatus(b, id, 1, api.AllocClientStatusRunning)
 		running := time.Now()
-		first := stamps(b, file, 1)[0]
+		first := waitTimestamps(b, file, 1)[0]
 		floor := time.Now()
 		out, err := exec.Command("/bin/sh", "-c", "date +%s%N").Output()
 		if err != nil {
 			b.Fatal(err)
 		}
-		addSample(b, "first instruction", milliseconds(first.Sub(began)), milliseconds(stamp(b, out).Sub(floor)))
+		addSample(b, "first instruction", milliseconds(first.Sub(began)), milliseconds(parseTimestamp(b, out).Sub(floor)))
 		call := func() error { _, err := a.client.Status().Leader(); return err }
-		addSample(b, "said to run", milliseconds(running.Sub(first)), milliseconds(duration(b, call)))
-		a.stop(b, id, 1)
+		addSample(b, "said to run", milliseconds(running.Sub(first)), milliseconds(measure(b, call)))
+		a.stopJob(b, id, 1)
 
 		id, file = fmt.Sprint("crash-", round), filepath.Join(b.TempDir(), "stamps")
 		a.run(b, "service", id, 1, "/bin/sh", "-c", "date +%s%N >> "+file)
-		times := stamps(b, file, 11)
-		var gaps, floors []float64
+		times := waitTimestamps(b, file, 11)
+		var delays, floors []float64
 		for i := range times[1:] {
-			gaps = append(gaps, milliseconds(times[i+1].Sub(times[i])))
-			floors = append(floors, milliseconds(duration(b, exec.Command("/bin/sh", "-c", "date +%s%N").Run)))
+			delays = append(delays, milliseconds(times[i+1].Sub(times[i])))
+			floors = append(floors, milliseconds(measure(b, exec.Command("/bin/sh", "-c", "date +%s%N").Run)))
 		}
-		addSample(b, "respawn", median(gaps), median(floors))
-		a.stop(b, id, 1)
+		addSample(b, "respawn", median(delays), median(floors))
+		a.stopJob(b, id, 1)
 	}
 }
 
-// quietHook is a hook that takes part in Prestart, and does nothing.
-func quietHook() { sdk.ServeHook(quietPlugin{}) }
+// noopHook is a hook that takes part in Prestart, and does nothing.
+func noopHook() { sdk.ServeHook(noopHookPlugin{}) }
 
-type quietPlugin struct{}
+type noopHookPlugin struct{}
 
-func (quietPlugin) Info() sdk.HookInfo { return sdk.HookInfo{Name: os.Args[1]} }
+func (noopHookPlugin) Info() sdk.HookInfo { return sdk.HookInfo{Name: os.Args[1]} }
 
-func (quietPlugin) Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (noopHookPlugin) Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	return hook.TaskPrestartResponse{}, nil
 }
 
-// unary returns the time of a call to a hook that does nothing: a server and a client at
+// measureUnaryCall returns the time of a call to a hook that does nothing: a server and a client at
 // both ends of a socket.
-func unary(b *testing.B) float64 {
+func measureUnaryCall(b *testing.B) float64 {
 	b.Helper()
 	l, err := net.Listen("unix", filepath.Join(b.TempDir(), "s"))
 	if err != nil {
 		b.Fatal(err)
 	}
 	server := grpc.NewServer()
-	hook.RegisterServer(server, nil, quietPlugin{})
+	hook.RegisterServer(server, nil, noopHookPlugin{})
 	go func() { _ = server.Serve(l) }() // the server runs until Stop
 	defer server.Stop()
 	conn, err := grpc.NewClient("unix:"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -469,7 +469,7 @@ func unary(b *testing.B) float64 {
 	client := hook.NewClient(conn, make(chan struct{}))
 	var times []float64
 	for range 100 {
-		times = append(times, milliseconds(duration(b, func() error {
+		times = append(times, milliseconds(measure(b, func() error {
 			_, err := client.Prestart(b.Context(), hook.TaskPrestartRequest{})
 			return err
 		})))
@@ -502,37 +502,37 @@ func BenchmarkHooks(b *testing.B) {
 	a := startAgent(b, b.TempDir(), fmt.Sprintf("plugin_dir = %q\nplugin \"idle-hook\" {}\n", plugins)+blocks)
 	defer a.end(b, syscall.SIGINT)
 	attach := func(hooks int) {
-		a.meta = map[string]string{}
+		a.jobMeta = map[string]string{}
 		for i := range hooks {
-			a.meta[fmt.Sprint("lite_hook_quiet", i)] = ""
+			a.jobMeta[fmt.Sprint("lite_hook_quiet", i)] = ""
 		}
 	}
 	round := 0
 	// A task that exits at once is started again and again, each time with Prestart.
-	starts := func(hooks int) (gaps []float64) {
+	starts := func(hooks int) (delays []float64) {
 		round++
 		id, file := fmt.Sprint("again-", round), filepath.Join(b.TempDir(), "stamps")
 		attach(hooks)
 		a.run(b, "service", id, 1, "/bin/sh", "-c", "date +%s%N >> "+file)
-		times := stamps(b, file, 41)
-		a.stop(b, id, 1)
+		times := waitTimestamps(b, file, 41)
+		a.stopJob(b, id, 1)
 		for i := range times[1:] {
-			gaps = append(gaps, milliseconds(times[i+1].Sub(times[i])))
+			delays = append(delays, milliseconds(times[i+1].Sub(times[i])))
 		}
-		return gaps
+		return delays
 	}
 	starts(3) // this run starts the plugins
 	for b.Loop() {
-		var gaps [4][]float64
+		var delays [4][]float64
 		for range 5 {
 			for _, hooks := range []int{0, 1, 3} {
-				gaps[hooks] = append(gaps[hooks], starts(hooks)...)
+				delays[hooks] = append(delays[hooks], starts(hooks)...)
 			}
 		}
-		none := median(gaps[0])
-		floor := unary(b)
-		addSample(b, "1 hook", median(gaps[1])-none, floor)
-		addSample(b, "3 hooks", median(gaps[3])-none, 3*floor)
+		none := median(delays[0])
+		floor := measureUnaryCall(b)
+		addSample(b, "1 hook", median(delays[1])-none, floor)
+		addSample(b, "3 hooks", median(delays[3])-none, 3*floor)
 		const count = 500
 		rates := [2]float64{}
 		for hooks := range rates {
@@ -541,7 +541,7 @@ func BenchmarkHooks(b *testing.B) {
 			attach(hooks)
 			began := time.Now()
 			a.run(b, "batch", id, count, "/bin/true")
-			a.await(b, id, count, api.AllocClientStatusComplete)
+			a.waitStatus(b, id, count, api.AllocClientStatusComplete)
 			rates[hooks] = count / time.Since(began).Seconds()
 		}
 		addSample(b, "500 with a hook", rates[1], rates[0])
@@ -558,7 +558,7 @@ func BenchmarkFollower(b *testing.B) {
 	a := startAgent(b, b.TempDir())
 	defer a.end(b, syscall.SIGINT)
 	a.run(b, "service", "lines", 1, "/bin/sh", "-c", "while :; do date +%s%N; sleep 0.05; done")
-	a.await(b, "lines", 1, api.AllocClientStatusRunning)
+	a.waitStatus(b, "lines", 1, api.AllocClientStatusRunning)
 	allocs, _, err := a.client.Jobs().Allocations("lines", false, nil)
 	if err != nil {
 		b.Fatal(err)
@@ -574,7 +574,7 @@ func BenchmarkFollower(b *testing.B) {
 			select {
 			case f := <-frames:
 				if len(f.Data) > 0 {
-					return time.Since(stamp(b, f.Data))
+					return time.Since(parseTimestamp(b, f.Data))
 				}
 			case err := <-errs:
 				b.Fatal(err)
@@ -588,10 +588,10 @@ func BenchmarkFollower(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		addSample(b, "line to follower", line, milliseconds(time.Since(stamp(b, text))))
+		addSample(b, "line to follower", line, milliseconds(time.Since(parseTimestamp(b, text))))
 	}
 	close(cancel)
-	a.stop(b, "lines", 1)
+	a.stopJob(b, "lines", 1)
 }
 
 // BenchmarkLogs measures the cost of a task's output.
@@ -605,14 +605,14 @@ func BenchmarkLogs(b *testing.B) {
 		argv := []string{"/bin/dd", "if=/dev/zero", "bs=64k", "count=16384", "status=none"}
 		name := fmt.Sprint(id, round)
 		a.run(b, "batch", name, 1, argv...)
-		a.await(b, name, 1, api.AllocClientStatusComplete)
+		a.waitStatus(b, name, 1, api.AllocClientStatusComplete)
 		allocs, _, err := a.client.Jobs().Allocations(name, false, nil)
 		if err != nil {
 			b.Fatal(err)
 		}
 		state := allocs[0].TaskStates["t"]
 		file := filepath.Join(b.TempDir(), "flood")
-		floor := duration(b, exec.Command(argv[0], append(argv[1:], "of="+file)...).Run)
+		floor := measure(b, exec.Command(argv[0], append(argv[1:], "of="+file)...).Run)
 		addSample(b, "log throughput", size/1e9/state.FinishedAt.Sub(state.StartedAt).Seconds(), size/1e9/floor.Seconds())
 		if err := os.Remove(file); err != nil {
 			b.Fatal(err)
@@ -626,7 +626,7 @@ func BenchmarkExec(b *testing.B) {
 	a := startAgent(b, b.TempDir())
 	defer a.end(b, syscall.SIGINT)
 	a.run(b, "service", "exec", 1, "/bin/sleep", "1000")
-	a.await(b, "exec", 1, api.AllocClientStatusRunning)
+	a.waitStatus(b, "exec", 1, api.AllocClientStatusRunning)
 	allocs, _, err := a.client.Jobs().Allocations("exec", false, nil)
 	if err != nil {
 		b.Fatal(err)
@@ -634,8 +634,8 @@ func BenchmarkExec(b *testing.B) {
 	alloc := &api.Allocation{ID: allocs[0].ID, NodeID: allocs[0].NodeID, Namespace: allocs[0].Namespace}
 	for b.Loop() {
 		for _, tty := range []bool{false, true} {
-			floor := milliseconds(duration(b, exec.Command("/bin/true").Run))
-			took := duration(b, func() error {
+			floor := milliseconds(measure(b, exec.Command("/bin/true").Run))
+			took := measure(b, func() error {
 				code, err := a.client.Allocations().Exec(b.Context(), alloc, "t", tty, []string{"/bin/true"}, strings.NewReader(""), io.Discard, io.Discard, nil, nil)
 				if code != 0 {
 					err = errors.Join(err, fmt.Errorf("exit code %d", code))
@@ -645,7 +645,7 @@ func BenchmarkExec(b *testing.B) {
 			addSample(b, map[bool]string{false: "exec", true: "exec, terminal"}[tty], milliseconds(took), floor)
 		}
 	}
-	a.stop(b, "exec", 1)
+	a.stopJob(b, "exec", 1)
 }
 
 // BenchmarkRunToFirstInstruction measures the time from the start of `nomad-lite run` to
@@ -670,13 +670,13 @@ func BenchmarkRunToFirstInstruction(b *testing.B) {
 	}
 	for b.Loop() {
 		var times []float64
-		for _, cmd := range []*exec.Cmd{command(b, "run", file), exec.Command("/bin/date", "+%s%N")} {
+		for _, cmd := range []*exec.Cmd{benchCommand(b, "run", file), exec.Command("/bin/date", "+%s%N")} {
 			began := time.Now()
 			out, err := cmd.Output()
 			if err != nil {
 				b.Fatal(err)
 			}
-			times = append(times, milliseconds(stamp(b, out).Sub(began)))
+			times = append(times, milliseconds(parseTimestamp(b, out).Sub(began)))
 		}
 		addSample(b, "run", times[0], times[1])
 	}
@@ -696,22 +696,22 @@ func BenchmarkRecovery(b *testing.B) {
 			dir := b.TempDir()
 			data, programs := filepath.Join(dir, "data"), []string{"/proc/self/exe", "/proc/self/exe"}
 			if strings.HasSuffix(c.figure, "build") {
-				programs[1] = anotherBuild(b)
+				programs[1] = copyAsOtherBuild(b)
 			}
 			m := startKillableAgent(b, programs[0], data)
-			m.submit(dir, strings.Replace(fmt.Sprintf(manyJob, tasks), "exec 3<> <(:); while", "exec sleep 1000; while", 1))
-			all := func(v taskReport) bool { return v.Owned == tasks && v.running() == tasks }
-			m.await("all tasks run", all)
+			m.registerJobs(dir, strings.Replace(fmt.Sprintf(manyTasksJob, tasks), "exec 3<> <(:); while", "exec sleep 1000; while", 1))
+			all := func(v taskReport) bool { return v.Owned == tasks && v.runningTaskCount() == tasks }
+			m.waitReport("all tasks run", all)
 			for b.Loop() {
 				slices.Reverse(programs)
 				m.kill()
-				for _, p := range byKind(nodeProcesses(data))[c.victim] {
+				for _, p := range groupByKind(nodeProcesses(data))[c.victim] {
 					_ = p.Signal(syscall.SIGKILL)
 				}
 				began := time.Now()
 				m = startKillableAgent(b, programs[0], data)
-				m.await("all tasks are owned", all)
-				addSample(b, c.figure, milliseconds(time.Since(began)), starting(b))
+				m.waitReport("all tasks are owned", all)
+				addSample(b, c.figure, milliseconds(time.Since(began)), measureNoopCommand(b))
 			}
 			m.end("stop")
 		})
@@ -723,8 +723,8 @@ func BenchmarkFinished(b *testing.B) {
 	dir := b.TempDir()
 	m := startKillableAgent(b, "/proc/self/exe", filepath.Join(dir, "data"))
 	complete := func(id string, count int) (heap int) {
-		m.submit(dir, fmt.Sprintf(trueJob, id, count))
-		m.await("all are complete", func(v taskReport) bool {
+		m.registerJobs(dir, fmt.Sprintf(trueCommandJob, id, count))
+		m.waitReport("all are complete", func(v taskReport) bool {
 			n := 0
 			for _, alloc := range v.Allocs {
 				if alloc.JobID == id && alloc.ClientStatus == api.AllocClientStatusComplete {
@@ -763,8 +763,8 @@ func BenchmarkSyncs(b *testing.B) {
 			id := fmt.Sprintf("syncs-%d-%d", round, count)
 			var before, after taskReport
 			m.ask("states", &before)
-			m.submit(dir, fmt.Sprintf(trueJob, id, count))
-			m.await("all are complete", func(v taskReport) bool {
+			m.registerJobs(dir, fmt.Sprintf(trueCommandJob, id, count))
+			m.waitReport("all are complete", func(v taskReport) bool {
 				after = v
 				complete := 0
 				for _, alloc := range v.Allocs {
@@ -780,7 +780,7 @@ func BenchmarkSyncs(b *testing.B) {
 	m.end("stop")
 }
 
-const trueJob = `
+const trueCommandJob = `
 job %q {
   type = "batch"
   group "g" {
@@ -799,8 +799,8 @@ job %q {
 }
 `
 
-// duration returns the time that do takes.
-func duration(b *testing.B, do func() error) time.Duration {
+// measure returns the time that do takes.
+func measure(b *testing.B, do func() error) time.Duration {
 	b.Helper()
 	began := time.Now()
 	if err := do(); err != nil {
@@ -809,14 +809,14 @@ func duration(b *testing.B, do func() error) time.Duration {
 	return time.Since(began)
 }
 
-// stamps waits until a file has count times.
-func stamps(b *testing.B, file string, count int) (times []time.Time) {
+// waitTimestamps waits until a file has count times.
+func waitTimestamps(b *testing.B, file string, count int) (times []time.Time) {
 	b.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		text, _ := os.ReadFile(file)
 		if lines := bytes.SplitAfter(text, []byte("\n")); len(lines) > count {
 			for _, line := range lines[:count] {
-				times = append(times, stamp(b, line))
+				times = append(times, parseTimestamp(b, line))
 			}
 			return times
 		}
@@ -826,8 +826,8 @@ func stamps(b *testing.B, file string, count int) (times []time.Time) {
 	}
 }
 
-// stamp parses a time that a program has written, in nanoseconds since 1970.
-func stamp(b *testing.B, out []byte) time.Time {
+// parseTimestamp parses a time that a program has written, in nanoseconds since 1970.
+func parseTimestamp(b *testing.B, out []byte) time.Time {
 	b.Helper()
 	digits := regexp.MustCompile(`[0-9]{19}`).FindAll(out, -1)
 	if len(digits) == 0 {

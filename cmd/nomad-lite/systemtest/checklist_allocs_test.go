@@ -26,21 +26,21 @@ import (
 
 // TestAllocationRequests checks the requests of Nomad's API about allocations and the node.
 // Each test has the number of its requests in the checklist of requests that clients need.
-func TestAllocationRequests(t *testing.T) { eachWay(t, testAllocationRequests) }
+func TestAllocationRequests(t *testing.T) { forEachTransport(t, testAllocationRequests) }
 
 func testAllocationRequests(t *testing.T, s *servedAgent) {
 	main := s.run("main", api.JobTypeService, "running",
-		shell("web", "mkdir -p local/sub; echo page >local/page.html; echo secret >secrets/token; echo hello; echo complaint >&2; "+forever),
-		shell("init", "exit 0", func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }),
+		shellTask("web", "mkdir -p local/sub; echo page >local/page.html; echo secret >secrets/token; echo hello; echo complaint >&2; "+sleepForeverScript),
+		shellTask("init", "exit 0", func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }),
 	)
-	s.eventually("the main task runs", func() (string, bool) {
-		main = s.alloc(main.ID)
+	s.waitUntil("the main task runs", func() (string, bool) {
+		main = s.readAlloc(main.ID)
 		state := main.TaskStates["web"].State
 		return state, state == "running"
 	})
 	for stream, want := range map[string]string{"stdout": "hello\n", "stderr": "complaint\n"} {
-		s.eventually("its "+stream+" is there", func() (string, bool) {
-			text, err := s.logged(main, "web", stream, "start", 0)
+		s.waitUntil("its "+stream+" is there", func() (string, bool) {
+			text, err := s.readLog(main, "web", stream, "start", 0)
 			return text + fmt.Sprint(err), text == want
 		})
 	}
@@ -69,11 +69,11 @@ func testAllocationRequests(t *testing.T, s *servedAgent) {
 
 // TestNodeRequests checks the requests that change the whole node, with an agent of its
 // own.
-func TestNodeRequests(t *testing.T) { eachWay(t, testNodeRequests) }
+func TestNodeRequests(t *testing.T) { forEachTransport(t, testNodeRequests) }
 
 func testNodeRequests(t *testing.T, s *servedAgent) {
 	t.Run("a stopped allocation is replaced", func(t *testing.T) { testStoppedAllocIsReplaced(t, s) })
-	t.Run("garbage of allocations", func(t *testing.T) { testAllocGarbage(t, s) })
+	t.Run("garbage of allocations", func(t *testing.T) { testAllocGC(t, s) })
 	t.Run("drain", func(t *testing.T) { testDrain(t, s) })
 }
 
@@ -84,18 +84,18 @@ func testAllocStates(t *testing.T, s *servedAgent, running *api.Allocation) {
 		g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
 		return g
 	}
-	waiting := api.NewTaskGroup("g", 1).AddTask(shell("t", "exit 1"))
+	waiting := api.NewTaskGroup("g", 1).AddTask(shellTask("t", "exit 1"))
 	waiting.RestartPolicy = &api.RestartPolicy{Attempts: new(5), Delay: new(10 * time.Minute), Interval: new(time.Hour), Mode: new("delay")}
 	pending := s.runGroup("pending", api.JobTypeService, "pending", waiting)
-	s.eventually("it has been tried", func() (string, bool) {
-		pending = s.alloc(pending.ID)
+	s.waitUntil("it has been tried", func() (string, bool) {
+		pending = s.readAlloc(pending.ID)
 		state := pending.TaskStates["t"]
 		return fmt.Sprint(state), state != nil && state.Restarts > 0
 	})
 	for _, alloc := range []*api.Allocation{
 		running, pending,
-		s.run("complete", api.JobTypeBatch, "complete", shell("t", "exit 0")),
-		s.runGroup("failed", api.JobTypeBatch, "failed", never(api.NewTaskGroup("g", 1).AddTask(shell("t", "exit 3")))),
+		s.run("complete", api.JobTypeBatch, "complete", shellTask("t", "exit 0")),
+		s.runGroup("failed", api.JobTypeBatch, "failed", never(api.NewTaskGroup("g", 1).AddTask(shellTask("t", "exit 3")))),
 	} {
 		group := alloc.GetTaskGroup()
 		switch {
@@ -132,17 +132,17 @@ func testAllocStates(t *testing.T, s *servedAgent, running *api.Allocation) {
 	if usage, err := s.Allocations().Stats(running, &api.QueryOptions{Params: map[string]string{"task": "nope"}}); err != nil || len(usage.Tasks) != 0 {
 		t.Errorf("stats of no task: %+v, %v", usage, err)
 	}
-	unknown := &api.Allocation{ID: "11111111-2222-3333-4444-555555555555", NodeID: s.node}
-	if _, err := s.Allocations().Stats(unknown, nil); !refusedWith(err, 404, `Unknown allocation "`+unknown.ID+`"`) {
+	unknown := &api.Allocation{ID: "11111111-2222-3333-4444-555555555555", NodeID: s.nodeID}
+	if _, err := s.Allocations().Stats(unknown, nil); !isErrorResponse(err, 404, `Unknown allocation "`+unknown.ID+`"`) {
 		t.Errorf("stats of nothing: %v", err)
 	}
-	if _, _, err := s.Allocations().Services(unknown.ID, nil); !refusedWith(err, 404, "allocation not found") {
+	if _, _, err := s.Allocations().Services(unknown.ID, nil); !isErrorResponse(err, 404, "allocation not found") {
 		t.Errorf("services of nothing: %v", err)
 	}
-	if _, err := s.Raw().Query("/v1/allocation/"+running.ID+"/zz", nil, nil); !refusedWith(err, 404, "resource not found") {
+	if _, err := s.Raw().Query("/v1/allocation/"+running.ID+"/zz", nil, nil); !isErrorResponse(err, 404, "resource not found") {
 		t.Errorf("an unknown verb: %v", err)
 	}
-	if _, err := s.Raw().Query("/v1/client/allocation/"+running.ID+"/zz", nil, nil); !refusedWith(err, 404, "resource not found") {
+	if _, err := s.Raw().Query("/v1/client/allocation/"+running.ID+"/zz", nil, nil); !isErrorResponse(err, 404, "resource not found") {
 		t.Errorf("an unknown verb of the client: %v", err)
 	}
 }
@@ -160,8 +160,8 @@ func testAllocPrefixes(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 	}
 }
 
-// logged reads a log without following it.
-func (s *servedAgent) logged(alloc *api.Allocation, task, stream, origin string, offset int64) (string, error) {
+// readLog reads a log without following it.
+func (s *servedAgent) readLog(alloc *api.Allocation, task, stream, origin string, offset int64) (string, error) {
 	frames, errs := s.AllocFS().Logs(alloc, false, task, stream, origin, offset, nil, nil)
 	text := ""
 	for {
@@ -180,31 +180,31 @@ func (s *servedAgent) logged(alloc *api.Allocation, task, stream, origin string,
 // checklist 20
 func testLogs(t *testing.T, s *servedAgent, main *api.Allocation) {
 	for stream, want := range map[string]string{"stdout": "hello\n", "stderr": "complaint\n"} {
-		if text, err := s.logged(main, "web", stream, "start", 0); err != nil || text != want {
+		if text, err := s.readLog(main, "web", stream, "start", 0); err != nil || text != want {
 			t.Errorf("%s: %q, %v", stream, text, err)
 		}
 	}
 	// Three files: the first is full, the newest is followed.
 	small := func(t *api.Task) { t.LogConfig = &api.LogConfig{MaxFiles: new(5), MaxFileSizeMB: new(1)} }
-	alloc := s.run("lines", api.JobTypeService, "running", shell("t", "seq 1000000 1320000; while :; do [ -e local/go ] && seq 5 && rm local/go; sleep 0.02; done", small))
+	alloc := s.run("lines", api.JobTypeService, "running", shellTask("t", "seq 1000000 1320000; while :; do [ -e local/go ] && seq 5 && rm local/go; sleep 0.02; done", small))
 	last := "1320000\n"
-	s.eventually("all lines are there", func() (string, bool) {
-		text, err := s.logged(alloc, "t", "stdout", "end", int64(len(last)))
+	s.waitUntil("all lines are there", func() (string, bool) {
+		text, err := s.readLog(alloc, "t", "stdout", "end", int64(len(last)))
 		return text + fmt.Sprint(err), text == last
 	})
-	all, err := s.logged(alloc, "t", "stdout", "start", 0)
+	all, err := s.readLog(alloc, "t", "stdout", "start", 0)
 	if lines := strings.Split(all, "\n"); err != nil || len(lines) != 320002 || lines[0] != "1000000" || lines[160000] != "1160000" {
 		t.Errorf("%d lines, %v", len(lines), err)
 	}
-	if text, err := s.logged(alloc, "t", "stdout", "start", 8); err != nil || !strings.HasPrefix(text, "1000001\n1000002\n") {
+	if text, err := s.readLog(alloc, "t", "stdout", "start", 8); err != nil || !strings.HasPrefix(text, "1000001\n1000002\n") {
 		t.Errorf("from an offset: %.20q, %v", text, err)
 	}
-	if text, err := s.logged(alloc, "t", "stdout", "end", 20); err != nil || text != "998\n1319999\n1320000\n" {
+	if text, err := s.readLog(alloc, "t", "stdout", "end", 20); err != nil || text != "998\n1319999\n1320000\n" {
 		t.Errorf("-tail -c 20: %q, %v", text, err)
 	}
 	// The client implements -tail -n: it requests more than one file holds, and counts the
 	// lines.
-	if text, err := s.logged(alloc, "t", "stdout", "end", 2_400_000); err != nil || len(text) != 2_400_000 || !strings.HasSuffix(text, last) {
+	if text, err := s.readLog(alloc, "t", "stdout", "end", 2_400_000); err != nil || len(text) != 2_400_000 || !strings.HasSuffix(text, last) {
 		t.Errorf("-tail over files: %d bytes, %v", len(text), err)
 	}
 	// -f shows the newest file from its start, and later output.
@@ -251,8 +251,8 @@ func testLogs(t *testing.T, s *servedAgent, main *api.Allocation) {
 	if plain.code != 200 || plain.body != "hello\n" || !strings.HasPrefix(plain.header.Get("Content-Type"), "text/plain") || plain.header.Get("X-Content-Type-Options") != "nosniff" {
 		t.Errorf("plain: %+v", plain)
 	}
-	unstarted := s.run("unstarted", api.JobTypeService, "running", shell("init", forever, func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }), shell("t", forever))
-	silent := s.run("silent", api.JobTypeService, "running", shell("t", forever, func(t *api.Task) { t.LogConfig = &api.LogConfig{Disabled: new(true)} }))
+	unstarted := s.run("unstarted", api.JobTypeService, "running", shellTask("init", sleepForeverScript, func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }), shellTask("t", sleepForeverScript))
+	silent := s.run("silent", api.JobTypeService, "running", shellTask("t", sleepForeverScript, func(t *api.Task) { t.LogConfig = &api.LogConfig{Disabled: new(true)} }))
 	for _, c := range []struct {
 		query string
 		code  int
@@ -265,7 +265,7 @@ func testLogs(t *testing.T, s *servedAgent, main *api.Allocation) {
 		{main.ID + "?task=web&type=stdout&offset=-1", 400, "offset must not be negative"},
 		{unstarted.ID + "?task=t&type=stdout", 404, `task "t" not started yet. No logs available`},
 		{silent.ID + "?task=t&type=stdout", 404, `log entry for task "t" and log type "stdout" not found`},
-		{s.node + "?task=t&type=stdout", 404, `Unknown allocation "` + s.node + `"`},
+		{s.nodeID + "?task=t&type=stdout", 404, `Unknown allocation "` + s.nodeID + `"`},
 		{"?task=t&type=stdout", 400, "must provide a valid alloc id"},
 	} {
 		if got := s.get("/v1/client/fs/logs/" + c.query); got.code != c.code || got.body != c.text {
@@ -286,7 +286,7 @@ type rawResponse struct {
 
 func (s *servedAgent) get(path string) rawResponse {
 	s.t.Helper()
-	r, err := s.http.Get(s.address + path)
+	r, err := s.httpClient.Get(s.address + path)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -313,7 +313,7 @@ func testLogsThroughProxy(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 	}
 	elsewhere := ""
 	proxy := &httputil.ReverseProxy{
-		Transport: s.http.Transport,
+		Transport: s.httpClient.Transport,
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Header.Set("Accept-Encoding", "identity")
@@ -346,7 +346,7 @@ func testLogsThroughProxy(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 				t.Fatal(err)
 			}
 			through := &servedAgent{Client: client, t: t}
-			if text, err := through.logged(alloc, "web", "stdout", "start", 0); err != nil || text != "hello\n" {
+			if text, err := through.readLog(alloc, "web", "stdout", "start", 0); err != nil || text != "hello\n" {
 				t.Errorf("%s, node at %q: %q, %v", address, elsewhere, text, err)
 			}
 			var out bytes.Buffer
@@ -361,7 +361,7 @@ func testLogsThroughProxy(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 
 // checklist 22
 func testFiles(t *testing.T, s *servedAgent, alloc *api.Allocation) {
-	s.eventually("the page is there", func() (string, bool) {
+	s.waitUntil("the page is there", func() (string, bool) {
 		_, _, err := s.AllocFS().Stat(alloc, "web/local/page.html", nil)
 		return fmt.Sprint(err), err == nil
 	})
@@ -420,18 +420,18 @@ func testFiles(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 		}
 	}
 	expect("ge\n", "")
-	s.execute(alloc, "echo more >>local/page.html")
+	s.execScript(alloc, "echo more >>local/page.html")
 	expect("more\n", "")
-	s.execute(alloc, ": >local/page.html")
+	s.execScript(alloc, ": >local/page.html")
 	expect("", "file truncated")
-	s.execute(alloc, "rm local/page.html")
+	s.execScript(alloc, "rm local/page.html")
 	expect("", "file deleted")
 	if _, more := <-frames; more {
 		t.Error("a stream goes on after its file")
 	}
 
-	s.execute(alloc, "ln -s ../secrets local/keys; ln -s ../../../.. local/up; mkfifo local/fifo")
-	base := filepath.Join(s.execute(alloc, "dirname $NOMAD_ALLOC_DIR"))
+	s.execScript(alloc, "ln -s ../secrets local/keys; ln -s ../../../.. local/up; mkfifo local/fifo")
+	base := filepath.Join(s.execScript(alloc, "dirname $NOMAD_ALLOC_DIR"))
 	fs := "/v1/client/fs/"
 	for _, c := range []struct {
 		verb, path string
@@ -463,8 +463,8 @@ func testFiles(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 	}
 }
 
-// execute runs a script in the task "web" and returns what it prints.
-func (s *servedAgent) execute(alloc *api.Allocation, script string) string {
+// execScript runs a script in the task "web" and returns what it prints.
+func (s *servedAgent) execScript(alloc *api.Allocation, script string) string {
 	s.t.Helper()
 	var out, complaints bytes.Buffer
 	code, err := s.Allocations().Exec(s.t.Context(), alloc, "web", false, []string{"/bin/sh", "-c", script}, strings.NewReader(""), &out, &complaints, nil, nil)
@@ -513,7 +513,7 @@ func testExec(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 	// A terminal: its size is set and changes, and Ctrl-C reaches the program.
 	sizes := make(chan api.TerminalSize, 2)
 	keys, typed := io.Pipe()
-	screen := &terminalText{}
+	screen := &lockedBuffer{}
 	ended := make(chan error, 1)
 	go func() {
 		script := "stty size; trap 'echo interrupted; exit 7' INT; trap 'stty size' WINCH; echo ready; while :; do sleep 0.05; done"
@@ -523,9 +523,9 @@ func testExec(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 		}
 		ended <- err
 	}()
-	s.eventually("the program is ready", func() (string, bool) { return screen.text(), strings.Contains(screen.text(), "ready") })
+	s.waitUntil("the program is ready", func() (string, bool) { return screen.text(), strings.Contains(screen.text(), "ready") })
 	sizes <- api.TerminalSize{Height: 33, Width: 111}
-	s.eventually("the terminal has another size", func() (string, bool) { return screen.text(), strings.Contains(screen.text(), "33 111") })
+	s.waitUntil("the terminal has another size", func() (string, bool) { return screen.text(), strings.Contains(screen.text(), "33 111") })
 	if _, err := typed.Write([]byte{3}); err != nil {
 		t.Fatal(err)
 	}
@@ -540,7 +540,7 @@ func testExec(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 	typed.Close()
 
 	// An action of the job.
-	acting := s.run("acting", api.JobTypeService, "running", shell("t", forever, func(t *api.Task) {
+	acting := s.run("acting", api.JobTypeService, "running", shellTask("t", sleepForeverScript, func(t *api.Task) {
 		t.Actions = []*api.Action{{Name: "greet", Command: "/bin/sh", Args: []string{"-c", "echo hello; exit 4"}}}
 	}))
 	var out bytes.Buffer
@@ -555,22 +555,22 @@ func testExec(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 	}
 }
 
-// terminalText is written and read concurrently.
-type terminalText struct {
-	mu    sync.Mutex
-	bytes bytes.Buffer
+// lockedBuffer is written and read concurrently.
+type lockedBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
 }
 
-func (s *terminalText) Write(p []byte) (int, error) {
+func (s *lockedBuffer) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.bytes.Write(p)
+	return s.buffer.Write(p)
 }
 
-func (s *terminalText) text() string {
+func (s *lockedBuffer) text() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.bytes.String()
+	return s.buffer.String()
 }
 
 // testExecEndsWithClient runs a command that reads its input, and a command that does not.
@@ -581,20 +581,20 @@ func testExecEndsWithClient(t *testing.T, s *servedAgent, alloc *api.Allocation)
 		{"one that does not read", "echo $$; exec sleep 1000"},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		out := &terminalText{}
+		out := &lockedBuffer{}
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
 			_, _ = s.Allocations().Exec(ctx, alloc, "web", false, []string{"/bin/sh", "-c", c.script}, endlessReader{}, out, io.Discard, nil, nil)
 		}()
 		pid := 0
-		s.eventually(c.name+" runs", func() (string, bool) {
+		s.waitUntil(c.name+" runs", func() (string, bool) {
 			pid, _ = strconv.Atoi(strings.TrimSpace(out.text()))
 			return out.text(), pid > 0
 		})
 		cancel()
 		<-ended
-		s.eventually(c.name+" ends", func() (string, bool) {
+		s.waitUntil(c.name+" ends", func() (string, bool) {
 			err := syscall.Kill(pid, 0)
 			return fmt.Sprint(pid, err), errors.Is(err, syscall.ESRCH)
 		})
@@ -608,25 +608,25 @@ func (endlessReader) Read(p []byte) (int, error) { return len(p), nil }
 
 // checklist 25
 func testStoppedAllocIsReplaced(t *testing.T, s *servedAgent) {
-	alloc := s.run("replaced", api.JobTypeService, "running", shell("t", forever))
+	alloc := s.run("replaced", api.JobTypeService, "running", shellTask("t", sleepForeverScript))
 	stopped, err := s.Allocations().Stop(alloc, nil)
 	if err != nil || stopped.EvalID == "" || stopped.LastIndex == 0 {
 		t.Fatalf("%+v, %v", stopped, err)
 	}
 	var old *api.Allocation
-	s.eventually("another one runs", func() (string, bool) {
-		old = s.alloc(alloc.ID)
+	s.waitUntil("another one runs", func() (string, bool) {
+		old = s.readAlloc(alloc.ID)
 		if old.NextAllocation == "" {
 			return "no next allocation", false
 		}
-		next := s.alloc(old.NextAllocation)
+		next := s.readAlloc(old.NextAllocation)
 		return old.ClientStatus + " " + next.ClientStatus, old.ClientStatus == "complete" && next.ClientStatus == "running" && next.PreviousAllocation == alloc.ID && next.Name == alloc.Name
 	})
 	if old.DesiredStatus != "stop" || old.DesiredDescription != "alloc is being migrated" {
 		t.Errorf("the stopped one: %s %s", old.DesiredStatus, old.DesiredDescription)
 	}
-	unknown := &api.Allocation{ID: s.node}
-	if _, err := s.Allocations().Stop(unknown, nil); !refusedWith(err, 404, "allocation not found") {
+	unknown := &api.Allocation{ID: s.nodeID}
+	if _, err := s.Allocations().Stop(unknown, nil); !isErrorResponse(err, 404, "allocation not found") {
 		t.Errorf("stop of nothing: %v", err)
 	}
 }
@@ -636,17 +636,17 @@ func testStoppedAllocIsReplaced(t *testing.T, s *servedAgent) {
 func testSignalAndRestart(t *testing.T, s *servedAgent, main *api.Allocation) {
 	never := func(t *api.Task) { t.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")} }
 	alloc := s.run("signalled", api.JobTypeBatch, "running",
-		shell("t", `trap 'echo usr1' USR1; trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done`),
-		shell("done", "exit 0", never))
-	s.eventually("one task has ended", func() (string, bool) {
-		state := s.alloc(alloc.ID).TaskStates["done"].State
+		shellTask("t", `trap 'echo usr1' USR1; trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done`),
+		shellTask("done", "exit 0", never))
+	s.waitUntil("one task has ended", func() (string, bool) {
+		state := s.readAlloc(alloc.ID).TaskStates["done"].State
 		return state, state == "dead"
 	})
-	restarts := func(task string) uint64 { return s.alloc(alloc.ID).TaskStates[task].Restarts }
+	restarts := func(task string) uint64 { return s.readAlloc(alloc.ID).TaskStates[task].Restarts }
 	says := func(want string) {
 		t.Helper()
-		s.eventually("the task says "+want, func() (string, bool) {
-			text, err := s.logged(alloc, "t", "stdout", "start", 0)
+		s.waitUntil("the task says "+want, func() (string, bool) {
+			text, err := s.readLog(alloc, "t", "stdout", "start", 0)
 			return text + fmt.Sprint(err), text == want
 		})
 	}
@@ -654,8 +654,8 @@ func testSignalAndRestart(t *testing.T, s *servedAgent, main *api.Allocation) {
 	runs := func(want string) {
 		t.Helper()
 		says(want)
-		s.eventually("the task runs", func() (string, bool) {
-			events := types(s.alloc(alloc.ID).TaskStates["t"].Events)
+		s.waitUntil("the task runs", func() (string, bool) {
+			events := eventTypes(s.readAlloc(alloc.ID).TaskStates["t"].Events)
 			return fmt.Sprint(events), events[len(events)-1] == api.TaskStarted
 		})
 	}
@@ -676,14 +676,14 @@ func testSignalAndRestart(t *testing.T, s *servedAgent, main *api.Allocation) {
 		t.Fatal(err)
 	}
 	runs("up\nusr1\nup\nup\nup\n")
-	s.eventually("the one that has ended runs again", func() (string, bool) {
+	s.waitUntil("the one that has ended runs again", func() (string, bool) {
 		return fmt.Sprint(restarts("t"), restarts("done")), restarts("t") == 3 && restarts("done") == 1
 	})
-	s.eventually("and ends again", func() (string, bool) {
-		state := s.alloc(alloc.ID).TaskStates["done"]
+	s.waitUntil("and ends again", func() (string, bool) {
+		state := s.readAlloc(alloc.ID).TaskStates["done"]
 		return state.State, state.State == "dead" && !state.FinishedAt.IsZero()
 	})
-	over := s.run("over", api.JobTypeBatch, "complete", shell("t", "exit 0"))
+	over := s.run("over", api.JobTypeBatch, "complete", shellTask("t", "exit 0"))
 	for _, c := range []struct {
 		what string
 		err  error
@@ -694,29 +694,29 @@ func testSignalAndRestart(t *testing.T, s *servedAgent, main *api.Allocation) {
 		{"restart of no task", s.Allocations().Restart(alloc, "nope", nil), 500, "Could not find task runner for task: nope"},
 		{"signal to a dead task", s.Allocations().Signal(alloc, nil, "done", "SIGHUP"), 500, "Task not running"},
 		{"signal to no task", s.Allocations().Signal(alloc, nil, "nope", "SIGHUP"), 500, "Task not found"},
-		{"restart of no allocation", s.Allocations().Restart(&api.Allocation{ID: s.node}, "", nil), 404, fmt.Sprintf("Unknown allocation %q", s.node)},
+		{"restart of no allocation", s.Allocations().Restart(&api.Allocation{ID: s.nodeID}, "", nil), 404, fmt.Sprintf("Unknown allocation %q", s.nodeID)},
 		{"restart of what is over", s.Allocations().Restart(over, "", nil), 500, "restart of an alloc that should not run"},
 		{"restart of no task of what is over", s.Allocations().Restart(over, "nope", nil), 500, "Could not find task runner for task: nope"},
 		{"signal to what is over", s.Allocations().Signal(over, nil, "", "SIGHUP"), 500, "Task not running"},
 		{"signal to no task of what is over", s.Allocations().Signal(over, nil, "nope", "SIGHUP"), 500, "Task not found"},
 	} {
-		if !refusedWith(c.err, c.code, c.text) {
+		if !isErrorResponse(c.err, c.code, c.text) {
 			t.Errorf("%s: %v", c.what, c.err)
 		}
 	}
 	both := map[string]any{"TaskName": "t", "AllTasks": true}
-	if _, err := s.Raw().Write("/v1/client/allocation/"+alloc.ID+"/restart", both, nil, nil); !refusedWith(err, 500, "task name cannot be set when restarting all tasks") {
+	if _, err := s.Raw().Write("/v1/client/allocation/"+alloc.ID+"/restart", both, nil, nil); !isErrorResponse(err, 500, "task name cannot be set when restarting all tasks") {
 		t.Errorf("both: %v", err)
 	}
 }
 
 // checklist 27
-func testAllocGarbage(t *testing.T, s *servedAgent) {
-	done := s.run("done", api.JobTypeBatch, "complete", shell("t", "echo text"))
-	if text, err := s.logged(done, "t", "stdout", "start", 0); err != nil || text != "text\n" {
+func testAllocGC(t *testing.T, s *servedAgent) {
+	done := s.run("done", api.JobTypeBatch, "complete", shellTask("t", "echo text"))
+	if text, err := s.readLog(done, "t", "stdout", "start", 0); err != nil || text != "text\n" {
 		t.Errorf("logs of what has ended: %q, %v", text, err)
 	}
-	s.eventually("it can be collected", func() (string, bool) {
+	s.waitUntil("it can be collected", func() (string, bool) {
 		err := s.Allocations().GC(done, nil)
 		return fmt.Sprint(err), err == nil
 	})
@@ -726,13 +726,13 @@ func testAllocGarbage(t *testing.T, s *servedAgent) {
 	if got := s.get("/v1/client/fs/ls/" + done.ID); got.code != 404 {
 		t.Errorf("its files: %+v", got)
 	}
-	live := s.run("live", api.JobTypeService, "running", shell("t", forever))
-	if err := s.Allocations().GC(live, nil); !refusedWith(err, 500, "No such allocation on client, or allocation not eligible for GC") {
+	live := s.run("live", api.JobTypeService, "running", shellTask("t", sleepForeverScript))
+	if err := s.Allocations().GC(live, nil); !isErrorResponse(err, 500, "No such allocation on client, or allocation not eligible for GC") {
 		t.Errorf("of a live one: %v", err)
 	}
-	again := s.run("again", api.JobTypeBatch, "complete", shell("t", "exit 0"))
-	s.eventually("all that has ended goes", func() (string, bool) {
-		if err := s.Nodes().GC(s.node, nil); err != nil {
+	again := s.run("again", api.JobTypeBatch, "complete", shellTask("t", "exit 0"))
+	s.waitUntil("all that has ended goes", func() (string, bool) {
+		if err := s.Nodes().GC(s.nodeID, nil); err != nil {
 			t.Fatal(err)
 		}
 		got := s.get("/v1/client/fs/ls/" + again.ID)
@@ -742,7 +742,7 @@ func testAllocGarbage(t *testing.T, s *servedAgent) {
 
 // checklist 28
 func testNodeStats(t *testing.T, s *servedAgent, _ *api.Allocation) {
-	node, meta, err := s.Nodes().Info(s.node, nil)
+	node, meta, err := s.Nodes().Info(s.nodeID, nil)
 	if err != nil || meta.LastIndex == 0 {
 		t.Fatal(err)
 	}
@@ -757,7 +757,7 @@ func testNodeStats(t *testing.T, s *servedAgent, _ *api.Allocation) {
 		t.Errorf("events %v", node.Events)
 	}
 	var fields map[string]any
-	if _, err := s.Raw().Query("/v1/node/"+s.node, &fields, nil); err != nil {
+	if _, err := s.Raw().Query("/v1/node/"+s.nodeID, &fields, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range strings.Fields("ID Datacenter Name CgroupParent HTTPAddr NodeClass NodePool ComputedClass SchedulingEligibility Status StatusDescription IdentitySigningKeyID StatusUpdatedAt NodeMaxAllocs LastMissedHeartbeatIndex LastAllocUpdateIndex CreateIndex ModifyIndex TLSEnabled GCVolumesOnNodeGC Attributes Links Meta NodeResources ReservedResources DrainStrategy Events Drivers CSIControllerPlugins CSINodePlugins HostVolumes HostNetworks LastDrain Drain SecretID") {
@@ -765,15 +765,15 @@ func testNodeStats(t *testing.T, s *servedAgent, _ *api.Allocation) {
 			t.Errorf("a node has no %s", name)
 		}
 	}
-	stats, err := s.Nodes().Stats(s.node, nil)
+	stats, err := s.Nodes().Stats(s.nodeID, nil)
 	if err != nil || stats.Memory == nil || stats.Memory.Total == 0 || len(stats.CPU) == 0 || stats.AllocDirStats == nil || stats.Uptime == 0 || stats.DeviceStats == nil {
 		t.Errorf("stats %+v, %v", stats, err)
 	}
 	if _, err := s.Nodes().Stats("11111111-2222-3333-4444-555555555555", nil); err == nil {
 		t.Error("another node has stats")
 	}
-	s.run("terminal", api.JobTypeBatch, "complete", shell("t", "exit 0"))
-	allocs, _, err := s.Nodes().Allocations(s.node, nil)
+	s.run("terminal", api.JobTypeBatch, "complete", shellTask("t", "exit 0"))
+	allocs, _, err := s.Nodes().Allocations(s.nodeID, nil)
 	if err != nil || len(allocs) < 2 {
 		t.Fatalf("%d allocations, %v", len(allocs), err)
 	}
@@ -785,20 +785,20 @@ func testNodeStats(t *testing.T, s *servedAgent, _ *api.Allocation) {
 			t.Errorf("usage of %s: %+v, %v", alloc.JobID, usage, err)
 		}
 	}
-	stubs, _, err := s.Nodes().PrefixList(s.node[:7])
+	stubs, _, err := s.Nodes().PrefixList(s.nodeID[:7])
 	if err != nil || len(stubs) != 1 || stubs[0].Address != "127.0.0.1" || stubs[0].Version == "" || stubs[0].NodePool != "default" {
 		t.Errorf("nodes %+v, %v", stubs, err)
 	}
 
-	static, err := s.Nodes().Meta().Read(s.node, nil)
+	static, err := s.Nodes().Meta().Read(s.nodeID, nil)
 	if err != nil || static.Meta == nil || static.Static == nil {
 		t.Fatalf("metadata %+v, %v", static, err)
 	}
-	applied, err := s.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{NodeID: s.node, Meta: map[string]*string{"rack": new("r1"), "gone": nil}}, nil)
+	applied, err := s.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{NodeID: s.nodeID, Meta: map[string]*string{"rack": new("r1"), "gone": nil}}, nil)
 	if err != nil || applied.Meta["rack"] != "r1" || *applied.Dynamic["rack"] != "r1" || len(applied.Dynamic) != 1 {
 		t.Errorf("applied %+v, %v", applied, err)
 	}
-	if node, _, err := s.Nodes().Info(s.node, nil); err != nil || node.Meta["rack"] != "r1" {
+	if node, _, err := s.Nodes().Info(s.nodeID, nil); err != nil || node.Meta["rack"] != "r1" {
 		t.Errorf("metadata of the node: %v, %v", node.Meta, err)
 	}
 	if applied, err := s.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{Meta: map[string]*string{"rack": nil}}, nil); err != nil || len(applied.Meta) != len(static.Meta) {
@@ -815,19 +815,19 @@ func testNodeStats(t *testing.T, s *servedAgent, _ *api.Allocation) {
 	if jobs, _, err := s.NodePools().ListJobs("default", nil); err != nil || len(jobs) == 0 {
 		t.Errorf("jobs of a pool: %v, %v", jobs, err)
 	}
-	if _, _, err := s.NodePools().Info("nope", nil); !refusedWith(err, 404, "node pool not found") {
+	if _, _, err := s.NodePools().Info("nope", nil); !isErrorResponse(err, 404, "node pool not found") {
 		t.Errorf("no pool: %v", err)
 	}
-	if _, _, err := s.Nodes().Purge(s.node, nil); err == nil || !strings.Contains(err.Error(), "cannot be purged") {
+	if _, _, err := s.Nodes().Purge(s.nodeID, nil); err == nil || !strings.Contains(err.Error(), "cannot be purged") {
 		t.Errorf("purge: %v", err)
 	}
 }
 
 // checklist 29
 func testDrain(t *testing.T, s *servedAgent) {
-	service := s.run("service", api.JobTypeService, "running", shell("t", forever))
-	batch := s.run("batch", api.JobTypeBatch, "running", shell("t", forever))
-	out, err := s.Nodes().UpdateDrainOpts(s.node, &api.DrainOptions{DrainSpec: &api.DrainSpec{Deadline: 2 * time.Second}, Meta: map[string]string{"message": "test"}}, nil)
+	service := s.run("service", api.JobTypeService, "running", shellTask("t", sleepForeverScript))
+	batch := s.run("batch", api.JobTypeBatch, "running", shellTask("t", sleepForeverScript))
+	out, err := s.Nodes().UpdateDrainOpts(s.nodeID, &api.DrainOptions{DrainSpec: &api.DrainSpec{Deadline: 2 * time.Second}, Meta: map[string]string{"message": "test"}}, nil)
 	if err != nil || out.NodeModifyIndex == 0 || out.LastIndex == 0 {
 		t.Fatalf("%+v, %v", out, err)
 	}
@@ -835,7 +835,7 @@ func testDrain(t *testing.T, s *servedAgent) {
 	defer cancel()
 	ended := false
 	var messages []string
-	for m := range s.Nodes().MonitorDrain(ctx, s.node, out.LastIndex, false) {
+	for m := range s.Nodes().MonitorDrain(ctx, s.nodeID, out.LastIndex, false) {
 		messages = append(messages, m.String())
 		ended = ended || strings.Contains(m.String(), "drain complete") || strings.Contains(m.String(), "All allocations on node")
 	}
@@ -843,46 +843,46 @@ func testDrain(t *testing.T, s *servedAgent) {
 		t.Errorf("the monitor says %q", messages)
 	}
 	for _, alloc := range []*api.Allocation{service, batch} {
-		if got := s.alloc(alloc.ID); got.ClientStatus != "complete" || got.DesiredStatus != "stop" {
+		if got := s.readAlloc(alloc.ID); got.ClientStatus != "complete" || got.DesiredStatus != "stop" {
 			t.Errorf("%s: %s, %s", got.JobID, got.ClientStatus, got.DesiredStatus)
 		}
 	}
-	node, _, err := s.Nodes().Info(s.node, nil)
+	node, _, err := s.Nodes().Info(s.nodeID, nil)
 	if err != nil || node.DrainStrategy != nil || node.Drain || node.SchedulingEligibility != "ineligible" || node.LastDrain == nil || node.LastDrain.Status != "complete" || node.LastDrain.Meta["message"] != "test" {
 		t.Errorf("node %+v, %v", node, err)
 	}
-	s.eventually("its place is waited for", func() (string, bool) {
+	s.waitUntil("its place is waited for", func() (string, bool) {
 		evals, _, err := s.Jobs().Evaluations("service", nil)
 		return fmt.Sprint(evals, err), slices.ContainsFunc(evals, func(e *api.Evaluation) bool { return e.Status == "blocked" })
 	})
-	if _, err := s.Nodes().ToggleEligibility(s.node, true, nil); err != nil {
+	if _, err := s.Nodes().ToggleEligibility(s.nodeID, true, nil); err != nil {
 		t.Fatal(err)
 	}
-	s.eventually("the job runs again", func() (string, bool) {
+	s.waitUntil("the job runs again", func() (string, bool) {
 		summary, _, err := s.Jobs().Summary("service", nil)
 		return fmt.Sprint(summary, err), err == nil && summary.Summary["g"].Running == 1
 	})
 
 	// A cancelled drain leaves the running allocations and the node unchanged.
-	if _, err := s.Nodes().UpdateDrain(s.node, &api.DrainSpec{Deadline: time.Hour, IgnoreSystemJobs: true}, false, nil); err != nil {
+	if _, err := s.Nodes().UpdateDrain(s.nodeID, &api.DrainSpec{Deadline: time.Hour, IgnoreSystemJobs: true}, false, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Nodes().ToggleEligibility(s.node, true, nil); err == nil || !strings.Contains(err.Error(), "while it is draining") {
+	if _, err := s.Nodes().ToggleEligibility(s.nodeID, true, nil); err == nil || !strings.Contains(err.Error(), "while it is draining") {
 		t.Errorf("eligible while it drains: %v", err)
 	}
-	if _, err := s.Nodes().UpdateDrain(s.node, nil, true, nil); err != nil {
+	if _, err := s.Nodes().UpdateDrain(s.nodeID, nil, true, nil); err != nil {
 		t.Fatal(err)
 	}
-	if node, _, err := s.Nodes().Info(s.node, nil); err != nil || node.SchedulingEligibility != "eligible" || node.LastDrain.Status != "canceled" {
+	if node, _, err := s.Nodes().Info(s.nodeID, nil); err != nil || node.SchedulingEligibility != "eligible" || node.LastDrain.Status != "canceled" {
 		t.Errorf("node %+v, %v", node, err)
 	}
-	if _, err := s.Nodes().UpdateDrain("11111111-2222-3333-4444-555555555555", nil, true, nil); !refusedWith(err, 500, "node not found") {
+	if _, err := s.Nodes().UpdateDrain("11111111-2222-3333-4444-555555555555", nil, true, nil); !isErrorResponse(err, 500, "node not found") {
 		t.Errorf("drain of another node: %v", err)
 	}
-	if _, err := s.Raw().Write("/v1/node/"+s.node+"/eligibility", map[string]any{"Eligibility": "x"}, nil, nil); !refusedWith(err, 500, `invalid scheduling eligibility "x"`) {
+	if _, err := s.Raw().Write("/v1/node/"+s.nodeID+"/eligibility", map[string]any{"Eligibility": "x"}, nil, nil); !isErrorResponse(err, 500, `invalid scheduling eligibility "x"`) {
 		t.Errorf("eligibility x: %v", err)
 	}
-	if evals, _, err := s.Nodes().ForceEvaluate(s.node, nil); err != nil || evals != "" {
+	if evals, _, err := s.Nodes().ForceEvaluate(s.nodeID, nil); err != nil || evals != "" {
 		t.Errorf("evaluate: %q, %v", evals, err)
 	}
 }

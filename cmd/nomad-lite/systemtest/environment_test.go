@@ -15,31 +15,31 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 )
 
-// environment is the user of an agent, and whether the agent has cgroups. The zero value is
+// agentEnvironment is the user of an agent, and whether the agent has cgroups. The zero value is
 // root with cgroups.
-type environment struct {
+type agentEnvironment struct {
 	name      string
-	user      uint32 // 0 means root
+	uid       uint32 // 0 means root
 	noCgroups bool   // an unprivileged user has none, either
 }
 
-var allEnvironments = []environment{
+var allEnvironments = []agentEnvironment{
 	{name: "root"},
 	{name: "root without cgroups", noCgroups: true},
-	{name: "a user", user: 54321},
+	{name: "a user", uid: 54321},
 }
 
-// command returns a command that runs with the user and the cgroups of the environment.
+// newCommand returns a command that runs with the user and the cgroups of the environment.
 // TestMain selects the program by its name.
-func (s environment) command(name string, args ...string) *exec.Cmd {
+func (s agentEnvironment) newCommand(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = append([]string{name}, args...)
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, "XDG_") || strings.HasPrefix(v, "HOME=") || strings.HasPrefix(v, roomyVariable)
+		return strings.HasPrefix(v, "XDG_") || strings.HasPrefix(v, "HOME=") || strings.HasPrefix(v, testConfigEnvVar)
 	}), "GORACE=atexit_sleep_ms=0")
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
-	if s.user != 0 {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: s.user, Gid: s.user}
+	if s.uid != 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: s.uid, Gid: s.uid}
 	}
 	if s.noCgroups {
 		cmd.Args = append([]string{"without-cgroups"}, cmd.Args...)
@@ -48,9 +48,9 @@ func (s environment) command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// withoutCgroups hides the cgroups in its mount namespace, and executes the program of its
+// execWithoutCgroups hides the cgroups in its mount namespace, and executes the program of its
 // arguments. It is not a shell script, because a shell that waits for mount ignores SIGINT.
-func withoutCgroups() {
+func execWithoutCgroups() {
 	err := errors.Join(
 		unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
 		unix.Mount("none", "/sys/fs/cgroup", "ramfs", 0, ""),
@@ -63,30 +63,30 @@ func withoutCgroups() {
 }
 
 // chown makes the user of the environment the owner of an existing directory.
-func (s environment) chown(dir string) error {
-	return errors.Join(os.Chmod(dir, 0o711), os.Chown(dir, int(s.user), int(s.user)))
+func (s agentEnvironment) chown(dir string) error {
+	return errors.Join(os.Chmod(dir, 0o711), os.Chown(dir, int(s.uid), int(s.uid)))
 }
 
 // remove removes the directory of a node, with its data directory in it.
-func (s environment) remove(dir string) error {
-	if s.user == 0 {
+func (s agentEnvironment) remove(dir string) error {
+	if s.uid == 0 {
 		return allocdir.Sweep(dir)
 	}
 	_ = unix.Unmount(filepath.Join(dir, "data"), unix.MNT_DETACH) // the directory can be a mounted disk
 	return os.RemoveAll(dir)                                      // Sweep rejects directories of other users
 }
 
-// disk is a file system in memory that can be made full, mounted on the directory of this
+// tmpfsDisk is a file system in memory that can be made full, mounted on the directory of this
 // name.
-type disk string
+type tmpfsDisk string
 
 // mount mounts the disk for a user.
-func (d disk) mount(s environment) error {
-	return unix.Mount("tmpfs", string(d), "tmpfs", 0, fmt.Sprintf("size=1g,mode=0711,uid=%d,gid=%[1]d", s.user))
+func (d tmpfsDisk) mount(s agentEnvironment) error {
+	return unix.Mount("tmpfs", string(d), "tmpfs", 0, fmt.Sprintf("size=1g,mode=0711,uid=%d,gid=%[1]d", s.uid))
 }
 
 // fill leaves no free block on the disk.
-func (d disk) fill() error {
+func (d tmpfsDisk) fill() error {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(string(d), &stat); err != nil {
 		return err
@@ -94,14 +94,14 @@ func (d disk) fill() error {
 	return d.resize(fmt.Sprint((stat.Blocks - stat.Bfree) * uint64(stat.Bsize)))
 }
 
-func (d disk) free() error { return d.resize("1g") }
+func (d tmpfsDisk) makeRoom() error { return d.resize("1g") }
 
-func (d disk) resize(size string) error {
+func (d tmpfsDisk) resize(size string) error {
 	return unix.Mount("tmpfs", string(d), "tmpfs", unix.MS_REMOUNT, "size="+size)
 }
 
-// link gives a program of this package a path that every user can execute.
-func link(program, path string) error {
+// linkProgram gives a program of this package a path that every user can execute.
+func linkProgram(program, path string) error {
 	from, err := exec.LookPath(program)
 	if err != nil {
 		return err

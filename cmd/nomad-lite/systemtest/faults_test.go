@@ -27,83 +27,83 @@ import (
 
 var allFaults = flag.Bool("faults", false, "run the whole matrix of faults, not only a row per step")
 
-// victim is the set of processes and files that a fault hits.
-type victim struct {
-	name  string
-	agent bool
-	kills func(kind string) bool // whether the fault kills processes of this kind, besides the agent; kinds as in nodeProcesses
+// faultVictim is the set of processes and files that a fault hits.
+type faultVictim struct {
+	name       string
+	killsAgent bool
+	killsKind  func(kind string) bool // whether the fault kills processes of this kind, besides the agent; kinds as in nodeProcesses
 
-	sockets bool // the directory for sockets is removed
-	// next is the kind of processes that is killed afterwards, as soon as one exists that
+	removesSocketDir bool // the directory for sockets is removed
+	// nextKind is the kind of processes that is killed afterwards, as soon as one exists that
 	// was not killed before. Empty means none.
-	next string
+	nextKind string
 
-	restart bool // the next agent is killed, too, while it starts
-	full    bool // the disk is full when the next agent starts, and has room again after that agent's death
+	killsNextAgent bool // the next agent is killed, too, while it starts
+	fillsDisk      bool // the disk is full when the next agent starts, and has room again after that agent's death
 
-	everywhere bool // the matrix has rows for both drivers in all environments
+	inAllEnvironments bool // the matrix has rows for both drivers in all environments
 }
 
-// outage reports whether the driver is unavailable for some time after the deaths.
-func (v victim) outage() bool { return v.next != "" }
+// makesDriverUnavailable reports whether the driver is unavailable for some time after the deaths.
+func (v faultVictim) makesDriverUnavailable() bool { return v.nextKind != "" }
 
-func ofKind(wanted string) func(string) bool { return func(kind string) bool { return kind == wanted } }
+func isKind(wanted string) func(string) bool { return func(kind string) bool { return kind == wanted } }
 
-func nothing(string) bool { return false }
+func noKind(string) bool { return false }
 
-func isTask(kind string) bool { return strings.HasSuffix(kind, "/life") }
+func isTaskKind(kind string) bool { return strings.HasSuffix(kind, "/life") }
 
-var victims = []victim{
-	{name: "agent", agent: true, kills: nothing},
-	{name: "driver plugin", kills: ofKind("plugin")},
-	{name: "keeper", kills: ofKind("keeper")},
-	{name: "collector", kills: ofKind("log-collector")},
-	{name: "task", kills: isTask},
-	{name: "all", agent: true, kills: func(string) bool { return true }},
-	{name: "hook plugin", kills: ofKind("dying-hook")},
-	{name: "socket directory", kills: nothing, sockets: true, everywhere: true},
-	{name: "agent and socket directory", agent: true, kills: nothing, sockets: true, everywhere: true},
-	{name: "plugin twice", kills: ofKind("plugin"), next: "plugin", everywhere: true},
-	{name: "keeper and plugin within a second", kills: ofKind("keeper"), next: "plugin", everywhere: true},
-	{name: "agent during start", agent: true, kills: nothing, restart: true, everywhere: true},
-	{name: "disk full at start", agent: true, kills: nothing, full: true, everywhere: true},
+var faultVictims = []faultVictim{
+	{name: "agent", killsAgent: true, killsKind: noKind},
+	{name: "driver plugin", killsKind: isKind("plugin")},
+	{name: "keeper", killsKind: isKind("keeper")},
+	{name: "collector", killsKind: isKind("log-collector")},
+	{name: "task", killsKind: isTaskKind},
+	{name: "all", killsAgent: true, killsKind: func(string) bool { return true }},
+	{name: "hook plugin", killsKind: isKind("dying-hook")},
+	{name: "socket directory", killsKind: noKind, removesSocketDir: true, inAllEnvironments: true},
+	{name: "agent and socket directory", killsAgent: true, killsKind: noKind, removesSocketDir: true, inAllEnvironments: true},
+	{name: "plugin twice", killsKind: isKind("plugin"), nextKind: "plugin", inAllEnvironments: true},
+	{name: "keeper and plugin within a second", killsKind: isKind("keeper"), nextKind: "plugin", inAllEnvironments: true},
+	{name: "agent during start", killsAgent: true, killsKind: noKind, killsNextAgent: true, inAllEnvironments: true},
+	{name: "disk full at start", killsAgent: true, killsKind: noKind, fillsDisk: true, inAllEnvironments: true},
 }
 
 // fault is one row of the matrix.
 type fault struct {
 	step   failpoint.Step
 	phase  failpoint.Phase
-	victim victim
+	victim faultVictim
 
-	external bool // the driver is external, made with the SDK; otherwise builtin
-	in       environment
+	externalDriver bool // the driver is external, made with the SDK; otherwise builtin
+	in             agentEnvironment
 }
 
 func (f fault) String() string {
 	name := fmt.Sprintf("%v %v: %s", f.step, f.phase, f.victim.name)
-	if f.victim.everywhere {
-		name += ", " + f.place()
+	if f.victim.inAllEnvironments {
+		name += ", " + f.environmentName()
 	}
 	return name
 }
 
-// place returns the driver and the environment of the fault.
-func (f fault) place() string { return f.driver() + ", " + f.in.name }
+// environmentName returns the driver and the environment of the fault.
+func (f fault) environmentName() string { return f.driverName() + ", " + f.in.name }
 
-func (f fault) driver() string {
-	if f.external {
+func (f fault) driverName() string {
+	if f.externalDriver {
 		return "shell"
 	}
 	return "raw_exec"
 }
 
-// role returns the kind of a process as victims use it: "plugin" is the plugin of the
+// victimKind returns the kind of a process as victims use it: "plugin" is the plugin of the
 // driver.
-func (f fault) role(kind string) string {
+func (f fault) victimKind(kind string) string {
 	switch {
-	case f.external && kind == "shell-driver":
+	case f.externalDriver && kind == "shell-driver":
 		return "plugin"
-	case f.external && kind == "plugin":
+	case f.externalDriver && kind == "plugin":
 		return "the plugin of the other driver"
 	}
 	return kind
@@ -112,21 +112,21 @@ func (f fault) role(kind string) string {
 // killsTasks reports whether the fault can kill tasks.
 func (f fault) killsTasks() bool { return f.victim.name == "task" || f.victim.name == "all" }
 
-// anywhere reports whether the fault can come at any time of the start: the failpoint
+// hasUnknownTime reports whether the fault can come at any time of the start: the failpoint
 // blocks the goroutine that has accepted the job, while the allocation continues.
-func (f fault) anywhere() bool { return f.step == failpoint.JobAccepted }
+func (f fault) hasUnknownTime() bool { return f.step == failpoint.JobAccepted }
 
-// unknownMoments returns the number of agents that are killed at a time of their start that
+// randomKillCount returns the number of agents that are killed at a time of their start that
 // the row does not name.
-func (f fault) unknownMoments() int {
-	if f.victim.restart || f.victim.full {
+func (f fault) randomKillCount() int {
+	if f.victim.killsNextAgent || f.victim.fillsDisk {
 		return 1
 	}
 	return 0
 }
 
-// possible reports whether the victim exists at the failpoint.
-func (f fault) possible() bool {
+// isPossible reports whether the victim exists at the failpoint.
+func (f fault) isPossible() bool {
 	if f.victim.name != "task" {
 		return true
 	}
@@ -146,17 +146,17 @@ func (f fault) possible() bool {
 func faultMatrix() (faults []fault) {
 	for _, step := range failpoint.Steps() {
 		for _, phase := range failpoint.Phases {
-			for _, v := range victims {
+			for _, v := range faultVictims {
 				f := fault{step: step, phase: phase, victim: v}
-				if !f.possible() {
+				if !f.isPossible() {
 					continue
 				}
-				if !v.everywhere {
+				if !v.inAllEnvironments {
 					faults = append(faults, f)
 					continue
 				}
 				for _, f.in = range allEnvironments {
-					for _, f.external = range []bool{false, true} {
+					for _, f.externalDriver = range []bool{false, true} {
 						faults = append(faults, f)
 					}
 				}
@@ -166,14 +166,14 @@ func faultMatrix() (faults []fault) {
 	return faults
 }
 
-// faultSample returns a part of the matrix: the failpoints between an action of a driver
+// sampleFaults returns a part of the matrix: the failpoints between an action of a driver
 // and its record, with each victim, and each step once, with the victims, the phases and
 // the places in turn.
-func faultSample(faults []fault) (chosen []fault) {
+func sampleFaults(faults []fault) (chosen []fault) {
 	turns := map[string]int{}
 	choose := func(from []fault) {
 		count := func(f fault) []string {
-			return []string{f.victim.name + f.phase.String(), f.victim.name + f.place(), f.place()}
+			return []string{f.victim.name + f.phase.String(), f.victim.name + f.environmentName(), f.environmentName()}
 		}
 		weight := func(f fault) (all []int) {
 			for _, turn := range count(f) {
@@ -221,15 +221,15 @@ func TestFaults(t *testing.T) {
 	}
 	faults := faultMatrix()
 	if !*allFaults {
-		faults = faultSample(faults)
+		faults = sampleFaults(faults)
 	}
 	for _, f := range faults {
 		t.Run(f.String(), func(t *testing.T) {
 			t.Parallel()
-			n := newNode(t, f)
-			n.live()
+			n := newFaultNode(t, f)
+			n.runLifecycle()
 			select {
-			case <-n.struck:
+			case <-n.faultInjected:
 			default:
 				t.Error("the moment was not reached")
 			}
@@ -243,8 +243,8 @@ func TestEachFailpointIsReached(t *testing.T) {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
 	t.Parallel()
-	n := newNode(t, fault{step: -1})
-	reached := n.live()
+	n := newFaultNode(t, fault{step: -1})
+	reached := n.runLifecycle()
 	for _, step := range failpoint.Steps() {
 		if step.String() == "" {
 			t.Errorf("step %d has no name", step)
@@ -260,15 +260,15 @@ func TestEachFailpointIsReached(t *testing.T) {
 // These are the pipes over which an agent reports that it has reached the failpoint, and
 // receives the permission to continue.
 const (
-	tellFD = 3
-	goOnFD = 4
+	reachedFD  = 3
+	continueFD = 4
 )
 
-// faultyAgent is a killable agent that blocks at a failpoint after a command.
-func faultyAgent() {
-	syscall.CloseOnExec(tellFD)
-	syscall.CloseOnExec(goOnFD)
-	tell, goOn := os.NewFile(tellFD, "tell"), os.NewFile(goOnFD, "go on")
+// failpointAgent is a killable agent that blocks at a failpoint after a command.
+func failpointAgent() {
+	syscall.CloseOnExec(reachedFD)
+	syscall.CloseOnExec(continueFD)
+	tell, goOn := os.NewFile(reachedFD, "tell"), os.NewFile(continueFD, "go on")
 	var mu sync.Mutex
 	armed, reached := "", map[string]bool{}
 	failpoint.OnHit = func(s failpoint.Step, p failpoint.Phase) {
@@ -290,13 +290,13 @@ func faultyAgent() {
 			}
 		}
 	}
-	agentCommands["arm"] = func(_ context.Context, _ *agent.Agent, moment string) any {
+	killableAgentCommands["arm"] = func(_ context.Context, _ *agent.Agent, moment string) any {
 		mu.Lock()
 		defer mu.Unlock()
 		armed = moment
 		return "ok"
 	}
-	agentCommands["reached"] = func(context.Context, *agent.Agent, string) any {
+	killableAgentCommands["reached"] = func(context.Context, *agent.Agent, string) any {
 		mu.Lock()
 		defer mu.Unlock()
 		return maps.Clone(reached) // a copy, because steps are reached while it is encoded
@@ -304,8 +304,8 @@ func faultyAgent() {
 	serveKillableAgent()
 }
 
-// agentCommands are further commands of a killable agent.
-var agentCommands = map[string]func(ctx context.Context, a *agent.Agent, arg string) any{
+// killableAgentCommands are further commands of a killable agent.
+var killableAgentCommands = map[string]func(ctx context.Context, a *agent.Agent, arg string) any{
 	"look": func(_ context.Context, a *agent.Agent, _ string) any {
 		s := a.Store().Snapshot()
 		seen := allocReport{Local: s.LocalAllocations()}
@@ -353,7 +353,7 @@ type allocReport struct {
 	Local  []string // allocations with records of their tasks
 }
 
-func (s allocReport) of(job string, wanted func(*api.Allocation) bool) (found *api.Allocation) {
+func (s allocReport) findAlloc(job string, wanted func(*api.Allocation) bool) (found *api.Allocation) {
 	for _, a := range s.Allocs {
 		if a.JobID == job && wanted(a) {
 			found = a
@@ -362,7 +362,7 @@ func (s allocReport) of(job string, wanted func(*api.Allocation) bool) (found *a
 	return found
 }
 
-func running(a *api.Allocation) bool {
+func allTasksRunning(a *api.Allocation) bool {
 	for _, s := range a.TaskStates {
 		if s.State != model.TaskRunning {
 			return false

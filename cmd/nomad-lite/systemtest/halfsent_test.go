@@ -29,24 +29,24 @@ import (
 
 // These are the parts of half-sent requests that a client without a token sends.
 const (
-	halfCount  = 1000
-	halfLength = 128 << 10 // bytes sent of a body or a message of 1 MiB
+	halfRequestCount = 1000
+	halfRequestSize  = 128 << 10 // bytes sent of a body or a message of 1 MiB
 )
 
 var halfRequests = map[string]string{
 	"half of a header":        "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Half: " + strings.Repeat("x", 15<<10),
-	"half of many headers":    "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n" + manyHeaders(),
-	"half of a GET's body":    "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfLength),
-	"half of a POST's body":   "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfLength),
-	"an open path and a body": "GET /v1/agent/health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfLength),
-	"half of a message":       halfMessage(),
-	halfTLS:                   "\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + strings.Repeat("x", 15<<10),
+	"half of many headers":    "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n" + maxHeaders(),
+	"half of a GET's body":    "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfRequestSize),
+	"half of a POST's body":   "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfRequestSize),
+	"an open path and a body": "GET /v1/agent/health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfRequestSize),
+	"half of a message":       halfWebsocketMessage(),
+	halfTLSHandshake:          "\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + strings.Repeat("x", 15<<10),
 }
 
-const halfTLS = "half of a TLS handshake"
+const halfTLSHandshake = "half of a TLS handshake"
 
-// manyHeaders returns as many headers as a server reads at most.
-func manyHeaders() string {
+// maxHeaders returns as many headers as a server reads at most.
+func maxHeaders() string {
 	var b strings.Builder
 	for i := range 2500 {
 		fmt.Fprintf(&b, "%03x:\r\n", i)
@@ -54,12 +54,12 @@ func manyHeaders() string {
 	return b.String()
 }
 
-// halfMessage starts a session whose token is in the first message.
-func halfMessage() string {
+// halfWebsocketMessage starts a session whose token is in the first message.
+func halfWebsocketMessage() string {
 	frame := binary.BigEndian.AppendUint64([]byte{0x81, 0x80 | 127}, 1<<20)
 	return "GET /v1/client/allocation/x/exec?ws_handshake=true HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
 		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n" +
-		string(frame) + "mask" + strings.Repeat("x", halfLength)
+		string(frame) + "mask" + strings.Repeat("x", halfRequestSize)
 }
 
 // sendHalfRequests KIND ADDRESS SOURCES COUNT keeps COUNT half-sent requests open until it
@@ -79,7 +79,7 @@ func sendHalfRequests() {
 		go func() {
 			first := sync.OnceFunc(sent.Done)
 			for {
-				sendHalf(from, address, halfRequests[kind], first)
+				sendHalfRequest(from, address, halfRequests[kind], first)
 				first()
 				time.Sleep(100 * time.Millisecond)
 			}
@@ -90,8 +90,8 @@ func sendHalfRequests() {
 	select {}
 }
 
-// sendHalf sends a half request, and returns when the server has closed the connection.
-func sendHalf(from net.Addr, address, text string, sent func()) {
+// sendHalfRequest sends a half request, and returns when the server has closed the connection.
+func sendHalfRequest(from net.Addr, address, text string, sent func()) {
 	conn, err := (&net.Dialer{LocalAddr: from}).Dial("tcp", address)
 	if err != nil {
 		return // the server has no free connection now
@@ -103,11 +103,11 @@ func sendHalf(from net.Addr, address, text string, sent func()) {
 	_, _ = io.Copy(io.Discard, conn)
 }
 
-// attack starts half-sent requests as a user without any rights. The returned function
+// startAttack starts half-sent requests as a user without any rights. The returned function
 // stops them.
-func attack(t testing.TB, kind, address string, sources int) (end func()) {
+func startAttack(t testing.TB, kind, address string, sources int) (end func()) {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe", kind, address, strconv.Itoa(sources), strconv.Itoa(halfCount))
+	cmd := exec.Command("/proc/self/exe", kind, address, strconv.Itoa(sources), strconv.Itoa(halfRequestCount))
 	cmd.Args[0] = "half-sender"
 	cmd.Dir = "/"
 	if os.Geteuid() == 0 {
@@ -137,7 +137,7 @@ type tokenAgent struct {
 	pid     int
 	socket  string
 	address string
-	secure  bool
+	usesTLS bool
 }
 
 func startTokenAgent(t *testing.T, secure bool) *tokenAgent {
@@ -174,10 +174,10 @@ func startTokenAgent(t *testing.T, secure bool) *tokenAgent {
 		for _, p := range nodeProcesses(data) {
 			_ = p.Signal(syscall.SIGKILL) // keeper and collector stay for the next agent
 		}
-		expectNobody(t, data)
+		assertNodeExited(t, data)
 	})
 	ready := regexp.MustCompile(`agent is ready: https?://([^,]+)`)
-	for deadline := time.Now().Add(allowance); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(5 * time.Millisecond) {
 		text, _ := os.ReadFile(log.Name())
 		if found := ready.FindSubmatch(text); found != nil {
 			return &tokenAgent{cmd.Process.Pid, filepath.Join(data, agentsocket.FileName), string(found[1]), secure}
@@ -188,10 +188,10 @@ func startTokenAgent(t *testing.T, secure bool) *tokenAgent {
 	}
 }
 
-// health requests the health of the agent over a new connection, and returns the time that
+// requestHealth requests the health of the agent over a new connection, and returns the time that
 // this took. from is an address of this machine; if from is nil, the request goes over the
 // unix socket.
-func health(ctx context.Context, socket, address string, from net.IP, secure bool) (time.Duration, error) {
+func requestHealth(ctx context.Context, socket, address string, from net.IP, secure bool) (time.Duration, error) {
 	began := time.Now()
 	transport := insecureTransport()
 	defer transport.CloseIdleConnections()
@@ -228,10 +228,10 @@ func insecureTransport() *http.Transport {
 	return t
 }
 
-var secondAddress = net.IPv4(127, 0, 0, 2)
+var secondLoopbackIP = net.IPv4(127, 0, 0, 2)
 
-// resident returns a line of the memory of a process, in bytes.
-func resident(t testing.TB, pid int, line string) int {
+// processMemory returns a line of the memory of a process, in bytes.
+func processMemory(t testing.TB, pid int, line string) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -258,7 +258,7 @@ func TestHalfSentRequests(t *testing.T) {
 	const most = 64 << 20
 	agents := map[bool]*tokenAgent{}
 	for _, kind := range slices.Sorted(maps.Keys(halfRequests)) {
-		secure := kind == halfTLS
+		secure := kind == halfTLSHandshake
 		if agents[secure] == nil {
 			agents[secure] = startTokenAgent(t, secure)
 		}
@@ -268,24 +268,24 @@ func TestHalfSentRequests(t *testing.T) {
 				continue // this attack is weaker: the agent serves only 100 connections of an address
 			}
 			t.Run(fmt.Sprintf("%s from %d addresses", kind, sources), func(t *testing.T) {
-				before := resident(t, g.pid, "VmRSS")
+				before := processMemory(t, g.pid, "VmRSS")
 				// This resets the peak of the memory.
 				if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", g.pid), []byte("5"), 0); err != nil {
 					t.Fatal(err)
 				}
-				end := attack(t, kind, g.address, sources)
+				end := startAttack(t, kind, g.address, sources)
 				defer end()
 				for range 2 {
 					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-					for _, from := range []net.IP{nil, secondAddress} {
-						if _, err := health(ctx, g.socket, g.address, from, g.secure); err != nil {
+					for _, from := range []net.IP{nil, secondLoopbackIP} {
+						if _, err := requestHealth(ctx, g.socket, g.address, from, g.usesTLS); err != nil {
 							t.Errorf("the agent does not answer (from %v): %v", from, err)
 						}
 					}
 					cancel()
 					time.Sleep(500 * time.Millisecond)
 				}
-				grown := resident(t, g.pid, "VmHWM") - before
+				grown := processMemory(t, g.pid, "VmHWM") - before
 				t.Logf("before %d MB, grown by %.1f MB", before>>20, float64(grown)/(1<<20))
 				if info, _ := debug.ReadBuildInfo(); grown > most && !slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "-race" && s.Value == "true" }) {
 					t.Errorf("the agent has grown by %d bytes, want at most %d", grown, most)
@@ -307,7 +307,7 @@ func BenchmarkHealthUnderAttack(b *testing.B) {
 	advertised, _ := self.Config["AdvertiseAddrs"].(map[string]any)
 	address, _ := advertised["HTTP"].(string)
 	ask := func(from net.IP) float64 {
-		took, err := health(b.Context(), filepath.Join(a.dir, agentsocket.FileName), address, from, false)
+		took, err := requestHealth(b.Context(), filepath.Join(a.dir, agentsocket.FileName), address, from, false)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -321,13 +321,13 @@ func BenchmarkHealthUnderAttack(b *testing.B) {
 	}
 	for b.Loop() {
 		for kind := range halfRequests {
-			if kind == halfTLS {
+			if kind == halfTLSHandshake {
 				continue
 			}
-			socket, second := worst(nil), worst(secondAddress)
-			end := attack(b, kind, address, 10)
+			socket, second := worst(nil), worst(secondLoopbackIP)
+			end := startAttack(b, kind, address, 10)
 			addSample(b, "health, socket", worst(nil), socket)
-			addSample(b, "health, second address", worst(secondAddress), second)
+			addSample(b, "health, second address", worst(secondLoopbackIP), second)
 			end()
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// doomedAgent is an agent that is killed when it is about to start a task.
-func doomedAgent() {
+// selfKillingAgent is an agent that is killed when it is about to start a task.
+func selfKillingAgent() {
 	failpoint.OnHit = func(s failpoint.Step, p failpoint.Phase) {
 		if s == failpoint.StartTask && p == failpoint.Before {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -25,13 +25,13 @@ func doomedAgent() {
 	nomadLite()
 }
 
-// dyingHook is a plugin that writes each hook point into a ledger, and dies at some. Its
+// crashingHook is a plugin that writes each hook point into a ledger, and dies at some. Its
 // arguments are its name, and any word to take part in every allocation.
-func dyingHook() { sdk.ServeHook(dyingPlugin{}) }
+func crashingHook() { sdk.ServeHook(crashingPlugin{}) }
 
-type dyingPlugin struct{}
+type crashingPlugin struct{}
 
-func (dyingPlugin) Info() sdk.HookInfo {
+func (crashingPlugin) Info() sdk.HookInfo {
 	name := "dying"
 	if len(os.Args) > 1 {
 		name = os.Args[1]
@@ -55,39 +55,39 @@ func (dyingPlugin) Info() sdk.HookInfo {
 	}
 }
 
-type dyingConfig struct {
-	Ledger string   `codec:"ledger"`
-	Name   string   `codec:"name"`
-	Die    []string `codec:"die"`
-	Often  int      `codec:"often"`
-	Refuse []string `codec:"refuse"`
-	Until  string   `codec:"until"`
-	Done   bool     `codec:"done"`
-	Lie    bool     `codec:"lie"`
+type crashingHookConfig struct {
+	LedgerFile        string   `codec:"ledger"`
+	LinePrefix        string   `codec:"name"`
+	CrashPoints       []string `codec:"die"`
+	CrashCount        int      `codec:"often"`
+	ErrorPoints       []string `codec:"refuse"`
+	ErrorUntilFile    string   `codec:"until"`
+	ReturnDone        bool     `codec:"done"`
+	OversizedResponse bool     `codec:"lie"`
 }
 
-// obey executes the orders of the attachment for a hook point.
-func (dyingPlugin) obey(g hook.RequestMeta, alloc hook.Alloc, point, text string) (o dyingConfig, err error) {
+// recordCall executes the orders of the attachment for a hook point.
+func (crashingPlugin) recordCall(g hook.RequestMeta, alloc hook.Alloc, point, text string) (o crashingHookConfig, err error) {
 	if err := g.Config(&o); err != nil {
 		return o, err
 	}
-	o.Ledger = strings.ReplaceAll(o.Ledger, "JOB", alloc.JobID)
-	before, _ := os.ReadFile(o.Ledger)
+	o.LedgerFile = strings.ReplaceAll(o.LedgerFile, "JOB", alloc.JobID)
+	before, _ := os.ReadFile(o.LedgerFile)
 	line := point + text
-	dies := slices.Contains(o.Die, point) && strings.Count(string(before), point+" dies\n") < o.Often
-	_, missing := os.Stat(o.Until)
-	refuses := slices.Contains(o.Refuse, point) && missing != nil
+	dies := slices.Contains(o.CrashPoints, point) && strings.Count(string(before), point+" dies\n") < o.CrashCount
+	_, missing := os.Stat(o.ErrorUntilFile)
+	refuses := slices.Contains(o.ErrorPoints, point) && missing != nil
 	switch {
 	case dies:
 		line = point + " dies"
 	case refuses:
 		line = point + " refused"
 	}
-	f, err := os.OpenFile(o.Ledger, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(o.LedgerFile, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return o, err
 	}
-	fmt.Fprintln(f, o.Name+line)
+	fmt.Fprintln(f, o.LinePrefix+line)
 	f.Close()
 	switch {
 	case dies:
@@ -108,90 +108,90 @@ type hangingPlugin struct{}
 func (hangingPlugin) Info() sdk.HookInfo { return sdk.HookInfo{Name: "hanging", Version: "1.0.0"} }
 
 func (hangingPlugin) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	return hook.TaskPoststartResponse{}, hang()
+	return hook.TaskPoststartResponse{}, hangForever()
 }
 
 func (hangingPlugin) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	return hook.TaskExitedResponse{}, hang()
+	return hook.TaskExitedResponse{}, hangForever()
 }
 
-func hang() error {
+func hangForever() error {
 	<-make(chan struct{}) // ignores the context
 	return nil
 }
 
-func (d dyingPlugin) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	_, err := d.obey(req.RequestMeta, req.Alloc, "prerun", " "+req.Env["NOMAD_JOB_NAME"])
+func (d crashingPlugin) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "prerun", " "+req.Env["NOMAD_JOB_NAME"])
 	return hook.AllocPrerunResponse{}, err
 }
 
-func (d dyingPlugin) UpdateAlloc(_ context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	_, err := d.obey(req.RequestMeta, req.Alloc, "update_alloc", "")
+func (d crashingPlugin) UpdateAlloc(_ context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "update_alloc", "")
 	return hook.AllocUpdateResponse{}, err
 }
 
-func (d dyingPlugin) PreTaskRestart(_ context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
-	_, err := d.obey(req.RequestMeta, req.Alloc, "pre_task_restart", "")
+func (d crashingPlugin) PreTaskRestart(_ context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "pre_task_restart", "")
 	return hook.AllocPreTaskRestartResponse{}, err
 }
 
-func (d dyingPlugin) PreKill(_ context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
-	_, err := d.obey(req.RequestMeta, req.Alloc, "pre_kill", "")
+func (d crashingPlugin) PreKill(_ context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "pre_kill", "")
 	return hook.AllocPreKillResponse{}, err
 }
 
-func (d dyingPlugin) Postrun(_ context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	_, err := d.obey(req.RequestMeta, req.Alloc, "postrun", "")
+func (d crashingPlugin) Postrun(_ context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "postrun", "")
 	return hook.AllocPostrunResponse{}, err
 }
 
-func (d dyingPlugin) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
-	_, err := d.obey(req.RequestMeta, req.Alloc, "destroy", "")
+func (d crashingPlugin) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "destroy", "")
 	return hook.AllocDestroyResponse{}, err
 }
 
-func (d dyingPlugin) ShutdownAlloc(_ context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
-	_, err := d.obey(req.RequestMeta, req.Alloc, "shutdown_alloc", "")
+func (d crashingPlugin) ShutdownAlloc(_ context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "shutdown_alloc", "")
 	return hook.AllocShutdownResponse{}, err
 }
 
-func (d dyingPlugin) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (d crashingPlugin) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	visits := req.PreviousState["visits"] + "x"
 	answer := hook.TaskPrestartResponse{State: map[string]string{"visits": visits}, Env: map[string]string{"VISITS": visits}}
-	o, err := d.obey(req.RequestMeta, req.Alloc, "prestart", " "+visits)
-	answer.Done = o.Done
-	if o.Lie {
+	o, err := d.recordCall(req.RequestMeta, req.Alloc, "prestart", " "+visits)
+	answer.Done = o.ReturnDone
+	if o.OversizedResponse {
 		answer.Env["LIE"] = strings.Repeat("x", 2<<20)
 	}
 	return answer, err
 }
 
-func (d dyingPlugin) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	_, err := d.obey(req.RequestMeta, req.Alloc, "poststart", " "+req.Env["VISITS"])
+func (d crashingPlugin) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "poststart", " "+req.Env["VISITS"])
 	return hook.TaskPoststartResponse{}, err
 }
 
-func (d dyingPlugin) Update(_ context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
-	_, err := d.obey(req.RequestMeta, req.Alloc, "update", "")
+func (d crashingPlugin) Update(_ context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "update", "")
 	return hook.TaskUpdateResponse{}, err
 }
 
-func (d dyingPlugin) PreKilling(_ context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
-	_, err := d.obey(req.RequestMeta, req.Alloc, "pre_killing", "")
+func (d crashingPlugin) PreKilling(_ context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "pre_killing", "")
 	return hook.TaskPreKillingResponse{}, err
 }
 
-func (d dyingPlugin) Exited(_ context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	_, err := d.obey(req.RequestMeta, req.Alloc, "exited", fmt.Sprintf(" code=%d restarts=%v", req.Exit.ExitCode, req.WillRestart))
+func (d crashingPlugin) Exited(_ context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "exited", fmt.Sprintf(" code=%d restarts=%v", req.Exit.ExitCode, req.WillRestart))
 	return hook.TaskExitedResponse{}, err
 }
 
-func (d dyingPlugin) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	_, err := d.obey(req.RequestMeta, req.Alloc, "stop", " "+req.PreviousState["visits"])
+func (d crashingPlugin) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "stop", " "+req.PreviousState["visits"])
 	return hook.TaskStopResponse{}, err
 }
 
-func (d dyingPlugin) Shutdown(_ context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
-	_, err := d.obey(req.RequestMeta, req.Alloc, "shutdown", "")
+func (d crashingPlugin) Shutdown(_ context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+	_, err := d.recordCall(req.RequestMeta, req.Alloc, "shutdown", "")
 	return hook.TaskShutdownResponse{}, err
 }

@@ -13,23 +13,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// askingHook is a plugin that makes all calls to its host, and writes down the answers.
-func askingHook() { sdk.ServeHook(&askingPlugin{}) }
+// hostAPIHook is a plugin that makes all calls to its host, and writes down the answers.
+func hostAPIHook() { sdk.ServeHook(&hostAPIPlugin{}) }
 
-type askingPlugin struct {
-	host    hook.Host
-	streams atomic.Int32 // streams of samples
+type hostAPIPlugin struct {
+	host             hook.Host
+	statsStreamCount atomic.Int32 // streams of samples
 }
 
-func (*askingPlugin) Info() sdk.HookInfo {
+func (*hostAPIPlugin) Info() sdk.HookInfo {
 	return sdk.HookInfo{Name: "asking", Version: "1.0.0", ReportsHealth: true}
 }
 
-func (a *askingPlugin) SetHost(host hook.Host, _ hook.Node) { a.host = host }
+func (a *hostAPIPlugin) SetHost(host hook.Host, _ hook.Node) { a.host = host }
 
-func note(format string, values ...any) { noteIn("answers", format, values...) }
+func writeAnswer(format string, values ...any) { appendLine("answers", format, values...) }
 
-func noteIn(file, format string, values ...any) {
+func appendLine(file, format string, values ...any) {
 	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		panic(err)
@@ -38,98 +38,98 @@ func noteIn(file, format string, values ...any) {
 	fmt.Fprintf(f, format+"\n", values...)
 }
 
-// follow watches a variable until the task has exited, and then writes down how the watch
+// watchVariable watches a variable until the task has exited, and then writes down how the watch
 // ended. The variable's value decides about the health.
-func (a *askingPlugin) follow(s hook.Scope) {
+func (a *hostAPIPlugin) watchVariable(s hook.Scope) {
 	ctx := context.Background()
 	for after := uint64(0); ; {
 		items, index, err := a.host.Variable(ctx, s, "word", after)
 		if err != nil {
-			note("variable: denied=%v", errors.Is(err, hook.ErrPermissionDenied))
+			writeAnswer("variable: denied=%v", errors.Is(err, hook.ErrPermissionDenied))
 			return
 		}
-		note("variable: %q", items["is"])
+		writeAnswer("variable: %q", items["is"])
 		if word := items["is"]; word != "" {
 			if err := a.host.SetHealth(ctx, s, word != "bad", "the word is "+word); err != nil {
-				note("health: %v", err)
+				writeAnswer("health: %v", err)
 			}
 		}
 		after = index
 	}
 }
 
-// sample notes each sample of a stream until the process of the task has exited.
-func (a *askingPlugin) sample(s hook.Scope) {
-	stream := a.streams.Add(1)
+// recordSamples notes each sample of a stream until the process of the task has exited.
+func (a *hostAPIPlugin) recordSamples(s hook.Scope) {
+	stream := a.statsStreamCount.Add(1)
 	samples, err := a.host.Stats(context.Background(), s, 100*time.Millisecond)
 	if err != nil {
-		note("stats: %v", err)
+		writeAnswer("stats: %v", err)
 		return
 	}
 	for range samples {
-		noteIn("samples", "sample of stream %d", stream)
+		appendLine("samples", "sample of stream %d", stream)
 	}
-	noteIn("samples", "end of stream %d", stream)
+	appendLine("samples", "end of stream %d", stream)
 }
 
-func (a *askingPlugin) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (a *hostAPIPlugin) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	s := req.Scope()
 	if result, err := a.host.Exec(ctx, s, []string{"sh", "-c", "echo here; exit 7"}, time.Minute); err != nil {
-		note("exec: %v", err)
+		writeAnswer("exec: %v", err)
 	} else {
-		note("exec: %q %d", result.Stdout, result.Exit.ExitCode)
+		writeAnswer("exec: %q %d", result.Stdout, result.Exit.ExitCode)
 	}
 	if text, err := a.host.Interpolate(ctx, s, "${NOMAD_TASK_NAME} ${NOMAD_META_word} ${attr.kernel.name}"); err != nil {
-		note("interpolate: %v", err)
+		writeAnswer("interpolate: %v", err)
 	} else {
-		note("interpolate: %s", text)
+		writeAnswer("interpolate: %s", text)
 	}
 	if state, err := a.host.State(ctx, s); err != nil {
-		note("state: %v", err)
+		writeAnswer("state: %v", err)
 	} else {
-		note("state: %s, wanted: %s, main: %s", state.ClientStatus, state.DesiredStatus, state.Tasks["main"].State)
+		writeAnswer("state: %s, wanted: %s, main: %s", state.ClientStatus, state.DesiredStatus, state.Tasks["main"].State)
 	}
 	sampling, cancel := context.WithCancel(ctx)
 	if samples, err := a.host.Stats(sampling, s, 100*time.Millisecond); err != nil {
-		note("stats: %v", err)
+		writeAnswer("stats: %v", err)
 	} else {
-		note("stats: memory %v", (<-samples).MemoryRSS > 0)
+		writeAnswer("stats: memory %v", (<-samples).MemoryRSS > 0)
 	}
 	cancel()
-	note("event: %v", a.host.EmitEvent(ctx, s, hook.Event{Message: "the hook was here"}))
-	note("forged: %v", a.host.EmitEvent(ctx, s, hook.Event{Type: "Killed"}) != nil)
+	writeAnswer("event: %v", a.host.EmitEvent(ctx, s, hook.Event{Message: "the hook was here"}))
+	writeAnswer("forged: %v", a.host.EmitEvent(ctx, s, hook.Event{Type: "Killed"}) != nil)
 	other := s
 	other.Task = "other"
 	_, err := a.host.Exec(ctx, other, []string{"true"}, time.Second)
-	note("other: denied=%v", errors.Is(err, hook.ErrPermissionDenied))
+	writeAnswer("other: denied=%v", errors.Is(err, hook.ErrPermissionDenied))
 	forged := s
 	forged.Token = strings.ToUpper(s.Token)
 	_, err = a.host.State(ctx, forged)
-	note("capability: denied=%v", errors.Is(err, hook.ErrPermissionDenied))
+	writeAnswer("capability: denied=%v", errors.Is(err, hook.ErrPermissionDenied))
 	if list, _, err := a.host.Services(ctx, s, "web", 0); err != nil || len(list) > 1 {
-		note("services: %v %v", list, err)
+		writeAnswer("services: %v %v", list, err)
 	}
-	go a.follow(s)
-	go a.sample(s)
+	go a.watchVariable(s)
+	go a.recordSamples(s)
 	return hook.TaskPoststartResponse{}, nil
 }
 
 // PreKill has the scope of an allocation, in which a call must name its task.
-func (a *askingPlugin) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+func (a *hostAPIPlugin) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
 	for _, task := range []string{"", "main", "nobody"} {
 		s := req.Scope()
 		s.Task = task
 		result, err := a.host.Exec(ctx, s, []string{"sh", "-c", "echo $NOMAD_TASK_NAME"}, time.Minute)
 		if err != nil {
-			note("exec in task %q of an allocation: no task=%v", task, errors.Is(err, hook.ErrTaskNotRunning))
+			writeAnswer("exec in task %q of an allocation: no task=%v", task, errors.Is(err, hook.ErrTaskNotRunning))
 			continue
 		}
-		note("exec in task %q of an allocation: %q", task, result.Stdout)
+		writeAnswer("exec in task %q of an allocation: %q", task, result.Stdout)
 	}
 	return hook.AllocPreKillResponse{}, nil
 }
 
-func (a *askingPlugin) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	note("exited: restart=%v", req.WillRestart)
+func (a *hostAPIPlugin) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	writeAnswer("exited: restart=%v", req.WillRestart)
 	return hook.TaskExitedResponse{}, nil
 }

@@ -24,16 +24,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 )
 
-// strangeHook NAME MODE is a hook plugin that violates the expectations of a host.
-func strangeHook() {
+// misbehavingHook NAME MODE is a hook plugin that violates the expectations of a host.
+func misbehavingHook() {
 	s := &misbehavingPlugin{
 		name: os.Args[1], mode: os.Args[2],
 		info: base.Info{Type: base.TypeHook, Name: os.Args[1], Version: "1.0.0", APIVersions: []string{hook.APIVersion}},
 	}
 	// Each launch appends a mark.
 	marks, _ := os.ReadFile(s.name + ".launches")
-	s.launches = 1 + bytes.Count(marks, []byte("x"))
-	if err := os.WriteFile(s.name+".launches", bytes.Repeat([]byte("x"), s.launches), 0o644); err != nil {
+	s.launchCount = 1 + bytes.Count(marks, []byte("x"))
+	if err := os.WriteFile(s.name+".launches", bytes.Repeat([]byte("x"), s.launchCount), 0o644); err != nil {
 		panic(err)
 	}
 	handshake := base.Handshake
@@ -57,7 +57,7 @@ func strangeHook() {
 	case "driver":
 		s.info.Type, s.info.APIVersions = base.TypeDriver, []string{"v0.1.0"}
 	case "renamed":
-		if s.launches > 1 {
+		if s.launchCount > 1 {
 			s.info.Name = "somebody-else"
 		}
 	}
@@ -73,7 +73,7 @@ func strangeHook() {
 		},
 		Logger: hclog.NewNullLogger(),
 	})
-	if s.mode == "deaf" && s.launches == 1 {
+	if s.mode == "deaf" && s.launchCount == 1 {
 		<-make(chan struct{}) // blocks until it is killed
 	}
 }
@@ -95,7 +95,7 @@ func (s *misbehavingPlugin) intercept(ctx context.Context, request any, call *gr
 type misbehavingPlugin struct {
 	hookplugin.Remote // all hook points, of which only the methods below are called
 	name, mode        string
-	launches          int
+	launchCount       int
 	info              base.Info
 	server            *grpc.Server
 }
@@ -126,7 +126,7 @@ func (s *misbehavingPlugin) Describe(context.Context) (*hook.Description, error)
 	case "large":
 		d.Schema = hclspec.Object(map[string]*hclspec.Spec{strings.Repeat("x", 5<<20): hclspec.Attr("x", "string", false)})
 	case "changes":
-		if s.launches > 1 { // later launches no longer take part in Prerun, and require a larger schema
+		if s.launchCount > 1 { // later launches no longer take part in Prerun, and require a larger schema
 			d.Subscriptions = slices.Delete(d.Subscriptions, 0, 1)
 			d.Schema = hclspec.Object(map[string]*hclspec.Spec{"key": hclspec.Attr("key", "string", true)})
 		}
@@ -135,23 +135,23 @@ func (s *misbehavingPlugin) Describe(context.Context) (*hook.Description, error)
 }
 
 func (s *misbehavingPlugin) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	if s.mode == "deaf" && s.launches == 1 {
+	if s.mode == "deaf" && s.launchCount == 1 {
 		go s.server.Stop() // the process continues without its server
 		<-make(chan struct{})
 	}
-	return hook.AllocPrerunResponse{}, s.mark("prerun")
+	return hook.AllocPrerunResponse{}, s.recordCall("prerun")
 }
 
 func (s *misbehavingPlugin) Poststart(context.Context, hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	return hook.TaskPoststartResponse{}, s.mark("poststart")
+	return hook.TaskPoststartResponse{}, s.recordCall("poststart")
 }
 
 func (s *misbehavingPlugin) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	return hook.TaskStopResponse{}, s.mark("stop")
+	return hook.TaskStopResponse{}, s.recordCall("stop")
 }
 
-// mark notes a call at a hook point.
-func (s *misbehavingPlugin) mark(point string) error {
+// recordCall notes a call at a hook point.
+func (s *misbehavingPlugin) recordCall(point string) error {
 	f, err := os.OpenFile(s.name+".points", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err == nil {
 		_, err = fmt.Fprintln(f, point)

@@ -16,9 +16,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// hookedJob returns a job with hooks: their attachments, by name. Its task fails the given
+// jobWithHooks returns a job with hooks: their attachments, by name. Its task fails the given
 // number of times.
-func hookedJob(name string, failures int, killTimeout string, attached map[string]string) string {
+func jobWithHooks(name string, failures int, killTimeout string, attached map[string]string) string {
 	var meta strings.Builder
 	for _, hook := range slices.Sorted(maps.Keys(attached)) {
 		fmt.Fprintf(&meta, "      lite_hook_%s = jsonencode(%s)\n", hook, attached[hook])
@@ -57,27 +57,27 @@ job "%[1]s" {
 `, name, meta.String(), failures, killTimeout)
 }
 
-// victimOfHooks is a job whose hooks die a number of times at each hook point.
-type victimOfHooks struct {
-	job    string
-	deaths int
-	warn   bool
-	at     []hook.Point
-	heard  map[string]bool
+// crashingHookJob is a job whose hooks die a number of times at each hook point.
+type crashingHookJob struct {
+	job         string
+	crashCount  int
+	onErrorWarn bool
+	at          []hook.Point
+	seenEvents  map[string]bool
 }
 
-// hook returns the name of the hook that dies at a hook point.
-func (v *victimOfHooks) hook(m hook.Point) string {
+// hookName returns the name of the hook that dies at a hook point.
+func (v *crashingHookJob) hookName(m hook.Point) string {
 	if m.IsTask() {
 		return "task-" + v.job
 	}
 	return "alloc-" + v.job
 }
 
-// text returns the job, with one hook that dies at the hook points of the allocation, and
+// jobSpec returns the job, with one hook that dies at the hook points of the allocation, and
 // another hook that dies at the hook points of the task. Another kill timeout makes another
 // version of the job.
-func (v *victimOfHooks) text(n *node, killTimeout string) string {
+func (v *crashingHookJob) jobSpec(n *faultNode, killTimeout string) string {
 	attached := make(map[string]string)
 	for _, of := range []hook.Point{hook.Prerun, hook.Prestart} {
 		die := []string{}
@@ -90,16 +90,16 @@ func (v *victimOfHooks) text(n *node, killTimeout string) string {
 		if err != nil {
 			n.Fatal(err)
 		}
-		attached[v.hook(of)] = fmt.Sprintf("{ ledger = %q, die = %s, often = %d }", n.ledger(v.hook(of)), list, v.deaths)
+		attached[v.hookName(of)] = fmt.Sprintf("{ ledger = %q, die = %s, often = %d }", n.ledgerFile(v.hookName(of)), list, v.crashCount)
 	}
-	return hookedJob(v.job, 10, killTimeout, attached)
+	return jobWithHooks(v.job, 10, killTimeout, attached)
 }
 
-func (n *node) ledger(hook string) string { return filepath.Join(n.dir, "ledger."+hook) }
+func (n *faultNode) ledgerFile(hook string) string { return filepath.Join(n.dir, "ledger."+hook) }
 
-// calls counts how often a hook has died at a hook point, and how often it has survived.
-func (n *node) calls(name string, m hook.Point) (deaths, others int) {
-	ledger, _ := os.ReadFile(n.ledger(name)) // a hook that was never called has not created its ledger
+// countHookCalls counts how often a hook has died at a hook point, and how often it has survived.
+func (n *faultNode) countHookCalls(name string, m hook.Point) (deaths, others int) {
+	ledger, _ := os.ReadFile(n.ledgerFile(name)) // a hook that was never called has not created its ledger
 	for line := range strings.Lines(string(ledger)) {
 		point, what, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		switch {
@@ -113,33 +113,33 @@ func (n *node) calls(name string, m hook.Point) (deaths, others int) {
 	return deaths, others
 }
 
-// told returns the event of a second death at a hook point.
-func (v *victimOfHooks) told(m hook.Point) string {
+// expectedEvent returns the event of a second death at a hook point.
+func (v *crashingHookJob) expectedEvent(m hook.Point) string {
 	says := fmt.Sprintf("%s: plugin is shut down: it died at this call, twice; the agent's log has its last words", m)
 	if m == hook.Stop || m == hook.Postrun {
 		says += "; it is tried again until it succeeds"
 	}
 	switch {
-	case v.warn:
+	case v.onErrorWarn:
 		says += " (on_error is warn)"
 	case m == hook.Prerun:
-		return fmt.Sprintf("%s: failed to setup alloc: pre-run hook %q failed: %s", api.TaskSetupFailure, v.hook(m), says)
+		return fmt.Sprintf("%s: failed to setup alloc: pre-run hook %q failed: %s", api.TaskSetupFailure, v.hookName(m), says)
 	}
-	return fmt.Sprintf("%s: %s: %s", model.TaskHookFailed, v.hook(m), says)
+	return fmt.Sprintf("%s: %s: %s", model.TaskHookFailed, v.hookName(m), says)
 }
 
-// suffered reports whether a hook point has come, with all its expected consequences.
-func (v *victimOfHooks) suffered(n *node, m hook.Point) bool {
-	deaths, others := n.calls(v.hook(m), m)
+// isPointDone reports whether a hook point has come, with all its expected consequences.
+func (v *crashingHookJob) isPointDone(n *faultNode, m hook.Point) bool {
+	deaths, others := n.countHookCalls(v.hookName(m), m)
 	cleansUp := m == hook.Stop || m == hook.Postrun || m == hook.Destroy
 	switch {
-	case deaths < v.deaths:
+	case deaths < v.crashCount:
 		return false
-	case v.deaths == 1 || cleansUp:
+	case v.crashCount == 1 || cleansUp:
 		// A failure of Destroy is no event, because the allocation is gone.
-		return others > 0 && (v.deaths == 1 || m == hook.Destroy || v.heard[v.told(m)])
+		return others > 0 && (v.crashCount == 1 || m == hook.Destroy || v.seenEvents[v.expectedEvent(m)])
 	}
-	return v.heard[v.told(m)]
+	return v.seenEvents[v.expectedEvent(m)]
 }
 
 // TestHookDeaths kills hook plugins at each hook point, once and twice, with on_error fail
@@ -152,18 +152,18 @@ func TestHookDeaths(t *testing.T) {
 	}
 	t.Parallel()
 	all := slices.Collect(hook.AllPoints())
-	lives := []*victimOfHooks{
-		{job: "once", deaths: 1, at: all},
-		{job: "once-warn", deaths: 1, at: all, warn: true},
-		{job: "twice", deaths: 2, at: all[1:]}, // without the first hook point, where the job would end
-		{job: "twice-warn", deaths: 2, at: all, warn: true},
+	lives := []*crashingHookJob{
+		{job: "once", crashCount: 1, at: all},
+		{job: "once-warn", crashCount: 1, at: all, onErrorWarn: true},
+		{job: "twice", crashCount: 2, at: all[1:]}, // without the first hook point, where the job would end
+		{job: "twice-warn", crashCount: 2, at: all, onErrorWarn: true},
 	}
-	begins := &victimOfHooks{job: "begins", deaths: 2, at: all[:1]}
-	n := newNode(t, fault{step: -1})
+	begins := &crashingHookJob{job: "begins", crashCount: 2, at: all[:1]}
+	n := newFaultNode(t, fault{step: -1})
 	for _, v := range append(lives, begins) {
-		v.heard = map[string]bool{}
+		v.seenEvents = map[string]bool{}
 		for _, m := range []hook.Point{hook.Prerun, hook.Prestart} {
-			if err := n.makeHook("dying-hook", v.hook(m)); err != nil {
+			if err := n.installHook("dying-hook", v.hookName(m)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -172,14 +172,14 @@ func TestHookDeaths(t *testing.T) {
 	// allocations.
 	after := func(what string, ok func(*api.Allocation) bool, points ...hook.Point) {
 		t.Helper()
-		n.await(what, func(s allocReport) bool {
+		n.waitReport(what, func(s allocReport) bool {
 			done := true
 			for _, v := range lives {
-				a := s.of(v.job, func(*api.Allocation) bool { return true })
-				hear(a, v.heard)
+				a := s.findAlloc(v.job, func(*api.Allocation) bool { return true })
+				recordEvents(a, v.seenEvents)
 				done = done && (a == nil && ok == nil || a != nil && ok != nil && ok(a))
 				for _, m := range points {
-					done = done && (!slices.Contains(v.at, m) || v.suffered(n, m))
+					done = done && (!slices.Contains(v.at, m) || v.isPointDone(n, m))
 				}
 			}
 			return done
@@ -192,37 +192,37 @@ func TestHookDeaths(t *testing.T) {
 		}
 	}
 
-	n.start()
+	n.startAgent()
 	n.startBystander()
-	n.register(begins.text(n, "1s"))
+	n.registerJob(begins.jobSpec(n, "1s"))
 	for _, v := range lives {
-		n.register(v.text(n, "1s"))
+		n.registerJob(v.jobSpec(n, "1s"))
 	}
-	after("they run", running, hook.Prerun, hook.Prestart, hook.Poststart)
-	if v := lives[2]; !v.heard[api.TaskRestarting+": Task restarting in 0s"] {
-		t.Errorf("the restart policy was not asked about %s: %q", hook.Prestart, slices.Sorted(maps.Keys(v.heard)))
+	after("they run", allTasksRunning, hook.Prerun, hook.Prestart, hook.Poststart)
+	if v := lives[2]; !v.seenEvents[api.TaskRestarting+": Task restarting in 0s"] {
+		t.Errorf("the restart policy was not asked about %s: %q", hook.Prestart, slices.Sorted(maps.Keys(v.seenEvents)))
 	}
-	n.await("the one whose Prerun dies has failed", func(s allocReport) bool {
-		a := s.of(begins.job, model.ClientTerminal)
-		hear(a, begins.heard)
-		return a != nil && a.ClientStatus == api.AllocClientStatusFailed && begins.suffered(n, hook.Prerun)
+	n.waitReport("the one whose Prerun dies has failed", func(s allocReport) bool {
+		a := s.findAlloc(begins.job, model.ClientTerminal)
+		recordEvents(a, begins.seenEvents)
+		return a != nil && a.ClientStatus == api.AllocClientStatusFailed && begins.isPointDone(n, hook.Prerun)
 	})
 
 	for _, v := range lives {
-		n.register(v.text(n, "2s"))
+		n.registerJob(v.jobSpec(n, "2s"))
 	}
-	after("they are updated", running, hook.UpdateAlloc, hook.Update)
+	after("they are updated", allTasksRunning, hook.UpdateAlloc, hook.Update)
 
 	var ids []string
 	for _, v := range lives {
-		ids = append(ids, n.only(v.job))
+		ids = append(ids, n.onlyAllocOf(v.job))
 	}
 	n.do("restart "+strings.Join(ids, " "), new(string))
-	after("they run again", running, hook.PreTaskRestart, hook.PreKilling, hook.Exited)
+	after("they run again", allTasksRunning, hook.PreTaskRestart, hook.PreKilling, hook.Exited)
 
 	n.agent.end("leave")
-	n.start()
-	after("the next agent tells of the end of the last", running, hook.Shutdown, hook.ShutdownAlloc)
+	n.startAgent()
+	after("the next agent tells of the end of the last", allTasksRunning, hook.Shutdown, hook.ShutdownAlloc)
 
 	each("end")
 	after("they end", func(a *api.Allocation) bool { return a.ClientStatus == api.AllocClientStatusComplete }, hook.PreKill, hook.Stop, hook.Postrun)
@@ -231,12 +231,12 @@ func TestHookDeaths(t *testing.T) {
 
 	for _, v := range lives {
 		for _, m := range v.at {
-			if deaths, _ := n.calls(v.hook(m), m); deaths != v.deaths {
+			if deaths, _ := n.countHookCalls(v.hookName(m), m); deaths != v.crashCount {
 				t.Errorf("%s: the hook has died %d times at %s", v.job, deaths, m)
 			}
 		}
-		for message := range v.heard {
-			if v.deaths == 1 && strings.Contains(message, "-"+v.job) {
+		for message := range v.seenEvents {
+			if v.crashCount == 1 && strings.Contains(message, "-"+v.job) {
 				t.Errorf("%s: a call that went well the second time: %s", v.job, message)
 			}
 		}
@@ -245,8 +245,8 @@ func TestHookDeaths(t *testing.T) {
 	n.agent.end("stop")
 }
 
-// hear notes the events of an allocation, which keeps only a few.
-func hear(a *api.Allocation, heard map[string]bool) {
+// recordEvents notes the events of an allocation, which keeps only a few.
+func recordEvents(a *api.Allocation, heard map[string]bool) {
 	if a == nil {
 		return
 	}

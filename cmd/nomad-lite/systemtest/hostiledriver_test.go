@@ -22,7 +22,7 @@ import (
 // context, until a file "answer" exists), and goroutine: a panic in a goroutine that
 // outlives the call. Its tasks run in the process, until they are stopped.
 func hostileDriver() {
-	d := &badDriver{name: os.Args[1], fault: os.Args[2], method: os.Args[3], tasks: map[string]*badTask{}}
+	d := &faultyDriver{name: os.Args[1], fault: os.Args[2], method: os.Args[3], tasks: map[string]*faultyDriverTask{}}
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,
 		Plugins: plugin.PluginSet{
@@ -34,23 +34,23 @@ func hostileDriver() {
 	})
 }
 
-type badDriver struct {
+type faultyDriver struct {
 	driver.Driver // methods that hosts do not call in these tests
 	name, fault   string
 	method        string
 
 	mu    sync.Mutex
-	tasks map[string]*badTask
+	tasks map[string]*faultyDriverTask
 }
 
-type badTask struct {
+type faultyDriverTask struct {
 	config  *driver.TaskConfig
 	endOnce sync.Once
 	ended   chan struct{}
 }
 
-// enter runs at the start of every method.
-func (d *badDriver) enter(method string) {
+// injectFault runs at the start of every method.
+func (d *faultyDriver) injectFault(method string) {
 	if method != d.method {
 		return
 	}
@@ -69,7 +69,7 @@ func (d *badDriver) enter(method string) {
 	}
 }
 
-func (d *badDriver) find(id string) (*badTask, error) {
+func (d *faultyDriver) findTask(id string) (*faultyDriverTask, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if t := d.tasks[id]; t != nil {
@@ -78,67 +78,67 @@ func (d *badDriver) find(id string) (*badTask, error) {
 	return nil, driver.ErrTaskNotFound
 }
 
-func (d *badDriver) PluginInfo(context.Context) (*base.Info, error) {
-	d.enter("PluginInfo")
+func (d *faultyDriver) PluginInfo(context.Context) (*base.Info, error) {
+	d.injectFault("PluginInfo")
 	return &base.Info{Type: base.TypeDriver, Name: d.name, Version: "1.0.0", APIVersions: []string{driver.APIVersion}}, nil
 }
 
-func (d *badDriver) ConfigSchema(context.Context) (*hclspec.Spec, error) {
-	d.enter("ConfigSchema")
+func (d *faultyDriver) ConfigSchema(context.Context) (*hclspec.Spec, error) {
+	d.injectFault("ConfigSchema")
 	return hclspec.Object(nil), nil
 }
 
-func (d *badDriver) SetConfig(context.Context, *base.Config) error {
-	d.enter("SetConfig")
+func (d *faultyDriver) SetConfig(context.Context, *base.Config) error {
+	d.injectFault("SetConfig")
 	return nil
 }
 
-func (d *badDriver) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
-	d.enter("TaskConfigSchema")
+func (d *faultyDriver) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
+	d.injectFault("TaskConfigSchema")
 	return hclspec.Object(nil), nil
 }
 
-func (d *badDriver) Capabilities(context.Context) (*driver.Capabilities, error) {
-	d.enter("Capabilities")
+func (d *faultyDriver) Capabilities(context.Context) (*driver.Capabilities, error) {
+	d.injectFault("Capabilities")
 	return &driver.Capabilities{SendSignals: true, Exec: true}, nil
 }
 
-func (d *badDriver) Init(context.Context) error { d.enter("Init"); return nil }
+func (d *faultyDriver) Init(context.Context) error { d.injectFault("Init"); return nil }
 
-func (d *badDriver) Shutdown(context.Context) error { d.enter("Shutdown"); return nil }
+func (d *faultyDriver) Shutdown(context.Context) error { d.injectFault("Shutdown"); return nil }
 
-func (d *badDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
-	d.enter("Fingerprint")
+func (d *faultyDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
+	d.injectFault("Fingerprint")
 	c := make(chan driver.Fingerprint, 1)
 	c <- driver.Fingerprint{Health: driver.HealthHealthy, HealthDescription: "Healthy"}
 	return c, nil
 }
 
-func (d *badDriver) TaskEvents(context.Context) (<-chan *driver.TaskEvent, error) {
-	d.enter("TaskEvents")
+func (d *faultyDriver) TaskEvents(context.Context) (<-chan *driver.TaskEvent, error) {
+	d.injectFault("TaskEvents")
 	return nil, nil
 }
 
-func (d *badDriver) StartTask(_ context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
-	d.enter("StartTask")
+func (d *faultyDriver) StartTask(_ context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+	d.injectFault("StartTask")
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.tasks[config.ID] != nil {
 		return nil, nil, errors.New("started already")
 	}
-	d.tasks[config.ID] = &badTask{config: config, ended: make(chan struct{})}
+	d.tasks[config.ID] = &faultyDriverTask{config: config, ended: make(chan struct{})}
 	return &driver.Handle{Version: 1, Config: config, State: driver.TaskRunning}, nil, nil
 }
 
-func (d *badDriver) RecoverTask(_ context.Context, handle *driver.Handle) error {
-	d.enter("RecoverTask")
-	_, err := d.find(handle.Config.ID)
+func (d *faultyDriver) RecoverTask(_ context.Context, handle *driver.Handle) error {
+	d.injectFault("RecoverTask")
+	_, err := d.findTask(handle.Config.ID)
 	return err
 }
 
-func (d *badDriver) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
-	d.enter("WaitTask")
-	t, err := d.find(id)
+func (d *faultyDriver) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
+	d.injectFault("WaitTask")
+	t, err := d.findTask(id)
 	if err != nil {
 		return nil, err
 	}
@@ -150,9 +150,9 @@ func (d *badDriver) WaitTask(ctx context.Context, id string) (*driver.ExitResult
 	}
 }
 
-func (d *badDriver) StopTask(_ context.Context, id string, _ time.Duration, _ string) error {
-	d.enter("StopTask")
-	t, err := d.find(id)
+func (d *faultyDriver) StopTask(_ context.Context, id string, _ time.Duration, _ string) error {
+	d.injectFault("StopTask")
+	t, err := d.findTask(id)
 	if err != nil {
 		return err
 	}
@@ -160,9 +160,9 @@ func (d *badDriver) StopTask(_ context.Context, id string, _ time.Duration, _ st
 	return nil
 }
 
-func (d *badDriver) DestroyTask(ctx context.Context, id string, force bool) error {
-	d.enter("DestroyTask")
-	t, err := d.find(id)
+func (d *faultyDriver) DestroyTask(ctx context.Context, id string, force bool) error {
+	d.injectFault("DestroyTask")
+	t, err := d.findTask(id)
 	if err != nil {
 		return err
 	}
@@ -180,9 +180,9 @@ func (d *badDriver) DestroyTask(ctx context.Context, id string, force bool) erro
 	return nil
 }
 
-func (d *badDriver) InspectTask(_ context.Context, id string) (*driver.TaskStatus, error) {
-	d.enter("InspectTask")
-	t, err := d.find(id)
+func (d *faultyDriver) InspectTask(_ context.Context, id string) (*driver.TaskStatus, error) {
+	d.injectFault("InspectTask")
+	t, err := d.findTask(id)
 	if err != nil {
 		return nil, err
 	}
@@ -195,42 +195,42 @@ func (d *badDriver) InspectTask(_ context.Context, id string) (*driver.TaskStatu
 	return status, nil
 }
 
-func (d *badDriver) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
-	d.enter("TaskStats")
+func (d *faultyDriver) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
+	d.injectFault("TaskStats")
 	return nil, driver.ErrStatsNotImplemented
 }
 
-func (d *badDriver) SignalTask(_ context.Context, id, _ string) error {
-	d.enter("SignalTask")
-	_, err := d.find(id)
+func (d *faultyDriver) SignalTask(_ context.Context, id, _ string) error {
+	d.injectFault("SignalTask")
+	_, err := d.findTask(id)
 	return err
 }
 
-func (d *badDriver) ExecTask(_ context.Context, id string, _ []string, _ time.Duration) (*driver.ExecResult, error) {
-	d.enter("ExecTask")
-	if _, err := d.find(id); err != nil {
+func (d *faultyDriver) ExecTask(_ context.Context, id string, _ []string, _ time.Duration) (*driver.ExecResult, error) {
+	d.injectFault("ExecTask")
+	if _, err := d.findTask(id); err != nil {
 		return nil, err
 	}
 	return &driver.ExecResult{Stdout: []byte("hello")}, nil
 }
 
-func (d *badDriver) ExecTaskStreaming(context.Context, string, driver.Exec) (*driver.ExitResult, error) {
-	d.enter("ExecTaskStreaming")
+func (d *faultyDriver) ExecTaskStreaming(context.Context, string, driver.Exec) (*driver.ExitResult, error) {
+	d.injectFault("ExecTaskStreaming")
 	return &driver.ExitResult{}, nil
 }
 
 // hostileSDKDriver is the same with the SDK: `hostile-sdk-driver NAME FAULT METHOD`. Its
 // method Start can also return nothing, and lack a field of its schema.
 func hostileSDKDriver() {
-	sdk.ServeDriver(&badSDKDriver{name: os.Args[1], bad: &badDriver{fault: os.Args[2], method: os.Args[3]}})
+	sdk.ServeDriver(&faultySDKDriver{name: os.Args[1], faulty: &faultyDriver{fault: os.Args[2], method: os.Args[3]}})
 }
 
-type badSDKDriver struct {
-	name string
-	bad  *badDriver
+type faultySDKDriver struct {
+	name   string
+	faulty *faultyDriver
 }
 
-func (d *badSDKDriver) Info() sdk.DriverInfo {
+func (d *faultySDKDriver) Info() sdk.DriverInfo {
 	return sdk.DriverInfo{
 		Name:         d.name,
 		TaskSchema:   hclspec.Object(map[string]*hclspec.Spec{"message": hclspec.Attr("message", "string", false)}),
@@ -238,12 +238,12 @@ func (d *badSDKDriver) Info() sdk.DriverInfo {
 	}
 }
 
-func (d *badSDKDriver) Start(_ context.Context, start *sdk.StartRequest) (*badSDKTask, error) {
-	d.bad.enter("Start")
+func (d *faultySDKDriver) Start(_ context.Context, start *sdk.StartRequest) (*faultySDKTask, error) {
+	d.faulty.injectFault("Start")
 	var config struct {
 		Massage string `codec:"massage"`
 	}
-	switch d.bad.fault {
+	switch d.faulty.fault {
 	case "misspell":
 		if err := start.Config(&config); err != nil {
 			return nil, err
@@ -251,17 +251,17 @@ func (d *badSDKDriver) Start(_ context.Context, start *sdk.StartRequest) (*badSD
 	case "nothing":
 		return nil, nil
 	}
-	return &badSDKTask{bad: d.bad, ended: make(chan struct{})}, nil
+	return &faultySDKTask{faulty: d.faulty, ended: make(chan struct{})}, nil
 }
 
-type badSDKTask struct {
-	bad     *badDriver
+type faultySDKTask struct {
+	faulty  *faultyDriver
 	endOnce sync.Once
 	ended   chan struct{}
 }
 
-func (t *badSDKTask) Wait(ctx context.Context) (driver.ExitResult, error) {
-	t.bad.enter("Wait")
+func (t *faultySDKTask) Wait(ctx context.Context) (driver.ExitResult, error) {
+	t.faulty.injectFault("Wait")
 	select {
 	case <-t.ended:
 	case <-ctx.Done():
@@ -269,14 +269,14 @@ func (t *badSDKTask) Wait(ctx context.Context) (driver.ExitResult, error) {
 	return driver.ExitResult{}, nil
 }
 
-func (t *badSDKTask) Kill(context.Context) error {
-	t.bad.enter("Kill")
+func (t *faultySDKTask) Kill(context.Context) error {
+	t.faulty.injectFault("Kill")
 	t.endOnce.Do(func() { close(t.ended) })
 	return nil
 }
 
-func (t *badSDKTask) Stop(ctx context.Context, _ time.Duration, signal string) error {
-	t.bad.enter("Stop")
+func (t *faultySDKTask) Stop(ctx context.Context, _ time.Duration, signal string) error {
+	t.faulty.injectFault("Stop")
 	if strings.HasSuffix(signal, "KILL") {
 		return t.Kill(ctx)
 	}
@@ -284,9 +284,12 @@ func (t *badSDKTask) Stop(ctx context.Context, _ time.Duration, signal string) e
 	return nil
 }
 
-func (t *badSDKTask) Signal(context.Context, string) error { t.bad.enter("Signal"); return nil }
+func (t *faultySDKTask) Signal(context.Context, string) error {
+	t.faulty.injectFault("Signal")
+	return nil
+}
 
-func (t *badSDKTask) Stats(context.Context) (driver.TaskStats, error) {
-	t.bad.enter("Stats")
+func (t *faultySDKTask) Stats(context.Context) (driver.TaskStats, error) {
+	t.faulty.injectFault("Stats")
 	return driver.TaskStats{}, nil
 }

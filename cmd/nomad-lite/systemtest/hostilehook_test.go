@@ -36,7 +36,7 @@ import (
 // hostileHook is a plugin that misbehaves at the hook point that its attachment names. Its
 // argument is its name.
 func hostileHook() {
-	h := &hostilePlugin{name: os.Args[1]}
+	h := &hostileHookPlugin{name: os.Args[1]}
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,
 		Plugins: plugin.PluginSet{
@@ -50,16 +50,16 @@ func hostileHook() {
 	})
 }
 
-// hostilePlugin takes part in all hook points. It implements only Prestart: intercept
+// hostileHookPlugin takes part in all hook points. It implements only Prestart: intercept
 // answers all other calls.
-type hostilePlugin struct {
+type hostileHookPlugin struct {
 	hookplugin.Remote
 	name string
 	host *hook.HostClient
 }
 
-// lies are answers of Prestart that are invalid for every task.
-var lies = map[string]hook.TaskPrestartResponse{
+// invalidPrestartResponses are answers of Prestart that are invalid for every task.
+var invalidPrestartResponses = map[string]hook.TaskPrestartResponse{
 	"env":    {Env: map[string]string{"GOOD": "yes", "BAD": "a\x00b"}},
 	"mount":  {Mounts: []driver.Mount{{TaskPath: "/local/../../../etc", HostPath: "/etc"}}},
 	"device": {Devices: []driver.Device{{TaskPath: "dev", HostPath: "/dev/null", Permissions: "everything"}}},
@@ -67,26 +67,26 @@ var lies = map[string]hook.TaskPrestartResponse{
 	"crowd":  {Mounts: make([]driver.Mount, 20_000)},
 }
 
-func (h *hostilePlugin) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (h *hostileHookPlugin) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	orders, err := parseHostileConfig(req.Attachment)
-	return lies[strings.TrimPrefix(orders.Mode, "lie ")], err
+	return invalidPrestartResponses[strings.TrimPrefix(orders.Mode, "lie ")], err
 }
 
-func (h *hostilePlugin) PluginInfo(context.Context) (*base.Info, error) {
+func (h *hostileHookPlugin) PluginInfo(context.Context) (*base.Info, error) {
 	return &base.Info{Type: base.TypeHook, Name: h.name, Version: "1.0.0", APIVersions: []string{hook.APIVersion}}, nil
 }
 
-func (h *hostilePlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
+func (h *hostileHookPlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
 
-func (h *hostilePlugin) SetConfig(context.Context, *base.Config) error { return nil }
+func (h *hostileHookPlugin) SetConfig(context.Context, *base.Config) error { return nil }
 
-func (h *hostilePlugin) Describe(context.Context) (*hook.Description, error) {
+func (h *hostileHookPlugin) Describe(context.Context) (*hook.Description, error) {
 	d := &hook.Description{Schema: hclspec.Object(map[string]*hclspec.Spec{
 		"at":   hclspec.Attr("at", "string", true),
 		"mode": hclspec.Attr("mode", "string", true),
 	})}
 	for m := range hook.AllPoints() {
-		p := hook.Subscription{Point: m, Timeout: allowance}
+		p := hook.Subscription{Point: m, Timeout: waitTimeout}
 		if h.name == shortTimeoutHook(m) || h.name == shortTimeoutHook(m)+"-warn" {
 			p.Timeout = hostileTimeout
 		}
@@ -103,13 +103,13 @@ func shortTimeoutHook(m hook.Point) string { return "tardy-" + m.String() }
 // hostileTimeout is the timeout of hooks that do not answer.
 const hostileTimeout = 2 * time.Second
 
-func (h *hostilePlugin) Configure(_ context.Context, c hook.Config) (err error) {
+func (h *hostileHookPlugin) Configure(_ context.Context, c hook.Config) (err error) {
 	h.host, err = hook.DialHost(c.HostSocket)
 	return err
 }
 
 // intercept answers calls in place of the methods.
-func (h *hostilePlugin) intercept(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (h *hostileHookPlugin) intercept(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	asked, ok := request.(interface {
 		GetToken() string
 		GetAttachment() []byte
@@ -121,11 +121,11 @@ func (h *hostilePlugin) intercept(ctx context.Context, request any, call *grpc.U
 	if err != nil {
 		return nil, err
 	}
-	if rpcOf(orders.At) == filepath.Base(call.FullMethod) {
+	if rpcMethodName(orders.At) == filepath.Base(call.FullMethod) {
 		if strings.HasPrefix(orders.Mode, "lie ") {
 			return handler(ctx, request)
 		}
-		if answer, err := h.misbehave(ctx, orders.Mode, hook.Scope{Token: asked.GetToken()}); answer != nil || err != nil {
+		if answer, err := h.faultyResponse(ctx, orders.Mode, hook.Scope{Token: asked.GetToken()}); answer != nil || err != nil {
 			return answer, err
 		}
 	}
@@ -138,14 +138,14 @@ func parseHostileConfig(attachment []byte) (o hostileConfig, err error) {
 	return o, json.Unmarshal(attachment, &o)
 }
 
-// failureAnswer returns an answer with a failure, as it is on the wire.
-func failureAnswer(message string) (any, error) {
+// failureResponse returns an answer with a failure, as it is on the wire.
+func failureResponse(message string) (any, error) {
 	text, err := proto.Marshal(wrapperspb.String(message))
 	return wrapperspb.Bytes(text), err
 }
 
-// rpcOf returns the gRPC method of a hook point.
-func rpcOf(point string) string {
+// rpcMethodName returns the gRPC method of a hook point.
+func rpcMethodName(point string) string {
 	var name strings.Builder
 	for word := range strings.SplitSeq(point, "_") {
 		name.WriteString(strings.ToUpper(word[:1]) + word[1:])
@@ -153,9 +153,9 @@ func rpcOf(point string) string {
 	return name.String()
 }
 
-// misbehave returns the wrong answer of a mode, or nil if the fault comes in addition to a
+// faultyResponse returns the wrong answer of a mode, or nil if the fault comes in addition to a
 // correct answer.
-func (h *hostilePlugin) misbehave(ctx context.Context, mode string, s hook.Scope) (any, error) {
+func (h *hostileHookPlugin) faultyResponse(ctx context.Context, mode string, s hook.Scope) (any, error) {
 	mode, arg, _ := strings.Cut(mode, " ")
 	switch mode {
 	case "hang":
@@ -164,7 +164,7 @@ func (h *hostilePlugin) misbehave(ctx context.Context, mode string, s hook.Scope
 		<-ctx.Done()
 		time.Sleep(time.Second) // gives the host time to notice
 	case "refuse":
-		return failureAnswer("I do not like it")
+		return failureResponse("I do not like it")
 	case "code":
 		var code codes.Code
 		if err := code.UnmarshalJSON([]byte(arg)); err != nil {
@@ -174,9 +174,9 @@ func (h *hostilePlugin) misbehave(ctx context.Context, mode string, s hook.Scope
 	case "corrupt":
 		return wrapperspb.Bytes([]byte{0xff, 0xff, 0xff}), nil // invalid bytes in place of the failure
 	case "oversize":
-		return failureAnswer(strings.Repeat("x", 20<<20))
+		return failureResponse(strings.Repeat("x", 20<<20))
 	case "chatter":
-		return failureAnswer(strings.Repeat("x", 1<<20) + "\x00\n")
+		return failureResponse(strings.Repeat("x", 1<<20) + "\x00\n")
 	case "flood":
 		minded := false
 		for n, end := 0, time.Now().Add(hostileTimeout/4); time.Now().Before(end); n++ {
@@ -208,11 +208,11 @@ func (h *hostilePlugin) misbehave(ctx context.Context, mode string, s hook.Scope
 
 // init adds the commands of the agent of these tests.
 func init() {
-	agentCommands["end"] = func(ctx context.Context, a *agent.Agent, job string) any {
+	killableAgentCommands["end"] = func(ctx context.Context, a *agent.Agent, job string) any {
 		_, err := a.Scheduler().Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: job}, scheduler.DeregisterOptions{})
 		return fmt.Sprint(err)
 	}
-	agentCommands["restart"] = func(ctx context.Context, a *agent.Agent, ids string) any {
+	killableAgentCommands["restart"] = func(ctx context.Context, a *agent.Agent, ids string) any {
 		for _, id := range strings.Fields(ids) {
 			go func() { _ = a.Alloc(id).RestartAll(ctx) }() // the test checks the result in the events
 		}
@@ -222,48 +222,48 @@ func init() {
 
 // hookFault is a fault of a hook, and the expected message.
 type hookFault struct {
-	at       hook.Point
-	mode     string
-	says     string
-	harmless bool // the fault is harmless even with on_error fail
-	often    bool // one of many similar faults, which run only with -faults
+	at                 hook.Point
+	mode               string
+	expectedText       string
+	harmless           bool // the fault is harmless even with on_error fail
+	onlyWithFaultsFlag bool // one of many similar faults, which run only with -faults
 }
 
-// wrongs returns all faults.
-func wrongs() (list []hookFault) {
+// allHookFaults returns all faults.
+func allHookFaults() (list []hookFault) {
 	for m := range hook.AllPoints() {
 		list = append(list,
-			hookFault{at: m, mode: "hang", says: "no answer within 2s", often: true},
-			hookFault{at: m, mode: "late", says: "no answer within 2s", often: true},
-			hookFault{at: m, mode: "refuse", says: "I do not like it", often: true},
-			hookFault{at: m, mode: "flood", harmless: true, often: true},
-			hookFault{at: m, mode: "corrupt", often: true})
+			hookFault{at: m, mode: "hang", expectedText: "no answer within 2s", onlyWithFaultsFlag: true},
+			hookFault{at: m, mode: "late", expectedText: "no answer within 2s", onlyWithFaultsFlag: true},
+			hookFault{at: m, mode: "refuse", expectedText: "I do not like it", onlyWithFaultsFlag: true},
+			hookFault{at: m, mode: "flood", harmless: true, onlyWithFaultsFlag: true},
+			hookFault{at: m, mode: "corrupt", onlyWithFaultsFlag: true})
 	}
 	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
-		list = append(list, hookFault{at: hook.Poststart, mode: fmt.Sprintf("code %d", code), often: true})
+		list = append(list, hookFault{at: hook.Poststart, mode: fmt.Sprintf("code %d", code), onlyWithFaultsFlag: true})
 	}
 	return append(list,
 		hookFault{at: hook.Prestart, mode: "corrupt"},
 		hookFault{at: hook.Poststart, mode: "flood", harmless: true},
-		hookFault{at: hook.Poststart, mode: "oversize", says: "bytes that are taken"},
-		hookFault{at: hook.Poststart, mode: "chatter", says: "xxx"},
+		hookFault{at: hook.Poststart, mode: "oversize", expectedText: "bytes that are taken"},
+		hookFault{at: hook.Poststart, mode: "chatter", expectedText: "xxx"},
 		hookFault{at: hook.Prestart, mode: "steal", harmless: true},
 		hookFault{at: hook.Poststart, mode: "steal", harmless: true},
 		hookFault{at: hook.PreKill, mode: "steal", harmless: true},
-		hookFault{at: hook.Prestart, mode: "lie env", says: `sets the variable "BAD" to what no environment can hold`},
-		hookFault{at: hook.Prestart, mode: "lie mount", says: `mounts "/etc" at "/local/../../../etc"`},
-		hookFault{at: hook.Prestart, mode: "lie device", says: `shows the device "/dev/null" at "dev" with permissions "everything"`},
-		hookFault{at: hook.Prestart, mode: "lie state", says: "its answer has 2097153 bytes, more than the 1048576 that are kept"},
-		hookFault{at: hook.Prestart, mode: "lie crowd", says: "bytes, more than the 1048576 that are kept"})
+		hookFault{at: hook.Prestart, mode: "lie env", expectedText: `sets the variable "BAD" to what no environment can hold`},
+		hookFault{at: hook.Prestart, mode: "lie mount", expectedText: `mounts "/etc" at "/local/../../../etc"`},
+		hookFault{at: hook.Prestart, mode: "lie device", expectedText: `shows the device "/dev/null" at "dev" with permissions "everything"`},
+		hookFault{at: hook.Prestart, mode: "lie state", expectedText: "its answer has 2097153 bytes, more than the 1048576 that are kept"},
+		hookFault{at: hook.Prestart, mode: "lie crowd", expectedText: "bytes, more than the 1048576 that are kept"})
 }
 
 // faultyHookJob is a job with a hook that misbehaves.
 type faultyHookJob struct {
 	hookFault
-	job, hook string
-	lenient   bool
-	heard     map[string]bool
-	steps     []step // remaining steps of its life
+	jobID, hook string
+	onErrorWarn bool
+	seenEvents  map[string]bool
+	steps       []jobStep // remaining steps of its life
 }
 
 // hookName returns the name of the hook that has the fault.
@@ -274,26 +274,26 @@ func (w hookFault) hookName() string {
 	return "bad"
 }
 
-// text returns the job, with the hook that misbehaves.
-func (s *faultyHookJob) text(killTimeout string) string {
-	return hookedJob(s.job, 0, killTimeout, map[string]string{s.hook: fmt.Sprintf("{ at = %q, mode = %q }", s.at, s.mode)})
+// jobSpec returns the job, with the hook that misbehaves.
+func (s *faultyHookJob) jobSpec(killTimeout string) string {
+	return jobWithHooks(s.jobID, 0, killTimeout, map[string]string{s.hook: fmt.Sprintf("{ at = %q, mode = %q }", s.at, s.mode)})
 }
 
-// step is a condition to wait for, and an action after it.
-type step struct {
-	what string
-	ok   func(*api.Allocation) bool // called with nil after the allocation is gone
-	then func(*api.Allocation)
+// jobStep is a condition to wait for, and an action after it.
+type jobStep struct {
+	description string
+	ok          func(*api.Allocation) bool // called with nil after the allocation is gone
+	action      func(*api.Allocation)
 }
 
 func (s *faultyHookJob) String() string {
-	return fmt.Sprintf("%s at %s, lenient %v", s.mode, s.at, s.lenient)
+	return fmt.Sprintf("%s at %s, lenient %v", s.mode, s.at, s.onErrorWarn)
 }
 
 // hasExpectedEvent reports whether an event contains the expected message.
 func (s *faultyHookJob) hasExpectedEvent() bool {
-	for message := range s.heard {
-		if strings.Contains(message, s.hook) && strings.Contains(message, s.at.String()+": ") && strings.Contains(message, s.says) && strings.Contains(message, "(on_error is warn)") == s.lenient {
+	for message := range s.seenEvents {
+		if strings.Contains(message, s.hook) && strings.Contains(message, s.at.String()+": ") && strings.Contains(message, s.expectedText) && strings.Contains(message, "(on_error is warn)") == s.onErrorWarn {
 			return true
 		}
 	}
@@ -302,12 +302,12 @@ func (s *faultyHookJob) hasExpectedEvent() bool {
 
 // planSteps sets the steps of the job. Steps for the shutdown of the agent run after all
 // other steps of all jobs: replaced reports whether the next agent runs.
-func (s *faultyHookJob) planSteps(n *node, replaced *bool) {
+func (s *faultyHookJob) planSteps(n *faultNode, replaced *bool) {
 	register := func(timeout string) {
-		n.register(s.text(timeout))
+		n.registerJob(s.jobSpec(timeout))
 	}
 	do := func(verb string) func(*api.Allocation) {
-		return func(*api.Allocation) { n.do(verb+" "+s.job, new(string)) }
+		return func(*api.Allocation) { n.do(verb+" "+s.jobID, new(string)) }
 	}
 	over := func(status string) func(*api.Allocation) bool {
 		return func(a *api.Allocation) bool {
@@ -317,43 +317,43 @@ func (s *faultyHookJob) planSteps(n *node, replaced *bool) {
 			return model.ClientTerminal(a) && (s.harmless || s.hasExpectedEvent())
 		}
 	}
-	gone := step{"is gone", nil, nil}
+	gone := jobStep{"is gone", nil, nil}
 	register("1s")
 	switch s.at {
 	case hook.Prerun, hook.Prestart:
-		if !s.lenient && !s.harmless {
-			s.steps = []step{{"fails, and says why", over(api.AllocClientStatusFailed), do("purge")}, gone}
+		if !s.onErrorWarn && !s.harmless {
+			s.steps = []jobStep{{"fails, and says why", over(api.AllocClientStatusFailed), do("purge")}, gone}
 			return
 		}
 	case hook.Shutdown, hook.ShutdownAlloc:
-		s.steps = []step{
-			{"runs", running, func(*api.Allocation) {}},
+		s.steps = []jobStep{
+			{"runs", allTasksRunning, func(*api.Allocation) {}},
 			{"is told by the next agent", func(*api.Allocation) bool { return *replaced && (s.harmless || s.hasExpectedEvent()) }, do("purge")},
 			gone,
 		}
 		return
 	case hook.Destroy:
-		s.steps = []step{
-			{"runs", running, do("end")},
+		s.steps = []jobStep{
+			{"runs", allTasksRunning, do("end")},
 			{"ends", func(a *api.Allocation) bool { return a.ClientStatus == api.AllocClientStatusComplete }, do("purge")},
 			gone,
 		}
 		return
 	}
-	s.steps = []step{
-		{"runs", running, func(*api.Allocation) { register("2s") }},
+	s.steps = []jobStep{
+		{"runs", allTasksRunning, func(*api.Allocation) { register("2s") }},
 		{"is updated", func(a *api.Allocation) bool {
 			return *a.Job.Version == 1 && (s.harmless || s.at != hook.Update && s.at != hook.UpdateAlloc || s.hasExpectedEvent())
 		}, func(a *api.Allocation) { n.do("restart "+a.ID, new(string)) }},
-		{"runs again", func(a *api.Allocation) bool { return running(a) && a.TaskStates["t"].Restarts == 1 }, do("end")},
+		{"runs again", func(a *api.Allocation) bool { return allTasksRunning(a) && a.TaskStates["t"].Restarts == 1 }, do("end")},
 		{"ends", over(api.AllocClientStatusComplete), do("purge")},
 		gone,
 	}
 }
 
-// advance runs the next step if its condition holds, and reports whether no step is left.
-func (s *faultyHookJob) advance(a *api.Allocation) bool {
-	hear(a, s.heard)
+// runNextStep runs the next step if its condition holds, and reports whether no step is left.
+func (s *faultyHookJob) runNextStep(a *api.Allocation) bool {
+	recordEvents(a, s.seenEvents)
 	if len(s.steps) == 0 {
 		return true
 	}
@@ -363,7 +363,7 @@ func (s *faultyHookJob) advance(a *api.Allocation) bool {
 		s.steps = nil
 	case a != nil && next.ok != nil && next.ok(a):
 		s.steps = s.steps[1:]
-		next.then(a)
+		next.action(a)
 	}
 	return len(s.steps) == 0
 }
@@ -376,29 +376,29 @@ func TestHostileHooks(t *testing.T) {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
 	t.Parallel()
-	n := newNode(t, fault{step: -1})
+	n := newFaultNode(t, fault{step: -1})
 	var all []*faultyHookJob
 	hooks := map[string]bool{}
 	replaced := false
-	for i, w := range wrongs() {
+	for i, w := range allHookFaults() {
 		for _, hook := range []string{w.hookName(), w.hookName() + "-warn"} {
-			if *allFaults || !w.often || i%9 == 0 {
+			if *allFaults || !w.onlyWithFaultsFlag || i%9 == 0 {
 				hooks[hook] = true
 				all = append(all, &faultyHookJob{
-					hookFault: w, job: fmt.Sprintf("job-%d-%s", i, hook), hook: hook, lenient: strings.HasSuffix(hook, "-warn"), heard: map[string]bool{},
+					hookFault: w, jobID: fmt.Sprintf("job-%d-%s", i, hook), hook: hook, onErrorWarn: strings.HasSuffix(hook, "-warn"), seenEvents: map[string]bool{},
 				})
 			}
 		}
 	}
 	for name := range hooks {
-		if err := n.makeHook("hostile-hook", name); err != nil {
+		if err := n.installHook("hostile-hook", name); err != nil {
 			t.Fatal(err)
 		}
 	}
-	n.start()
+	n.startAgent()
 	n.startBystander()
-	neighbour := &faultyHookJob{hookFault: hookFault{at: hook.Prerun, mode: "nothing"}, job: "neighbour", hook: "bad", heard: map[string]bool{}}
-	n.register(neighbour.text("1s"))
+	neighbour := &faultyHookJob{hookFault: hookFault{at: hook.Prerun, mode: "nothing"}, jobID: "neighbour", hook: "bad", seenEvents: map[string]bool{}}
+	n.registerJob(neighbour.jobSpec("1s"))
 
 	// Number of concurrent jobs: the others start when some have ended.
 	const crowd = 40
@@ -411,20 +411,20 @@ func TestHostileHooks(t *testing.T) {
 				t.Logf("not over: %q", waiting)
 			}
 		}()
-		n.await(what, func(seen allocReport) bool {
+		n.waitReport(what, func(seen allocReport) bool {
 			var left []*faultyHookJob
 			waiting = nil
 			for _, s := range all[:begun] {
-				if !s.advance(seen.of(s.job, func(*api.Allocation) bool { return true })) {
+				if !s.runNextStep(seen.findAlloc(s.jobID, func(*api.Allocation) bool { return true })) {
 					left = append(left, s)
-					waiting = append(waiting, fmt.Sprintf("%v: %s: %v", s, s.steps[0].what, slices.Sorted(maps.Keys(s.heard))))
+					waiting = append(waiting, fmt.Sprintf("%v: %s: %v", s, s.steps[0].description, slices.Sorted(maps.Keys(s.seenEvents))))
 				}
 			}
 			for ; begun < len(all) && len(left) < crowd; begun++ {
 				all[begun].planSteps(n, &replaced)
 				left = append(left, all[begun])
 			}
-			hear(seen.of(neighbour.job, running), neighbour.heard)
+			recordEvents(seen.findAlloc(neighbour.jobID, allTasksRunning), neighbour.seenEvents)
 			return begun == len(all) && enough(left)
 		})
 	}
@@ -434,12 +434,12 @@ func TestHostileHooks(t *testing.T) {
 		})
 	})
 	n.agent.end("leave")
-	n.start()
+	n.startAgent()
 	replaced = true
 	await("all are over", func(left []*faultyHookJob) bool { return len(left) == 0 })
 
 	for _, s := range all {
-		for message := range s.heard {
+		for message := range s.seenEvents {
 			if s.harmless && strings.Contains(message, "failed") {
 				t.Errorf("%v: %s", s, message)
 			}
@@ -448,11 +448,11 @@ func TestHostileHooks(t *testing.T) {
 			}
 		}
 	}
-	if got := slices.Sorted(maps.Keys(neighbour.heard)); len(got) != 3 {
+	if got := slices.Sorted(maps.Keys(neighbour.seenEvents)); len(got) != 3 {
 		t.Errorf("the neighbour has heard %q", got)
 	}
 	for _, s := range all {
-		if said := n.said(); s.at == hook.Destroy && s.says != "" && !strings.Contains(said, s.says) {
+		if said := n.readLog(); s.at == hook.Destroy && s.expectedText != "" && !strings.Contains(said, s.expectedText) {
 			t.Errorf("%v: the agent does not say so", s)
 		}
 	}

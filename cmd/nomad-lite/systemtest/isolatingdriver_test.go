@@ -16,11 +16,11 @@ import (
 // `isolating-driver chroot` or `isolating-driver image` serve the drivers in_chroot and
 // in_image. A task is a shell script. Both need mount namespaces, and the programs unshare,
 // mount and chroot.
-func isolatingDriver() { sdk.ServeDriver(&isolatingPlugin{os.Args[1]}) }
+func isolatingDriver() { sdk.ServeDriver(&isolatingDriverPlugin{os.Args[1]}) }
 
-type isolatingPlugin struct{ isolation string }
+type isolatingDriverPlugin struct{ isolation string }
 
-func (d *isolatingPlugin) Info() sdk.DriverInfo {
+func (d *isolatingDriverPlugin) Info() sdk.DriverInfo {
 	isolation := driver.FSIsolationChroot
 	if d.isolation == "image" {
 		isolation = driver.FSIsolationImage
@@ -32,10 +32,10 @@ func (d *isolatingPlugin) Info() sdk.DriverInfo {
 	}
 }
 
-// isolations are the scripts that mount the files of the task, and become the task. Their
+// isolationScripts are the scripts that mount the files of the task, and become the task. Their
 // arguments are the directory of the task, the shared one, user and group, and the script
 // of the task. Their mounts are in a namespace of the task, and end with it.
-var isolations = map[string]string{
+var isolationScripts = map[string]string{
 	// The directory of the task becomes its root.
 	"chroot": `set -e
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
@@ -59,7 +59,7 @@ exec chroot --userspec="$3" --groups= . /bin/sh -c "$4"
 `,
 }
 
-func (d *isolatingPlugin) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
+func (d *isolatingDriverPlugin) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	var config struct {
 		Script string `codec:"script"`
 	}
@@ -77,11 +77,11 @@ func (d *isolatingPlugin) Start(ctx context.Context, start *sdk.StartRequest) (*
 	asRoot := *start
 	asRoot.User = "" // root until the task has its root directory
 	return process.Start(ctx, &asRoot, process.Command{Path: "/usr/bin/unshare", Dir: "/", Args: []string{
-		"--mount", "/bin/sh", "-c", isolations[d.isolation], "isolate",
+		"--mount", "/bin/sh", "-c", isolationScripts[d.isolation], "isolate",
 		start.TaskDir(), filepath.Join(start.AllocDir, "alloc"), fmt.Sprintf("%d:%d", cred.Uid, cred.Gid), config.Script,
 	}})
 }
 
-func (*isolatingPlugin) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
-	return new(shellPlugin).Recover(ctx, start)
+func (*isolatingDriverPlugin) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
+	return new(shellDriverPlugin).Recover(ctx, start)
 }

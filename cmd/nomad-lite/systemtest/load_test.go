@@ -16,18 +16,18 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// load is the resource usage of an agent: descriptors of all its processes, and goroutines
+// resourceUsage is the resource usage of an agent: descriptors of all its processes, and goroutines
 // and memory of its own.
-type load struct {
+type resourceUsage struct {
 	descriptors int
 	goroutines  float64
 	heap        float64
 }
 
-func (s *servedAgent) load() load {
+func (s *servedAgent) readResourceUsage() resourceUsage {
 	s.t.Helper()
-	var l load
-	for pid, command := range processes(s.work) {
+	var l resourceUsage
+	for pid, command := range scriptProcesses(s.workDir) {
 		if !strings.HasPrefix(command, "nomad-lite") {
 			continue
 		}
@@ -49,9 +49,9 @@ func (s *servedAgent) load() load {
 	return l
 }
 
-// lurk requests a stream over a connection of its own, reads until the text comes, and
+// disconnectAfterText requests a stream over a connection of its own, reads until the text comes, and
 // closes the connection without a further message.
-func (s *servedAgent) lurk(path, until string) error {
+func (s *servedAgent) disconnectAfterText(path, until string) error {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.address, "http://"))
 	if err != nil {
 		return err
@@ -78,8 +78,8 @@ func TestManyClients(t *testing.T) {
 	// These clients are still connected when the agent shuts down.
 	var last sync.WaitGroup
 	t.Cleanup(last.Wait)
-	s := serve(t, false)
-	alloc := s.run("crowd", api.JobTypeService, "running", shell("web", "n=0; while :; do n=$((n+1)); echo line $n; sleep 0.2; done",
+	s := startServedAgent(t, false)
+	alloc := s.run("crowd", api.JobTypeService, "running", shellTask("web", "n=0; while :; do n=$((n+1)); echo line $n; sleep 0.2; done",
 		func(task *api.Task) { task.Resources.MemoryMB = new(200) })) // the commands of all sessions count as memory of the task
 	logs := "/v1/client/fs/logs/" + alloc.ID + "?task=web&type=stdout&follow=true&plain=true&origin=end"
 	file := "/v1/client/fs/stream/" + alloc.ID + "?path=alloc/logs/web.stdout.0&origin=end"
@@ -91,7 +91,7 @@ func TestManyClients(t *testing.T) {
 				if i%10 == 0 {
 					path, until = file, `"Data"`
 				}
-				if err := s.lurk(path, until); err != nil {
+				if err := s.disconnectAfterText(path, until); err != nil {
 					t.Error("follower: ", err)
 				}
 			})
@@ -105,7 +105,7 @@ func TestManyClients(t *testing.T) {
 				if i%2 == 0 {
 					script, stdin = "echo here; exec cat", endlessReader{}
 				}
-				code, err := s.Allocations().Exec(ctx, alloc, "web", i%4 > 1, []string{"/bin/sh", "-c", script}, stdin, &vanishingTerminal{out: &out, vanish: vanish, when: "here"}, io.Discard, nil, nil)
+				code, err := s.Allocations().Exec(ctx, alloc, "web", i%4 > 1, []string{"/bin/sh", "-c", script}, stdin, &disconnectingTerminal{out: &out, disconnect: vanish, triggerWord: "here"}, io.Discard, nil, nil)
 				if i%2 == 1 && (err != nil || code != 0 || !strings.Contains(out.String(), fmt.Sprint("input ", i))) {
 					t.Errorf("session %d: %d %q, %v", i, code, out.String(), err)
 				}
@@ -114,17 +114,17 @@ func TestManyClients(t *testing.T) {
 		all.Wait()
 	}
 	crowd(20, 8) // the first clients make the agent allocate memory and descriptors that it keeps
-	before := s.load()
+	before := s.readResourceUsage()
 	crowd(followers, sessions)
-	s.eventually("nothing is left of the crowd", func() (string, bool) {
-		now := s.load()
+	s.waitUntil("nothing is left of the crowd", func() (string, bool) {
+		now := s.readResourceUsage()
 		return fmt.Sprintf("%+v, before %+v", now, before),
 			now.descriptors <= before.descriptors+8 && now.goroutines <= before.goroutines+8 && now.heap <= before.heap+8<<20
 	})
-	t.Logf("before %+v, after %+v", before, s.load())
+	t.Logf("before %+v, after %+v", before, s.readResourceUsage())
 	for _, path := range []string{logs, file} {
 		last.Go(func() {
-			if err := s.lurk(path, "what never comes"); err == nil {
+			if err := s.disconnectAfterText(path, "what never comes"); err == nil {
 				t.Error("the agent has ended, and a stream has not")
 			}
 		})
@@ -138,17 +138,17 @@ func TestManyClients(t *testing.T) {
 	})
 }
 
-// vanishingTerminal is the terminal of a client. It disconnects after it has read a word.
-type vanishingTerminal struct {
-	out    *bytes.Buffer
-	vanish func()
-	when   string
+// disconnectingTerminal is the terminal of a client. It disconnects after it has read a word.
+type disconnectingTerminal struct {
+	out         *bytes.Buffer
+	disconnect  func()
+	triggerWord string
 }
 
-func (v *vanishingTerminal) Write(p []byte) (int, error) {
+func (v *disconnectingTerminal) Write(p []byte) (int, error) {
 	n, err := v.out.Write(p)
-	if strings.Contains(v.out.String(), v.when) {
-		v.vanish()
+	if strings.Contains(v.out.String(), v.triggerWord) {
+		v.disconnect()
 	}
 	return n, err
 }

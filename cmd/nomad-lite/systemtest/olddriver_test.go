@@ -33,11 +33,11 @@ func oldDriver() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	d := &recordedDriver{ended: map[string]chan struct{}{}}
+	d := &recordedDriver{taskEnded: map[string]chan struct{}{}}
 	server := grpc.NewServer(grpc.ForceServerCodec(rawCodec{}), grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
-		return d.handle(stream)
+		return d.handleCall(stream)
 	}))
-	d.stop = func() { go server.Stop() }
+	d.stopServer = func() { go server.Stop() }
 	fmt.Printf("1|2|unix|%s|grpc|\n", socket)
 	_ = server.Serve(listener)
 }
@@ -45,11 +45,11 @@ func oldDriver() {
 // recordedDriver is a driver of protocol 0.1.0 without any code of this project: it sends
 // recordedAnswers.
 type recordedDriver struct {
-	stop func()
+	stopServer func()
 
-	mu    sync.Mutex
-	ended map[string]chan struct{} // by task id
-	host  []byte                   // NomadConfig.driver of the last SetConfig
+	mu         sync.Mutex
+	taskEnded  map[string]chan struct{} // by task id
+	hostConfig []byte                   // NomadConfig.driver of the last SetConfig
 }
 
 // recordedAnswers are the constant answers, in hex.
@@ -65,7 +65,7 @@ var recordedAnswers = map[string]string{
 	"Health/Check":            "0801",
 }
 
-func (d *recordedDriver) handle(stream grpc.ServerStream) error {
+func (d *recordedDriver) handleCall(stream grpc.ServerStream) error {
 	full, _ := grpc.MethodFromServerStream(stream)
 	service, name := filepath.Split(full)
 	method := service[strings.LastIndexByte(strings.TrimSuffix(service, "/"), '.')+1:] + name
@@ -83,11 +83,11 @@ func (d *recordedDriver) handle(stream grpc.ServerStream) error {
 	switch method {
 	case "BasePlugin/SetConfig":
 		d.mu.Lock()
-		d.host = field(field(request, 2), 1)
+		d.hostConfig = bytesField(bytesField(request, 2), 1)
 		d.mu.Unlock()
 		return stream.SendMsg(&rawMessage{})
 	case "GRPCController/Shutdown":
-		d.stop()
+		d.stopServer()
 		return stream.SendMsg(&rawMessage{})
 	case "Driver/Fingerprint": // the answer: healthy, no attributes, no description
 		if err := stream.SendMsg(&rawMessage{0x10, 0x02}); err != nil {
@@ -105,10 +105,10 @@ func (d *recordedDriver) handle(stream grpc.ServerStream) error {
 		<-stream.Context().Done()
 		return nil
 	case "Driver/StartTask":
-		config := field(request, 1)
-		id := string(field(config, 1))
-		linux := field(field(config, 6), 2)
-		if err := d.play(id, string(field(config, 11)), field(config, 3), string(field(linux, 9))); err != nil {
+		config := bytesField(request, 1)
+		id := string(bytesField(config, 1))
+		linux := bytesField(bytesField(config, 6), 2)
+		if err := d.runTask(id, string(bytesField(config, 11)), bytesField(config, 3), string(bytesField(linux, 9))); err != nil {
 			return err // a plain error becomes the code Unknown
 		}
 		var handle []byte // version 1, the config unchanged, no state
@@ -120,7 +120,7 @@ func (d *recordedDriver) handle(stream grpc.ServerStream) error {
 		return stream.SendMsg(&answer)
 	case "Driver/WaitTask":
 		d.mu.Lock()
-		ended := d.ended[string(field(request, 1))]
+		ended := d.taskEnded[string(bytesField(request, 1))]
 		d.mu.Unlock()
 		if ended == nil {
 			return status.Error(codes.Unknown, "task not found for given id")
@@ -133,15 +133,15 @@ func (d *recordedDriver) handle(stream grpc.ServerStream) error {
 		}
 	case "Driver/DestroyTask":
 		d.mu.Lock()
-		delete(d.ended, string(field(request, 1)))
+		delete(d.taskEnded, string(bytesField(request, 1)))
 		d.mu.Unlock()
 		return stream.SendMsg(&rawMessage{})
 	}
 	return status.Errorf(codes.Unimplemented, "unknown method %s", full)
 }
 
-// play runs the task. The greeting is the only string in the config. The cgroup must exist.
-func (d *recordedDriver) play(id, path string, config []byte, cgroup string) error {
+// runTask runs the task. The greeting is the only string in the config. The cgroup must exist.
+func (d *recordedDriver) runTask(id, path string, config []byte, cgroup string) error {
 	if _, err := os.Stat(cgroup); cgroup != "" && err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (d *recordedDriver) play(id, path string, config []byte, cgroup string) err
 	}
 	text := string(config[len("\x81\xa8greeting")+1:])
 	d.mu.Lock()
-	host := d.host
+	host := d.hostConfig
 	d.mu.Unlock()
 	// Like drivers made from the public skeleton, this driver assumes that the host has
 	// sent its ports and its cores: without them it panics.
@@ -162,7 +162,7 @@ func (d *recordedDriver) play(id, path string, config []byte, cgroup string) err
 	distance := bytesFields(bytesFields(topology, 2)[0], 2)[0][0]
 	ended := make(chan struct{})
 	d.mu.Lock()
-	d.ended[id] = ended
+	d.taskEnded[id] = ended
 	d.mu.Unlock()
 	go func() {
 		time.Sleep(100 * time.Millisecond)
@@ -175,8 +175,8 @@ func (d *recordedDriver) play(id, path string, config []byte, cgroup string) err
 	return nil
 }
 
-// field returns the bytes of one field of a message, nil if the field is missing.
-func field(message []byte, want protowire.Number) []byte {
+// bytesField returns the bytes of one field of a message, nil if the field is missing.
+func bytesField(message []byte, want protowire.Number) []byte {
 	if values := bytesFields(message, want); len(values) > 0 {
 		return values[0]
 	}
@@ -185,7 +185,7 @@ func field(message []byte, want protowire.Number) []byte {
 
 // bytesFields returns the values of a repeated field with the wire type bytes.
 func bytesFields(message []byte, want protowire.Number) (values [][]byte) {
-	eachField(message, want, protowire.BytesType, func(value []byte) {
+	forEachField(message, want, protowire.BytesType, func(value []byte) {
 		bytes, _ := protowire.ConsumeBytes(value)
 		values = append(values, bytes)
 	})
@@ -194,14 +194,14 @@ func bytesFields(message []byte, want protowire.Number) (values [][]byte) {
 
 // varintFields returns the values of a repeated field with the wire type varint.
 func varintFields(message []byte, want protowire.Number) (values []uint64) {
-	eachField(message, want, protowire.VarintType, func(value []byte) {
+	forEachField(message, want, protowire.VarintType, func(value []byte) {
 		n, _ := protowire.ConsumeVarint(value)
 		values = append(values, n)
 	})
 	return values
 }
 
-func eachField(message []byte, want protowire.Number, wantType protowire.Type, use func(value []byte)) {
+func forEachField(message []byte, want protowire.Number, wantType protowire.Type, use func(value []byte)) {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {

@@ -38,7 +38,7 @@ var (
 // user database except nobody, which owns the shared directories of all allocations.
 const (
 	firstUser, secondUser, laterUser = 4001, 4002, 4003
-	stranger, nobodyUser             = 4242, 65534
+	intruderUser, nobodyUser         = 4242, 65534
 )
 
 // plantedSecret is the text of each template and artifact.
@@ -59,9 +59,9 @@ type intruder struct {
 }
 
 // attackCount counts the attempts of an attack, and its successes.
-type attackCount struct{ tried, succeeded int }
+type attackCount struct{ attempts, successes int }
 
-func (o attackCount) String() string { return fmt.Sprintf("%d of %d", o.succeeded, o.tried) }
+func (o attackCount) String() string { return fmt.Sprintf("%d of %d", o.successes, o.attempts) }
 
 // run attacks until ctx ends, on a thread that has the uid and no other privilege.
 func (i *intruder) run(ctx context.Context, seed uint64) error {
@@ -84,10 +84,10 @@ func (i *intruder) attack(ctx context.Context, r *rand.Rand) error {
 	}
 	for ctx.Err() == nil {
 		for _, pid := range *i.pids.Load() {
-			i.signal(pid)
+			i.trySignals(pid)
 			for _, dir := range []string{"cwd", "root", "fd"} {
 				path := fmt.Sprintf("/proc/%d/%s", pid, dir)
-				i.try("open", path, open(path, unix.O_RDONLY))
+				i.try("open", path, tryOpen(path, unix.O_RDONLY))
 			}
 			for _, file := range []string{"environ", "maps"} {
 				path := fmt.Sprintf("/proc/%d/%s", pid, file)
@@ -101,15 +101,15 @@ func (i *intruder) attack(ctx context.Context, r *rand.Rand) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			i.tryAttack(r, paths[r.IntN(len(paths))])
+			i.tryPathAttack(r, paths[r.IntN(len(paths))])
 		}
 	}
 	return nil
 }
 
-// signal tries each way to signal a process. The kernel treats all signals alike, except
+// trySignals tries each way to signal a process. The kernel treats all signals alike, except
 // SIGCONT, which has an exception for processes of the same session.
-func (i *intruder) signal(pid int) {
+func (i *intruder) trySignals(pid int) {
 	name := strconv.Itoa(pid)
 	i.try("signal", name, unix.Kill(pid, 0))
 	i.try("continue", name, unix.Kill(pid, unix.SIGCONT))
@@ -121,19 +121,19 @@ func (i *intruder) signal(pid int) {
 	}
 }
 
-// tryAttack tries one attack on a path.
-func (i *intruder) tryAttack(r *rand.Rand, path string) {
+// tryPathAttack tries one attack on a path.
+func (i *intruder) tryPathAttack(r *rand.Rand, path string) {
 	evil := filepath.Join(path, "evil")
 	mine := filepath.Join(i.own, strconv.FormatUint(r.Uint64(), 36))
 	switch r.IntN(14) {
 	case 0, 1:
-		i.try("read", path, open(path, unix.O_RDONLY))
+		i.try("read", path, tryOpen(path, unix.O_RDONLY))
 	case 2:
-		i.try("write", path, open(path, unix.O_WRONLY))
+		i.try("write", path, tryOpen(path, unix.O_WRONLY))
 	case 3:
-		i.try("list", path, open(path, unix.O_RDONLY|unix.O_DIRECTORY))
+		i.try("list", path, tryOpen(path, unix.O_RDONLY|unix.O_DIRECTORY))
 	case 4:
-		i.try("create", evil, open(evil, unix.O_WRONLY|unix.O_CREAT))
+		i.try("create", evil, tryOpen(evil, unix.O_WRONLY|unix.O_CREAT))
 	case 5:
 		i.try("mkdir", evil, unix.Mkdir(evil, 0o777))
 	case 6:
@@ -155,7 +155,7 @@ func (i *intruder) tryAttack(r *rand.Rand, path string) {
 	}
 }
 
-func open(path string, flags int) error {
+func tryOpen(path string, flags int) error {
 	fd, err := unix.Open(path, flags|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o666)
 	if err == nil {
 		unix.Close(fd)
@@ -172,11 +172,11 @@ func (i *intruder) try(what, path string, err error) {
 		o = new(attackCount)
 		i.counts[what] = o
 	}
-	o.tried++
+	o.attempts++
 	if err != nil {
 		return
 	}
-	o.succeeded++
+	o.successes++
 	success := fmt.Sprintf("user %d could %s %s", i.uid, what, path)
 	if len(i.successes) < 20 && !slices.Contains(i.successes, success) {
 		i.successes = append(i.successes, success)
@@ -185,21 +185,21 @@ func (i *intruder) try(what, path string, err error) {
 
 func newIntruder(t *testing.T, uid int, known *attackTargets) *intruder {
 	t.Helper()
-	own := publicTemp(t)
+	own := newPublicDir(t)
 	if err := os.Chown(own, uid, uid); err != nil {
 		t.Fatal(err)
 	}
 	return &intruder{uid: uid, own: own, paths: &known.paths, pids: &known.pids, counts: map[string]*attackCount{}}
 }
 
-func (i *intruder) succeeded() bool {
+func (i *intruder) hasSucceeded() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return len(i.successes) > 0
 }
 
-// publicTemp returns a directory that every account can enter.
-func publicTemp(t *testing.T) string {
+// newPublicDir returns a directory that every account can enter.
+func newPublicDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, d := range []string{dir, filepath.Dir(dir)} {
@@ -217,16 +217,16 @@ type attackTargets struct {
 	pids  atomic.Pointer[[]int]
 }
 
-// follow refreshes the targets until ctx ends. It sleeps longer than a refresh takes.
-func (w *attackTargets) follow(ctx context.Context, dataDir string, pids func() []int) {
+// refreshUntilDone refreshes the targets until ctx ends. It sleeps longer than a refresh takes.
+func (w *attackTargets) refreshUntilDone(ctx context.Context, dataDir string, pids func() []int) {
 	for ctx.Err() == nil {
 		began := time.Now()
-		w.look(dataDir, pids)
+		w.refresh(dataDir, pids)
 		time.Sleep(max(5*time.Millisecond, 2*time.Since(began)))
 	}
 }
 
-func (w *attackTargets) look(dataDir string, processes func() []int) {
+func (w *attackTargets) refresh(dataDir string, processes func() []int) {
 	var paths []string
 	// Files that vanish during the walk are not an error.
 	_ = filepath.WalkDir(dataDir, func(path string, e fs.DirEntry, err error) error {
@@ -240,10 +240,10 @@ func (w *attackTargets) look(dataDir string, processes func() []int) {
 	w.pids.Store(&pids)
 }
 
-// processesBut returns the processes of the node and of its tasks that run as none of the
+// processesOfOtherUsers returns the processes of the node and of its tasks that run as none of the
 // users.
-func (s *servedAgent) processesBut(users ...int) (found []int) {
-	for pid := range processes(s.work) {
+func (s *servedAgent) processesOfOtherUsers(users ...int) (found []int) {
+	for pid := range scriptProcesses(s.workDir) {
 		var st unix.Stat_t
 		if unix.Stat(fmt.Sprintf("/proc/%d", pid), &st) == nil && !slices.Contains(users, int(st.Uid)) {
 			found = append(found, pid)
@@ -261,7 +261,7 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an agent that is not root closes its data directory, which runtime/agent tests")
 	}
-	s := serveLasting(t)
+	s := startPersistentAgent(t)
 	downloads := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		time.Sleep(2 * time.Millisecond)
 		fmt.Fprint(w, plantedSecret)
@@ -269,18 +269,18 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	defer downloads.Close()
 
 	var known attackTargets
-	ours := func() []int { return s.processesBut(stranger, nobodyUser) }
-	known.look(s.data, ours)
+	ours := func() []int { return s.processesOfOtherUsers(intruderUser, nobodyUser) }
+	known.refresh(s.dataDir, ours)
 	ctx, end := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { known.follow(ctx, s.data, ours) })
+	running.Go(func() { known.refreshUntilDone(ctx, s.dataDir, ours) })
 	seed := *accountSeed
 	if seed == 0 {
 		seed = rand.Uint64()
 	}
 	t.Logf("the seed of the first schedule is %d", seed)
 	var intruders []*intruder
-	for _, uid := range []int{stranger, nobodyUser} {
+	for _, uid := range []int{intruderUser, nobodyUser} {
 		i := newIntruder(t, uid, &known)
 		intruders = append(intruders, i)
 		running.Go(func() {
@@ -305,8 +305,8 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	}()
 	for n := range uint64(*accountSchedules) {
 		how := []unix.Signal{unix.SIGKILL, unix.SIGTERM}[n%2]
-		(&schedule{lastingAgent: s, rand: rand.New(rand.NewPCG(seed+n, 0)), seed: seed + n, url: downloads.URL, how: how}).play()
-		if t.Failed() || slices.ContainsFunc(intruders, (*intruder).succeeded) {
+		(&randomSchedule{persistentAgent: s, rand: rand.New(rand.NewPCG(seed+n, 0)), seed: seed + n, url: downloads.URL, how: how}).run()
+		if t.Failed() || slices.ContainsFunc(intruders, (*intruder).hasSucceeded) {
 			t.Logf("the seed of this schedule is %d, and its agent got %v", seed+n, how)
 			break
 		}
@@ -319,7 +319,7 @@ func TestIntruderSucceedsWhereAllIsOpen(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root becomes another user")
 	}
-	dir := publicTemp(t)
+	dir := newPublicDir(t)
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +331,7 @@ func TestIntruderSucceedsWhereAllIsOpen(t *testing.T) {
 	}
 	// The intruder has no permission to signal the first process; the second is its own.
 	var pids []int
-	for _, uid := range []uint32{nobodyUser, stranger} {
+	for _, uid := range []uint32{nobodyUser, intruderUser} {
 		cmd := exec.Command("sleep", "1000")
 		cmd.Dir = "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: uid, Gid: uid}}
@@ -345,8 +345,8 @@ func TestIntruderSucceedsWhereAllIsOpen(t *testing.T) {
 		pids = append(pids, cmd.Process.Pid)
 	}
 	var known attackTargets
-	known.look(dir, func() []int { return pids })
-	i := newIntruder(t, stranger, &known)
+	known.refresh(dir, func() []int { return pids })
+	i := newIntruder(t, intruderUser, &known)
 	ctx, end := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer end()
 	if err := i.run(ctx, 1); err != nil {
@@ -355,34 +355,34 @@ func TestIntruderSucceedsWhereAllIsOpen(t *testing.T) {
 	made := 0 // number of created files; all attempts use one name in the directory
 	for _, what := range []string{"create", "mkdir", "symlink", "make a FIFO"} {
 		if o := i.counts[what]; o != nil {
-			made += o.succeeded
+			made += o.successes
 		}
 	}
 	if made == 0 {
 		t.Errorf("the intruder has made nothing: %v", i.counts)
 	}
 	for _, what := range []string{"read", "write", "list", "rename", "take away", "link", "signal", "continue", "signal the handle"} {
-		if o := i.counts[what]; o == nil || o.succeeded == 0 {
+		if o := i.counts[what]; o == nil || o.successes == 0 {
 			t.Errorf("none has succeeded with %q: %v", what, i.counts)
 		}
 	}
 	for what, o := range i.counts {
-		if (strings.HasPrefix(what, "signal") || what == "continue") && o.succeeded*2 != o.tried {
+		if (strings.HasPrefix(what, "signal") || what == "continue") && o.successes*2 != o.attempts {
 			t.Errorf("%s: %v have succeeded, want half of them", what, o)
 		}
 	}
 }
 
-// lastingAgent is an agent that keeps its state, and whose tasks continue after it has
+// persistentAgent is an agent that keeps its state, and whose tasks continue after it has
 // exited.
-type lastingAgent struct {
+type persistentAgent struct {
 	*servedAgent
-	config, data, log string
-	agent             *exec.Cmd
-	starts            int
+	configFile, dataDir, logFile string
+	agent                        *exec.Cmd
+	startCount                   int
 }
 
-const lastingConfig = `
+const persistentConfig = `
 data_dir   = %q
 plugin_dir = %q
 plugin "chroot-driver" {
@@ -391,17 +391,17 @@ plugin "image-driver" {
 }
 `
 
-// serveLasting starts an agent whose data directory others can reach, with a driver of each
+// startPersistentAgent starts an agent whose data directory others can reach, with a driver of each
 // isolation.
-func serveLasting(t *testing.T) *lastingAgent {
+func startPersistentAgent(t *testing.T) *persistentAgent {
 	t.Helper()
-	dir := survivalDir(t)
+	dir := newNodeDir(t)
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s := &lastingAgent{
-		servedAgent: &servedAgent{t: t, work: dir},
-		config:      filepath.Join(dir, "agent.hcl"), data: filepath.Join(dir, "data"), log: filepath.Join(dir, "log"),
+	s := &persistentAgent{
+		servedAgent: &servedAgent{t: t, workDir: dir},
+		configFile:  filepath.Join(dir, "agent.hcl"), dataDir: filepath.Join(dir, "data"), logFile: filepath.Join(dir, "log"),
 	}
 	program, err := exec.LookPath("isolating-driver")
 	if err != nil {
@@ -411,25 +411,25 @@ func serveLasting(t *testing.T) *lastingAgent {
 	if err := os.Mkdir(plugins, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for isolation := range isolations {
+	for isolation := range isolationScripts {
 		if err := os.WriteFile(filepath.Join(plugins, isolation+"-driver"), fmt.Appendf(nil, "#!/bin/sh\nexec %s %s\n", program, isolation), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(s.config, []byte(servedConfig+fmt.Sprintf(lastingConfig, s.data, plugins)), 0o600); err != nil {
+	if err := os.WriteFile(s.configFile, []byte(servedConfig+fmt.Sprintf(persistentConfig, s.dataDir, plugins)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if s.Client, err = api.NewClient(&api.Config{Address: "unix://" + filepath.Join(s.data, agentsocket.FileName)}); err != nil {
+	if s.Client, err = api.NewClient(&api.Config{Address: "unix://" + filepath.Join(s.dataDir, agentsocket.FileName)}); err != nil {
 		t.Fatal(err)
 	}
 	s.start()
 	t.Cleanup(func() {
 		s.stopJobs()
 		s.end(unix.SIGTERM)
-		for _, p := range nodeProcesses(s.data) {
+		for _, p := range nodeProcesses(s.dataDir) {
 			_ = p.Signal(unix.SIGKILL) // keeper and collector stay for the next agent
 		}
-		text, err := os.ReadFile(s.log)
+		text, err := os.ReadFile(s.logFile)
 		if err != nil {
 			t.Error(err)
 		}
@@ -444,33 +444,33 @@ func serveLasting(t *testing.T) *lastingAgent {
 
 // start starts an agent and waits until it is ready. The agent is not in the session of the
 // test, to which the intruders belong.
-func (s *lastingAgent) start() {
+func (s *persistentAgent) start() {
 	s.t.Helper()
-	log, err := os.OpenFile(s.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := os.OpenFile(s.logFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	defer log.Close()
-	roomy, err := filepath.Abs(roomyFile)
+	roomy, err := filepath.Abs(testConfigFile)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.agent = exec.Command("nomad-lite", "agent", "-config", s.config)
-	s.agent.Env = append(os.Environ(), roomyVariable+"="+roomy, workVariable+"="+s.work)
+	s.agent = exec.Command("nomad-lite", "agent", "-config", s.configFile)
+	s.agent.Env = append(os.Environ(), testConfigEnvVar+"="+roomy, workDirEnvVar+"="+s.workDir)
 	s.agent.Stderr = log
 	s.agent.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := s.agent.Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	s.starts++
-	s.eventually("the agent is ready", func() (string, bool) {
-		text, err := os.ReadFile(s.log)
-		return fmt.Sprint(err), strings.Count(string(text), "agent is ready") == s.starts
+	s.startCount++
+	s.waitUntil("the agent is ready", func() (string, bool) {
+		text, err := os.ReadFile(s.logFile)
+		return fmt.Sprint(err), strings.Count(string(text), "agent is ready") == s.startCount
 	})
 }
 
 // end ends the agent with a signal.
-func (s *lastingAgent) end(how unix.Signal) {
+func (s *persistentAgent) end(how unix.Signal) {
 	s.t.Helper()
 	if err := s.agent.Process.Signal(how); err != nil {
 		s.t.Errorf("the agent has ended before it was told to: %v", err)
@@ -481,7 +481,7 @@ func (s *lastingAgent) end(how unix.Signal) {
 }
 
 // stopJobs stops the jobs that a failed schedule has left.
-func (s *lastingAgent) stopJobs() {
+func (s *persistentAgent) stopJobs() {
 	jobs, _, err := s.Jobs().List(nil)
 	if err != nil {
 		s.t.Error(err)
@@ -491,65 +491,65 @@ func (s *lastingAgent) stopJobs() {
 			s.t.Error(err)
 		}
 	}
-	s.eventually("all allocations have ended", func() (string, bool) {
+	s.waitUntil("all allocations have ended", func() (string, bool) {
 		allocs, _, err := s.Allocations().List(nil)
 		running := slices.ContainsFunc(allocs, func(a *api.AllocationListStub) bool { return a.ClientStatus == api.AllocClientStatusRunning })
 		return fmt.Sprint(err), err == nil && !running
 	})
 }
 
-// schedule is a random sequence of operations on jobs, and one end of the agent.
-type schedule struct {
-	*lastingAgent
+// randomSchedule is a random sequence of operations on jobs, and one end of the agent.
+type randomSchedule struct {
+	*persistentAgent
 	rand *rand.Rand
 	seed uint64
 	url  string
 	how  unix.Signal // signal that ends the agent
 
-	steps int // number of steps until the agent is ended
+	stepsUntilExit int // number of steps until the agent is ended
 }
 
-// accountJobs are the groups of a schedule. They have no tasks without a user of their own
+// accountGroups are the groups of a schedule. They have no tasks without a user of their own
 // that run as nobody, because another process of nobody has full access to such tasks.
-var accountJobs = map[string]func(*schedule) *api.TaskGroup{
-	"as-root": func(s *schedule) *api.TaskGroup { return accountGroup(s.accountTask("main", "", "")) },
-	"as-user": func(s *schedule) *api.TaskGroup {
-		return accountGroup(s.accountTask("main", strconv.Itoa(firstUser), ""))
+var accountGroups = map[string]func(*randomSchedule) *api.TaskGroup{
+	"as-root": func(s *randomSchedule) *api.TaskGroup { return newTaskGroup(s.accountTask("main", "", "")) },
+	"as-user": func(s *randomSchedule) *api.TaskGroup {
+		return newTaskGroup(s.accountTask("main", strconv.Itoa(firstUser), ""))
 	},
-	"as-name":     func(s *schedule) *api.TaskGroup { return accountGroup(s.accountTask("main", "daemon", "")) },
-	"several":     (*schedule).severalUsersGroup,
-	"drops":       (*schedule).privilegeDroppingGroup,
-	"after-other": (*schedule).afterAnotherGroup,
+	"as-name":     func(s *randomSchedule) *api.TaskGroup { return newTaskGroup(s.accountTask("main", "daemon", "")) },
+	"several":     (*randomSchedule).severalUsersGroup,
+	"drops":       (*randomSchedule).privilegeDroppingGroup,
+	"after-other": (*randomSchedule).sequentialUsersGroup,
 }
 
-// isolatedJobs are groups of which each schedule has exactly one.
-var isolatedJobs = map[string]func(*schedule) *api.TaskGroup{
-	"in-chroot": func(s *schedule) *api.TaskGroup {
-		return accountGroup(isolated("chroot", s.accountTask("main", strconv.Itoa(firstUser), onlyOwnRoot)))
+// isolatedGroups are groups of which each schedule has exactly one.
+var isolatedGroups = map[string]func(*randomSchedule) *api.TaskGroup{
+	"in-chroot": func(s *randomSchedule) *api.TaskGroup {
+		return newTaskGroup(withIsolation("chroot", s.accountTask("main", strconv.Itoa(firstUser), ownRootScript)))
 	},
-	"in-image": func(s *schedule) *api.TaskGroup {
-		return accountGroup(isolated("image", s.accountTask("main", strconv.Itoa(firstUser), onlyOwnRoot)))
+	"in-image": func(s *randomSchedule) *api.TaskGroup {
+		return newTaskGroup(withIsolation("image", s.accountTask("main", strconv.Itoa(firstUser), ownRootScript)))
 	},
-	"in-image-as-root": func(s *schedule) *api.TaskGroup {
-		return accountGroup(isolated("image", s.accountTask("main", "", onlyOwnRoot)))
+	"in-image-as-root": func(s *randomSchedule) *api.TaskGroup {
+		return newTaskGroup(withIsolation("image", s.accountTask("main", "", ownRootScript)))
 	},
-	"each-isolation": (*schedule).eachIsolation,
+	"each-isolation": (*randomSchedule).eachIsolationGroup,
 }
 
-// onlyOwnRoot is a script that fails unless the root directory of a task is not the host's.
-const onlyOwnRoot = `
+// ownRootScript is a script that fails unless the root directory of a task is not the host's.
+const ownRootScript = `
 test -d /secrets
 if test -e /proc/self || test -e /etc/passwd; then exit 1; fi
 `
 
-// isolated changes a shell task so that another driver runs it.
-func isolated(isolation string, t *api.Task) *api.Task {
+// withIsolation changes a shell task so that another driver runs it.
+func withIsolation(isolation string, t *api.Task) *api.Task {
 	t.Driver = "in_" + isolation
 	t.Config = map[string]any{"script": t.Config["args"].([]string)[1]}
 	return t
 }
 
-func accountGroup(tasks ...*api.Task) *api.TaskGroup {
+func newTaskGroup(tasks ...*api.Task) *api.TaskGroup {
 	g := api.NewTaskGroup("g", 1)
 	g.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
 	g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
@@ -559,8 +559,8 @@ func accountGroup(tasks ...*api.Task) *api.TaskGroup {
 	return g
 }
 
-// ownFiles is a script that fails unless the task has its own files.
-const ownFiles = `set -e
+// ownFilesScript is a script that fails unless the task has its own files.
+const ownFilesScript = `set -e
 test "$(cat $NOMAD_SECRETS_DIR/t)" = ` + plantedSecret + `
 test "$(cat $NOMAD_TASK_DIR/t)" = ` + plantedSecret + `
 test "$(cat $NOMAD_TASK_DIR/artifact/a)" = ` + plantedSecret + `
@@ -569,8 +569,8 @@ for d in $NOMAD_TASK_DIR $NOMAD_SECRETS_DIR $NOMAD_ALLOC_DIR/data $NOMAD_TASK_DI
 
 // accountTask returns a task with templates and an artifact, which checks them, runs the
 // script, and continues.
-func (s *schedule) accountTask(name, user, script string) *api.Task {
-	return shell(name, ownFiles+script+forever, func(t *api.Task) {
+func (s *randomSchedule) accountTask(name, user, script string) *api.Task {
+	return shellTask(name, ownFilesScript+script+sleepForeverScript, func(t *api.Task) {
 		t.User = user
 		for _, to := range []string{"secrets/t", "local/t"} {
 			t.Templates = append(t.Templates, &api.Template{EmbeddedTmpl: new(plantedSecret), DestPath: new(to), ChangeMode: new("noop")})
@@ -580,8 +580,8 @@ func (s *schedule) accountTask(name, user, script string) *api.Task {
 	})
 }
 
-// cannotRead returns a script that fails if the task can read the files of other users.
-func cannotRead(others ...string) (script string) {
+// cannotReadScript returns a script that fails if the task can read the files of other users.
+func cannotReadScript(others ...string) (script string) {
 	for _, name := range others {
 		for _, file := range []string{"secrets/t", "local/t"} {
 			script += fmt.Sprintf("if cat $NOMAD_ALLOC_DIR/../%s/%s; then exit 1; fi\n", name, file)
@@ -591,88 +591,88 @@ func cannotRead(others ...string) (script string) {
 }
 
 // severalUsersGroup returns tasks of several users, who cannot read one another's files.
-func (s *schedule) severalUsersGroup() *api.TaskGroup {
-	const unlisted = "if ls $NOMAD_ALLOC_DIR/../%s; then exit 1; fi\n"
-	return accountGroup(s.accountTask("root", "", ""),
-		s.accountTask("first", strconv.Itoa(firstUser), cannotRead("root", "second")+fmt.Sprintf(unlisted+unlisted, "root", "second")),
-		s.accountTask("second", strconv.Itoa(secondUser), cannotRead("root", "first")+fmt.Sprintf(unlisted+unlisted, "root", "first")))
+func (s *randomSchedule) severalUsersGroup() *api.TaskGroup {
+	const cannotListScript = "if ls $NOMAD_ALLOC_DIR/../%s; then exit 1; fi\n"
+	return newTaskGroup(s.accountTask("root", "", ""),
+		s.accountTask("first", strconv.Itoa(firstUser), cannotReadScript("root", "second")+fmt.Sprintf(cannotListScript+cannotListScript, "root", "second")),
+		s.accountTask("second", strconv.Itoa(secondUser), cannotReadScript("root", "first")+fmt.Sprintf(cannotListScript+cannotListScript, "root", "first")))
 }
 
-// eachIsolation returns tasks of several users with one driver each.
-func (s *schedule) eachIsolation() *api.TaskGroup {
-	return accountGroup(s.accountTask("none", strconv.Itoa(firstUser), cannotRead("chroot", "image")),
-		isolated("chroot", s.accountTask("chroot", strconv.Itoa(secondUser), onlyOwnRoot+cannotRead("none", "image"))),
-		isolated("image", s.accountTask("image", strconv.Itoa(laterUser), onlyOwnRoot+cannotRead("none", "chroot"))))
+// eachIsolationGroup returns tasks of several users with one driver each.
+func (s *randomSchedule) eachIsolationGroup() *api.TaskGroup {
+	return newTaskGroup(s.accountTask("none", strconv.Itoa(firstUser), cannotReadScript("chroot", "image")),
+		withIsolation("chroot", s.accountTask("chroot", strconv.Itoa(secondUser), ownRootScript+cannotReadScript("none", "image"))),
+		withIsolation("image", s.accountTask("image", strconv.Itoa(laterUser), ownRootScript+cannotReadScript("none", "chroot"))))
 }
 
 // privilegeDroppingGroup returns a task that starts as root and continues as another user.
-func (s *schedule) privilegeDroppingGroup() *api.TaskGroup {
+func (s *randomSchedule) privilegeDroppingGroup() *api.TaskGroup {
 	as := fmt.Sprintf("setpriv --reuid=%d --regid=%d --clear-groups", laterUser, laterUser)
 	task := s.accountTask("main", "", as+` sh -c 'set -e; cat $NOMAD_SECRETS_DIR/t; echo x > $NOMAD_TASK_DIR/cache'
 if `+as+` sh -c 'echo x > $NOMAD_TASK_DIR/t'; then exit 1; fi
 `)
 	task.Meta = map[string]string{"lite_users": strconv.Itoa(laterUser)}
-	return accountGroup(task)
+	return newTaskGroup(task)
 }
 
-// afterAnotherGroup returns a task that starts when a task of another user has ended, and
+// sequentialUsersGroup returns a task that starts when a task of another user has ended, and
 // uses the files that the other task has left.
-func (s *schedule) afterAnotherGroup() *api.TaskGroup {
-	first := shell("first", "echo "+plantedSecret+" > $NOMAD_ALLOC_DIR/data/left", func(t *api.Task) {
+func (s *randomSchedule) sequentialUsersGroup() *api.TaskGroup {
+	first := shellTask("first", "echo "+plantedSecret+" > $NOMAD_ALLOC_DIR/data/left", func(t *api.Task) {
 		t.User = strconv.Itoa(secondUser)
 		t.Lifecycle = &api.TaskLifecycle{Hook: "prestart"}
 	})
-	return accountGroup(first, s.accountTask("main", strconv.Itoa(firstUser), "test \"$(cat $NOMAD_ALLOC_DIR/data/left)\" = "+plantedSecret+"\n"))
+	return newTaskGroup(first, s.accountTask("main", strconv.Itoa(firstUser), "test \"$(cat $NOMAD_ALLOC_DIR/data/left)\" = "+plantedSecret+"\n"))
 }
 
-// some returns a few of the jobs, in a random order.
-func (s *schedule) some(count int, jobs map[string]func(*schedule) *api.TaskGroup) []string {
+// pickGroups returns a few of the jobs, in a random order.
+func (s *randomSchedule) pickGroups(count int, jobs map[string]func(*randomSchedule) *api.TaskGroup) []string {
 	names := slices.Sorted(maps.Keys(jobs))
 	s.rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	return names[:count]
 }
 
-// step is called between two operations of a schedule. At one of the steps it ends the
+// countStep is called between two operations of a schedule. At one of the steps it ends the
 // agent, and starts it again a little later.
-func (s *schedule) step() {
+func (s *randomSchedule) countStep() {
 	s.t.Helper()
-	s.steps--
-	if s.steps != 0 {
+	s.stepsUntilExit--
+	if s.stepsUntilExit != 0 {
 		return
 	}
-	s.pause(50)
+	s.sleepRandomly(50)
 	s.end(s.how)
-	s.pause(50)
+	s.sleepRandomly(50)
 	s.start()
 }
 
-func (s *schedule) pause(most int) {
+func (s *randomSchedule) sleepRandomly(most int) {
 	time.Sleep(time.Duration(s.rand.IntN(most)) * time.Millisecond)
 }
 
-// play registers some jobs, restarts and stops them at random, and waits until each has run.
-func (s *schedule) play() {
+// run registers some jobs, restarts and stops them at random, and waits until each has run.
+func (s *randomSchedule) run() {
 	s.t.Helper()
 	groups := map[string]*api.TaskGroup{}
 	var ids []string
-	for _, name := range s.some(1+s.rand.IntN(2), accountJobs) {
+	for _, name := range s.pickGroups(1+s.rand.IntN(2), accountGroups) {
 		ids = append(ids, fmt.Sprintf("%s-%d", name, s.seed))
-		groups[ids[len(ids)-1]] = accountJobs[name](s)
+		groups[ids[len(ids)-1]] = accountGroups[name](s)
 	}
-	for _, name := range s.some(1, isolatedJobs) {
+	for _, name := range s.pickGroups(1, isolatedGroups) {
 		ids = append(ids, fmt.Sprintf("%s-%d", name, s.seed))
-		groups[ids[len(ids)-1]] = isolatedJobs[name](s)
+		groups[ids[len(ids)-1]] = isolatedGroups[name](s)
 	}
 	allocs := map[string]*api.Allocation{}
 	rounds := 1 + s.rand.IntN(3)
-	s.steps = 1 + s.rand.IntN((3+rounds)*len(ids))
+	s.stepsUntilExit = 1 + s.rand.IntN((3+rounds)*len(ids))
 	for _, id := range ids {
-		s.register(id, api.JobTypeService, groups[id])
-		s.step()
+		s.registerGroup(id, api.JobTypeService, groups[id])
+		s.countStep()
 	}
 	for _, id := range ids {
-		allocs[id] = s.allocOf(id, api.AllocClientStatusRunning)
-		s.step()
+		allocs[id] = s.waitAlloc(id, api.AllocClientStatusRunning)
+		s.countStep()
 	}
 	for range rounds {
 		for _, id := range ids {
@@ -682,30 +682,30 @@ func (s *schedule) play() {
 					s.t.Errorf("seed %d: restart %s: %v", s.seed, id, err)
 				}
 			case 1:
-				s.pause(50)
+				s.sleepRandomly(50)
 			}
-			s.step()
+			s.countStep()
 		}
 	}
 	for _, id := range ids {
-		s.eventually(fmt.Sprintf("seed %d: %s runs again", s.seed, id), func() (string, bool) {
-			now := s.alloc(allocs[id].ID)
+		s.waitUntil(fmt.Sprintf("seed %d: %s runs again", s.seed, id), func() (string, bool) {
+			now := s.readAlloc(allocs[id].ID)
 			return now.ClientStatus + " " + now.ClientDescription, now.ClientStatus == api.AllocClientStatusRunning
 		})
-		s.pause(20)
-		for name, state := range s.alloc(allocs[id].ID).TaskStates {
+		s.sleepRandomly(20)
+		for name, state := range s.readAlloc(allocs[id].ID).TaskStates {
 			if state.Failed {
-				s.t.Errorf("seed %d: task %s of %s has failed: %s", s.seed, name, id, lastEvents(state))
+				s.t.Errorf("seed %d: task %s of %s has failed: %s", s.seed, name, id, formatLastEvents(state))
 			}
 		}
 		if _, _, err := s.Jobs().Deregister(id, s.rand.IntN(2) == 0, nil); err != nil {
 			s.t.Errorf("seed %d: stop %s: %v", s.seed, id, err)
 		}
-		s.step()
+		s.countStep()
 	}
 }
 
-func lastEvents(state *api.TaskState) string {
+func formatLastEvents(state *api.TaskState) string {
 	var all []string
 	for _, e := range state.Events {
 		all = append(all, e.Type+": "+e.DisplayMessage)

@@ -19,15 +19,15 @@ import (
 )
 
 func init() {
-	agentCommands["collect"] = func(ctx context.Context, a *agent.Agent, alloc string) any {
+	killableAgentCommands["collect"] = func(ctx context.Context, a *agent.Agent, alloc string) any {
 		return fmt.Sprint(a.CollectAlloc(ctx, alloc))
 	}
 }
 
-// installBuild replaces the program of the external driver by a script.
-func (n *outageNode) installBuild(script string) (before []byte) {
+// installDriverScript replaces the program of the external driver by a script.
+func (n *driverOutageNode) installDriverScript(script string) (before []byte) {
 	n.Helper()
-	file := filepath.Join(n.plugins, "shell-driver")
+	file := filepath.Join(n.pluginDir, "shell-driver")
 	before, err := os.ReadFile(file)
 	if err != nil {
 		n.Fatal(err)
@@ -50,33 +50,33 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newOutageNode(t, "shell", false)
+			n := newDriverOutageNode(t, "shell", false)
 			jobs := []string{"one", "two"}
 			ids, was := map[string]string{}, map[string][]process.ID{}
 			for i, job := range jobs {
-				n.submit(n.dir, n.job(job, "batch", fmt.Sprintf("while [ ! -e %s/done ]; do sleep 0.05; done; exit %d", n.dir, i+7), ""))
-				ids[job] = n.awaitTask(job+" runs", job, taskStateIs(model.TaskRunning))
+				n.registerJobs(n.dir, n.job(job, "batch", fmt.Sprintf("while [ ! -e %s/done ]; do sleep 0.05; done; exit %d", n.dir, i+7), ""))
+				ids[job] = n.waitTask(job+" runs", job, taskHasState(model.TaskRunning))
 				was[job] = n.taskProcesses(ids[job])
 			}
 			expect := func(when string) {
 				t.Helper()
 				t.Log(when)
 				for _, job := range jobs {
-					n.expect(ids[job], was[job])
+					n.assertSameTaskProcess(ids[job], was[job])
 				}
 			}
-			plugin := n.plugin(process.ID{})
+			plugin := n.waitPlugin(process.ID{})
 			n.end("leave")
-			good := n.installBuild(broken)
+			good := n.installDriverScript(broken)
 			for range 2 { // the second of these agents finds no plugin process
-				n.start()
-				n.await("the plugin of the build before has ended, and the tasks run", func(v taskReport) bool {
-					return !plugin.Alive() && v.running() == len(jobs)
+				n.startAgent()
+				n.waitReport("the plugin of the build before has ended, and the tasks run", func(v taskReport) bool {
+					return !plugin.Alive() && v.runningTaskCount() == len(jobs)
 				})
 				time.Sleep(500 * time.Millisecond) // a wrong action of the agent would follow at once
-				v := n.await("the tasks run", func(taskReport) bool { return true })
+				v := n.waitReport("the tasks run", func(taskReport) bool { return true })
 				for _, job := range jobs {
-					if _, s := v.task(job); s == nil || s.State != model.TaskRunning || s.Failed || s.Restarts != 0 {
+					if _, s := v.taskOfJob(job); s == nil || s.State != model.TaskRunning || s.Failed || s.Restarts != 0 {
 						t.Errorf("%s without a driver: %+v", job, s)
 					}
 				}
@@ -84,17 +84,17 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 				n.end("leave")
 				expect("after the end of the agent")
 			}
-			n.installBuild(string(good) + "# repaired\n")
-			n.start()
-			n.await("the repaired build has the tasks", func(v taskReport) bool { return v.Owned == len(jobs) })
+			n.installDriverScript(string(good) + "# repaired\n")
+			n.startAgent()
+			n.waitReport("the repaired build has the tasks", func(v taskReport) bool { return v.Owned == len(jobs) })
 			expect("with the repaired build")
 			if err := os.WriteFile(n.dir+"/done", nil, 0o644); err != nil {
 				t.Fatal(err)
 			}
 			for i, job := range jobs {
 				want := fmt.Sprintf("Exit Code: %d", i+7)
-				n.awaitTask(job+" has ended with its own status", job, func(s *api.TaskState) bool {
-					return s.State == model.TaskDead && said(s, want)
+				n.waitTask(job+" has ended with its own status", job, func(s *api.TaskState) bool {
+					return s.State == model.TaskDead && hasEventText(s, want)
 				})
 			}
 			n.end("stop")
@@ -102,9 +102,9 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 	}
 }
 
-// ownedBy returns the processes that have the id of an allocation in their environment or
+// processesOfAlloc returns the processes that have the id of an allocation in their environment or
 // in their command line.
-func ownedBy(t *testing.T, id string) (found []int) {
+func processesOfAlloc(t *testing.T, id string) (found []int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -127,7 +127,7 @@ func ownedBy(t *testing.T, id string) (found []int) {
 // The children of a task, also in sessions of their own, end with the task, whether or not
 // the keeper that adopts orphans is still the keeper of their start.
 func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
-	eachDriver(t, func(n *outageNode) {
+	forEachDriver(t, func(n *driverOutageNode) {
 		script, count := "trap '' INT; sleep 1000 & setsid sleep 1000 & setsid sh -c 'sleep 1000 & (setsid sleep 1000 &); wait' & ", 6
 		if !n.withoutCgroups { // without cgroups, a process without the names in its environment is not found
 			script, count = script+"env -i setsid sh -c ': '$NOMAD_ALLOC_ID'; while :; do sleep 1; done' & ", count+1
@@ -135,27 +135,27 @@ func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 		jobs := []string{"stopped", "purged", "collected"}
 		ids := map[string]string{}
 		for _, job := range jobs {
-			n.submit(n.dir, n.job(job, "batch", script+fmt.Sprintf("while [ ! -e %s/%s ]; do sleep 0.05; done", n.dir, job), ""))
-			ids[job] = n.awaitTask(job+" runs", job, taskStateIs(model.TaskRunning))
-			n.await(job+" has its children", func(taskReport) bool { return len(ownedBy(n.T, ids[job])) >= count })
+			n.registerJobs(n.dir, n.job(job, "batch", script+fmt.Sprintf("while [ ! -e %s/%s ]; do sleep 0.05; done", n.dir, job), ""))
+			ids[job] = n.waitTask(job+" runs", job, taskHasState(model.TaskRunning))
+			n.waitReport(job+" has its children", func(taskReport) bool { return len(processesOfAlloc(n.T, ids[job])) >= count })
 		}
-		first := byKind(nodeProcesses(n.data))["keeper"]
+		first := groupByKind(nodeProcesses(n.dataDir))["keeper"]
 		if len(first) != 1 {
 			n.Fatalf("keepers: %v", first)
 		}
 		_ = first[0].Signal(syscall.SIGKILL)
-		n.await("there is another keeper", func(taskReport) bool {
-			now := byKind(nodeProcesses(n.data))["keeper"]
+		n.waitReport("there is another keeper", func(taskReport) bool {
+			now := groupByKind(nodeProcesses(n.dataDir))["keeper"]
 			return len(now) == 1 && now[0] != first[0]
 		})
 		for _, job := range jobs {
-			if now := ownedBy(n.T, ids[job]); len(now) < count {
+			if now := processesOfAlloc(n.T, ids[job]); len(now) < count {
 				n.Errorf("%s: the processes %v are left, want %d: they were to outlive the keeper", job, now, count)
 			}
 		}
 		none := func(job string) {
 			n.Helper()
-			if left := ownedBy(n.T, ids[job]); len(left) > 0 {
+			if left := processesOfAlloc(n.T, ids[job]); len(left) > 0 {
 				n.Errorf("%s: left: %v", job, left)
 				for _, pid := range left {
 					_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -164,22 +164,22 @@ func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 		}
 
 		n.ask("deregister stopped", new(string))
-		n.awaitTask("the stopped task is dead", "stopped", taskStateIs(model.TaskDead))
-		n.await("its allocation is complete", func(v taskReport) bool {
-			alloc, _ := v.task("stopped")
+		n.waitTask("the stopped task is dead", "stopped", taskHasState(model.TaskDead))
+		n.waitReport("its allocation is complete", func(v taskReport) bool {
+			alloc, _ := v.taskOfJob("stopped")
 			return alloc.ClientStatus == api.AllocClientStatusComplete
 		})
 		none("stopped")
 
 		n.ask("purge purged", new(string))
-		n.await("the purged allocation is gone", func(v taskReport) bool { return v.Allocs[ids["purged"]] == nil })
+		n.waitReport("the purged allocation is gone", func(v taskReport) bool { return v.Allocs[ids["purged"]] == nil })
 		none("purged")
 
 		if err := os.WriteFile(n.dir+"/collected", nil, 0o644); err != nil {
 			n.Fatal(err)
 		}
-		n.await("the task has ended by itself", func(v taskReport) bool {
-			alloc, _ := v.task("collected")
+		n.waitReport("the task has ended by itself", func(v taskReport) bool {
+			alloc, _ := v.taskOfJob("collected")
 			return alloc.ClientStatus == api.AllocClientStatusComplete
 		})
 		var answer string
@@ -187,8 +187,8 @@ func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 		if answer != "<nil>" {
 			n.Errorf("collect: %s", answer)
 		}
-		dir := filepath.Join(n.data, "alloc", ids["collected"])
-		n.await("its directory is gone", func(taskReport) bool { _, err := os.Stat(dir); return os.IsNotExist(err) })
+		dir := filepath.Join(n.dataDir, "alloc", ids["collected"])
+		n.waitReport("its directory is gone", func(taskReport) bool { _, err := os.Stat(dir); return os.IsNotExist(err) })
 		none("collected")
 		n.end("stop")
 	})

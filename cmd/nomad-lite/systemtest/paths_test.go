@@ -21,22 +21,22 @@ import (
 // pathNode is a node whose data directory, or the path to it, changes.
 type pathNode struct {
 	*testing.T
-	dir, data, xdg string
-	uid            int
-	round          int
-	agent          *killableAgent
+	dir, dataPath, runtimeDir string
+	uid                       int
+	roundCount                int
+	agent                     *killableAgent
 }
 
 // start starts an agent on the current path of the data directory.
 func (n *pathNode) start() {
 	n.Helper()
-	n.agent = startKillableAgentAs(n.T, n.uid, n.data, "XDG_RUNTIME_DIR="+n.xdg)
+	n.agent = startKillableAgentAs(n.T, n.uid, n.dataPath, "XDG_RUNTIME_DIR="+n.runtimeDir)
 }
 
 // startKillableAgentAs starts an agent of a user, with another environment.
 func startKillableAgentAs(t *testing.T, uid int, data string, env ...string) *killableAgent {
 	t.Helper()
-	cmd := environment{user: uint32(uid)}.command("mortal-agent", data)
+	cmd := agentEnvironment{uid: uint32(uid)}.newCommand("mortal-agent", data)
 	cmd.Stderr = os.Stderr
 	cmd.Env = append(cmd.Env, env...)
 	return launchKillableAgent(t, cmd)
@@ -45,8 +45,8 @@ func startKillableAgentAs(t *testing.T, uid int, data string, env ...string) *ki
 // newRuntimeDir creates another directory for XDG_RUNTIME_DIR.
 func (n *pathNode) newRuntimeDir() {
 	n.Helper()
-	n.xdg = filepath.Join(n.dir, fmt.Sprint("xdg-", n.round))
-	n.makeDir(n.xdg)
+	n.runtimeDir = filepath.Join(n.dir, fmt.Sprint("xdg-", n.roundCount))
+	n.makeDir(n.runtimeDir)
 }
 
 func (n *pathNode) makeDir(path string) {
@@ -59,47 +59,49 @@ func (n *pathNode) makeDir(path string) {
 	}
 }
 
-// remove removes the directories with the node's sockets: the one in the data directory,
+// removeSocketDirs removes the directories with the node's sockets: the one in the data directory,
 // and the directories that the user's session and cleaners of temporary directories can
 // remove. A running agent creates them again at once, so that the removal can fail half
 // way.
-func (n *pathNode) remove() {
+func (n *pathNode) removeSocketDirs() {
 	n.Helper()
 	links, _ := filepath.Glob("/run/nomad-lite/*")
-	for _, path := range append(links, n.xdg, keeper.SocketDir(n.data)) {
+	for _, path := range append(links, n.runtimeDir, keeper.SocketDir(n.dataPath)) {
 		if err := os.RemoveAll(path); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
 			n.Fatal(err)
 		}
 	}
 }
 
-// processes returns the processes of the node by kind, for every path of the data directory
+// processesByKind returns the processes of the node by kind, for every path of the data directory
 // under which they were started.
-func (n *pathNode) processes() map[string][]process.ID { return byKind(nodeProcesses(n.dir)) }
+func (n *pathNode) processesByKind() map[string][]process.ID {
+	return groupByKind(nodeProcesses(n.dir))
+}
 
-// oneOfEach asserts that one keeper, one log collector and one plugin serve the node, and
+// assertOneOfEachKind asserts that one keeper, one log collector and one plugin serve the node, and
 // that the keeper is still the same process.
-func (n *pathNode) oneOfEach(what string, before map[string][]process.ID) {
+func (n *pathNode) assertOneOfEachKind(what string, before map[string][]process.ID) {
 	n.Helper()
-	now := n.processes()
+	now := n.processesByKind()
 	several := func(kind string) bool { return len(now[kind]) != 1 }
-	for limit := time.Now().Add(allowance); slices.ContainsFunc(helpers, several) && time.Now().Before(limit); {
+	for limit := time.Now().Add(waitTimeout); slices.ContainsFunc(helperKinds, several) && time.Now().Before(limit); {
 		time.Sleep(10 * time.Millisecond) // a replaced process needs time to exit
-		now = n.processes()
+		now = n.processesByKind()
 	}
 	for kind, was := range before {
 		if is := now[kind]; (kind == "keeper" || strings.HasSuffix(kind, "/loop")) && !slices.Equal(is, was) {
 			n.Errorf("%s: %s is %v, was %v", what, kind, is, was)
 		}
 	}
-	for _, kind := range helpers {
+	for _, kind := range helperKinds {
 		if len(now[kind]) != 1 {
 			n.Errorf("%s: %s is %v", what, kind, now[kind])
 		}
 	}
 }
 
-const onceJob = `
+const runOnceJob = `
 job %q {
   type = "batch"
   group "g" {
@@ -121,28 +123,28 @@ job %q {
 }
 `
 
-// check asserts that all tasks are owned, that none of their output is lost or doubled, and
+// checkTasks asserts that all tasks are owned, that none of their output is lost or doubled, and
 // that a plugin and a task can be started.
-func (n *pathNode) check(what string, before map[string][]process.ID) {
+func (n *pathNode) checkTasks(what string, before map[string][]process.ID) {
 	n.Helper()
-	v := n.agent.await(what+": all tasks are owned", func(v taskReport) bool { return v.Owned == pathTasks })
-	n.oneOfEach(what, before)
+	v := n.agent.waitReport(what+": all tasks are owned", func(v taskReport) bool { return v.Owned == pathTaskCount })
+	n.assertOneOfEachKind(what, before)
 	var logs []string
 	for id, alloc := range v.Allocs {
 		if alloc.JobID == "many" {
-			logs = append(logs, filepath.Join(n.data, "alloc", id, "alloc", "logs", "loop.stdout.0"))
+			logs = append(logs, filepath.Join(n.dataPath, "alloc", id, "alloc", "logs", "loop.stdout.0"))
 		}
 	}
-	checkCounts(n.T, logs)
+	assertCountingOutput(n.T, logs)
 
-	plugins := n.processes()["plugin"]
+	plugins := n.processesByKind()["plugin"]
 	for _, p := range plugins {
 		_ = p.Signal(syscall.SIGKILL) // the process can just have been replaced
 	}
-	n.round++
-	job := fmt.Sprint("once-", n.round)
-	n.agent.submit(n.dir, fmt.Sprintf(onceJob, job))
-	n.agent.await(what+": a task starts after the plugin was killed", func(v taskReport) bool {
+	n.roundCount++
+	job := fmt.Sprint("once-", n.roundCount)
+	n.agent.registerJobs(n.dir, fmt.Sprintf(runOnceJob, job))
+	n.agent.waitReport(what+": a task starts after the plugin was killed", func(v taskReport) bool {
 		for _, alloc := range v.Allocs {
 			if alloc.JobID == job {
 				return alloc.ClientStatus == api.AllocClientStatusComplete
@@ -150,12 +152,12 @@ func (n *pathNode) check(what string, before map[string][]process.ID) {
 		}
 		return false
 	})
-	n.agent.await(what+": all tasks are owned", func(v taskReport) bool { return v.Owned == pathTasks })
-	n.oneOfEach(what, before)
-	checkCounts(n.T, logs)
+	n.agent.waitReport(what+": all tasks are owned", func(v taskReport) bool { return v.Owned == pathTaskCount })
+	n.assertOneOfEachKind(what, before)
+	assertCountingOutput(n.T, logs)
 }
 
-const pathTasks = 3
+const pathTaskCount = 3
 
 // TestDataDirectoryIsFoundByEveryPath changes the path to a data directory with running
 // tasks, and removes the directories for sockets, both with and without a running agent.
@@ -181,20 +183,20 @@ func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 			if err := os.Chmod(dir, 0o755); err != nil {
 				t.Fatal(err)
 			}
-			n := &pathNode{T: t, dir: dir, data: filepath.Join(dir, test.data), uid: test.uid}
+			n := &pathNode{T: t, dir: dir, dataPath: filepath.Join(dir, test.data), uid: test.uid}
 			t.Cleanup(func() {
-				expectNobody(t, dir)
+				assertNodeExited(t, dir)
 				if err := allocdir.Sweep(dir); err != nil {
 					t.Error(err)
 				}
 			})
 			n.newRuntimeDir()
-			n.makeDir(n.data)
+			n.makeDir(n.dataPath)
 			n.start()
-			n.agent.submit(dir, fmt.Sprintf(manyJob, pathTasks))
-			n.agent.await("all tasks run", func(v taskReport) bool { return v.Owned == pathTasks })
+			n.agent.registerJobs(dir, fmt.Sprintf(manyTasksJob, pathTaskCount))
+			n.agent.waitReport("all tasks run", func(v taskReport) bool { return v.Owned == pathTaskCount })
 			first := map[string][]process.ID{}
-			for kind, processes := range n.processes() {
+			for kind, processes := range n.processesByKind() {
 				first[kind] = processes
 			}
 			link := filepath.Join(dir, "link")
@@ -203,11 +205,11 @@ func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 				alive bool // the agent runs during the change
 				do    func() error
 			}{
-				{"sockets removed while the agent runs", true, func() error { n.remove(); return nil }},
+				{"sockets removed while the agent runs", true, func() error { n.removeSocketDirs(); return nil }},
 				{"another XDG_RUNTIME_DIR", false, func() error { n.newRuntimeDir(); return nil }},
 				{"a symbolic link", false, func() error {
-					real := n.data
-					n.data = link
+					real := n.dataPath
+					n.dataPath = link
 					return os.Symlink(real, link)
 				}},
 				{"a directory that was moved", false, func() error {
@@ -215,10 +217,10 @@ func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					n.data = filepath.Join(dir, "moved-"+test.data)
-					return os.Rename(real, n.data)
+					n.dataPath = filepath.Join(dir, "moved-"+test.data)
+					return os.Rename(real, n.dataPath)
 				}},
-				{"sockets removed while no agent runs", false, func() error { n.remove(); return nil }},
+				{"sockets removed while no agent runs", false, func() error { n.removeSocketDirs(); return nil }},
 			} {
 				if !step.alive {
 					n.agent.kill()
@@ -229,16 +231,16 @@ func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 				if !step.alive {
 					n.start()
 				}
-				n.check(step.name, first)
+				n.checkTasks(step.name, first)
 				if t.Failed() {
 					break
 				}
 			}
 			n.agent.end("stop")
-			if left, _ := filepath.Glob(filepath.Join(n.xdg, "nomad-lite", "*")); len(left) > 0 {
+			if left, _ := filepath.Glob(filepath.Join(n.runtimeDir, "nomad-lite", "*")); len(left) > 0 {
 				t.Errorf("left behind: %v", left)
 			}
-			if left, _ := filepath.Glob(keeper.SocketDir(n.data)); len(left) > 0 {
+			if left, _ := filepath.Glob(keeper.SocketDir(n.dataPath)); len(left) > 0 {
 				t.Errorf("left behind: %v", left)
 			}
 		})

@@ -19,32 +19,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processRights are the limits that a row of SECURITY.md lists for a process.
-type processRights struct {
-	capabilities uint64
-	all          bool // the process has all capabilities of root
-	filtered     bool // system calls are filtered
+// processLimits are the limits that a row of SECURITY.md lists for a process.
+type processLimits struct {
+	capabilities     uint64
+	all              bool // the process has all capabilities of root
+	syscallsFiltered bool // system calls are filtered
 }
 
-// capabilityNames are the capabilities in the table.
-var capabilityNames = map[string]uint64{
+// capabilityBits are the capabilities in the table.
+var capabilityBits = map[string]uint64{
 	"CAP_CHOWN": 1 << unix.CAP_CHOWN, "CAP_DAC_OVERRIDE": 1 << unix.CAP_DAC_OVERRIDE, "CAP_FOWNER": 1 << unix.CAP_FOWNER, "CAP_FSETID": 1 << unix.CAP_FSETID,
 	"CAP_KILL": 1 << unix.CAP_KILL, "CAP_SETGID": 1 << unix.CAP_SETGID, "CAP_SETUID": 1 << unix.CAP_SETUID,
 	"CAP_SYS_ADMIN": 1 << unix.CAP_SYS_ADMIN, "CAP_SYS_PTRACE": 1 << unix.CAP_SYS_PTRACE,
 }
 
-// readPowers reads the table of SECURITY.md; its keys are the arguments of the processes.
-func readPowers(t *testing.T) map[string]processRights {
+// readProcessLimits reads the table of SECURITY.md; its keys are the arguments of the processes.
+func readProcessLimits(t *testing.T) map[string]processLimits {
 	t.Helper()
 	text, err := os.ReadFile("../../../SECURITY.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := map[string]processRights{}
+	rows := map[string]processLimits{}
 	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)`[^|]*\\|[^|]*\\|([^|]*)\\|([^|]*)\\|$").FindAllStringSubmatch(string(text), -1) {
-		p := processRights{all: strings.HasPrefix(strings.TrimSpace(row[2]), "all"), filtered: strings.TrimSpace(row[3]) != "none"}
+		p := processLimits{all: strings.HasPrefix(strings.TrimSpace(row[2]), "all"), syscallsFiltered: strings.TrimSpace(row[3]) != "none"}
 		for _, name := range regexp.MustCompile("CAP_[A-Z_]+").FindAllString(row[2], -1) {
-			bit, known := capabilityNames[name]
+			bit, known := capabilityBits[name]
 			if !known && !p.all {
 				t.Fatalf("SECURITY.md: %s: unknown capability %s", row[1], name)
 			}
@@ -57,7 +57,7 @@ func readPowers(t *testing.T) map[string]processRights {
 
 // check compares each thread of a process with a row. "all" means the capabilities of the
 // test.
-func (p processRights) check(pid int, bounded bool) error {
+func (p processLimits) check(pid int, bounded bool) error {
 	all, err := boundingSet("/proc/self/status")
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func (p processRights) check(pid int, bounded bool) error {
 			return err
 		}
 		want := []string{"CapAmb:\t0000000000000000"}
-		if p.filtered {
+		if p.syscallsFiltered {
 			want = append(want, "NoNewPrivs:\t1", "Seccomp:\t2")
 		}
 		if !p.all {
@@ -116,8 +116,8 @@ func boundingSet(status string) (set uint64, err error) {
 	return set, err
 }
 
-// processesWith returns the descendants of the test that were started with arguments.
-func processesWith(args string) (found []int) {
+// processesWithArgs returns the descendants of the test that were started with arguments.
+func processesWithArgs(args string) (found []int) {
 	parents := map[int]int{}
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -150,13 +150,13 @@ func TestPowersOfProcesses(t *testing.T) {
 	if os.Geteuid() != 0 || runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
 		t.Skip("needs root, which has capabilities, and filters of system calls")
 	}
-	rows := readPowers(t)
+	rows := readProcessLimits(t)
 	download := rows["artifact-download"]
 	var downloads sync.Once
 	checked := false
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		downloads.Do(func() {
-			for _, pid := range processesWith("artifact-download") {
+			for _, pid := range processesWithArgs("artifact-download") {
 				checked = true
 				// The bounding set of a user namespace is full.
 				if err := download.check(pid, false); err != nil {
@@ -167,8 +167,8 @@ func TestPowersOfProcesses(t *testing.T) {
 		fmt.Fprint(w, "text")
 	}))
 	defer server.Close()
-	s := serve(t, false, "plugin \"script\" {\n  config {\n    commands = false\n  }\n}\n")
-	alloc := s.run("powers", "service", "running", shell("t", forever, func(task *api.Task) {
+	s := startServedAgent(t, false, "plugin \"script\" {\n  config {\n    commands = false\n  }\n}\n")
+	alloc := s.run("powers", "service", "running", shellTask("t", sleepForeverScript, func(task *api.Task) {
 		task.Artifacts = []*api.TaskArtifact{{GetterSource: new(server.URL + "/a"), RelativeDest: new("local/artifact")}}
 		task.Templates = []*api.Template{{EmbeddedTmpl: new("text"), DestPath: new("local/template")}}
 		task.Meta = map[string]string{"lite_hook_script": `{"poststart": {"exec": ["true"]}}`}
@@ -176,8 +176,8 @@ func TestPowersOfProcesses(t *testing.T) {
 	if !checked {
 		t.Error("no process downloads")
 	}
-	s.eventually("the hook script has run", func() (string, bool) {
-		for _, e := range s.alloc(alloc.ID).TaskStates["t"].Events {
+	s.waitUntil("the hook script has run", func() (string, bool) {
+		for _, e := range s.readAlloc(alloc.ID).TaskStates["t"].Events {
 			if strings.Contains(e.DisplayMessage, "poststart: true") {
 				return "", true
 			}
@@ -189,7 +189,7 @@ func TestPowersOfProcesses(t *testing.T) {
 		if args == "artifact-download" {
 			continue
 		}
-		pids := processesWith(args)
+		pids := processesWithArgs(args)
 		if len(pids) != 1 {
 			t.Errorf("processes of %q: %v", args, pids)
 			continue

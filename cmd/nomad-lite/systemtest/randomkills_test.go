@@ -26,18 +26,18 @@ import (
 )
 
 var (
-	killTime  = flag.Duration("random-kills", 0, "how long TestRandomKills kills pairs of processes; 0 means some pairs only")
-	killSeed  = flag.Uint64("random-kills-seed", 0, "seed of TestRandomKills; 0 means a new one")
-	killTasks = flag.Int("random-kills-tasks", 12, "number of tasks of TestRandomKills, half of them of each driver")
+	killDuration  = flag.Duration("random-kills", 0, "how long TestRandomKills kills pairs of processes; 0 means some pairs only")
+	killSeed      = flag.Uint64("random-kills-seed", 0, "seed of TestRandomKills; 0 means a new one")
+	killTaskCount = flag.Int("random-kills-tasks", 12, "number of tasks of TestRandomKills, half of them of each driver")
 )
 
-// execDriver serves raw_exec as a third-party driver: a file in the plugin directory with
+// externalExecDriver serves raw_exec as a third-party driver: a file in the plugin directory with
 // the driver name external_exec.
-func execDriver() { sdk.ServeDriver(&externalExec{}) }
+func externalExecDriver() { sdk.ServeDriver(&externalExecPlugin{}) }
 
-type externalExec struct{ rawexec.Driver }
+type externalExecPlugin struct{ rawexec.Driver }
 
-func (d *externalExec) Info() sdk.DriverInfo {
+func (d *externalExecPlugin) Info() sdk.DriverInfo {
 	info := d.Driver.Info()
 	info.Name = "external_exec"
 	return info
@@ -117,28 +117,28 @@ const randomKillsGroup = `
   }
 `
 
-// killAllowance is longer than the longest delay before a plugin is started again.
-const killAllowance = 2 * allowance
+// killWaitTimeout is longer than the longest delay before a plugin is started again.
+const killWaitTimeout = 2 * waitTimeout
 
 // randomKillsRun is one run of TestRandomKills.
 type randomKillsRun struct {
 	*testing.T
-	random  *rand.Rand
-	dir     string // directory of all files of the run
-	records string // records of the tasks, one file per allocation
-	config  string
-	log     *os.File
-	client  *api.Client
-	agent   *exec.Cmd
+	random     *rand.Rand
+	dir        string // directory of all files of the run
+	recordDir  string // records of the tasks, one file per allocation
+	configFile string
+	log        *os.File
+	client     *api.Client
+	agent      *exec.Cmd
 
-	allocs  []string          // ids of the allocations, sorted by name
-	drivers map[string]string // driver by allocation
-	ends    map[string]int    // number of exits that the test has caused, by allocation
-	recent  map[string]bool   // allocations whose task was ended since the last check
-	broken  map[string][]int  // by allocation: runs whose plugin or agent did not survive the start
-	killed  map[string]int    // number of kills since the last check, by kind of process
-	keeper  time.Time         // time at which a keeper was last killed
-	history []string          // kills since the last check
+	allocs         []string          // ids of the allocations, sorted by name
+	drivers        map[string]string // driver by allocation
+	requestedExits map[string]int    // number of exits that the test has caused, by allocation
+	recentlyEnded  map[string]bool   // allocations whose task was ended since the last check
+	lostRuns       map[string][]int  // by allocation: runs whose plugin or agent did not survive the start
+	killCounts     map[string]int    // number of kills since the last check, by kind of process
+	lastKeeperKill time.Time         // time at which a keeper was last killed
+	recentKills    []string          // kills since the last check
 }
 
 // TestRandomKills kills random pairs of the processes of a node while its tasks run and
@@ -154,43 +154,43 @@ func TestRandomKills(t *testing.T) {
 	seed := cmp.Or(*killSeed, uint64(time.Now().UnixNano()))
 	t.Logf("seed %d", seed)
 	r := newRandomKillsRun(t, rand.New(rand.NewPCG(seed, 0)))
-	r.start()
-	r.submit()
-	r.check()
+	r.startAgent()
+	r.registerJob()
+	r.checkTasks()
 	began, pairs, checks := time.Now(), 0, 0
-	for pairs == 0 || time.Since(began) < *killTime || *killTime == 0 && pairs < 8 {
+	for pairs == 0 || time.Since(began) < *killDuration || *killDuration == 0 && pairs < 8 {
 		for range 3 + r.random.IntN(10) {
-			r.pair()
+			r.killPair()
 			pairs++
-			r.pause(2 * time.Second)
-			if *killTime == 0 && pairs == 8 {
+			r.sleepRandomly(2 * time.Second)
+			if *killDuration == 0 && pairs == 8 {
 				break
 			}
 		}
-		r.check()
+		r.checkTasks()
 		checks++
 	}
 	ends := 0
-	for _, n := range r.ends {
+	for _, n := range r.requestedExits {
 		ends += n
 	}
 	repeated := 0
-	for _, runs := range r.broken {
+	for _, runs := range r.lostRuns {
 		repeated += len(runs)
 	}
 	t.Logf("%d tasks, %d pairs of kills, %d ends of tasks, %d interrupted starts, %d checks in %v", len(r.allocs), pairs, ends, repeated, checks, time.Since(began).Round(time.Second))
-	r.finish()
+	r.stopAndCheck()
 }
 
 func newRandomKillsRun(t *testing.T, random *rand.Rand) *randomKillsRun {
 	t.Helper()
-	dir := survivalDir(t)
+	dir := newNodeDir(t)
 	r := &randomKillsRun{
-		T: t, random: random, dir: dir, records: filepath.Join(dir, "records"), config: filepath.Join(dir, "agent.hcl"),
-		drivers: map[string]string{}, ends: map[string]int{}, recent: map[string]bool{}, broken: map[string][]int{}, killed: map[string]int{},
+		T: t, random: random, dir: dir, recordDir: filepath.Join(dir, "records"), configFile: filepath.Join(dir, "agent.hcl"),
+		drivers: map[string]string{}, requestedExits: map[string]int{}, recentlyEnded: map[string]bool{}, lostRuns: map[string][]int{}, killCounts: map[string]int{},
 	}
 	plugins := filepath.Join(dir, "plugins")
-	for _, d := range []string{r.records, plugins} {
+	for _, d := range []string{r.recordDir, plugins} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +202,7 @@ func newRandomKillsRun(t *testing.T, random *rand.Rand) *randomKillsRun {
 	if err := os.WriteFile(filepath.Join(plugins, "exec-driver"), fmt.Appendf(nil, "#!/bin/sh\nexec %s\n", program), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(r.config, fmt.Appendf(nil, randomKillsConfig, r.data(), plugins), 0o644); err != nil {
+	if err := os.WriteFile(r.configFile, fmt.Appendf(nil, randomKillsConfig, r.dataDir(), plugins), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if r.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
@@ -211,20 +211,20 @@ func newRandomKillsRun(t *testing.T, random *rand.Rand) *randomKillsRun {
 	t.Cleanup(func() {
 		if t.Failed() {
 			r.keepLog()
-			for _, p := range nodeProcesses(r.data()) {
+			for _, p := range nodeProcesses(r.dataDir()) {
 				_ = p.Signal(syscall.SIGKILL) // the node no longer shuts down by itself
 			}
 		}
 		r.log.Close()
 	})
-	r.client, err = api.NewClient(&api.Config{Address: "unix://" + filepath.Join(r.data(), agentsocket.FileName)})
+	r.client, err = api.NewClient(&api.Config{Address: "unix://" + filepath.Join(r.dataDir(), agentsocket.FileName)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-func (r *randomKillsRun) data() string { return filepath.Join(r.dir, "data") }
+func (r *randomKillsRun) dataDir() string { return filepath.Join(r.dir, "data") }
 
 // keepLog prints the end of the log and keeps the whole log in the temporary directory.
 func (r *randomKillsRun) keepLog() {
@@ -237,13 +237,13 @@ func (r *randomKillsRun) keepLog() {
 	if err := os.WriteFile(kept, text, 0o600); err != nil {
 		r.Error(err)
 	}
-	r.Logf("the log of the agents is in %s; since the last check: %s", kept, strings.Join(r.history, ", "))
+	r.Logf("the log of the agents is in %s; since the last check: %s", kept, strings.Join(r.recentKills, ", "))
 }
 
-// start starts an agent and does not wait until it is ready.
-func (r *randomKillsRun) start() {
+// startAgent starts an agent and does not wait until it is ready.
+func (r *randomKillsRun) startAgent() {
 	r.Helper()
-	r.agent = exec.Command("nomad-lite", "agent", "-config", r.config)
+	r.agent = exec.Command("nomad-lite", "agent", "-config", r.configFile)
 	r.agent.Stdout, r.agent.Stderr = r.log, r.log
 	r.agent.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
 	if err := r.agent.Start(); err != nil {
@@ -268,18 +268,18 @@ func (r *randomKillsRun) end(signal syscall.Signal) {
 	}
 }
 
-func (r *randomKillsRun) pause(most time.Duration) {
+func (r *randomKillsRun) sleepRandomly(most time.Duration) {
 	time.Sleep(time.Duration(r.random.Int64N(int64(most))))
 }
 
-// submit registers the job and collects its allocations.
-func (r *randomKillsRun) submit() {
+// registerJob registers the job and collects its allocations.
+func (r *randomKillsRun) registerJob() {
 	r.Helper()
 	text := "job \"many\" {\n"
 	for _, driver := range []string{rawexec.Name, "external_exec"} {
-		text += fmt.Sprintf(randomKillsGroup, driver, *killTasks/2, r.records)
+		text += fmt.Sprintf(randomKillsGroup, driver, *killTaskCount/2, r.recordDir)
 	}
-	r.await("the agent answers", func() error {
+	r.waitNoError("the agent answers", func() error {
 		_, err := r.client.Status().Leader()
 		return err
 	})
@@ -290,12 +290,12 @@ func (r *randomKillsRun) submit() {
 	if err != nil {
 		r.Fatal(err)
 	}
-	r.await("all tasks are placed", func() error {
+	r.waitNoError("all tasks are placed", func() error {
 		list, _, err := r.client.Jobs().Allocations("many", false, nil)
 		if err != nil {
 			return err
 		}
-		if len(list) != *killTasks/2*2 {
+		if len(list) != *killTaskCount/2*2 {
 			return fmt.Errorf("%d allocations", len(list))
 		}
 		slices.SortFunc(list, func(a, b *api.AllocationListStub) int { return strings.Compare(a.Name, b.Name) })
@@ -307,24 +307,24 @@ func (r *randomKillsRun) submit() {
 	})
 }
 
-// await repeats look until it returns nil.
-func (r *randomKillsRun) await(what string, look func() error) {
+// waitNoError repeats look until it returns nil.
+func (r *randomKillsRun) waitNoError(what string, look func() error) {
 	r.Helper()
 	var err error
-	for deadline := time.Now().Add(killAllowance); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(killWaitTimeout); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if err = look(); err == nil {
 			return
 		}
 	}
-	r.Fatalf("%s: not within %v: %v", what, killAllowance, err)
+	r.Fatalf("%s: not within %v: %v", what, killWaitTimeout, err)
 }
 
 // victimKinds are the kinds of victims; "stop" is an orderly shutdown of the agent.
 var victimKinds = []string{"agent", "stop", "plugin", "exec-driver", "keeper", "log-collector", "task", "exit"}
 
-// pair kills two victims shortly after each other, and starts the next agent when the agent
+// killPair kills two victims shortly after each other, and starts the next agent when the agent
 // was one of them.
-func (r *randomKillsRun) pair() {
+func (r *randomKillsRun) killPair() {
 	r.Helper()
 	first := victimKinds[r.random.IntN(len(victimKinds))]
 	second := victimKinds[r.random.IntN(len(victimKinds))]
@@ -332,36 +332,36 @@ func (r *randomKillsRun) pair() {
 	for _, kind := range []string{first, second} {
 		if kind == "agent" || kind == "stop" {
 			if down { // the second kill comes while the next agent starts
-				r.start()
-				r.pause(150 * time.Millisecond)
+				r.startAgent()
+				r.sleepRandomly(150 * time.Millisecond)
 			}
 			down = true
 		}
-		r.strike(kind)
+		r.killVictim(kind)
 		if r.random.IntN(2) == 0 {
-			r.pause(time.Second)
+			r.sleepRandomly(time.Second)
 		}
 	}
 	if down {
-		r.start()
+		r.startAgent()
 	}
-	r.awaitReaders()
+	r.waitFIFOReaders()
 }
 
-// awaitReaders waits until keeper and log collector hold the FIFOs of all tasks again:
+// waitFIFOReaders waits until keeper and log collector hold the FIFOs of all tasks again:
 // the death of a third process before that would leave tasks without a reader.
-func (r *randomKillsRun) awaitReaders() {
+func (r *randomKillsRun) waitFIFOReaders() {
 	r.Helper()
-	r.await("keeper and log collector hold the output of the tasks", func() error {
+	r.waitNoError("keeper and log collector hold the output of the tasks", func() error {
 		if _, err := r.client.Status().Leader(); err != nil {
 			return err
 		}
-		processes, want := byKind(nodeProcesses(r.data())), 2*(len(r.allocs)-len(r.recent))
+		processes, want := groupByKind(nodeProcesses(r.dataDir())), 2*(len(r.allocs)-len(r.recentlyEnded))
 		for _, kind := range []string{"keeper", "log-collector"} {
 			if len(processes[kind]) != 1 {
 				return fmt.Errorf("%d processes %s", len(processes[kind]), kind)
 			}
-			if got := fifos(processes[kind][0].PID); got < want {
+			if got := countTaskFIFOs(processes[kind][0].PID); got < want {
 				return fmt.Errorf("%s has %d FIFOs open, want %d", kind, got, want)
 			}
 		}
@@ -369,8 +369,8 @@ func (r *randomKillsRun) awaitReaders() {
 	})
 }
 
-// fifos counts the FIFOs of tasks that a process has open.
-func fifos(pid int) (count int) {
+// countTaskFIFOs counts the FIFOs of tasks that a process has open.
+func countTaskFIFOs(pid int) (count int) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	fds, _ := os.ReadDir(dir) // the process can have exited
 	for _, fd := range fds {
@@ -381,24 +381,24 @@ func fifos(pid int) (count int) {
 	return count
 }
 
-// strike kills one victim of a kind, if one exists.
-func (r *randomKillsRun) strike(kind string) {
+// killVictim kills one victim of a kind, if one exists.
+func (r *randomKillsRun) killVictim(kind string) {
 	r.Helper()
-	r.history = append(r.history, fmt.Sprint(time.Now().Format("15:04:05.000 "), kind))
+	r.recentKills = append(r.recentKills, fmt.Sprint(time.Now().Format("15:04:05.000 "), kind))
 	switch kind {
 	case "agent":
-		r.killed[kind]++
+		r.killCounts[kind]++
 		r.end(syscall.SIGKILL)
 	case "stop":
 		r.end(syscall.SIGTERM)
 	case "task", "exit":
 		r.endTask(kind)
 	default:
-		for _, p := range byKind(nodeProcesses(r.data()))[kind] {
+		for _, p := range groupByKind(nodeProcesses(r.dataDir()))[kind] {
 			_ = p.Signal(syscall.SIGKILL) // the process can have exited
-			r.killed[kind]++
+			r.killCounts[kind]++
 			if kind == "keeper" {
-				r.keeper = time.Now()
+				r.lastKeeperKill = time.Now()
 			}
 		}
 	}
@@ -409,12 +409,12 @@ func (r *randomKillsRun) strike(kind string) {
 func (r *randomKillsRun) endTask(how string) {
 	r.Helper()
 	id := r.allocs[r.random.IntN(len(r.allocs))]
-	record := r.record(id)
-	if r.recent[id] || len(record.pids) == 0 {
+	record := r.readRecord(id)
+	if r.recentlyEnded[id] || len(record.pids) == 0 {
 		return
 	}
 	if how == "exit" {
-		if err := os.WriteFile(filepath.Join(r.records, id+".end"), nil, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(r.recordDir, id+".end"), nil, 0o644); err != nil {
 			r.Fatal(err)
 		}
 	} else {
@@ -427,24 +427,24 @@ func (r *randomKillsRun) endTask(how string) {
 			return
 		}
 	}
-	r.history[len(r.history)-1] += " " + id[:8]
-	r.recent[id] = true
-	r.ends[id]++
+	r.recentKills[len(r.recentKills)-1] += " " + id[:8]
+	r.recentlyEnded[id] = true
+	r.requestedExits[id]++
 }
 
 // taskRecord is the record of one allocation's task.
 type taskRecord struct {
-	pids   []int       // process ids of the runs
-	last   map[int]int // by run: the last number that the run wrote before it exited by itself
-	double bool
+	pids           []int       // process ids of the runs
+	lastNumbers    map[int]int // by run: the last number that the run wrote before it exited by itself
+	runsOverlapped bool
 }
 
-func (r *randomKillsRun) record(id string) taskRecord {
-	text, err := os.ReadFile(filepath.Join(r.records, id))
+func (r *randomKillsRun) readRecord(id string) taskRecord {
+	text, err := os.ReadFile(filepath.Join(r.recordDir, id))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		r.Fatal(err)
 	}
-	record := taskRecord{last: map[int]int{}}
+	record := taskRecord{lastNumbers: map[int]int{}}
 	for line := range strings.Lines(string(text)) {
 		words := strings.Fields(line)
 		switch words[0] {
@@ -453,20 +453,20 @@ func (r *randomKillsRun) record(id string) taskRecord {
 			record.pids = append(record.pids, pid)
 		case "end":
 			run, _ := strconv.Atoi(words[1])
-			record.last[run], _ = strconv.Atoi(words[2])
+			record.lastNumbers[run], _ = strconv.Atoi(words[2])
 		case "double":
-			record.double = true
+			record.runsOverlapped = true
 		}
 	}
 	return record
 }
 
-// check waits until all tasks run, and compares the agent's report with the records of the
+// checkTasks waits until all tasks run, and compares the agent's report with the records of the
 // tasks.
-func (r *randomKillsRun) check() {
+func (r *randomKillsRun) checkTasks() {
 	r.Helper()
-	r.await("the node is as it should be", func() error {
-		processes := byKind(nodeProcesses(r.data()))
+	r.waitNoError("the node is as it should be", func() error {
+		processes := groupByKind(nodeProcesses(r.dataDir()))
 		// If a task exits while a plugin is down that was killed before this check, the
 		// next check would expect its exit status.
 		for _, kind := range []string{"keeper", "log-collector", "plugin", "exec-driver"} {
@@ -488,62 +488,62 @@ func (r *randomKillsRun) check() {
 		}
 		return nil
 	})
-	r.recent, r.killed, r.history = map[string]bool{}, map[string]int{}, nil
+	r.recentlyEnded, r.killCounts, r.recentKills = map[string]bool{}, map[string]int{}, nil
 }
 
 func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []process.ID) error {
-	record, state := r.record(a.ID), a.TaskStates["count"]
+	record, state := r.readRecord(a.ID), a.TaskStates["count"]
 	runs := len(record.pids)
-	wanted := 1 + r.ends[a.ID] + len(r.broken[a.ID])
+	wanted := 1 + r.requestedExits[a.ID] + len(r.lostRuns[a.ID])
 	// Each death of the plugin or of the agent can interrupt one start, which is repeated.
-	interruptions := r.killed[r.plugin(a.ID)] + r.killed["agent"]
-	for run := wanted - 1; slices.Contains(r.broken[a.ID], run); run-- {
+	interruptions := r.killCounts[r.pluginKind(a.ID)] + r.killCounts["agent"]
+	for run := wanted - 1; slices.Contains(r.lostRuns[a.ID], run); run-- {
 		interruptions--
 	}
-	for ; runs > wanted && r.recent[a.ID] && interruptions > 0; interruptions-- {
-		r.broken[a.ID] = append(r.broken[a.ID], wanted)
+	for ; runs > wanted && r.recentlyEnded[a.ID] && interruptions > 0; interruptions-- {
+		r.lostRuns[a.ID] = append(r.lostRuns[a.ID], wanted)
 		wanted++
 	}
 	switch {
-	case record.double:
+	case record.runsOverlapped:
 		r.Fatalf("%s: two processes of the task have run at the same time", a.ID)
 	case runs > wanted:
-		r.Fatalf("%s: %d runs after %d ends and %d starts that were interrupted: %v", a.ID, runs, r.ends[a.ID], len(r.broken[a.ID]), state)
+		r.Fatalf("%s: %d runs after %d ends and %d starts that were interrupted: %v", a.ID, runs, r.requestedExits[a.ID], len(r.lostRuns[a.ID]), state)
 	case model.ClientTerminal(&api.Allocation{ClientStatus: a.ClientStatus}):
 		r.Fatalf("%s: status %s: %s", a.ID, a.ClientStatus, a.ClientDescription)
 	case runs < wanted:
 		return fmt.Errorf("%d runs, want %d", runs, wanted)
 	case a.ClientStatus != api.AllocClientStatusRunning || state == nil || state.State != model.TaskRunning:
 		return fmt.Errorf("status %s", a.ClientStatus)
-	case int(state.Restarts) < r.ends[a.ID]: // a start without a driver counts, too
-		return fmt.Errorf("%d restarts after %d ends", state.Restarts, r.ends[a.ID])
+	case int(state.Restarts) < r.requestedExits[a.ID]: // a start without a driver counts, too
+		return fmt.Errorf("%d restarts after %d ends", state.Restarts, r.requestedExits[a.ID])
 	case len(processes) != 1 || processes[0].PID != record.pids[runs-1]:
 		return fmt.Errorf("processes %v, the last run is %v", processes, record.pids[runs-1])
 	}
 	ended := runs - 1
-	for slices.Contains(r.broken[a.ID], ended) {
+	for slices.Contains(r.lostRuns[a.ID], ended) {
 		ended-- // the agent has ended this run
 	}
 	if ended > 0 {
-		if err := r.checkEnd(a.ID, record.last[ended] > 0, state); err != nil {
+		if err := r.checkExitStatus(a.ID, record.lastNumbers[ended] > 0, state); err != nil {
 			return err
 		}
 	}
 	return r.checkOutput(a.ID, record)
 }
 
-// plugin returns the kind of the process that serves the driver of an allocation.
-func (r *randomKillsRun) plugin(id string) string {
+// pluginKind returns the kind of the process that serves the driver of an allocation.
+func (r *randomKillsRun) pluginKind(id string) string {
 	if r.drivers[id] == rawexec.Name {
 		return "plugin"
 	}
 	return "exec-driver"
 }
 
-// checkEnd checks that the last exit of a task was reported with its exit status. The
+// checkExitStatus checks that the last exit of a task was reported with its exit status. The
 // status can be lost if the plugin was killed since the last check, and the task was
 // started before a keeper was killed: the next keeper is not the parent of such a task.
-func (r *randomKillsRun) checkEnd(id string, exited bool, state *api.TaskState) error {
+func (r *randomKillsRun) checkExitStatus(id string, exited bool, state *api.TaskState) error {
 	want := "Exit Code: 137, Signal: 9"
 	if exited {
 		want = "Exit Code: 7"
@@ -569,19 +569,19 @@ func (r *randomKillsRun) checkEnd(id string, exited bool, state *api.TaskState) 
 	if slices.ContainsFunc(state.Events, func(e *api.TaskEvent) bool { return e.Type == api.TaskDriverFailure }) {
 		return nil // starts without a driver have replaced the event
 	}
-	if !r.recent[id] {
+	if !r.recentlyEnded[id] {
 		return nil // the event was checked before; others have replaced it
 	}
-	if restarted && r.killed[r.plugin(id)] > 0 && started.Before(r.keeper) {
+	if restarted && r.killCounts[r.pluginKind(id)] > 0 && started.Before(r.lastKeeperKill) {
 		return nil
 	}
-	return fmt.Errorf("no event %q: %v", api.TaskTerminated, types(state.Events))
+	return fmt.Errorf("no event %q: %v", api.TaskTerminated, eventTypes(state.Events))
 }
 
 // checkOutput checks that the output holds 1, 2, 3 … of each run, and is complete for runs
 // that exited by themselves.
 func (r *randomKillsRun) checkOutput(id string, record taskRecord) error {
-	text, err := os.ReadFile(filepath.Join(r.data(), "alloc", id, "alloc", "logs", "count.stdout.0"))
+	text, err := os.ReadFile(filepath.Join(r.dataDir(), "alloc", id, "alloc", "logs", "count.stdout.0"))
 	if err != nil {
 		return err
 	}
@@ -595,7 +595,7 @@ func (r *randomKillsRun) checkOutput(id string, record taskRecord) error {
 			r.Fatalf("output of %s: line %q", id, line)
 		}
 		if lineRun != run {
-			if last := record.last[run]; last > 0 && last != count {
+			if last := record.lastNumbers[run]; last > 0 && last != count {
 				r.Fatalf("output of %s: run %d ends with %d, want %d", id, run, count, last)
 			}
 			run, count = lineRun, 0
@@ -610,18 +610,18 @@ func (r *randomKillsRun) checkOutput(id string, record taskRecord) error {
 	return nil
 }
 
-// finish stops the job and the agent, and checks that they leave nothing behind.
-func (r *randomKillsRun) finish() {
+// stopAndCheck stops the job and the agent, and checks that they leave nothing behind.
+func (r *randomKillsRun) stopAndCheck() {
 	r.Helper()
-	r.await("the job is stopped", func() error {
+	r.waitNoError("the job is stopped", func() error {
 		_, _, err := r.client.Jobs().Deregister("many", true, nil)
 		return err
 	})
-	r.await("its allocations are removed", func() error {
+	r.waitNoError("its allocations are removed", func() error {
 		if err := r.client.System().GarbageCollect(); err != nil {
 			return err
 		}
-		dirs, err := os.ReadDir(filepath.Join(r.data(), "alloc"))
+		dirs, err := os.ReadDir(filepath.Join(r.dataDir(), "alloc"))
 		if err != nil || len(dirs) > 0 {
 			return fmt.Errorf("%d directories, %w", len(dirs), err)
 		}
@@ -632,7 +632,7 @@ func (r *randomKillsRun) finish() {
 	if err != nil {
 		r.Fatal(err)
 	}
-	if strings.Contains(string(mounts), r.data()) {
+	if strings.Contains(string(mounts), r.dataDir()) {
 		r.Errorf("mounts are left:\n%s", mounts)
 	}
 	for _, id := range r.allocs {

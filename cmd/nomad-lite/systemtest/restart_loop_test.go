@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-const churnJob = `
+const restartLoopJob = `
 job "churn" {
   group "g" {
     update {
@@ -45,18 +45,18 @@ func TestRestartLoopKeepsNothing(t *testing.T) {
 		runs = 1000
 	}
 	n := newRootNode(t)
-	n.start()
-	n.register(churnJob)
+	n.startAgent()
+	n.registerJob(restartLoopJob)
 	restarts := func(least uint64) func(allocReport) bool {
 		return func(s allocReport) bool {
-			a := s.of("churn", func(*api.Allocation) bool { return true })
+			a := s.findAlloc("churn", func(*api.Allocation) bool { return true })
 			return a != nil && a.TaskStates["churn"] != nil && a.TaskStates["churn"].Restarts >= least
 		}
 	}
-	n.await("it has warmed up", restarts(runs/5))
-	before := n.open()
-	n.await("it has run often", restarts(runs/5+runs))
-	after := n.open()
+	n.waitReport("it has warmed up", restarts(runs/5))
+	before := n.openDescriptors()
+	n.waitReport("it has run often", restarts(runs/5+runs))
+	after := n.openDescriptors()
 	for _, kind := range slices.Sorted(maps.Keys(before)) {
 		// Some descriptors come and go with a run.
 		if growth := after[kind] - before[kind]; growth > 16 {
@@ -64,22 +64,22 @@ func TestRestartLoopKeepsNothing(t *testing.T) {
 		}
 	}
 	n.do("purge churn", new(string))
-	n.await("it is gone", func(s allocReport) bool { return len(s.Allocs) == 0 && len(s.Local) == 0 })
+	n.waitReport("it is gone", func(s allocReport) bool { return len(s.Allocs) == 0 && len(s.Local) == 0 })
 	n.agent.end("stop")
 }
 
-// open counts the open descriptors of the processes of the node.
-func (n *node) open() map[string]int {
-	count := map[string]int{"agent": descriptors(n.T, n.agent.cmd.Process.Pid)}
+// openDescriptors counts the open descriptors of the processes of the node.
+func (n *faultNode) openDescriptors() map[string]int {
+	count := map[string]int{"agent": countDescriptors(n.T, n.agent.cmd.Process.Pid)}
 	for _, kind := range []string{"keeper", "log-collector", "plugin"} {
-		for _, p := range n.processes()[kind] {
-			count[kind] = descriptors(n.T, p.PID)
+		for _, p := range n.processesByKind()[kind] {
+			count[kind] = countDescriptors(n.T, p.PID)
 		}
 	}
 	return count
 }
 
-func descriptors(t *testing.T, pid int) int {
+func countDescriptors(t *testing.T, pid int) int {
 	t.Helper()
 	fds, err := os.ReadDir(filepath.Join("/proc", fmt.Sprint(pid), "fd"))
 	if err != nil {

@@ -28,23 +28,23 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if guest := os.Getenv(vmVariable); os.Getpid() == 1 && guest != "" {
+	if guest := os.Getenv(vmEnvVar); os.Getpid() == 1 && guest != "" {
 		vmInit(guest)
 	}
-	testscript.Main(leakCheck{m}, map[string]func(){
-		"nomad-lite": roomy, "old-driver": oldDriver, "hostile-driver": hostileDriver, "hostile-sdk-driver": hostileSDKDriver, "dying-hook": dyingHook, "exec-driver": execDriver, "shell-driver": shellDriver, "hanging-hook": hangingHook, "hostile-hook": hostileHook, "quiet-hook": quietHook, "asking-hook": askingHook, "acting-hook": actingHook, "strange-hook": strangeHook, "doomed-agent": doomedAgent, "mortal-agent": serveKillableAgent, "faulty-agent": faultyAgent, "without-cgroups": withoutCgroups, "ask": ask, "say-hello": sayHello, "mint": mint, "half-sender": sendHalfRequests, "isolating-driver": isolatingDriver,
+	testscript.Main(leakCheckedTests{m}, map[string]func(){
+		"nomad-lite": nomadLiteWithTestConfig, "old-driver": oldDriver, "hostile-driver": hostileDriver, "hostile-sdk-driver": hostileSDKDriver, "dying-hook": crashingHook, "exec-driver": externalExecDriver, "shell-driver": shellDriver, "hanging-hook": hangingHook, "hostile-hook": hostileHook, "quiet-hook": noopHook, "asking-hook": hostAPIHook, "acting-hook": actionHook, "strange-hook": misbehavingHook, "doomed-agent": selfKillingAgent, "mortal-agent": serveKillableAgent, "faulty-agent": failpointAgent, "without-cgroups": execWithoutCgroups, "ask": sendAPIRequest, "say-hello": serveHello, "mint": createCertificates, "half-sender": sendHalfRequests, "isolating-driver": isolatingDriver,
 	})
 }
 
-// roomyVariable names the configuration that all agents of tests start with.
-const roomyVariable = "NOMAD_LITE_TEST_ROOMY"
+// testConfigEnvVar names the configuration that all agents of tests start with.
+const testConfigEnvVar = "NOMAD_LITE_TEST_ROOMY"
 
-const roomyFile = "testdata/roomy.hcl"
+const testConfigFile = "testdata/roomy.hcl"
 
-// roomy is nomad-lite with agents that ignore the disk usage of this machine, because they
+// nomadLiteWithTestConfig is nomad-lite with agents that ignore the disk usage of this machine, because they
 // would otherwise remove ended allocations before a test could check them.
-func roomy() {
-	config := os.Getenv(roomyVariable)
+func nomadLiteWithTestConfig() {
+	config := os.Getenv(testConfigEnvVar)
 	if config != "" && len(os.Args) > 1 && os.Args[1] == "agent" && !slices.Contains(os.Args, "-print-unit") {
 		os.Args = slices.Insert(os.Args, 2, "-config", config)
 	}
@@ -56,19 +56,19 @@ func nomadLite() {
 	os.Exit(root.Execute(os.Args[1:], &cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }
 
-// leakCheck fails the package when a script has left files or processes on the machine.
-type leakCheck struct{ tests testscript.TestingM }
+// leakCheckedTests fails the package when a script has left files or processes on the machine.
+type leakCheckedTests struct{ tests testscript.TestingM }
 
-func (g leakCheck) Run() int {
-	before := traces()
+func (g leakCheckedTests) Run() int {
+	before := leftoverPaths()
 	code := g.tests.Run()
-	printFigures(os.Stdout)
-	_ = os.RemoveAll(productDir)
-	left := slices.DeleteFunc(traces(), func(trace string) bool { return slices.Contains(before, trace) })
+	printBenchResults(os.Stdout)
+	_ = os.RemoveAll(benchBinaryDir)
+	left := slices.DeleteFunc(leftoverPaths(), func(trace string) bool { return slices.Contains(before, trace) })
 	// Traces of other processes, such as tests of other packages, come and go.
-	for deadline := time.Now().Add(allowance); ; time.Sleep(50 * time.Millisecond) {
-		now := traces()
-		left = slices.DeleteFunc(left, func(trace string) bool { return !slices.Contains(now, trace) || inUse(trace) })
+	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(50 * time.Millisecond) {
+		now := leftoverPaths()
+		left = slices.DeleteFunc(left, func(trace string) bool { return !slices.Contains(now, trace) || isInUse(trace) })
 		if len(left) == 0 || code != 0 || time.Now().After(deadline) {
 			break
 		}
@@ -80,9 +80,9 @@ func (g leakCheck) Run() int {
 	return code
 }
 
-// inUse reports whether a trace belongs to a running nomad-lite, such as a user's job in
+// isInUse reports whether a trace belongs to a running nomad-lite, such as a user's job in
 // another terminal. The command "alone" finds processes that a script leaves running.
-func inUse(trace string) bool {
+func isInUse(trace string) bool {
 	if procs, _ := os.ReadFile(filepath.Join(trace, "cgroup.procs")); len(procs) > 0 {
 		return true
 	}
@@ -94,8 +94,8 @@ func inUse(trace string) bool {
 	return true
 }
 
-// traces returns the paths outside of its data directory at which a node leaves files.
-func traces() []string {
+// leftoverPaths returns the paths outside of its data directory at which a node leaves files.
+func leftoverPaths() []string {
 	var all []string
 	for _, pattern := range []string{"/run/nomad-lite/*", "/tmp/nomad-lite-*-run/*", "/sys/fs/cgroup/*/nomad/*-*-*-*-*.*", "/sys/fs/cgroup/nomad.slice/*/*.scope"} {
 		found, _ := filepath.Glob(pattern)
@@ -110,8 +110,8 @@ func traces() []string {
 	return all
 }
 
-// ask METHOD PATH [BODY] sends a request to the agent of NOMAD_ADDR, and prints the answer.
-func ask() {
+// sendAPIRequest is the program "ask METHOD PATH [BODY]" of the scripts. It sends a request to the agent of NOMAD_ADDR, and prints the answer.
+func sendAPIRequest() {
 	client, err := api.NewClient(api.DefaultConfig())
 	if err == nil && len(os.Args) < 3 {
 		err = errors.New("usage: ask method path [body]")
@@ -131,8 +131,8 @@ func ask() {
 	fmt.Println(string(answer))
 }
 
-// sayHello PORT is a web server.
-func sayHello() {
+// serveHello is the program "say-hello PORT" of the scripts, a web server.
+func serveHello() {
 	fmt.Fprintln(os.Stderr, http.ListenAndServe(":"+os.Args[1], http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "hello")
 	})))
@@ -154,25 +154,25 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 		RequireUniqueNames:  true,
 		UpdateScripts:       os.Getenv("UPDATE_SCRIPTS") != "",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"await":     await,
-			"slay":      slay,
-			"raise":     raise,
-			"statefile": statefile,
-			"alone":     alone,
-			"settled":   awaitSettled,
-			"normal":    normal,
+			"await":     awaitFile,
+			"slay":      killProcesses,
+			"raise":     signalProcesses,
+			"statefile": editStateFile,
+			"alone":     assertProcessesGone,
+			"settled":   awaitUnmounted,
+			"normal":    normalizeOutput,
 			"terminal":  startTerminal,
 			"type":      typeText,
 			"resize":    resizeTerminal,
-			"hangup":    hangUp,
-			"soon":      soon,
+			"hangup":    waitTerminalExit,
+			"soon":      retryProgram,
 		},
-		Condition: condition,
+		Condition: scriptCondition,
 		Setup: func(env *testscript.Env) error {
 			// A script that fails leaves an agent with tasks that would continue.
 			work := env.Getenv("WORK")
 			env.Defer(func() {
-				for pid := range processes(work) {
+				for pid := range scriptProcesses(work) {
 					_ = syscall.Kill(pid, syscall.SIGKILL) // the process can have exited
 				}
 			})
@@ -181,10 +181,10 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 				env.Setenv(name, goEnv(name))
 			}
 			env.Setenv("REPOSITORY", repository)
-			env.Setenv(workVariable, work)
+			env.Setenv(workDirEnvVar, work)
 			env.Setenv("XDG_CACHE_HOME", filepath.Join(work, ".cache"))
-			env.Setenv(roomyVariable, filepath.Join(repository, "cmd/nomad-lite/systemtest", roomyFile))
-			env.Values[terminal{}] = new(terminal)
+			env.Setenv(testConfigEnvVar, filepath.Join(repository, "cmd/nomad-lite/systemtest", testConfigFile))
+			env.Values[ptyTerminal{}] = new(ptyTerminal)
 			// Without this, each process under the race detector sleeps for a second at its
 			// exit.
 			env.Setenv("GORACE", "atexit_sleep_ms=0")
@@ -193,10 +193,10 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 	}
 }
 
-// await FILE [REGEXP] waits until a file exists, or until a line of it matches. A script
+// awaitFile is the command "await FILE [REGEXP]" of the scripts. It waits until a file exists, or until a line of it matches. A script
 // that signals a process in the background first waits for the output that the process
 // writes when it is ready.
-func await(ts *testscript.TestScript, neg bool, args []string) {
+func awaitFile(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 || len(args) > 2 {
 		ts.Fatalf("usage: await file [regexp]")
 	}
@@ -204,19 +204,19 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) == 2 {
 		pattern = regexp.MustCompile("(?m)" + args[1])
 	}
-	for deadline := time.Now().Add(allowance); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(5 * time.Millisecond) {
 		text, err := os.ReadFile(ts.MkAbs(args[0]))
 		if err == nil && pattern.Match(text) {
 			return
 		}
 		if time.Now().After(deadline) {
-			ts.Fatalf("await: no %s in %s within %v:\n%s", pattern, args[0], allowance, text)
+			ts.Fatalf("await: no %s in %s within %v:\n%s", pattern, args[0], waitTimeout, text)
 		}
 	}
 }
 
-// condition evaluates a condition in brackets, in addition to the conditions of testscript.
-func condition(name string) (bool, error) {
+// scriptCondition evaluates a condition in brackets, in addition to the conditions of testscript.
+func scriptCondition(name string) (bool, error) {
 	switch name {
 	case "python-grpc":
 		// CI has installed the module: a script that does not find it fails.
@@ -231,28 +231,28 @@ func condition(name string) (bool, error) {
 	return false, fmt.Errorf("unknown condition %q", name)
 }
 
-// soon REGEXP PROGRAM [ARGUMENT...] runs a program again and again until its output
+// retryProgram is the command "soon REGEXP PROGRAM [ARGUMENT...]" of the scripts. It runs a program again and again until its output
 // matches.
-func soon(ts *testscript.TestScript, neg bool, args []string) {
+func retryProgram(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: soon regexp program [argument...]")
 	}
 	pattern := regexp.MustCompile("(?m)" + args[0])
-	for deadline := time.Now().Add(allowance); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(50 * time.Millisecond) {
 		err := ts.Exec(args[1], args[2:]...)
 		if err == nil && pattern.MatchString(ts.ReadFile("stdout")) {
 			return
 		}
 		if time.Now().After(deadline) {
-			ts.Fatalf("soon: no %s within %v: %v", pattern, allowance, err)
+			ts.Fatalf("soon: no %s within %v: %v", pattern, waitTimeout, err)
 		}
 	}
 }
 
-// normal writes the output of the last program to the file "normal", with the same ids,
+// normalizeOutput is the command "normal" of the scripts. It writes the output of the last program to the file "normal", with the same ids,
 // times, addresses and names of hosts on all machines and all days. They change the width
 // of columns, so several spaces become one.
-func normal(ts *testscript.TestScript, neg bool, args []string) {
+func normalizeOutput(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) > 0 {
 		ts.Fatalf("usage: normal")
 	}
@@ -284,15 +284,15 @@ func normal(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs("normal"), []byte(text), 0o644))
 }
 
-// raise SIGNAL REGEXP sends a signal to the processes of this script whose command line
+// signalProcesses is the command "raise SIGNAL REGEXP" of the scripts. It sends a signal to the processes of this script whose command line
 // matches; there must be one.
-func raise(ts *testscript.TestScript, neg bool, args []string) {
+func signalProcesses(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 || unix.SignalNum(args[0]) == 0 {
 		ts.Fatalf("usage: raise signal regexp")
 	}
 	pattern := regexp.MustCompile(args[1])
 	found := 0
-	for pid, command := range processes(ts.Getenv("WORK")) {
+	for pid, command := range scriptProcesses(ts.Getenv("WORK")) {
 		if pattern.MatchString(command) {
 			ts.Check(syscall.Kill(pid, unix.SignalNum(args[0])))
 			ts.Logf("%s to %d: %s", args[0], pid, command)
@@ -304,15 +304,15 @@ func raise(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// slay REGEXP kills, with SIGKILL, the processes of this script whose command
+// killProcesses is the command "slay REGEXP" of the scripts. It kills, with SIGKILL, the processes of this script whose command
 // line matches; there must be one.
-func slay(ts *testscript.TestScript, neg bool, args []string) {
+func killProcesses(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: slay regexp")
 	}
 	pattern := regexp.MustCompile(args[0])
 	killed := 0
-	for pid, command := range processes(ts.Getenv("WORK")) {
+	for pid, command := range scriptProcesses(ts.Getenv("WORK")) {
 		if pattern.MatchString(command) {
 			ts.Check(syscall.Kill(pid, syscall.SIGKILL))
 			ts.Logf("killed %d: %s", pid, command)
@@ -324,19 +324,19 @@ func slay(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// alone asserts that no process of this script runs any longer, and that none of its
+// assertProcessesGone is the command "alone" of the scripts. It asserts that no process of this script runs any longer, and that none of its
 // directories is left; "alone processes" leaves out the latter. "! alone" asserts that a
 // process runs.
-func alone(ts *testscript.TestScript, neg bool, args []string) {
+func assertProcessesGone(ts *testscript.TestScript, neg bool, args []string) {
 	work := ts.Getenv("WORK")
 	if neg {
-		if len(processes(work)) == 0 {
+		if len(scriptProcesses(work)) == 0 {
 			ts.Fatalf("no process of this script runs")
 		}
 		return
 	}
-	for deadline := time.Now().Add(allowance); ; time.Sleep(5 * time.Millisecond) {
-		left := processes(work)
+	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(5 * time.Millisecond) {
+		left := scriptProcesses(work)
 		if len(left) == 0 {
 			break
 		}
@@ -352,32 +352,32 @@ func alone(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// awaitSettled is the command "settled [DIR]" of the scripts. It waits until nothing is mounted
+// awaitUnmounted is the command "settled [DIR]" of the scripts. It waits until nothing is mounted
 // below a directory of this script, or below all of them. Then the cleanup of ended allocations
 // is complete: an agent that exits earlier leaves the cleanup to the next agent.
-func awaitSettled(ts *testscript.TestScript, neg bool, args []string) {
+func awaitUnmounted(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) > 1 {
 		ts.Fatalf("usage: settled [dir]")
 	}
 	below := filepath.Join(append([]string{ts.Getenv("WORK")}, args...)...) + "/"
-	for deadline := time.Now().Add(allowance); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(5 * time.Millisecond) {
 		mounts, err := os.ReadFile("/proc/self/mountinfo")
 		ts.Check(err)
 		if !bytes.Contains(mounts, []byte(below)) {
 			return
 		}
 		if time.Now().After(deadline) {
-			ts.Fatalf("settled: not within %v:\n%s", allowance, mounts)
+			ts.Fatalf("settled: not within %v:\n%s", waitTimeout, mounts)
 		}
 	}
 }
 
-// workVariable marks the processes of a test: plugins inherit it, too.
-const workVariable = "NOMAD_LITE_PLUGIN_WORK"
+// workDirEnvVar marks the processes of a test: plugins inherit it, too.
+const workDirEnvVar = "NOMAD_LITE_PLUGIN_WORK"
 
-// processes returns the processes with the script's directory in their environment, and
+// scriptProcesses returns the processes with the script's directory in their environment, and
 // their children.
-func processes(work string) map[int]string {
+func scriptProcesses(work string) map[int]string {
 	found := map[int]string{}
 	parents := map[int]int{}
 	commands := map[int]string{}
@@ -394,7 +394,7 @@ func processes(work string) map[int]string {
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		parents[pid], _ = strconv.Atoi(fields[1])
 		commands[pid] = strings.ReplaceAll(strings.TrimRight(string(command), "\x00"), "\x00", " ")
-		if bytes.Contains(environ, []byte(workVariable+"="+work+"\x00")) {
+		if bytes.Contains(environ, []byte(workDirEnvVar+"="+work+"\x00")) {
 			found[pid] = commands[pid]
 		}
 	}
@@ -424,15 +424,15 @@ func TestDocs(t *testing.T) {
 			t.Fatal(err)
 		}
 		name := strings.TrimSuffix(filepath.Base(document), ".md") + ".txtar"
-		if err := os.WriteFile(filepath.Join(scripts, name), docScript(string(text)), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(scripts, name), documentScript(string(text)), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 	testscript.Run(t, scriptParams(t, scripts))
 }
 
-// docScript turns a document into a script.
-func docScript(document string) []byte {
+// documentScript turns a document into a script.
+func documentScript(document string) []byte {
 	var script, files strings.Builder
 	for _, program := range []string{"curl", "openssl"} {
 		if strings.Contains(document, program+" ") {

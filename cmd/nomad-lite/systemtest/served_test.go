@@ -21,22 +21,22 @@ import (
 // Its tasks are shell commands.
 type servedAgent struct {
 	*api.Client
-	t       testing.TB
-	http    *http.Client // HTTP client with the same TLS configuration
-	address string
-	tls     bool
-	work    string
-	node    string
+	t          testing.TB
+	httpClient *http.Client // HTTP client with the same TLS configuration
+	address    string
+	tls        bool
+	workDir    string
+	nodeID     string
 }
 
-// eachWay runs a test with an agent over plain TCP, and with an agent that requires and
+// forEachTransport runs a test with an agent over plain TCP, and with an agent that requires and
 // presents certificates. Scripts use the unix socket.
-func eachWay(t *testing.T, test func(t *testing.T, s *servedAgent)) {
+func forEachTransport(t *testing.T, test func(t *testing.T, s *servedAgent)) {
 	t.Parallel()
 	for name, secure := range map[string]bool{"in the clear": false, "over TLS": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, serve(t, secure))
+			test(t, startServedAgent(t, secure))
 		})
 	}
 }
@@ -67,9 +67,9 @@ tls {
 }
 `
 
-// serve starts an agent, which shuts down with the test. more is appended to its
+// startServedAgent starts an agent, which shuts down with the test. more is appended to its
 // configuration.
-func serve(t testing.TB, secure bool, more ...string) *servedAgent {
+func startServedAgent(t testing.TB, secure bool, more ...string) *servedAgent {
 	t.Helper()
 	dir := t.TempDir()
 	text := servedConfig + strings.Join(more, "")
@@ -87,11 +87,11 @@ func serve(t testing.TB, secure bool, more ...string) *servedAgent {
 	}
 	work := t.TempDir()
 	cmd := exec.Command("nomad-lite", "agent", "-dev", "-config", config)
-	roomy, err := filepath.Abs(roomyFile)
+	roomy, err := filepath.Abs(testConfigFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.Env = append(os.Environ(), roomyVariable+"="+roomy, workVariable+"="+work) // workVariable identifies its processes
+	cmd.Env = append(os.Environ(), testConfigEnvVar+"="+roomy, workDirEnvVar+"="+work) // workDirEnvVar identifies its processes
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -148,8 +148,8 @@ func serve(t testing.TB, secure bool, more ...string) *servedAgent {
 	return &servedAgent{client, t, base, address, secure, work, nodes[0].ID}
 }
 
-// shell is a task that runs a script.
-func shell(name, script string, edit ...func(*api.Task)) *api.Task {
+// shellTask is a task that runs a script.
+func shellTask(name, script string, edit ...func(*api.Task)) *api.Task {
 	task := api.NewTask(name, "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", script})
 	task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
 	for _, e := range edit {
@@ -158,8 +158,8 @@ func shell(name, script string, edit ...func(*api.Task)) *api.Task {
 	return task
 }
 
-// forever is a script that runs until it receives SIGTERM or SIGINT.
-const forever = `trap 'exit 0' TERM INT; while :; do sleep 1000 & wait; done`
+// sleepForeverScript is a script that runs until it receives SIGTERM or SIGINT.
+const sleepForeverScript = `trap 'exit 0' TERM INT; while :; do sleep 1000 & wait; done`
 
 // run registers a job with one group of these tasks and waits until its allocation has the
 // status, which it returns.
@@ -174,11 +174,11 @@ func (s *servedAgent) run(id, kind, status string, tasks ...*api.Task) *api.Allo
 
 func (s *servedAgent) runGroup(id, kind, status string, group *api.TaskGroup) *api.Allocation {
 	s.t.Helper()
-	s.register(id, kind, group)
-	return s.allocOf(id, status)
+	s.registerGroup(id, kind, group)
+	return s.waitAlloc(id, status)
 }
 
-func (s *servedAgent) register(id, kind string, group *api.TaskGroup) {
+func (s *servedAgent) registerGroup(id, kind string, group *api.TaskGroup) {
 	s.t.Helper()
 	job := api.NewServiceJob(id, id, api.GlobalRegion, 50)
 	job.Type = &kind
@@ -188,22 +188,22 @@ func (s *servedAgent) register(id, kind string, group *api.TaskGroup) {
 	}
 }
 
-// allocOf waits until the allocation of a job has the status, and returns it.
-func (s *servedAgent) allocOf(id, status string) *api.Allocation {
+// waitAlloc waits until the allocation of a job has the status, and returns it.
+func (s *servedAgent) waitAlloc(id, status string) *api.Allocation {
 	s.t.Helper()
 	var found *api.Allocation
-	s.eventually(id+" is "+status, func() (string, bool) {
+	s.waitUntil(id+" is "+status, func() (string, bool) {
 		stubs, _, err := s.Jobs().Allocations(id, false, nil)
 		if err != nil || len(stubs) == 0 {
 			return fmt.Sprint(err), false
 		}
-		found = s.alloc(stubs[0].ID)
+		found = s.readAlloc(stubs[0].ID)
 		return found.ClientStatus + " " + found.ClientDescription, found.ClientStatus == status
 	})
 	return found
 }
 
-func (s *servedAgent) alloc(id string) *api.Allocation {
+func (s *servedAgent) readAlloc(id string) *api.Allocation {
 	s.t.Helper()
 	alloc, _, err := s.Allocations().Info(id, nil)
 	if err != nil {
@@ -212,22 +212,22 @@ func (s *servedAgent) alloc(id string) *api.Allocation {
 	return alloc
 }
 
-// eventually waits until is returns true. After a timeout the test fails with the last text
+// waitUntil waits until is returns true. After a timeout the test fails with the last text
 // of is.
-func (s *servedAgent) eventually(what string, is func() (string, bool)) {
+func (s *servedAgent) waitUntil(what string, is func() (string, bool)) {
 	s.t.Helper()
 	last, ok := "", false
-	for deadline := time.Now().Add(allowance); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(5 * time.Millisecond) {
 		if last, ok = is(); ok {
 			return
 		}
 		if time.Now().After(deadline) {
-			s.t.Fatalf("%s: not within %v, but: %s", what, allowance, last)
+			s.t.Fatalf("%s: not within %v, but: %s", what, waitTimeout, last)
 		}
 	}
 }
 
-// refusedWith reports whether the error of a client is this answer.
-func refusedWith(err error, code int, text string) bool {
+// isErrorResponse reports whether the error of a client is this answer.
+func isErrorResponse(err error, code int, text string) bool {
 	return err != nil && strings.Contains(err.Error(), fmt.Sprintf("Unexpected response code: %d (%s)", code, text))
 }

@@ -18,16 +18,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// damage is a damage to a state file while no agent runs.
-type damage struct {
+// stateDamage is a damage to a state file while no agent runs.
+type stateDamage struct {
 	name string
 	do   func(path string) error
 }
 
-// damages returns the damages for a state of the usual size.
-func damages() []damage {
-	const block, usual = 4096, 32 * 4096
-	all := []damage{
+// stateDamages returns the damages for a state of the usual size.
+func stateDamages() []stateDamage {
+	const block, usualSize = 4096, 32 * 4096
+	all := []stateDamage{
 		{"empty", func(path string) error { return os.Truncate(path, 0) }},
 		{"missing", os.Remove},
 		{"text", func(path string) error {
@@ -38,17 +38,17 @@ func damages() []damage {
 	if *allFaults {
 		step, flips = block, 40
 	}
-	for at := block; at <= usual/2; at += step {
-		all = append(all, damage{fmt.Sprintf("truncated at %d", at), func(path string) error { return os.Truncate(path, int64(at)) }})
+	for at := block; at <= usualSize/2; at += step {
+		all = append(all, stateDamage{fmt.Sprintf("truncated at %d", at), func(path string) error { return os.Truncate(path, int64(at)) }})
 	}
 	for seed := range flips {
-		all = append(all, damage{fmt.Sprintf("bits flipped, seed %d", seed), func(path string) error { return flip(path, uint64(seed)) }})
+		all = append(all, stateDamage{fmt.Sprintf("bits flipped, seed %d", seed), func(path string) error { return flipBits(path, uint64(seed)) }})
 	}
 	return all
 }
 
-// flip inverts some bits of a file.
-func flip(path string, seed uint64) error {
+// flipBits inverts some bits of a file.
+func flipBits(path string, seed uint64) error {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -64,21 +64,21 @@ func flip(path string, seed uint64) error {
 // continues with the readable rest: it reports the damage, the job runs when it is
 // registered again, and no task runs twice.
 func TestDamagedState(t *testing.T) {
-	for _, d := range damages() {
+	for _, d := range stateDamages() {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
-			n := startedNode(t)
-			before := n.tasks()
+			n := newRunningNode(t)
+			before := n.taskProcesses()
 			n.agent.kill()
-			if err := d.do(n.state()); err != nil {
+			if err := d.do(n.stateFile()); err != nil {
 				t.Fatal(err)
 			}
-			n.past = map[string]*api.Allocation{} // all allocations can be lost
-			n.start()
-			n.register(n.job("1s", "one"))
-			n.await("it runs again, once", n.lives(func(a *api.Allocation) bool { return n.alone(a.ID) }))
-			says := strings.Contains(n.said(), "state could not be read") || strings.Contains(n.said(), "its directory stays until somebody removes it")
-			if now := n.tasks(); !says && !slices.Equal(now, before) {
+			n.lastAllocs = map[string]*api.Allocation{} // all allocations can be lost
+			n.startAgent()
+			n.registerJob(n.jobSpec("1s", "one"))
+			n.waitReport("it runs again, once", n.jobIsRunning(func(a *api.Allocation) bool { return n.isOnlyRunningAlloc(a.ID) }))
+			says := strings.Contains(n.readLog(), "state could not be read") || strings.Contains(n.readLog(), "its directory stays until somebody removes it")
+			if now := n.taskProcesses(); !says && !slices.Equal(now, before) {
 				t.Errorf("tasks are %v, were %v, and the agent does not say why", now, before)
 			}
 			n.end()
@@ -88,10 +88,10 @@ func TestDamagedState(t *testing.T) {
 
 func TestLockedState(t *testing.T) {
 	t.Parallel()
-	n := startedNode(t)
-	before := n.tasks()
+	n := newRunningNode(t)
+	before := n.taskProcesses()
 	n.agent.kill()
-	file, err := os.Open(n.state())
+	file, err := os.Open(n.stateFile())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,17 +99,17 @@ func TestLockedState(t *testing.T) {
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	n.start()
+	n.startAgent()
 	if err := n.agent.cmd.Wait(); err == nil {
 		t.Error("an agent runs on a state that another process has locked")
 	}
-	if want := fmt.Sprintf("state file %s is in use by process %d", n.state(), os.Getpid()); !strings.Contains(n.said(), want) {
+	if want := fmt.Sprintf("state file %s is in use by process %d", n.stateFile(), os.Getpid()); !strings.Contains(n.readLog(), want) {
 		t.Errorf("the agent does not say that the %s", want)
 	}
 	file.Close()
-	n.start()
-	n.await("it runs", n.lives(func(a *api.Allocation) bool { return true }))
-	if now := n.tasks(); !slices.Equal(now, before) {
+	n.startAgent()
+	n.waitReport("it runs", n.jobIsRunning(func(a *api.Allocation) bool { return true }))
+	if now := n.taskProcesses(); !slices.Equal(now, before) {
 		t.Errorf("tasks are %v, were %v", now, before)
 	}
 	n.end()
@@ -117,17 +117,17 @@ func TestLockedState(t *testing.T) {
 
 func TestStateDeletedWhileOpen(t *testing.T) {
 	t.Parallel()
-	n := startedNode(t)
-	before := n.tasks()
-	if err := os.Remove(n.state()); err != nil {
+	n := newRunningNode(t)
+	before := n.taskProcesses()
+	if err := os.Remove(n.stateFile()); err != nil {
 		t.Fatal(err)
 	}
-	n.register(n.job("2s", "one"))
-	n.await("it is updated", n.lives(func(a *api.Allocation) bool { return *a.Job.Version == 1 }))
+	n.registerJob(n.jobSpec("2s", "one"))
+	n.waitReport("it is updated", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 }))
 	n.agent.kill()
-	n.start()
-	n.await("the update is not lost", n.lives(func(a *api.Allocation) bool { return *a.Job.Version == 1 }))
-	if now := n.tasks(); !slices.Equal(now, before) {
+	n.startAgent()
+	n.waitReport("the update is not lost", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 }))
+	if now := n.taskProcesses(); !slices.Equal(now, before) {
 		t.Errorf("tasks are %v, were %v", now, before)
 	}
 	n.end()
@@ -138,18 +138,18 @@ func TestStateDeletedWhileOpen(t *testing.T) {
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	n := newRootNode(t)
-	if err := os.Mkdir(n.data, 0o711); err != nil {
+	if err := os.Mkdir(n.dataDir, 0o711); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("tmpfs", n.data, "tmpfs", 0, "size=16m,mode=0711"); err != nil {
+	if err := unix.Mount("tmpfs", n.dataDir, "tmpfs", 0, "size=16m,mode=0711"); err != nil {
 		t.Fatal(err)
 	}
-	n.startLife()
-	before := n.tasks()
+	n.startLifecycleJob()
+	before := n.taskProcesses()
 
-	ballast := filepath.Join(n.data, "ballast")
-	fill(t, ballast)
-	if err := os.WriteFile(filepath.Join(n.dir, "two.nomad.hcl"), []byte(n.job("2s", "one")), 0o644); err != nil {
+	ballast := filepath.Join(n.dataDir, "ballast")
+	fillDisk(t, ballast)
+	if err := os.WriteFile(filepath.Join(n.dir, "two.nomad.hcl"), []byte(n.jobSpec("2s", "one")), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	var answer string
@@ -158,9 +158,9 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("a job is registered on a full disk: %s", answer)
 	}
 	n.agent.kill()
-	n.start()
-	n.await("it runs on", n.lives(func(a *api.Allocation) bool { return *a.Job.Version == 0 }))
-	if now := n.tasks(); !slices.Equal(now, before) {
+	n.startAgent()
+	n.waitReport("it runs on", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 0 }))
+	if now := n.taskProcesses(); !slices.Equal(now, before) {
 		t.Errorf("tasks are %v, were %v", now, before)
 	}
 	for _, p := range before {
@@ -168,18 +168,18 @@ func TestFullDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n.await("its end is seen", func(allocReport) bool { return !slices.Equal(n.tasks(), before) })
+	n.waitReport("its end is seen", func(allocReport) bool { return !slices.Equal(n.taskProcesses(), before) })
 
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
-	n.register(n.job("2s", "one"))
-	n.await("it runs again", n.lives(func(a *api.Allocation) bool { return *a.Job.Version == 1 && n.alone(a.ID) }))
+	n.registerJob(n.jobSpec("2s", "one"))
+	n.waitReport("it runs again", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 && n.isOnlyRunningAlloc(a.ID) }))
 	n.end()
 }
 
-// fill writes a file until there is no room left.
-func fill(t *testing.T, path string) {
+// fillDisk writes a file until there is no room left.
+func fillDisk(t *testing.T, path string) {
 	t.Helper()
 	file, err := os.Create(path)
 	if err != nil {
@@ -196,62 +196,62 @@ func fill(t *testing.T, path string) {
 	}
 }
 
-func newRootNode(t *testing.T) *node {
+func newRootNode(t *testing.T) *faultNode {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
-	return newNode(t, fault{step: -1})
+	return newFaultNode(t, fault{step: -1})
 }
 
-// startedNode is a node on which the job runs.
-func startedNode(t *testing.T) *node {
+// newRunningNode is a node on which the job runs.
+func newRunningNode(t *testing.T) *faultNode {
 	t.Helper()
 	n := newRootNode(t)
-	n.startLife()
+	n.startLifecycleJob()
 	return n
 }
 
-func (n *node) startLife() {
+func (n *faultNode) startLifecycleJob() {
 	n.Helper()
-	n.start()
-	n.register(n.job("1s", "one"))
-	n.await("it runs", n.lives(func(*api.Allocation) bool { return true }))
+	n.startAgent()
+	n.registerJob(n.jobSpec("1s", "one"))
+	n.waitReport("it runs", n.jobIsRunning(func(*api.Allocation) bool { return true }))
 }
 
-func (n *node) state() string { return filepath.Join(n.data, store.FileName) }
+func (n *faultNode) stateFile() string { return filepath.Join(n.dataDir, store.FileName) }
 
 // end purges the job and stops the agent.
-func (n *node) end() {
+func (n *faultNode) end() {
 	n.Helper()
 	n.do("purge life", new(string))
-	n.await("it is gone", func(s allocReport) bool { return n.alone("") })
+	n.waitReport("it is gone", func(s allocReport) bool { return n.isOnlyRunningAlloc("") })
 	n.agent.end("stop")
 }
 
-// tasks returns the processes of the job.
-func (n *node) tasks() (all []process.ID) {
-	for kind, processes := range n.processes() {
-		if isTask(kind) {
+// taskProcesses returns the processes of the job.
+func (n *faultNode) taskProcesses() (all []process.ID) {
+	for kind, processes := range n.processesByKind() {
+		if isTaskKind(kind) {
 			all = append(all, processes...)
 		}
 	}
 	return all
 }
 
-// alone reports whether no other allocation of the job has a process, and asserts
+// isOnlyRunningAlloc reports whether no other allocation of the job has a process, and asserts
 // that no two had at the same time.
-func (n *node) alone(id string) bool {
+func (n *faultNode) isOnlyRunningAlloc(id string) bool {
 	n.Helper()
-	text, err := os.ReadFile(n.diary)
+	text, err := os.ReadFile(n.diaryFile)
 	if err != nil {
 		n.Fatal(err)
 	}
 	if strings.Contains(string(text), "double") {
 		n.Fatalf("I1: two have run at once:\n%s", text)
 	}
-	for kind := range n.processes() {
-		if isTask(kind) && !strings.HasPrefix(kind, id+"/") {
+	for kind := range n.processesByKind() {
+		if isTaskKind(kind) && !strings.HasPrefix(kind, id+"/") {
 			return false
 		}
 	}

@@ -43,13 +43,13 @@ import (
 // named -driver are drivers, the others are hooks, and the hooks named -warn have on_error
 // warn.
 func serveKillableAgent() {
-	if err := serveMortal(os.Args[1], os.Args[2:]...); err != nil {
+	if err := runKillableAgent(os.Args[1], os.Args[2:]...); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func serveMortal(dir string, programs ...string) error {
+func runKillableAgent(dir string, programs ...string) error {
 	config := catalog.Config{Builtins: []catalog.Builtin{{Name: rawexec.Name, Config: map[string]any{"enabled": true}}}}
 	var rules []hookplugin.Rule
 	if len(programs) > 0 {
@@ -132,7 +132,7 @@ func serveMortal(dir string, programs ...string) error {
 		case "stop":
 			end(nil)
 		default:
-			if err := answer.Encode(agentCommands[verb](ctx, a, arg)); err != nil {
+			if err := answer.Encode(killableAgentCommands[verb](ctx, a, arg)); err != nil {
 				return err
 			}
 		}
@@ -152,8 +152,8 @@ type taskReport struct {
 	Allocs  map[string]*api.Allocation
 }
 
-// running counts the tasks that are reported as running.
-func (v taskReport) running() (n int) {
+// runningTaskCount counts the tasks that are reported as running.
+func (v taskReport) runningTaskCount() (n int) {
 	for _, alloc := range v.Allocs {
 		for _, s := range alloc.TaskStates {
 			if s.State == model.TaskRunning {
@@ -210,8 +210,8 @@ func (m *killableAgent) ask(what string, answer any) {
 	}
 }
 
-// submit registers jobs.
-func (m *killableAgent) submit(dir string, jobs ...string) {
+// registerJobs registers jobs.
+func (m *killableAgent) registerJobs(dir string, jobs ...string) {
 	m.t.Helper()
 	file := filepath.Join(dir, "job.nomad.hcl")
 	for _, text := range jobs {
@@ -222,11 +222,11 @@ func (m *killableAgent) submit(dir string, jobs ...string) {
 	}
 }
 
-// await requests the states until ok accepts them.
-func (m *killableAgent) await(what string, ok func(taskReport) bool) taskReport {
+// waitReport requests the states until ok accepts them.
+func (m *killableAgent) waitReport(what string, ok func(taskReport) bool) taskReport {
 	m.t.Helper()
 	var v taskReport
-	for deadline := time.Now().Add(allowance); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		v = taskReport{}
 		m.ask("states", &v)
 		if ok(v) {
@@ -234,7 +234,7 @@ func (m *killableAgent) await(what string, ok func(taskReport) bool) taskReport 
 		}
 	}
 	text, _ := json.MarshalIndent(v, "", " ")
-	m.t.Fatalf("%s: not within %v: %s", what, allowance, text)
+	m.t.Fatalf("%s: not within %v: %s", what, waitTimeout, text)
 	return v
 }
 
@@ -297,11 +297,11 @@ func nodeProcesses(data string) (found []nodeProcess) {
 	return found
 }
 
-// expectNobody asserts that the processes of a node have exited after the node's end.
-func expectNobody(t testing.TB, data string) {
+// assertNodeExited asserts that the processes of a node have exited after the node's end.
+func assertNodeExited(t testing.TB, data string) {
 	t.Helper()
 	left := nodeProcesses(data)
-	for deadline := time.Now().Add(allowance); len(left) > 0 && time.Now().Before(deadline); left = nodeProcesses(data) {
+	for deadline := time.Now().Add(waitTimeout); len(left) > 0 && time.Now().Before(deadline); left = nodeProcesses(data) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	for _, p := range left {
@@ -310,7 +310,7 @@ func expectNobody(t testing.TB, data string) {
 	}
 }
 
-func byKind(processes []nodeProcess) map[string][]process.ID {
+func groupByKind(processes []nodeProcess) map[string][]process.ID {
 	all := map[string][]process.ID{}
 	for _, p := range processes {
 		all[p.kind] = append(all[p.kind], p.ID)
@@ -318,7 +318,7 @@ func byKind(processes []nodeProcess) map[string][]process.ID {
 	return all
 }
 
-const manyJob = `
+const manyTasksJob = `
 job "many" {
   group "g" {
     count = %d
@@ -341,7 +341,7 @@ job "many" {
 }
 `
 
-const endsJob = `
+const endingJob = `
 job %q {
   type = "batch"
   group "g" {
@@ -380,7 +380,7 @@ job %q {
 }
 `
 
-const stagesJob = `
+const lifecycleStagesJob = `
 job "stages" {
   group "g" {
     task "before" {
@@ -422,8 +422,8 @@ job "stages" {
 }
 `
 
-// anotherBuild returns the path of this program with other content.
-func anotherBuild(t testing.TB) string {
+// copyAsOtherBuild returns the path of this program with other content.
+func copyAsOtherBuild(t testing.TB) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
@@ -440,15 +440,15 @@ func anotherBuild(t testing.TB) string {
 	return path
 }
 
-// death is a failure of a node, in addition to the end of its agent.
-type death struct {
-	name    string
-	victims []string // victims besides the agent
-	leave   bool     // the agent shuts down in order
-	upgrade bool     // the next agent is another build
+// nodeFailure is a failure of a node, in addition to the end of its agent.
+type nodeFailure struct {
+	name             string
+	victims          []string // victims besides the agent
+	gracefulShutdown bool     // the agent shuts down in order
+	nextBuild        bool     // the next agent is another build
 }
 
-var helpers = []string{"keeper", "log-collector", "plugin"}
+var helperKinds = []string{"keeper", "log-collector", "plugin"}
 
 // TestTasksSurviveDeaths runs services through one death after the other. Tasks change
 // while no agent runs, and the test checks the report of the next agent.
@@ -459,41 +459,41 @@ func TestTasksSurviveDeaths(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		services int
-		deaths   []death
+		deaths   []nodeFailure
 	}{
-		{"of a hundred", 100, []death{
+		{"of a hundred", 100, []nodeFailure{
 			{name: "agent"},
 			{name: "agent and collector", victims: []string{"log-collector"}},
-			{name: "agent in good order", leave: true},
+			{name: "agent in good order", gracefulShutdown: true},
 			{name: "agent and plugin", victims: []string{"plugin"}},
-			{name: "agent, and the next one is another build", upgrade: true},
+			{name: "agent, and the next one is another build", nextBuild: true},
 		}},
 		// Only the keeper could record the exit of a task whose plugin dies later.
-		{"with the keeper", 3, []death{{name: "agent and keeper", victims: []string{"keeper"}}}},
+		{"with the keeper", 3, []nodeFailure{{name: "agent and keeper", victims: []string{"keeper"}}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			outlive(t, test.services, test.deaths)
+			testTasksSurvive(t, test.services, test.deaths)
 		})
 	}
 }
 
-func outlive(t *testing.T, services int, deaths []death) {
-	dir := survivalDir(t)
+func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
+	dir := newNodeDir(t)
 	data, program := filepath.Join(dir, "data"), "/proc/self/exe"
 	m := startKillableAgent(t, program, data)
-	m.submit(dir, fmt.Sprintf(manyJob, services), stagesJob)
+	m.registerJobs(dir, fmt.Sprintf(manyTasksJob, services), lifecycleStagesJob)
 	stay := services + 2 // with the tasks of the job with stages
 	killed := map[string]bool{}
 	for round, death := range deaths {
 		ends, flag := fmt.Sprint("ends-", round), filepath.Join(dir, fmt.Sprint("go-", round))
-		m.submit(dir, fmt.Sprintf(endsJob, ends, flag))
-		before := m.await("all tasks run", func(v taskReport) bool {
-			return v.Owned == stay+3 && v.running() == stay+3 && done(v, "stages", "before")
+		m.registerJobs(dir, fmt.Sprintf(endingJob, ends, flag))
+		before := m.waitReport("all tasks run", func(v taskReport) bool {
+			return v.Owned == stay+3 && v.runningTaskCount() == stay+3 && taskIsDead(v, "stages", "before")
 		})
-		processes := byKind(nodeProcesses(data))
+		processes := groupByKind(nodeProcesses(data))
 
-		if death.leave {
+		if death.gracefulShutdown {
 			m.end("leave")
 		} else {
 			m.kill()
@@ -520,21 +520,21 @@ func outlive(t *testing.T, services int, deaths []death) {
 		}
 		time.Sleep(200 * time.Millisecond)
 
-		if death.upgrade {
-			program = anotherBuild(t)
+		if death.nextBuild {
+			program = copyAsOtherBuild(t)
 		}
 		begin := time.Now()
 		m = startKillableAgent(t, program, data)
-		after := m.await("all is as it should be", func(v taskReport) bool {
-			return v.Owned == stay && v.running() == stay && done(v, ends, "after") && v.Allocs[victim].TaskStates["loop"].Restarts == 1
+		after := m.waitReport("all is as it should be", func(v taskReport) bool {
+			return v.Owned == stay && v.runningTaskCount() == stay && taskIsDead(v, ends, "after") && v.Allocs[victim].TaskStates["loop"].Restarts == 1
 		})
 		t.Logf("%s: all tasks owned after %v", death.name, time.Since(begin))
-		now := byKind(nodeProcesses(data))
+		now := groupByKind(nodeProcesses(data))
 		several := func(kind string) bool { return len(now[kind]) != 1 }
 		// A helper of the old build exits when the new helper has taken over.
-		for limit := time.Now().Add(allowance); slices.ContainsFunc(helpers, several) && time.Now().Before(limit); {
+		for limit := time.Now().Add(waitTimeout); slices.ContainsFunc(helperKinds, several) && time.Now().Before(limit); {
 			time.Sleep(10 * time.Millisecond)
-			now = byKind(nodeProcesses(data))
+			now = groupByKind(nodeProcesses(data))
 		}
 		if len(after.Allocs) != len(before.Allocs) {
 			t.Errorf("%s: %d allocations, before %d", death.name, len(after.Allocs), len(before.Allocs))
@@ -550,13 +550,13 @@ func outlive(t *testing.T, services int, deaths []death) {
 				t.Errorf("%s: %s has processes %v", death.name, kind, is)
 			case id == victim:
 				want := "[Received Task Setup Started Terminated Restarting Started]"
-				if got := fmt.Sprint(types(events)); got != want || events[3].DisplayMessage != "Exit Code: 137, Signal: 9" {
+				if got := fmt.Sprint(eventTypes(events)); got != want || events[3].DisplayMessage != "Exit Code: 137, Signal: 9" {
 					t.Errorf("%s: killed task: %s, %q", death.name, got, events[min(3, len(events)-1)].DisplayMessage)
 				}
 			case is[0] != was[0]:
 				t.Errorf("%s: %s is process %v, was %v", death.name, kind, is, was)
-			case fmt.Sprint(types(events)) != fmt.Sprint(types(before.Allocs[id].TaskStates[task].Events)):
-				t.Errorf("%s: %s has new events: %v", death.name, kind, types(events))
+			case fmt.Sprint(eventTypes(events)) != fmt.Sprint(eventTypes(before.Allocs[id].TaskStates[task].Events)):
+				t.Errorf("%s: %s has new events: %v", death.name, kind, eventTypes(events))
 			}
 		}
 		var logs []string
@@ -566,7 +566,7 @@ func outlive(t *testing.T, services int, deaths []death) {
 			case alloc.JobID == ends:
 				want = api.AllocClientStatusFailed
 				events := alloc.TaskStates["wait"].Events
-				if got := fmt.Sprint(types(events)); got != "[Received Task Setup Started Terminated Not Restarting]" || events[3].DisplayMessage != "Exit Code: 4" {
+				if got := fmt.Sprint(eventTypes(events)); got != "[Received Task Setup Started Terminated Not Restarting]" || events[3].DisplayMessage != "Exit Code: 4" {
 					t.Errorf("%s: task that ended: %s, %q", death.name, got, events[min(3, len(events)-1)].DisplayMessage)
 				}
 			case strings.HasPrefix(alloc.JobID, "ends"):
@@ -578,16 +578,16 @@ func outlive(t *testing.T, services int, deaths []death) {
 				t.Errorf("%s: allocation %s is %s, want %s", death.name, alloc.Name, alloc.ClientStatus, want)
 			}
 		}
-		checkCounts(t, logs)
-		for _, kind := range helpers {
+		assertCountingOutput(t, logs)
+		for _, kind := range helperKinds {
 			if len(now[kind]) != 1 {
 				t.Fatalf("%s: %s is %v, was %v", death.name, kind, now[kind], processes[kind])
 			}
-			survives := !slices.Contains(death.victims, kind) && (!death.upgrade || kind == "keeper")
+			survives := !slices.Contains(death.victims, kind) && (!death.nextBuild || kind == "keeper")
 			if survives != (now[kind][0] == processes[kind][0]) {
 				t.Errorf("%s: %s is %v, was %v", death.name, kind, now[kind], processes[kind])
 			}
-			if !death.upgrade {
+			if !death.nextBuild {
 				continue
 			}
 			file, err := os.Open(program)
@@ -603,16 +603,16 @@ func outlive(t *testing.T, services int, deaths []death) {
 	m.end("stop")
 }
 
-// survivalDir returns a directory for a node, and checks at the end that nothing is left
+// newNodeDir returns a directory for a node, and checks at the end that nothing is left
 // behind.
-func survivalDir(t *testing.T) string {
+func newNodeDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "survive")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		expectNobody(t, filepath.Join(dir, "data"))
+		assertNodeExited(t, filepath.Join(dir, "data"))
 		if err := allocdir.Sweep(dir); err != nil {
 			t.Error(err)
 		}
@@ -629,14 +629,14 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 	for _, victim := range []string{"", "plugin"} {
 		t.Run("victim "+victim, func(t *testing.T) {
 			t.Parallel()
-			dir := survivalDir(t)
+			dir := newNodeDir(t)
 			data := filepath.Join(dir, "data")
 			m := startKillableAgent(t, "/proc/self/exe", data)
-			m.submit(dir, fmt.Sprintf(manyJob, 1))
-			runs := func(v taskReport) bool { return v.Owned == 1 && v.running() == 1 }
-			before := m.await("the task runs", runs)
+			m.registerJobs(dir, fmt.Sprintf(manyTasksJob, 1))
+			runs := func(v taskReport) bool { return v.Owned == 1 && v.runningTaskCount() == 1 }
+			before := m.waitReport("the task runs", runs)
 			m.kill()
-			processes := byKind(nodeProcesses(data))
+			processes := groupByKind(nodeProcesses(data))
 			for _, p := range processes[victim] {
 				_ = p.Signal(syscall.SIGKILL)
 			}
@@ -663,14 +663,14 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 			}
 
 			m = startKillableAgent(t, "/proc/self/exe", data)
-			after := m.await("the task runs again", func(v taskReport) bool {
+			after := m.waitReport("the task runs again", func(v taskReport) bool {
 				return runs(v) && len(v.Allocs[id].TaskStates["loop"].Events) > 2
 			})
-			if got := fmt.Sprint(types(after.Allocs[id].TaskStates["loop"].Events)); got != "[Received Task Setup Started]" {
+			if got := fmt.Sprint(eventTypes(after.Allocs[id].TaskStates["loop"].Events)); got != "[Received Task Setup Started]" {
 				t.Errorf("events %s", got)
 			}
 			kind := id + "/loop"
-			if now := byKind(nodeProcesses(data))[kind]; len(now) != 1 || now[0] == processes[kind][0] {
+			if now := groupByKind(nodeProcesses(data))[kind]; len(now) != 1 || now[0] == processes[kind][0] {
 				t.Errorf("processes %v, before %v", now, processes[kind])
 			}
 			m.end("stop")
@@ -678,8 +678,8 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 	}
 }
 
-// done reports whether a task of all allocations of a job is dead.
-func done(v taskReport, job, task string) bool {
+// taskIsDead reports whether a task of all allocations of a job is dead.
+func taskIsDead(v taskReport, job, task string) bool {
 	found := false
 	for _, alloc := range v.Allocs {
 		if alloc.JobID == job {
@@ -692,15 +692,15 @@ func done(v taskReport, job, task string) bool {
 	return found
 }
 
-func types(events []*api.TaskEvent) (list []string) {
+func eventTypes(events []*api.TaskEvent) (list []string) {
 	for _, e := range events {
 		list = append(list, e.Type)
 	}
 	return list
 }
 
-// checkCounts asserts that the output of tasks is 1, 2, 3 … and still grows.
-func checkCounts(t *testing.T, files []string) {
+// assertCountingOutput asserts that the output of tasks is 1, 2, 3 … and still grows.
+func assertCountingOutput(t *testing.T, files []string) {
 	t.Helper()
 	read := func(file string) (lines int) {
 		text, err := os.ReadFile(file)
@@ -718,7 +718,7 @@ func checkCounts(t *testing.T, files []string) {
 	for _, file := range files {
 		begin[file] = read(file)
 	}
-	deadline := time.Now().Add(allowance)
+	deadline := time.Now().Add(waitTimeout)
 	for file, lines := range begin {
 		for read(file) < lines+2 {
 			if time.Now().After(deadline) {

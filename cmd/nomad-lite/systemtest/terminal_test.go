@@ -12,19 +12,21 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// terminal is a pseudo terminal on which a script runs a program. The output of the program
+// ptyTerminal is a pseudo terminal on which a script runs a program. The output of the program
 // is in the file "screen".
-type terminal struct {
-	master *os.File
-	cmd    *exec.Cmd
-	shown  chan struct{} // closed when all output is in the file
+type ptyTerminal struct {
+	master     *os.File
+	cmd        *exec.Cmd
+	outputDone chan struct{} // closed when all output is in the file
 }
 
-func terminalOf(ts *testscript.TestScript) *terminal { return ts.Value(terminal{}).(*terminal) }
+func scriptTerminal(ts *testscript.TestScript) *ptyTerminal {
+	return ts.Value(ptyTerminal{}).(*ptyTerminal)
+}
 
 // startTerminal PROGRAM [ARGUMENT...] runs a program on a terminal of 80 columns.
 func startTerminal(ts *testscript.TestScript, neg bool, args []string) {
-	t := terminalOf(ts)
+	t := scriptTerminal(ts)
 	if neg || len(args) == 0 || t.cmd != nil {
 		ts.Fatalf("usage: terminal program [argument...], one at a time")
 	}
@@ -34,17 +36,17 @@ func startTerminal(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	t.cmd = exec.Command(program, args[1:]...)
 	t.cmd.Dir = ts.MkAbs(".")
-	t.cmd.Env = append(os.Environ(), workVariable+"="+ts.Getenv("WORK"), "NOMAD_ADDR="+ts.Getenv("NOMAD_ADDR"), "HOME="+ts.Getenv("HOME"))
+	t.cmd.Env = append(os.Environ(), workDirEnvVar+"="+ts.Getenv("WORK"), "NOMAD_ADDR="+ts.Getenv("NOMAD_ADDR"), "HOME="+ts.Getenv("HOME"))
 	t.master, err = pty.StartWithSize(t.cmd, &pty.Winsize{Rows: 24, Cols: 80})
 	ts.Check(err)
-	t.shown = make(chan struct{})
+	t.outputDone = make(chan struct{})
 	go func() {
-		defer close(t.shown)
+		defer close(t.outputDone)
 		defer screen.Close()
 		_, _ = io.Copy(screen, t.master) // ends with an error when the program has exited
 	}()
-	cmd, master, shown := t.cmd, t.master, t.shown
-	ts.Defer(func() { // a failed script did not call hangUp
+	cmd, master, shown := t.cmd, t.master, t.outputDone
+	ts.Defer(func() { // a failed script did not call waitTerminalExit
 		_ = cmd.Process.Kill()
 		master.Close()
 		<-shown
@@ -60,7 +62,7 @@ func typeText(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	keys, err := strconv.Unquote(`"` + escapeQuotes(text) + `"`)
 	ts.Check(err)
-	_, err = terminalOf(ts).master.WriteString(keys)
+	_, err = scriptTerminal(ts).master.WriteString(keys)
 	ts.Check(err)
 }
 
@@ -84,18 +86,18 @@ func resizeTerminal(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	columns, err := strconv.ParseUint(args[1], 10, 16)
 	ts.Check(err)
-	ts.Check(pty.Setsize(terminalOf(ts).master, &pty.Winsize{Rows: uint16(rows), Cols: uint16(columns)}))
+	ts.Check(pty.Setsize(scriptTerminal(ts).master, &pty.Winsize{Rows: uint16(rows), Cols: uint16(columns)}))
 }
 
-// hangUp CODE waits until the program exits, with this exit code.
-func hangUp(ts *testscript.TestScript, neg bool, args []string) {
+// waitTerminalExit is the command "hangup CODE" of the scripts. It waits until the program exits, with this exit code.
+func waitTerminalExit(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: hangup code")
 	}
-	t := terminalOf(ts)
-	defer time.AfterFunc(allowance, func() { _ = t.cmd.Process.Kill() }).Stop() // the program can have exited
+	t := scriptTerminal(ts)
+	defer time.AfterFunc(waitTimeout, func() { _ = t.cmd.Process.Kill() }).Stop() // the program can have exited
 	err := t.cmd.Wait()
-	<-t.shown
+	<-t.outputDone
 	t.master.Close()
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		ts.Fatalf("hangup: %v", err)

@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// mint CA NAME... makes an authority and certificates that it signs, for this
+// createCertificates is the program "mint CA NAME..." of the scripts. It makes an authority and certificates that it signs, for this
 // machine and for clients: NAME.pem and NAME.key in the working directory.
-func mint() {
-	authority, key, err := certificate(os.Args[1], nil, nil)
+func createCertificates() {
+	authority, key, err := newCertificate(os.Args[1], nil, nil)
 	for _, name := range os.Args[2:] {
 		if err == nil {
-			_, _, err = certificate(name, authority, key)
+			_, _, err = newCertificate(name, authority, key)
 		}
 	}
 	if err != nil {
@@ -29,8 +29,8 @@ func mint() {
 	}
 }
 
-// certificate returns a certificate that is signed by the parent, or self-signed.
-func certificate(name string, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+// newCertificate returns a certificate that is signed by the parent, or self-signed.
+func newCertificate(name string, parent *x509.Certificate, parentKey *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err

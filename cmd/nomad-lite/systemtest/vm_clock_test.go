@@ -14,24 +14,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// vmClock makes a machine set its clock while an agent runs.
-const vmClock = "clock"
+// vmModeClock makes a machine set its clock while an agent runs.
+const vmModeClock = "clock"
 
 const clockStep = "clock steps"
 
 // vmClockSteps checks a whole agent on a machine whose clock is set forward and back.
 func vmClockSteps(t *testing.T, m vm) {
-	reports, rest := m.boot(t, vmClock, nil)
+	reports, rest := m.boot(t, vmModeClock, nil)
 	report, ok := reports[clockStep]
-	if !ok || !strings.HasPrefix(report.verdict, "ok") {
-		t.Errorf("%s\n%s\n%s", report.verdict, report.output, rest)
+	if !ok || !strings.HasPrefix(report.result, "ok") {
+		t.Errorf("%s\n%s\n%s", report.result, report.output, rest)
 	} else if testing.Verbose() {
-		t.Logf("%s\n%s", report.verdict, report.output)
+		t.Logf("%s\n%s", report.result, report.output)
 	}
 }
 
-// clockTicks is launched every two seconds.
-const clockTicks = `job "tick" {
+// clockPeriodicJob is launched every two seconds.
+const clockPeriodicJob = `job "tick" {
   type = "batch"
   periodic {
     crons = ["*/2 * * * * * *"]
@@ -47,8 +47,8 @@ const clockTicks = `job "tick" {
 }
 `
 
-// clockFails is rescheduled after five seconds.
-const clockFails = `job "fails" {
+// clockRescheduleJob is rescheduled after five seconds.
+const clockRescheduleJob = `job "fails" {
   type = "batch"
   group "g" {
     restart {
@@ -80,7 +80,7 @@ func stepClock() error {
 	}
 	for name, text := range map[string]string{
 		"agent.hcl": "plugin \"raw_exec\" {\n  config {\n    enabled = true\n  }\n}\nports {\n  http = 0\n}\n",
-		"tick.hcl":  clockTicks, "fails.hcl": clockFails,
+		"tick.hcl":  clockPeriodicJob, "fails.hcl": clockRescheduleJob,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			return err

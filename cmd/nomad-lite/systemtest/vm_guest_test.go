@@ -19,15 +19,15 @@ import (
 
 // These are paths and users in the machine.
 const (
-	vmDirectory = "repository/cmd/nomad-lite/systemtest" // directory of this package
-	vmUser      = 1000                                   // a user without privileges
+	vmPackageDir = "repository/cmd/nomad-lite/systemtest" // directory of this package
+	vmUser       = 1000                                   // a user without privileges
 )
 
 // These are the cgroups in which the steps run, as in a session of a service manager.
 const (
-	vmRoot      = "/session.slice/root.scope"
-	vmPlain     = "/session.slice/plain.scope"     // cgroup of the user without delegation
-	vmDelegated = "/session.slice/delegated.scope" // cgroup of the user with delegation
+	vmRootCgroup        = "/session.slice/root.scope"
+	vmUndelegatedCgroup = "/session.slice/plain.scope"     // cgroup of the user without delegation
+	vmDelegatedCgroup   = "/session.slice/delegated.scope" // cgroup of the user with delegation
 )
 
 // vmStep is one program that runs in the machine, as a child of its first process.
@@ -37,64 +37,64 @@ type vmStep struct {
 	cgroup string
 }
 
-// vmCases selects the cases of the contract that can depend on cgroups.
-const vmCases = "-test.run=^TestContract$/(children|statistics|survives|keeps|exec)"
+// vmContractFlag selects the cases of the contract that can depend on cgroups.
+const vmContractFlag = "-test.run=^TestContract$/(children|statistics|survives|keeps|exec)"
 
-// vmQuick skips tests that only compute, which takes minutes in an emulated machine.
-const vmQuick = "-test.skip=^TestSimulation$"
+// vmSkipSlowFlag skips tests that only compute, which takes minutes in an emulated machine.
+const vmSkipSlowFlag = "-test.skip=^TestSimulation$"
 
 // The scripts check the cgroups of the whole machine.
 const (
-	vmScripts  = "-test.run=^TestVMScripts$"
-	vmOneByOne = "-test.parallel=1"
+	vmScriptsFlag = "-test.run=^TestVMScripts$"
+	vmSerialFlag  = "-test.parallel=1"
 )
 
 var vmSteps = []vmStep{
-	{"sdk process", []string{"/tests/process.test"}, vmRoot},
-	{"raw_exec contract", []string{"/tests/rawexec.test", "-test.skip=^TestContractUnprivileged$"}, vmRoot},
-	{"raw_exec contract unprivileged", []string{"/tests/rawexec.test", vmCases}, vmPlain},
-	{"raw_exec contract in delegated cgroups", []string{"/tests/rawexec.test", vmCases}, vmDelegated},
-	{"keeper", []string{"/tests/keeper.test"}, vmRoot},
+	{"sdk process", []string{"/tests/process.test"}, vmRootCgroup},
+	{"raw_exec contract", []string{"/tests/rawexec.test", "-test.skip=^TestContractUnprivileged$"}, vmRootCgroup},
+	{"raw_exec contract unprivileged", []string{"/tests/rawexec.test", vmContractFlag}, vmUndelegatedCgroup},
+	{"raw_exec contract in delegated cgroups", []string{"/tests/rawexec.test", vmContractFlag}, vmDelegatedCgroup},
+	{"keeper", []string{"/tests/keeper.test"}, vmRootCgroup},
 	// The skipped tests move much data, which takes long in an emulated machine.
-	{"logs", []string{"/tests/logs.test", "-test.skip=^TestNothingIsLost"}, vmRoot},
-	{"agent", []string{"/tests/agent.test", vmQuick}, vmRoot},
-	{"cgroups", []string{"/tests/cgroup.test"}, vmRoot},
-	{"cgroups that are delegated", []string{"/tests/cgroup.test"}, vmDelegated},
+	{"logs", []string{"/tests/logs.test", "-test.skip=^TestNothingIsLost"}, vmRootCgroup},
+	{"agent", []string{"/tests/agent.test", vmSkipSlowFlag}, vmRootCgroup},
+	{"cgroups", []string{"/tests/cgroup.test"}, vmRootCgroup},
+	{"cgroups that are delegated", []string{"/tests/cgroup.test"}, vmDelegatedCgroup},
 	// This test runs here because a container, the usual place of tests, may be unable to
 	// protect a process.
-	{"job parser of a protected agent", []string{"/tests/confined.test", "-test.run=^TestChildIsNotProtected$"}, vmRoot},
-	{"protected agent", []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^oom$`}, vmRoot},
-	{"run", []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^run_(batch|killed|survives|limits)$`}, vmRoot},
-	{"run in cgroups", []string{"/tests/systemtest.test", vmScripts, vmOneByOne}, vmRoot},
-	{"run unprivileged", []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^run_(batch|killed)$`}, vmPlain},
-	{"run unprivileged in delegated cgroups", []string{"/tests/systemtest.test", vmScripts, vmOneByOne}, vmDelegated},
+	{"job parser of a protected agent", []string{"/tests/confined.test", "-test.run=^TestChildIsNotProtected$"}, vmRootCgroup},
+	{"protected agent", []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^oom$`}, vmRootCgroup},
+	{"run", []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^run_(batch|killed|survives|limits)$`}, vmRootCgroup},
+	{"run in cgroups", []string{"/tests/systemtest.test", vmScriptsFlag, vmSerialFlag}, vmRootCgroup},
+	{"run unprivileged", []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^run_(batch|killed)$`}, vmUndelegatedCgroup},
+	{"run unprivileged in delegated cgroups", []string{"/tests/systemtest.test", vmScriptsFlag, vmSerialFlag}, vmDelegatedCgroup},
 }
 
 // vmInit is the first process of the machine. When it returns, the kernel stops.
 func vmInit(guest string) {
 	if err := prepareVM(); err != nil {
 		fmt.Println("prepare the machine:", err)
-	} else if guest == vmPower {
-		tellVM(powerLossStep, runPowerLossNode)
-	} else if guest == vmClock {
-		tellVM(clockStep, stepClock)
+	} else if guest == vmModePowerLoss {
+		reportVMStep(powerLossStep, runPowerLossNode)
+	} else if guest == vmModeClock {
+		reportVMStep(clockStep, stepClock)
 	} else {
 		for _, step := range vmSteps {
-			tellVM(step.name, step.run)
+			reportVMStep(step.name, step.run)
 		}
 	}
 	unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
 }
 
-// tellVM executes do, and writes the result to the console.
-func tellVM(name string, do func() error) {
-	fmt.Println(vmBegin + name)
+// reportVMStep executes do, and writes the result to the console.
+func reportVMStep(name string, do func() error) {
+	fmt.Println(vmReportBegin + name)
 	began := time.Now()
 	verdict := "ok"
 	if err := do(); err != nil {
 		verdict = strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
-	fmt.Printf("\n%s%s after %v\n", vmEnd, verdict, time.Since(began).Round(10*time.Millisecond))
+	fmt.Printf("\n%s%s after %v\n", vmReportEnd, verdict, time.Since(began).Round(10*time.Millisecond))
 }
 
 func prepareVM() error {
@@ -122,13 +122,13 @@ func prepareVM() error {
 			return err
 		}
 	}
-	for _, dir := range []string{vmRoot, vmPlain, vmDelegated} {
+	for _, dir := range []string{vmRootCgroup, vmUndelegatedCgroup, vmDelegatedCgroup} {
 		if err := os.MkdirAll("/sys/fs/cgroup"+dir, 0o755); err != nil {
 			return err
 		}
 	}
 	for _, name := range []string{"", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"} {
-		if err := os.Chown(filepath.Join("/sys/fs/cgroup"+vmDelegated, name), vmUser, vmUser); err != nil {
+		if err := os.Chown(filepath.Join("/sys/fs/cgroup"+vmDelegatedCgroup, name), vmUser, vmUser); err != nil {
 			return err
 		}
 	}
@@ -154,19 +154,19 @@ func loopbackUp() error {
 
 // run runs a step. A step that leaves something behind fails, too.
 func (s vmStep) run() error {
-	before := vmTraces()
+	before := vmLeftovers()
 	cgroup, err := os.Open("/sys/fs/cgroup" + s.cgroup)
 	if err != nil {
 		return err
 	}
 	defer cgroup.Close()
 	attr := &syscall.ProcAttr{
-		Dir:   "/" + vmDirectory,
+		Dir:   "/" + vmPackageDir,
 		Env:   []string{"PATH=/usr/bin:/bin", "HOME=/root", "TMPDIR=/tmp", "LANG=C"},
 		Files: []uintptr{0, 1, 2},
 		Sys:   &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(cgroup.Fd())},
 	}
-	if s.cgroup != vmRoot {
+	if s.cgroup != vmRootCgroup {
 		attr.Env[1] = "HOME=/home"
 		attr.Sys.Credential = &syscall.Credential{Uid: vmUser, Gid: vmUser}
 	}
@@ -175,16 +175,16 @@ func (s vmStep) run() error {
 	if err != nil {
 		return err
 	}
-	status := vmReap(pid)
+	status := vmReapUntilExit(pid)
 	if status != 0 {
 		err = fmt.Errorf("failed with wait status %#x", int(status))
 	}
-	return errors.Join(err, s.left(before))
+	return errors.Join(err, s.findLeftovers(before))
 }
 
-// vmReap does the work of a first process: it waits for all orphans, until the child pid
+// vmReapUntilExit does the work of a first process: it waits for all orphans, until the child pid
 // has exited.
-func vmReap(pid int) unix.WaitStatus {
+func vmReapUntilExit(pid int) unix.WaitStatus {
 	for {
 		var status unix.WaitStatus
 		if got, err := unix.Wait4(-1, &status, 0, nil); err == nil && got == pid || err == unix.ECHILD {
@@ -193,26 +193,26 @@ func vmReap(pid int) unix.WaitStatus {
 	}
 }
 
-// left returns new traces in the machine, and kills the processes among them.
-func (s vmStep) left(before []string) error {
+// findLeftovers returns new traces in the machine, and kills the processes among them.
+func (s vmStep) findLeftovers(before []string) error {
 	var left []string
-	for deadline := time.Now().Add(allowance); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(5 * time.Millisecond) {
 		for got := 1; got > 0; {
 			got, _ = unix.Wait4(-1, nil, unix.WNOHANG, nil)
 		}
-		left = slices.DeleteFunc(vmTraces(), func(trace string) bool { return slices.Contains(before, trace) })
+		left = slices.DeleteFunc(vmLeftovers(), func(trace string) bool { return slices.Contains(before, trace) })
 		if len(left) == 0 {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			cleanVM(left)
+			cleanUpVM(left)
 			return fmt.Errorf("left behind: %q", left)
 		}
 	}
 }
 
-// cleanVM removes the traces before the next step.
-func cleanVM(left []string) {
+// cleanUpVM removes the traces before the next step.
+func cleanUpVM(left []string) {
 	unix.Kill(-1, unix.SIGKILL)
 	for {
 		if _, err := unix.Wait4(-1, nil, 0, nil); err == unix.ECHILD {
@@ -228,8 +228,8 @@ func cleanVM(left []string) {
 	}
 }
 
-// vmTraces returns everything that a program can leave behind in the machine.
-func vmTraces() (all []string) {
+// vmLeftovers returns everything that a program can leave behind in the machine.
+func vmLeftovers() (all []string) {
 	// testscript leaves its empty directory when not all scripts of a test run.
 	empty, _ := filepath.Glob("/tmp/go-test-script*")
 	for _, dir := range empty {
@@ -242,8 +242,8 @@ func vmTraces() (all []string) {
 			continue
 		}
 		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-		const kernelThreads = "2"
-		if pid := filepath.Base(dir); pid != "1" && pid != kernelThreads && fields[1] != kernelThreads {
+		const kthreaddPID = "2"
+		if pid := filepath.Base(dir); pid != "1" && pid != kthreaddPID && fields[1] != kthreaddPID {
 			command, _ := os.ReadFile(dir + "/cmdline")
 			all = append(all, "process "+pid+" "+fields[0]+" "+strings.ReplaceAll(string(command), "\x00", " "))
 		}

@@ -13,31 +13,31 @@ import (
 	"strings"
 )
 
-// image writes an initramfs: a cpio archive of the format "newc", the first file system of
+// initramfs writes an initramfs: a cpio archive of the format "newc", the first file system of
 // a machine. After an error it writes nothing more.
-type image struct {
-	w    *bufio.Writer
-	inos int
-	seen map[string]bool
-	err  error
+type initramfs struct {
+	w            *bufio.Writer
+	inodeCount   int
+	writtenNames map[string]bool
+	err          error
 }
 
-func newImage(w io.Writer) *image {
-	return &image{w: bufio.NewWriterSize(w, 1<<20), seen: map[string]bool{}}
+func newInitramfs(w io.Writer) *initramfs {
+	return &initramfs{w: bufio.NewWriterSize(w, 1<<20), writtenNames: map[string]bool{}}
 }
 
-// entry writes one file, unless it is already in the archive.
-func (i *image) entry(name string, mode uint32, content []byte) {
+// writeEntry writes one file, unless it is already in the archive.
+func (i *initramfs) writeEntry(name string, mode uint32, content []byte) {
 	name = strings.TrimPrefix(path.Clean(name), "/")
-	if i.err != nil || i.seen[name] {
+	if i.err != nil || i.writtenNames[name] {
 		return
 	}
-	i.seen[name] = true
-	i.inos++
+	i.writtenNames[name] = true
+	i.inodeCount++
 	// The fields are: inode, mode, uid, gid, links, time, size, device, device of a node,
 	// length of the name, checksum.
 	_, i.err = fmt.Fprintf(i.w, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00",
-		i.inos, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name)+1, 0, name)
+		i.inodeCount, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name)+1, 0, name)
 	i.pad(110 + len(name) + 1)
 	if i.err == nil {
 		_, i.err = i.w.Write(content)
@@ -45,62 +45,62 @@ func (i *image) entry(name string, mode uint32, content []byte) {
 	i.pad(len(content))
 }
 
-func (i *image) pad(n int) {
+func (i *initramfs) pad(n int) {
 	if i.err == nil && n%4 != 0 {
 		_, i.err = i.w.Write(make([]byte, 4-n%4))
 	}
 }
 
-// mkdir writes a directory and its parents.
-func (i *image) mkdir(name string) {
+// writeDir writes a directory and its parents.
+func (i *initramfs) writeDir(name string) {
 	if parent := path.Dir(path.Clean(name)); parent != "." && parent != "/" {
-		i.mkdir(parent)
+		i.writeDir(parent)
 	}
-	i.entry(name, 0o040755, nil)
+	i.writeEntry(name, 0o040755, nil)
 }
 
-func (i *image) symlink(target, name string) { i.entry(name, 0o120777, []byte(target)) }
+func (i *initramfs) writeSymlink(target, name string) { i.writeEntry(name, 0o120777, []byte(target)) }
 
-func (i *image) file(name string, mode uint32, content []byte) {
-	i.mkdir(path.Dir(name))
-	i.entry(name, 0o100000|mode, content)
+func (i *initramfs) writeFile(name string, mode uint32, content []byte) {
+	i.writeDir(path.Dir(name))
+	i.writeEntry(name, 0o100000|mode, content)
 }
 
-// tree writes a directory of this machine with its content.
-func (i *image) tree(source, name string) {
+// writeTree writes a directory of this machine with its content.
+func (i *initramfs) writeTree(source, name string) {
 	err := filepath.WalkDir(source, func(file string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
 		content, err := os.ReadFile(file)
 		if err == nil {
-			i.file(name+strings.TrimPrefix(file, source), 0o644, content)
+			i.writeFile(name+strings.TrimPrefix(file, source), 0o644, content)
 		}
 		return err
 	})
 	i.err = errors.Join(i.err, err)
 }
 
-// program writes a program of this machine and its libraries.
-func (i *image) program(source, name string) {
+// writeProgram writes a program of this machine and its libraries.
+func (i *initramfs) writeProgram(source, name string) {
 	content, err := os.ReadFile(source)
 	if err != nil {
 		i.err = errors.Join(i.err, err)
 		return
 	}
-	i.file(name, 0o755, content)
-	libraries, err := needed(source)
+	i.writeFile(name, 0o755, content)
+	libraries, err := sharedLibraries(source)
 	i.err = errors.Join(i.err, err)
 	for _, library := range libraries {
 		// /lib is a link in the machine, as on most machines.
-		if name := "usr" + strings.TrimPrefix(library, "/usr"); !i.seen[name] {
-			i.program(library, name)
+		if name := "usr" + strings.TrimPrefix(library, "/usr"); !i.writtenNames[name] {
+			i.writeProgram(library, name)
 		}
 	}
 }
 
-// needed returns the libraries and the loader of a program.
-func needed(program string) ([]string, error) {
+// sharedLibraries returns the libraries and the loader of a program.
+func sharedLibraries(program string) ([]string, error) {
 	f, err := elf.Open(program)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", program, err)
@@ -137,8 +137,8 @@ func needed(program string) ([]string, error) {
 }
 
 // close writes the end of the archive.
-func (i *image) close() error {
-	i.entry("TRAILER!!!", 0, nil)
+func (i *initramfs) close() error {
+	i.writeEntry("TRAILER!!!", 0, nil)
 	if i.err == nil {
 		i.err = i.w.Flush()
 	}

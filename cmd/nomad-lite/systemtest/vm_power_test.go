@@ -35,15 +35,15 @@ func vmPowerLoss(t *testing.T, m vm) {
 	}
 	for _, cut := range []int{powerLossTasks / 4, powerLossTasks / 2, 0} {
 		lost := false
-		reports, rest := m.boot(t, vmPower, func(line string) bool {
+		reports, rest := m.boot(t, vmModePowerLoss, func(line string) bool {
 			count, ok := strings.CutPrefix(line, powerLossStarted)
 			n, _ := strconv.Atoi(strings.TrimSpace(count))
 			lost = ok && cut > 0 && n >= cut
 			return lost
 		})
 		report := reports[powerLossStep]
-		t.Logf("%s\n%s", report.verdict, report.output)
-		if cut > 0 && !lost || cut == 0 && !strings.HasPrefix(report.verdict, "ok") {
+		t.Logf("%s\n%s", report.result, report.output)
+		if cut > 0 && !lost || cut == 0 && !strings.HasPrefix(report.result, "ok") {
 			t.Fatalf("what else the machine wrote:\n%s", rest)
 		}
 	}
@@ -52,14 +52,14 @@ func vmPowerLoss(t *testing.T, m vm) {
 // This directory is on the permanent disk of the machine: a file for each task, with a line
 // for each of its starts. A task holds a lock on its file for as long as it runs.
 const (
-	powerLossDisk    = "/disk"
-	powerLossData    = powerLossDisk + "/node"
-	powerLossNotes   = powerLossDisk + "/tasks"
-	powerLossDoubled = powerLossDisk + "/doubled"
+	powerLossDisk       = "/disk"
+	powerLossData       = powerLossDisk + "/node"
+	powerLossRecordDir  = powerLossDisk + "/tasks"
+	powerLossDoubledDir = powerLossDisk + "/doubled"
 )
 
-// powerLossBoot is the directory with the same files for the current boot.
-const powerLossBoot = "/run/tasks"
+// powerLossBootRecordDir is the directory with the same files for the current boot.
+const powerLossBootRecordDir = "/run/tasks"
 
 const powerLossConfig = `
 ports {
@@ -77,16 +77,16 @@ plugin "raw_exec" {
 }
 `
 
-const powerLossScript = `exec 9>>` + powerLossNotes + `/$NOMAD_ALLOC_INDEX
-flock -n 9 || echo $NOMAD_ALLOC_INDEX >> ` + powerLossDoubled + `
+const powerLossScript = `exec 9>>` + powerLossRecordDir + `/$NOMAD_ALLOC_INDEX
+flock -n 9 || echo $NOMAD_ALLOC_INDEX >> ` + powerLossDoubledDir + `
 echo $NOMAD_ALLOC_ID >&9
-echo $NOMAD_ALLOC_ID >> ` + powerLossBoot + `/$NOMAD_ALLOC_INDEX
+echo $NOMAD_ALLOC_ID >> ` + powerLossBootRecordDir + `/$NOMAD_ALLOC_INDEX
 exec sleep 100000`
 
 // runPowerLossNode runs a node with a job of 50 tasks. It prints how many have started, and
 // returns when all run.
 func runPowerLossNode() error {
-	for _, dir := range []string{powerLossDisk, powerLossBoot} {
+	for _, dir := range []string{powerLossDisk, powerLossBootRecordDir} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
@@ -94,10 +94,10 @@ func runPowerLossNode() error {
 	if err := unix.Mount("/dev/nvme0n1", powerLossDisk, "ext4", 0, ""); err != nil {
 		return fmt.Errorf("mount the disk: %w", err)
 	}
-	if err := os.MkdirAll(powerLossNotes, 0o755); err != nil {
+	if err := os.MkdirAll(powerLossRecordDir, 0o755); err != nil {
 		return err
 	}
-	notes, err := os.ReadDir(powerLossNotes)
+	notes, err := os.ReadDir(powerLossRecordDir)
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func runPowerLossNode() error {
 	}
 	fmt.Println("the job is there after", time.Since(began))
 	for started := 0; started < powerLossTasks; time.Sleep(5 * time.Millisecond) {
-		found, err := os.ReadDir(powerLossBoot)
+		found, err := os.ReadDir(powerLossBootRecordDir)
 		if err != nil {
 			return err
 		}
@@ -137,9 +137,9 @@ func runPowerLossNode() error {
 	if err := unix.Kill(agent, unix.SIGINT); err != nil {
 		return err
 	}
-	vmReap(agent)
+	vmReapUntilExit(agent)
 	verify, startErr := startPowerLossCommand("operator", "state", "verify", powerLossData)
-	if startErr == nil && vmReap(verify) != 0 {
+	if startErr == nil && vmReapUntilExit(verify) != 0 {
 		startErr = errors.New("the state file is damaged")
 	}
 	return errors.Join(err, startErr)
@@ -157,7 +157,7 @@ func startPowerLossCommand(args ...string) (pid int, err error) {
 // registerPowerLossJob waits until the agent is ready, and registers the job unless it
 // exists.
 func registerPowerLossJob(client *api.Client) error {
-	ctx, cancel := context.WithTimeout(context.Background(), allowance)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	for {
 		nodes, _, err := client.Nodes().List(nil)
@@ -184,7 +184,7 @@ func registerPowerLossJob(client *api.Client) error {
 // checkPowerLossTasks compares the agent's report with the running tasks.
 func checkPowerLossTasks(client *api.Client) error {
 	var allocs []*api.AllocationListStub
-	for deadline := time.Now().Add(allowance); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(20 * time.Millisecond) {
 		var err error
 		if allocs, _, err = client.Jobs().Allocations("power", true, nil); err != nil {
 			return err
@@ -204,7 +204,7 @@ func checkPowerLossTasks(client *api.Client) error {
 	}
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	if doubled, err := os.ReadFile(powerLossDoubled); !errors.Is(err, os.ErrNotExist) {
+	if doubled, err := os.ReadFile(powerLossDoubledDir); !errors.Is(err, os.ErrNotExist) {
 		fault("tasks that ran twice at once: %q, %v", doubled, err)
 	}
 	if len(allocs) != powerLossTasks {
@@ -213,12 +213,12 @@ func checkPowerLossTasks(client *api.Client) error {
 	for _, a := range allocs {
 		index := strings.TrimSuffix(strings.TrimPrefix(a.Name, "power.g["), "]")
 		// The file has a line for each start.
-		if text, err := os.ReadFile(filepath.Join(powerLossBoot, index)); string(text) != a.ID+"\n" {
+		if text, err := os.ReadFile(filepath.Join(powerLossBootRecordDir, index)); string(text) != a.ID+"\n" {
 			fault("%s: allocation %s, started %q, %v", a.Name, a.ID, text, err)
 		}
 	}
 	sleepers := 0
-	for _, trace := range vmTraces() {
+	for _, trace := range vmLeftovers() {
 		if strings.HasPrefix(trace, "process ") && strings.HasSuffix(trace, " sleep 100000 ") {
 			sleepers++
 		}

@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// vmVariable enables the test that boots a machine; CI sets it.
-const vmVariable = "NOMAD_LITE_VM"
+// vmEnvVar enables the test that boots a machine; CI sets it.
+const vmEnvVar = "NOMAD_LITE_VM"
 
 // These are its values in the machine, where the kernel passes it to the first process.
 const (
-	vmGuest = "guest" // run all steps
-	vmPower = "power" // run a node that can lose its power
+	vmModeAllSteps  = "guest" // run all steps
+	vmModePowerLoss = "power" // run a node that can lose its power
 )
 
 // vmPackages are the packages whose tests also run in the machine.
@@ -48,8 +48,8 @@ var vmTools = []string{
 // The machine is emulated, so that the test works where no hardware virtualization exists.
 // Its file system is the content of the archive; its first process is this program.
 func TestVM(t *testing.T) {
-	if testing.Short() || os.Getenv(vmVariable) == "" {
-		t.Skipf("boots virtual machines, for minutes; %s=1 runs it", vmVariable)
+	if testing.Short() || os.Getenv(vmEnvVar) == "" {
+		t.Skipf("boots virtual machines, for minutes; %s=1 runs it", vmEnvVar)
 	}
 	if runtime.GOARCH != "amd64" {
 		t.Skip("knows how to boot amd64 only")
@@ -66,17 +66,17 @@ func TestVM(t *testing.T) {
 // vmTests runs the tests that affect processes: as root, and as a user with and without
 // delegated cgroups. No step may leave anything behind.
 func vmTests(t *testing.T, m vm) {
-	reports, rest := m.boot(t, vmGuest, nil)
+	reports, rest := m.boot(t, vmModeAllSteps, nil)
 	for _, step := range vmSteps {
 		t.Run(step.name, func(t *testing.T) {
 			report, ok := reports[step.name]
 			switch {
 			case !ok:
 				t.Fatal("the machine did not get that far")
-			case !strings.HasPrefix(report.verdict, "ok"):
-				t.Errorf("%s\n%s", report.verdict, report.output)
+			case !strings.HasPrefix(report.result, "ok"):
+				t.Errorf("%s\n%s", report.result, report.output)
 			case testing.Verbose():
-				t.Logf("%s\n%s", report.verdict, report.output)
+				t.Logf("%s\n%s", report.result, report.output)
 			}
 		})
 	}
@@ -107,7 +107,7 @@ func (m vm) boot(t *testing.T, guest string, cut func(line string) bool) (report
 	args := []string{"-M", "pc", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "2048",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
 		"-kernel", m.kernel, "-initrd", m.image,
-		"-append", "console=ttyS0 quiet panic=-1 reboot=t mitigations=off tsc=reliable " + vmVariable + "=" + guest}
+		"-append", "console=ttyS0 quiet panic=-1 reboot=t mitigations=off tsc=reliable " + vmEnvVar + "=" + guest}
 	if m.disk != "" {
 		// Debian's cloud kernel has the driver of this type of disk built in.
 		args = append(args, "-drive", "if=none,id=disk,format=raw,file="+m.disk, "-device", "nvme,drive=disk,serial=disk")
@@ -139,13 +139,13 @@ func (m vm) boot(t *testing.T, guest string, cut func(line string) bool) (report
 
 // vmReport is the output of a step, and its result.
 type vmReport struct {
-	output, verdict string
+	output, result string
 }
 
 // These lines of the console mark the start and the end of a step's output.
 const (
-	vmBegin = "vm-begin "
-	vmEnd   = "vm-end "
+	vmReportBegin = "vm-begin "
+	vmReportEnd   = "vm-end "
 )
 
 // readVMReports reads the console to its end.
@@ -158,10 +158,10 @@ func readVMReports(console io.Reader, seen func(line string)) (reports map[strin
 		line, err := lines.ReadString('\n')
 		line = strings.ReplaceAll(line, "\r", "")
 		seen(line)
-		if begun, ok := strings.CutPrefix(line, vmBegin); ok {
+		if begun, ok := strings.CutPrefix(line, vmReportBegin); ok {
 			name = strings.TrimSpace(begun)
 			output.Reset()
-		} else if verdict, ok := strings.CutPrefix(line, vmEnd); ok {
+		} else if verdict, ok := strings.CutPrefix(line, vmReportEnd); ok {
 			reports[name] = vmReport{output.String(), strings.TrimSpace(verdict)}
 			name = ""
 		} else if name != "" {
@@ -216,28 +216,28 @@ func writeVMImage(t *testing.T, path string, programs []string) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	w := newImage(f)
-	for _, dir := range []string{"proc", "sys", "dev", "tmp", "run", "root", "home", "etc", "usr/bin", "usr/lib", "usr/lib64", "tests", vmDirectory} {
-		w.mkdir(dir)
+	w := newInitramfs(f)
+	for _, dir := range []string{"proc", "sys", "dev", "tmp", "run", "root", "home", "etc", "usr/bin", "usr/lib", "usr/lib64", "tests", vmPackageDir} {
+		w.writeDir(dir)
 	}
 	for _, name := range []string{"bin", "lib", "lib64"} {
-		w.symlink("usr/"+name, name)
+		w.writeSymlink("usr/"+name, name)
 	}
 	for _, tool := range vmTools {
 		found, err := exec.LookPath(tool)
 		if err != nil {
 			t.Fatalf("the machine needs a program of this one: %v", err)
 		}
-		w.program(found, "usr/bin/"+tool)
+		w.writeProgram(found, "usr/bin/"+tool)
 	}
 	for _, program := range programs {
-		w.program(program, "tests/"+filepath.Base(program))
+		w.writeProgram(program, "tests/"+filepath.Base(program))
 	}
-	w.symlink("tests/systemtest.test", "init")
-	w.file("etc/passwd", 0o644, []byte("root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"+
+	w.writeSymlink("tests/systemtest.test", "init")
+	w.writeFile("etc/passwd", 0o644, []byte("root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"+
 		fmt.Sprintf("somebody:x:%d:%[1]d::/home:/bin/sh\n", vmUser)))
-	w.file("etc/group", 0o644, []byte("root:x:0:\nnogroup:x:65534:\n"+fmt.Sprintf("somebody:x:%d:\n", vmUser)))
-	w.tree("testdata", vmDirectory+"/testdata")
+	w.writeFile("etc/group", 0o644, []byte("root:x:0:\nnogroup:x:65534:\n"+fmt.Sprintf("somebody:x:%d:\n", vmUser)))
+	w.writeTree("testdata", vmPackageDir+"/testdata")
 	if err := w.close(); err != nil {
 		t.Fatal(err)
 	}

@@ -19,13 +19,13 @@ func PrintAllocations(p *output.Page, allocs []*api.AllocationListStub, verbose 
 	if verbose {
 		t = output.NewTable("ID", "Eval ID", "Node ID", "Node Name", "Task Group", "Version", "Desired", "Status", "Created", "Modified")
 		for _, a := range allocs {
-			t.Row(a.ID, a.EvalID, a.NodeID, a.NodeName, a.TaskGroup, a.JobVersion, a.DesiredStatus, output.StatusCell(a.ClientStatus), output.Date(a.CreateTime), output.Date(a.ModifyTime))
+			t.Row(a.ID, a.EvalID, a.NodeID, a.NodeName, a.TaskGroup, a.JobVersion, a.DesiredStatus, output.StatusCell(a.ClientStatus), output.FormatDate(a.CreateTime), output.FormatDate(a.ModifyTime))
 		}
 	} else {
 		t = output.NewTable("ID", "Node ID", "Task Group", "Version", "Desired", "Status", "Created", "Modified")
 		for _, a := range allocs {
-			t.Row(output.Short(a.ID), output.Short(a.NodeID), a.TaskGroup, a.JobVersion, a.DesiredStatus, output.StatusCell(a.ClientStatus), output.When(a.CreateTime, false), output.When(a.ModifyTime, false))
+			t.Row(output.TruncateID(a.ID), output.TruncateID(a.NodeID), a.TaskGroup, a.JobVersion, a.DesiredStatus, output.StatusCell(a.ClientStatus), output.FormatAge(a.CreateTime, false), output.FormatAge(a.ModifyTime, false))
 		}
 	}
-	p.TableOr(t, "No allocations placed")
+	p.TableOrMessage(t, "No allocations placed")
 }

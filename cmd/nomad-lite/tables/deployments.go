@@ -19,7 +19,7 @@ func PrintDeployments(p *output.Page, all []*api.Deployment, verbose bool) {
 	for _, d := range all {
 		t.Row(output.ShortID(d.ID, verbose), d.JobID, d.JobVersion, output.StatusCell(d.Status), d.StatusDescription)
 	}
-	p.TableOr(t, "No deployments found")
+	p.TableOrMessage(t, "No deployments found")
 }
 
 // PrintDeployment adds a deployment and the progress of its groups.
@@ -51,18 +51,18 @@ func PrintDeployedGroups(p *output.Page, groups map[string]*api.DeploymentState)
 		cell  func(*api.DeploymentState) any
 	}{
 		{"Auto Revert", reverts, func(g *api.DeploymentState) any { return g.AutoRevert }},
-		{"Promoted", canaries, promoted},
+		{"Promoted", canaries, promotedCell},
 		{"Desired", true, func(g *api.DeploymentState) any { return g.DesiredTotal }},
 		{"Canaries", canaries, func(g *api.DeploymentState) any { return g.DesiredCanaries }},
 		{"Placed", true, func(g *api.DeploymentState) any { return g.PlacedAllocs }},
 		{"Healthy", true, func(g *api.DeploymentState) any { return g.HealthyAllocs }},
 		{"Unhealthy", true, func(g *api.DeploymentState) any { return g.UnhealthyAllocs }},
-		{"Progress Deadline", true, progressDeadline},
+		{"Progress Deadline", true, progressDeadlineCell},
 	}
 	t := output.NewTable("Task Group")
 	for _, c := range columns {
 		if c.shown {
-			t.Head = append(t.Head, c.title)
+			t.Titles = append(t.Titles, c.title)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
@@ -77,14 +77,14 @@ func PrintDeployedGroups(p *output.Page, groups map[string]*api.DeploymentState)
 	p.Table(t)
 }
 
-func promoted(g *api.DeploymentState) any {
+func promotedCell(g *api.DeploymentState) any {
 	if g.DesiredCanaries == 0 {
 		return "N/A"
 	}
 	return g.Promoted
 }
 
-func progressDeadline(g *api.DeploymentState) any {
+func progressDeadlineCell(g *api.DeploymentState) any {
 	if g.RequireProgressBy.IsZero() {
 		return "N/A"
 	}

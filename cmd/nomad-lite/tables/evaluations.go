@@ -34,7 +34,7 @@ func PrintPlacementFailures(p *output.Page, indent string, groups map[string]*ap
 		if metric == nil {
 			metric = new(api.AllocationMetric)
 		}
-		p.Line(indent+"Task Group %q (failed to place %s):", name, output.Counted(metric.CoalescedFailures+1, "allocation"))
+		p.Line(indent+"Task Group %q (failed to place %s):", name, output.CountNoun(metric.CoalescedFailures+1, "allocation"))
 		for _, line := range PlacementFailureReasons(metric) {
 			p.Line(indent+"  * %s", line)
 		}

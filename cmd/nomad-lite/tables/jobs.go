@@ -14,20 +14,20 @@ func PrintJobs(p *output.Page, jobs []*api.JobListStub, nothing string) {
 	wild := slices.ContainsFunc(jobs, func(j *api.JobListStub) bool { return apiclient.NamespaceOf(j) != apiclient.NamespaceOf(jobs[0]) })
 	t := output.NewTable("ID", "Type", "Priority", "Status", "Submit Date")
 	if wild {
-		t.Head = append(t.Head, "Namespace")
+		t.Titles = append(t.Titles, "Namespace")
 	}
 	for _, j := range jobs {
-		row := []any{j.ID, apiclient.JobType(j), j.Priority, JobStatus(j.Status, j.Stop), output.Date(j.SubmitTime)}
+		row := []any{j.ID, apiclient.JobType(j), j.Priority, JobStatusCell(j.Status, j.Stop), output.FormatDate(j.SubmitTime)}
 		if wild {
 			row = append(row, apiclient.NamespaceOf(j))
 		}
 		t.Row(row...)
 	}
-	p.TableOr(t, nothing)
+	p.TableOrMessage(t, nothing)
 }
 
-// JobStatus returns the status of a job in its colour.
-func JobStatus(text string, stopped bool) output.ColoredCell {
+// JobStatusCell returns the status of a job in its colour.
+func JobStatusCell(text string, stopped bool) output.ColoredCell {
 	if stopped {
 		text += " (stopped)"
 	}

@@ -9,17 +9,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 )
 
-// ServiceRegistrations returns a table with one line per service instance.
-func ServiceRegistrations(all []*api.ServiceRegistration, verbose bool) *output.Table {
+// NewServiceTable returns a table with one line per service instance.
+func NewServiceTable(all []*api.ServiceRegistration, verbose bool) *output.Table {
 	t := output.NewTable("Service", "Job ID", "Address", "Tags", "Node ID", "Alloc ID")
 	for _, r := range all {
-		t.Row(r.ServiceName, r.JobID, HostPort(r), "["+strings.Join(r.Tags, ",")+"]", output.ShortID(r.NodeID, verbose), output.ShortID(r.AllocID, verbose))
+		t.Row(r.ServiceName, r.JobID, ServiceAddress(r), "["+strings.Join(r.Tags, ",")+"]", output.ShortID(r.NodeID, verbose), output.ShortID(r.AllocID, verbose))
 	}
 	return t
 }
 
-// HostPort returns the address of a service registration.
-func HostPort(r *api.ServiceRegistration) string {
+// ServiceAddress returns the address of a service registration.
+func ServiceAddress(r *api.ServiceRegistration) string {
 	if r.Port == 0 {
 		return r.Address
 	}

@@ -6,12 +6,12 @@ import "bytes"
 const maxLine = 64 << 10
 
 // LineBuffer splits a stream after whole lines.
-type LineBuffer struct{ rest []byte }
+type LineBuffer struct{ partialLine []byte }
 
 // Add passes the whole lines of the stream so far to show, and keeps the rest.
 func (b *LineBuffer) Add(data []byte, show func([]byte)) {
-	if first := bytes.IndexByte(data, '\n') + 1; first > 0 && len(b.rest) > 0 {
-		b.rest = append(b.rest, data[:first]...)
+	if first := bytes.IndexByte(data, '\n') + 1; first > 0 && len(b.partialLine) > 0 {
+		b.partialLine = append(b.partialLine, data[:first]...)
 		b.Flush(show)
 		data = data[first:]
 	}
@@ -19,15 +19,15 @@ func (b *LineBuffer) Add(data []byte, show func([]byte)) {
 		show(data[:end])
 		data = data[end:]
 	}
-	if b.rest = append(b.rest, data...); len(b.rest) >= maxLine {
+	if b.partialLine = append(b.partialLine, data...); len(b.partialLine) >= maxLine {
 		b.Flush(show)
 	}
 }
 
 // Flush passes the rest to show.
 func (b *LineBuffer) Flush(show func([]byte)) {
-	if len(b.rest) > 0 {
-		show(b.rest)
-		b.rest = b.rest[:0]
+	if len(b.partialLine) > 0 {
+		show(b.partialLine)
+		b.partialLine = b.partialLine[:0]
 	}
 }

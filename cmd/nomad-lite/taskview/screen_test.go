@@ -16,37 +16,37 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// fakeView returns a view on a fake terminal, of a job with these tasks.
-func fakeView(t *testing.T, tty *terminaltest.Terminal, tasks ...string) *View {
+// newTestView returns a view on a fake terminal, of a job with these tasks.
+func newTestView(t *testing.T, tty *terminaltest.Terminal, tasks ...string) *View {
 	v := &View{
-		live:    &terminal.Screen{W: tty, Size: func() (int, int) { return tty.Columns, tty.Rows }},
-		queued:  make(chan struct{}, 1),
-		closing: make(chan struct{}),
+		screen:        &terminal.Screen{W: tty, Size: func() (int, int) { return tty.Columns, tty.Rows }},
+		updatesQueued: make(chan struct{}, 1),
+		closing:       make(chan struct{}),
 	}
-	v.out = output{w: tty, mu: &v.mu, live: true, terminal: true, colour: true}
+	v.out = outputStream{w: tty, mu: &v.mu, onScreen: true, supportsCursor: true, useColour: true}
 	v.err = v.out
 	group := &api.TaskGroup{Name: new("g")}
 	for _, name := range tasks {
 		group.Tasks = append(group.Tasks, &api.Task{Name: name})
 	}
 	job := &api.Job{ID: new("j"), TaskGroups: []*api.TaskGroup{group}}
-	v.Show([]*api.Allocation{{ID: "a", JobID: "j", Name: "j.g[0]", TaskGroup: "g", Job: job}}, 1, func(string) string { return "" })
+	v.AddTasks([]*api.Allocation{{ID: "a", JobID: "j", Name: "j.g[0]", TaskGroup: "g", Job: job}}, 1, func(string) string { return "" })
 	v.background.Go(v.run)
 	return v
 }
 
-// happen reports events of a task, and returns when they are shown.
-func (v *View) happen(task, state string, events ...*api.TaskEvent) {
+// updateTask reports events of a task, and returns when they are shown.
+func (v *View) updateTask(task, state string, events ...*api.TaskEvent) {
 	for i, e := range events {
 		e.Time = int64(i + 1)
 	}
-	v.Update("a", map[string]*api.TaskState{task: {State: state, Events: events}})
+	v.QueueUpdate("a", map[string]*api.TaskState{task: {State: state, Events: events}})
 	v.ShowUpdates()
 }
 
 func TestViewOnATerminal(t *testing.T) {
 	terminal := terminaltest.New(t, 60, 24)
-	v := fakeView(t, terminal, "build", "server")
+	v := newTestView(t, terminal, "build", "server")
 	received := &api.TaskEvent{Type: api.TaskReceived, DisplayMessage: "Task received by client"}
 	started := &api.TaskEvent{Type: api.TaskStarted, DisplayMessage: "Task started by client"}
 	var transcript strings.Builder
@@ -54,28 +54,28 @@ func TestViewOnATerminal(t *testing.T) {
 		fmt.Fprintf(&transcript, "== %s\n%s\n", what, terminal)
 	}
 
-	v.happen("build", model.TaskPending, received)
-	v.happen("server", model.TaskPending, received)
+	v.updateTask("build", model.TaskPending, received)
+	v.updateTask("server", model.TaskPending, received)
 	step("received")
-	v.happen("build", model.TaskRunning, received, started)
-	v.Lines(v.tasks[0], false, []byte("plain\nprogress 1%\rprogress 99%\r\n"))
-	v.Lines(v.tasks[0], true, []byte("\x1b[31mred\x1b[0m \x1b[2J\x1b[H\x1b]0;title\acleared, and no end"))
+	v.updateTask("build", model.TaskRunning, received, started)
+	v.PrintLines(v.tasks[0], false, []byte("plain\nprogress 1%\rprogress 99%\r\n"))
+	v.PrintLines(v.tasks[0], true, []byte("\x1b[31mred\x1b[0m \x1b[2J\x1b[H\x1b]0;title\acleared, and no end"))
 	step("output")
 	terminal.Resize(30, 24)
-	v.refresh(false)
+	v.redraw(false)
 	step("narrow")
 	terminal.Resize(60, 24)
-	v.refresh(false)
+	v.redraw(false)
 	step("wide again")
 	fmt.Fprint(terminal, "^Z\n[1]+  Stopped\n$ fg\n")
-	v.refresh(true)
+	v.redraw(true)
 	step("stopped, and in the foreground again")
-	v.happen("build", model.TaskDead, received, started, &api.TaskEvent{Type: api.TaskFailedValidation, DisplayMessage: "2 errors:\n\t* one\n\t* two\n\n"})
+	v.updateTask("build", model.TaskDead, received, started, &api.TaskEvent{Type: api.TaskFailedValidation, DisplayMessage: "2 errors:\n\t* one\n\t* two\n\n"})
 	step("an event of several lines")
 	terminal.Resize(60, 3)
-	v.refresh(false)
+	v.redraw(false)
 	step("low")
-	v.Message("the end")
+	v.PrintMessage("the end")
 	v.Close()
 	step("closed")
 
@@ -202,17 +202,17 @@ the end
 // No line of output is lost or doubled when the size changes.
 func TestViewKeepsAllLines(t *testing.T) {
 	terminal := terminaltest.New(t, 80, 24)
-	v := fakeView(t, terminal, "a", "b", "c")
+	v := newTestView(t, terminal, "a", "b", "c")
 	var want []string
 	for i := range 500 {
 		line := fmt.Sprintf("line %d %s", i, strings.Repeat("x", i*7%90))
-		v.Lines(v.tasks[i%3], i%2 == 0, []byte(line+"\n"))
+		v.PrintLines(v.tasks[i%3], i%2 == 0, []byte(line+"\n"))
 		want = append(want, v.tasks[i%3].Label+" | "+line)
 		if i%9 == 0 {
 			terminal.Resize(30+i*37%90, 10+i%30)
 		}
 		if i%4 == 0 {
-			v.status(v.tasks[i%3], model.TaskRunning, strings.Repeat("y", i%100))
+			v.setStatus(v.tasks[i%3], model.TaskRunning, strings.Repeat("y", i%100))
 		}
 	}
 	v.Close()
@@ -231,16 +231,16 @@ func (w blockedWriter) Write(p []byte) (int, error) {
 }
 
 func TestEventsDoNotWaitForTheTerminal(t *testing.T) {
-	v := fakeView(t, terminaltest.New(t, 80, 24), "a")
+	v := newTestView(t, terminaltest.New(t, 80, 24), "a")
 	blocked := blockedWriter{make(chan struct{})}
-	v.live.W = blocked
+	v.screen.W = blocked
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for range 3 {
-			v.Message("note")
+			v.PrintMessage("note")
 			fmt.Fprintln(v, "log")
-			v.Update("a", map[string]*api.TaskState{
+			v.QueueUpdate("a", map[string]*api.TaskState{
 				"a": {State: model.TaskRunning, Events: []*api.TaskEvent{{Type: api.TaskStarted}}},
 			})
 		}
@@ -266,8 +266,8 @@ func TestOutputThatCannotBeWritten(t *testing.T) {
 	var said bytes.Buffer
 	v := New(&cli.Streams{Out: failingWriter{}, Err: &said}, nil)
 	task := &Task{Label: "t"}
-	v.Lines(task, false, []byte("one\n"))
-	v.Lines(task, false, []byte("two\n"))
+	v.PrintLines(task, false, []byte("one\n"))
+	v.PrintLines(task, false, []byte("two\n"))
 	v.Close()
 	if want := "output is lost: no space left on device\n"; said.String() != want {
 		t.Errorf("got %q, want %q", said.String(), want)

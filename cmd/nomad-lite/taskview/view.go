@@ -27,11 +27,11 @@ import (
 //
 // All methods may be called concurrently.
 type View struct {
-	out, err         output
-	live             *terminal.Screen // nil unless err is a terminal
+	out, err         outputStream
+	screen           *terminal.Screen // nil unless err is a terminal
 	BrokenPipe       chan struct{}    // closed by unhear: the reader of the output has closed it
 	reportBrokenPipe func()
-	queued           chan struct{} // receives a value when there is news
+	updatesQueued    chan struct{} // receives a value when there is news
 	closing          chan struct{} // closed by close
 	background       sync.WaitGroup
 
@@ -41,9 +41,9 @@ type View struct {
 	queueMu sync.Mutex
 	queue   []update // updates not shown yet
 
-	mu    sync.Mutex // guards the following fields, standard error and the screen
-	tasks []*Task    // tasks in the order of the job; written with showMu held as well
-	Width int        // width of the widest label
+	mu         sync.Mutex // guards the following fields, standard error and the screen
+	tasks      []*Task    // tasks in the order of the job; written with showMu held as well
+	LabelWidth int        // width of the widest label
 }
 
 // update is an update of an allocation, or a text for standard error. The sender does not
@@ -55,14 +55,14 @@ type update struct {
 	text    string
 }
 
-// output is standard output or standard error.
-type output struct {
-	w        io.Writer
-	mu       *sync.Mutex // shared by both outputs if they are the same file
-	live     bool        // the output goes to the terminal with the live lines
-	terminal bool
-	colour   bool
-	failed   bool
+// outputStream is standard output or standard error.
+type outputStream struct {
+	w              io.Writer
+	mu             *sync.Mutex // shared by both outputs if they are the same file
+	onScreen       bool        // the output goes to the terminal with the live lines
+	supportsCursor bool
+	useColour      bool
+	writeFailed    bool
 }
 
 // Task is the view's state of one task.
@@ -93,16 +93,16 @@ var TaskColours = []string{"\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[35m", "\x1b
 // New returns a view, which the caller must close. Without a screen it has no live
 // lines.
 func New(s *cli.Streams, live *terminal.Screen) *View {
-	unheard := make(chan struct{})
+	brokenPipe := make(chan struct{})
 	v := &View{
-		live:             live,
-		BrokenPipe:       unheard,
-		reportBrokenPipe: sync.OnceFunc(func() { close(unheard) }),
-		queued:           make(chan struct{}, 1),
+		screen:           live,
+		BrokenPipe:       brokenPipe,
+		reportBrokenPipe: sync.OnceFunc(func() { close(brokenPipe) }),
+		updatesQueued:    make(chan struct{}, 1),
 		closing:          make(chan struct{}),
 	}
-	v.err = v.output(s, s.Err, &v.mu)
-	v.out = v.output(s, s.Out, &v.mu)
+	v.err = v.newOutputStream(s, s.Err, &v.mu)
+	v.out = v.newOutputStream(s, s.Out, &v.mu)
 	if !terminal.SameFile(s.Out, s.Err) {
 		v.out.mu = new(sync.Mutex) // a blocked output does not block the other one
 	}
@@ -110,13 +110,13 @@ func New(s *cli.Streams, live *terminal.Screen) *View {
 	return v
 }
 
-func (v *View) output(s *cli.Streams, w io.Writer, mu *sync.Mutex) output {
-	return output{
-		w:        w,
-		mu:       mu,
-		live:     v.live != nil && terminal.SameFile(w, v.live.W),
-		terminal: terminal.SupportsCursor(w),
-		colour:   s.Colours(w),
+func (v *View) newOutputStream(s *cli.Streams, w io.Writer, mu *sync.Mutex) outputStream {
+	return outputStream{
+		w:              w,
+		mu:             mu,
+		onScreen:       v.screen != nil && terminal.SameFile(w, v.screen.W),
+		supportsCursor: terminal.SupportsCursor(w),
+		useColour:      s.Colours(w),
 	}
 }
 
@@ -124,16 +124,16 @@ func (v *View) output(s *cli.Streams, w io.Writer, mu *sync.Mutex) output {
 // changes.
 func (v *View) run() {
 	changes := make(chan os.Signal, 2)
-	if v.live != nil {
+	if v.screen != nil {
 		signal.Notify(changes, syscall.SIGWINCH, syscall.SIGCONT)
 		defer signal.Stop(changes)
 	}
 	for {
 		select {
-		case <-v.queued:
+		case <-v.updatesQueued:
 			v.ShowUpdates()
 		case change := <-changes:
-			v.refresh(change == syscall.SIGCONT)
+			v.redraw(change == syscall.SIGCONT)
 		case <-v.closing:
 			v.ShowUpdates()
 			return
@@ -141,20 +141,20 @@ func (v *View) run() {
 	}
 }
 
-// refresh redraws the live lines. After a stop (Ctrl-Z) the shell has written below the old
+// redraw redraws the live lines. After a stop (Ctrl-Z) the shell has written below the old
 // lines.
-func (v *View) refresh(stopped bool) {
+func (v *View) redraw(stopped bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if stopped {
-		v.live.Forget()
+		v.screen.ForgetLiveLines()
 	}
 	v.writeLocked(&v.err, nil)
 }
 
-// Show adds tasks to the view, with the directories of their output. For a job with several
+// AddTasks adds tasks to the view, with the directories of their output. For a job with several
 // instances each line names its instance. It returns the tasks.
-func (v *View) Show(allocs []*api.Allocation, instances int, logDir func(allocID string) string) []*Task {
+func (v *View) AddTasks(allocs []*api.Allocation, instances int, logDir func(allocID string) string) []*Task {
 	v.showMu.Lock()
 	defer v.showMu.Unlock()
 	v.mu.Lock()
@@ -179,20 +179,20 @@ func (v *View) Show(allocs []*api.Allocation, instances int, logDir func(allocID
 			if task.Lifecycle != nil && task.Lifecycle.Hook != "" {
 				t.stage = task.Lifecycle.Hook
 			}
-			v.Width = max(v.Width, min(utf8.RuneCountInString(t.Label), MaxLabelWidth))
+			v.LabelWidth = max(v.LabelWidth, min(utf8.RuneCountInString(t.Label), MaxLabelWidth))
 			v.tasks = append(v.tasks, t)
 		}
 	}
 	return v.tasks[before:len(v.tasks):len(v.tasks)]
 }
 
-// Update queues an update of an allocation.
-func (v *View) Update(allocID string, tasks map[string]*api.TaskState) {
+// QueueUpdate queues an update of an allocation.
+func (v *View) QueueUpdate(allocID string, tasks map[string]*api.TaskState) {
 	v.add(update{allocID: allocID, tasks: tasks})
 }
 
-// Message queues a message about the job as a whole.
-func (v *View) Message(text string) { v.add(update{text: text + "\n"}) }
+// PrintMessage queues a message about the job as a whole.
+func (v *View) PrintMessage(text string) { v.add(update{text: text + "\n"}) }
 
 // Write queues a message of nomad-lite itself.
 func (v *View) Write(text []byte) (int, error) {
@@ -206,7 +206,7 @@ func (v *View) add(n update) {
 	v.queue = append(v.queue, n)
 	v.queueMu.Unlock()
 	select {
-	case v.queued <- struct{}{}:
+	case v.updatesQueued <- struct{}{}:
 	default:
 	}
 }
@@ -243,13 +243,13 @@ func (v *View) showState(t *Task, state *api.TaskState, come time.Time) {
 			case <-time.After(time.Until(come.Add(eventDelay))):
 			}
 		}
-		v.event(t, eventText(e), isFailure(e))
+		v.printEvent(t, eventText(e), isFailure(e))
 	}
 	detail := ""
 	if t.lastShown != nil {
 		detail = eventText(t.lastShown)
 	}
-	v.status(t, state.State, detail)
+	v.setStatus(t, state.State, detail)
 }
 
 // newEvents returns the events after the last event shown. Timestamps are not enough: with a
@@ -282,18 +282,18 @@ func isFailure(e *api.TaskEvent) bool {
 	return e.FailsTask
 }
 
-// Lines shows whole lines of a task's output; only the last can be unterminated. A task's
+// PrintLines shows whole lines of a task's output; only the last can be unterminated. A task's
 // stderr goes to stderr.
-func (v *View) Lines(t *Task, stderr bool, text []byte) {
+func (v *View) PrintLines(t *Task, stderr bool, text []byte) {
 	o := &v.out
 	if stderr {
 		o = &v.err
 	}
-	v.write(o, v.prefixed(o, t, "|", text))
+	v.write(o, v.prefixLines(o, t, "|", text))
 }
 
-// event shows a step in the life of a task.
-func (v *View) event(t *Task, text string, bad bool) {
+// printEvent shows a step in the life of a task.
+func (v *View) printEvent(t *Task, text string, bad bool) {
 	colour := terminal.ColourDim
 	if bad {
 		colour = terminal.ColourRed
@@ -304,25 +304,25 @@ func (v *View) event(t *Task, text string, bad bool) {
 			lines = append(append(lines, v.err.paint(colour, line)...), '\n')
 		}
 	}
-	v.write(&v.err, v.prefixed(&v.err, t, "*", lines))
+	v.write(&v.err, v.prefixLines(&v.err, t, "*", lines))
 }
 
-// status sets the live line of a task.
-func (v *View) status(t *Task, state, detail string) {
+// setStatus sets the live line of a task.
+func (v *View) setStatus(t *Task, state, detail string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if t.state == state && t.detail == detail {
 		return
 	}
 	t.state, t.detail = state, detail
-	if v.live != nil {
+	if v.screen != nil {
 		v.writeLocked(&v.err, nil)
 	}
 }
 
-// Abandon discards all output, because its reader blocks it. After that no method of the
+// DiscardOutput discards all output, because its reader blocks it. After that no method of the
 // view blocks on output.
-func (v *View) Abandon() { v.outputClosed.Store(true) }
+func (v *View) DiscardOutput() { v.outputClosed.Store(true) }
 
 // Close shows the last news and removes the live lines.
 func (v *View) Close() {
@@ -334,15 +334,15 @@ func (v *View) Close() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.tasks = nil
-	if v.live != nil {
+	if v.screen != nil {
 		v.writeLocked(&v.err, nil)
 	}
 }
 
-// prefixed adds the label of a task to each line.
-func (v *View) prefixed(o *output, t *Task, mark string, text []byte) []byte {
-	prefix := o.paint(t.Colour, fmt.Sprintf("%-*s %s ", v.Width, t.Label, mark))
-	if o.terminal {
+// prefixLines adds the label of a task to each line.
+func (v *View) prefixLines(o *outputStream, t *Task, mark string, text []byte) []byte {
+	prefix := o.paint(t.Colour, fmt.Sprintf("%-*s %s ", v.LabelWidth, t.Label, mark))
+	if o.supportsCursor {
 		text = terminal.Printable(text, true)
 	}
 	b := make([]byte, 0, len(text)+(bytes.Count(text, []byte("\n"))+1)*len(prefix)+1)
@@ -354,14 +354,14 @@ func (v *View) prefixed(o *output, t *Task, mark string, text []byte) []byte {
 	return b
 }
 
-func (o *output) paint(colour, text string) string {
-	if !o.colour {
+func (o *outputStream) paint(colour, text string) string {
+	if !o.useColour {
 		return text
 	}
 	return colour + text + terminal.ColourReset
 }
 
-func (v *View) write(o *output, text []byte) {
+func (v *View) write(o *outputStream, text []byte) {
 	if v.outputClosed.Load() {
 		return
 	}
@@ -370,19 +370,19 @@ func (v *View) write(o *output, text []byte) {
 	v.writeLocked(o, text)
 }
 
-func (v *View) writeLocked(o *output, text []byte) {
+func (v *View) writeLocked(o *outputStream, text []byte) {
 	var err error
-	if o.live {
-		err = v.live.Show(text, v.liveLines)
+	if o.onScreen {
+		err = v.screen.Show(text, v.liveLines)
 	} else {
 		_, err = o.w.Write(text)
 	}
 	if errors.Is(err, syscall.EPIPE) {
 		v.reportBrokenPipe()
-	} else if err != nil && !o.failed && o == &v.out {
-		v.Message("output is lost: " + err.Error())
+	} else if err != nil && !o.writeFailed && o == &v.out {
+		v.PrintMessage("output is lost: " + err.Error())
 	}
-	o.failed = err != nil
+	o.writeFailed = err != nil
 }
 
 // liveLines returns one line for each task, or one for all tasks if that would leave less
@@ -404,7 +404,7 @@ func (v *View) liveLines(columns, rows int) []string {
 		return append(lines, v.err.paint(terminal.ColourDim, terminal.Cut(text, columns-1)))
 	}
 	for _, t := range v.tasks {
-		text := fmt.Sprintf(" %-*s  %-9s  %-7s  %s", v.Width, t.Label, t.stage, t.state, terminal.FirstLine(t.detail))
+		text := fmt.Sprintf(" %-*s  %-9s  %-7s  %s", v.LabelWidth, t.Label, t.stage, t.state, terminal.FirstLine(t.detail))
 		lines = append(lines, v.err.paint(t.Colour, terminal.Cut(string(terminal.Printable([]byte(text), false)), columns-1)))
 	}
 	return lines

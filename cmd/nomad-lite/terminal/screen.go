@@ -17,13 +17,13 @@ import (
 type Screen struct {
 	W io.Writer
 	// Size returns the size of the terminal; without columns, no live lines are drawn.
-	Size  func() (columns, rows int)
-	drawn []int // widths of the live lines on the terminal
+	Size        func() (columns, rows int)
+	drawnWidths []int // widths of the live lines on the terminal
 }
 
 const (
-	wrapOff = "\x1b[?7l" // the terminal cuts off wide lines
-	wrapOn  = "\x1b[?7h"
+	disableWrap = "\x1b[?7l" // the terminal cuts off wide lines
+	enableWrap  = "\x1b[?7h"
 )
 
 // NewScreen returns the screen on standard error, or nil. It returns nil if standard output
@@ -57,15 +57,15 @@ func NewScreen(stdout, stderr io.Writer) *Screen {
 func (s *Screen) Show(text []byte, live func(columns, rows int) []string) error {
 	columns, rows := s.Size()
 	var b bytes.Buffer
-	if up := s.height(columns); up > 0 {
+	if up := s.liveHeight(columns); up > 0 {
 		fmt.Fprintf(&b, "\x1b[%dA\r\x1b[J", up)
 	}
 	b.Write(text)
-	s.drawn = s.drawn[:0]
+	s.drawnWidths = s.drawnWidths[:0]
 	if columns > 0 {
 		for _, line := range live(columns, rows) {
-			b.WriteString(wrapOff + line + wrapOn + "\n")
-			s.drawn = append(s.drawn, Width(line))
+			b.WriteString(disableWrap + line + enableWrap + "\n")
+			s.drawnWidths = append(s.drawnWidths, DisplayWidth(line))
 		}
 	}
 	if b.Len() == 0 {
@@ -75,11 +75,11 @@ func (s *Screen) Show(text []byte, live func(columns, rows int) []string) error 
 	return err
 }
 
-// height returns the number of terminal rows that the live lines occupy. A terminal that
+// liveHeight returns the number of terminal rows that the live lines occupy. A terminal that
 // has become narrower shows a line that is too wide in several rows.
-func (s *Screen) height(columns int) int {
+func (s *Screen) liveHeight(columns int) int {
 	rows := 0
-	for _, width := range s.drawn {
+	for _, width := range s.drawnWidths {
 		rows++
 		if columns > 0 && width > columns {
 			rows += (width - 1) / columns
@@ -88,6 +88,6 @@ func (s *Screen) height(columns int) int {
 	return rows
 }
 
-// Forget leaves the live lines on the terminal, after another program has written below
+// ForgetLiveLines leaves the live lines on the terminal, after another program has written below
 // them.
-func (s *Screen) Forget() { s.drawn = s.drawn[:0] }
+func (s *Screen) ForgetLiveLines() { s.drawnWidths = s.drawnWidths[:0] }

@@ -26,7 +26,7 @@ func Printable(text []byte, colours bool) []byte {
 		r, size := utf8.DecodeRune(text[i:])
 		switch {
 		case r == '\x1b':
-			size = Sequence(text[i:])
+			size = EscapeSequenceLength(text[i:])
 			if colours && size > 2 && text[i+1] == '[' && text[i+size-1] == 'm' {
 				out = append(out, text[i:i+size]...)
 				coloured = size > 3 && string(text[i:i+size]) != ColourReset
@@ -46,8 +46,8 @@ func Printable(text []byte, colours bool) []byte {
 	return out
 }
 
-// Sequence returns the length of the escape sequence at the start of text.
-func Sequence(text []byte) int {
+// EscapeSequenceLength returns the length of the escape sequence at the start of text.
+func EscapeSequenceLength(text []byte) int {
 	if len(text) < 2 {
 		return len(text)
 	}
@@ -70,8 +70,8 @@ func Sequence(text []byte) int {
 	return len(text)
 }
 
-// Width returns the number of columns of a line, which can contain colours.
-func Width(line string) int {
+// DisplayWidth returns the number of columns of a line, which can contain colours.
+func DisplayWidth(line string) int {
 	return utf8.RuneCount(Printable([]byte(line), false))
 }
 

@@ -14,14 +14,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 )
 
-const help = `Print the address of the web page of the agent, or of the page about a job, an
+const uiHelp = `Print the address of the web page of the agent, or of the page about a job, an
 allocation or a node.
 
 Exit codes: 0, or 1 when nothing or several things have this id.`
 
 type options struct {
-	client apiclient.Flags
-	show   bool
+	client  apiclient.Flags
+	showURL bool
 }
 
 // NewCommand returns the command "ui".
@@ -30,7 +30,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "ui [flags] [ID]",
 		Short:   "Print the address of the web page",
-		Long:    help,
+		Long:    uiHelp,
 		Example: "  xdg-open $(nomad-lite ui)",
 		Args:    cli.ArgCount(0, 1, "an id, or nothing"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -53,7 +53,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		},
 	}
 	o.client.Register(cmd)
-	cmd.Flags().BoolVar(&o.show, "show-url", true, "print the address; nomad-lite does nothing else")
+	cmd.Flags().BoolVar(&o.showURL, "show-url", true, "print the address; nomad-lite does nothing else")
 	_ = cmd.Flags().MarkHidden("show-url") // accepted for users who know it from Nomad
 	return cmd
 }
@@ -61,11 +61,11 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 // uiAddress returns the http address of the agent, because browsers do not support unix
 // sockets.
 func uiAddress(ctx context.Context, o options, c *api.Client) (string, error) {
-	address := o.client.Config().Address
+	address := o.client.ClientConfig().Address
 	if !strings.HasPrefix(address, "unix:") {
 		return strings.TrimSuffix(address, "/"), nil
 	}
-	id, err := apiclient.LocalNode(c)
+	id, err := apiclient.LocalNodeID(c)
 	if err != nil {
 		return "", err
 	}

@@ -22,9 +22,9 @@ const getExamples = `  nomad-lite var get nomad/jobs/web
   nomad-lite var get -out hcl nomad/jobs/web          as 'var put' reads it`
 
 type getOptions struct {
-	client apiclient.Flags
-	output varOutput
-	item   string
+	client   apiclient.Flags
+	output   outputFlags
+	itemName string
 }
 
 func newGetCommand(s *cli.Streams) *cobra.Command {
@@ -34,15 +34,15 @@ func newGetCommand(s *cli.Streams) *cobra.Command {
 		Short:   "Show a variable",
 		Long:    getHelp,
 		Example: getExamples,
-		Args:    oneVariable,
+		Args:    onePathArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return getVariable(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.FirstArg(completeVariables(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(completeVariables(&o.client)),
 	}
 	o.client.Register(cmd)
 	o.output.register(cmd, "table", "hcl", "json", "go-template", "none")
-	cmd.Flags().StringVar(&o.item, "item", "", "print the value of this `item` only, without a line end")
+	cmd.Flags().StringVar(&o.itemName, "item", "", "print the value of this `item` only, without a line end")
 	return cmd
 }
 
@@ -58,12 +58,12 @@ func getVariable(ctx context.Context, o getOptions, path string, s *cli.Streams)
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("read variable %q", path), err)
 	}
-	if o.item == "" {
-		return o.output.print(s, v, "table")
+	if o.itemName == "" {
+		return o.output.printVariable(s, v, "table")
 	}
-	value, known := v.Items[o.item]
+	value, known := v.Items[o.itemName]
 	if !known {
-		return fmt.Errorf("variable %q has no item %q; it has %s", path, o.item, output.JoinKeys(v.Items))
+		return fmt.Errorf("variable %q has no item %q; it has %s", path, o.itemName, output.JoinKeys(v.Items))
 	}
 	_, err = fmt.Fprint(s.Out, value)
 	return err

@@ -63,7 +63,7 @@ func newInitCommand(s *cli.Streams) *cobra.Command {
 			if len(args) > 0 {
 				name = args[0]
 			}
-			return o.write(name, text, s)
+			return o.writeExample(name, text, s)
 		},
 	}
 	cmd.Flags().BoolVar(&o.json, "json", false, "write JSON, the same as -out json")
@@ -72,7 +72,7 @@ func newInitCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func (o initOptions) write(name, text string, s *cli.Streams) error {
+func (o initOptions) writeExample(name, text string, s *cli.Streams) error {
 	// The file will hold secrets.
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {

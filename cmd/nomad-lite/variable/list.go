@@ -22,7 +22,7 @@ const listExamples = `  nomad-lite var list
 
 type listOptions struct {
 	client  apiclient.Flags
-	output  varOutput
+	output  outputFlags
 	filter  string
 	perPage int32
 	token   string
@@ -43,7 +43,7 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 			}
 			return listVariables(cmd.Context(), o, prefix, s)
 		},
-		ValidArgsFunction: cli.FirstArg(completeVariables(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(completeVariables(&o.client)),
 	}
 	o.client.Register(cmd)
 	o.output.register(cmd, "table", "terse", "json", "go-template")
@@ -67,11 +67,11 @@ func listVariables(ctx context.Context, o listOptions, prefix string, s *cli.Str
 	if meta.NextToken != "" {
 		fmt.Fprintf(s.Err, "There are more: go on with -page-token %s\n", meta.NextToken)
 	}
-	switch o.output.chosen(s, "table") {
+	switch o.output.formatFor(s, "table") {
 	case "json":
 		return output.PrintJSON(s, all)
 	case "go-template":
-		return o.output.execute(s, all)
+		return o.output.executeTemplate(s, all)
 	case "terse":
 		for _, v := range all {
 			if _, err := fmt.Fprintln(s.Out, v.Path); err != nil {
@@ -83,8 +83,8 @@ func listVariables(ctx context.Context, o listOptions, prefix string, s *cli.Str
 	p := output.NewPage(s)
 	t := output.NewTable("Namespace", "Path", "Last Updated")
 	for _, v := range all {
-		t.Row(v.Namespace, v.Path, output.Date(v.ModifyTime))
+		t.Row(v.Namespace, v.Path, output.FormatDate(v.ModifyTime))
 	}
-	p.TableOr(t, "No variables found")
+	p.TableOrMessage(t, "No variables found")
 	return output.Print(s, p)
 }

@@ -28,8 +28,8 @@ it.
 
 Exit codes: that of the command, or 1 when there was no lock, or it was lost.`
 
-// shutdownTime is the time between the signal that stops the command and the kill.
-const shutdownTime = 5 * time.Second
+// commandShutdownTimeout is the time between the signal that stops the command and the kill.
+const commandShutdownTimeout = 5 * time.Second
 
 type lockOptions struct {
 	client     apiclient.Flags
@@ -51,7 +51,7 @@ func newLockCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runLocked(cmd.Context(), o, args[0], args[1:], s)
 		},
-		ValidArgsFunction: cli.FirstArg(completeVariables(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(completeVariables(&o.client)),
 	}
 	o.client.Register(cmd)
 	cmd.Flags().DurationVar(&o.ttl, "ttl", 15*time.Second, "how long the lock outlives a holder that is gone, from 10s to 24h")
@@ -59,14 +59,14 @@ func newLockCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().Int64Var(&o.maxRetry, "max-retry", 5, "how often a request is tried again that the agent did not answer")
 	cmd.Flags().BoolVar(&o.shell, "shell", true, "let a shell read the command")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "say what is done")
-	return cli.RunProgram(cmd)
+	return cli.MarkRunsProgram(cmd)
 }
 
 func runLocked(ctx context.Context, o lockOptions, path string, command []string, s *cli.Streams) error {
 	v := &api.Variable{Path: path}
-	if isSpec(path) {
+	if isSpecFile(path) {
 		var err error
-		if v, err = (&putOptions{client: o.client}).specification(path, &inputs{stdin: s.In}); err != nil {
+		if v, err = (&putOptions{client: o.client}).readSpec(path, &specInputs{stdin: s.In}); err != nil {
 			return err
 		}
 	}
@@ -84,22 +84,22 @@ func runLocked(ctx context.Context, o lockOptions, path string, command []string
 			fmt.Fprintf(s.Err, "%s %q\n", text, v.Path)
 		}
 	}
-	ctx, stop := cli.UntilInterrupted(ctx)
+	ctx, stop := cli.ContextUntilInterrupted(ctx)
 	defer stop()
 	say("Waiting for the lock of variable")
-	if err := acquire(ctx, lock); err != nil {
+	if err := acquireLock(ctx, lock); err != nil {
 		return apiclient.WrapError(fmt.Sprintf("lock variable %q", v.Path), err)
 	}
 	say("Holding the lock of variable")
-	err = hold(ctx, lock, func(ctx context.Context) error { return o.run(ctx, command, s) })
+	err = runWhileHeld(ctx, lock, func(ctx context.Context) error { return o.run(ctx, command, s) })
 	if free := lock.Release(context.WithoutCancel(ctx)); free != nil && !errors.Is(free, api.ErrLockConflict) {
 		err = errors.Join(err, apiclient.WrapError(fmt.Sprintf("release the lock of variable %q", v.Path), free))
 	}
 	return err
 }
 
-// acquire blocks until the client holds the lock.
-func acquire(ctx context.Context, lock *api.Locks) error {
+// acquireLock blocks until the client holds the lock.
+func acquireLock(ctx context.Context, lock *api.Locks) error {
 	for {
 		_, err := lock.Acquire(ctx)
 		if !errors.Is(err, api.ErrLockConflict) {
@@ -113,8 +113,8 @@ func acquire(ctx context.Context, lock *api.Locks) error {
 	}
 }
 
-// hold renews the lock while do runs. It cancels the context of do when the lock is lost.
-func hold(ctx context.Context, lock *api.Locks, do func(context.Context) error) error {
+// runWhileHeld renews the lock while do runs. It cancels the context of do when the lock is lost.
+func runWhileHeld(ctx context.Context, lock *api.Locks, do func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, 1)
@@ -143,7 +143,7 @@ func (o lockOptions) run(ctx context.Context, command []string, s *cli.Streams) 
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.In, s.Out, s.Err
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = shutdownTime
+	cmd.WaitDelay = commandShutdownTimeout
 	err := cmd.Run()
 	if exit := new(exec.ExitError); errors.As(err, &exit) {
 		code := exit.ExitCode()

@@ -28,11 +28,11 @@ func newPurgeCommand(s *cli.Streams) *cobra.Command {
 		Short:   "Delete a variable",
 		Long:    purgeHelp,
 		Example: "  nomad-lite var purge nomad/jobs/web",
-		Args:    oneVariable,
+		Args:    onePathArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return purgeVariable(cmd.Context(), o, args[0], cmd.Flags().Changed("check-index"), s)
 		},
-		ValidArgsFunction: cli.FirstArg(completeVariables(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(completeVariables(&o.client)),
 	}
 	o.client.Register(cmd)
 	cmd.Flags().Uint64Var(&o.checkIndex, "check-index", 0, "delete it only if its modify `index` is this one")

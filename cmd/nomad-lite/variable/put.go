@@ -44,13 +44,13 @@ const putExamples = `  nomad-lite var put nomad/jobs/web user=app password=@pass
   nomad-lite var put @web.nsv.hcl`
 
 type putOptions struct {
-	client     apiclient.Flags
-	output     varOutput
-	checkIndex uint64
-	checks     bool
-	force      bool
-	in         string
-	verbose    bool
+	client        apiclient.Flags
+	output        outputFlags
+	checkIndex    uint64
+	checkIndexSet bool
+	force         bool
+	in            string
+	verbose       bool
 }
 
 func newPutCommand(s *cli.Streams) *cobra.Command {
@@ -62,20 +62,20 @@ func newPutCommand(s *cli.Streams) *cobra.Command {
 		Example: putExamples,
 		Args:    cli.ArgCount(1, -1, "a path and items, or a specification"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.checks = cmd.Flags().Changed("check-index")
+			o.checkIndexSet = cmd.Flags().Changed("check-index")
 			switch {
-			case o.force && o.checks:
+			case o.force && o.checkIndexSet:
 				return cli.UsageError(cmd, errors.New("-force and -check-index exclude each other"))
 			case o.in != "" && o.in != "hcl" && o.in != "json":
 				return cli.UsageError(cmd, errors.New("-in takes hcl or json"))
 			}
-			v, err := o.variable(args, s.In)
+			v, err := o.newVariable(args, s.In)
 			if err != nil {
 				return err
 			}
 			return putVariable(cmd.Context(), o, v, s)
 		},
-		ValidArgsFunction: cli.FirstArg(completeVariables(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(completeVariables(&o.client)),
 	}
 	o.client.Register(cmd)
 	o.output.register(cmd, "table", "hcl", "json", "go-template", "none")
@@ -86,17 +86,17 @@ func newPutCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// variable returns the variable that the arguments describe.
-func (o *putOptions) variable(args []string, stdin io.Reader) (*api.Variable, error) {
+// newVariable returns the variable that the arguments describe.
+func (o *putOptions) newVariable(args []string, stdin io.Reader) (*api.Variable, error) {
 	v := &api.Variable{}
 	path := ""
-	if !isSpec(args[0]) {
+	if !isSpecFile(args[0]) {
 		path, args = args[0], args[1:]
 	}
-	read := &inputs{stdin: stdin}
-	if len(args) > 0 && isSpec(args[0]) {
+	read := &specInputs{stdin: stdin}
+	if len(args) > 0 && isSpecFile(args[0]) {
 		var err error
-		if v, err = o.specification(args[0], read); err != nil {
+		if v, err = o.readSpec(args[0], read); err != nil {
 			return nil, err
 		}
 		args = args[1:]
@@ -119,8 +119,8 @@ func (o *putOptions) variable(args []string, stdin io.Reader) (*api.Variable, er
 		switch {
 		case strings.HasPrefix(value, `\@`), strings.HasPrefix(value, `\-`):
 			value = value[1:]
-		case isSpec(value):
-			text, err := read.input(value)
+		case isSpecFile(value):
+			text, err := read.readInput(value)
 			if err != nil {
 				return nil, err
 			}
@@ -138,33 +138,33 @@ func (o *putOptions) variable(args []string, stdin io.Reader) (*api.Variable, er
 	return v, nil
 }
 
-// specification reads the file that an argument refers to.
-func (o *putOptions) specification(reference string, read *inputs) (*api.Variable, error) {
-	text, err := read.input(reference)
+// readSpec reads the file that an argument refers to.
+func (o *putOptions) readSpec(reference string, read *specInputs) (*api.Variable, error) {
+	text, err := read.readInput(reference)
 	if err != nil {
 		return nil, err
 	}
-	return o.parse(text, reference)
+	return o.parseSpec(text, reference)
 }
 
-// isSpec reports whether an argument is a reference to a file or to standard
+// isSpecFile reports whether an argument is a reference to a file or to standard
 // input.
-func isSpec(arg string) bool { return arg == "-" || len(arg) > 1 && arg[0] == '@' }
+func isSpecFile(arg string) bool { return arg == "-" || len(arg) > 1 && arg[0] == '@' }
 
-// inputs reads the files that arguments refer to. Standard input can be read once.
-type inputs struct {
-	stdin io.Reader
-	taken bool
+// specInputs reads the files that arguments refer to. Standard input can be read once.
+type specInputs struct {
+	stdin     io.Reader
+	stdinRead bool
 }
 
-func (i *inputs) input(reference string) ([]byte, error) {
+func (i *specInputs) readInput(reference string) ([]byte, error) {
 	if reference != "-" {
 		return os.ReadFile(reference[1:])
 	}
-	if i.taken {
+	if i.stdinRead {
 		return nil, errors.New("standard input is named twice with -")
 	}
-	i.taken = true
+	i.stdinRead = true
 	text, err := io.ReadAll(i.stdin)
 	if err != nil {
 		return nil, fmt.Errorf("read standard input: %w", err)
@@ -172,8 +172,8 @@ func (i *inputs) input(reference string) ([]byte, error) {
 	return text, nil
 }
 
-// parse reads a specification.
-func (o *putOptions) parse(text []byte, reference string) (*api.Variable, error) {
+// parseSpec reads a specification.
+func (o *putOptions) parseSpec(text []byte, reference string) (*api.Variable, error) {
 	format := o.in
 	switch {
 	case format != "":
@@ -261,7 +261,7 @@ func putVariable(ctx context.Context, o putOptions, v *api.Variable, s *cli.Stre
 	if o.force {
 		stored, _, err = c.Variables().Update(v, apiclient.WriteOptions(ctx, ""))
 	} else {
-		if o.checks {
+		if o.checkIndexSet {
 			v.ModifyIndex = o.checkIndex
 		}
 		stored, _, err = c.Variables().CheckedUpdate(v, apiclient.WriteOptions(ctx, ""))
@@ -275,7 +275,7 @@ func putVariable(ctx context.Context, o putOptions, v *api.Variable, s *cli.Stre
 	if terminal.IsTerminal(s.Out) || o.verbose {
 		fmt.Fprintf(s.Err, "Wrote variable %q with modify index %d\n", stored.Path, stored.ModifyIndex)
 	}
-	return o.output.print(s, stored, "none")
+	return o.output.printVariable(s, stored, "none")
 }
 
 // variableConflict returns the error of a failed check-and-set, with the variable's current

@@ -22,7 +22,7 @@ import (
 
 // NewCommand returns the command "var" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.Group("var", "Keep settings and secrets for jobs",
+	return cli.NewGroupCommand("var", "Keep settings and secrets for jobs",
 		newListCommand(s),
 		newGetCommand(s),
 		newPutCommand(s),
@@ -32,12 +32,12 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	)
 }
 
-var oneVariable = cli.ArgCount(1, 1, "the path of a variable; 'nomad-lite var list' lists them")
+var onePathArg = cli.ArgCount(1, 1, "the path of a variable; 'nomad-lite var list' lists them")
 
 // completeVariables suggests paths.
 func completeVariables(f *apiclient.Flags) cli.Completer {
 	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		return f.Suggest(cmd.Context(), func(ctx context.Context, c *api.Client) (paths []string, err error) {
+		return f.CompleteValues(cmd.Context(), func(ctx context.Context, c *api.Client) (paths []string, err error) {
 			all, _, err := c.Variables().PrefixList(begun, apiclient.QueryOptions(ctx, ""))
 			for _, v := range all {
 				paths = append(paths, v.Path)
@@ -47,9 +47,9 @@ func completeVariables(f *apiclient.Flags) cli.Completer {
 	}
 }
 
-// varOutput selects how a command prints variables. -json and -t are short for Nomad's -out
+// outputFlags selects how a command prints variables. -json and -t are short for Nomad's -out
 // json and -out go-template.
-type varOutput struct {
+type outputFlags struct {
 	format   output.FormatFlags
 	out      string
 	template string
@@ -57,7 +57,7 @@ type varOutput struct {
 
 // register adds the flags. Without a flag, a terminal gets the command's default format,
 // and a pipe gets JSON.
-func (o *varOutput) register(cmd *cobra.Command, formats ...string) {
+func (o *outputFlags) register(cmd *cobra.Command, formats ...string) {
 	o.format.Register(cmd)
 	cmd.Flags().StringVar(&o.out, "out", "", "`format` to print: "+strings.Join(formats, ", "))
 	cmd.Flags().StringVar(&o.template, "template", "", "Go `template` for -out go-template, the same as -t")
@@ -80,8 +80,8 @@ func (o *varOutput) register(cmd *cobra.Command, formats ...string) {
 	}
 }
 
-// chosen returns the output format.
-func (o *varOutput) chosen(s *cli.Streams, onTerminal string) string {
+// formatFor returns the output format.
+func (o *outputFlags) formatFor(s *cli.Streams, onTerminal string) string {
 	switch {
 	case o.format.JSON:
 		return "json"
@@ -95,30 +95,30 @@ func (o *varOutput) chosen(s *cli.Streams, onTerminal string) string {
 	return "json"
 }
 
-func (o *varOutput) execute(s *cli.Streams, value any) error {
+func (o *outputFlags) executeTemplate(s *cli.Streams, value any) error {
 	return (&output.FormatFlags{Template: cmp.Or(o.template, o.format.Template)}).Print(s, value)
 }
 
-func (o *varOutput) print(s *cli.Streams, v *api.Variable, onTerminal string) error {
-	switch o.chosen(s, onTerminal) {
+func (o *outputFlags) printVariable(s *cli.Streams, v *api.Variable, onTerminal string) error {
+	switch o.formatFor(s, onTerminal) {
 	case "none":
 		return nil
 	case "json":
 		return output.PrintJSON(s, v)
 	case "hcl":
-		_, err := s.Out.Write(variableHCL(v))
+		_, err := s.Out.Write(formatHCL(v))
 		return err
 	case "go-template":
-		return o.execute(s, v)
+		return o.executeTemplate(s, v)
 	}
 	p := output.NewPage(s)
 	rows := output.Pairs{
 		{"Namespace", v.Namespace},
 		{"Path", v.Path},
-		{"Create Time", output.Date(v.CreateTime)},
+		{"Create Time", output.FormatDate(v.CreateTime)},
 	}
 	if v.CreateTime != v.ModifyTime {
-		rows = append(rows, [2]any{"Modify Time", output.Date(v.ModifyTime)})
+		rows = append(rows, [2]any{"Modify Time", output.FormatDate(v.ModifyTime)})
 	}
 	rows = append(rows, [2]any{"Check Index", v.ModifyIndex})
 	if v.Lock != nil {
@@ -130,8 +130,8 @@ func (o *varOutput) print(s *cli.Streams, v *api.Variable, onTerminal string) er
 	return output.Print(s, p)
 }
 
-// variableHCL returns a variable in the format that 'var put' reads.
-func variableHCL(v *api.Variable) []byte {
+// formatHCL returns a variable in the format that 'var put' reads.
+func formatHCL(v *api.Variable) []byte {
 	var text bytes.Buffer
 	attribute := func(name string, value cty.Value) {
 		fmt.Fprintf(&text, "%s = %s\n", name, hclwrite.TokensForValue(value).Bytes())

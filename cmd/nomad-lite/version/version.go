@@ -14,9 +14,9 @@ import (
 // Release is set by release builds with -ldflags "-X PACKAGE.Release=…", with the path of this package.
 var Release = ""
 
-// devel is the version of a build of which the Go tool recorded neither a version nor a
+// develVersion is the version of a build of which the Go tool recorded neither a version nor a
 // revision.
-const devel = "devel"
+const develVersion = "devel"
 
 // NewCommand returns the command "version".
 func NewCommand(s *cli.Streams) *cobra.Command {
@@ -25,7 +25,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		Short: "Print the version of this binary",
 		Args:  cli.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return Read().print(s.Out)
+			return ReadBuild().writeTo(s.Out)
 		},
 	}
 }
@@ -39,17 +39,17 @@ type Build struct {
 }
 
 // String returns the version of this binary.
-func String() string { return Read().Version }
+func String() string { return ReadBuild().Version }
 
-// Read returns what the Go tool recorded about this binary.
-func Read() Build {
+// ReadBuild returns what the Go tool recorded about this binary.
+func ReadBuild() Build {
 	info, _ := debug.ReadBuildInfo()
-	return ofBuild(Release, info)
+	return newBuild(Release, info)
 }
 
-// ofBuild returns the build of a release, or of a development build if release is empty.
+// newBuild returns the build of a release, or of a development build if release is empty.
 // info may be nil.
-func ofBuild(release string, info *debug.BuildInfo) Build {
+func newBuild(release string, info *debug.BuildInfo) Build {
 	if info == nil {
 		info = new(debug.BuildInfo)
 	}
@@ -66,7 +66,7 @@ func ofBuild(release string, info *debug.BuildInfo) Build {
 	}
 	b.Version = cmp.Or(release, strings.TrimPrefix(info.Main.Version, "(devel)"))
 	if b.Version == "" {
-		b.Version = devel
+		b.Version = develVersion
 		if b.Revision != "" {
 			b.Version += "+" + b.Revision[:min(12, len(b.Revision))]
 		}
@@ -81,8 +81,8 @@ func ofBuild(release string, info *debug.BuildInfo) Build {
 // letters, digits, hyphens and dots.
 func (b Build) Metadata() string { return "lite." + strings.ReplaceAll(b.Version, "+", ".") }
 
-// print writes the lines of `nomad version`, as far as they are known.
-func (b Build) print(w io.Writer) error {
+// writeTo writes the lines of `nomad version`, as far as they are known.
+func (b Build) writeTo(w io.Writer) error {
 	text := "nomad-lite " + b.Version + "\n"
 	if b.Revision != "" {
 		text += "Revision " + b.Revision

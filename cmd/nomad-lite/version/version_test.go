@@ -33,9 +33,9 @@ func TestVersionOfABuild(t *testing.T) {
 		{"a modified revision without a module version", "", recorded("", "true"), "nomad-lite devel+0123456789ab.dirty" + modified, "lite.devel.0123456789ab.dirty"},
 		{"a release", "1.0.0", recorded(pseudo, "false"), "nomad-lite 1.0.0" + lines, "lite.1.0.0"},
 	} {
-		b := ofBuild(test.release, test.info)
+		b := newBuild(test.release, test.info)
 		var out strings.Builder
-		if err := b.print(&out); err != nil || out.String() != test.printed {
+		if err := b.writeTo(&out); err != nil || out.String() != test.printed {
 			t.Errorf("%s: %v, printed %q, want %q", test.name, err, out.String(), test.printed)
 		}
 		if got := b.Metadata(); got != test.metadata {

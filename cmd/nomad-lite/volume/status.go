@@ -21,17 +21,17 @@ that were made with CSI or host volume plugins.
 A nomad-lite node has the host volumes that its configuration names.`
 
 type statusOptions struct {
-	client  apiclient.Flags
-	format  output.FormatFlags
-	kind    string
-	verbose bool
+	client     apiclient.Flags
+	format     output.FormatFlags
+	volumeType string
+	verbose    bool
 }
 
 // NewCommand returns the command "volume" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	cmd := cli.Group("volume", "Look at volumes", newStatusCommand(s))
+	cmd := cli.NewGroupCommand("volume", "Look at volumes", newStatusCommand(s))
 	for _, name := range []string{"claim", "create", "delete", "deregister", "detach", "init", "register", "snapshot"} {
-		cmd.AddCommand(cli.UnsupportedCommand(name, "volumes are directories that the configuration of an agent names in a host_volume block; for a cluster use Nomad's own command line"))
+		cmd.AddCommand(cli.NewUnsupportedCommand(name, "volumes are directories that the configuration of an agent names in a host_volume block; for a cluster use Nomad's own command line"))
 	}
 	return cmd
 }
@@ -44,7 +44,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 		Long:  statusHelp,
 		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.kind != "" && o.kind != "host" && o.kind != "csi" {
+			if o.volumeType != "" && o.volumeType != "host" && o.volumeType != "csi" {
 				return cli.UsageError(cmd, errors.New("-type takes host or csi"))
 			}
 			return volumeStatus(cmd.Context(), o, s)
@@ -52,7 +52,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
-	cmd.Flags().StringVar(&o.kind, "type", "", "show this `kind` only: host or csi")
+	cmd.Flags().StringVar(&o.volumeType, "type", "", "show this `kind` only: host or csi")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show whole ids")
 	return cmd
 }
@@ -75,21 +75,21 @@ func volumeStatus(ctx context.Context, o statusOptions, s *cli.Streams) error {
 	if err != nil {
 		return err
 	}
-	v, err := readVolumes(ctx, c, o.kind)
+	v, err := readVolumes(ctx, c, o.volumeType)
 	if err != nil {
 		return err
 	}
-	return o.format.Show(s, v, func(p *output.Page) {
-		if o.kind != "csi" {
+	return o.format.PrintOrDraw(s, v, func(p *output.Page) {
+		if o.volumeType != "csi" {
 			printHostVolumes(p, v, o.verbose)
 		}
-		if o.kind != "host" {
+		if o.volumeType != "host" {
 			p.Section("Container Storage Interface")
 			t := output.NewTable("ID", "Name", "Namespace", "Plugin ID", "Schedulable", "Access Mode")
 			for _, v := range v.CSI {
 				t.Row(v.ID, v.Name, v.Namespace, v.PluginID, v.Schedulable, v.AccessMode)
 			}
-			p.TableOr(t, "No CSI volumes")
+			p.TableOrMessage(t, "No CSI volumes")
 		}
 	})
 }
@@ -116,7 +116,7 @@ func readVolumes(ctx context.Context, c *api.Client, kind string) (*volumeLists,
 	for _, stub := range all {
 		node, _, err := c.Nodes().Info(stub.ID, apiclient.QueryOptions(ctx, ""))
 		if err != nil {
-			return nil, apiclient.WrapError(fmt.Sprintf("read node %q", output.Short(stub.ID)), err)
+			return nil, apiclient.WrapError(fmt.Sprintf("read node %q", output.TruncateID(stub.ID)), err)
 		}
 		for _, name := range slices.Sorted(maps.Keys(node.HostVolumes)) {
 			if h := node.HostVolumes[name]; h != nil && h.ID == "" { // a volume with an id was created by a plugin
@@ -137,7 +137,7 @@ func printHostVolumes(p *output.Page, all *volumeLists, verbose bool) {
 		made.Row(output.ShortID(v.ID, verbose), v.Name, v.Namespace, v.PluginID, output.ShortID(v.NodeID, verbose), output.StatusCell(string(v.State)))
 	}
 	p.Section("Host Volumes of the Configuration")
-	p.TableOr(configured, "No host volumes")
+	p.TableOrMessage(configured, "No host volumes")
 	p.Section("Dynamic Host Volumes")
-	p.TableOr(made, "No dynamic host volumes")
+	p.TableOrMessage(made, "No dynamic host volumes")
 }

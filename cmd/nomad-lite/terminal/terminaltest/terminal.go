@@ -13,14 +13,14 @@ type Terminal struct {
 	t             *testing.T
 	Columns, Rows int
 	lines         []string // all rows, including rows that have scrolled out
-	broken        []bool   // whether a row continues in the next one
+	continued     []bool   // whether a row continues in the next one
 	y, x          int      // cursor, counted from the first row
-	wrap          bool
+	autoWrap      bool
 }
 
 // New returns an empty terminal of this size.
 func New(t *testing.T, columns, rows int) *Terminal {
-	return &Terminal{t: t, Columns: columns, Rows: rows, lines: []string{""}, broken: []bool{false}, wrap: true}
+	return &Terminal{t: t, Columns: columns, Rows: rows, lines: []string{""}, continued: []bool{false}, autoWrap: true}
 }
 
 // Write interprets text and escape sequences.
@@ -29,10 +29,10 @@ func (f *Terminal) Write(p []byte) (int, error) {
 		n := 1
 		switch rest[0] {
 		case '\x1b':
-			n = terminal.Sequence(rest)
-			f.control(string(rest[:n]))
+			n = terminal.EscapeSequenceLength(rest)
+			f.runSequence(string(rest[:n]))
 		case '\n':
-			f.down(false)
+			f.moveDown(false)
 		case '\r':
 			f.x = 0
 		default:
@@ -40,22 +40,22 @@ func (f *Terminal) Write(p []byte) (int, error) {
 		}
 		rest = rest[n:]
 	}
-	if !f.wrap {
+	if !f.autoWrap {
 		f.t.Errorf("the terminal is left in an odd state by %q", p)
 	}
 	return len(p), nil
 }
 
-func (f *Terminal) control(sequence string) {
+func (f *Terminal) runSequence(sequence string) {
 	switch {
 	case sequence == "\x1b[?7l":
-		f.wrap = false
+		f.autoWrap = false
 	case sequence == "\x1b[?7h":
-		f.wrap = true
+		f.autoWrap = true
 	case sequence == "\x1b[J":
 		f.lines[f.y] = f.lines[f.y][:f.x]
-		f.lines, f.broken = f.lines[:f.y+1], f.broken[:f.y+1]
-		f.broken[f.y] = false
+		f.lines, f.continued = f.lines[:f.y+1], f.continued[:f.y+1]
+		f.continued[f.y] = false
 	case strings.HasSuffix(sequence, "A"):
 		var n int
 		fmt.Sscanf(sequence, "\x1b[%dA", &n)
@@ -68,40 +68,40 @@ func (f *Terminal) control(sequence string) {
 
 func (f *Terminal) put(c byte) {
 	if f.x == f.Columns {
-		if !f.wrap {
+		if !f.autoWrap {
 			return
 		}
-		f.down(true)
+		f.moveDown(true)
 	}
 	f.lines[f.y] = f.lines[f.y][:f.x] + string(c)
 	f.x++
 }
 
-func (f *Terminal) down(broken bool) {
-	f.broken[f.y] = broken
+func (f *Terminal) moveDown(broken bool) {
+	f.continued[f.y] = broken
 	f.y, f.x = f.y+1, 0
 	if f.y == len(f.lines) {
-		f.lines, f.broken = append(f.lines, ""), append(f.broken, false)
+		f.lines, f.continued = append(f.lines, ""), append(f.continued, false)
 	}
 }
 
 // Resize wraps and joins lines as most terminals do.
 func (f *Terminal) Resize(columns, rows int) {
-	var whole []string
+	var joinedLines []string
 	joined := ""
 	for i, line := range f.lines {
-		if joined += line; !f.broken[i] {
-			whole, joined = append(whole, joined), ""
+		if joined += line; !f.continued[i] {
+			joinedLines, joined = append(joinedLines, joined), ""
 		}
 	}
 	f.Columns, f.Rows = columns, rows
-	f.lines, f.broken = nil, nil
-	for _, line := range whole {
+	f.lines, f.continued = nil, nil
+	for _, line := range joinedLines {
 		for len(line) > columns {
-			f.lines, f.broken = append(f.lines, line[:columns]), append(f.broken, true)
+			f.lines, f.continued = append(f.lines, line[:columns]), append(f.continued, true)
 			line = line[columns:]
 		}
-		f.lines, f.broken = append(f.lines, line), append(f.broken, false)
+		f.lines, f.continued = append(f.lines, line), append(f.continued, false)
 	}
 	f.y, f.x = len(f.lines)-1, len(f.lines[len(f.lines)-1])
 }
