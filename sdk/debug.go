@@ -23,17 +23,17 @@ import (
 // NAME=SOCKET, with the plugin's name and the path of a unix socket.
 const EnvDebug = "NOMAD_LITE_PLUGIN_DEBUG"
 
-// debugSocket returns the socket in value if value names the plugin name.
-func debugSocket(value, name string) string {
+// debugSocketPath returns the socket in value if value names the plugin name.
+func debugSocketPath(value, name string) string {
 	if of, socket, ok := strings.Cut(value, "="); ok && of == name {
 		return socket
 	}
 	return ""
 }
 
-// debug serves on a socket until the user ends the process. It has no handshake: the
+// serveDebug serves on a socket until the user ends the process. It has no handshake: the
 // process that a host starts (attach) handles the host's handshake.
-func debug(p *pluginSpec, socket string) error {
+func serveDebug(p *pluginSpec, socket string) error {
 	logger := hclog.New(&hclog.LoggerOptions{Name: p.name, Level: hclog.Trace, Output: os.Stderr})
 	hclog.SetDefault(logger)
 	if conn, err := net.Dial("unix", socket); err == nil {
@@ -51,7 +51,7 @@ func debug(p *pluginSpec, socket string) error {
 		return errors.Join(fmt.Errorf("debug on %s: %w", socket, err), listener.Close())
 	}
 	g := base.NewServer(nil)
-	if err := p.serve(logger).register(g); err != nil {
+	if err := p.newService(logger).register(g); err != nil {
 		return errors.Join(fmt.Errorf("debug: %w", err), listener.Close())
 	}
 
@@ -62,8 +62,8 @@ func debug(p *pluginSpec, socket string) error {
 	return g.Serve(listener)
 }
 
-// attach serves as a plugin that passes every call on to a process under debug.
-func attach(p *pluginSpec, socket string, logger hclog.Logger) error {
+// serveDebugProxy serves as a plugin that passes every call on to a process under debug.
+func serveDebugProxy(p *pluginSpec, socket string, logger hclog.Logger) error {
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return fmt.Errorf("attach to %s: %w", socket, err)
@@ -87,6 +87,6 @@ func attach(p *pluginSpec, socket string, logger hclog.Logger) error {
 			end()
 		}
 	}()
-	servePlugin(gone, p.relay(conn, gone.Done()), logger)
+	servePlugin(gone, p.newProxy(conn, gone.Done()), logger)
 	return nil
 }

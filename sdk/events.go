@@ -6,26 +6,26 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// eventBuffer is the maximum number of events that wait for a host. The oldest event is
+// eventBufferSize is the maximum number of events that wait for a host. The oldest event is
 // dropped first, because the driver's last message is the most useful.
-const eventBuffer = 256
+const eventBufferSize = 256
 
-// events sends drivers' events about their tasks to every listening host.
-type events struct {
-	mu        sync.Mutex
-	unheard   []*driver.TaskEvent // events sent while no host listened
-	listeners map[chan *driver.TaskEvent]struct{}
+// eventBroadcaster sends drivers' events about their tasks to every listening host.
+type eventBroadcaster struct {
+	mu          sync.Mutex
+	undelivered []*driver.TaskEvent // events sent while no host listened
+	listeners   map[chan *driver.TaskEvent]struct{}
 }
 
 // send never blocks.
-func (e *events) send(event *driver.TaskEvent) {
+func (e *eventBroadcaster) send(event *driver.TaskEvent) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.listeners) == 0 {
-		if len(e.unheard) == eventBuffer {
-			e.unheard = e.unheard[1:]
+		if len(e.undelivered) == eventBufferSize {
+			e.undelivered = e.undelivered[1:]
 		}
-		e.unheard = append(e.unheard, event)
+		e.undelivered = append(e.undelivered, event)
 		return
 	}
 	for c := range e.listeners {
@@ -43,16 +43,16 @@ func (e *events) send(event *driver.TaskEvent) {
 	}
 }
 
-// listen returns a channel of events, which is never closed, and a function that stops
+// subscribe returns a channel of events, which is never closed, and a function that stops
 // it.
-func (e *events) listen() (<-chan *driver.TaskEvent, func()) {
+func (e *eventBroadcaster) subscribe() (<-chan *driver.TaskEvent, func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	c := make(chan *driver.TaskEvent, eventBuffer)
-	for _, event := range e.unheard {
+	c := make(chan *driver.TaskEvent, eventBufferSize)
+	for _, event := range e.undelivered {
 		c <- event
 	}
-	e.unheard = nil
+	e.undelivered = nil
 	if e.listeners == nil {
 		e.listeners = map[chan *driver.TaskEvent]struct{}{}
 	}

@@ -17,8 +17,8 @@ type kettle struct{ watts int }
 
 // pot is one task of a kettle.
 type pot struct {
-	start  *sdk.StartRequest
-	boiled chan struct{}
+	start *sdk.StartRequest
+	done  chan struct{}
 }
 
 var (
@@ -63,7 +63,7 @@ func ExampleStartRequest() {
 			return nil, errors.New("the kettle holds 2 litres")
 		}
 		start.Event("filling the kettle", nil)
-		return &pot{start: start, boiled: make(chan struct{})}, nil
+		return &pot{start: start, done: make(chan struct{})}, nil
 	}
 	_ = start
 }
@@ -80,19 +80,19 @@ func ExampleRecoverer() {
 		if err := start.State(&s); err != nil {
 			return nil, err
 		}
-		if time.Since(s.Began) > time.Hour {
+		if time.Since(s.StartedAt) > time.Hour {
 			return nil, errors.New("the water has long gone cold")
 		}
-		return &pot{start: start, boiled: make(chan struct{})}, nil
+		return &pot{start: start, done: make(chan struct{})}, nil
 	}
 	_ = recover
 }
 
 type potState struct {
-	Began time.Time `codec:"began"`
+	StartedAt time.Time `codec:"began"`
 }
 
-func (p *pot) State() any { return potState{Began: time.Now()} }
+func (p *pot) State() any { return potState{StartedAt: time.Now()} }
 
 func (k *kettle) Recover(context.Context, *sdk.StartRequest) (*pot, error) {
 	return nil, errors.New("gone")
@@ -145,7 +145,7 @@ func (k *kettle) Fingerprint(context.Context) driver.Fingerprint {
 
 func (p *pot) Wait(ctx context.Context) (driver.ExitResult, error) {
 	select {
-	case <-p.boiled:
+	case <-p.done:
 		return driver.ExitResult{}, nil
 	case <-ctx.Done():
 		return driver.ExitResult{}, ctx.Err()

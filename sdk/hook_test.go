@@ -74,25 +74,25 @@ func (v *scriptedHook) Stop(ctx context.Context, req hook.TaskStopRequest) (hook
 type fakeHost struct {
 	hook.Host
 	mu    sync.Mutex
-	heard []string
+	calls []string
 }
 
-func (g *fakeHost) note(words ...string) error {
+func (g *fakeHost) recordCall(words ...string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.heard = append(g.heard, strings.Join(words, " "))
+	g.calls = append(g.calls, strings.Join(words, " "))
 	return nil
 }
 
 func (g *fakeHost) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
-	return g.note(s.Token, s.Task, event.Message)
+	return g.recordCall(s.Token, s.Task, event.Message)
 }
 
 func (g *fakeHost) Kill(_ context.Context, s hook.Scope, reason string) error {
-	return g.note(s.Token, s.Task, reason)
+	return g.recordCall(s.Token, s.Task, reason)
 }
 
-func listen(t *testing.T, g *fakeHost) (socket string, stop func()) {
+func serveFakeHost(t *testing.T, g *fakeHost) (socket string, stop func()) {
 	t.Helper()
 	socket = filepath.Join(socketDir(t), "host.sock")
 	listener, err := net.Listen("unix", socket)
@@ -149,7 +149,7 @@ func TestHook(t *testing.T) {
 	}
 
 	g := &fakeHost{}
-	socket, stop := listen(t, g)
+	socket, stop := serveFakeHost(t, g)
 	config := hook.Config{HostSocket: socket, Node: hook.Node{Name: "rome"}}
 	if err := h.Configure(t.Context(), config); err != nil {
 		t.Fatal(err)
@@ -172,42 +172,42 @@ func TestHook(t *testing.T) {
 	// Another agent starts on another socket.
 	stop()
 	later := &fakeHost{}
-	config.HostSocket, _ = listen(t, later)
+	config.HostSocket, _ = serveFakeHost(t, later)
 	if err := h.Configure(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.Stop(t.Context(), hook.TaskStopRequest{RequestMeta: hook.RequestMeta{Token: "other key"}}); err != nil {
 		t.Error(err)
 	}
-	if got, want := strings.Join(append(g.heard, later.heard...), "\n"), "key  tea on rome\nother key other the party is over"; got != want {
+	if got, want := strings.Join(append(g.calls, later.calls...), "\n"), "key  tea on rome\nother key other the party is over"; got != want {
 		t.Errorf("the hosts have heard\n%s\nwant\n%s", got, want)
 	}
 }
 
-func TestDebugOfAHook(t *testing.T) {
+func TestDebugHook(t *testing.T) {
 	socket := filepath.Join(socketDir(t), "debug.sock")
 	env := sdk.EnvDebug + "=valet=" + socket
-	var says buffer
+	var output lockedBuffer
 	debugged := exec.Command(os.Args[0])
 	debugged.Env = append(os.Environ(), env, envHook+"=1", "NOMAD_LITE_SDKTEST_BY_HAND=1")
-	debugged.Stderr = &says
+	debugged.Stderr = &output
 	if err := debugged.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer debugged.Wait()
 	defer debugged.Process.Kill()
-	until(t, "it says that it waits", func() bool { return strings.Contains(says.String(), "waiting for a host") })
+	waitUntil(t, "it says that it waits", func() bool { return strings.Contains(output.String(), "waiting for a host") })
 
 	_, h, _ := launchHook(t, env)
 	if d, err := h.Describe(t.Context()); err != nil || len(d.Subscriptions) != 2 {
 		t.Errorf("through the process of the host it describes itself as %+v, %v", d, err)
 	}
 	g := &fakeHost{}
-	host, _ := listen(t, g)
+	host, _ := serveFakeHost(t, g)
 	if err := h.Configure(t.Context(), hook.Config{HostSocket: host}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Stop(t.Context(), hook.TaskStopRequest{}); err != nil || len(g.heard) != 1 {
-		t.Errorf("stop: %v, and the host has heard %q", err, g.heard)
+	if _, err := h.Stop(t.Context(), hook.TaskStopRequest{}); err != nil || len(g.calls) != 1 {
+		t.Errorf("stop: %v, and the host has heard %q", err, g.calls)
 	}
 }

@@ -84,5 +84,5 @@ func (s *hookServer) Configure(_ context.Context, c hook.Config) error {
 		return err
 	}
 	s.host = host
-	return authorSetHost(user, host, c.Node)
+	return callSetHost(user, host, c.Node)
 }

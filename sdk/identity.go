@@ -86,7 +86,7 @@ func (i *basePlugin) SetConfig(ctx context.Context, config *base.Config) error {
 	if config.Driver != nil {
 		c.MinPort, c.MaxPort = config.Driver.ClientMinPort, config.Driver.ClientMaxPort
 	}
-	if err := authorConfigure(ctx, configurer, c); err != nil {
+	if err := callConfigure(ctx, configurer, c); err != nil {
 		return err
 	}
 	i.config = config

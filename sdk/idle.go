@@ -14,12 +14,12 @@ import (
 // idleTimer ends a plugin that has had no connection and no task for the time that a host
 // may need to come back.
 type idleTimer struct {
-	busy func() bool
+	isBusy func() bool
 
-	mu    sync.Mutex
-	conns int
-	timer *time.Timer
-	stop  func()
+	mu        sync.Mutex
+	openConns int
+	timer     *time.Timer
+	stop      func()
 }
 
 // start starts the timer; stop may be called from another goroutine.
@@ -27,71 +27,71 @@ func (i *idleTimer) start(stop func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.stop = stop
-	i.timer = time.AfterFunc(idleTimeout, i.expired)
+	i.timer = time.AfterFunc(idleTimeout, i.onTimeout)
 }
 
-func (i *idleTimer) expired() {
+func (i *idleTimer) onTimeout() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	switch {
-	case i.conns > 0:
-	case i.busy():
+	case i.openConns > 0:
+	case i.isBusy():
 		i.timer.Reset(idleTimeout)
 	default:
 		go i.stop() // stop waits for connections, and the end of each takes mu
 	}
 }
 
-func (i *idleTimer) opened() {
+func (i *idleTimer) connOpened() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.conns++
+	i.openConns++
 	i.timer.Stop()
 }
 
-func (i *idleTimer) closed() {
+func (i *idleTimer) connClosed() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.conns--
-	if i.conns == 0 {
+	i.openConns--
+	if i.openConns == 0 {
 		i.timer.Reset(idleTimeout)
 	}
 }
 
-// connections reports connections to idle, and calls to trim; first runs at the first
-// connection.
-type connections struct {
-	idle  *idleTimer
-	trim  *memtrim.Trimmer
-	first func()
+// statsHandler reports connections to idleTimer, and calls to trimmer; onFirstConn runs at the
+// first connection.
+type statsHandler struct {
+	idleTimer   *idleTimer
+	trimmer     *memtrim.Trimmer
+	onFirstConn func()
 }
 
-var _ stats.Handler = (*connections)(nil)
+var _ stats.Handler = (*statsHandler)(nil)
 
-func (c *connections) HandleConn(_ context.Context, s stats.ConnStats) {
+func (c *statsHandler) HandleConn(_ context.Context, s stats.ConnStats) {
 	switch s.(type) {
 	case *stats.ConnBegin:
-		c.idle.opened()
-		c.first()
+		c.idleTimer.connOpened()
+		c.onFirstConn()
 	case *stats.ConnEnd:
-		c.idle.closed()
+		c.idleTimer.connClosed()
 	}
 }
 
-func (c *connections) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (c *statsHandler) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 
 // TagRPC implements stats.Handler. Tasks are destroyed before they restart and when they
 // stop; tasks that only start make objects that stay.
-func (c *connections) TagRPC(ctx context.Context, call *stats.RPCTagInfo) context.Context {
+func (c *statsHandler) TagRPC(ctx context.Context, call *stats.RPCTagInfo) context.Context {
 	if strings.HasSuffix(call.FullMethodName, "/DestroyTask") {
-		c.trim.Busy()
+		c.trimmer.Busy()
 	}
 	return ctx
 }
 
 // HandleRPC implements stats.Handler.
-func (c *connections) HandleRPC(_ context.Context, s stats.RPCStats) {
+func (c *statsHandler) HandleRPC(_ context.Context, s stats.RPCStats) {
 	if _, ended := s.(*stats.End); ended {
-		c.trim.Postpone()
+		c.trimmer.Postpone()
 	}
 }

@@ -45,8 +45,8 @@ func checkMethods(t reflect.Type, interfaces []reflect.Type) error {
 			has, ok := t.MethodByName(wanted.Name)
 			switch {
 			case !ok:
-			case signature(t, has) != signature(want, wanted):
-				return fmt.Errorf("the method %s of %v is %s; it must be %s", wanted.Name, t, signature(t, has), signature(want, wanted))
+			case methodSignature(t, has) != methodSignature(want, wanted):
+				return fmt.Errorf("the method %s of %v is %s; it must be %s", wanted.Name, t, methodSignature(t, has), methodSignature(want, wanted))
 			default:
 				return fmt.Errorf("%v has the method %s, and not all of %v", t, wanted.Name, want)
 			}
@@ -65,8 +65,8 @@ func checkMethods(t reflect.Type, interfaces []reflect.Type) error {
 	return nil
 }
 
-// signature formats the type of a method as authors write it, without the receiver.
-func signature(of reflect.Type, method reflect.Method) string {
+// methodSignature formats the type of a method as authors write it, without the receiver.
+func methodSignature(of reflect.Type, method reflect.Method) string {
 	in := slices.Collect(method.Type.Ins())
 	if of.Kind() != reflect.Interface {
 		in = in[1:]

@@ -19,9 +19,9 @@ import (
 // panickingDriver has every method that a driver can have. The method with the given name
 // panics.
 type panickingDriver struct {
-	method atomic.Pointer[string]
-	task   *panickingTask
-	sweeps atomic.Int32
+	panicMethod atomic.Pointer[string]
+	task        *panickingTask
+	sweepCount  atomic.Int32
 }
 
 // panickingTask has every method that a task can have.
@@ -39,9 +39,9 @@ func newPanickingDriver(t *testing.T) *panickingDriver {
 }
 
 func (d *panickingDriver) panicIfSelected(method string) {
-	if panics := d.method.Load(); panics != nil && *panics == method {
+	if panics := d.panicMethod.Load(); panics != nil && *panics == method {
 		var missing *sleepingTask
-		missing.kills++ // nil dereference, the most common panic
+		missing.killCount++ // nil dereference, the most common panic
 	}
 }
 
@@ -74,7 +74,7 @@ func (d *panickingDriver) Fingerprint(context.Context) driver.Fingerprint {
 }
 
 func (d *panickingDriver) Sweep(context.Context, string, string) (bool, error) {
-	d.sweeps.Add(1)
+	d.sweepCount.Add(1)
 	d.panicIfSelected("Sweep")
 	return true, nil
 }
@@ -133,8 +133,8 @@ func (p *panickingTask) Destroy(context.Context) error {
 	return nil
 }
 
-// callEverything makes every call that a host can make, and returns the errors.
-func callEverything(t *testing.T, s *server) error {
+// callAllMethods makes every call that a host can make, and returns the errors.
+func callAllMethods(t *testing.T, s *server) error {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	var errs []error
@@ -152,7 +152,7 @@ func callEverything(t *testing.T, s *server) error {
 	add(err)
 	add(s.DestroyNetwork(ctx, "alloc", nil))
 
-	handle, _, err := s.StartTask(ctx, config())
+	handle, _, err := s.StartTask(ctx, testTaskConfig())
 	add(err)
 	if err == nil {
 		_, err = s.InspectTask(ctx, testTaskID)
@@ -173,11 +173,11 @@ func callEverything(t *testing.T, s *server) error {
 		if err != nil {
 			t.Fatal(err)
 		}
-		handle = &driver.Handle{Version: 1, Config: config(), DriverState: state}
+		handle = &driver.Handle{Version: 1, Config: testTaskConfig(), DriverState: state}
 	}
 
 	again := *handle
-	copied := *config()
+	copied := *testTaskConfig()
 	copied.ID = "alloc/task/00000002"
 	again.Config = &copied
 	if err := s.RecoverTask(ctx, &again); err != nil {
@@ -209,19 +209,19 @@ func TestPanicOfAnyMethodIsAnError(t *testing.T) {
 		t.Run(method, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newPanickingDriver(t)
-				s := serverOf(d)
-				d.method.Store(new(method))
-				err := callEverything(t, s)
+				s := newTestServer(d)
+				d.panicMethod.Store(new(method))
+				err := callAllMethods(t, s)
 				if err == nil || !strings.Contains(err.Error(), "."+method+" panicked: runtime error: invalid memory address") {
 					t.Errorf("the errors of all calls are: %v", err)
 				}
-				d.method.Store(new(""))
+				d.panicMethod.Store(new(""))
 				for _, id := range []string{testTaskID, "alloc/task/00000002"} { // a Destroy that panicked is repeated
 					if err := s.DestroyTask(t.Context(), id, true); err != nil && (method == "Destroy" || !errors.Is(err, driver.ErrTaskNotFound)) {
 						t.Errorf("destroy %s again: %v", id, err)
 					}
 				}
-				if err := callEverything(t, s); err != nil {
+				if err := callAllMethods(t, s); err != nil {
 					t.Errorf("when nothing panics any longer: %v", err)
 				}
 			})
@@ -232,13 +232,13 @@ func TestPanicOfAnyMethodIsAnError(t *testing.T) {
 func TestPanicOfKillKeepsTheTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newPanickingDriver(t)
-		s := serverOf(d)
+		s := newTestServer(d)
 		startTestTask(t, s)
-		d.method.Store(new("Kill"))
+		d.panicMethod.Store(new("Kill"))
 		if err := s.DestroyTask(t.Context(), testTaskID, true); err == nil || !strings.Contains(err.Error(), "Kill panicked") {
 			t.Errorf("DestroyTask: %v", err)
 		}
-		d.method.Store(new(""))
+		d.panicMethod.Store(new(""))
 		if err := s.DestroyTask(t.Context(), testTaskID, true); err != nil {
 			t.Errorf("DestroyTask, when Kill works again: %v", err)
 		}
@@ -248,9 +248,9 @@ func TestPanicOfKillKeepsTheTask(t *testing.T) {
 func TestStatsContinueAfterAPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newPanickingDriver(t)
-		s := serverOf(d)
+		s := newTestServer(d)
 		startTestTask(t, s)
-		d.method.Store(new("Stats"))
+		d.panicMethod.Store(new("Stats"))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		samples, err := s.TaskStats(ctx, testTaskID, time.Second)
@@ -259,7 +259,7 @@ func TestStatsContinueAfterAPanic(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		d.method.Store(new(""))
+		d.panicMethod.Store(new(""))
 		if _, ok := <-samples; !ok {
 			t.Error("the stream has ended")
 		}
@@ -271,8 +271,8 @@ func TestStatsContinueAfterAPanic(t *testing.T) {
 func TestDestroyKillsATaskWhoseWaitPanicked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newPanickingDriver(t)
-		d.method.Store(new("Wait"))
-		s := serverOf(d)
+		d.panicMethod.Store(new("Wait"))
+		s := newTestServer(d)
 		startTestTask(t, s)
 		result, err := s.WaitTask(t.Context(), testTaskID)
 		if err != nil || result.Successful() || !strings.Contains(result.Err.Error(), "*sdk.panickingTask.Wait panicked") {
@@ -281,7 +281,7 @@ func TestDestroyKillsATaskWhoseWaitPanicked(t *testing.T) {
 		if err := s.DestroyTask(t.Context(), testTaskID, true); err != nil {
 			t.Error(err)
 		}
-		if kills := d.task.kills; kills != 1 {
+		if kills := d.task.killCount; kills != 1 {
 			t.Errorf("the task was killed %d times", kills)
 		}
 	})
@@ -291,16 +291,16 @@ func TestDestroyKillsATaskWhoseWaitPanicked(t *testing.T) {
 // them, so only Sweep finds them.
 func TestPanicOfStartIsSweptAndNotRecoverable(t *testing.T) {
 	d := newPanickingDriver(t)
-	d.method.Store(new("Start"))
-	s := serverOf(d)
-	_, _, err := s.StartTask(t.Context(), config())
+	d.panicMethod.Store(new("Start"))
+	s := newTestServer(d)
+	_, _, err := s.StartTask(t.Context(), testTaskConfig())
 	if err == nil || driver.IsRecoverable(err) {
 		t.Errorf("StartTask: %v, recoverable %v", err, driver.IsRecoverable(err))
 	}
-	if n := d.sweeps.Load(); n != 1 {
+	if n := d.sweepCount.Load(); n != 1 {
 		t.Errorf("swept %d times", n)
 	}
-	d.method.Store(new(""))
+	d.panicMethod.Store(new(""))
 	startTestTask(t, s) // the id can be used again
 }
 
@@ -317,16 +317,16 @@ func (nilTaskInterfaceDriver) Info() DriverInfo                                 
 func (nilTaskInterfaceDriver) Start(context.Context, *StartRequest) (Task, error) { return nil, nil }
 
 func TestStartWithNeitherTaskNorErrorIsAnError(t *testing.T) {
-	s := serverOf(nilTaskDriver{})
-	_, _, err := s.StartTask(t.Context(), config())
+	s := newTestServer(nilTaskDriver{})
+	_, _, err := s.StartTask(t.Context(), testTaskConfig())
 	if err == nil || err.Error() != "method sdk.nilTaskDriver.Start returned neither a task nor an error" {
 		t.Errorf("StartTask: %v", err)
 	}
-	err = s.RecoverTask(t.Context(), &driver.Handle{Version: 1, Config: config()})
+	err = s.RecoverTask(t.Context(), &driver.Handle{Version: 1, Config: testTaskConfig()})
 	if err == nil || err.Error() != "method sdk.nilTaskDriver.Recover returned neither a task nor an error" {
 		t.Errorf("RecoverTask: %v", err)
 	}
-	if _, _, err := serverOf(nilTaskInterfaceDriver{}).StartTask(t.Context(), config()); err == nil {
+	if _, _, err := newTestServer(nilTaskInterfaceDriver{}).StartTask(t.Context(), testTaskConfig()); err == nil {
 		t.Error("StartTask of an interface that is nil succeeds")
 	}
 }

@@ -15,32 +15,32 @@ type pluginSpec struct {
 	kind       string // name of the kind in messages
 	otherHosts string // other hosts that support this kind, as a sentence
 	identity
-	// serve makes the service of the plugin itself.
-	serve func(hclog.Logger) service
-	// relay makes a service that passes every call on to conn.
-	relay func(conn grpc.ClientConnInterface, gone <-chan struct{}) service
+	// newService makes the service of the plugin itself.
+	newService func(hclog.Logger) service
+	// newProxy makes a service that passes every call on to conn.
+	newProxy func(conn grpc.ClientConnInterface, gone <-chan struct{}) service
 }
 
 // service is one plugin service with its name.
 type service struct {
-	base  base.Plugin
-	name  string // key in a plugin set
-	entry pluginEntry
-	busy  func() bool // reports whether the service has state to lose
+	base       base.Plugin
+	name       string // key in a plugin set
+	grpcPlugin grpcPluginEntry
+	isBusy     func() bool // reports whether the service has state to lose
 }
 
-// pluginEntry is an entry of a plugin set.
-type pluginEntry interface {
+// grpcPluginEntry is an entry of a plugin set.
+type grpcPluginEntry interface {
 	plugin.Plugin
 	plugin.GRPCPlugin
 }
 
 func (s service) register(g *grpc.Server) error {
 	base.RegisterServer(g, s.base)
-	return s.entry.GRPCServer(nil, g)
+	return s.grpcPlugin.GRPCServer(nil, g)
 }
 
-func driverProgram[T Task](impl Driver[T]) (*pluginSpec, error) {
+func newDriverSpec[T Task](impl Driver[T]) (*pluginSpec, error) {
 	info := impl.Info()
 	id, err := newIdentity(impl, info.Name, info.Version, info.ConfigSchema)
 	if err != nil {
@@ -63,17 +63,17 @@ func driverProgram[T Task](impl Driver[T]) (*pluginSpec, error) {
 		kind:       "task driver",
 		otherHosts: " or Nomad",
 		identity:   id,
-		serve: func(logger hclog.Logger) service {
+		newService: func(logger hclog.Logger) service {
 			s := newServer(d, id, info, logger)
-			return newService(s, s, s.busy)
+			return newService(s, s, s.isBusy)
 		},
-		relay: func(conn grpc.ClientConnInterface, gone <-chan struct{}) service {
-			return newService(base.NewClient(conn, gone), driver.NewClient(conn, gone), always)
+		newProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) service {
+			return newService(base.NewClient(conn, gone), driver.NewClient(conn, gone), alwaysBusy)
 		},
 	}, nil
 }
 
-func hookProgram(impl Hook) (*pluginSpec, error) {
+func newHookSpec(impl Hook) (*pluginSpec, error) {
 	info := impl.Info()
 	id, err := newIdentity(impl, info.Name, info.Version, info.ConfigSchema)
 	if err != nil {
@@ -86,17 +86,17 @@ func hookProgram(impl Hook) (*pluginSpec, error) {
 	return &pluginSpec{
 		kind:     "hook",
 		identity: id,
-		serve: func(hclog.Logger) service {
+		newService: func(hclog.Logger) service {
 			// Without an agent, a hook's work for a task either continues by itself or not at
 			// all, because only an agent reports the state of the task.
-			return service{s, hook.PluginName, &hook.GRPCPlugin{Impl: s, Hook: impl}, never}
+			return service{s, hook.PluginName, &hook.GRPCPlugin{Impl: s, Hook: impl}, neverBusy}
 		},
-		relay: func(conn grpc.ClientConnInterface, gone <-chan struct{}) service {
+		newProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) service {
 			c := hook.NewClient(conn, gone)
-			return service{base.NewClient(conn, gone), hook.PluginName, &hook.GRPCPlugin{Impl: c, Hook: c}, always}
+			return service{base.NewClient(conn, gone), hook.PluginName, &hook.GRPCPlugin{Impl: c, Hook: c}, alwaysBusy}
 		},
 	}, nil
 }
 
-func always() bool { return true }
-func never() bool  { return false }
+func alwaysBusy() bool { return true }
+func neverBusy() bool  { return false }

@@ -63,9 +63,9 @@ type hookWithInfo struct {
 
 func (s hookWithInfo) Info() HookInfo { return s.info }
 
-type anonymous struct{ stopHook }
+type hookWithoutName struct{ stopHook }
 
-func (anonymous) Info() HookInfo { return HookInfo{} }
+func (hookWithoutName) Info() HookInfo { return HookInfo{} }
 
 func TestHookThatCannotBeServedIsRejected(t *testing.T) {
 	for _, test := range []struct {
@@ -78,29 +78,29 @@ func TestHookThatCannotBeServedIsRejected(t *testing.T) {
 		{hookWithWrongSetHost{}, "the method SetHost of sdk.hookWithWrongSetHost is func(hook.Host); it must be func(hook.Host, hook.Node)"},
 		{hookWithTimeouts{timeouts: map[hook.Point]time.Duration{hook.Exited: time.Second}}, "Info has a timeout for exited, and sdk.hookWithTimeouts takes no part in that"},
 		{hookWithTimeouts{timeouts: map[hook.Point]time.Duration{hook.Stop: -1}}, "the timeout for stop in Info is -1ns"},
-		{anonymous{}, ".Info has no Name"},
+		{hookWithoutName{}, ".Info has no Name"},
 		{hookWithMisspelledPrestart{}, "the method PreStart of sdk.hookWithMisspelledPrestart would never be called: it must have the name Prestart"},
 		{hookWithPointerMethod{}, "sdk.hookWithPointerMethod has no method Exited, and *sdk.hookWithPointerMethod has: serve a pointer"},
 		{hookWithInfo{info: HookInfo{Name: "x", ConfigSchema: hclspec.Object(nil)}}, "nothing takes the configuration: add Configure(context.Context, *sdk.Config) error"},
 		{hookWithInfo{info: HookInfo{Name: "x", ReportsHealth: true}}, "it could never say that an allocation is healthy"},
 		{hookWithInfo{info: HookInfo{Name: "x", AttachmentSchema: hclspec.Attr("a", "string", true)}}, "AttachmentSchema in Info: it is no Object"},
 	} {
-		if p, err := hookProgram(test.hook); err == nil || !strings.Contains(err.Error(), test.want) {
+		if p, err := newHookSpec(test.hook); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%T: %+v, %v; want %s", test.hook, p, err, test.want)
 		}
 	}
 }
 
-type driverOf[T Task] struct{}
+type stubDriver[T Task] struct{}
 
-func (driverOf[T]) Info() DriverInfo                                      { return DriverInfo{Name: "nap"} }
-func (driverOf[T]) Start(context.Context, *StartRequest) (t T, err error) { return t, nil }
+func (stubDriver[T]) Info() DriverInfo                                      { return DriverInfo{Name: "nap"} }
+func (stubDriver[T]) Start(context.Context, *StartRequest) (t T, err error) { return t, nil }
 
-type driverWithWrongRecover struct{ driverOf[Task] }
+type driverWithWrongRecover struct{ stubDriver[Task] }
 
 func (driverWithWrongRecover) Recover(context.Context) error { return nil }
 
-type driverWithoutCreateNetwork struct{ driverOf[Task] }
+type driverWithoutCreateNetwork struct{ stubDriver[Task] }
 
 func (driverWithoutCreateNetwork) DestroyNetwork(context.Context, string, *driver.NetworkIsolation) error {
 	return nil
@@ -120,7 +120,7 @@ type taskWithWrongStats struct{ minimalTask }
 func (taskWithWrongStats) Stats(context.Context) (driver.Usage, error) { return driver.Usage{}, nil }
 
 type driverWithInfo struct {
-	driverOf[Task]
+	stubDriver[Task]
 	info DriverInfo
 }
 
@@ -128,13 +128,13 @@ func (s driverWithInfo) Info() DriverInfo { return s.info }
 
 func TestDriverThatCannotBeServedIsRejected(t *testing.T) {
 	for _, test := range []struct {
-		driver interface{ program() (*pluginSpec, error) }
+		driver interface{ newSpec() (*pluginSpec, error) }
 		want   string
 	}{
 		{driverCase[Task]{driverWithWrongRecover{}}, "the method Recover of sdk.driverWithWrongRecover is func(context.Context) error; it must be func(context.Context, *sdk.StartRequest) (sdk.Task, error)"},
 		{driverCase[Task]{driverWithoutCreateNetwork{}}, "sdk.driverWithoutCreateNetwork has the method DestroyNetwork, and not all of sdk.NetworkManager"},
-		{driverCase[taskWithWrongSignal]{driverOf[taskWithWrongSignal]{}}, "the method Signal of sdk.taskWithWrongSignal is func(string) error; it must be func(context.Context, string) error"},
-		{driverCase[taskWithWrongStats]{driverOf[taskWithWrongStats]{}}, "the method Stats of sdk.taskWithWrongStats is func(context.Context) (driver.Usage, error); it must be func(context.Context) (driver.TaskStats, error)"},
+		{driverCase[taskWithWrongSignal]{stubDriver[taskWithWrongSignal]{}}, "the method Signal of sdk.taskWithWrongSignal is func(string) error; it must be func(context.Context, string) error"},
+		{driverCase[taskWithWrongStats]{stubDriver[taskWithWrongStats]{}}, "the method Stats of sdk.taskWithWrongStats is func(context.Context) (driver.Usage, error); it must be func(context.Context) (driver.TaskStats, error)"},
 		{driverCase[Task]{driverWithInfo{}}, ".Info has no Name"},
 		{driverCase[Task]{driverWithInfo{info: DriverInfo{Name: "x", ConfigSchema: hclspec.Object(nil)}}}, "nothing takes the configuration: add Configure(context.Context, *sdk.Config) error"},
 		{driverCase[Task]{driverWithInfo{info: DriverInfo{Name: "x", TaskSchema: hclspec.Attr("a", "string", true)}}}, "TaskSchema in Info: it is no Object"},
@@ -142,7 +142,7 @@ func TestDriverThatCannotBeServedIsRejected(t *testing.T) {
 		{driverCase[Task]{driverWithInfo{info: DriverInfo{Name: "x", Capabilities: driver.Capabilities{Exec: true}}}}, "sdk.driverWithInfo.Info declares the capability Exec, and sdk.Task does not implement sdk.Execer"},
 		{driverCase[Task]{driverWithInfo{info: DriverInfo{Name: "x", Capabilities: driver.Capabilities{MustCreateNetwork: true}}}}, "sdk.driverWithInfo.Info declares the capability MustCreateNetwork, and sdk.driverWithInfo does not implement sdk.NetworkManager"},
 	} {
-		if p, err := test.driver.program(); err == nil || !strings.Contains(err.Error(), test.want) {
+		if p, err := test.driver.newSpec(); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%T: %+v, %v; want %s", test.driver, p, err, test.want)
 		}
 	}
@@ -151,11 +151,11 @@ func TestDriverThatCannotBeServedIsRejected(t *testing.T) {
 // driverCase is a driver without its type parameter.
 type driverCase[T Task] struct{ driver Driver[T] }
 
-func (c driverCase[T]) program() (*pluginSpec, error) { return driverProgram(c.driver) }
+func (c driverCase[T]) newSpec() (*pluginSpec, error) { return newDriverSpec(c.driver) }
 
 func TestValidPluginsHaveTheirKind(t *testing.T) {
 	for _, test := range []struct {
-		plugin interface{ program() (*pluginSpec, error) }
+		plugin interface{ newSpec() (*pluginSpec, error) }
 		want   string
 	}{
 		{hookCase{stopHook{}}, "hook"},
@@ -163,7 +163,7 @@ func TestValidPluginsHaveTheirKind(t *testing.T) {
 		{driverCase[*sleepingTask]{&minimalDriver{}}, "task driver"},
 		{driverCase[*allMethodsTask]{&allMethodsDriver{}}, "task driver"},
 	} {
-		if p, err := test.plugin.program(); err != nil || p.kind != test.want {
+		if p, err := test.plugin.newSpec(); err != nil || p.kind != test.want {
 			t.Errorf("%T: %+v, %v; want a %s", test.plugin, p, err, test.want)
 		}
 	}
@@ -171,7 +171,7 @@ func TestValidPluginsHaveTheirKind(t *testing.T) {
 
 type hookCase struct{ hook Hook }
 
-func (c hookCase) program() (*pluginSpec, error) { return hookProgram(c.hook) }
+func (c hookCase) newSpec() (*pluginSpec, error) { return newHookSpec(c.hook) }
 
 func TestTimeoutsAreDescribed(t *testing.T) {
 	h := hookWithTimeouts{timeouts: map[hook.Point]time.Duration{hook.Stop: time.Hour}}
@@ -185,8 +185,8 @@ func TestTimeoutsAreDescribed(t *testing.T) {
 	}
 }
 
-// wrongCode matches a comment with an expected error of the compiler.
-var wrongCode = regexp.MustCompile(`(?m)// ERROR "(.*)"$`)
+// expectedErrorComment matches a comment with an expected error of the compiler.
+var expectedErrorComment = regexp.MustCompile(`(?m)// ERROR "(.*)"$`)
 
 // The program in testdata/wrong has mistakes of authors, each with the error of the
 // compiler in a comment at the end of its line.
@@ -203,10 +203,10 @@ func TestWrongSignatureDoesNotCompile(t *testing.T) {
 	if err == nil {
 		t.Fatal("testdata/wrong compiles")
 	}
-	var expected int
+	var expectedErrors int
 	for i, line := range strings.Split(string(text), "\n") {
 		place := fmt.Sprintf("%s:%d:", source, i+1)
-		want := wrongCode.FindStringSubmatch(line)
+		want := expectedErrorComment.FindStringSubmatch(line)
 		switch found := strings.Contains(string(out), place); {
 		case want == nil && found:
 			t.Errorf("%s has an error that no comment expects", place)
@@ -214,10 +214,10 @@ func TestWrongSignatureDoesNotCompile(t *testing.T) {
 			t.Errorf("%s has no error that matches %q", place, want[1])
 		}
 		if want != nil {
-			expected++
+			expectedErrors++
 		}
 	}
-	if expected == 0 {
+	if expectedErrors == 0 {
 		t.Error("no error is expected in " + source)
 	}
 	if t.Failed() {

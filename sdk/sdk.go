@@ -24,10 +24,10 @@ import (
 // NOMAD_LITE_PLUGIN_DEBUG=NAME=SOCKET, and the host with the same variable: the process
 // that the host starts then passes every call on to your process. This works with any
 // host.
-func ServeDriver[T Task](d Driver[T]) { run(driverProgram(d)) }
+func ServeDriver[T Task](d Driver[T]) { run(newDriverSpec(d)) }
 
 // ServeHook is [ServeDriver] for a hook: a hook without a host exits after ten minutes.
-func ServeHook(h Hook) { run(hookProgram(h)) }
+func ServeHook(h Hook) { run(newHookSpec(h)) }
 
 // Configurer is a driver or a hook with its own configuration, in the `plugin` block of
 // the host.

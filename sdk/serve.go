@@ -40,25 +40,25 @@ func run(p *pluginSpec, err error) {
 
 func serve(p *pluginSpec) error {
 	byHand := os.Getenv(base.Handshake.MagicCookieKey) != base.Handshake.MagicCookieValue
-	socket := debugSocket(os.Getenv(EnvDebug), p.name)
+	socket := debugSocketPath(os.Getenv(EnvDebug), p.name)
 	if byHand && socket == "" {
 		if len(os.Args) == 2 && (os.Args[1] == "--version" || os.Args[1] == "-version") {
 			fmt.Println(p.name, p.version)
 			return nil
 		}
-		return fmt.Errorf("this is the %s plugin %q, which a host such as nomad-lite%s starts: try \"nomad-lite plugin test %s\"", p.kind, p.name, p.otherHosts, commandLine())
+		return fmt.Errorf("this is the %s plugin %q, which a host such as nomad-lite%s starts: try \"nomad-lite plugin test %s\"", p.kind, p.name, p.otherHosts, quotedCommandLine())
 	}
-	isolateInherited(!byHand)
+	isolateFDsAndSignals(!byHand)
 	setProcessName()
 	if byHand {
-		return debug(p, socket)
+		return serveDebug(p, socket)
 	}
 	logger := newLogger(p.name)
 	redirectLogs(logger)
 	if socket != "" {
-		return attach(p, socket, logger)
+		return serveDebugProxy(p, socket, logger)
 	}
-	servePlugin(context.Background(), p.serve(logger), logger)
+	servePlugin(context.Background(), p.newService(logger), logger)
 	return nil
 }
 
@@ -73,8 +73,8 @@ func newLogger(name string) hclog.Logger {
 	})
 }
 
-// commandLine returns the command line of this process, for `plugin test`.
-func commandLine() string {
+// quotedCommandLine returns the command line of this process, for `plugin test`.
+func quotedCommandLine() string {
 	line := os.Args[0]
 	if len(os.Args) > 1 {
 		line += " -- " + strings.Join(os.Args[1:], " ")
@@ -85,7 +85,7 @@ func commandLine() string {
 // servePlugin serves the plugin protocol until the host ends it, no host connects for
 // idleTimeout, or ctx ends.
 func servePlugin(ctx context.Context, s service, logger hclog.Logger) {
-	i := &idleTimer{busy: s.busy}
+	i := &idleTimer{isBusy: s.isBusy}
 	// Messages of go-plugin below the level Warn help no user, and would be the last lines
 	// in the log of a plugin that has died.
 	quiet := newLogger("go-plugin")
@@ -98,11 +98,11 @@ func servePlugin(ctx context.Context, s service, logger hclog.Logger) {
 		HandshakeConfig: base.Handshake,
 		Plugins: plugin.PluginSet{
 			base.PluginName: &base.GRPCPlugin{Impl: s.base},
-			s.name:          s.entry,
+			s.name:          s.grpcPlugin,
 		},
 		Logger: quiet,
 		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
-			server := base.NewServer(append(opts, grpc.StatsHandler(&connections{idle: i, trim: trim, first: prints})))
+			server := base.NewServer(append(opts, grpc.StatsHandler(&statsHandler{idleTimer: i, trimmer: trim, onFirstConn: prints})))
 			i.start(server.Stop)
 			context.AfterFunc(ctx, server.Stop)
 			return server
@@ -117,11 +117,11 @@ func setProcessName() {
 	_ = os.WriteFile("/proc/self/comm", []byte(filepath.Base(os.Args[0])), 0)
 }
 
-// isolateInherited keeps inherited descriptors and signal settings from reaching the
+// isolateFDsAndSignals keeps inherited descriptors and signal settings from reaching the
 // tasks, and keeps the loss of a host from ending this process. With a host, SIGHUP
 // does not end the process either: it comes from a closed terminal, or was meant for
 // the agent as a reload signal.
-func isolateInherited(hosted bool) {
+func isolateFDsAndSignals(hosted bool) {
 	// The host may have left descriptors without close-on-exec.
 	if err := unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		for fd := 3; fd < 1024; fd++ { // old kernel without close_range

@@ -55,39 +55,39 @@ func (*loggingDriver) Start(_ context.Context, start *sdk.StartRequest) (*loggin
 	return &loggingTask{make(chan struct{})}, nil
 }
 
-type loggingTask struct{ over chan struct{} }
+type loggingTask struct{ done chan struct{} }
 
 func (t *loggingTask) Wait(ctx context.Context) (driver.ExitResult, error) {
 	select {
-	case <-t.over:
+	case <-t.done:
 	case <-ctx.Done():
 	}
 	return driver.ExitResult{}, ctx.Err()
 }
 
 func (t *loggingTask) Kill(context.Context) error {
-	close(t.over)
+	close(t.done)
 	return nil
 }
 
-type buffer struct {
+type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (b *buffer) Write(p []byte) (int, error) {
+func (b *lockedBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.Write(p)
 }
 
-func (b *buffer) String() string {
+func (b *lockedBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.String()
 }
 
-func until(t *testing.T, what string, ok func() bool) {
+func waitUntil(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for !ok() {
@@ -98,8 +98,8 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// launch starts the plugin as a host does.
-func launch(t *testing.T, stderr io.Writer, env ...string) (driver.Driver, *plugin.Client) {
+// launchDriver starts the plugin as a host does.
+func launchDriver(t *testing.T, stderr io.Writer, env ...string) (driver.Driver, *plugin.Client) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), append(env, "TMPDIR="+socketDir(t))...)
@@ -136,8 +136,8 @@ func socketDir(t *testing.T) string {
 }
 
 func TestPluginOutputIsLogged(t *testing.T) {
-	var stderr buffer
-	d, _ := launch(t, &stderr)
+	var stderr lockedBuffer
+	d, _ := launchDriver(t, &stderr)
 	if _, _, err := d.StartTask(t.Context(), &driver.TaskConfig{ID: "a/t/0", AllocID: "a", Name: "t"}); err != nil {
 		t.Fatal(err)
 	}
@@ -149,19 +149,19 @@ func TestPluginOutputIsLogged(t *testing.T) {
 		`"@level":"info","@message":"logged for the task","@module":"talker"`,
 		`"alloc_id":"a","task":"t"`,
 	} {
-		until(t, "the host reads "+want+" in "+stderr.String(), func() bool { return strings.Contains(stderr.String(), want) })
+		waitUntil(t, "the host reads "+want+" in "+stderr.String(), func() bool { return strings.Contains(stderr.String(), want) })
 	}
 }
 
 func TestPanicLeavesThePluginRunningAndItsStackInTheLog(t *testing.T) {
-	var stderr buffer
-	d, client := launch(t, &stderr)
+	var stderr lockedBuffer
+	d, client := launchDriver(t, &stderr)
 	_, _, err := d.StartTask(t.Context(), &driver.TaskConfig{ID: "a/panics/0", AllocID: "a", Name: "panics"})
 	if err == nil || !strings.Contains(err.Error(), "method *sdk_test.loggingDriver.Start panicked: not today") {
 		t.Errorf("StartTask: %v", err)
 	}
 	for _, want := range []string{`"@level":"error"`, `"method":"*sdk_test.loggingDriver.Start"`, `(*loggingDriver).Start(`, `serve_test.go:`} {
-		until(t, "the host reads "+want, func() bool { return strings.Contains(stderr.String(), want) })
+		waitUntil(t, "the host reads "+want, func() bool { return strings.Contains(stderr.String(), want) })
 	}
 	if _, _, err := d.StartTask(t.Context(), &driver.TaskConfig{ID: "a/t/0", AllocID: "a", Name: "t"}); err != nil || client.Exited() {
 		t.Errorf("the next task: %v, plugin exited: %v", err, client.Exited())
@@ -169,7 +169,7 @@ func TestPanicLeavesThePluginRunningAndItsStackInTheLog(t *testing.T) {
 }
 
 func TestHangupAndInterruptDoNotEndThePlugin(t *testing.T) {
-	d, client := launch(t, io.Discard)
+	d, client := launchDriver(t, io.Discard)
 	for _, signal := range []unix.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGPIPE} {
 		if err := unix.Kill(client.ReattachConfig().Pid, signal); err != nil {
 			t.Fatal(err)
@@ -224,7 +224,7 @@ func TestLostHostDoesNotEndThePlugin(t *testing.T) {
 }
 
 func TestLargeMessages(t *testing.T) {
-	d, _ := launch(t, io.Discard)
+	d, _ := launchDriver(t, io.Discard)
 	config := &driver.TaskConfig{ID: "a/t/0", AllocID: "a", Name: "t", DeviceEnv: map[string]string{"BIG": strings.Repeat("x", 6<<20)}}
 	handle, _, err := d.StartTask(t.Context(), config)
 	if err != nil {
@@ -238,28 +238,28 @@ func TestLargeMessages(t *testing.T) {
 func TestDebug(t *testing.T) {
 	socket := filepath.Join(socketDir(t), "debug.sock")
 	env := sdk.EnvDebug + "=talker=" + socket
-	var says buffer
+	var output lockedBuffer
 	debugged := exec.Command(os.Args[0])
 	debugged.Env = append(os.Environ(), env, "NOMAD_LITE_SDKTEST_BY_HAND=1")
-	debugged.Stderr = &says
+	debugged.Stderr = &output
 	if err := debugged.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer debugged.Wait()
 	defer debugged.Process.Kill()
-	until(t, "it says that it waits", func() bool { return strings.Contains(says.String(), "waiting for a host") })
+	waitUntil(t, "it says that it waits", func() bool { return strings.Contains(output.String(), "waiting for a host") })
 	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket is %v, %v, want mode 0600", info, err)
 	}
 
-	first, client := launch(t, io.Discard, env)
+	first, client := launchDriver(t, io.Discard, env)
 	if _, _, err := first.StartTask(t.Context(), &driver.TaskConfig{ID: "a/t/0", AllocID: "a", Name: "t"}); err != nil {
 		t.Fatal(err)
 	}
 	client.Kill()
 	// The process that a host starts passes calls on; the process under debug is the
 	// plugin.
-	second, client := launch(t, io.Discard, env)
+	second, client := launchDriver(t, io.Discard, env)
 	if status, err := second.InspectTask(t.Context(), "a/t/0"); err != nil || status.State != driver.TaskRunning {
 		t.Errorf("after the host has come back the task is %+v, %v", status, err)
 	}
@@ -279,7 +279,7 @@ func TestDebug(t *testing.T) {
 	if err := debugged.Wait(); err != nil {
 		t.Errorf("after an interrupt: %v", err)
 	}
-	until(t, "the host notices that the plugin is gone", client.Exited)
+	waitUntil(t, "the host notices that the plugin is gone", client.Exited)
 	if _, err := os.Stat(socket); err == nil {
 		t.Error("the socket is left behind")
 	}

@@ -27,11 +27,11 @@ type server struct {
 	driver *taskDriver
 	info   DriverInfo
 	logger hclog.Logger
-	events events
+	events eventBroadcaster
 
-	mu     sync.Mutex
-	tasks  map[string]*task         // key: start id
-	sweeps map[string]chan struct{} // key: alloc and task; the channel is closed when the sweep ends
+	mu           sync.Mutex
+	tasks        map[string]*task         // key: start id
+	activeSweeps map[string]chan struct{} // key: alloc and task; the channel is closed when the sweep ends
 }
 
 var (
@@ -39,25 +39,25 @@ var (
 	_ base.Plugin   = (*server)(nil)
 )
 
-// task is one start in the server's table. Fields below ready are set when ready is
-// closed; fields below done when done is closed.
+// task is one start in the server's table. Fields below started are set when started is
+// closed; fields below exited when exited is closed.
 type task struct {
 	start  *StartRequest
 	cancel context.CancelCauseFunc // cancels a Start that is in progress
 
-	ready      chan struct{} // closed when the start or the recovery has ended
-	err        error         // reason why author is not set
-	author     Task
-	started    time.Time
+	started    chan struct{} // closed when the start or the recovery has ended
+	err        error         // reason why impl is not set
+	impl       Task
+	startedAt  time.Time
 	network    *driver.NetworkOverride
 	cancelWait context.CancelFunc // ends the author's Wait
 
-	done      chan struct{} // closed when the author's Wait has returned
-	result    driver.ExitResult
-	unknown   bool // Wait panicked: the task may still run
-	completed time.Time
+	exited      chan struct{} // closed when the author's Wait has returned
+	result      driver.ExitResult
+	exitUnknown bool // Wait panicked: the task may still run
+	completedAt time.Time
 
-	destroy   sync.Mutex // one DestroyTask at a time
+	destroyMu sync.Mutex // one DestroyTask at a time
 	destroyed bool       // guarded by destroy
 }
 
@@ -66,12 +66,12 @@ var errDestroyed = errors.New("task was destroyed while it started")
 // newServer requires a validated info.
 func newServer(d *taskDriver, id identity, info DriverInfo, logger hclog.Logger) *server {
 	s := &server{
-		basePlugin: basePlugin{impl: d.impl, identity: id, kind: base.TypeDriver, apiVersion: driver.APIVersion},
-		driver:     d,
-		info:       info,
-		logger:     logger,
-		tasks:      map[string]*task{},
-		sweeps:     map[string]chan struct{}{},
+		basePlugin:   basePlugin{impl: d.impl, identity: id, kind: base.TypeDriver, apiVersion: driver.APIVersion},
+		driver:       d,
+		info:         info,
+		logger:       logger,
+		tasks:        map[string]*task{},
+		activeSweeps: map[string]chan struct{}{},
 	}
 	if s.info.StateVersion == 0 {
 		s.info.StateVersion = 1
@@ -87,14 +87,14 @@ func newServer(d *taskDriver, id identity, info DriverInfo, logger hclog.Logger)
 
 func (s *server) Init(ctx context.Context) error {
 	if initer, ok := s.impl.(Initializer); ok {
-		return authorInit(ctx, initer)
+		return callInit(ctx, initer)
 	}
 	return nil
 }
 
 func (s *server) Shutdown(ctx context.Context) error {
 	if shutdowner, ok := s.impl.(Shutdowner); ok {
-		return authorShutdown(ctx, shutdowner)
+		return callShutdown(ctx, shutdowner)
 	}
 	return nil
 }
@@ -104,7 +104,7 @@ func (s *server) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
 }
 
 func (s *server) Capabilities(context.Context) (*driver.Capabilities, error) {
-	info, err := authorInfo(s.driver.impl) // Info is called again because the capabilities may depend on the configuration
+	info, err := callInfo(s.driver.impl) // Info is called again because the capabilities may depend on the configuration
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +144,7 @@ func (s *server) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, er
 func (s *server) fingerprint(ctx context.Context) driver.Fingerprint {
 	f := driver.Fingerprint{Health: driver.HealthHealthy}
 	if fingerprinter, ok := s.impl.(Fingerprinter); ok {
-		f = authorFingerprint(ctx, fingerprinter)
+		f = callFingerprint(ctx, fingerprinter)
 	}
 	if f.Health == driver.HealthHealthy && f.HealthDescription == "" {
 		f.HealthDescription = "Healthy"
@@ -153,7 +153,7 @@ func (s *server) fingerprint(ctx context.Context) driver.Fingerprint {
 }
 
 func (s *server) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, error) {
-	in, stop := s.events.listen()
+	in, stop := s.events.subscribe()
 	out := make(chan *driver.TaskEvent)
 	go func() {
 		defer close(out)
@@ -181,14 +181,14 @@ func (s *server) StartTask(ctx context.Context, config *driver.TaskConfig) (*dri
 	start := s.newStart(*config)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	t := &task{start: start, cancel: cancel, ready: make(chan struct{}), done: make(chan struct{})}
+	t := &task{start: start, cancel: cancel, started: make(chan struct{}), exited: make(chan struct{})}
 	s.mu.Lock()
 	if s.tasks[config.ID] != nil {
 		s.mu.Unlock()
 		return nil, nil, fmt.Errorf("task with ID %q already started", config.ID)
 	}
 	s.tasks[config.ID] = t
-	sweep := s.sweeps[config.AllocID+"/"+config.Name]
+	sweep := s.activeSweeps[config.AllocID+"/"+config.Name]
 	s.mu.Unlock()
 	if sweep != nil {
 		<-sweep // otherwise the sweep could kill this start
@@ -197,32 +197,32 @@ func (s *server) StartTask(ctx context.Context, config *driver.TaskConfig) (*dri
 	author, err := s.driver.start(ctx, start)
 	if err == nil && ctx.Err() != nil {
 		// The host gets no handle of this start, so it would never stop the task.
-		err = errors.Join(context.Cause(ctx), s.undo(context.WithoutCancel(ctx), author))
+		err = errors.Join(context.Cause(ctx), s.undoStart(context.WithoutCancel(ctx), author))
 	}
 	var handle *driver.Handle
 	if err == nil {
-		handle, t.network, err = s.handle(config, author)
+		handle, t.network, err = s.newHandle(config, author)
 		if err != nil {
-			err = errors.Join(err, s.undo(context.WithoutCancel(ctx), author))
+			err = errors.Join(err, s.undoStart(context.WithoutCancel(ctx), author))
 		}
 	}
 	if err != nil {
-		s.fail(t, err)
-		s.sweepPanicked(context.WithoutCancel(ctx), start, err)
+		s.failStart(t, err)
+		s.sweepPanickedStart(context.WithoutCancel(ctx), start, err)
 		return nil, nil, err
 	}
 	s.run(t, author)
 	return handle, t.network, nil
 }
 
-// sweepPanicked kills the processes that a Start may have started before it panicked:
+// sweepPanickedStart kills the processes that a Start may have started before it panicked:
 // no task value exists with which they could be stopped.
-func (s *server) sweepPanicked(ctx context.Context, start *StartRequest, err error) {
+func (s *server) sweepPanickedStart(ctx context.Context, start *StartRequest, err error) {
 	var panicked *base.PanicError
 	if !errors.As(err, &panicked) {
 		return
 	}
-	if err := s.sweep(ctx, start.ID, true); err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
+	if err := s.sweepTask(ctx, start.ID, true); err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
 		start.Logger().Warn("a start that panicked may have left processes running", "error", err)
 	}
 }
@@ -236,15 +236,15 @@ func (s *server) newStart(config driver.TaskConfig) *StartRequest {
 	}
 }
 
-// handle returns the handle that the host stores of a started task.
-func (s *server) handle(config *driver.TaskConfig, author Task) (*driver.Handle, *driver.NetworkOverride, error) {
+// newHandle returns the handle that the host stores of a started task.
+func (s *server) newHandle(config *driver.TaskConfig, author Task) (*driver.Handle, *driver.NetworkOverride, error) {
 	h := &driver.Handle{
 		Version: s.info.StateVersion,
 		Config:  config,
 		State:   driver.TaskRunning,
 	}
 	if stater, ok := author.(StateProvider); ok {
-		state, err := authorState(stater)
+		state, err := callState(stater)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -253,51 +253,51 @@ func (s *server) handle(config *driver.TaskConfig, author Task) (*driver.Handle,
 			return nil, nil, fmt.Errorf("encode the state of task %q: %w", config.Name, err)
 		}
 	}
-	network, err := authorNetwork(author)
+	network, err := callNetwork(author)
 	if err != nil {
 		return nil, nil, err
 	}
 	return h, network, nil
 }
 
-// undo kills a task whose start was cancelled or could not be completed.
-func (s *server) undo(ctx context.Context, author Task) error {
+// undoStart kills a task whose start was cancelled or could not be completed.
+func (s *server) undoStart(ctx context.Context, author Task) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	if err := authorKill(ctx, author); err != nil {
+	if err := callKill(ctx, author); err != nil {
 		return fmt.Errorf("kill the task again: %w", err)
 	}
-	if _, err := authorWait(ctx, author); err != nil {
+	if _, err := callWait(ctx, author); err != nil {
 		return fmt.Errorf("wait for the killed task: %w", err)
 	}
-	return authorDestroy(ctx, author)
+	return callDestroy(ctx, author)
 }
 
-// fail removes a failed start.
-func (s *server) fail(t *task, err error) {
+// failStart removes a failed start.
+func (s *server) failStart(t *task, err error) {
 	s.mu.Lock()
 	delete(s.tasks, t.start.ID)
 	s.mu.Unlock()
 	t.err = err
-	close(t.ready)
+	close(t.started)
 }
 
 // run starts the goroutine that waits for a task. The goroutine ends when the task
 // exits or is destroyed.
 func (s *server) run(t *task, author Task) {
 	ctx, cancel := context.WithCancel(context.Background())
-	t.author, t.cancelWait, t.started = author, cancel, time.Now()
-	close(t.ready)
+	t.impl, t.cancelWait, t.startedAt = author, cancel, time.Now()
+	close(t.started)
 	go func() {
 		defer cancel()
-		result, err := authorWait(ctx, author)
+		result, err := callWait(ctx, author)
 		if err != nil {
 			var panicked *base.PanicError
-			t.unknown = errors.As(err, &panicked)
+			t.exitUnknown = errors.As(err, &panicked)
 			result.Err = errors.Join(err, result.Err)
 		}
-		t.result, t.completed = result, time.Now()
-		close(t.done)
+		t.result, t.completedAt = result, time.Now()
+		close(t.exited)
 		t.start.Logger().Debug("task ended", "exit_code", result.ExitCode, "signal", result.Signal, "error", result.Err)
 	}()
 }
@@ -312,7 +312,7 @@ func (s *server) RecoverTask(ctx context.Context, handle *driver.Handle) error {
 	s.mu.Lock()
 	if t := s.tasks[handle.Config.ID]; t != nil {
 		s.mu.Unlock()
-		_, err := t.wait(ctx)
+		_, err := t.waitStarted(ctx)
 		return err
 	}
 	if s.driver.recover == nil {
@@ -323,38 +323,38 @@ func (s *server) RecoverTask(ctx context.Context, handle *driver.Handle) error {
 	start.StateVersion, start.state = handle.Version, handle.DriverState
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	t := &task{start: start, cancel: cancel, ready: make(chan struct{}), done: make(chan struct{})}
+	t := &task{start: start, cancel: cancel, started: make(chan struct{}), exited: make(chan struct{})}
 	s.tasks[start.ID] = t
 	s.mu.Unlock()
 
 	author, err := s.driver.recover(ctx, start)
 	if err != nil {
-		s.fail(t, err)
+		s.failStart(t, err)
 		return err
 	}
 	// A running task without a known address is better than no task.
-	if t.network, err = authorNetwork(author); err != nil {
+	if t.network, err = callNetwork(author); err != nil {
 		start.Logger().Warn("the address of a recovered task is unknown", "error", err)
 	}
 	s.run(t, author)
 	return nil
 }
 
-// find returns a started task.
-func (s *server) find(ctx context.Context, id string) (*task, error) {
+// findTask returns a started task.
+func (s *server) findTask(ctx context.Context, id string) (*task, error) {
 	s.mu.Lock()
 	t := s.tasks[id]
 	s.mu.Unlock()
 	if t == nil {
 		return nil, driver.ErrTaskNotFound
 	}
-	return t.wait(ctx)
+	return t.waitStarted(ctx)
 }
 
-// wait blocks until the task has started.
-func (t *task) wait(ctx context.Context) (*task, error) {
+// waitStarted blocks until the task has started.
+func (t *task) waitStarted(ctx context.Context) (*task, error) {
 	select {
-	case <-t.ready:
+	case <-t.started:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -364,9 +364,9 @@ func (t *task) wait(ctx context.Context) (*task, error) {
 	return t, nil
 }
 
-func (t *task) ended() bool {
+func (t *task) hasExited() bool {
 	select {
-	case <-t.done:
+	case <-t.exited:
 		return true
 	default:
 		return false
@@ -374,12 +374,12 @@ func (t *task) ended() bool {
 }
 
 func (s *server) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
-	t, err := s.find(ctx, id)
+	t, err := s.findTask(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	select {
-	case <-t.done:
+	case <-t.exited:
 		result := t.result
 		return &result, nil
 	case <-ctx.Done():
@@ -388,22 +388,22 @@ func (s *server) WaitTask(ctx context.Context, id string) (*driver.ExitResult, e
 }
 
 func (s *server) StopTask(ctx context.Context, id string, timeout time.Duration, signal string) error {
-	t, err := s.find(ctx, id)
-	if err != nil || t.ended() {
+	t, err := s.findTask(ctx, id)
+	if err != nil || t.hasExited() {
 		return err
 	}
-	if stopper, ok := t.author.(Stopper); ok {
-		err := authorStop(ctx, stopper, timeout, signal)
-		if err != nil && !t.ended() {
+	if stopper, ok := t.impl.(Stopper); ok {
+		err := callStop(ctx, stopper, timeout, signal)
+		if err != nil && !t.hasExited() {
 			return err
 		}
-		return t.await(ctx)
+		return t.waitExit(ctx)
 	}
-	if signaler, ok := t.author.(Signaler); ok && timeout > 0 && t.interrupt(ctx, signaler, signal) {
+	if signaler, ok := t.impl.(Signaler); ok && timeout > 0 && t.sendStopSignal(ctx, signaler, signal) {
 		timer := time.NewTimer(timeout)
 		defer timer.Stop()
 		select {
-		case <-t.done:
+		case <-t.exited:
 			return nil
 		case <-timer.C:
 		case <-ctx.Done():
@@ -413,14 +413,14 @@ func (s *server) StopTask(ctx context.Context, id string, timeout time.Duration,
 	return t.kill(ctx)
 }
 
-// interrupt sends the stop signal to the task, and reports whether it was sent.
-func (t *task) interrupt(ctx context.Context, signaler Signaler, signal string) bool {
-	err := authorSignal(ctx, signaler, signal)
-	if err != nil && signal != "" && !t.ended() {
+// sendStopSignal sends the stop signal to the task, and reports whether it was sent.
+func (t *task) sendStopSignal(ctx context.Context, signaler Signaler, signal string) bool {
+	err := callSignal(ctx, signaler, signal)
+	if err != nil && signal != "" && !t.hasExited() {
 		t.start.Logger().Warn("stop signal not sent, sending the default one", "signal", signal, "error", err)
-		err = authorSignal(ctx, signaler, "")
+		err = callSignal(ctx, signaler, "")
 	}
-	if err != nil && !t.ended() {
+	if err != nil && !t.hasExited() {
 		t.start.Logger().Warn("stop signal not sent, killing the task", "error", err)
 		return false
 	}
@@ -428,15 +428,15 @@ func (t *task) interrupt(ctx context.Context, signaler Signaler, signal string) 
 }
 
 func (t *task) kill(ctx context.Context) error {
-	if err := authorKill(ctx, t.author); err != nil && !t.ended() {
+	if err := callKill(ctx, t.impl); err != nil && !t.hasExited() {
 		return fmt.Errorf("kill task %q: %w", t.start.ID, err)
 	}
-	return t.await(ctx)
+	return t.waitExit(ctx)
 }
 
-func (t *task) await(ctx context.Context) error {
+func (t *task) waitExit(ctx context.Context) error {
 	select {
-	case <-t.done:
+	case <-t.exited:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -453,29 +453,29 @@ func (s *server) DestroyTask(ctx context.Context, id string, force bool) error {
 				return err
 			}
 		}
-		return s.sweep(ctx, id, force)
+		return s.sweepTask(ctx, id, force)
 	}
 	if force {
 		t.cancel(errDestroyed)
 	}
-	if _, err := t.wait(ctx); err != nil {
+	if _, err := t.waitStarted(ctx); err != nil {
 		return err
 	}
 
-	t.destroy.Lock()
-	defer t.destroy.Unlock()
+	t.destroyMu.Lock()
+	defer t.destroyMu.Unlock()
 	if t.destroyed {
 		return driver.ErrTaskNotFound
 	}
-	if !t.ended() {
+	if !t.hasExited() {
 		if !force {
 			return fmt.Errorf("destroy task %q: it is running, and destroying it is not forced", id)
 		}
 		if err := t.kill(ctx); err != nil {
 			return err
 		}
-	} else if t.unknown {
-		if err := authorKill(ctx, t.author); err != nil {
+	} else if t.exitUnknown {
+		if err := callKill(ctx, t.impl); err != nil {
 			return fmt.Errorf("kill task %q, which may still run: %w", id, err)
 		}
 	}
@@ -483,7 +483,7 @@ func (s *server) DestroyTask(ctx context.Context, id string, force bool) error {
 	// The cleanup continues if the host disconnects. After an error the task stays in the
 	// table: the host repeats the call, and for an unknown task the response would be that
 	// nothing is left.
-	if err := authorDestroy(context.WithoutCancel(ctx), t.author); err != nil {
+	if err := callDestroy(context.WithoutCancel(ctx), t.impl); err != nil {
 		return fmt.Errorf("destroy task %q: %w", id, err)
 	}
 	t.destroyed = true
@@ -510,8 +510,8 @@ func (s *server) destroyMatching(ctx context.Context, prefix string) (found bool
 	return len(ids) > 0, errors.Join(errs...)
 }
 
-// sweep kills what may be left of an unknown start.
-func (s *server) sweep(ctx context.Context, id string, force bool) error {
+// sweepTask kills what may be left of an unknown start.
+func (s *server) sweepTask(ctx context.Context, id string, force bool) error {
 	sweeper, ok := s.impl.(OrphanKiller)
 	if !ok || !force {
 		return driver.ErrTaskNotFound
@@ -529,17 +529,17 @@ func (s *server) sweep(ctx context.Context, id string, force bool) error {
 			return driver.ErrTaskNotFound // the processes found would belong to another start
 		}
 	}
-	if s.sweeps[key] != nil {
+	if s.activeSweeps[key] != nil {
 		s.mu.Unlock()
 		return driver.ErrTaskNotFound // another call sweeps already
 	}
-	s.sweeps[key] = over
+	s.activeSweeps[key] = over
 	s.mu.Unlock()
 
-	found, err := authorSweep(ctx, sweeper, allocID, name)
+	found, err := callSweep(ctx, sweeper, allocID, name)
 
 	s.mu.Lock()
-	delete(s.sweeps, key)
+	delete(s.activeSweeps, key)
 	s.mu.Unlock()
 	close(over)
 	if err != nil {
@@ -561,7 +561,7 @@ func splitID(id string) (allocID, name string, ok bool) {
 }
 
 func (s *server) InspectTask(ctx context.Context, id string) (*driver.TaskStatus, error) {
-	t, err := s.find(ctx, id)
+	t, err := s.findTask(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -569,26 +569,26 @@ func (s *server) InspectTask(ctx context.Context, id string) (*driver.TaskStatus
 		ID:              id,
 		Name:            t.start.Name,
 		State:           driver.TaskRunning,
-		StartedAt:       t.started,
+		StartedAt:       t.startedAt,
 		ExitResult:      &driver.ExitResult{},
 		NetworkOverride: t.network,
 	}
-	if t.ended() {
+	if t.hasExited() {
 		result := t.result
-		status.State, status.CompletedAt, status.ExitResult = driver.TaskExited, t.completed, &result
+		status.State, status.CompletedAt, status.ExitResult = driver.TaskExited, t.completedAt, &result
 	}
-	if status.DriverAttributes, err = authorAttributes(t.author); err != nil {
+	if status.DriverAttributes, err = callAttributes(t.impl); err != nil {
 		return nil, err
 	}
 	return status, nil
 }
 
 func (s *server) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
-	t, err := s.find(ctx, id)
+	t, err := s.findTask(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	statser, ok := t.author.(StatsProvider)
+	statser, ok := t.impl.(StatsProvider)
 	if !ok {
 		return nil, &driver.Error{Err: errors.New("stats not implemented for driver"), Recoverable: false}
 	}
@@ -601,7 +601,7 @@ func (s *server) TaskStats(ctx context.Context, id string, interval time.Duratio
 		ticker := time.NewTicker(interval)
 		defer ticker.Stop()
 		for {
-			sample, err := authorStats(ctx, statser)
+			sample, err := callStats(ctx, statser)
 			switch {
 			case err == nil:
 				if err := sample.Validate(); err != nil {
@@ -612,17 +612,17 @@ func (s *server) TaskStats(ctx context.Context, id string, interval time.Duratio
 				}
 				select {
 				case out <- &sample:
-				case <-t.done:
+				case <-t.exited:
 					return
 				case <-ctx.Done():
 					return
 				}
-			case !t.ended() && ctx.Err() == nil:
+			case !t.hasExited() && ctx.Err() == nil:
 				t.start.Logger().Debug("no statistics this time", "error", err)
 			}
 			select {
 			case <-ticker.C:
-			case <-t.done:
+			case <-t.exited:
 				return
 			case <-ctx.Done():
 				return
@@ -633,7 +633,7 @@ func (s *server) TaskStats(ctx context.Context, id string, interval time.Duratio
 }
 
 func (s *server) SignalTask(ctx context.Context, id, signal string) error {
-	t, err := s.find(ctx, id)
+	t, err := s.findTask(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -641,23 +641,23 @@ func (s *server) SignalTask(ctx context.Context, id, signal string) error {
 	if err != nil {
 		return err
 	}
-	signaler, ok := t.author.(Signaler)
+	signaler, ok := t.impl.(Signaler)
 	if !ok || !caps.SendSignals {
 		return errors.New("SignalTask is not supported by this driver")
 	}
 	if signal == "" {
 		return errors.New("no signal given")
 	}
-	if t.ended() {
+	if t.hasExited() {
 		return errors.New("task has ended")
 	}
-	return authorSignal(ctx, signaler, signal)
+	return callSignal(ctx, signaler, signal)
 }
 
 func (s *server) ExecTask(ctx context.Context, id string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
 	if timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("command %q did not end within %v", firstOf(command), timeout))
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("command %q did not end within %v", programName(command), timeout))
 		defer cancel()
 	}
 	// One buffer holds both streams in order, as a shell would show them: hosts show only
@@ -679,7 +679,7 @@ func (s *server) ExecTaskStreaming(ctx context.Context, id string, exec driver.E
 }
 
 func (s *server) exec(ctx context.Context, id string, exec driver.Exec) (driver.ExitResult, error) {
-	t, err := s.find(ctx, id)
+	t, err := s.findTask(ctx, id)
 	if err != nil {
 		return driver.ExitResult{}, err
 	}
@@ -687,23 +687,23 @@ func (s *server) exec(ctx context.Context, id string, exec driver.Exec) (driver.
 	if err != nil {
 		return driver.ExitResult{}, err
 	}
-	execer, ok := t.author.(Execer)
+	execer, ok := t.impl.(Execer)
 	switch {
 	case !ok || !caps.Exec:
 		return driver.ExitResult{}, errors.New("ExecTask is not supported by this driver")
 	case len(exec.Command) == 0:
 		return driver.ExitResult{}, errors.New("no command given")
-	case t.ended():
+	case t.hasExited():
 		return driver.ExitResult{}, errors.New("task has ended")
 	}
-	result, err := authorExec(ctx, execer, exec)
+	result, err := callExec(ctx, execer, exec)
 	if ctx.Err() != nil {
 		return driver.ExitResult{}, context.Cause(ctx) // the command was killed for this cause, so its exit status means nothing
 	}
 	return result, err
 }
 
-func firstOf(command []string) string {
+func programName(command []string) string {
 	if len(command) == 0 {
 		return ""
 	}
@@ -715,7 +715,7 @@ func (s *server) CreateNetwork(ctx context.Context, allocID, hostname string) (*
 	if !ok {
 		return nil, false, errors.New("CreateNetwork RPC not supported by driver")
 	}
-	return authorCreateNetwork(ctx, networker, allocID, hostname)
+	return callCreateNetwork(ctx, networker, allocID, hostname)
 }
 
 func (s *server) DestroyNetwork(ctx context.Context, allocID string, isolation *driver.NetworkIsolation) error {
@@ -723,11 +723,11 @@ func (s *server) DestroyNetwork(ctx context.Context, allocID string, isolation *
 	if !ok {
 		return errors.New("DestroyNetwork RPC not supported by driver")
 	}
-	return authorDestroyNetwork(ctx, networker, allocID, isolation)
+	return callDestroyNetwork(ctx, networker, allocID, isolation)
 }
 
-// busy reports whether there are tasks about which a host may still call.
-func (s *server) busy() bool {
+// isBusy reports whether there are tasks about which a host may still call.
+func (s *server) isBusy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.tasks) > 0

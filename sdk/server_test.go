@@ -21,10 +21,10 @@ import (
 
 // sleepingTask is the minimal task: it only has Wait and Kill.
 type sleepingTask struct {
-	ended  chan struct{}
-	once   sync.Once
-	result driver.ExitResult
-	kills  int
+	ended     chan struct{}
+	once      sync.Once
+	result    driver.ExitResult
+	killCount int
 }
 
 func newSleepingTask() *sleepingTask { return &sleepingTask{ended: make(chan struct{})} }
@@ -46,26 +46,26 @@ func (n *sleepingTask) Wait(ctx context.Context) (driver.ExitResult, error) {
 }
 
 func (n *sleepingTask) Kill(context.Context) error {
-	n.kills++
+	n.killCount++
 	n.end(driver.ExitResult{ExitCode: 137, Signal: 9})
 	return nil
 }
 
 // minimalDriver is the minimal driver.
 type minimalDriver struct {
-	block chan struct{} // Start waits for block, unless it is nil
-	err   error
+	startBlock chan struct{} // Start waits for block, unless it is nil
+	err        error
 
-	mu   sync.Mutex
-	naps []*sleepingTask
+	mu    sync.Mutex
+	tasks []*sleepingTask
 }
 
 func (*minimalDriver) Info() DriverInfo { return DriverInfo{Name: "napper"} }
 
 func (d *minimalDriver) Start(ctx context.Context, _ *StartRequest) (*sleepingTask, error) {
-	if d.block != nil {
+	if d.startBlock != nil {
 		select {
-		case <-d.block:
+		case <-d.startBlock:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -76,19 +76,19 @@ func (d *minimalDriver) Start(ctx context.Context, _ *StartRequest) (*sleepingTa
 	n := newSleepingTask()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.naps = append(d.naps, n)
+	d.tasks = append(d.tasks, n)
 	return n, nil
 }
 
 // allMethodsTask is a task with every optional method.
 type allMethodsTask struct {
 	*sleepingTask
-	mu        sync.Mutex
-	signals   []string
-	refuse    string // name of a signal that Signal rejects
-	deaf      bool   // signals do not end the task
-	state     any
-	destroyed int
+	mu             sync.Mutex
+	signals        []string
+	rejectedSignal string // name of a signal that Signal rejects
+	ignoresSignals bool   // signals do not end the task
+	state          any
+	destroyCount   int
 
 	destroyErr error
 }
@@ -96,11 +96,11 @@ type allMethodsTask struct {
 func (f *allMethodsTask) Signal(_ context.Context, name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if name == f.refuse && name != "" {
+	if name == f.rejectedSignal && name != "" {
 		return errors.New("unknown signal")
 	}
 	f.signals = append(f.signals, name)
-	if !f.deaf {
+	if !f.ignoresSignals {
 		f.end(driver.ExitResult{ExitCode: 130, Signal: 2})
 	}
 	return nil
@@ -129,21 +129,21 @@ func (f *allMethodsTask) Attributes() map[string]string { return map[string]stri
 func (f *allMethodsTask) Destroy(context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.destroyed++
+	f.destroyCount++
 	return f.destroyErr
 }
 
 type allMethodsDriver struct {
-	make func() *allMethodsTask
+	newTask func() *allMethodsTask
 
-	mu        sync.Mutex
-	recovered []any
-	swept     []string
-	sweeping  chan struct{} // pauses a sweep, unless nil
-	configs   []string
-	health    []driver.Fingerprint
-	schema    *hclspec.Spec
-	declines  bool // the driver declares no capability
+	mu              sync.Mutex
+	recoveredStates []any
+	sweptTasks      []string
+	sweepBlock      chan struct{} // pauses a sweep, unless nil
+	configs         []string
+	fingerprints    []driver.Fingerprint
+	schema          *hclspec.Spec
+	noCapabilities  bool // the driver declares no capability
 }
 
 type allMethodsState struct {
@@ -153,15 +153,15 @@ type allMethodsState struct {
 func (d *allMethodsDriver) Info() DriverInfo {
 	return DriverInfo{
 		Name: "full", Version: "1.2.3", StateVersion: 2, FingerprintInterval: time.Minute, ConfigSchema: d.schema,
-		Capabilities: driver.Capabilities{SendSignals: !d.declines, Exec: !d.declines},
+		Capabilities: driver.Capabilities{SendSignals: !d.noCapabilities, Exec: !d.noCapabilities},
 	}
 }
 
 func (d *allMethodsDriver) Start(_ context.Context, start *StartRequest) (*allMethodsTask, error) {
 	start.Env["CHANGED"] = "by the author"
 	start.Event("hello", map[string]string{"a": "b"})
-	if d.make != nil {
-		return d.make(), nil
+	if d.newTask != nil {
+		return d.newTask(), nil
 	}
 	return &allMethodsTask{sleepingTask: newSleepingTask(), state: allMethodsState{N: 5}}, nil
 }
@@ -173,7 +173,7 @@ func (d *allMethodsDriver) Recover(_ context.Context, start *StartRequest) (*all
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.recovered = append(d.recovered, s, start.StateVersion)
+	d.recoveredStates = append(d.recoveredStates, s, start.StateVersion)
 	return &allMethodsTask{sleepingTask: newSleepingTask()}, nil
 }
 
@@ -194,9 +194,9 @@ func (d *allMethodsDriver) Configure(_ context.Context, c *Config) error {
 func (d *allMethodsDriver) Fingerprint(context.Context) driver.Fingerprint {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	f := d.health[0]
-	if len(d.health) > 1 {
-		d.health = d.health[1:]
+	f := d.fingerprints[0]
+	if len(d.fingerprints) > 1 {
+		d.fingerprints = d.fingerprints[1:]
 	}
 	return f
 }
@@ -204,15 +204,15 @@ func (d *allMethodsDriver) Fingerprint(context.Context) driver.Fingerprint {
 func (d *allMethodsDriver) Sweep(_ context.Context, allocID, task string) (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.swept = append(d.swept, allocID+" "+task)
-	if d.sweeping != nil {
-		d.sweeping <- struct{}{}
-		<-d.sweeping
+	d.sweptTasks = append(d.sweptTasks, allocID+" "+task)
+	if d.sweepBlock != nil {
+		d.sweepBlock <- struct{}{}
+		<-d.sweepBlock
 	}
 	return allocID == "remains", nil
 }
 
-func serverOf[T Task](d Driver[T]) *server {
+func newTestServer[T Task](d Driver[T]) *server {
 	info := d.Info()
 	id, err := newIdentity(d, info.Name, info.Version, info.ConfigSchema)
 	if err != nil {
@@ -227,13 +227,13 @@ func serverOf[T Task](d Driver[T]) *server {
 
 const testTaskID = "alloc/task/00000001"
 
-func config() *driver.TaskConfig {
+func testTaskConfig() *driver.TaskConfig {
 	return &driver.TaskConfig{ID: testTaskID, Name: "task", AllocID: "alloc", Env: map[string]string{"A": "b"}}
 }
 
 func startTestTask(t *testing.T, s *server) *driver.Handle {
 	t.Helper()
-	handle, _, err := s.StartTask(t.Context(), config())
+	handle, _, err := s.StartTask(t.Context(), testTaskConfig())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,11 +242,11 @@ func startTestTask(t *testing.T, s *server) *driver.Handle {
 }
 
 func TestCapabilitiesAreDeclared(t *testing.T) {
-	least, err := serverOf(&minimalDriver{}).Capabilities(t.Context())
+	least, err := newTestServer(&minimalDriver{}).Capabilities(t.Context())
 	if err != nil || least.SendSignals || least.Exec || least.MustCreateNetwork {
 		t.Errorf("of the least driver: %+v, %v", least, err)
 	}
-	most, err := serverOf(&allMethodsDriver{}).Capabilities(t.Context())
+	most, err := newTestServer(&allMethodsDriver{}).Capabilities(t.Context())
 	if err != nil || !most.SendSignals || !most.Exec {
 		t.Errorf("of a full driver: %+v, %v", most, err)
 	}
@@ -256,7 +256,7 @@ func TestCapabilitiesAreDeclared(t *testing.T) {
 // except the signal of a stop.
 func TestDeclinedCapabilitiesAreRefused(t *testing.T) {
 	f := &allMethodsTask{sleepingTask: newSleepingTask()}
-	s := serverOf(&allMethodsDriver{declines: true, make: func() *allMethodsTask { return f }})
+	s := newTestServer(&allMethodsDriver{noCapabilities: true, newTask: func() *allMethodsTask { return f }})
 	if caps, err := s.Capabilities(t.Context()); err != nil || caps.SendSignals || caps.Exec {
 		t.Errorf("capabilities %+v, %v", caps, err)
 	}
@@ -275,8 +275,8 @@ func TestDeclinedCapabilitiesAreRefused(t *testing.T) {
 	}
 }
 
-func TestDefaults(t *testing.T) {
-	s := serverOf(&minimalDriver{})
+func TestInfoDefaults(t *testing.T) {
+	s := newTestServer(&minimalDriver{})
 	info, err := s.PluginInfo(t.Context())
 	if err != nil || info.Name != "napper" || info.Version != "0.1.0" || !slices.Equal(info.APIVersions, []string{"v0.1.0"}) || info.Type != base.TypeDriver {
 		t.Errorf("info %+v, %v", info, err)
@@ -295,7 +295,7 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestHandle(t *testing.T) {
-	handle := startTestTask(t, serverOf(&allMethodsDriver{}))
+	handle := startTestTask(t, newTestServer(&allMethodsDriver{}))
 	var state allMethodsState
 	if err := hclspec.UnmarshalState(handle.DriverState, &state); err != nil || state.N != 5 {
 		t.Errorf("state %+v, %v", state, err)
@@ -303,7 +303,7 @@ func TestHandle(t *testing.T) {
 	if handle.Version != 2 || handle.State != driver.TaskRunning {
 		t.Errorf("handle %+v", handle)
 	}
-	if !reflect.DeepEqual(handle.Config, config()) {
+	if !reflect.DeepEqual(handle.Config, testTaskConfig()) {
 		t.Errorf("the config in the handle is %+v, which the author has changed", handle.Config)
 	}
 }
@@ -315,12 +315,12 @@ func (*unencodable) UnmarshalBinary([]byte) error  { return nil }
 
 func TestStateThatCannotBeEncodedEndsTheTask(t *testing.T) {
 	f := &allMethodsTask{sleepingTask: newSleepingTask(), state: unencodable{}}
-	s := serverOf(&allMethodsDriver{make: func() *allMethodsTask { return f }})
-	if _, _, err := s.StartTask(t.Context(), config()); err == nil {
+	s := newTestServer(&allMethodsDriver{newTask: func() *allMethodsTask { return f }})
+	if _, _, err := s.StartTask(t.Context(), testTaskConfig()); err == nil {
 		t.Fatal("the task starts")
 	}
-	if f.kills != 1 || f.destroyed != 1 {
-		t.Errorf("killed %d times, destroyed %d times, want once", f.kills, f.destroyed)
+	if f.killCount != 1 || f.destroyCount != 1 {
+		t.Errorf("killed %d times, destroyed %d times, want once", f.killCount, f.destroyCount)
 	}
 	if _, err := s.WaitTask(t.Context(), testTaskID); !errors.Is(err, driver.ErrTaskNotFound) {
 		t.Errorf("the task is known: %v", err)
@@ -330,13 +330,13 @@ func TestStateThatCannotBeEncodedEndsTheTask(t *testing.T) {
 func TestUndeliveredStartIsUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &minimalDriver{}
-		s := serverOf(d)
+		s := newTestServer(d)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, _, err := s.StartTask(ctx, config()); !errors.Is(err, context.Canceled) {
+		if _, _, err := s.StartTask(ctx, testTaskConfig()); !errors.Is(err, context.Canceled) {
 			t.Fatalf("StartTask says %v", err)
 		}
-		if len(d.naps) != 1 || d.naps[0].kills != 1 {
+		if len(d.tasks) != 1 || d.tasks[0].killCount != 1 {
 			t.Fatalf("the task runs, and nobody knows of it")
 		}
 	})
@@ -344,13 +344,13 @@ func TestUndeliveredStartIsUndone(t *testing.T) {
 
 func TestFailedStart(t *testing.T) {
 	d := &minimalDriver{err: Recoverable(errors.New("busy"))}
-	s := serverOf(d)
-	if _, _, err := s.StartTask(t.Context(), config()); !driver.IsRecoverable(err) {
+	s := newTestServer(d)
+	if _, _, err := s.StartTask(t.Context(), testTaskConfig()); !driver.IsRecoverable(err) {
 		t.Errorf("%v is not recoverable", err)
 	}
 	d.err = nil
 	startTestTask(t, s) // the id can be used again
-	if _, _, err := s.StartTask(t.Context(), config()); err == nil || err.Error() != `task with ID "alloc/task/00000001" already started` {
+	if _, _, err := s.StartTask(t.Context(), testTaskConfig()); err == nil || err.Error() != `task with ID "alloc/task/00000001" already started` {
 		t.Errorf("a known id: %v", err)
 	}
 	if _, _, err := s.StartTask(t.Context(), &driver.TaskConfig{}); err == nil {
@@ -360,10 +360,10 @@ func TestFailedStart(t *testing.T) {
 
 func TestDestroyDuringStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := serverOf(&minimalDriver{block: make(chan struct{})})
+		s := newTestServer(&minimalDriver{startBlock: make(chan struct{})})
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if _, _, err := s.StartTask(t.Context(), config()); !errors.Is(err, errDestroyed) {
+			if _, _, err := s.StartTask(t.Context(), testTaskConfig()); !errors.Is(err, errDestroyed) {
 				t.Errorf("StartTask says %v, want %v", err, errDestroyed)
 			}
 		})
@@ -377,8 +377,8 @@ func TestDestroyDuringStart(t *testing.T) {
 
 func TestCallsDuringStartWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &minimalDriver{block: make(chan struct{})}
-		s := serverOf(d)
+		d := &minimalDriver{startBlock: make(chan struct{})}
+		s := newTestServer(d)
 		var wg sync.WaitGroup
 		wg.Go(func() { startTestTask(t, s) })
 		synctest.Wait()
@@ -388,9 +388,9 @@ func TestCallsDuringStartWait(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		close(d.block)
+		close(d.startBlock)
 		synctest.Wait()
-		d.naps[0].end(driver.ExitResult{})
+		d.tasks[0].end(driver.ExitResult{})
 		wg.Wait()
 	})
 }
@@ -407,13 +407,13 @@ func TestStop(t *testing.T) {
 	}{
 		{"a signal ends it at once", &allMethodsTask{}, "", []string{""}, 0, 0},
 		{"the signal of the job is sent", &allMethodsTask{}, "SIGUSR1", []string{"SIGUSR1"}, 0, 0},
-		{"an unknown signal gives way to the default", &allMethodsTask{refuse: "SIGFOO"}, "SIGFOO", []string{""}, 0, 0},
-		{"a deaf task is killed after the timeout", &allMethodsTask{deaf: true}, "", []string{""}, 1, timeout},
+		{"an unknown signal gives way to the default", &allMethodsTask{rejectedSignal: "SIGFOO"}, "SIGFOO", []string{""}, 0, 0},
+		{"a deaf task is killed after the timeout", &allMethodsTask{ignoresSignals: true}, "", []string{""}, 1, timeout},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				test.task.sleepingTask = newSleepingTask()
-				s := serverOf(&allMethodsDriver{make: func() *allMethodsTask { return test.task }})
+				s := newTestServer(&allMethodsDriver{newTask: func() *allMethodsTask { return test.task }})
 				startTestTask(t, s)
 				began := time.Now()
 				if err := s.StopTask(t.Context(), testTaskID, timeout, test.signal); err != nil {
@@ -422,15 +422,15 @@ func TestStop(t *testing.T) {
 				if took := time.Since(began); took != test.took {
 					t.Errorf("it took %v, want %v", took, test.took)
 				}
-				if !slices.Equal(test.task.signals, test.signals) || test.task.kills != test.kills {
-					t.Errorf("signals %q and %d kills, want %q and %d", test.task.signals, test.task.kills, test.signals, test.kills)
+				if !slices.Equal(test.task.signals, test.signals) || test.task.killCount != test.kills {
+					t.Errorf("signals %q and %d kills, want %q and %d", test.task.signals, test.task.killCount, test.signals, test.kills)
 				}
 			})
 		})
 	}
 	t.Run("a task that knows no signals is killed at once", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s := serverOf(&minimalDriver{})
+			s := newTestServer(&minimalDriver{})
 			startTestTask(t, s)
 			began := time.Now()
 			if err := s.StopTask(t.Context(), testTaskID, timeout, "SIGTERM"); err != nil || time.Since(began) != 0 {
@@ -443,10 +443,10 @@ func TestStop(t *testing.T) {
 func TestDestroy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &allMethodsTask{sleepingTask: newSleepingTask()}
-		s := serverOf(&allMethodsDriver{make: func() *allMethodsTask { return f }})
+		s := newTestServer(&allMethodsDriver{newTask: func() *allMethodsTask { return f }})
 		startTestTask(t, s)
-		if err := s.DestroyTask(t.Context(), testTaskID, false); err == nil || f.kills != 0 {
-			t.Errorf("without force: %v, %d kills", err, f.kills)
+		if err := s.DestroyTask(t.Context(), testTaskID, false); err == nil || f.killCount != 0 {
+			t.Errorf("without force: %v, %d kills", err, f.killCount)
 		}
 		var wg sync.WaitGroup
 		var errs [4]error
@@ -462,8 +462,8 @@ func TestDestroy(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if done != 1 || f.destroyed != 1 {
-			t.Errorf("destroyed by %d calls, %d times by the author, want once", done, f.destroyed)
+		if done != 1 || f.destroyCount != 1 {
+			t.Errorf("destroyed by %d calls, %d times by the author, want once", done, f.destroyCount)
 		}
 	})
 }
@@ -472,7 +472,7 @@ func TestDestroy(t *testing.T) {
 // left.
 func TestDestroyThatFailedIsRepeated(t *testing.T) {
 	f := &allMethodsTask{sleepingTask: newSleepingTask(), destroyErr: errors.New("no descriptor")}
-	s := serverOf(&allMethodsDriver{make: func() *allMethodsTask { return f }})
+	s := newTestServer(&allMethodsDriver{newTask: func() *allMethodsTask { return f }})
 	startTestTask(t, s)
 	for range 2 {
 		if err := s.DestroyTask(t.Context(), testTaskID, true); !errors.Is(err, f.destroyErr) {
@@ -482,8 +482,8 @@ func TestDestroyThatFailedIsRepeated(t *testing.T) {
 	f.mu.Lock()
 	f.destroyErr = nil
 	f.mu.Unlock()
-	if err := s.DestroyTask(t.Context(), testTaskID, true); err != nil || f.destroyed != 3 {
-		t.Errorf("%v, destroyed %d times by the author, want 3 times", err, f.destroyed)
+	if err := s.DestroyTask(t.Context(), testTaskID, true); err != nil || f.destroyCount != 3 {
+		t.Errorf("%v, destroyed %d times by the author, want 3 times", err, f.destroyCount)
 	}
 	if err := s.DestroyTask(t.Context(), testTaskID, true); !errors.Is(err, driver.ErrTaskNotFound) {
 		t.Errorf("afterwards: %v, want %v", err, driver.ErrTaskNotFound)
@@ -492,7 +492,7 @@ func TestDestroyThatFailedIsRepeated(t *testing.T) {
 
 func TestSweep(t *testing.T) {
 	d := &allMethodsDriver{}
-	s := serverOf(d)
+	s := newTestServer(d)
 	startTestTask(t, s)
 	for _, test := range []struct {
 		name, id string
@@ -510,14 +510,14 @@ func TestSweep(t *testing.T) {
 			t.Errorf("%s: %v", test.name, err)
 		}
 	}
-	if want := []string{"remains task", "nothing task"}; !slices.Equal(d.swept, want) {
-		t.Errorf("swept %q, want %q", d.swept, want)
+	if want := []string{"remains task", "nothing task"}; !slices.Equal(d.sweptTasks, want) {
+		t.Errorf("swept %q, want %q", d.sweptTasks, want)
 	}
 }
 
 func TestDestroyAnyStart(t *testing.T) {
 	d := &allMethodsDriver{}
-	s := serverOf(d)
+	s := newTestServer(d)
 	startTestTask(t, s)
 	any := strings.TrimSuffix(testTaskID, testTaskID[strings.LastIndexByte(testTaskID, '/')+1:]) + driver.WildcardStart
 	if err := s.DestroyTask(t.Context(), any, false); !errors.Is(err, driver.ErrTaskNotFound) {
@@ -532,18 +532,18 @@ func TestDestroyAnyStart(t *testing.T) {
 	if err := s.DestroyTask(t.Context(), "remains/task/"+driver.WildcardStart, true); err != nil {
 		t.Errorf("remains: %v", err)
 	}
-	if want := []string{"remains task"}; !slices.Equal(d.swept, want) {
-		t.Errorf("swept %q, want %q", d.swept, want)
+	if want := []string{"remains task"}; !slices.Equal(d.sweptTasks, want) {
+		t.Errorf("swept %q, want %q", d.sweptTasks, want)
 	}
 }
 
 func TestStartWaitsForASweepOfTheSameTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &allMethodsDriver{sweeping: make(chan struct{})}
-		s := serverOf(d)
+		d := &allMethodsDriver{sweepBlock: make(chan struct{})}
+		s := newTestServer(d)
 		var wg sync.WaitGroup
 		wg.Go(func() { s.DestroyTask(t.Context(), "alloc/task/00000000", true) })
-		<-d.sweeping
+		<-d.sweepBlock
 		started := false
 		wg.Go(func() {
 			startTestTask(t, s)
@@ -553,36 +553,36 @@ func TestStartWaitsForASweepOfTheSameTask(t *testing.T) {
 		if started {
 			t.Error("the task starts under the sweep, which may take it for remains")
 		}
-		d.sweeping <- struct{}{}
+		d.sweepBlock <- struct{}{}
 		wg.Wait()
 	})
 }
 
 func TestRecover(t *testing.T) {
-	handle := startTestTask(t, serverOf(&allMethodsDriver{}))
+	handle := startTestTask(t, newTestServer(&allMethodsDriver{}))
 	d := &allMethodsDriver{}
-	s := serverOf(d)
+	s := newTestServer(d)
 	for range 2 { // the second call finds the task in the table
 		if err := s.RecoverTask(t.Context(), handle); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if want := []any{allMethodsState{N: 5}, int32(2)}; !reflect.DeepEqual(d.recovered, want) {
-		t.Errorf("recovered %v, want %v", d.recovered, want)
+	if want := []any{allMethodsState{N: 5}, int32(2)}; !reflect.DeepEqual(d.recoveredStates, want) {
+		t.Errorf("recovered %v, want %v", d.recoveredStates, want)
 	}
 	status, err := s.InspectTask(t.Context(), testTaskID)
 	if err != nil || status.State != driver.TaskRunning || status.DriverAttributes["k"] != "v" {
 		t.Errorf("status %+v, %v", status, err)
 	}
 	for _, version := range []int32{0, 3} {
-		other := *handle
-		other.Version = version
-		other.Config = &driver.TaskConfig{ID: "other/task/00000000"}
-		if err := s.RecoverTask(t.Context(), &other); err == nil {
+		wrongFieldType := *handle
+		wrongFieldType.Version = version
+		wrongFieldType.Config = &driver.TaskConfig{ID: "other/task/00000000"}
+		if err := s.RecoverTask(t.Context(), &wrongFieldType); err == nil {
 			t.Errorf("a state of version %d is recovered", version)
 		}
 	}
-	if err := serverOf(&minimalDriver{}).RecoverTask(t.Context(), &driver.Handle{Version: 1, Config: config()}); err == nil {
+	if err := newTestServer(&minimalDriver{}).RecoverTask(t.Context(), &driver.Handle{Version: 1, Config: testTaskConfig()}); err == nil {
 		t.Error("a driver that cannot recover does")
 	}
 	if err := s.RecoverTask(t.Context(), nil); err == nil {
@@ -592,7 +592,7 @@ func TestRecover(t *testing.T) {
 
 func TestConfiguration(t *testing.T) {
 	d := &allMethodsDriver{}
-	s := serverOf(d)
+	s := newTestServer(d)
 	body := func(name string) []byte {
 		b, err := hclspec.MarshalState(map[string]string{"name": name})
 		if err != nil {
@@ -620,7 +620,7 @@ func TestConfiguration(t *testing.T) {
 	if want := []string{"", "bad", "bad", "good", "good"}; !slices.Equal(d.configs, want) {
 		t.Errorf("the author was given %q, want %q", d.configs, want)
 	}
-	if err := serverOf(&minimalDriver{}).SetConfig(t.Context(), &base.Config{Plugin: body("x")}); err != nil {
+	if err := newTestServer(&minimalDriver{}).SetConfig(t.Context(), &base.Config{Plugin: body("x")}); err != nil {
 		t.Errorf("a driver without configuration: %v", err)
 	}
 }
@@ -631,27 +631,27 @@ func TestConfigThatTheStructCannotHoldIsAnError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var lacking struct {
+	var tooFewFields struct {
 		Times int `codec:"times"`
 	}
 	start := &StartRequest{TaskConfig: driver.TaskConfig{Name: "web", DriverConfig: body}}
 	want := "decode the config of task \"web\": \"message\" has no field in the Go struct: add one with the tag `codec:\"message\"`"
-	if err := start.Config(&lacking); err == nil || err.Error() != want {
+	if err := start.Config(&tooFewFields); err == nil || err.Error() != want {
 		t.Errorf("Config:\n%v, want\n%s", err, want)
 	}
-	if err := (&Config{body: body}).Decode(&lacking); err == nil || !strings.Contains(err.Error(), `"message" has no field`) {
+	if err := (&Config{body: body}).Decode(&tooFewFields); err == nil || !strings.Contains(err.Error(), `"message" has no field`) {
 		t.Errorf("Decode: %v", err)
 	}
-	var other struct {
+	var wrongFieldType struct {
 		Message []string `codec:"message"`
 		Times   int      `codec:"times"`
 	}
-	if err := start.Config(&other); err == nil || !strings.Contains(err.Error(), `"message" is a string, which does not fit the Go type []string`) {
+	if err := start.Config(&wrongFieldType); err == nil || !strings.Contains(err.Error(), `"message" is a string, which does not fit the Go type []string`) {
 		t.Errorf("Config with another type: %v", err)
 	}
 	start.StateVersion = 1 // the schema may have changed since
-	if err := start.Config(&lacking); err != nil || lacking.Times != 2 {
-		t.Errorf("Config of a task that is recovered: %v, %+v", err, lacking)
+	if err := start.Config(&tooFewFields); err != nil || tooFewFields.Times != 2 {
+		t.Errorf("Config of a task that is recovered: %v, %+v", err, tooFewFields)
 	}
 }
 
@@ -659,7 +659,7 @@ func TestFingerprintStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		good := driver.Fingerprint{Health: driver.HealthHealthy}
 		bad := driver.Fingerprint{Health: driver.HealthUnhealthy, HealthDescription: "no daemon"}
-		s := serverOf(&allMethodsDriver{health: []driver.Fingerprint{good, good, bad, good}})
+		s := newTestServer(&allMethodsDriver{fingerprints: []driver.Fingerprint{good, good, bad, good}})
 		ctx, cancel := context.WithCancel(t.Context())
 		c, err := s.Fingerprint(ctx)
 		if err != nil {
@@ -688,7 +688,7 @@ func TestFingerprintStream(t *testing.T) {
 func TestStatsStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &allMethodsTask{sleepingTask: newSleepingTask()}
-		s := serverOf(&allMethodsDriver{make: func() *allMethodsTask { return f }})
+		s := newTestServer(&allMethodsDriver{newTask: func() *allMethodsTask { return f }})
 		startTestTask(t, s)
 		c, err := s.TaskStats(t.Context(), testTaskID, 5*time.Second)
 		if err != nil {
@@ -707,7 +707,7 @@ func TestStatsStream(t *testing.T) {
 			t.Error("a sample after the end of the task")
 		}
 	})
-	s := serverOf(&minimalDriver{})
+	s := newTestServer(&minimalDriver{})
 	startTestTask(t, s)
 	if _, err := s.TaskStats(t.Context(), testTaskID, time.Second); err == nil || driver.IsRecoverable(err) {
 		t.Errorf("a task without statistics: %v", err)
@@ -717,7 +717,7 @@ func TestStatsStream(t *testing.T) {
 func TestExec(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &allMethodsTask{sleepingTask: newSleepingTask()}
-		s := serverOf(&allMethodsDriver{make: func() *allMethodsTask { return f }})
+		s := newTestServer(&allMethodsDriver{newTask: func() *allMethodsTask { return f }})
 		startTestTask(t, s)
 		result, err := s.ExecTask(t.Context(), testTaskID, []string{"x"}, time.Minute)
 		if err != nil || string(result.Stdout) != "out err " || result.Exit.ExitCode != 7 {
@@ -740,11 +740,11 @@ func TestExec(t *testing.T) {
 			t.Error("a signal is sent to a task that has ended")
 		}
 	})
-	s := serverOf(&minimalDriver{})
+	s := newTestServer(&minimalDriver{})
 	startTestTask(t, s)
 	for name, err := range map[string]error{
 		"SignalTask":     s.SignalTask(t.Context(), testTaskID, "SIGHUP"),
-		"ExecTask":       second(s.ExecTask(t.Context(), testTaskID, []string{"x"}, 0)),
+		"ExecTask":       errorOf(s.ExecTask(t.Context(), testTaskID, []string{"x"}, 0)),
 		"DestroyNetwork": s.DestroyNetwork(t.Context(), "alloc", nil),
 	} {
 		if err == nil || !strings.HasPrefix(err.Error(), name) || !strings.Contains(err.Error(), "not supported by") {
@@ -753,11 +753,11 @@ func TestExec(t *testing.T) {
 	}
 }
 
-func second[A any](_ A, err error) error { return err }
+func errorOf[A any](_ A, err error) error { return err }
 
 func TestEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := serverOf(&allMethodsDriver{})
+		s := newTestServer(&allMethodsDriver{})
 		startTestTask(t, s) // the driver sends an event while no host listens
 		ctx, cancel := context.WithCancel(t.Context())
 		first, err := s.TaskEvents(ctx)
@@ -767,18 +767,18 @@ func TestEvents(t *testing.T) {
 		if got := <-first; got.Message != "hello" || got.TaskID != testTaskID || got.AllocID != "alloc" || got.TaskName != "task" || got.Annotations["a"] != "b" {
 			t.Errorf("event %+v", got)
 		}
-		other, err := s.TaskEvents(ctx)
+		wrongFieldType, err := s.TaskEvents(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.events.send(&driver.TaskEvent{Message: "second"})
-		for _, c := range []<-chan *driver.TaskEvent{first, other} {
+		for _, c := range []<-chan *driver.TaskEvent{first, wrongFieldType} {
 			if got := <-c; got.Message != "second" {
 				t.Errorf("event %+v", got)
 			}
 		}
 		// A host that does not read blocks no sender, and misses the oldest events.
-		for range eventBuffer + 10 {
+		for range eventBufferSize + 10 {
 			s.events.send(&driver.TaskEvent{Message: "many"})
 		}
 		s.events.send(&driver.TaskEvent{Message: "last"})
@@ -786,8 +786,8 @@ func TestEvents(t *testing.T) {
 		for (<-first).Message != "last" {
 			n++
 		}
-		if n < eventBuffer-2 || n > eventBuffer+2 {
-			t.Errorf("%d events were kept, want about %d", n, eventBuffer)
+		if n < eventBufferSize-2 || n > eventBufferSize+2 {
+			t.Errorf("%d events were kept, want about %d", n, eventBufferSize)
 		}
 		cancel()
 		synctest.Wait()
@@ -798,16 +798,16 @@ func TestEvents(t *testing.T) {
 }
 
 func TestEventsWithoutListener(t *testing.T) {
-	var e events
-	for range 2 * eventBuffer {
+	var e eventBroadcaster
+	for range 2 * eventBufferSize {
 		e.send(&driver.TaskEvent{})
 	}
-	if len(e.unheard) != eventBuffer {
-		t.Errorf("%d events are kept, want %d", len(e.unheard), eventBuffer)
+	if len(e.undelivered) != eventBufferSize {
+		t.Errorf("%d events are kept, want %d", len(e.undelivered), eventBufferSize)
 	}
 }
 
-func TestTail(t *testing.T) {
+func TestOutputTailKeepsTheEnd(t *testing.T) {
 	for _, size := range []int{0, 1, 10, tailSize - 1, tailSize, tailSize + 1, 3 * tailSize, 5*tailSize + 3} {
 		for _, chunk := range []int{1 << 20, 1000} {
 			text := make([]byte, size)
@@ -829,11 +829,11 @@ func TestTail(t *testing.T) {
 	}
 }
 
-func TestIdle(t *testing.T) {
+func TestIdlePluginStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy := true
 		stopped := make(chan struct{})
-		i := &idleTimer{busy: func() bool { return busy }}
+		i := &idleTimer{isBusy: func() bool { return busy }}
 		i.start(func() { close(stopped) })
 		over := func() bool {
 			synctest.Wait()
@@ -849,12 +849,12 @@ func TestIdle(t *testing.T) {
 			t.Fatal("a plugin with tasks ends")
 		}
 		busy = false
-		i.opened()
+		i.connOpened()
 		time.Sleep(3 * idleTimeout)
 		if over() {
 			t.Fatal("a plugin with a host ends")
 		}
-		i.closed()
+		i.connClosed()
 		time.Sleep(idleTimeout - time.Second)
 		if over() {
 			t.Fatal("a plugin ends before the host could come back")
@@ -868,7 +868,7 @@ func TestIdle(t *testing.T) {
 
 func TestDebugSocket(t *testing.T) {
 	for value, want := range map[string]string{"": "", "hello=/x": "/x", "other=/x": "", "hello": "", "hello=/a=b": "/a=b"} {
-		if got := debugSocket(value, "hello"); got != want {
+		if got := debugSocketPath(value, "hello"); got != want {
 			t.Errorf("%q is %q, want %q", value, got, want)
 		}
 	}

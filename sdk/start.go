@@ -22,7 +22,7 @@ type StartRequest struct {
 	StateVersion int32
 
 	state  []byte
-	events *events
+	events *eventBroadcaster
 	logger hclog.Logger
 }
 
@@ -64,17 +64,17 @@ func (s *StartRequest) TaskDir() string { return filepath.Join(s.AllocDir, s.Nam
 // Event adds a message for the user to the task's events, such as "pulling image". It
 // may be called as long as the process lives, and never blocks.
 func (s *StartRequest) Event(message string, annotations map[string]string) {
-	s.event(message, annotations)
+	s.emitEvent(message, annotations)
 }
 
 // EventOnce is Event for a message that applies to each start of the task, such as "the
 // image has no entrypoint". The agent adds it to the task once; a Nomad agent adds it
 // each time.
 func (s *StartRequest) EventOnce(message string) {
-	s.event(message, map[string]string{driver.OnceAnnotation: "true"})
+	s.emitEvent(message, map[string]string{driver.OnceAnnotation: "true"})
 }
 
-func (s *StartRequest) event(message string, annotations map[string]string) {
+func (s *StartRequest) emitEvent(message string, annotations map[string]string) {
 	if s.events == nil {
 		return // an author's test made s without events
 	}

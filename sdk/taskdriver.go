@@ -12,24 +12,24 @@ import (
 
 // taskDriver is an author's driver without its type parameter.
 type taskDriver struct {
-	impl    describer
-	task    reflect.Type // T
-	start   starter
-	recover starter // nil if the driver is not a Recoverer
+	impl     infoProvider
+	taskType reflect.Type // T
+	start    startFunc
+	recover  startFunc // nil if the driver is not a Recoverer
 }
 
-// describer is the part of a Driver that does not depend on T.
-type describer interface{ Info() DriverInfo }
+// infoProvider is the part of a Driver that does not depend on T.
+type infoProvider interface{ Info() DriverInfo }
 
-// starter is Start of a Driver, or Recover of a Recoverer.
-type starter func(context.Context, *StartRequest) (Task, error)
+// startFunc is Start of a Driver, or Recover of a Recoverer.
+type startFunc func(context.Context, *StartRequest) (Task, error)
 
 // newTaskDriver returns an error for a method of the driver or of its tasks that would
 // never be called.
 func newTaskDriver[T Task](impl Driver[T]) (*taskDriver, error) {
-	d := &taskDriver{impl: impl, task: reflect.TypeFor[T](), start: newStarter(impl, "Start", impl.Start)}
+	d := &taskDriver{impl: impl, taskType: reflect.TypeFor[T](), start: newStarter(impl, "Start", impl.Start)}
 	interfaces := append([]reflect.Type{reflect.TypeFor[Recoverer[T]]()}, driverInterfaces...)
-	if err := errors.Join(checkMethods(reflect.TypeOf(impl), interfaces), checkMethods(d.task, taskInterfaces)); err != nil {
+	if err := errors.Join(checkMethods(reflect.TypeOf(impl), interfaces), checkMethods(d.taskType, taskInterfaces)); err != nil {
 		return nil, err
 	}
 	if recoverer, ok := impl.(Recoverer[T]); ok {
@@ -40,7 +40,7 @@ func newTaskDriver[T Task](impl Driver[T]) (*taskDriver, error) {
 
 // newStarter makes a starter of a method of the author. The starter converts a panic
 // into an error, and returns an error if the method returns neither a task nor an error.
-func newStarter[T Task](impl any, name string, method func(context.Context, *StartRequest) (T, error)) starter {
+func newStarter[T Task](impl any, name string, method func(context.Context, *StartRequest) (T, error)) startFunc {
 	return func(ctx context.Context, start *StartRequest) (task Task, err error) {
 		defer base.Recover(impl, name, &err)
 		started, err := method(ctx, start)
@@ -62,8 +62,8 @@ func (d *taskDriver) checkCapabilities(c *driver.Capabilities) error {
 		of       reflect.Type
 		methods  reflect.Type
 	}{
-		{"SendSignals", c.SendSignals, d.task, reflect.TypeFor[Signaler]()},
-		{"Exec", c.Exec, d.task, reflect.TypeFor[Execer]()},
+		{"SendSignals", c.SendSignals, d.taskType, reflect.TypeFor[Signaler]()},
+		{"Exec", c.Exec, d.taskType, reflect.TypeFor[Execer]()},
 		{"MustCreateNetwork", c.MustCreateNetwork, reflect.TypeOf(d.impl), reflect.TypeFor[NetworkManager]()},
 	} {
 		if capability.declared && !capability.of.Implements(capability.methods) {

@@ -23,16 +23,16 @@ import (
 // Name is the name of the plugin.
 const Name = "artifact"
 
-// concurrent is the number of concurrent downloads per task.
-const concurrent = 3
+// maxConcurrentDownloads is the number of concurrent downloads per task.
+const maxConcurrentDownloads = 3
 
 // Hook downloads the artifacts of tasks. Args are the arguments with which this
 // program, executed again, calls Download.
 type Hook struct {
 	Args []string
 
-	host    hook.Host
-	placing sync.Mutex // held while a download moves its result to the destination
+	host      hook.Host
+	installMu sync.Mutex // held while a download moves its result to the destination
 }
 
 var (
@@ -58,8 +58,8 @@ func (h *Hook) Info() sdk.HookInfo {
 // SetHost stores the host, which resolves references and shows events.
 func (h *Hook) SetHost(host hook.Host, _ hook.Node) { h.host = host }
 
-// attachment is the configuration that the task runner attaches.
-type attachment struct {
+// attachmentConfig is the configuration that the task runner attaches.
+type attachmentConfig struct {
 	Artifacts []artifact `json:"artifacts"`
 	Limits    Limits     `json:"limits"`
 }
@@ -86,7 +86,7 @@ func (a *artifact) key() string {
 // each artifact that was downloaded, so that no artifact is downloaded twice.
 // Errors can be retried: Prestart returns the last error.
 func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	at := attachment{Limits: defaults()}
+	at := attachmentConfig{Limits: defaultLimits()}
 	if err := json.Unmarshal(req.Attachment, &at); err != nil {
 		return hook.TaskPrestartResponse{}, fmt.Errorf("read what to download: %w", err)
 	}
@@ -96,31 +96,31 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 	answer := hook.TaskPrestartResponse{State: map[string]string{}, Done: true}
 	missing := map[string]artifact{} // by key: equal blocks need one download
 	for _, a := range at.Artifacts {
-		if path, ok := req.PreviousState[a.key()]; ok && exists(path) {
+		if path, ok := req.PreviousState[a.key()]; ok && pathExists(path) {
 			answer.State[a.key()] = path
 		} else {
 			missing[a.key()] = a
 		}
 	}
 	if len(missing) > 0 {
-		h.tell(ctx, &req, "Client is downloading artifacts")
+		h.emitEvent(ctx, &req, "Client is downloading artifacts")
 	}
 
 	var (
-		wg   sync.WaitGroup
-		mu   sync.Mutex
-		last error
-		free = make(chan struct{}, concurrent)
+		wg      sync.WaitGroup
+		mu      sync.Mutex
+		lastErr error
+		slots   = make(chan struct{}, maxConcurrentDownloads)
 	)
 	for key, a := range missing {
 		wg.Go(func() {
-			free <- struct{}{}
-			defer func() { <-free }()
+			slots <- struct{}{}
+			defer func() { <-slots }()
 			path, err := h.download(ctx, &req, a, at.Limits)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				last = err
+				lastErr = err
 				return
 			}
 			answer.State[key] = path
@@ -130,25 +130,25 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 	if ctx.Err() != nil {
 		return answer, context.Cause(ctx)
 	}
-	if last != nil {
-		return answer, sdk.Recoverable(last)
+	if lastErr != nil {
+		return answer, sdk.Recoverable(lastErr)
 	}
 	for _, path := range answer.State {
 		// Directories in memory are empty after a reboot, so their artifacts are
 		// downloaded again.
-		if within(path, req.Dir.SecretsDir) || within(path, req.Dir.PrivateDir) {
+		if isWithinDir(path, req.Dir.SecretsDir) || isWithinDir(path, req.Dir.PrivateDir) {
 			answer.Done = false
 		}
 	}
 	return answer, nil
 }
 
-// tell emits a task event. A failure to do so does not fail the download.
-func (h *Hook) tell(ctx context.Context, req *hook.TaskPrestartRequest, message string) {
+// emitEvent emits a task event. A failure to do so does not fail the download.
+func (h *Hook) emitEvent(ctx context.Context, req *hook.TaskPrestartRequest, message string) {
 	_ = h.host.EmitEvent(ctx, req.Scope(), hook.Event{Type: "Downloading Artifacts", Message: message})
 }
 
-func exists(path string) bool {
+func pathExists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }
@@ -157,7 +157,7 @@ func exists(path string) bool {
 func (h *Hook) download(ctx context.Context, req *hook.TaskPrestartRequest, a artifact, limits Limits) (string, error) {
 	path, err := h.tryDownload(ctx, req, a, limits)
 	if err != nil {
-		return "", fmt.Errorf("failed to download artifact %q: %w", withoutSecret(a.Source), err)
+		return "", fmt.Errorf("failed to download artifact %q: %w", redactSource(a.Source), err)
 	}
 	return path, nil
 }
@@ -171,7 +171,7 @@ func (h *Hook) tryDownload(ctx context.Context, req *hook.TaskPrestartRequest, a
 	if err != nil {
 		return "", err
 	}
-	owner, err := ownerOf(a.Chown, req.Task.User)
+	owner, err := lookupFileOwner(a.Chown, req.Task.User)
 	if err != nil {
 		return "", err
 	}
@@ -180,19 +180,19 @@ func (h *Hook) tryDownload(ctx context.Context, req *hook.TaskPrestartRequest, a
 		return "", err
 	}
 	defer p.close()
-	o := request{Source: a.Source, Options: a.Options, Headers: a.Headers, Mode: a.Mode, Insecure: a.Insecure, Limits: limits}
+	o := downloadRequest{Source: a.Source, Options: a.Options, Headers: a.Headers, Mode: a.Mode, Insecure: a.Insecure, Limits: limits}
 	if err := h.fetch(ctx, o, p); err != nil {
 		return "", err
 	}
-	h.placing.Lock()
+	h.installMu.Lock()
 	path, err := p.install()
-	h.placing.Unlock()
+	h.installMu.Unlock()
 	if err != nil {
 		return "", err
 	}
 	if note := p.removedBitsText(); note != "" {
 		hclog.Default().Warn("changed what was downloaded", "task", req.Task.Name, "alloc_id", req.Alloc.ID, "change", note)
-		h.tell(ctx, req, note)
+		h.emitEvent(ctx, req, note)
 	}
 	return path, nil
 }
@@ -200,15 +200,15 @@ func (h *Hook) tryDownload(ctx context.Context, req *hook.TaskPrestartRequest, a
 // fetch downloads an artifact into the stage. The hook compares the checksum
 // here and passes the verified file to a second process for unpacking: the
 // process that has talked to a server takes no part in that.
-func (h *Hook) fetch(ctx context.Context, o request, p *installer) error {
+func (h *Hook) fetch(ctx context.Context, o downloadRequest, p *installer) error {
 	src, err := parseSource(o.Source, o.Options)
 	if err != nil {
 		return err
 	}
-	if src.kind == "git" || src.checksum == "" {
-		return run(ctx, h.Args, o, p.dir)
+	if src.sourceType == "git" || src.checksum == "" {
+		return runDownloadProcess(ctx, h.Args, o, p.dir)
 	}
-	name, err := src.name()
+	name, err := src.fileName()
 	if err != nil {
 		return err
 	}
@@ -216,34 +216,34 @@ func (h *Hook) fetch(ctx context.Context, o request, p *installer) error {
 	if err != nil {
 		return err
 	}
-	if _, err := parseChecksum(src.checksum); err != nil && !src.listed() {
+	if _, err := parseChecksum(src.checksum); err != nil && !src.hasChecksumFile() {
 		return err
 	}
 	o.Step = stepFetch
-	if err := run(ctx, h.Args, o, p.dir); err != nil {
+	if err := runDownloadProcess(ctx, h.Args, o, p.dir); err != nil {
 		return err
 	}
-	if err := p.verify(ctx, name, src.checksum); err != nil {
+	if err := p.verifyChecksum(ctx, name, src.checksum); err != nil {
 		return err
 	}
 	if format == nil {
-		d := &downloader{request: o, source: src, stage: p.stage}
+		d := &downloader{downloadRequest: o, parsedSource: src, stage: p.stage}
 		return d.deliverFile(name)
 	}
 	o.Step = stepUnpack
-	return run(ctx, h.Args, o, p.dir)
+	return runDownloadProcess(ctx, h.Args, o, p.dir)
 }
 
 // interpolate resolves the references in all fields that may have them. The
 // directories of a destination are paths of this machine, not paths that the
 // task sees.
 func (h *Hook) interpolate(ctx context.Context, req *hook.TaskPrestartRequest, a artifact) (artifact, error) {
-	var failed error
+	var interpolateErr error
 	fill := func(text string) string {
-		if !strings.Contains(text, "${") || failed != nil {
+		if !strings.Contains(text, "${") || interpolateErr != nil {
 			return text
 		}
-		text, failed = h.host.Interpolate(ctx, req.Scope(), text)
+		text, interpolateErr = h.host.Interpolate(ctx, req.Scope(), text)
 		return text
 	}
 	fillAll := func(texts map[string]string) map[string]string {
@@ -261,15 +261,15 @@ func (h *Hook) interpolate(ctx context.Context, req *hook.TaskPrestartRequest, a
 		"${NOMAD_TASK_DIR}", req.Dir.LocalDir,
 		"${NOMAD_SECRETS_DIR}", req.Dir.SecretsDir,
 	).Replace(a.Destination))
-	if failed != nil {
-		return a, fmt.Errorf("fill in the references: %w", failed)
+	if interpolateErr != nil {
+		return a, fmt.Errorf("fill in the references: %w", interpolateErr)
 	}
 	return a, nil
 }
 
-// withoutSecret returns the source for display: without a password, without a
+// redactSource returns the source for display: without a password, without a
 // user name that may be a key, and without the query, which often has keys.
-func withoutSecret(source string) string {
+func redactSource(source string) string {
 	source, _, cut := strings.Cut(source, "?")
 	if cut {
 		source += "?…"

@@ -42,80 +42,80 @@ func TestMain(m *testing.M) {
 	}
 	if len(os.Args) == 2 && os.Args[1] == "confined" {
 		Confine()
-		os.Exit(breakOut())
+		os.Exit(attackConfinement())
 	}
 	if len(os.Args) == 2 && os.Args[1] == "gitburgle" {
-		o, err := enterStage()
+		o, err := readRequestAndEnterStage()
 		if err == nil {
-			err = gitBurgle(o)
+			err = attackAsGit(o)
 		}
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	if len(os.Args) == 4 && os.Args[1] == "spy" {
-		os.Exit(spy(os.Args[2], os.Args[3]))
+		os.Exit(runSpy(os.Args[2], os.Args[3]))
 	}
 	if len(os.Args) == 3 && os.Args[1] == "burgle" {
-		if _, err := enterStage(); err != nil {
+		if _, err := readRequestAndEnterStage(); err != nil {
 			panic(err)
 		}
-		os.Exit(burgle(os.Args[2]))
+		os.Exit(attackAsDownload(os.Args[2]))
 	}
 	// By default a program built with -race sleeps for a second before it exits.
 	os.Setenv("GORACE", "atexit_sleep_ms=0")
 	os.Exit(m.Run())
 }
 
-// enterStage waits for the request, as a download does: until it arrives, the
+// readRequestAndEnterStage waits for the request, as a download does: until it arrives, the
 // stage does not belong to the process.
-func enterStage() (request, error) {
-	var o request
+func readRequestAndEnterStage() (downloadRequest, error) {
+	var o downloadRequest
 	if err := json.NewDecoder(os.Stdin).Decode(&o); err != nil {
 		return o, err
 	}
 	return o, unix.Fchdir(stageFD)
 }
 
-// host records events, and resolves references.
-type host struct {
+// fakeHost records events, and resolves references.
+type fakeHost struct {
 	hook.Host
-	known map[string]string
+	references map[string]string
 
 	mu     sync.Mutex
 	events []string
 }
 
-func (h *host) EmitEvent(_ context.Context, _ hook.Scope, e hook.Event) error {
+func (h *fakeHost) EmitEvent(_ context.Context, _ hook.Scope, e hook.Event) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.events = append(h.events, e.Type+": "+e.Message)
 	return nil
 }
 
-func (h *host) Interpolate(_ context.Context, _ hook.Scope, text string) (string, error) {
-	for name, value := range h.known {
+func (h *fakeHost) Interpolate(_ context.Context, _ hook.Scope, text string) (string, error) {
+	for name, value := range h.references {
 		text = strings.ReplaceAll(text, "${"+name+"}", value)
 	}
 	return text, nil
 }
 
-// world has one task, with its directories and a web server.
-type world struct {
-	t      *testing.T
-	outer  string // directory that downloads must not change
-	dir    hook.TaskDir
-	host   *host
-	hook   *Hook
-	url    string
-	routes map[string]any // path -> []byte, string, or http.HandlerFunc
-	user   string
-	limits map[string]any
+// fixture has one task, with its directories and a web server.
+type fixture struct {
+	t            *testing.T
+	protectedDir string // directory that downloads must not change
+	dir          hook.TaskDir
+	host         *fakeHost
+	hook         *Hook
+	url          string
+	routes       map[string]any // path -> []byte, string, or http.HandlerFunc
+	taskUser     string
+	limits       map[string]any
 
 	mu       sync.Mutex
 	requests []string
 }
 
-func newWorld(t *testing.T) *world {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	outer := t.TempDir()
 	// A download runs as another user.
@@ -125,8 +125,8 @@ func newWorld(t *testing.T) *world {
 		}
 	}
 	alloc := filepath.Join(outer, "allocs", "a1")
-	w := &world{
-		t: t, outer: outer, routes: map[string]any{}, host: &host{known: map[string]string{}},
+	w := &fixture{
+		t: t, protectedDir: outer, routes: map[string]any{}, host: &fakeHost{references: map[string]string{}},
 		dir: hook.TaskDir{
 			AllocDir: alloc, Dir: alloc + "/main", SharedAllocDir: alloc + "/alloc", LocalDir: alloc + "/main/local",
 			SecretsDir: alloc + "/main/secrets", PrivateDir: alloc + "/main/private",
@@ -139,13 +139,13 @@ func newWorld(t *testing.T) *world {
 	}
 	w.hook = &Hook{Args: []string{"download"}}
 	w.hook.SetHost(w.host, hook.Node{})
-	server := httptest.NewServer(http.HandlerFunc(w.serve))
+	server := httptest.NewServer(http.HandlerFunc(w.serveHTTP))
 	t.Cleanup(server.Close)
 	w.url = server.URL
 	return w
 }
 
-func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
+func (w *fixture) serveHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.mu.Lock()
 	w.requests = append(w.requests, r.Method+" "+r.URL.RequestURI())
 	w.mu.Unlock()
@@ -162,7 +162,7 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 }
 
 // prestart calls Prestart with artifacts in the API's form.
-func (w *world) prestart(state map[string]string, artifacts ...map[string]any) (hook.TaskPrestartResponse, error) {
+func (w *fixture) prestart(state map[string]string, artifacts ...map[string]any) (hook.TaskPrestartResponse, error) {
 	w.t.Helper()
 	limits := map[string]any{ // the race detector reads its settings from /proc
 		"set_environment_variables": []string{"GORACE"}, "filesystem_isolation_extra_paths": []string{"d:r:/proc"},
@@ -174,26 +174,26 @@ func (w *world) prestart(state map[string]string, artifacts ...map[string]any) (
 	}
 	return w.hook.Prestart(w.t.Context(), hook.TaskPrestartRequest{
 		RequestMeta: hook.RequestMeta{Token: "c", Attachment: at}, Alloc: hook.Alloc{ID: "a1"},
-		Task: hook.Task{Name: "main", User: w.user}, Dir: w.dir, PreviousState: state,
+		Task: hook.Task{Name: "main", User: w.taskUser}, Dir: w.dir, PreviousState: state,
 	})
 }
 
-// get downloads one artifact, which must succeed.
-func (w *world) get(artifact map[string]any) {
+// mustDownload downloads one artifact, which must succeed.
+func (w *fixture) mustDownload(artifact map[string]any) {
 	w.t.Helper()
 	if _, err := w.prestart(nil, artifact); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// refused downloads one artifact, which must fail with an error that contains
+// expectFailure downloads one artifact, which must fail with an error that contains
 // words and leave no files.
-func (w *world) refused(artifact map[string]any, words string) {
+func (w *fixture) expectFailure(artifact map[string]any, words string) {
 	w.t.Helper()
-	before := w.files()
+	before := w.listFiles()
 	_, err := w.prestart(nil, artifact)
 	if err == nil {
-		w.t.Fatalf("it was downloaded, want %q; there is %v", words, w.files())
+		w.t.Fatalf("it was downloaded, want %q; there is %v", words, w.listFiles())
 	}
 	if !strings.HasPrefix(err.Error(), "failed to download artifact \"") || !strings.Contains(err.Error(), words) {
 		w.t.Errorf("got  %v\nwant failed to download artifact …%s…", err, words)
@@ -201,20 +201,20 @@ func (w *world) refused(artifact map[string]any, words string) {
 	if reflect.TypeOf(err) != reflect.TypeOf(sdk.Recoverable(err)) {
 		w.t.Errorf("%v is not recoverable", err)
 	}
-	if after := w.files(); !slices.Equal(before, after) {
+	if after := w.listFiles(); !slices.Equal(before, after) {
 		w.t.Errorf("left behind: before %v, after %v", before, after)
 	}
 }
 
-// files lists all files, directories with a slash.
-func (w *world) files() []string {
+// listFiles lists all files, directories with a slash.
+func (w *fixture) listFiles() []string {
 	w.t.Helper()
 	var all []string
-	err := filepath.WalkDir(w.outer, func(name string, e fs.DirEntry, err error) error {
+	err := filepath.WalkDir(w.protectedDir, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		rel, err := filepath.Rel(w.outer, name)
+		rel, err := filepath.Rel(w.protectedDir, name)
 		if e.IsDir() {
 			rel += "/"
 		}
@@ -227,8 +227,8 @@ func (w *world) files() []string {
 	return all
 }
 
-// has compares the files below local with want.
-func (w *world) has(want map[string]string) {
+// expectLocalFiles compares the files below local with want.
+func (w *fixture) expectLocalFiles(want map[string]string) {
 	w.t.Helper()
 	got := map[string]string{}
 	err := filepath.WalkDir(w.dir.LocalDir, func(name string, e fs.DirEntry, err error) error {
@@ -253,7 +253,7 @@ func (w *world) has(want map[string]string) {
 	}
 }
 
-func http1(w *world, path string, more ...any) map[string]any {
+func httpArtifact(w *fixture, path string, more ...any) map[string]any {
 	a := map[string]any{"GetterSource": w.url + path, "GetterMode": "any", "RelativeDest": "local/"}
 	for i := 0; i < len(more); i += 2 {
 		a[more[i].(string)] = more[i+1]
@@ -261,7 +261,7 @@ func http1(w *world, path string, more ...any) map[string]any {
 	return a
 }
 
-func options(pairs ...string) map[string]string {
+func optionMap(pairs ...string) map[string]string {
 	m := map[string]string{}
 	for i := 0; i < len(pairs); i += 2 {
 		m[pairs[i]] = pairs[i+1]
@@ -269,15 +269,15 @@ func options(pairs ...string) map[string]string {
 	return m
 }
 
-// entry is an entry of an archive.
-type entry struct {
+// archiveEntry is an entry of an archive.
+type archiveEntry struct {
 	name, content string
 	mode          int64
 	kind          byte // type of the tar entry; 0 is a file
 	link          string
 }
 
-func makeTar(t *testing.T, entries ...entry) []byte {
+func makeTar(t *testing.T, entries ...archiveEntry) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -301,7 +301,7 @@ func makeTar(t *testing.T, entries ...entry) []byte {
 	return b.Bytes()
 }
 
-func makeZip(t *testing.T, entries ...entry) []byte {
+func makeZip(t *testing.T, entries ...archiveEntry) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w := zip.NewWriter(&b)
@@ -335,7 +335,7 @@ func makeZip(t *testing.T, entries ...entry) []byte {
 	return b.Bytes()
 }
 
-func zipped(t *testing.T, content []byte) []byte {
+func gzipBytes(t *testing.T, content []byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
@@ -348,8 +348,8 @@ func zipped(t *testing.T, content []byte) []byte {
 	return b.Bytes()
 }
 
-// through pipes content through a program.
-func through(t *testing.T, content []byte, name string, args ...string) []byte {
+// pipeThroughCommand pipes content through a program.
+func pipeThroughCommand(t *testing.T, content []byte, name string, args ...string) []byte {
 	t.Helper()
 	if _, err := exec.LookPath(name); err != nil {
 		t.Skipf("there is no %s here", name)
@@ -367,62 +367,64 @@ func TestFilesOverHTTP(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name     string
-		artifact func(*world) map[string]any
+		artifact func(*fixture) map[string]any
 		want     map[string]string
 	}{
 		{"a file goes into the destination under its name",
-			func(w *world) map[string]any { return http1(w, "/a.txt") }, map[string]string{"a.txt": "alpha"}},
+			func(w *fixture) map[string]any { return httpArtifact(w, "/a.txt") }, map[string]string{"a.txt": "alpha"}},
 		{"in mode file the destination is the file",
-			func(w *world) map[string]any {
-				return http1(w, "/a.txt", "GetterMode", "file", "RelativeDest", "local/x/y")
+			func(w *fixture) map[string]any {
+				return httpArtifact(w, "/a.txt", "GetterMode", "file", "RelativeDest", "local/x/y")
 			}, map[string]string{"x/y": "alpha"}},
 		{"an option gives it another name",
-			func(w *world) map[string]any { return http1(w, "/a.txt", "GetterOptions", options("filename", "b")) }, map[string]string{"b": "alpha"}},
+			func(w *fixture) map[string]any {
+				return httpArtifact(w, "/a.txt", "GetterOptions", optionMap("filename", "b"))
+			}, map[string]string{"b": "alpha"}},
 		{"a destination with dots stays in the task",
-			func(w *world) map[string]any {
-				return http1(w, "/a.txt", "RelativeDest", "local/x/../z")
+			func(w *fixture) map[string]any {
+				return httpArtifact(w, "/a.txt", "RelativeDest", "local/x/../z")
 			}, map[string]string{"z/a.txt": "alpha"}},
 		{"an absolute destination is one in the task",
-			func(w *world) map[string]any { return http1(w, "/a.txt", "RelativeDest", "/local/etc") }, map[string]string{"etc/a.txt": "alpha"}},
+			func(w *fixture) map[string]any { return httpArtifact(w, "/a.txt", "RelativeDest", "/local/etc") }, map[string]string{"etc/a.txt": "alpha"}},
 		{"a destination may name the directory of the task",
-			func(w *world) map[string]any {
-				return http1(w, "/a.txt", "RelativeDest", "${NOMAD_TASK_DIR}/in")
+			func(w *fixture) map[string]any {
+				return httpArtifact(w, "/a.txt", "RelativeDest", "${NOMAD_TASK_DIR}/in")
 			}, map[string]string{"in/a.txt": "alpha"}},
 		{"references are filled in everywhere",
-			func(w *world) map[string]any {
-				w.host.known["X"] = "a"
-				return http1(w, "/${X}.txt", "RelativeDest", "local/${X}", "GetterOptions", options("checksum", "md5:${sum}"))
+			func(w *fixture) map[string]any {
+				w.host.references["X"] = "a"
+				return httpArtifact(w, "/${X}.txt", "RelativeDest", "local/${X}", "GetterOptions", optionMap("checksum", "md5:${sum}"))
 			}, map[string]string{"a/a.txt": "alpha"}},
 		{"headers are sent",
-			func(w *world) map[string]any {
-				return http1(w, "/header", "GetterHeaders", map[string]string{"X-Word": "spoken"})
+			func(w *fixture) map[string]any {
+				return httpArtifact(w, "/header", "GetterHeaders", map[string]string{"X-Word": "spoken"})
 			}, map[string]string{"header": "spoken"}},
 		{"options that are not ours are for the server",
-			func(w *world) map[string]any {
-				return http1(w, "/query?b=2&archive=false", "GetterOptions", options("a", "1"))
+			func(w *fixture) map[string]any {
+				return httpArtifact(w, "/query?b=2&archive=false", "GetterOptions", optionMap("a", "1"))
 			}, map[string]string{"query": "a=1&b=2"}},
 		{"a query is not touched without need",
-			func(w *world) map[string]any { return http1(w, "/query?z=%7e&a=1") }, map[string]string{"query": "z=%7e&a=1"}},
+			func(w *fixture) map[string]any { return httpArtifact(w, "/query?z=%7e&a=1") }, map[string]string{"query": "z=%7e&a=1"}},
 		{"it follows a redirect, but headers are for the first server",
-			func(w *world) map[string]any {
-				return http1(w, "/away", "GetterHeaders", map[string]string{"X-Word": "secret"})
+			func(w *fixture) map[string]any {
+				return httpArtifact(w, "/away", "GetterHeaders", map[string]string{"X-Word": "secret"})
 			}, map[string]string{"away": ""}},
 		{"a checksum of each kind",
-			func(w *world) map[string]any {
-				return http1(w, "/a.txt", "GetterOptions", options("checksum", fmt.Sprintf("sha256:%X", sha256.Sum256([]byte("alpha")))))
+			func(w *fixture) map[string]any {
+				return httpArtifact(w, "/a.txt", "GetterOptions", optionMap("checksum", fmt.Sprintf("sha256:%X", sha256.Sum256([]byte("alpha")))))
 			}, map[string]string{"a.txt": "alpha"}},
 		{"a checksum without its kind, in the query",
-			func(w *world) map[string]any {
-				return http1(w, fmt.Sprintf("/a.txt?checksum=%x", sha256.Sum256([]byte("alpha"))))
+			func(w *fixture) map[string]any {
+				return httpArtifact(w, fmt.Sprintf("/a.txt?checksum=%x", sha256.Sum256([]byte("alpha"))))
 			}, map[string]string{"a.txt": "alpha"}},
 		{"a checksum from a list",
-			func(w *world) map[string]any { return http1(w, "/a.txt?checksum=file:"+w.url+"/SUMS") }, map[string]string{"a.txt": "alpha"}},
+			func(w *fixture) map[string]any { return httpArtifact(w, "/a.txt?checksum=file:"+w.url+"/SUMS") }, map[string]string{"a.txt": "alpha"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newFixture(t)
 			sum := md5.Sum([]byte("alpha"))
-			w.host.known["sum"] = hex.EncodeToString(sum[:])
+			w.host.references["sum"] = hex.EncodeToString(sum[:])
 			other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				fmt.Fprint(rw, r.Header.Get("X-Word"))
 			}))
@@ -434,8 +436,8 @@ func TestFilesOverHTTP(t *testing.T) {
 				"/away":   http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { http.Redirect(rw, r, other.URL, http.StatusFound) }),
 				"/SUMS":   fmt.Sprintf("%x  b.txt\n%x *a.txt\n", md5.Sum(nil), sha256.Sum256([]byte("alpha"))),
 			}
-			w.get(c.artifact(w))
-			w.has(c.want)
+			w.mustDownload(c.artifact(w))
+			w.expectLocalFiles(c.want)
 			if want := []string{"Downloading Artifacts: Client is downloading artifacts"}; !slices.Equal(w.host.events, want) {
 				t.Errorf("events %v, want %v", w.host.events, want)
 			}
@@ -450,9 +452,9 @@ func TestArchives(t *testing.T) {
 	t.Parallel()
 	content := func(t *testing.T) []byte {
 		return makeTar(t,
-			entry{name: "bin/", kind: tar.TypeDir, mode: 0o755}, entry{name: "bin/run", content: "run", mode: 0o755},
-			entry{name: "deep/er/file", content: "file"}, entry{name: "link", kind: tar.TypeSymlink, link: "bin/run"},
-			entry{name: "bin/up", kind: tar.TypeSymlink, link: "../deep"}, entry{name: "hard", kind: tar.TypeLink, link: "bin/run"})
+			archiveEntry{name: "bin/", kind: tar.TypeDir, mode: 0o755}, archiveEntry{name: "bin/run", content: "run", mode: 0o755},
+			archiveEntry{name: "deep/er/file", content: "file"}, archiveEntry{name: "link", kind: tar.TypeSymlink, link: "bin/run"},
+			archiveEntry{name: "bin/up", kind: tar.TypeSymlink, link: "../deep"}, archiveEntry{name: "hard", kind: tar.TypeLink, link: "bin/run"})
 	}
 	tree := map[string]string{"bin/run": "run", "deep/er/file": "file", "link": "-> bin/run", "bin/up": "-> ../deep", "hard": "run"}
 	for _, c := range []struct {
@@ -463,37 +465,37 @@ func TestArchives(t *testing.T) {
 		want map[string]string
 	}{
 		{"tar", "/x.tar", content, nil, tree},
-		{"tar.gz", "/x.tar.gz", func(t *testing.T) []byte { return zipped(t, content(t)) }, nil, tree},
-		{"tgz", "/x.tgz", func(t *testing.T) []byte { return zipped(t, content(t)) }, nil, tree},
-		{"tar.bz2", "/x.tar.bz2", func(t *testing.T) []byte { return through(t, content(t), "bzip2", "-c") }, nil, tree},
-		{"tar.xz", "/x.tar.xz", func(t *testing.T) []byte { return through(t, content(t), "xz", "-c") }, nil, tree},
-		{"tar.zst", "/x.tar.zst", func(t *testing.T) []byte { return through(t, content(t), "zstd", "-q", "-c") }, nil, tree},
+		{"tar.gz", "/x.tar.gz", func(t *testing.T) []byte { return gzipBytes(t, content(t)) }, nil, tree},
+		{"tgz", "/x.tgz", func(t *testing.T) []byte { return gzipBytes(t, content(t)) }, nil, tree},
+		{"tar.bz2", "/x.tar.bz2", func(t *testing.T) []byte { return pipeThroughCommand(t, content(t), "bzip2", "-c") }, nil, tree},
+		{"tar.xz", "/x.tar.xz", func(t *testing.T) []byte { return pipeThroughCommand(t, content(t), "xz", "-c") }, nil, tree},
+		{"tar.zst", "/x.tar.zst", func(t *testing.T) []byte { return pipeThroughCommand(t, content(t), "zstd", "-q", "-c") }, nil, tree},
 		{"zip, with a link", "/x.zip", func(t *testing.T) []byte {
-			return makeZip(t, entry{name: "a/b", content: "beta", mode: 0o755}, entry{name: "a/c", kind: tar.TypeSymlink, link: "b"})
+			return makeZip(t, archiveEntry{name: "a/b", content: "beta", mode: 0o755}, archiveEntry{name: "a/c", kind: tar.TypeSymlink, link: "b"})
 		}, nil, map[string]string{"a/b": "beta", "a/c": "-> b"}},
-		{"gz is one file", "/x.txt.gz", func(t *testing.T) []byte { return zipped(t, []byte("one")) }, nil, map[string]string{"x.txt": "one"}},
-		{"bz2 in mode file", "/x.bz2", func(t *testing.T) []byte { return through(t, []byte("one"), "bzip2", "-c") },
+		{"gz is one file", "/x.txt.gz", func(t *testing.T) []byte { return gzipBytes(t, []byte("one")) }, nil, map[string]string{"x.txt": "one"}},
+		{"bz2 in mode file", "/x.bz2", func(t *testing.T) []byte { return pipeThroughCommand(t, []byte("one"), "bzip2", "-c") },
 			[]any{"GetterMode", "file", "RelativeDest", "local/f"}, map[string]string{"f": "one"}},
-		{"an archive of one file in mode file", "/x.tgz", func(t *testing.T) []byte { return zipped(t, makeTar(t, entry{name: "any", content: "one"})) },
+		{"an archive of one file in mode file", "/x.tgz", func(t *testing.T) []byte { return gzipBytes(t, makeTar(t, archiveEntry{name: "any", content: "one"})) },
 			[]any{"GetterMode", "file", "RelativeDest", "local/f"}, map[string]string{"f": "one"}},
 		{"mode dir", "/x.tar", content, []any{"GetterMode", "dir", "RelativeDest", "local/in"},
 			map[string]string{"in/bin/run": "run", "in/deep/er/file": "file", "in/link": "-> bin/run", "in/bin/up": "-> ../deep", "in/hard": "run"}},
 		{"a part of an archive", "/x.tar//deep", content, nil, map[string]string{"er/file": "file"}},
 		{"a part by a pattern", "/x.tar//d*/er", content, nil, map[string]string{"file": "file"}},
 		{"an archive that is not to be unpacked", "/x.gz", func(*testing.T) []byte { return []byte("packed") },
-			[]any{"GetterOptions", options("archive", "false")}, map[string]string{"x.gz": "packed"}},
-		{"an archive that does not look like one", "/x", content, []any{"GetterOptions", options("archive", "tar")}, tree},
+			[]any{"GetterOptions", optionMap("archive", "false")}, map[string]string{"x.gz": "packed"}},
+		{"an archive that does not look like one", "/x", content, []any{"GetterOptions", optionMap("archive", "tar")}, tree},
 		{"of two entries with one name the later counts", "/x.tar", func(t *testing.T) []byte {
-			return makeTar(t, entry{name: "a", kind: tar.TypeSymlink, link: "b"}, entry{name: "a", content: "2"})
+			return makeTar(t, archiveEntry{name: "a", kind: tar.TypeSymlink, link: "b"}, archiveEntry{name: "a", content: "2"})
 		}, nil, map[string]string{"a": "2"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newFixture(t)
 			path, _, _ := strings.Cut(c.path, "//")
 			w.routes[path] = c.make(t)
-			w.get(http1(w, c.path, c.more...))
-			w.has(c.want)
+			w.mustDownload(httpArtifact(w, c.path, c.more...))
+			w.expectLocalFiles(c.want)
 			if info, err := os.Stat(filepath.Join(w.dir.LocalDir, "bin/run")); err == nil && info.Mode() != 0o755 {
 				t.Errorf("mode %v, want that of the archive", info.Mode())
 			}
@@ -505,68 +507,68 @@ func TestArchives(t *testing.T) {
 // no files.
 func TestHostileArchives(t *testing.T) {
 	t.Parallel()
-	file := entry{name: "fine", content: "fine"}
+	file := archiveEntry{name: "fine", content: "fine"}
 	for _, c := range []struct {
 		name  string
 		path  string
 		make  func(*testing.T) []byte
 		words string
 	}{
-		{"absolute path in a tar", "/x.tar", func(t *testing.T) []byte { return makeTar(t, file, entry{name: "/tmp/evil"}) }, `entry "/tmp/evil" has an absolute path`},
-		{"absolute path in a zip", "/x.zip", func(t *testing.T) []byte { return makeZip(t, file, entry{name: "/tmp/evil"}) }, `entry "/tmp/evil" has an absolute path`},
-		{"dots in a tar", "/x.tar", func(t *testing.T) []byte { return makeTar(t, file, entry{name: "../../evil"}) }, `entry "../../evil" leads out of the artifact with ".."`},
-		{"dots in a zip", "/x.zip", func(t *testing.T) []byte { return makeZip(t, file, entry{name: "a/../../evil"}) }, `leads out of the artifact with ".."`},
+		{"absolute path in a tar", "/x.tar", func(t *testing.T) []byte { return makeTar(t, file, archiveEntry{name: "/tmp/evil"}) }, `entry "/tmp/evil" has an absolute path`},
+		{"absolute path in a zip", "/x.zip", func(t *testing.T) []byte { return makeZip(t, file, archiveEntry{name: "/tmp/evil"}) }, `entry "/tmp/evil" has an absolute path`},
+		{"dots in a tar", "/x.tar", func(t *testing.T) []byte { return makeTar(t, file, archiveEntry{name: "../../evil"}) }, `entry "../../evil" leads out of the artifact with ".."`},
+		{"dots in a zip", "/x.zip", func(t *testing.T) []byte { return makeZip(t, file, archiveEntry{name: "a/../../evil"}) }, `leads out of the artifact with ".."`},
 		{"link to an absolute path", "/x.tar", func(t *testing.T) []byte {
-			return makeTar(t, file, entry{name: "l", kind: tar.TypeSymlink, link: "/etc/passwd"})
+			return makeTar(t, file, archiveEntry{name: "l", kind: tar.TypeSymlink, link: "/etc/passwd"})
 		}, `symbolic link "l" leads to the absolute path "/etc/passwd"`},
 		{"link out of a zip", "/x.zip", func(t *testing.T) []byte {
-			return makeZip(t, file, entry{name: "a/l", kind: tar.TypeSymlink, link: "../../x"})
+			return makeZip(t, file, archiveEntry{name: "a/l", kind: tar.TypeSymlink, link: "../../x"})
 		}, `symbolic link "a/l" leads out of the artifact`},
 		{"link that climbs through another", "/x.tar", func(t *testing.T) []byte {
-			return makeTar(t, entry{name: "d/here", kind: tar.TypeSymlink, link: "."}, entry{name: "d/l", kind: tar.TypeSymlink, link: "here/here/../.."})
+			return makeTar(t, archiveEntry{name: "d/here", kind: tar.TypeSymlink, link: "."}, archiveEntry{name: "d/l", kind: tar.TypeSymlink, link: "here/here/../.."})
 		}, `leads up through other names`},
 		{"file below a link", "/x.tar", func(t *testing.T) []byte {
-			return makeTar(t, entry{name: "d", kind: tar.TypeSymlink, link: "."}, entry{name: "d/evil"})
+			return makeTar(t, archiveEntry{name: "d", kind: tar.TypeSymlink, link: "."}, archiveEntry{name: "d/evil"})
 		}, `entry "d/evil" lies below the symbolic link "d"`},
 		{"hard link to the outside", "/x.tar", func(t *testing.T) []byte {
-			return makeTar(t, file, entry{name: "h", kind: tar.TypeLink, link: "/etc/passwd"})
+			return makeTar(t, file, archiveEntry{name: "h", kind: tar.TypeLink, link: "/etc/passwd"})
 		}, `hard link "h" leads out of the artifact`},
 		{"hard link to nothing", "/x.tar", func(t *testing.T) []byte {
-			return makeTar(t, file, entry{name: "h", kind: tar.TypeLink, link: "none"})
+			return makeTar(t, file, archiveEntry{name: "h", kind: tar.TypeLink, link: "none"})
 		}, `hard link "h" leads to "none", which is no file of the artifact`},
-		{"device", "/x.tar", func(t *testing.T) []byte { return makeTar(t, file, entry{name: "dev", kind: tar.TypeBlock}) }, `entry "dev" is a device`},
-		{"device in a zip", "/x.zip", func(t *testing.T) []byte { return makeZip(t, file, entry{name: "dev", kind: tar.TypeChar}) }, `entry "dev" is a device`},
-		{"named pipe", "/x.tar", func(t *testing.T) []byte { return makeTar(t, file, entry{name: "p", kind: tar.TypeFifo}) }, `entry "p" is a named pipe`},
-		{"long name", "/x.tar", func(t *testing.T) []byte { return makeTar(t, entry{name: strings.Repeat("n", 300)}) }, "file name too long"},
-		{"name that is longer than a path", "/x.tar", func(t *testing.T) []byte { return makeTar(t, entry{name: strings.Repeat("n", 5000)}) }, "is longer than 4096 bytes"},
-		{"directories in directories", "/x.tar", func(t *testing.T) []byte { return makeTar(t, entry{name: strings.Repeat("d/", 300) + "x"}) }, "lies more than 256 directories deep"},
-		{"directories that no entry names", "/x.zip", func(t *testing.T) []byte { return makeZip(t, entry{name: strings.Repeat("d/", 30) + "x"}) }, "it holds more than 20 directories: see decompression_limit_file_count"},
+		{"device", "/x.tar", func(t *testing.T) []byte { return makeTar(t, file, archiveEntry{name: "dev", kind: tar.TypeBlock}) }, `entry "dev" is a device`},
+		{"device in a zip", "/x.zip", func(t *testing.T) []byte { return makeZip(t, file, archiveEntry{name: "dev", kind: tar.TypeChar}) }, `entry "dev" is a device`},
+		{"named pipe", "/x.tar", func(t *testing.T) []byte { return makeTar(t, file, archiveEntry{name: "p", kind: tar.TypeFifo}) }, `entry "p" is a named pipe`},
+		{"long name", "/x.tar", func(t *testing.T) []byte { return makeTar(t, archiveEntry{name: strings.Repeat("n", 300)}) }, "file name too long"},
+		{"name that is longer than a path", "/x.tar", func(t *testing.T) []byte { return makeTar(t, archiveEntry{name: strings.Repeat("n", 5000)}) }, "is longer than 4096 bytes"},
+		{"directories in directories", "/x.tar", func(t *testing.T) []byte { return makeTar(t, archiveEntry{name: strings.Repeat("d/", 300) + "x"}) }, "lies more than 256 directories deep"},
+		{"directories that no entry names", "/x.zip", func(t *testing.T) []byte { return makeZip(t, archiveEntry{name: strings.Repeat("d/", 30) + "x"}) }, "it holds more than 20 directories: see decompression_limit_file_count"},
 		{"nothing", "/x.tgz", func(*testing.T) []byte { return nil }, "unpack x.tgz: it is empty"},
-		{"file with the name of the artifact", "/x.tar", func(t *testing.T) []byte { return makeTar(t, entry{name: "."}) }, `has the name "."`},
+		{"file with the name of the artifact", "/x.tar", func(t *testing.T) []byte { return makeTar(t, archiveEntry{name: "."}) }, `has the name "."`},
 		{"too many files", "/x.tar", func(t *testing.T) []byte {
-			return makeTar(t, slices.Repeat([]entry{file}, 21)...)
+			return makeTar(t, slices.Repeat([]archiveEntry{file}, 21)...)
 		}, "it holds more than 20 files: see decompression_limit_file_count"},
 		{"too many bytes", "/x.tgz", func(t *testing.T) []byte {
-			return zipped(t, makeTar(t, entry{name: "big", content: string(zeros(2 << 20))}))
+			return gzipBytes(t, makeTar(t, archiveEntry{name: "big", content: string(zeros(2 << 20))}))
 		}, "it unpacks to more than 1000 kB: see decompression_limit_size"},
-		{"too many bytes in one gz", "/x.gz", func(t *testing.T) []byte { return zipped(t, zeros(2<<20)) }, "see decompression_limit_size"},
-		{"too many bytes after the archive", "/x.tgz", func(t *testing.T) []byte { return zipped(t, append(makeTar(t, file), zeros(2<<20)...)) }, "see decompression_limit_size"},
+		{"too many bytes in one gz", "/x.gz", func(t *testing.T) []byte { return gzipBytes(t, zeros(2<<20)) }, "see decompression_limit_size"},
+		{"too many bytes after the archive", "/x.tgz", func(t *testing.T) []byte { return gzipBytes(t, append(makeTar(t, file), zeros(2<<20)...)) }, "see decompression_limit_size"},
 		{"too large a download", "/x.bin", func(*testing.T) []byte { return zeros(600_000) }, "the download is larger than 500 kB: see http_max_size"},
 		{"no archive", "/x.zip", func(*testing.T) []byte { return []byte("hello") }, "unpack x.zip: zip: not a valid zip file"},
 		{"half an archive", "/x.tgz", func(t *testing.T) []byte {
-			return zipped(t, makeTar(t, entry{name: "a", content: string(zeros(9000))})[:5000])
+			return gzipBytes(t, makeTar(t, archiveEntry{name: "a", content: string(zeros(9000))})[:5000])
 		}, "unexpected EOF"},
 		{"half an xz", "/x.tar.xz", func(t *testing.T) []byte {
-			b := through(t, makeTar(t, entry{name: "a", content: string(zeros(9000))}), "xz", "-c")
+			b := pipeThroughCommand(t, makeTar(t, archiveEntry{name: "a", content: string(zeros(9000))}), "xz", "-c")
 			return b[:len(b)-20]
 		}, "xz"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newFixture(t)
 			w.limits = map[string]any{"decompression_limit_file_count": 20, "decompression_limit_size": 1_000_000, "http_max_size": 500_000}
 			w.routes[c.path] = c.make(t)
-			w.refused(http1(w, c.path), c.words)
+			w.expectFailure(httpArtifact(w, c.path), c.words)
 		})
 	}
 }
@@ -593,12 +595,12 @@ func TestRefusedSources(t *testing.T) {
 		{"a part above the source", "git::http://127.0.0.1:1/r//../../etc", nil, "leads out of it"},
 		{"not there", "HOST/none", nil, "getter subprocess failed: exit status 1: failed to download artifact: bad response code: 404"},
 		{"nobody there", "http://127.0.0.1:1/x", nil, "connection refused"},
-		{"a wrong checksum", "HOST/a", []any{"GetterOptions", options("checksum", "md5:"+strings.Repeat("0", 32))}, "Checksums did not match for a: expected md5 000"},
-		{"no such checksum", "HOST/a", []any{"GetterOptions", options("checksum", "foo:00")}, "unsupported checksum type: foo"},
+		{"a wrong checksum", "HOST/a", []any{"GetterOptions", optionMap("checksum", "md5:"+strings.Repeat("0", 32))}, "Checksums did not match for a: expected md5 000"},
+		{"no such checksum", "HOST/a", []any{"GetterOptions", optionMap("checksum", "foo:00")}, "unsupported checksum type: foo"},
 		{"no name", "HOST/", nil, "the source names no file"},
 		{"one file as a directory", "HOST/a", []any{"GetterMode", "dir"}, "a is one file, and mode is dir"},
 		{"many files as one", "HOST/two.tar", []any{"GetterMode", "file"}, "expected a single file"},
-		{"an unknown archive", "HOST/a", []any{"GetterOptions", options("archive", "rar")}, `the archive option "rar"`},
+		{"an unknown archive", "HOST/a", []any{"GetterOptions", optionMap("archive", "rar")}, `the archive option "rar"`},
 		{"a part that is several", "HOST/two.tar//*", nil, `"*" of the source is 2 things in it, of which one is wanted`},
 		{"a part that is none", "HOST/two.tar//x*", nil, `there is no "x*" in it`},
 		{"a reference that is unknown", "http://${meta.mirror}/x", nil, "nothing is known by the name ${meta.mirror}"},
@@ -611,14 +613,14 @@ func TestRefusedSources(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			w.host.known["up"] = "../../../other/local"
-			w.routes = map[string]any{"/a": "alpha", "/two.tar": makeTar(t, entry{name: "1"}, entry{name: "2"})}
-			if err := os.Symlink(w.outer, filepath.Join(w.dir.LocalDir, "away")); err != nil {
+			w := newFixture(t)
+			w.host.references["up"] = "../../../other/local"
+			w.routes = map[string]any{"/a": "alpha", "/two.tar": makeTar(t, archiveEntry{name: "1"}, archiveEntry{name: "2"})}
+			if err := os.Symlink(w.protectedDir, filepath.Join(w.dir.LocalDir, "away")); err != nil {
 				t.Fatal(err)
 			}
 			source := strings.Replace(c.source, "HOST", w.url, 1)
-			w.refused(http1(w, "", append([]any{"GetterSource", source}, c.more...)...), c.words)
+			w.expectFailure(httpArtifact(w, "", append([]any{"GetterSource", source}, c.more...)...), c.words)
 		})
 	}
 }
@@ -626,12 +628,12 @@ func TestRefusedSources(t *testing.T) {
 func TestSpecialBitsAreRemoved(t *testing.T) {
 	t.Parallel()
 	for name, archive := range map[string][]byte{
-		"/x.tar": makeTar(t, entry{name: "bin/su", content: "su", mode: 0o4755}),
-		"/x.zip": makeZip(t, entry{name: "bin/su", content: "su", mode: 0o4755}),
+		"/x.tar": makeTar(t, archiveEntry{name: "bin/su", content: "su", mode: 0o4755}),
+		"/x.zip": makeZip(t, archiveEntry{name: "bin/su", content: "su", mode: 0o4755}),
 	} {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.routes[name] = archive
-		w.get(http1(w, name))
+		w.mustDownload(httpArtifact(w, name))
 		info, err := os.Stat(filepath.Join(w.dir.LocalDir, "bin/su"))
 		if err != nil || info.Mode() != 0o755 {
 			t.Errorf("%s: mode %v, want 0755 without the bit: %v", name, info.Mode(), err)
@@ -640,13 +642,13 @@ func TestSpecialBitsAreRemoved(t *testing.T) {
 			t.Errorf("%s: events %v, want %s", name, w.host.events, want)
 		}
 	}
-	w := newWorld(t)
-	var many []entry
+	w := newFixture(t)
+	var manyEntries []archiveEntry
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
-		many = append(many, entry{name: name + "/", kind: tar.TypeDir, mode: 0o2755}, entry{name: name + "/f", mode: 0o1644})
+		manyEntries = append(manyEntries, archiveEntry{name: name + "/", kind: tar.TypeDir, mode: 0o2755}, archiveEntry{name: name + "/f", mode: 0o1644})
 	}
-	w.routes["/many.tar"] = makeTar(t, many...)
-	w.get(http1(w, "/many.tar"))
+	w.routes["/many.tar"] = makeTar(t, manyEntries...)
+	w.mustDownload(httpArtifact(w, "/many.tar"))
 	info, err := os.Stat(filepath.Join(w.dir.LocalDir, "b"))
 	if err != nil || info.Mode() != fs.ModeDir|0o755 {
 		t.Errorf("mode %v, want 0755 without the bit: %v", info.Mode(), err)
@@ -663,9 +665,9 @@ func TestSpecialBitsAreRemoved(t *testing.T) {
 // Only the artifacts that have failed are downloaded again (RS-083).
 func TestOnlyFailedArtifactsAreDownloadedAgain(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	w.routes = map[string]any{"/a": "alpha", "/b": "beta"}
-	all := []map[string]any{http1(w, "/a"), http1(w, "/late"), http1(w, "/b", "RelativeDest", "local/sub"), http1(w, "/a")}
+	all := []map[string]any{httpArtifact(w, "/a"), httpArtifact(w, "/late"), httpArtifact(w, "/b", "RelativeDest", "local/sub"), httpArtifact(w, "/a")}
 	answer, err := w.prestart(nil, all...)
 	if err == nil || len(answer.State) != 2 || len(w.requests) != 3 {
 		t.Fatalf("state %v and error %v, want two that are there, and an error", answer.State, err)
@@ -681,13 +683,13 @@ func TestOnlyFailedArtifactsAreDownloadedAgain(t *testing.T) {
 	if want := []string{"GET /late"}; !slices.Equal(w.requests, want) {
 		t.Errorf("requests %v, want %v", w.requests, want)
 	}
-	w.has(map[string]string{"a": "alpha", "late": "late", "sub/b": "beta"})
+	w.expectLocalFiles(map[string]string{"a": "alpha", "late": "late", "sub/b": "beta"})
 }
 
 // Stages of an agent that has died are removed, and no other stages.
-func TestStagesThatWereLeft(t *testing.T) {
+func TestOldStagesAreRemoved(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	to := destination{w.dir.Dir, "local"}
 	left, err := newInstaller(to, strings.Repeat("x", 212), "k", nil) // task name of the maximum length
 	if err != nil {
@@ -703,8 +705,8 @@ func TestStagesThatWereLeft(t *testing.T) {
 	}
 	left.close() // after the new stage was made
 	for p, want := range map[*installer]bool{left: false, other: true, next: true} {
-		if got := exists(filepath.Join(w.dir.Dir, p.name)); got != want {
-			t.Errorf("%s is there: %v, want %v", p.name, got, want)
+		if got := pathExists(filepath.Join(w.dir.Dir, p.stageName)); got != want {
+			t.Errorf("%s is there: %v, want %v", p.stageName, got, want)
 		}
 	}
 	other.close()
@@ -714,9 +716,9 @@ func TestStagesThatWereLeft(t *testing.T) {
 // Directories in memory are empty after a reboot.
 func TestSecretsAreDownloadedAgainWhenTheyAreGone(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	w.routes["/key"] = "key"
-	a := http1(w, "/key", "RelativeDest", "${NOMAD_SECRETS_DIR}/k")
+	a := httpArtifact(w, "/key", "RelativeDest", "${NOMAD_SECRETS_DIR}/k")
 	first, err := w.prestart(nil, a)
 	if err != nil || first.Done {
 		t.Fatalf("done %v, error %v; want to be asked again", first.Done, err)
@@ -736,21 +738,21 @@ func TestDestinationOnAnotherFileSystem(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can mount")
 	}
-	w := newWorld(t)
+	w := newFixture(t)
 	if err := unix.Mount("tmpfs", w.dir.SecretsDir, "tmpfs", 0, "size=1m"); err != nil {
 		t.Skipf("mount: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(w.dir.SecretsDir, unix.MNT_DETACH) })
-	w.routes["/x.tar"] = makeTar(t, entry{name: "d/run", content: "run", mode: 0o755}, entry{name: "d/l", kind: tar.TypeSymlink, link: "run"})
-	w.get(http1(w, "/x.tar", "RelativeDest", "secrets"))
-	w.get(http1(w, "/x.tar", "RelativeDest", "secrets")) // over the existing files
+	w.routes["/x.tar"] = makeTar(t, archiveEntry{name: "d/run", content: "run", mode: 0o755}, archiveEntry{name: "d/l", kind: tar.TypeSymlink, link: "run"})
+	w.mustDownload(httpArtifact(w, "/x.tar", "RelativeDest", "secrets"))
+	w.mustDownload(httpArtifact(w, "/x.tar", "RelativeDest", "secrets")) // over the existing files
 	info, err := os.Stat(filepath.Join(w.dir.SecretsDir, "d/l"))
 	if err != nil || info.Mode() != 0o755 || info.Size() != 3 {
 		t.Errorf("got %v, %v", info, err)
 	}
 }
 
-func TestOwners(t *testing.T) {
+func TestFileOwners(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root gives files away")
 	}
@@ -767,10 +769,10 @@ func TestOwners(t *testing.T) {
 		{"4321:1234", true, [2]uint32{4321, 1234}},
 		{"daemon", true, [2]uint32{1, 1}},
 	} {
-		w := newWorld(t)
-		w.user = c.user
-		w.routes["/x.tar"] = makeTar(t, entry{name: "d/run", content: "run"}, entry{name: "l", kind: tar.TypeSymlink, link: "d"})
-		w.get(http1(w, "/x.tar", "RelativeDest", "local/new", "Chown", c.chown))
+		w := newFixture(t)
+		w.taskUser = c.user
+		w.routes["/x.tar"] = makeTar(t, archiveEntry{name: "d/run", content: "run"}, archiveEntry{name: "l", kind: tar.TypeSymlink, link: "d"})
+		w.mustDownload(httpArtifact(w, "/x.tar", "RelativeDest", "local/new", "Chown", c.chown))
 		for _, name := range []string{"new", "new/d", "new/d/run", "new/l"} {
 			info, err := os.Lstat(filepath.Join(w.dir.LocalDir, name))
 			if err != nil {
@@ -781,67 +783,67 @@ func TestOwners(t *testing.T) {
 			}
 		}
 	}
-	w := newWorld(t)
-	w.user = "nosuchuser"
+	w := newFixture(t)
+	w.taskUser = "nosuchuser"
 	w.routes["/a"] = "alpha"
-	w.refused(http1(w, "/a", "Chown", true), "chown: user: unknown user nosuchuser")
+	w.expectFailure(httpArtifact(w, "/a", "Chown", true), "chown: user: unknown user nosuchuser")
 }
 
-func TestFilesOfThisMachine(t *testing.T) {
+func TestLocalFileSources(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	shelf := filepath.Join(w.outer, "shelf")
+	w := newFixture(t)
+	shelf := filepath.Join(w.protectedDir, "shelf")
 	if err := os.MkdirAll(shelf, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(shelf, "x.tgz"), zipped(t, makeTar(t, entry{name: "in", content: "shelf"})), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(shelf, "x.tgz"), gzipBytes(t, makeTar(t, archiveEntry{name: "in", content: "shelf"})), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink("/etc/hostname", filepath.Join(shelf, "away")); err != nil {
 		t.Fatal(err)
 	}
 	w.limits = map[string]any{"filesystem_isolation_extra_paths": []string{"d:r:" + shelf}}
-	w.get(map[string]any{"GetterSource": "file://" + shelf + "/x.tgz", "GetterMode": "any", "RelativeDest": "local/"})
-	w.has(map[string]string{"in": "shelf"})
+	w.mustDownload(map[string]any{"GetterSource": "file://" + shelf + "/x.tgz", "GetterMode": "any", "RelativeDest": "local/"})
+	w.expectLocalFiles(map[string]string{"in": "shelf"})
 	for source, words := range map[string]string{
-		"file:///etc/hostname":                    "download not supported for scheme 'file'",
-		shelf + "/../allocs":                      "download not supported for scheme 'file'",
-		shelf + "/away":                           "path escapes",
-		shelf + "/.":                              "the source names no file",
-		"file://" + shelf + "x/y":                 "download not supported for scheme 'file'",
-		w.outer + "/shelf/x.tgz/../../allocs/a/b": "download not supported for scheme 'file'",
+		"file:///etc/hostname":    "download not supported for scheme 'file'",
+		shelf + "/../allocs":      "download not supported for scheme 'file'",
+		shelf + "/away":           "path escapes",
+		shelf + "/.":              "the source names no file",
+		"file://" + shelf + "x/y": "download not supported for scheme 'file'",
+		w.protectedDir + "/shelf/x.tgz/../../allocs/a/b": "download not supported for scheme 'file'",
 	} {
-		w.refused(map[string]any{"GetterSource": source, "GetterMode": "any", "RelativeDest": "local/"}, words)
+		w.expectFailure(map[string]any{"GetterSource": source, "GetterMode": "any", "RelativeDest": "local/"}, words)
 	}
 }
 
-func TestInsecure(t *testing.T) {
+func TestInsecureTLS(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	server := httptest.NewUnstartedServer(http.HandlerFunc(w.serve))
+	w := newFixture(t)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(w.serveHTTP))
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	w.url, w.routes["/a"] = server.URL, "alpha"
-	w.refused(http1(w, "/a"), "certificate signed by unknown authority")
-	w.get(http1(w, "/a", "GetterInsecure", true))
-	w.has(map[string]string{"a": "alpha"})
+	w.expectFailure(httpArtifact(w, "/a"), "certificate signed by unknown authority")
+	w.mustDownload(httpArtifact(w, "/a", "GetterInsecure", true))
+	w.expectLocalFiles(map[string]string{"a": "alpha"})
 }
 
 func TestProxy(t *testing.T) {
 	proxy := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { fmt.Fprintf(rw, "by proxy: %s", r.URL) }))
 	t.Cleanup(proxy.Close)
 	t.Setenv("http_proxy", proxy.URL)
-	w := newWorld(t)
-	w.get(http1(w, "", "GetterSource", "http://far.invalid/f"))
-	w.has(map[string]string{"f": "by proxy: http://far.invalid/f"})
+	w := newFixture(t)
+	w.mustDownload(httpArtifact(w, "", "GetterSource", "http://far.invalid/f"))
+	w.expectLocalFiles(map[string]string{"f": "by proxy: http://far.invalid/f"})
 }
 
 // A kill ends a download at once, and leaves no files.
-func TestKill(t *testing.T) {
+func TestCancelKillsDownload(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	before := w.files()
+	w := newFixture(t)
+	before := w.listFiles()
 	ctx, kill := context.WithCancelCause(t.Context())
 	killed := errors.New("killed")
 	w.routes["/slow"] = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -850,7 +852,7 @@ func TestKill(t *testing.T) {
 		kill(killed)
 		<-r.Context().Done() // the connection ends with the process
 	})
-	at, err := json.Marshal(map[string]any{"artifacts": []any{http1(w, "/slow")}})
+	at, err := json.Marshal(map[string]any{"artifacts": []any{httpArtifact(w, "/slow")}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -858,7 +860,7 @@ func TestKill(t *testing.T) {
 	if !errors.Is(err, killed) {
 		t.Errorf("got %v, want the cause of the kill", err)
 	}
-	if after := w.files(); !slices.Equal(before, after) {
+	if after := w.listFiles(); !slices.Equal(before, after) {
 		t.Errorf("left behind: before %v, after %v", before, after)
 	}
 }
@@ -866,10 +868,10 @@ func TestKill(t *testing.T) {
 // A download ends with the process of the hook, whatever it does.
 func TestDownloadEndsWithItsHook(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	asked := make(chan struct{})
+	w := newFixture(t)
+	requestedRanges := make(chan struct{})
 	w.routes["/slow"] = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		close(asked)
+		close(requestedRanges)
 		<-r.Context().Done()
 	})
 	stage, err := os.Open(t.TempDir())
@@ -887,10 +889,10 @@ func TestDownloadEndsWithItsHook(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if err := json.NewEncoder(stdin).Encode(request{Source: w.url + "/slow", Mode: "any"}); err != nil {
+	if err := json.NewEncoder(stdin).Encode(downloadRequest{Source: w.url + "/slow", Mode: "any"}); err != nil {
 		t.Fatal(err)
 	}
-	<-asked
+	<-requestedRanges
 	stdin.Close() // as after the death of the hook
 	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() == 0 {
 		t.Errorf("it ended with %v, want it to be killed", cmd.ProcessState)
@@ -899,7 +901,7 @@ func TestDownloadEndsWithItsHook(t *testing.T) {
 
 func TestTimeout(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	w.limits = map[string]any{"http_read_timeout": int64(50 * time.Millisecond)}
 	w.routes["/slow"] = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	w.routes["/stalled"] = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -909,8 +911,8 @@ func TestTimeout(t *testing.T) {
 		_ = http.NewResponseController(rw).Flush()
 		<-r.Context().Done()
 	})
-	w.refused(http1(w, "/slow"), "not done after 50ms")
-	w.refused(http1(w, "/stalled"), "not done after 50ms")
+	w.expectFailure(httpArtifact(w, "/slow"), "not done after 50ms")
+	w.expectFailure(httpArtifact(w, "/stalled"), "not done after 50ms")
 }
 
 // A broken download is resumed, unless the file has changed in the meantime.
@@ -932,16 +934,16 @@ func TestResume(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			var asked []string
+			w := newFixture(t)
+			var requestedRanges []string
 			w.routes["/big"] = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-				asked = append(asked, r.Header.Get("Range"))
-				rw.Header().Set("Etag", c.version(len(asked)))
+				requestedRanges = append(requestedRanges, r.Header.Get("Range"))
+				rw.Header().Set("Etag", c.version(len(requestedRanges)))
 				from := 0
 				if c.ranges {
 					rw.Header().Set("Accept-Ranges", "bytes")
 				}
-				if r.Header.Get("If-Range") == c.version(len(asked)) {
+				if r.Header.Get("If-Range") == c.version(len(requestedRanges)) {
 					fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from)
 					rw.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(text)-1, len(text)))
 				}
@@ -950,21 +952,21 @@ func TestResume(t *testing.T) {
 					rw.WriteHeader(http.StatusPartialContent)
 				}
 				rest := text[from:]
-				if len(asked) <= c.breaks {
+				if len(requestedRanges) <= c.breaks {
 					rest = rest[:30_000]
 				}
 				_, _ = io.WriteString(rw, rest) // the server closes the connection if the body is too short
 			})
 			sum := sha256.Sum256([]byte(text))
-			artifact := http1(w, "/big", "GetterOptions", options("checksum", "sha256:"+hex.EncodeToString(sum[:])))
+			artifact := httpArtifact(w, "/big", "GetterOptions", optionMap("checksum", "sha256:"+hex.EncodeToString(sum[:])))
 			if c.want == "" {
-				w.get(artifact)
-				w.has(map[string]string{"big": text})
+				w.mustDownload(artifact)
+				w.expectLocalFiles(map[string]string{"big": text})
 			} else {
-				w.refused(artifact, c.want)
+				w.expectFailure(artifact, c.want)
 			}
-			if !slices.Equal(asked, c.asked) {
-				t.Errorf("asked for %q, want %q", asked, c.asked)
+			if !slices.Equal(requestedRanges, c.asked) {
+				t.Errorf("asked for %q, want %q", requestedRanges, c.asked)
 			}
 		})
 	}
@@ -972,7 +974,7 @@ func TestResume(t *testing.T) {
 
 func TestRedirects(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	to := func(where string) http.HandlerFunc {
 		return func(rw http.ResponseWriter, r *http.Request) { http.Redirect(rw, r, where, http.StatusFound) }
 	}
@@ -982,36 +984,36 @@ func TestRedirects(t *testing.T) {
 			rw.Header().Set("X-Terraform-Get", "file:///etc/hostname")
 		}),
 	}
-	w.refused(http1(w, "/file"), `unsupported protocol scheme "file"`)
-	w.refused(http1(w, "/git"), `unsupported protocol scheme "git"`)
-	w.refused(http1(w, "/round"), "it redirects more than 10 times")
-	w.get(http1(w, "/other")) // X-Terraform-Get has no effect
-	w.has(map[string]string{"other": ""})
+	w.expectFailure(httpArtifact(w, "/file"), `unsupported protocol scheme "file"`)
+	w.expectFailure(httpArtifact(w, "/git"), `unsupported protocol scheme "git"`)
+	w.expectFailure(httpArtifact(w, "/round"), "it redirects more than 10 times")
+	w.mustDownload(httpArtifact(w, "/other")) // X-Terraform-Get has no effect
+	w.expectLocalFiles(map[string]string{"other": ""})
 }
 
 // Links at the destination are not followed out of the task's directory.
-func TestLinksThatAreThere(t *testing.T) {
+func TestExistingLinksAreNotFollowed(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	secret := filepath.Join(w.outer, "secret")
+	w := newFixture(t)
+	secret := filepath.Join(w.protectedDir, "secret")
 	if err := errors.Join(
 		os.WriteFile(secret, []byte("secret"), 0o666),
 		os.Mkdir(filepath.Join(w.dir.LocalDir, "real"), 0o755),
 		os.Symlink("real", filepath.Join(w.dir.LocalDir, "inside")),
-		os.Symlink(w.outer, filepath.Join(w.dir.LocalDir, "outside")),
+		os.Symlink(w.protectedDir, filepath.Join(w.dir.LocalDir, "outside")),
 		os.Symlink(secret, filepath.Join(w.dir.LocalDir, "a")),
-		os.Symlink(w.outer, filepath.Join(w.dir.LocalDir, "d")),
+		os.Symlink(w.protectedDir, filepath.Join(w.dir.LocalDir, "d")),
 	); err != nil {
 		t.Fatal(err)
 	}
-	w.routes = map[string]any{"/a": "alpha", "/x.tar": makeTar(t, entry{name: "a", content: "packed"}, entry{name: "d/secret", content: "evil"})}
-	w.refused(http1(w, "/a", "RelativeDest", "local/outside"), "path escapes")
-	w.refused(http1(w, "/x.tar", "RelativeDest", "local/outside"), "path escapes")
-	w.refused(http1(w, "/a", "RelativeDest", "local/outside/secret", "GetterMode", "file"), "path escapes")
-	w.get(http1(w, "/a", "RelativeDest", "local/inside"))
-	w.get(http1(w, "/a", "RelativeDest", "local"))
-	w.get(http1(w, "/x.tar", "RelativeDest", "local"))
-	w.has(map[string]string{"real/a": "alpha", "inside": "-> real", "outside": "-> " + w.outer, "a": "packed", "d/secret": "evil"})
+	w.routes = map[string]any{"/a": "alpha", "/x.tar": makeTar(t, archiveEntry{name: "a", content: "packed"}, archiveEntry{name: "d/secret", content: "evil"})}
+	w.expectFailure(httpArtifact(w, "/a", "RelativeDest", "local/outside"), "path escapes")
+	w.expectFailure(httpArtifact(w, "/x.tar", "RelativeDest", "local/outside"), "path escapes")
+	w.expectFailure(httpArtifact(w, "/a", "RelativeDest", "local/outside/secret", "GetterMode", "file"), "path escapes")
+	w.mustDownload(httpArtifact(w, "/a", "RelativeDest", "local/inside"))
+	w.mustDownload(httpArtifact(w, "/a", "RelativeDest", "local"))
+	w.mustDownload(httpArtifact(w, "/x.tar", "RelativeDest", "local"))
+	w.expectLocalFiles(map[string]string{"real/a": "alpha", "inside": "-> real", "outside": "-> " + w.protectedDir, "a": "packed", "d/secret": "evil"})
 	if got, err := os.ReadFile(secret); err != nil || string(got) != "secret" {
 		t.Errorf("outside: %q, %v", got, err)
 	}
@@ -1019,13 +1021,13 @@ func TestLinksThatAreThere(t *testing.T) {
 
 // A decompression bomb is rejected before it fills the disk: many gzip members
 // with the best ratio.
-func TestRatio(t *testing.T) {
+func TestDecompressionRatio(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	bomb := bytes.Repeat(zipped(t, zeros(8<<20)), ratioMinSize>>23+1)
-	w.routes = map[string]any{"/x.gz": bomb, "/x.tgz": zipped(t, makeTar(t, entry{name: "zeros", content: string(zeros(2 << 20))}))}
-	w.refused(http1(w, "/x.gz"), "it unpacks to more than 1000 times its size, like a bomb: see decompression_limit_ratio")
-	w.get(http1(w, "/x.tgz")) // small enough to be harmless
+	w := newFixture(t)
+	bomb := bytes.Repeat(gzipBytes(t, zeros(8<<20)), minSizeForRatio>>23+1)
+	w.routes = map[string]any{"/x.gz": bomb, "/x.tgz": gzipBytes(t, makeTar(t, archiveEntry{name: "zeros", content: string(zeros(2 << 20))}))}
+	w.expectFailure(httpArtifact(w, "/x.gz"), "it unpacks to more than 1000 times its size, like a bomb: see decompression_limit_ratio")
+	w.mustDownload(httpArtifact(w, "/x.tgz")) // small enough to be harmless
 
 	for _, c := range []struct {
 		name          string
@@ -1033,42 +1035,42 @@ func TestRatio(t *testing.T) {
 		ratio         int64
 		refused       bool
 	}{
-		{"small ones may unpack to anything", 1, ratioMinSize, 1000, false},
-		{"at the limit", ratioMinSize, 1000 * ratioMinSize, 1000, false},
-		{"above it", ratioMinSize, 1001 * ratioMinSize, 1000, true},
-		{"a limit of the operator", ratioMinSize, 3 * ratioMinSize, 2, true},
-		{"no limit", 1, 1000 * ratioMinSize, 0, false},
-		{"a repository has no size of its own", 0, 1000 * ratioMinSize, 1000, false},
+		{"small ones may unpack to anything", 1, minSizeForRatio, 1000, false},
+		{"at the limit", minSizeForRatio, 1000 * minSizeForRatio, 1000, false},
+		{"above it", minSizeForRatio, 1001 * minSizeForRatio, 1000, true},
+		{"a limit of the operator", minSizeForRatio, 3 * minSizeForRatio, 2, true},
+		{"no limit", 1, 1000 * minSizeForRatio, 0, false},
+		{"a repository has no size of its own", 0, 1000 * minSizeForRatio, 1000, false},
 	} {
-		u := quota{packed: c.packed, limits: Limits{Ratio: c.ratio}}
-		if err := u.add(c.bytes); (err != nil) != c.refused {
+		u := unpackQuota{archiveSize: c.packed, limits: Limits{Ratio: c.ratio}}
+		if err := u.addBytes(c.bytes); (err != nil) != c.refused {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
 }
 
 // Concurrent downloads must not interfere.
-func TestManyAtOnce(t *testing.T) {
+func TestConcurrentDownloads(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	want := map[string]string{}
 	var all []map[string]any
 	for i := range 12 {
 		name := fmt.Sprintf("f%d", i)
 		w.routes["/"+name] = strings.Repeat(name, 1000)
 		want["all/"+name] = strings.Repeat(name, 1000)
-		all = append(all, http1(w, "/"+name, "RelativeDest", "local/all"))
+		all = append(all, httpArtifact(w, "/"+name, "RelativeDest", "local/all"))
 	}
 	if _, err := w.prestart(nil, all...); err != nil {
 		t.Fatal(err)
 	}
-	w.has(want)
+	w.expectLocalFiles(want)
 }
 
-func TestTaskThatRunsAlready(t *testing.T) {
+func TestRunningTaskDownloadsNothing(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	at, _ := json.Marshal(map[string]any{"artifacts": []any{http1(w, "/none")}})
+	w := newFixture(t)
+	at, _ := json.Marshal(map[string]any{"artifacts": []any{httpArtifact(w, "/none")}})
 	answer, err := w.hook.Prestart(t.Context(), hook.TaskPrestartRequest{
 		RequestMeta: hook.RequestMeta{Attachment: at}, Dir: w.dir, Running: true, PreviousState: map[string]string{"k": "v"},
 	})

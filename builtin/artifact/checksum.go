@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// hashes are the supported kinds of checksums.
-var hashes = []struct {
+// hashFuncs are the supported kinds of checksums.
+var hashFuncs = []struct {
 	kind string
 	new  func() hash.Hash
 }{
@@ -27,9 +27,9 @@ var hashes = []struct {
 
 // checksum is the expected checksum of a file.
 type checksum struct {
-	kind string
-	want string // lower case hex
-	hash hash.Hash
+	kind     string
+	expected string // lower case hex
+	hash     hash.Hash
 }
 
 // parseChecksum parses "kind:hex", or only the hex, whose length determines the
@@ -43,13 +43,13 @@ func parseChecksum(text string) (*checksum, error) {
 	if err != nil {
 		return nil, fmt.Errorf("invalid checksum: %v", err)
 	}
-	for _, h := range hashes {
+	for _, h := range hashFuncs {
 		made := h.new()
 		if kind == h.kind && len(sum) != made.Size() {
 			return nil, fmt.Errorf("invalid %s checksum: %s", kind, value)
 		}
 		if kind == h.kind || kind == "" && len(sum) == made.Size() {
-			return &checksum{kind: h.kind, want: hex.EncodeToString(sum), hash: made}, nil
+			return &checksum{kind: h.kind, expected: hex.EncodeToString(sum), hash: made}, nil
 		}
 	}
 	if kind == "" {
@@ -59,13 +59,13 @@ func parseChecksum(text string) (*checksum, error) {
 }
 
 // bsd matches a line such as "SHA256 (file) = hex".
-var bsd = expression(`^(MD5|SHA1|SHA256|SHA512) \((.+)\) = ([0-9a-fA-F]+)$`)
+var bsd = lazyRegexp(`^(MD5|SHA1|SHA256|SHA512) \((.+)\) = ([0-9a-fA-F]+)$`)
 
 // findChecksum reads a file of checksums in the format of sha256sum or of BSD's
 // sha256, or a file with a single checksum. It returns the checksum of the named
 // file in the form of parseChecksum.
 func findChecksum(r io.Reader, name string) (string, error) {
-	var lone []string
+	var singleHashes []string
 	for lines := bufio.NewScanner(r); lines.Scan(); {
 		line := strings.TrimSpace(lines.Text())
 		if m := bsd().FindStringSubmatch(line); m != nil {
@@ -76,22 +76,22 @@ func findChecksum(r io.Reader, name string) (string, error) {
 		}
 		switch fields := strings.Fields(line); {
 		case len(fields) == 1:
-			lone = append(lone, fields[0])
+			singleHashes = append(singleHashes, fields[0])
 		case len(fields) == 2 && path.Base(strings.TrimPrefix(fields[1], "*")) == name:
 			return fields[0], nil
 		}
 	}
-	if len(lone) == 1 {
-		return lone[0], nil
+	if len(singleHashes) == 1 {
+		return singleHashes[0], nil
 	}
 	return "", fmt.Errorf("the file of checksums has none for %q", name)
 }
 
-// check compares the checksum with the content that was written to hash.
-func (c *checksum) check(name string) error {
-	if got := hex.EncodeToString(c.hash.Sum(nil)); got != c.want {
+// compare compares the checksum with the content that was written to hash.
+func (c *checksum) compare(name string) error {
+	if got := hex.EncodeToString(c.hash.Sum(nil)); got != c.expected {
 		//lint:ignore ST1005 people and scripts know these words
-		return fmt.Errorf("Checksums did not match for %s: expected %s %s, got %s", name, c.kind, c.want, got)
+		return fmt.Errorf("Checksums did not match for %s: expected %s %s, got %s", name, c.kind, c.expected, got)
 	}
 	return nil
 }

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// claim gives an entry of the stage to root. Afterwards no other user can open
+// takeOwnership gives an entry of the stage to root. Afterwards no other user can open
 // it, and no process has it open for writing. If the agent is not root, the
-// download has the same user, and claim changes nothing.
-func (p *installer) claim(name string, mode fs.FileMode) error {
+// download has the same user, and takeOwnership changes nothing.
+func (p *installer) takeOwnership(name string, mode fs.FileMode) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
@@ -36,15 +36,15 @@ func (p *installer) claim(name string, mode fs.FileMode) error {
 	if err := errors.Join(f.Chown(0, 0), f.Chmod(0o600)); err != nil {
 		return err
 	}
-	if soleReader(f) {
+	if isNotOpenForWriting(f) {
 		return nil
 	}
-	return p.replace(name, f)
+	return p.replaceWithCopy(name, f)
 }
 
-// soleReader reports whether no process has a file open for writing, or mapped.
+// isNotOpenForWriting reports whether no process has a file open for writing, or mapped.
 // It is false if the file system does not support leases.
-func soleReader(f *os.File) bool {
+func isNotOpenForWriting(f *os.File) bool {
 	_, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
 	if err != nil {
 		return false
@@ -53,9 +53,9 @@ func soleReader(f *os.File) bool {
 	return err == nil
 }
 
-// replace replaces a file with a copy, which no process has open.
-func (p *installer) replace(name string, f *os.File) error {
-	// The file may have other names, which inspect counts.
+// replaceWithCopy replaces a file with a copy, which no process has open.
+func (p *installer) replaceWithCopy(name string, f *os.File) error {
+	// The file may have other names, which inspectResult counts.
 	info, err := f.Stat()
 	if err != nil {
 		return err
@@ -75,21 +75,21 @@ func (p *installer) replace(name string, f *os.File) error {
 	return errors.Join(to.Close(), p.stage.Rename(copied, name))
 }
 
-// verify compares the downloaded file with the checksum of the source, and
+// verifyChecksum compares the downloaded file with the checksum of the source, and
 // removes everything else from the stage.
-func (p *installer) verify(ctx context.Context, name, sum string) error {
-	info, err := p.stage.Lstat(fetched)
+func (p *installer) verifyChecksum(ctx context.Context, name, sum string) error {
+	info, err := p.stage.Lstat(fetchedName)
 	if err != nil {
 		return err
 	}
 	if !info.Mode().IsRegular() || info.Sys().(*syscall.Stat_t).Nlink != 1 {
 		return errors.New("the download has left no file, or one with other names")
 	}
-	if err := p.claim(fetched, info.Mode()); err != nil {
+	if err := p.takeOwnership(fetchedName, info.Mode()); err != nil {
 		return fmt.Errorf("take %q from the download: %w", name, err)
 	}
-	if strings.HasPrefix(sum, checksumList) {
-		if sum, err = p.readSum(); err != nil {
+	if strings.HasPrefix(sum, checksumFilePrefix) {
+		if sum, err = p.readChecksumFile(); err != nil {
 			return err
 		}
 	}
@@ -97,15 +97,15 @@ func (p *installer) verify(ctx context.Context, name, sum string) error {
 	if err != nil {
 		return err
 	}
-	f, err := p.stage.Open(fetched)
+	f, err := p.stage.Open(fetchedName)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if _, err := io.Copy(want.hash, untilDone{ctx, f}); err != nil {
+	if _, err := io.Copy(want.hash, contextReader{ctx, f}); err != nil {
 		return err
 	}
-	if err := want.check(name); err != nil {
+	if err := want.compare(name); err != nil {
 		return err
 	}
 	if err := f.Chmod(0o644); err != nil { // the process that unpacks the file only reads it
@@ -113,15 +113,15 @@ func (p *installer) verify(ctx context.Context, name, sum string) error {
 	}
 	entries, err := fs.ReadDir(p.stage.FS(), ".")
 	for _, e := range entries {
-		if e.Name() != fetched {
+		if e.Name() != fetchedName {
 			err = errors.Join(err, p.stage.RemoveAll(e.Name()))
 		}
 	}
 	return err
 }
 
-func (p *installer) readSum() (string, error) {
-	f, err := p.stage.OpenFile(sumFile, os.O_RDONLY|unix.O_NONBLOCK, 0)
+func (p *installer) readChecksumFile() (string, error) {
+	f, err := p.stage.OpenFile(checksumName, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return "", err
 	}
@@ -130,13 +130,13 @@ func (p *installer) readSum() (string, error) {
 	return string(text), err
 }
 
-// untilDone is a reader that fails when a context ends.
-type untilDone struct {
+// contextReader is a reader that fails when a context ends.
+type contextReader struct {
 	ctx context.Context
 	io.Reader
 }
 
-func (r untilDone) Read(b []byte) (int, error) {
+func (r contextReader) Read(b []byte) (int, error) {
 	if r.ctx.Err() != nil {
 		return 0, context.Cause(r.ctx)
 	}

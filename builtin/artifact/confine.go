@@ -33,14 +33,14 @@ func Confine() {
 
 // Access rights of a download to a part of the file system.
 const (
-	reads    = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
-	executes = unix.LANDLOCK_ACCESS_FS_EXECUTE
-	creates  = unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SYM
-	writes   = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
+	readRights    = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
+	executeRights = unix.LANDLOCK_ACCESS_FS_EXECUTE
+	createRights  = unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SYM
+	writeRights   = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
 		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REFER
 
-	// ofFiles are the access rights that apply to files.
-	ofFiles = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_EXECUTE |
+	// fileRights are the access rights that apply to files.
+	fileRights = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_EXECUTE |
 		unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
 )
 
@@ -51,44 +51,44 @@ var landlockPaths = []struct {
 	path   string
 	access uint64
 }{
-	{"/proc/self/exe", reads | executes},
-	{"/usr", reads | executes},
-	{"/bin", reads | executes},
-	{"/lib", reads | executes},
-	{"/lib64", reads | executes},
-	{"/etc/ld.so.cache", reads},
-	{"/etc/resolv.conf", reads},
-	{"/etc/hosts", reads},
-	{"/etc/host.conf", reads},
-	{"/etc/nsswitch.conf", reads},
-	{"/etc/gai.conf", reads},
-	{"/etc/services", reads},
-	{"/etc/passwd", reads},
-	{"/etc/group", reads},
-	{"/etc/ssl", reads},
-	{"/etc/pki", reads},
-	{"/etc/ca-certificates", reads},
-	{"/etc/ssh/ssh_config", reads},
-	{"/etc/ssh/ssh_config.d", reads},
-	{"/etc/ssh/ssh_known_hosts", reads},
-	{"/dev/null", reads | writes},
-	{"/dev/zero", reads},
-	{"/dev/urandom", reads},
-	{"/dev/random", reads},
+	{"/proc/self/exe", readRights | executeRights},
+	{"/usr", readRights | executeRights},
+	{"/bin", readRights | executeRights},
+	{"/lib", readRights | executeRights},
+	{"/lib64", readRights | executeRights},
+	{"/etc/ld.so.cache", readRights},
+	{"/etc/resolv.conf", readRights},
+	{"/etc/hosts", readRights},
+	{"/etc/host.conf", readRights},
+	{"/etc/nsswitch.conf", readRights},
+	{"/etc/gai.conf", readRights},
+	{"/etc/services", readRights},
+	{"/etc/passwd", readRights},
+	{"/etc/group", readRights},
+	{"/etc/ssl", readRights},
+	{"/etc/pki", readRights},
+	{"/etc/ca-certificates", readRights},
+	{"/etc/ssh/ssh_config", readRights},
+	{"/etc/ssh/ssh_config.d", readRights},
+	{"/etc/ssh/ssh_known_hosts", readRights},
+	{"/dev/null", readRights | writeRights},
+	{"/dev/zero", readRights},
+	{"/dev/urandom", readRights},
+	{"/dev/random", readRights},
 }
 
 // errNoLandlock means that the kernel does not support Landlock.
 var errNoLandlock = errors.New("this kernel has no landlock")
 
-// restrict confines the calling thread, and processes that it starts, to
+// restrictThread confines the calling thread, and processes that it starts, to
 // landlockPaths, the paths of the limits, and the stage. A thread that makes a
 // user namespace needs /proc.
-func restrict(stage *os.File, limits Limits, proc bool) error {
+func restrictThread(stage *os.File, limits Limits, proc bool) error {
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
 		return errNoLandlock
 	}
-	handled := handledBy(int(abi))
+	handled := newRulesetAttr(int(abi))
 	// An older kernel accepts the longer struct if the rest is zero.
 	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&handled)), unsafe.Sizeof(handled), 0)
 	if errno != 0 {
@@ -96,22 +96,22 @@ func restrict(stage *os.File, limits Limits, proc bool) error {
 	}
 	defer unix.Close(int(fd))
 
-	rules := ruleset{int(fd), handled.Handled_access_fs}
+	rules := landlockRuleset{int(fd), handled.Handled_access_fs}
 	for _, v := range landlockPaths {
 		if err := rules.allowPath(v.path, v.access); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 	}
-	for _, p := range limits.paths() {
-		if err := rules.allowPath(filepath.Clean(p.path), p.access()); err != nil {
+	for _, p := range limits.parsePaths() {
+		if err := rules.allowPath(filepath.Clean(p.path), p.accessRights()); err != nil {
 			return fmt.Errorf("filesystem_isolation_extra_paths of the client's artifact block: %w", err)
 		}
 	}
-	if err := rules.allow(int(stage.Fd()), reads|writes|creates); err != nil {
+	if err := rules.allowBeneath(int(stage.Fd()), readRights|writeRights|createRights); err != nil {
 		return err
 	}
 	if proc {
-		if err := rules.allowPath("/proc", reads|writes); err != nil {
+		if err := rules.allowPath("/proc", readRights|writeRights); err != nil {
 			return err
 		}
 	}
@@ -129,9 +129,9 @@ func restrict(stage *os.File, limits Limits, proc bool) error {
 	return nil
 }
 
-// handledBy returns the access rights that a version of Landlock can restrict
+// newRulesetAttr returns the access rights that a version of Landlock can restrict
 // and that downloads do not have in general.
-func handledBy(abi int) unix.LandlockRulesetAttr {
+func newRulesetAttr(abi int) unix.LandlockRulesetAttr {
 	rules := unix.LandlockRulesetAttr{Handled_access_fs: 1<<13 - 1} // all rights of the first version
 	if abi >= 2 {
 		rules.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_REFER
@@ -148,20 +148,20 @@ func handledBy(abi int) unix.LandlockRulesetAttr {
 	return rules
 }
 
-// ruleset is a Landlock ruleset, to which exceptions are added.
-type ruleset struct {
+// landlockRuleset is a Landlock ruleset, to which exceptions are added.
+type landlockRuleset struct {
 	fd           int
-	deniedRights uint64 // access rights that are denied unless allow has allowed them for a path
+	deniedRights uint64 // access rights that are denied, except for the paths that allowBeneath has allowed
 }
 
-func (r ruleset) allow(beneath int, access uint64) error {
+func (r landlockRuleset) allowBeneath(beneath int, access uint64) error {
 	var info unix.Stat_t
 	if err := unix.Fstat(beneath, &info); err != nil {
 		return err
 	}
 	access &= r.deniedRights
 	if info.Mode&unix.S_IFMT != unix.S_IFDIR {
-		access &= ofFiles
+		access &= fileRights
 	}
 	rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(beneath)}
 	if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(r.fd), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
@@ -170,28 +170,28 @@ func (r ruleset) allow(beneath int, access uint64) error {
 	return nil
 }
 
-func (r ruleset) allowPath(path string, access uint64) error {
+func (r landlockRuleset) allowPath(path string, access uint64) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("landlock: %s: %w", path, err)
 	}
 	defer unix.Close(fd)
-	return r.allow(fd, access)
+	return r.allowBeneath(fd, access)
 }
 
-// access returns the access rights for the letters of an extra path.
-func (p extraPath) access() uint64 {
+// accessRights returns the access rights for the letters of an extra path.
+func (p extraPath) accessRights() uint64 {
 	var access uint64
-	for _, letter := range p.mode {
+	for _, letter := range p.accessMode {
 		switch letter {
 		case 'r':
-			access |= reads
+			access |= readRights
 		case 'w':
-			access |= writes
+			access |= writeRights
 		case 'c':
-			access |= creates
+			access |= createRights
 		case 'x':
-			access |= executes
+			access |= executeRights
 		}
 	}
 	return access

@@ -16,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A compromised download cannot affect the rest of the machine: burgle tries to,
+// A compromised download cannot affect the rest of the machine: attackAsDownload tries to,
 // and reports the calls that have succeeded.
-func burgle(outer string) int {
-	var done []string
+func attackAsDownload(outer string) int {
+	var succeeded []string
 	try := func(what string, err error) {
 		if err == nil {
-			done = append(done, what)
+			succeeded = append(succeeded, what)
 		}
 	}
 	_, err := os.ReadFile("/etc/shadow")
@@ -49,26 +49,26 @@ func burgle(outer string) int {
 		"mount": unix.Mount("none", ".", "tmpfs", 0, ""), "look into its parent": unix.PtraceSeize(os.Getppid()), "unshare": unix.Unshare(unix.CLONE_NEWNS),
 	} {
 		if !errors.Is(err, unix.EACCES) {
-			done = append(done, fmt.Sprintf("ask to %s: %v", what, err))
+			succeeded = append(succeeded, fmt.Sprintf("ask to %s: %v", what, err))
 		}
 	}
 	if os.Geteuid() == 0 {
-		done = append(done, "be root")
+		succeeded = append(succeeded, "be root")
 	}
-	if i := slices.Index(done, ""); i < 0 {
-		done = append(done, "not even talk to itself")
+	if i := slices.Index(succeeded, ""); i < 0 {
+		succeeded = append(succeeded, "not even talk to itself")
 	} else {
-		done = slices.Delete(done, i, i+1)
+		succeeded = slices.Delete(succeeded, i, i+1)
 	}
-	if len(done) > 0 {
-		fmt.Fprintln(os.Stderr, "could "+strings.Join(done, ", "))
+	if len(succeeded) > 0 {
+		fmt.Fprintln(os.Stderr, "could "+strings.Join(succeeded, ", "))
 		return 1
 	}
 	return 0
 }
 
-// breakOut tries what Confine denies, and reports what was not denied.
-func breakOut() int {
+// attackConfinement tries what Confine denies, and reports what was not denied.
+func attackConfinement() int {
 	self, err := os.Open("/proc/self/ns/uts")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -112,14 +112,14 @@ func TestConfinement(t *testing.T) {
 			"could read /etc/hostname, list /tmp, read a file of everybody, write outside, talk to a service, make a pipe"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); errno != 0 && !c.noLandlock {
 				t.Skip(errNoLandlock)
 			}
-			if err := os.WriteFile(filepath.Join(w.outer, "open"), []byte("x"), 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(w.protectedDir, "open"), []byte("x"), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			everybody := filepath.Join(w.outer, "everybody")
+			everybody := filepath.Join(w.protectedDir, "everybody")
 			if err := errors.Join(os.Mkdir(everybody, 0o777), os.Chmod(everybody, 0o777)); err != nil {
 				t.Fatal(err)
 			}
@@ -131,7 +131,7 @@ func TestConfinement(t *testing.T) {
 			if err := os.Chmod(filepath.Join(everybody, "socket"), 0o777); err != nil {
 				t.Fatal(err)
 			}
-			stage := filepath.Join(w.outer, "stage")
+			stage := filepath.Join(w.protectedDir, "stage")
 			if os.Geteuid() != 0 && c.noLandlock {
 				t.Skip("somebody else has nothing to give up")
 			}
@@ -143,7 +143,7 @@ func TestConfinement(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer dir.Close()
-			err = run(t.Context(), []string{"burgle", w.outer}, request{Limits: Limits{NoLandlock: c.noLandlock}}, dir)
+			err = runDownloadProcess(t.Context(), []string{"burgle", w.protectedDir}, downloadRequest{Limits: Limits{NoLandlock: c.noLandlock}}, dir)
 			switch {
 			case c.want == "" && err != nil:
 				t.Errorf("the process %v", err)
@@ -154,7 +154,7 @@ func TestConfinement(t *testing.T) {
 	}
 }
 
-// inspect does not trust the output of the process.
+// inspectResult does not trust the output of the process.
 func TestInspectRejectsHostileResults(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -170,8 +170,8 @@ func TestInspectRejectsHostileResults(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
-			if err := os.WriteFile(w.outer+"/mine", nil, 0o600); err != nil {
+			w := newFixture(t)
+			if err := os.WriteFile(w.protectedDir+"/mine", nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 			p, err := newInstaller(destination{w.dir.Dir, "local"}, "main", "k", nil)
@@ -179,14 +179,14 @@ func TestInspectRejectsHostileResults(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer p.close()
-			dir := filepath.Join(w.dir.Dir, p.name, result)
-			if err := errors.Join(os.Mkdir(dir, 0o755), c.make(dir, w.outer)); err != nil {
+			dir := filepath.Join(w.dir.Dir, p.stageName, resultName)
+			if err := errors.Join(os.Mkdir(dir, 0o755), c.make(dir, w.protectedDir)); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := p.install(); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want …%s…", err, c.want)
 			}
-			w.has(map[string]string{})
+			w.expectLocalFiles(map[string]string{})
 		})
 	}
 }
@@ -197,13 +197,13 @@ func TestGitSeesNoProcesses(t *testing.T) {
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); errno != 0 {
 		t.Skip(errNoLandlock)
 	}
-	w := newWorld(t)
+	w := newFixture(t)
 	repo := newRepository(t)
-	closed := filepath.Join(w.outer, "closed")
+	closed := filepath.Join(w.protectedDir, "closed")
 	if err := os.MkdirAll(closed+"/tool", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	stage := filepath.Join(w.outer, "stage")
+	stage := filepath.Join(w.protectedDir, "stage")
 	if err := os.Mkdir(stage, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -214,15 +214,15 @@ func TestGitSeesNoProcesses(t *testing.T) {
 	defer dir.Close()
 	// The race detector of this binary cannot start without /proc, so git reads
 	// /proc instead.
-	o := request{Source: "git::https://x" + repo.dir, Limits: Limits{Paths: []string{"d:r:" + closed + "/tool"}}}
-	err = run(t.Context(), []string{"gitburgle"}, o, dir)
+	o := downloadRequest{Source: "git::https://x" + repo.dir, Limits: Limits{Paths: []string{"d:r:" + closed + "/tool"}}}
+	err = runDownloadProcess(t.Context(), []string{"gitburgle"}, o, dir)
 	if err == nil || !strings.Contains(err.Error(), "/proc/1/status: Permission denied") || strings.Contains(err.Error(), "Name:") {
 		t.Errorf("got %v, want git to be denied /proc", err)
 	}
 }
 
-// gitBurgle makes git read a file of /proc.
-func gitBurgle(o request) error {
+// attackAsGit makes git read a file of /proc.
+func attackAsGit(o downloadRequest) error {
 	root, err := os.OpenRoot(".")
 	if err != nil {
 		return err
@@ -231,6 +231,6 @@ func gitBurgle(o request) error {
 	if err != nil {
 		return err
 	}
-	d := &downloader{request: o, stage: root, source: &source{kind: "git", url: u}}
+	d := &downloader{downloadRequest: o, stage: root, parsedSource: &parsedSource{sourceType: "git", url: u}}
 	return d.runGit(context.Background(), os.Environ(), []string{"-c", "alias.x=!cat /proc/1/status", "x"}, nil)
 }

@@ -17,33 +17,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// request is the order that the downloading process reads from standard input.
-type request struct {
+// downloadRequest is what the downloading process reads from standard input.
+type downloadRequest struct {
 	Source   string
 	Options  map[string]string
 	Headers  map[string]string
 	Mode     string // "any", "file" or "dir"
 	Insecure bool
 	Limits   Limits
-	Step     step
+	Step     downloadStep
 	Env      map[string]string
 }
 
 // isGit reports whether the source is a repository.
-func (o *request) isGit() bool {
+func (o *downloadRequest) isGit() bool {
 	src, err := parseSource(o.Source, o.Options)
-	return err == nil && src.kind == "git"
+	return err == nil && src.sourceType == "git"
 }
 
-// step is the part of a download that one process does.
-type step string
+// downloadStep is the part of a download that one process does.
+type downloadStep string
 
 // A file with a checksum takes two steps. In between the hook compares the
 // checksum, when the first process no longer has access to the file.
 const (
-	stepAll    step = ""
-	stepFetch  step = "fetch"  // downloads the file and, if the source names a file of checksums, stores the expected checksum
-	stepUnpack step = "unpack" // unpacks the file, which exists already
+	stepAll    downloadStep = ""
+	stepFetch  downloadStep = "fetch"  // downloads the file and, if the source names a file of checksums, stores the expected checksum
+	stepUnpack downloadStep = "unpack" // unpacks the file, which exists already
 )
 
 // stageFD is the descriptor of the directory in which the process works. The
@@ -52,11 +52,11 @@ const (
 const (
 	stageFD = 3
 
-	result   = "result"
-	fetched  = "file"
-	sumFile  = "checksum"
-	unpacked = "scratch/unpacked"
-	scratch  = "scratch"
+	resultName   = "result"
+	fetchedName  = "file"
+	checksumName = "checksum"
+	unpackedName = "scratch/unpacked"
+	scratchName  = "scratch"
 )
 
 // Download is the main function of the process that makes one download, and
@@ -78,7 +78,7 @@ func Download(in io.Reader, stderr io.Writer) int {
 }
 
 func runDownload(in io.Reader) error {
-	var o request
+	var o downloadRequest
 	if err := json.NewDecoder(in).Decode(&o); err != nil {
 		return fmt.Errorf("read what to download (the hook artifact starts this command): %w", err)
 	}
@@ -101,12 +101,12 @@ func runDownload(in io.Reader) error {
 
 // downloader makes one download into the working directory.
 type downloader struct {
-	request
-	*source
+	downloadRequest
+	*parsedSource
 	stage *os.Root
 }
 
-func download(ctx context.Context, o request) error {
+func download(ctx context.Context, o downloadRequest) error {
 	src, err := parseSource(o.Source, o.Options)
 	if err != nil {
 		return err
@@ -116,40 +116,40 @@ func download(ctx context.Context, o request) error {
 		return err
 	}
 	defer stage.Close()
-	if err := stage.Mkdir(scratch, 0o700); err != nil {
+	if err := stage.Mkdir(scratchName, 0o700); err != nil {
 		return err
 	}
-	d := &downloader{request: o, source: src, stage: stage}
-	if src.kind == "git" {
-		ctx, cancel := timeout(ctx, o.Limits.GitTimeout, "git_timeout")
+	d := &downloader{downloadRequest: o, parsedSource: src, stage: stage}
+	if src.sourceType == "git" {
+		ctx, cancel := withTimeout(ctx, o.Limits.GitTimeout, "git_timeout")
 		defer cancel()
-		return d.git(ctx)
+		return d.downloadGit(ctx)
 	}
-	ctx, cancel := timeout(ctx, o.Limits.HTTPTimeout, "http_read_timeout")
+	ctx, cancel := withTimeout(ctx, o.Limits.HTTPTimeout, "http_read_timeout")
 	defer cancel()
-	return d.file(ctx)
+	return d.downloadFile(ctx)
 }
 
-func timeout(ctx context.Context, d time.Duration, setting string) (context.Context, context.CancelFunc) {
+func withTimeout(ctx context.Context, d time.Duration, setting string) (context.Context, context.CancelFunc) {
 	if d <= 0 {
 		return context.WithCancel(ctx)
 	}
 	return context.WithTimeoutCause(ctx, d, fmt.Errorf("not done after %v: see %s in the client's artifact block", d, setting))
 }
 
-// file downloads a file, and unpacks it if it is an archive.
-func (d *downloader) file(ctx context.Context) error {
-	name, err := d.name()
+// downloadFile downloads a file, and unpacks it if it is an archive.
+func (d *downloader) downloadFile(ctx context.Context) error {
+	name, err := d.fileName()
 	if err != nil {
 		return err
 	}
-	if d.Step == stepFetch && d.listed() {
-		if err := d.findSum(ctx, name); err != nil {
+	if d.Step == stepFetch && d.hasChecksumFile() {
+		if err := d.fetchChecksum(ctx, name); err != nil {
 			return err
 		}
 	}
 	if d.Step != stepUnpack {
-		if err := d.fetch(ctx, fetched); err != nil {
+		if err := d.fetchFile(ctx, fetchedName); err != nil {
 			return err
 		}
 	}
@@ -163,32 +163,32 @@ func (d *downloader) file(ctx context.Context) error {
 	if format == nil {
 		return d.deliverFile(name)
 	}
-	if format.entries == nil {
-		name = format.trim(name)
+	if format.unpackEntries == nil {
+		name = format.trimExtension(name)
 	}
-	if err := d.unpack(ctx, format, fetched, unpacked); err != nil {
+	if err := d.unpack(ctx, format, fetchedName, unpackedName); err != nil {
 		return fmt.Errorf("unpack %s: %w", path.Base(d.url.Path), err)
 	}
-	return d.part(unpacked, name)
+	return d.deliverPart(unpackedName, name)
 }
 
 // deliverFile delivers the downloaded file unchanged.
 func (d *downloader) deliverFile(name string) error {
-	if d.sub != "" {
-		return fmt.Errorf("%q of %s is wanted, which is no archive", d.sub, name)
+	if d.subpath != "" {
+		return fmt.Errorf("%q of %s is wanted, which is no archive", d.subpath, name)
 	}
-	return d.deliver(fetched, name)
+	return d.moveToResult(fetchedName, name)
 }
 
-// findSum downloads the file of checksums and stores the checksum of the file.
-func (d *downloader) findSum(ctx context.Context, name string) error {
-	of, err := parseSource(strings.TrimPrefix(d.checksum, checksumList), nil)
+// fetchChecksum downloads the file of checksums and stores the checksum of the file.
+func (d *downloader) fetchChecksum(ctx context.Context, name string) error {
+	of, err := parseSource(strings.TrimPrefix(d.checksum, checksumFilePrefix), nil)
 	if err != nil {
 		return fmt.Errorf("file of checksums: %w", err)
 	}
-	other := &downloader{request: d.request, source: of, stage: d.stage}
+	other := &downloader{downloadRequest: d.downloadRequest, parsedSource: of, stage: d.stage}
 	other.Headers = nil // the headers are meant for the source only
-	r, err := other.open(ctx)
+	r, err := other.openSource(ctx)
 	if err != nil {
 		return fmt.Errorf("file of checksums: %w", err)
 	}
@@ -200,12 +200,12 @@ func (d *downloader) findSum(ctx context.Context, name string) error {
 	if _, err := parseChecksum(text); err != nil {
 		return err // reported before the download
 	}
-	return d.stage.WriteFile(sumFile, []byte(text), 0o600)
+	return d.stage.WriteFile(checksumName, []byte(text), 0o600)
 }
 
-// fetch downloads the file of the source.
-func (d *downloader) fetch(ctx context.Context, to string) error {
-	r, err := d.open(ctx)
+// fetchFile downloads the file of the source.
+func (d *downloader) fetchFile(ctx context.Context, to string) error {
+	r, err := d.openSource(ctx)
 	if err != nil {
 		return err
 	}
@@ -217,38 +217,38 @@ func (d *downloader) fetch(ctx context.Context, to string) error {
 	defer f.Close()
 	w := io.Writer(f)
 	if limit := d.Limits.HTTPMaxSize; limit > 0 {
-		w = io.MultiWriter(&meter{left: limit, full: d.tooLarge}, f)
+		w = io.MultiWriter(&limitWriter{remaining: limit, errFull: d.errFileTooLarge}, f)
 	}
 	if _, err := io.Copy(w, r); err != nil {
-		return cause(ctx, err)
+		return contextCause(ctx, err)
 	}
 	return f.Close()
 }
 
-func (d *downloader) tooLarge() error {
-	return fmt.Errorf("the download is larger than %s: see http_max_size in the client's artifact block", size(d.Limits.HTTPMaxSize))
+func (d *downloader) errFileTooLarge() error {
+	return fmt.Errorf("the download is larger than %s: see http_max_size in the client's artifact block", formatSize(d.Limits.HTTPMaxSize))
 }
 
-// open opens the file of the source for reading.
-func (d *downloader) open(ctx context.Context) (io.ReadCloser, error) {
-	switch d.kind {
+// openSource opens the file of the source for reading.
+func (d *downloader) openSource(ctx context.Context) (io.ReadCloser, error) {
+	switch d.sourceType {
 	case "http":
 		return d.get(ctx)
 	case "file":
-		return d.readLocal()
+		return d.openLocalFile()
 	}
-	return nil, unsupported(d.url.Scheme)
+	return nil, unsupportedSchemeError(d.url.Scheme)
 }
 
-// readLocal opens a file of this machine, if the operator has listed it or a
+// openLocalFile opens a file of this machine, if the operator has listed it or a
 // directory above it.
-func (d *downloader) readLocal() (io.ReadCloser, error) {
+func (d *downloader) openLocalFile() (io.ReadCloser, error) {
 	name := path.Clean(d.url.Path)
 	if d.url.Host != "" || !path.IsAbs(name) {
-		return nil, unsupported("file")
+		return nil, unsupportedSchemeError("file")
 	}
-	for _, p := range d.Limits.paths() {
-		if !p.read() || p.path != name && !strings.HasPrefix(name, strings.TrimSuffix(p.path, "/")+"/") {
+	for _, p := range d.Limits.parsePaths() {
+		if !p.isReadable() || p.path != name && !strings.HasPrefix(name, strings.TrimSuffix(p.path, "/")+"/") {
 			continue
 		}
 		dir, rest := p.path, strings.TrimPrefix(name[len(p.path):], "/")
@@ -271,13 +271,13 @@ func (d *downloader) readLocal() (io.ReadCloser, error) {
 		}
 		return f, nil
 	}
-	return nil, unsupported("file")
+	return nil, unsupportedSchemeError("file")
 }
 
-// part delivers the requested part of a tree.
-func (d *downloader) part(tree, name string) error {
-	if d.sub != "" {
-		part, err := d.find(tree)
+// deliverPart delivers the requested part of a tree.
+func (d *downloader) deliverPart(tree, name string) error {
+	if d.subpath != "" {
+		part, err := d.findPart(tree)
 		if err != nil {
 			return err
 		}
@@ -285,15 +285,15 @@ func (d *downloader) part(tree, name string) error {
 	}
 	info, err := d.stage.Lstat(tree)
 	if err != nil {
-		return fmt.Errorf("there is no %q in it", d.sub)
+		return fmt.Errorf("there is no %q in it", d.subpath)
 	}
 	switch {
 	case info.Mode().IsRegular():
-		return d.deliver(tree, name)
+		return d.moveToResult(tree, name)
 	case !info.IsDir():
-		return fmt.Errorf("%q is neither a file nor a directory", d.sub)
+		return fmt.Errorf("%q is neither a file nor a directory", d.subpath)
 	case d.Mode != "file":
-		return d.stage.Rename(tree, result)
+		return d.stage.Rename(tree, resultName)
 	}
 	entries, err := fs.ReadDir(d.stage.FS(), tree)
 	if err != nil {
@@ -302,55 +302,55 @@ func (d *downloader) part(tree, name string) error {
 	if len(entries) != 1 || !entries[0].Type().IsRegular() {
 		return errors.New("expected a single file")
 	}
-	return d.stage.Rename(path.Join(tree, entries[0].Name()), result)
+	return d.stage.Rename(path.Join(tree, entries[0].Name()), resultName)
 }
 
-// find returns the requested part of a tree, which is given by its name or by a
+// findPart returns the requested part of a tree, which is given by its name or by a
 // pattern.
-func (d *downloader) find(tree string) (string, error) {
-	part := path.Join(tree, d.sub)
-	if _, err := d.stage.Lstat(part); err == nil || !strings.ContainsAny(d.sub, "*?[") {
+func (d *downloader) findPart(tree string) (string, error) {
+	part := path.Join(tree, d.subpath)
+	if _, err := d.stage.Lstat(part); err == nil || !strings.ContainsAny(d.subpath, "*?[") {
 		return part, nil
 	}
 	found, err := fs.Glob(d.stage.FS(), part)
 	if err != nil {
-		return "", fmt.Errorf("the part %q of the source: %w", d.sub, err)
+		return "", fmt.Errorf("the part %q of the source: %w", d.subpath, err)
 	}
 	if len(found) > 1 {
-		return "", fmt.Errorf("%q of the source is %d things in it, of which one is wanted", d.sub, len(found))
+		return "", fmt.Errorf("%q of the source is %d things in it, of which one is wanted", d.subpath, len(found))
 	}
 	return append(found, part)[0], nil
 }
 
-// deliver moves one file to the result.
-func (d *downloader) deliver(file, name string) error {
+// moveToResult moves one file to the result.
+func (d *downloader) moveToResult(file, name string) error {
 	switch d.Mode {
 	case "file":
-		return d.stage.Rename(file, result)
+		return d.stage.Rename(file, resultName)
 	case "dir":
 		return fmt.Errorf("%s is one file, and mode is dir: use mode any or file", name)
 	}
-	if err := d.stage.Mkdir(result, 0o755); err != nil {
+	if err := d.stage.Mkdir(resultName, 0o755); err != nil {
 		return err
 	}
-	return d.stage.Rename(file, path.Join(result, name))
+	return d.stage.Rename(file, path.Join(resultName, name))
 }
 
-// meter is a writer that fails with full when its limit is exceeded.
-type meter struct {
-	left int64
-	full func() error
+// limitWriter is a writer that fails with errFull when its limit is exceeded.
+type limitWriter struct {
+	remaining int64
+	errFull   func() error
 }
 
-func (m *meter) Write(p []byte) (int, error) {
-	if m.left -= int64(len(p)); m.left < 0 {
-		return 0, m.full()
+func (m *limitWriter) Write(p []byte) (int, error) {
+	if m.remaining -= int64(len(p)); m.remaining < 0 {
+		return 0, m.errFull()
 	}
 	return len(p), nil
 }
 
-// cause returns the cause of the context's end, if err is a result of that.
-func cause(ctx context.Context, err error) error {
+// contextCause returns the cause of the context's end, if err is a result of that.
+func contextCause(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -366,8 +366,8 @@ func unwrapURL(err error) error {
 	return err
 }
 
-// size formats a number of bytes for display.
-func size(n int64) string {
+// formatSize formats a number of bytes for display.
+func formatSize(n int64) string {
 	units := []string{"B", "kB", "MB", "GB", "TB"}
 	i := 0
 	for ; n >= 10000 && i < len(units)-1; i++ {

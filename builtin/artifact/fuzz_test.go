@@ -20,26 +20,26 @@ func FuzzSource(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if name, err := s.name(); err == nil && (name != filepath.Base(name) || name == ".." || name == ".") {
+		if name, err := s.fileName(); err == nil && (name != filepath.Base(name) || name == ".." || name == ".") {
 			t.Errorf("%q has the name %q", text, name)
 		}
-		if s.sub != "" && !filepath.IsLocal(s.sub) {
-			t.Errorf("%q has the part %q", text, s.sub)
+		if s.subpath != "" && !filepath.IsLocal(s.subpath) {
+			t.Errorf("%q has the part %q", text, s.subpath)
 		}
 		if _, err := url.Parse(s.url.String()); err != nil {
 			t.Errorf("%q becomes %q: %v", text, s.url, err)
 		}
-		withoutSecret(text)
+		redactSource(text)
 	})
 }
 
 // An archive cannot create a file outside, or a link that leads there.
 func FuzzUnpack(f *testing.F) {
 	t := &testing.T{}
-	f.Add("x.tar", makeTar(t, entry{name: "a/b", content: "c"}, entry{name: "l", kind: tar.TypeSymlink, link: "a/b"}, entry{name: "h", kind: tar.TypeLink, link: "a/b"}))
-	f.Add("x.tar", makeTar(t, entry{name: "../evil"}, entry{name: "l/l", kind: tar.TypeSymlink, link: ".."}))
-	f.Add("x.zip", makeZip(t, entry{name: "a/b", content: "c"}, entry{name: "l", kind: tar.TypeSymlink, link: "/etc"}))
-	f.Add("x.tgz", zipped(t, makeTar(t, entry{name: "a"})))
+	f.Add("x.tar", makeTar(t, archiveEntry{name: "a/b", content: "c"}, archiveEntry{name: "l", kind: tar.TypeSymlink, link: "a/b"}, archiveEntry{name: "h", kind: tar.TypeLink, link: "a/b"}))
+	f.Add("x.tar", makeTar(t, archiveEntry{name: "../evil"}, archiveEntry{name: "l/l", kind: tar.TypeSymlink, link: ".."}))
+	f.Add("x.zip", makeZip(t, archiveEntry{name: "a/b", content: "c"}, archiveEntry{name: "l", kind: tar.TypeSymlink, link: "/etc"}))
+	f.Add("x.tgz", gzipBytes(t, makeTar(t, archiveEntry{name: "a"})))
 	f.Add("x.bz2", []byte("BZh9"))
 	f.Fuzz(func(t *testing.T, name string, content []byte) {
 		format, err := findFormat(name, "")
@@ -59,7 +59,7 @@ func FuzzUnpack(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer stage.Close()
-		d := &downloader{stage: stage, request: request{Limits: Limits{Files: 100, Unpacked: 1 << 20}}}
+		d := &downloader{stage: stage, downloadRequest: downloadRequest{Limits: Limits{Files: 100, Unpacked: 1 << 20}}}
 		_ = d.unpack(t.Context(), format, "file", "out")
 		entries, err := os.ReadDir(outer)
 		if err != nil || len(entries) != 1 {

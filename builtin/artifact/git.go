@@ -24,13 +24,13 @@ import (
 // gitProtocols are the allowed transports, so that a download cannot read files of this machine.
 var gitProtocols = []string{"https", "http", "ssh", "git"}
 
-// git clones a repository, and checks out the requested revision and its
+// downloadGit clones a repository, and checks out the requested revision and its
 // submodules.
-func (d *downloader) git(ctx context.Context) error {
+func (d *downloader) downloadGit(ctx context.Context) error {
 	switch {
 	case d.checksum != "":
 		return errors.New("checksum cannot be specified for directory download")
-	case d.ref != "" && !revision().MatchString(d.ref):
+	case d.ref != "" && !revisionPattern().MatchString(d.ref):
 		return fmt.Errorf("the ref %q is no name of a branch, a tag or a commit", d.ref)
 	}
 	if login := d.url.User; login != nil {
@@ -44,18 +44,18 @@ func (d *downloader) git(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// This limits the size of single files; weigh checks the total afterwards.
+	// This limits the size of single files; checkRepositorySize checks the total afterwards.
 	if limit := uint64(d.Limits.Unpacked); limit > 0 {
 		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
 			return err
 		}
 	}
-	tree := path.Join(scratch, "repository")
+	tree := path.Join(scratchName, "repository")
 	clone := []string{"clone", "--quiet", "--no-checkout"}
 	checkout := []string{"-C", tree, "checkout", "--quiet"}
 	if depth, err := strconv.ParseUint(cmp.Or(d.depth, "0"), 10, 31); err != nil {
 		return fmt.Errorf("the depth %q is no number", d.depth)
-	} else if depth > 0 && commit().MatchString(d.ref) {
+	} else if depth > 0 && commitPattern().MatchString(d.ref) {
 		return fmt.Errorf("with a depth the ref must be a branch or a tag, and not the commit %s: leave the depth out", d.ref)
 	} else if depth > 0 {
 		clone = append(clone, "--depth", d.depth)
@@ -65,10 +65,10 @@ func (d *downloader) git(ctx context.Context) error {
 	} else if d.ref != "" {
 		checkout = append(checkout, d.ref)
 	}
-	if err := d.runGit(ctx, env, append(clone, "--", d.repository(), tree), nil); err != nil {
+	if err := d.runGit(ctx, env, append(clone, "--", d.repositoryURL(), tree), nil); err != nil {
 		return err
 	}
-	if err := d.count(ctx, env, tree); err != nil {
+	if err := d.checkFileCount(ctx, env, tree); err != nil {
 		return err
 	}
 	if err := d.runGit(ctx, env, append(checkout, "--"), nil); err != nil {
@@ -79,20 +79,20 @@ func (d *downloader) git(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := d.weigh(tree); err != nil {
+	if err := d.checkRepositorySize(tree); err != nil {
 		return err
 	}
-	if err := d.nameOrigin(path.Join(tree, ".git", "config")); err != nil {
+	if err := d.writeOriginURL(path.Join(tree, ".git", "config")); err != nil {
 		return err
 	}
-	return d.part(tree, "")
+	return d.deliverPart(tree, "")
 }
 
-// repository returns the URL for the arguments of git and its helpers, which
+// repositoryURL returns the URL for the arguments of git and its helpers, which
 // every user can read: without a password, and without the user of http, which
 // may be a key.
-func (d *downloader) repository() string {
-	if !d.hasLogin() {
+func (d *downloader) repositoryURL() string {
+	if !d.hasHTTPLogin() {
 		return d.url.String()
 	}
 	u := *d.url
@@ -100,14 +100,14 @@ func (d *downloader) repository() string {
 	return u.String()
 }
 
-func (d *downloader) hasLogin() bool {
+func (d *downloader) hasHTTPLogin() bool {
 	return d.url.User != nil && (d.url.Scheme == "http" || d.url.Scheme == "https")
 }
 
-// nameOrigin writes the whole URL into the repository's configuration, as a
+// writeOriginURL writes the whole URL into the repository's configuration, as a
 // plain clone would, so that a task can fetch.
-func (d *downloader) nameOrigin(config string) error {
-	if !d.hasLogin() {
+func (d *downloader) writeOriginURL(config string) error {
+	if !d.hasHTTPLogin() {
 		return nil
 	}
 	text, err := d.stage.ReadFile(config)
@@ -115,50 +115,50 @@ func (d *downloader) nameOrigin(config string) error {
 		return err
 	}
 	whole := "\turl = \"" + d.url.String() + "\"\n"
-	text = bytes.Replace(text, []byte("\turl = "+d.repository()+"\n"), []byte(whole), 1)
+	text = bytes.Replace(text, []byte("\turl = "+d.repositoryURL()+"\n"), []byte(whole), 1)
 	return d.stage.WriteFile(config, text, 0o644)
 }
 
 const (
-	// loginUser and loginPassword are the environment variables of loginHelper.
-	loginUser     = "NOMAD_LITE_GIT_USER"
-	loginPassword = "NOMAD_LITE_GIT_PASSWORD"
-	// loginHelper is a credential helper. git calls it for a single host.
-	loginHelper = `!f() { test "$1" = get && printf 'username=%s\npassword=%s\n' "$` + loginUser + `" "$` + loginPassword + `"; }; f`
+	// envGitUser and envGitPassword are the environment variables of credentialHelper.
+	envGitUser     = "NOMAD_LITE_GIT_USER"
+	envGitPassword = "NOMAD_LITE_GIT_PASSWORD"
+	// credentialHelper is a credential helper. git calls it for a single host.
+	credentialHelper = `!f() { test "$1" = get && printf 'username=%s\npassword=%s\n' "$` + envGitUser + `" "$` + envGitPassword + `"; }; f`
 )
 
-// login returns the configuration with which git logs in as the user of the URL:
+// loginConfig returns the configuration with which git logs in as the user of the URL:
 // flags, which are not secret, and variables, which only the same user can read.
-func (d *downloader) login() (flags, env []string) {
-	if !d.hasLogin() {
+func (d *downloader) loginConfig() (flags, env []string) {
+	if !d.hasHTTPLogin() {
 		return nil, nil
 	}
 	host := url.URL{Scheme: d.url.Scheme, Host: d.url.Host}
 	password, _ := d.url.User.Password()
-	return []string{"-c", "credential." + host.String() + ".helper=" + loginHelper},
-		[]string{loginUser + "=" + d.url.User.Username(), loginPassword + "=" + password}
+	return []string{"-c", "credential." + host.String() + ".helper=" + credentialHelper},
+		[]string{envGitUser + "=" + d.url.User.Username(), envGitPassword + "=" + password}
 }
 
 const (
-	// gitFiles is the limit for files of a repository, as a multiple of the
+	// gitFileLimitFactor is the limit for files of a repository, as a multiple of the
 	// limit for archives.
-	gitFiles = 64
-	// gitLimited starts git with a limit of 4 GiB of memory for each of its
+	gitFileLimitFactor = 64
+	// memoryLimitedGitScript starts git with a limit of 4 GiB of memory for each of its
 	// processes.
-	gitLimited = `ulimit -d 4194304 && exec git "$@"`
+	memoryLimitedGitScript = `ulimit -d 4194304 && exec git "$@"`
 )
 
-func (d *downloader) gitTally() quota {
+func (d *downloader) newGitQuota() unpackQuota {
 	limits := d.Limits
-	limits.Files *= gitFiles
-	return quota{limits: limits}
+	limits.Files *= gitFileLimitFactor
+	return unpackQuota{limits: limits}
 }
 
-// count rejects a tree that has too many files before the files are written or
+// checkFileCount rejects a tree that has too many files before the files are written or
 // read: with directories that contain the same directory many times, a small
 // repository can have a huge tree.
-func (d *downloader) count(ctx context.Context, env []string, tree string) error {
-	entries := &counter{quota: d.gitTally()}
+func (d *downloader) checkFileCount(ctx context.Context, env []string, tree string) error {
+	entries := &fileCounter{unpackQuota: d.newGitQuota()}
 	err := errors.New("no revision")
 	for _, ref := range []string{cmp.Or(d.ref, "HEAD"), "origin/" + d.ref} {
 		if err != nil && entries.err == nil {
@@ -168,26 +168,26 @@ func (d *downloader) count(ctx context.Context, env []string, tree string) error
 	return entries.err // the checkout reports an invalid revision
 }
 
-// counter counts the names that are written to it.
-type counter struct {
-	quota
+// fileCounter counts the names that are written to it.
+type fileCounter struct {
+	unpackQuota
 	err error
 }
 
-func (c *counter) Write(p []byte) (int, error) {
+func (c *fileCounter) Write(p []byte) (int, error) {
 	for range bytes.Count(p, []byte{0}) {
-		if c.err = c.file(); c.err != nil {
+		if c.err = c.addFile(); c.err != nil {
 			return 0, c.err
 		}
 	}
 	return len(p), nil
 }
 
-// revision matches a valid ref, which cannot be taken for a flag.
-var revision = expression(`^[A-Za-z0-9_][A-Za-z0-9_./+@{}^~-]*$`)
+// revisionPattern matches a valid ref, which cannot be taken for a flag.
+var revisionPattern = lazyRegexp(`^[A-Za-z0-9_][A-Za-z0-9_./+@{}^~-]*$`)
 
-// commit matches a full commit hash.
-var commit = expression(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+// commitPattern matches a full commit hash.
+var commitPattern = lazyRegexp(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
 // gitEnv returns the environment of git, in which it does not prompt, reads no
 // configuration of a user or the machine, and uses only the listed transports.
@@ -196,7 +196,7 @@ func (d *downloader) gitEnv() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	home := path.Join(dir, scratch)
+	home := path.Join(dir, scratchName)
 	// Without a list of known hosts ssh rejects every host: the operator has a
 	// list at the usual path, or the job turns the check off (insecure).
 	ssh := "ssh -o BatchMode=yes -o UserKnownHostsFile=/dev/null"
@@ -208,7 +208,7 @@ func (d *downloader) gitEnv() ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("the option sshkey is no base64: %w", err)
 		}
-		if err := d.stage.WriteFile(path.Join(scratch, "key"), key, 0o600); err != nil {
+		if err := d.stage.WriteFile(path.Join(scratchName, "key"), key, 0o600); err != nil {
 			return nil, err
 		}
 		ssh += " -o IdentitiesOnly=yes -i '" + strings.ReplaceAll(path.Join(home, "key"), "'", `'\''`) + "'"
@@ -225,13 +225,13 @@ func (d *downloader) runGit(ctx context.Context, env, args []string, out io.Writ
 	if d.Insecure {
 		flags = append(flags, "-c", "http.sslVerify=false")
 	}
-	login, variables := d.login()
+	login, variables := d.loginConfig()
 	flags = append(flags, login...)
 	var output bytes.Buffer
 	if _, err := exec.LookPath("git"); err != nil {
 		return errors.New("there is no git on this machine: install it")
 	}
-	cmd := exec.CommandContext(ctx, "sh", slices.Concat([]string{"-c", gitLimited, "git"}, flags, args)...)
+	cmd := exec.CommandContext(ctx, "sh", slices.Concat([]string{"-c", memoryLimitedGitScript, "git"}, flags, args)...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = append(slices.Clip(env), variables...), &output, &output
 	if out != nil {
 		cmd.Stdout = out
@@ -245,20 +245,20 @@ func (d *downloader) runGit(ctx context.Context, env, args []string, out io.Writ
 	}
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		if status := exit.Sys().(syscall.WaitStatus); status.Signaled() && status.Signal() == syscall.SIGXFSZ {
-			return (&quota{limits: d.Limits}).tooLarge()
+			return (&unpackQuota{limits: d.Limits}).errContentTooLarge()
 		}
 	}
-	said := strings.TrimSpace(output.String())
+	stderr := strings.TrimSpace(output.String())
 	if user := d.url.User; user != nil && d.url.Scheme != "ssh" {
-		said = strings.ReplaceAll(said, user.String()+"@", "xxxxx@")
+		stderr = strings.ReplaceAll(stderr, user.String()+"@", "xxxxx@")
 		if password, _ := user.Password(); password != "" {
-			said = strings.ReplaceAll(said, password, "xxxxx")
+			stderr = strings.ReplaceAll(stderr, password, "xxxxx")
 		}
 	}
-	if len(said) > 1000 {
-		said = "… " + said[len(said)-1000:]
+	if len(stderr) > 1000 {
+		stderr = "… " + stderr[len(stderr)-1000:]
 	}
-	return fmt.Errorf("git: %w: %s", cause(ctx, err), said)
+	return fmt.Errorf("git: %w: %s", contextCause(ctx, err), stderr)
 }
 
 // startGit starts git without access to /proc, which this process has for its
@@ -272,17 +272,17 @@ func (d *downloader) startGit(cmd *exec.Cmd) error {
 		return err
 	}
 	defer stage.Close()
-	return onThread(func() error {
-		if err := restrict(stage, d.Limits.reachable(), false); err != nil && !errors.Is(err, errNoLandlock) {
+	return runOnNewThread(func() error {
+		if err := restrictThread(stage, d.Limits.withoutInaccessiblePaths(), false); err != nil && !errors.Is(err, errNoLandlock) {
 			return err
 		}
 		return cmd.Start()
 	})
 }
 
-// weigh rejects a repository that is larger than the limit for unpacked content.
-func (d *downloader) weigh(tree string) error {
-	t := d.gitTally()
+// checkRepositorySize rejects a repository that is larger than the limit for unpacked content.
+func (d *downloader) checkRepositorySize(tree string) error {
+	t := d.newGitQuota()
 	return fs.WalkDir(d.stage.FS(), tree, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -292,10 +292,10 @@ func (d *downloader) weigh(tree string) error {
 			return err
 		}
 		if inside := strings.TrimPrefix(name, tree+"/"); !strings.HasPrefix(inside, ".git/") {
-			if err := t.file(); err != nil {
+			if err := t.addFile(); err != nil {
 				return err
 			}
 		}
-		return t.add(info.Size())
+		return t.addBytes(info.Size())
 	})
 }

@@ -18,8 +18,8 @@ import (
 	"testing"
 )
 
-// repository is a git repository with a work tree.
-type repository struct {
+// testRepository is a git repository with a work tree.
+type testRepository struct {
 	t       *testing.T
 	dir     string
 	commits []string // oldest first
@@ -27,17 +27,17 @@ type repository struct {
 
 // newRepository makes a repository with a branch, a tag and a link that leads
 // out.
-func newRepository(t *testing.T) *repository {
+func newRepository(t *testing.T) *testRepository {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
 		t.Skip("there is no git here")
 	}
-	r := &repository{t: t, dir: t.TempDir()}
+	r := &testRepository{t: t, dir: t.TempDir()}
 	r.git("init", "-q")
-	r.write("app/one", "first")
+	r.writeFile("app/one", "first")
 	r.commit("first")
 	r.git("tag", "v1")
-	r.write("app/one", "second")
+	r.writeFile("app/one", "second")
 	r.commit("second")
 	r.git("checkout", "-q", "-b", "evil")
 	if err := os.Symlink("/etc/passwd", filepath.Join(r.dir, "link")); err != nil {
@@ -48,7 +48,7 @@ func newRepository(t *testing.T) *repository {
 	return r
 }
 
-func (r *repository) git(args ...string) string {
+func (r *testRepository) git(args ...string) string {
 	r.t.Helper()
 	cmd := exec.Command("git", append([]string{"-C", r.dir, "-c", "user.name=n", "-c", "user.email=e@x", "-c", "init.defaultBranch=main", "-c", "protocol.file.allow=always"}, args...)...)
 	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1")
@@ -59,7 +59,7 @@ func (r *repository) git(args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-func (r *repository) write(name, content string) {
+func (r *testRepository) writeFile(name, content string) {
 	r.t.Helper()
 	path := filepath.Join(r.dir, name)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
@@ -67,15 +67,15 @@ func (r *repository) write(name, content string) {
 	}
 }
 
-func (r *repository) commit(message string) {
+func (r *testRepository) commit(message string) {
 	r.t.Helper()
 	r.git("add", "-A")
 	r.git("commit", "-q", "-m", message)
 	r.commits = append(r.commits, r.git("rev-parse", "HEAD"))
 }
 
-// serve serves the repository from w's server, as /r.git.
-func (r *repository) serve(w *world) {
+// serveHTTP serves the repository from w's server, as /r.git.
+func (r *testRepository) serveHTTP(w *fixture) {
 	r.t.Helper()
 	r.git("update-server-info")
 	root := filepath.Join(r.dir, ".git")
@@ -87,9 +87,9 @@ func (r *repository) serve(w *world) {
 	})
 }
 
-// backend serves repositories by their directories with git's http-backend, as
+// gitHTTPBackend serves repositories by their directories with git's http-backend, as
 // large git hosts do.
-func backend(t *testing.T) string {
+func gitHTTPBackend(t *testing.T) string {
 	t.Helper()
 	server := httptest.NewServer(cgiBackend(t))
 	t.Cleanup(server.Close)
@@ -111,12 +111,12 @@ func cgiBackend(t *testing.T) http.Handler {
 
 func TestGit(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	repo := newRepository(t)
-	repo.serve(w)
+	repo.serveHTTP(w)
 	commits := repo.commits
 	git := func(to, query string, pairs ...string) map[string]any {
-		return http1(w, "", "GetterSource", "git::"+w.url+"/r.git"+query, "RelativeDest", to, "GetterOptions", options(pairs...))
+		return httpArtifact(w, "", "GetterSource", "git::"+w.url+"/r.git"+query, "RelativeDest", to, "GetterOptions", optionMap(pairs...))
 	}
 	for _, c := range []struct {
 		name     string
@@ -131,19 +131,19 @@ func TestGit(t *testing.T) {
 		{"a file", git("local/e", "//app/one", "ref", "v1"), "local/e/one", "first"},
 		{"the repository is there too", git("local/f", ""), "local/f/.git/HEAD", "ref: refs/heads/main\n"},
 	} {
-		w.get(c.artifact)
+		w.mustDownload(c.artifact)
 		if got, err := os.ReadFile(filepath.Join(w.dir.Dir, c.file)); err != nil || string(got) != c.want {
 			t.Errorf("%s: got %q, %v; want %q", c.name, got, err, c.want)
 		}
 	}
-	w.refused(git("local/x", "", "ref", "evil"), `symbolic link "link" leads to the absolute path "/etc/passwd"`)
-	w.refused(git("local/x", "", "ref", "none"), "fatal: invalid reference: none")
-	w.refused(git("local/x", "", "checksum", "md5:00"), "checksum cannot be specified for directory download")
-	w.refused(http1(w, "", "GetterSource", "git::"+w.url+"/none.git"), "not found")
+	w.expectFailure(git("local/x", "", "ref", "evil"), `symbolic link "link" leads to the absolute path "/etc/passwd"`)
+	w.expectFailure(git("local/x", "", "ref", "none"), "fatal: invalid reference: none")
+	w.expectFailure(git("local/x", "", "checksum", "md5:00"), "checksum cannot be specified for directory download")
+	w.expectFailure(httpArtifact(w, "", "GetterSource", "git::"+w.url+"/none.git"), "not found")
 	w.limits = map[string]any{"decompression_limit_size": 2000}
-	w.refused(git("local/x", ""), "it unpacks to more than 2000 B")
+	w.expectFailure(git("local/x", ""), "it unpacks to more than 2000 B")
 	w.limits = map[string]any{"decompression_limit_size": 0}
-	w.get(git("local/g", ""))
+	w.mustDownload(git("local/g", ""))
 }
 
 // The directories of an allocation are closed to the user of the download, and
@@ -153,29 +153,29 @@ func TestGitInAClosedDirectory(t *testing.T) {
 		t.Skip("without root, downloads have the user of the task")
 	}
 	for _, unconfined := range []bool{false, true} {
-		w := newWorld(t)
-		host, repo, module := backend(t), newRepository(t), newRepository(t)
+		w := newFixture(t)
+		host, repo, module := gitHTTPBackend(t), newRepository(t), newRepository(t)
 		repo.git("-c", "url.file:///.insteadOf="+host+"/", "submodule", "--quiet", "add", host+module.dir+"/.git", "deep/mod")
 		repo.commit("a module")
 		if err := errors.Join(os.Chmod(w.dir.AllocDir, 0o700), os.Chmod(w.dir.Dir, 0o700)); err != nil {
 			t.Fatal(err)
 		}
-		before := mountsBelow(t, w.outer)
+		before := listMountsBelow(t, w.protectedDir)
 		w.limits = map[string]any{"disable_filesystem_isolation": unconfined}
-		w.get(http1(w, "", "GetterSource", "git::"+host+repo.dir+"/.git"))
+		w.mustDownload(httpArtifact(w, "", "GetterSource", "git::"+host+repo.dir+"/.git"))
 		for _, file := range []string{"local/app/one", "local/deep/mod/app/one"} {
 			if got, err := os.ReadFile(filepath.Join(w.dir.Dir, file)); err != nil || string(got) != "second" {
 				t.Errorf("%s: got %q, %v", file, got, err)
 			}
 		}
-		if after := mountsBelow(t, w.outer); !slices.Equal(after, before) {
+		if after := listMountsBelow(t, w.protectedDir); !slices.Equal(after, before) {
 			t.Errorf("mounts before: %q, and after: %q", before, after)
 		}
 	}
 }
 
-// mountsBelow returns the mounts with a path in dir: other tests mount, too.
-func mountsBelow(t *testing.T, dir string) (mounts []string) {
+// listMountsBelow returns the mounts with a path in dir: other tests mount, too.
+func listMountsBelow(t *testing.T, dir string) (mounts []string) {
 	t.Helper()
 	all, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -193,7 +193,7 @@ func mountsBelow(t *testing.T, dir string) (mounts []string) {
 // million files.
 func TestGitBomb(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	repo := newRepository(t)
 	entry := "100644 blob " + repo.git("rev-parse", "HEAD:app/one")
 	for range 6 {
@@ -201,37 +201,37 @@ func TestGitBomb(t *testing.T) {
 		for i := range 10 {
 			list += fmt.Sprintf("%s\tf%d\n", entry, i)
 		}
-		repo.write(".git/list", list)
+		repo.writeFile(".git/list", list)
 		entry = "040000 tree " + repo.git("-c", `alias.make=!git mktree <.git/list`, "make")
 	}
 	_, tree, _ := strings.Cut(entry, "tree ")
 	repo.git("branch", "bomb", repo.git("commit-tree", "-m", "bomb", tree))
 	repo.git("branch", "half", repo.git("commit-tree", "-m", "half", repo.git("rev-parse", tree+":f0/f0/f0/f0")))
-	repo.serve(w)
+	repo.serveHTTP(w)
 	git := func(ref string) map[string]any {
-		return http1(w, "", "GetterSource", "git::"+w.url+"/r.git", "GetterOptions", options("ref", ref))
+		return httpArtifact(w, "", "GetterSource", "git::"+w.url+"/r.git", "GetterOptions", optionMap("ref", ref))
 	}
 	w.limits = map[string]any{"decompression_limit_file_count": 2}
-	w.get(git("half"))
-	w.refused(git("bomb"), "it holds more than 128 files: see decompression_limit_file_count")
+	w.mustDownload(git("half"))
+	w.expectFailure(git("bomb"), "it holds more than 128 files: see decompression_limit_file_count")
 }
 
 // A git host also supports shallow clones and submodules.
 func TestGitBackend(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	host := backend(t)
+	w := newFixture(t)
+	host := gitHTTPBackend(t)
 	repo, module, hostile := newRepository(t), newRepository(t), newRepository(t)
-	module.write("inner", "inner")
+	module.writeFile("inner", "inner")
 	module.commit("inner")
 	hostile.git("submodule", "--quiet", "add", "file://"+module.dir, "mod")
 	hostile.commit("a module of the machine")
-	hostile.git("config", "-f", ".gitmodules", "submodule.mod.url", "ext::sh -c touch% "+w.outer+"/evil")
+	hostile.git("config", "-f", ".gitmodules", "submodule.mod.url", "ext::sh -c touch% "+w.protectedDir+"/evil")
 	hostile.commit("a module that is a command")
 	repo.git("-c", "url.file:///.insteadOf="+host+"/", "submodule", "--quiet", "add", host+module.dir+"/.git", "deep/mod")
 	repo.commit("a module")
 	git := func(dir, to string, pairs ...string) map[string]any {
-		return http1(w, "", "GetterSource", "git::"+host+dir+"/.git", "RelativeDest", to, "GetterOptions", options(pairs...))
+		return httpArtifact(w, "", "GetterSource", "git::"+host+dir+"/.git", "RelativeDest", to, "GetterOptions", optionMap(pairs...))
 	}
 	history := func(to string) string {
 		t.Helper()
@@ -242,32 +242,32 @@ func TestGitBackend(t *testing.T) {
 		}
 		return strings.TrimSpace(string(out))
 	}
-	w.get(git(repo.dir, "local/all"))
+	w.mustDownload(git(repo.dir, "local/all"))
 	if got, err := os.ReadFile(filepath.Join(w.dir.Dir, "local/all/deep/mod/inner")); err != nil || string(got) != "inner" {
 		t.Errorf("the module has %q, %v", got, err)
 	}
 	if got := history("local/all"); got != "3" {
 		t.Errorf("%s commits", got)
 	}
-	w.get(git(module.dir, "local/shallow", "depth", "1"))
+	w.mustDownload(git(module.dir, "local/shallow", "depth", "1"))
 	if got := history("local/shallow"); got != "1" {
 		t.Errorf("with a depth of 1 %s commits", got)
 	}
-	w.get(git(module.dir, "local/tag", "depth", "1", "ref", "v1"))
+	w.mustDownload(git(module.dir, "local/tag", "depth", "1", "ref", "v1"))
 	if got, err := os.ReadFile(filepath.Join(w.dir.Dir, "local/tag/app/one")); err != nil || string(got) != "first" || history("local/tag") != "1" {
 		t.Errorf("the tag has %q, %v", got, err)
 	}
-	w.refused(git(module.dir, "local/x", "depth", "1", "ref", module.commits[0]), "with a depth the ref must be a branch or a tag")
-	w.refused(git(module.dir, "local/x", "depth", "deep"), `the depth "deep" is no number`)
-	w.refused(git(hostile.dir, "local/x"), "transport 'ext' not allowed")
-	w.refused(git(hostile.dir, "local/x", "ref", hostile.commits[3]), "transport 'file' not allowed")
+	w.expectFailure(git(module.dir, "local/x", "depth", "1", "ref", module.commits[0]), "with a depth the ref must be a branch or a tag")
+	w.expectFailure(git(module.dir, "local/x", "depth", "deep"), `the depth "deep" is no number`)
+	w.expectFailure(git(hostile.dir, "local/x"), "transport 'ext' not allowed")
+	w.expectFailure(git(hostile.dir, "local/x", "ref", hostile.commits[3]), "transport 'file' not allowed")
 }
 
 // The password of a repository is not in any argument, which every account of
 // the machine can read, but is in the configuration with which a task can fetch.
 func TestGitLogin(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	repo, module := newRepository(t), newRepository(t)
 	const password = "s3cret%word&;'"
 	seen := make(chan string, 1000)
@@ -305,7 +305,7 @@ func TestGitLogin(t *testing.T) {
 	repo.git("-c", "url.file:///.insteadOf="+server.URL+"/", "submodule", "--quiet", "add", address(nil, module.dir), "mod")
 	repo.commit("a module")
 	whole := address(url.UserPassword("me", password), repo.dir)
-	w.get(http1(w, "", "GetterSource", "git::"+whole, "RelativeDest", "local/r"))
+	w.mustDownload(httpArtifact(w, "", "GetterSource", "git::"+whole, "RelativeDest", "local/r"))
 	for _, file := range []string{"app/one", "mod/app/one"} {
 		if got, err := os.ReadFile(filepath.Join(w.dir.LocalDir, "r", file)); err != nil || string(got) != "second" {
 			t.Errorf("%s: %q, %v", file, got, err)
@@ -315,13 +315,13 @@ func TestGitLogin(t *testing.T) {
 	if err != nil || !strings.Contains(string(config), `url = "`+whole+`"`) {
 		t.Errorf("the configuration is %s, %v", config, err)
 	}
-	w.refused(http1(w, "", "GetterSource", "git::"+address(url.UserPassword("me", "wrong"), repo.dir), "RelativeDest", "local/x"), "Authentication failed")
-	w.refused(http1(w, "", "GetterSource", "git::"+address(url.UserPassword("me", "a\nb"), repo.dir), "RelativeDest", "local/x"), "has a line break")
+	w.expectFailure(httpArtifact(w, "", "GetterSource", "git::"+address(url.UserPassword("me", "wrong"), repo.dir), "RelativeDest", "local/x"), "Authentication failed")
+	w.expectFailure(httpArtifact(w, "", "GetterSource", "git::"+address(url.UserPassword("me", "a\nb"), repo.dir), "RelativeDest", "local/x"), "has a line break")
 }
 
-// sshServer runs a server for one key, on a port of its own, and returns its
+// startSSHServer runs a server for one key, on a port of its own, and returns its
 // address and the key.
-func sshServer(t *testing.T) (address, key string) {
+func startSSHServer(t *testing.T) (address, key string) {
 	t.Helper()
 	const program = "/usr/sbin/sshd"
 	if _, err := os.Stat(program); err != nil || os.Geteuid() != 0 {
@@ -371,24 +371,24 @@ func sshServer(t *testing.T) (address, key string) {
 
 func TestGitOverSSH(t *testing.T) {
 	t.Parallel()
-	address, key := sshServer(t)
-	w := newWorld(t)
+	address, key := startSSHServer(t)
+	w := newFixture(t)
 	repo := newRepository(t)
 	git := func(to string, more ...any) map[string]any {
-		return http1(w, "", append([]any{"GetterSource", "git::ssh://root@" + address + repo.dir, "RelativeDest", to}, more...)...)
+		return httpArtifact(w, "", append([]any{"GetterSource", "git::ssh://root@" + address + repo.dir, "RelativeDest", to}, more...)...)
 	}
-	w.get(git("local/a", "GetterOptions", options("sshkey", key, "ref", "v1"), "GetterInsecure", true))
+	w.mustDownload(git("local/a", "GetterOptions", optionMap("sshkey", key, "ref", "v1"), "GetterInsecure", true))
 	if got, err := os.ReadFile(filepath.Join(w.dir.Dir, "local/a/app/one")); err != nil || string(got) != "first" {
 		t.Errorf("got %q, %v", got, err)
 	}
-	for _, file := range w.files() {
+	for _, file := range w.listFiles() {
 		if strings.Contains(filepath.Base(file), "key") {
 			t.Errorf("the key is still there: %s", file)
 		}
 	}
-	w.refused(git("local/x", "GetterInsecure", true), "Permission denied")
-	w.refused(git("local/x", "GetterOptions", options("sshkey", key)), "Host key verification failed")
-	w.refused(git("local/x", "GetterOptions", options("sshkey", "no base64!")), "the option sshkey is no base64")
+	w.expectFailure(git("local/x", "GetterInsecure", true), "Permission denied")
+	w.expectFailure(git("local/x", "GetterOptions", optionMap("sshkey", key)), "Host key verification failed")
+	w.expectFailure(git("local/x", "GetterOptions", optionMap("sshkey", "no base64!")), "the option sshkey is no base64")
 }
 
 func TestSources(t *testing.T) {
@@ -410,13 +410,13 @@ func TestSources(t *testing.T) {
 			t.Errorf("%s: %v", c.text, err)
 			continue
 		}
-		if s.kind != c.kind || s.url.String() != c.url || s.sub != c.sub {
-			t.Errorf("%s is %s %s %q, want %s %s %q", c.text, s.kind, s.url, s.sub, c.kind, c.url, c.sub)
+		if s.sourceType != c.kind || s.url.String() != c.url || s.subpath != c.sub {
+			t.Errorf("%s is %s %s %q, want %s %s %q", c.text, s.sourceType, s.url, s.subpath, c.kind, c.url, c.sub)
 		}
 	}
 }
 
-func TestSecretsOfASourceAreNotShown(t *testing.T) {
+func TestSourceSecretsAreRedacted(t *testing.T) {
 	t.Parallel()
 	for source, want := range map[string]string{
 		"https://u:p@x/y?token=1": "https://u:xxxxx@x/y?…",
@@ -427,7 +427,7 @@ func TestSecretsOfASourceAreNotShown(t *testing.T) {
 		"http://x:80/a@b":         "http://x:80/a@b",
 		"github.com/o/r":          "github.com/o/r",
 	} {
-		if got := withoutSecret(source); got != want {
+		if got := redactSource(source); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}

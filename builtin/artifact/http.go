@@ -17,10 +17,10 @@ const maxResumes = 5
 
 // get starts a download. It uses the proxies of the environment.
 func (d *downloader) get(ctx context.Context) (io.ReadCloser, error) {
-	body := &httpBody{d: d, ctx: ctx, client: d.client(), left: maxResumes}
-	response, err := body.request()
+	body := &httpBody{d: d, ctx: ctx, client: d.newHTTPClient(), resumesLeft: maxResumes}
+	response, err := body.sendRequest()
 	if err != nil {
-		return nil, cause(ctx, err)
+		return nil, contextCause(ctx, err)
 	}
 	if response.StatusCode != http.StatusOK {
 		response.Body.Close()
@@ -28,19 +28,19 @@ func (d *downloader) get(ctx context.Context) (io.ReadCloser, error) {
 	}
 	if limit := d.Limits.HTTPMaxSize; limit > 0 && response.ContentLength > limit {
 		response.Body.Close()
-		return nil, d.tooLarge()
+		return nil, d.errFileTooLarge()
 	}
 	body.ReadCloser = response.Body
 	if response.Header.Get("Accept-Ranges") == "bytes" {
-		body.version = response.Header.Get("Etag")
-		if body.version == "" || strings.HasPrefix(body.version, "W/") {
-			body.version = response.Header.Get("Last-Modified")
+		body.validator = response.Header.Get("Etag")
+		if body.validator == "" || strings.HasPrefix(body.validator, "W/") {
+			body.validator = response.Header.Get("Last-Modified")
 		}
 	}
 	return body, nil
 }
 
-func (d *downloader) client() *http.Client {
+func (d *downloader) newHTTPClient() *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DisableCompression = true // the file is stored as the server has it
 	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: d.Insecure}
@@ -65,15 +65,15 @@ func (d *downloader) client() *http.Client {
 // requests the rest, if the server can identify the version of the file.
 type httpBody struct {
 	io.ReadCloser
-	d       *downloader
-	ctx     context.Context
-	client  *http.Client
-	version string // version of the file from the server; "" if the download cannot be resumed
-	got     int64
-	left    int
+	d           *downloader
+	ctx         context.Context
+	client      *http.Client
+	validator   string // version of the file from the server; "" if the download cannot be resumed
+	received    int64
+	resumesLeft int
 }
 
-func (b *httpBody) request() (*http.Response, error) {
+func (b *httpBody) sendRequest() (*http.Response, error) {
 	request, err := http.NewRequestWithContext(b.ctx, http.MethodGet, b.d.url.String(), nil)
 	if err != nil {
 		return nil, err
@@ -84,9 +84,9 @@ func (b *httpBody) request() (*http.Response, error) {
 	if host := request.Header.Get("Host"); host != "" {
 		request.Host = host
 	}
-	if b.got > 0 {
-		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", b.got))
-		request.Header.Set("If-Range", b.version)
+	if b.received > 0 {
+		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", b.received))
+		request.Header.Set("If-Range", b.validator)
 	}
 	return b.client.Do(request)
 }
@@ -94,37 +94,37 @@ func (b *httpBody) request() (*http.Response, error) {
 func (b *httpBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
-		b.got, b.left = b.got+int64(n), maxResumes
+		b.received, b.resumesLeft = b.received+int64(n), maxResumes
 	}
-	if err == nil || err == io.EOF || b.version == "" || b.got == 0 {
+	if err == nil || err == io.EOF || b.validator == "" || b.received == 0 {
 		return n, err
 	}
-	for ; b.left > 0; b.left-- {
+	for ; b.resumesLeft > 0; b.resumesLeft-- {
 		if sleep(b.ctx, time.Second) != nil {
 			break
 		}
-		if b.resume() {
+		if b.resumeDownload() {
 			return n, nil
 		}
 	}
 	return n, err
 }
 
-// resume requests the rest of the file, and reports whether the server sends it.
-func (b *httpBody) resume() bool {
-	response, err := b.request()
+// resumeDownload requests the rest of the file, and reports whether the server sends it.
+func (b *httpBody) resumeDownload() bool {
+	response, err := b.sendRequest()
 	if err != nil {
 		return false
 	}
-	from := fmt.Sprintf("bytes %d-", b.got)
+	from := fmt.Sprintf("bytes %d-", b.received)
 	if response.StatusCode != http.StatusPartialContent || !strings.HasPrefix(response.Header.Get("Content-Range"), from) {
 		response.Body.Close()
-		b.left = 0 // the file has changed, or the server ignores the range
+		b.resumesLeft = 0 // the file has changed, or the server ignores the range
 		return false
 	}
 	b.ReadCloser.Close()
 	b.ReadCloser = response.Body
-	b.left--
+	b.resumesLeft--
 	return true
 }
 

@@ -20,25 +20,25 @@ import (
 	osprocess "github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// identities gives each download a user id, and a group id with the same number.
-type identities struct {
-	files string // directory of passwd, group, subuid and subgid
+// idAllocator gives each download a user id, and a group id with the same number.
+type idAllocator struct {
+	accountDir string // directory of passwd, group, subuid and subgid
 
-	mu      sync.Mutex
-	userIDs map[uint32]bool
-	freed   chan struct{} // closed when an id is released
+	mu          sync.Mutex
+	reservedIDs map[uint32]bool
+	idReleased  chan struct{} // closed when an id is released
 }
 
 // reserve returns an id of the set that no account of this machine and no other
 // download of this process has. It blocks while all ids are in use. The caller
 // must call release.
-func (d *identities) reserve(ctx context.Context, set idrange.Set) (uint32, error) {
-	accounts, err := readAccounts(d.files)
+func (d *idAllocator) reserve(ctx context.Context, set idrange.Set) (uint32, error) {
+	accounts, err := readAccounts(d.accountDir)
 	if err != nil {
 		return 0, err
 	}
 	for {
-		id, wait, err := d.try(set, accounts)
+		id, wait, err := d.tryReserve(set, accounts)
 		if err != nil || wait == nil {
 			return id, err
 		}
@@ -50,7 +50,7 @@ func (d *identities) reserve(ctx context.Context, set idrange.Set) (uint32, erro
 	}
 }
 
-func (d *identities) try(set idrange.Set, accounts *accounts) (id uint32, wait <-chan struct{}, err error) {
+func (d *idAllocator) tryReserve(set idrange.Set, accounts *systemAccounts) (id uint32, wait <-chan struct{}, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n, busy := set.Len(), false
@@ -58,13 +58,13 @@ func (d *identities) try(set idrange.Set, accounts *accounts) (id uint32, wait <
 	for i, from := uint64(0), rand.Uint64N(n); i < n; i++ {
 		id := set.At((from + i) % n)
 		switch {
-		case d.userIDs[id]:
+		case d.reservedIDs[id]:
 			busy = true
 		case accounts.isFree(id):
-			if d.userIDs == nil {
-				d.userIDs = make(map[uint32]bool)
+			if d.reservedIDs == nil {
+				d.reservedIDs = make(map[uint32]bool)
 			}
-			d.userIDs[id] = true
+			d.reservedIDs[id] = true
 			return id, nil, nil
 		}
 	}
@@ -73,53 +73,53 @@ func (d *identities) try(set idrange.Set, accounts *accounts) (id uint32, wait <
 			"belongs to an account or to containers (/etc/passwd, /etc/group, /etc/subuid, /etc/subgid), or does not exist in this user namespace; " +
 			"let it name a range that nothing else uses")
 	}
-	if d.freed == nil {
-		d.freed = make(chan struct{})
+	if d.idReleased == nil {
+		d.idReleased = make(chan struct{})
 	}
-	return 0, d.freed, nil
+	return 0, d.idReleased, nil
 }
 
 // release releases an id that no process has.
-func (d *identities) release(id uint32) {
+func (d *idAllocator) release(id uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.userIDs, id)
-	if d.freed != nil {
-		close(d.freed)
-		d.freed = nil
+	delete(d.reservedIDs, id)
+	if d.idReleased != nil {
+		close(d.idReleased)
+		d.idReleased = nil
 	}
 }
 
-// accounts are the ids that are assigned to accounts, and the ids that exist.
-type accounts struct {
-	owned        idrange.Set
-	users, group idrange.Set // ids that exist in this user namespace; empty means all
+// systemAccounts are the ids that are assigned to accounts, and the ids that exist.
+type systemAccounts struct {
+	assignedIDs                   idrange.Set
+	mappedUserIDs, mappedGroupIDs idrange.Set // ids that exist in this user namespace; empty means all
 }
 
-func (a *accounts) isFree(id uint32) bool {
-	return !a.owned.Contains(id) && (len(a.users) == 0 || a.users.Contains(id)) && (len(a.group) == 0 || a.group.Contains(id))
+func (a *systemAccounts) isFree(id uint32) bool {
+	return !a.assignedIDs.Contains(id) && (len(a.mappedUserIDs) == 0 || a.mappedUserIDs.Contains(id)) && (len(a.mappedGroupIDs) == 0 || a.mappedGroupIDs.Contains(id))
 }
 
 // readAccounts reads the files in dir. A file that does not exist has no
 // accounts.
-func readAccounts(dir string) (*accounts, error) {
-	a := &accounts{}
+func readAccounts(dir string) (*systemAccounts, error) {
+	a := &systemAccounts{}
 	for _, file := range []struct {
 		name  string
 		first int  // index of the field with the id
 		count bool // the next field is the number of ids
 	}{{"passwd", 2, false}, {"passwd", 3, false}, {"group", 2, false}, {"subuid", 1, true}, {"subgid", 1, true}} {
-		if err := eachLine(dir+"/"+file.name, func(line string) {
+		if err := forEachLine(dir+"/"+file.name, func(line string) {
 			fields := strings.Split(line, ":")
 			if len(fields) > file.first+1 || len(fields) > file.first && !file.count {
-				a.owned = addIDs(a.owned, fields[file.first:], file.count)
+				a.assignedIDs = addIDs(a.assignedIDs, fields[file.first:], file.count)
 			}
 		}); err != nil {
 			return nil, err
 		}
 	}
-	for name, to := range map[string]*idrange.Set{"uid_map": &a.users, "gid_map": &a.group} {
-		if err := eachLine("/proc/self/"+name, func(line string) {
+	for name, to := range map[string]*idrange.Set{"uid_map": &a.mappedUserIDs, "gid_map": &a.mappedGroupIDs} {
+		if err := forEachLine("/proc/self/"+name, func(line string) {
 			if fields := strings.Fields(line); len(fields) == 3 {
 				*to = addIDs(*to, []string{fields[0], fields[2]}, true)
 			}
@@ -146,7 +146,7 @@ func addIDs(set idrange.Set, fields []string, counted bool) idrange.Set {
 	return append(set, idrange.Range{First: uint32(first), Last: uint32(first + min(n-1, 1<<32-1-first))})
 }
 
-func eachLine(file string, do func(line string)) error {
+func forEachLine(file string, do func(line string)) error {
 	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -162,9 +162,9 @@ func eachLine(file string, do func(line string)) error {
 	return lines.Err()
 }
 
-// processesOf returns the processes that have a user id as their real,
+// findProcessesOfUser returns the processes that have a user id as their real,
 // effective, saved or file system user id.
-func processesOf(id uint32) ([]int, error) {
+func findProcessesOfUser(id uint32) ([]int, error) {
 	proc, err := os.Open("/proc")
 	if err != nil {
 		return nil, err
@@ -180,7 +180,7 @@ func processesOf(id uint32) ([]int, error) {
 		if err != nil {
 			continue
 		}
-		has, err := hasUID(pid, id)
+		has, err := processHasUID(pid, id)
 		switch {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH):
 		case err != nil:
@@ -192,7 +192,7 @@ func processesOf(id uint32) ([]int, error) {
 	return found, nil
 }
 
-func hasUID(pid int, id uint32) (bool, error) {
+func processHasUID(pid int, id uint32) (bool, error) {
 	// The directory of a process that hides its memory belongs to root.
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
@@ -212,25 +212,25 @@ func hasUID(pid int, id uint32) (bool, error) {
 	return false, nil
 }
 
-// endProcesses kills the processes of a user id until none is left. It blocks until they
+// killProcessesOfUser kills the processes of a user id until none is left. It blocks until they
 // have exited, at most a second.
-func endProcesses(id uint32) error {
+func killProcessesOfUser(id uint32) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	for {
-		pids, err := processesOf(id)
+		pids, err := findProcessesOfUser(id)
 		if err != nil || len(pids) == 0 {
 			return err
 		}
-		if err := killAll(ctx, pids, id); err != nil {
+		if err := killAndWait(ctx, pids, id); err != nil {
 			return fmt.Errorf("processes of the download (user id %d) cannot be ended: %w", id, err)
 		}
 	}
 }
 
-// killAll kills each of the processes that has the user id, and waits for their ends. It
+// killAndWait kills each of the processes that has the user id, and waits for their ends. It
 // never kills another process that has got the same pid.
-func killAll(ctx context.Context, pids []int, id uint32) error {
+func killAndWait(ctx context.Context, pids []int, id uint32) error {
 	var killed []*osprocess.Pidfd
 	for _, pid := range pids {
 		f, err := osprocess.OpenPidfd(pid)
@@ -241,7 +241,7 @@ func killAll(ctx context.Context, pids []int, id uint32) error {
 			return err
 		}
 		defer f.Close()
-		if has, err := hasUID(pid, id); err != nil || !has {
+		if has, err := processHasUID(pid, id); err != nil || !has {
 			continue
 		}
 		if err := f.Signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {

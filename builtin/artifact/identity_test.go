@@ -24,10 +24,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 )
 
-// spy is a task of another user. For each input line it does a step: first it
-// looks for a download below outer, and prints what it could access; then it
+// runSpy is a task of another user. For each input line it does a step: first it
+// looks for a download below protectedDir, and prints what it could access; then it
 // writes evil to all files that it has opened.
-func spy(outer, word string) int {
+func runSpy(outer, secret string) int {
 	in := bufio.NewScanner(os.Stdin)
 	in.Scan()
 	var got []string
@@ -40,7 +40,7 @@ func spy(outer, word string) int {
 	pids, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range pids {
 		line, _ := os.ReadFile(dir + "/cmdline")
-		if bytes.Contains(line, []byte(word)) && !bytes.Contains(line, []byte("\x00spy\x00")) {
+		if bytes.Contains(line, []byte(secret)) && !bytes.Contains(line, []byte("\x00spy\x00")) {
 			add("the word in the arguments of " + string(line))
 		}
 		if !bytes.HasSuffix(line, []byte("\x00download\x00")) {
@@ -86,9 +86,9 @@ func spy(outer, word string) int {
 	return 0
 }
 
-// spyOn starts a spy as the user nobody. Each call of the returned function
+// startSpy starts a spy as the user nobody. Each call of the returned function
 // sends a line to the spy, and returns its output.
-func spyOn(t *testing.T, outer, word string) func() string {
+func startSpy(t *testing.T, outer, secret string) func() string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root makes downloads as somebody else, and tasks as nobody")
@@ -106,8 +106,8 @@ func spyOn(t *testing.T, outer, word string) func() string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(exe, "spy", outer, word)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	cmd := exec.Command(exe, "spy", outer, secret)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyID, Gid: nobodyID}}
 	cmd.Stderr = os.Stderr
 	in, inErr := cmd.StdinPipe()
 	out, outErr := cmd.StdoutPipe()
@@ -131,28 +131,30 @@ func spyOn(t *testing.T, outer, word string) func() string {
 
 // A task of the user nobody has no access to a download of another job, while it
 // runs and after its checksum was compared (R10).
-func TestTaskAsNobodyObtainsNothing(t *testing.T) {
+func TestOtherTaskCannotReadDownload(t *testing.T) {
 	for _, c := range []struct {
 		name, file string
 		options    func(sum string) map[string]string
 		content    func(t *testing.T) []byte
 		want       string
 	}{
-		{"a file with a checksum", "/run.sh", func(sum string) map[string]string { return options("checksum", sum) },
+		{"a file with a checksum", "/run.sh", func(sum string) map[string]string { return optionMap("checksum", sum) },
 			func(*testing.T) []byte { return []byte("good one") }, "run.sh"},
 		{"a file", "/run.sh", func(string) map[string]string { return nil },
 			func(*testing.T) []byte { return []byte("good one") }, "run.sh"},
-		{"an archive with a checksum", "/x.tar", func(sum string) map[string]string { return options("checksum", sum) },
-			func(t *testing.T) []byte { return makeTar(t, entry{name: "run.sh", content: "good one", mode: 0o777}) }, "run.sh"},
+		{"an archive with a checksum", "/x.tar", func(sum string) map[string]string { return optionMap("checksum", sum) },
+			func(t *testing.T) []byte {
+				return makeTar(t, archiveEntry{name: "run.sh", content: "good one", mode: 0o777})
+			}, "run.sh"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			const word = "tell-no-one"
 			t.Setenv("http_proxy", "")
 			t.Setenv("PLANTED", word)
-			w := newWorld(t)
+			w := newFixture(t)
 			w.limits = map[string]any{"set_environment_variables": []string{"GORACE", "PLANTED"}}
 			content, got := c.content(t), ""
-			line := spyOn(t, w.outer, word)
+			line := startSpy(t, w.protectedDir, word)
 			var once sync.Once
 			w.routes[c.file] = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				rw.Header().Set("Content-Length", strconv.Itoa(len(content)))
@@ -160,25 +162,25 @@ func TestTaskAsNobodyObtainsNothing(t *testing.T) {
 				_ = http.NewResponseController(rw).Flush()
 				once.Do(func() {
 					deadline := time.Now().Add(10 * time.Second) // until the byte is in the file
-					for !written(w.outer) && time.Now().Before(deadline) {
+					for !downloadHasWritten(w.protectedDir) && time.Now().Before(deadline) {
 						time.Sleep(time.Millisecond)
 					}
 					got = line()
 				})
 				_, _ = rw.Write(content[1:])
 			})
-			w.get(http1(w, c.file, "GetterOptions", c.options(sha256Sum(content)), "GetterHeaders", map[string]string{"Authorization": word}))
+			w.mustDownload(httpArtifact(w, c.file, "GetterOptions", c.options(sha256Sum(content)), "GetterHeaders", map[string]string{"Authorization": word}))
 			if got != "1 " {
 				t.Errorf("the task got %q of the one download, want nothing", got)
 			}
 			line()
-			w.has(map[string]string{c.want: "good one"})
+			w.expectLocalFiles(map[string]string{c.want: "good one"})
 		})
 	}
 }
 
-// written reports whether a download below outer has written data.
-func written(outer string) bool {
+// downloadHasWritten reports whether a download below protectedDir has written data.
+func downloadHasWritten(outer string) bool {
 	for _, pattern := range []string{"/file", "/scratch/file"} {
 		files, _ := filepath.Glob(outer + "/allocs/a1/*/.artifact-*" + pattern)
 		for _, file := range files {
@@ -192,7 +194,7 @@ func written(outer string) bool {
 
 // The process that talks to the server cannot affect the expected checksum, and
 // root owns its output before the comparison.
-func TestVerify(t *testing.T) {
+func TestVerifyChecksum(t *testing.T) {
 	good := sha256Sum([]byte("good"))
 	for _, c := range []struct {
 		name string
@@ -217,23 +219,23 @@ func TestVerify(t *testing.T) {
 		}, "or one with other names"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			p, err := newInstaller(destination{w.dir.Dir, "local"}, "main", "k", nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer p.close()
-			if err := errors.Join(p.stage.Mkdir("scratch", 0o700), c.make(filepath.Join(w.dir.Dir, p.name))); err != nil {
+			if err := errors.Join(p.stage.Mkdir("scratch", 0o700), c.make(filepath.Join(w.dir.Dir, p.stageName))); err != nil {
 				t.Fatal(err)
 			}
-			err = p.verify(t.Context(), "f", c.sum)
+			err = p.verifyChecksum(t.Context(), "f", c.sum)
 			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 				t.Fatalf("got %v, want %q", err, c.want)
 			}
 			if err != nil {
 				return
 			}
-			entries, err := os.ReadDir(filepath.Join(w.dir.Dir, p.name))
+			entries, err := os.ReadDir(filepath.Join(w.dir.Dir, p.stageName))
 			if err != nil || len(entries) != 1 || entries[0].Name() != "file" {
 				t.Errorf("the stage has %v, %v", entries, err)
 			}
@@ -246,13 +248,13 @@ func TestOpenHandleCannotWriteToDeliveredFiles(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an agent that is not root has the same user as the download")
 	}
-	w := newWorld(t)
-	p, err := newInstaller(destination{w.dir.Dir, "local"}, "main", "k", &owner{0, 0})
+	w := newFixture(t)
+	p, err := newInstaller(destination{w.dir.Dir, "local"}, "main", "k", &fileOwner{0, 0})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.close()
-	dir := filepath.Join(w.dir.Dir, p.name, result)
+	dir := filepath.Join(w.dir.Dir, p.stageName, resultName)
 	if err := errors.Join(os.MkdirAll(dir+"/d", 0o777), os.Chmod(dir+"/d", 0o777),
 		os.WriteFile(dir+"/d/run", []byte("good"), 0o755), os.Chown(dir+"/d/run", 4321, 4321), os.Chown(dir+"/d", 4321, 4321)); err != nil {
 		t.Fatal(err)
@@ -268,7 +270,7 @@ func TestOpenHandleCannotWriteToDeliveredFiles(t *testing.T) {
 	if _, err := file.WriteAt([]byte("evil"), 0); err != nil {
 		t.Fatal(err)
 	}
-	w.has(map[string]string{"d/run": "good"})
+	w.expectLocalFiles(map[string]string{"d/run": "good"})
 	for name, want := range map[string]os.FileMode{"d/run": 0o755, "d": 0o777 | os.ModeDir} {
 		info, err := os.Stat(filepath.Join(w.dir.LocalDir, name))
 		if err != nil || info.Mode() != want || info.Sys().(*syscall.Stat_t).Uid != 0 {
@@ -278,15 +280,15 @@ func TestOpenHandleCannotWriteToDeliveredFiles(t *testing.T) {
 }
 
 // A directory that replaces the stage under its name is not delivered.
-func TestStageIsReplaced(t *testing.T) {
+func TestReplacedStageIsIgnored(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	p, err := newInstaller(destination{w.dir.Dir, "local"}, "main", "k", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.close()
-	stage := filepath.Join(w.dir.Dir, p.name)
+	stage := filepath.Join(w.dir.Dir, p.stageName)
 	if err := errors.Join(os.Mkdir(stage+"/result", 0o755), os.WriteFile(stage+"/result/run", []byte("good"), 0o755), os.Rename(stage, stage+"x"),
 		os.MkdirAll(stage+"/result", 0o755), os.WriteFile(stage+"/result/run", []byte("evil"), 0o755)); err != nil {
 		t.Fatal(err)
@@ -294,12 +296,12 @@ func TestStageIsReplaced(t *testing.T) {
 	if _, err := p.install(); err != nil {
 		t.Fatal(err)
 	}
-	w.has(map[string]string{"run": "good"})
+	w.expectLocalFiles(map[string]string{"run": "good"})
 }
 
 // Without a PID namespace, remaining processes of a download are killed before
 // the stage is inspected.
-func TestLeftProcessesAreEnded(t *testing.T) {
+func TestRemainingProcessesAreKilled(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an agent that is not root has the same user as the download")
 	}
@@ -316,24 +318,24 @@ func TestLeftProcessesAreEnded(t *testing.T) {
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if pids, err := processesOf(id); err != nil || len(pids) < 2 || !slices.Contains(pids, cmd.Process.Pid) {
+	if pids, err := findProcessesOfUser(id); err != nil || len(pids) < 2 || !slices.Contains(pids, cmd.Process.Pid) {
 		t.Errorf("processes %v, %v, want the shell and others", pids, err)
 	}
 	go func() { _ = cmd.Wait() }()
-	if err := endProcesses(id); err != nil {
+	if err := killProcessesOfUser(id); err != nil {
 		t.Error(err)
 	}
-	if pids, err := processesOf(id); err != nil || len(pids) > 0 {
+	if pids, err := findProcessesOfUser(id); err != nil || len(pids) > 0 {
 		t.Errorf("processes %v, %v are left", pids, err)
 	}
 }
 
 // A download never has the id of another process, whatever has started it.
-func TestIDOfAnotherProcess(t *testing.T) {
+func TestUserIDOfAnotherProcessIsSkipped(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an agent that is not root has the same user as the download")
 	}
-	w := newWorld(t)
+	w := newFixture(t)
 	w.routes["/a"] = "alpha"
 	w.limits = map[string]any{"download_uids": "98760"}
 	stranger := exec.Command("/bin/sleep", "1000")
@@ -341,7 +343,7 @@ func TestIDOfAnotherProcess(t *testing.T) {
 	if err := stranger.Start(); err != nil {
 		t.Fatal(err)
 	}
-	w.refused(http1(w, "/a"), "other processes have the user ids of downloads, 98760")
+	w.expectFailure(httpArtifact(w, "/a"), "other processes have the user ids of downloads, 98760")
 	if len(w.requests) > 0 {
 		t.Errorf("requests %v beside the stranger", w.requests)
 	}
@@ -349,11 +351,11 @@ func TestIDOfAnotherProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = stranger.Wait()
-	w.get(http1(w, "/a"))
-	w.get(http1(w, "/a")) // the id was released
+	w.mustDownload(httpArtifact(w, "/a"))
+	w.mustDownload(httpArtifact(w, "/a")) // the id was released
 }
 
-func TestReserve(t *testing.T) {
+func TestReserveUserID(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"passwd": "a:x:70001:70002::/:/bin/sh\n# no line\n", "group": "b:x:70003:\n", "subuid": "c:70004:2\n", "subgid": "c:70006:0\nc:70007:1\n",
@@ -363,9 +365,9 @@ func TestReserve(t *testing.T) {
 		}
 	}
 	set := idrange.Set{{First: 70001, Last: 70008}}
-	free := []uint32{70006, 70008}
+	slots := []uint32{70006, 70008}
 	for range 20 {
-		d := &identities{files: dir}
+		d := &idAllocator{accountDir: dir}
 		first, err := d.reserve(t.Context(), set)
 		if err != nil {
 			t.Fatal(err)
@@ -376,8 +378,8 @@ func TestReserve(t *testing.T) {
 		}
 		got := []uint32{first, second}
 		slices.Sort(got)
-		if !slices.Equal(got, free) {
-			t.Fatalf("got %v, want %v", got, free)
+		if !slices.Equal(got, slots) {
+			t.Fatalf("got %v, want %v", got, slots)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		if id, err := d.reserve(ctx, set); !errors.Is(err, context.DeadlineExceeded) {
@@ -389,7 +391,7 @@ func TestReserve(t *testing.T) {
 			t.Fatalf("got %d, %v, want %d, which was given back", third, err, second)
 		}
 	}
-	if id, err := (&identities{files: dir}).reserve(t.Context(), idrange.Set{{First: 70004, Last: 70005}}); err == nil || !strings.Contains(err.Error(), "download_uids") {
+	if id, err := (&idAllocator{accountDir: dir}).reserve(t.Context(), idrange.Set{{First: 70004, Last: 70005}}); err == nil || !strings.Contains(err.Error(), "download_uids") {
 		t.Errorf("an id of a container: %d, %v", id, err)
 	}
 }

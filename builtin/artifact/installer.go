@@ -37,11 +37,11 @@ func findDestination(dir hook.TaskDir, text string) (destination, error) {
 	}
 	full := filepath.Clean(text)
 	roots := []string{dir.Dir, dir.SharedAllocDir}
-	if !filepath.IsAbs(full) || !slices.ContainsFunc(roots, func(root string) bool { return within(full, root) }) {
+	if !filepath.IsAbs(full) || !slices.ContainsFunc(roots, func(root string) bool { return isWithinDir(full, root) }) {
 		full = filepath.Join(dir.Dir, full)
 	}
 	for _, root := range roots {
-		if within(full, root) {
+		if isWithinDir(full, root) {
 			rest, err := filepath.Rel(root, full)
 			return destination{root, filepath.ToSlash(rest)}, err
 		}
@@ -49,23 +49,23 @@ func findDestination(dir hook.TaskDir, text string) (destination, error) {
 	return destination{}, fmt.Errorf("destination %q escapes the directory of the task", text)
 }
 
-// within reports whether the clean path p is dir or is inside it.
-func within(p, dir string) bool {
+// isWithinDir reports whether the clean path p is dir or is inside it.
+func isWithinDir(p, dir string) bool {
 	return dir != "" && (p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/"))
 }
 
-// owner is the owner of an artifact's files; nil means no change of the owner.
-type owner struct{ uid, gid int }
+// fileOwner is the owner of an artifact's files; nil means no change of the owner.
+type fileOwner struct{ uid, gid int }
 
-// ownerOf returns the user of the agent, which owns everything else in a task's
+// lookupFileOwner returns the user of the agent, which owns everything else in a task's
 // directory, or with chown the user of the task. It returns nil if the agent is
 // not root, which cannot change owners.
-func ownerOf(chown bool, name string) (*owner, error) {
+func lookupFileOwner(chown bool, name string) (*fileOwner, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}
 	if !chown || name == "" {
-		return &owner{0, 0}, nil
+		return &fileOwner{0, 0}, nil
 	}
 	name, group, hasGroup := strings.Cut(name, ":")
 	u, err := user.Lookup(name)
@@ -88,43 +88,43 @@ func ownerOf(chown bool, name string) (*owner, error) {
 	if err := errors.Join(uidErr, gidErr); err != nil {
 		return nil, fmt.Errorf("chown: there is no group %q: %w", group, err)
 	}
-	return &owner{int(uid), int(gid)}, nil
+	return &fileOwner{int(uid), int(gid)}, nil
 }
 
 // installer has an empty directory for a download, and moves the allowed results
 // to the destination.
 type installer struct {
-	to          destination
-	owner       *owner
+	destination destination
+	owner       *fileOwner
 	root        *os.Root // root directory of the destination
-	name        string   // name of the stage in root
+	stageName   string   // name of the stage in root
 	stage       *os.Root
 	dir         *os.File // open handle of the stage
 	removedBits []string // bits that install has removed, such as: the setuid bit of "x"
 
-	modes []fs.FileMode // modes of the entries below result, in the order of inspect's walk
+	entryModes []fs.FileMode // modes of the entries below result, in the order of inspectResult's walk
 }
 
 // newInstaller makes a stage, on the file system of the destination's root.
-func newInstaller(to destination, task, key string, owner *owner) (*installer, error) {
+func newInstaller(to destination, task, key string, owner *fileOwner) (*installer, error) {
 	root, err := os.OpenRoot(to.root)
 	if err != nil {
 		return nil, err
 	}
-	p := &installer{to: to, owner: owner, root: root}
+	p := &installer{destination: to, owner: owner, root: root}
 	// The name is hashed, because it may have the maximum length of a file name.
 	of := sha256.Sum256([]byte(task))
-	if err := p.open(".artifact-" + hex.EncodeToString(of[:8]) + "-" + key + "-"); err != nil {
+	if err := p.openStage(".artifact-" + hex.EncodeToString(of[:8]) + "-" + key + "-"); err != nil {
 		p.close()
 		return nil, fmt.Errorf("make room for the download: %w", err)
 	}
 	return p, nil
 }
 
-// open makes the stage and removes stages that were left behind. A call of an
+// openStage makes the stage and removes stages that were left behind. A call of an
 // agent that has died may still be shutting down: it must not find the new stage
 // under its own name.
-func (p *installer) open(prefix string) error {
+func (p *installer) openStage(prefix string) error {
 	old, err := fs.Glob(p.root.FS(), prefix+"*")
 	if err != nil {
 		return err
@@ -134,11 +134,11 @@ func (p *installer) open(prefix string) error {
 			return err
 		}
 	}
-	p.name = prefix + rand.Text()
-	if err := p.root.Mkdir(p.name, 0o700); err != nil {
+	p.stageName = prefix + rand.Text()
+	if err := p.root.Mkdir(p.stageName, 0o700); err != nil {
 		return err
 	}
-	if p.stage, err = p.root.OpenRoot(p.name); err != nil {
+	if p.stage, err = p.root.OpenRoot(p.stageName); err != nil {
 		return err
 	}
 	p.dir, err = p.stage.Open(".")
@@ -153,8 +153,8 @@ func (p *installer) close() {
 	if p.stage != nil {
 		p.stage.Close()
 	}
-	if p.name != "" {
-		_ = p.root.RemoveAll(p.name)
+	if p.stageName != "" {
+		_ = p.root.RemoveAll(p.stageName)
 	}
 	p.root.Close()
 }
@@ -163,39 +163,39 @@ func (p *installer) close() {
 // allowed there, and returns a path of it. Existing files are replaced;
 // directories are merged.
 func (p *installer) install() (string, error) {
-	if err := p.inspect(); err != nil {
+	if err := p.inspectResult(); err != nil {
 		return "", err
 	}
-	if err := p.give(); err != nil {
+	if err := p.setOwnersAndModes(); err != nil {
 		return "", err
 	}
-	info, err := p.stage.Lstat(result)
+	info, err := p.stage.Lstat(resultName)
 	if err != nil {
 		return "", err
 	}
 	if !info.IsDir() {
-		if err := p.makeDirs(path.Dir(p.to.path)); err != nil {
+		if err := p.makeDirs(path.Dir(p.destination.path)); err != nil {
 			return "", err
 		}
-		return filepath.Join(p.to.root, p.to.path), p.move(result, p.to.path)
+		return filepath.Join(p.destination.root, p.destination.path), p.moveEntry(resultName, p.destination.path)
 	}
-	if err := p.makeDirs(p.to.path); err != nil {
+	if err := p.makeDirs(p.destination.path); err != nil {
 		return "", err
 	}
-	entries, err := fs.ReadDir(p.stage.FS(), result)
+	entries, err := fs.ReadDir(p.stage.FS(), resultName)
 	if err != nil {
 		return "", err
 	}
-	first := p.to.path
+	first := p.destination.path
 	for i, e := range entries {
 		if i == 0 {
-			first = path.Join(p.to.path, e.Name())
+			first = path.Join(p.destination.path, e.Name())
 		}
-		if err := p.move(path.Join(result, e.Name()), path.Join(p.to.path, e.Name())); err != nil {
+		if err := p.moveEntry(path.Join(resultName, e.Name()), path.Join(p.destination.path, e.Name())); err != nil {
 			return "", err
 		}
 	}
-	return filepath.Join(p.to.root, first), nil
+	return filepath.Join(p.destination.root, first), nil
 }
 
 // makeDirs makes a directory and its parents.
@@ -229,18 +229,18 @@ func (p *installer) setOwner(root *os.Root, name string) error {
 	return root.Lchown(name, p.owner.uid, p.owner.gid)
 }
 
-// inspect checks the files of the download again, because the process of the
+// inspectResult checks the files of the download again, because the process of the
 // download may have been compromised. If the agent is root, inspect first takes
 // ownership of each entry, and of each directory before it lists the directory,
 // so that the process can no longer change the entries.
-func (p *installer) inspect() error {
-	p.modes = nil
+func (p *installer) inspectResult() error {
+	p.entryModes = nil
 	type inode struct{ dev, ino uint64 }
 	names := map[inode]uint64{}
 	modes := map[inode]fs.FileMode{}
 	links := map[inode]uint64{}
 	linked := map[inode]string{}
-	err := fs.WalkDir(p.stage.FS(), result, func(name string, e fs.DirEntry, err error) error {
+	err := fs.WalkDir(p.stage.FS(), resultName, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -248,22 +248,22 @@ func (p *installer) inspect() error {
 		if err != nil {
 			return err
 		}
-		inside := strings.TrimPrefix(strings.TrimPrefix(name, result), "/")
+		inside := strings.TrimPrefix(strings.TrimPrefix(name, resultName), "/")
 		mode, sys := info.Mode(), info.Sys().(*syscall.Stat_t)
 		if of := (inode{sys.Dev, sys.Ino}); !mode.IsDir() && sys.Nlink > 1 {
 			if first, ok := modes[of]; ok {
-				mode = first // claim has changed the mode under another name
+				mode = first // takeOwnership has changed the mode under another name
 			}
 			names[of]++
 			modes[of], links[of], linked[of] = mode, uint64(sys.Nlink), inside
 		}
-		p.modes = append(p.modes, mode)
-		if err := p.claim(name, mode); err != nil {
+		p.entryModes = append(p.entryModes, mode)
+		if err := p.takeOwnership(name, mode); err != nil {
 			return fmt.Errorf("take %q from the download: %w", inside, err)
 		}
 		switch {
-		case strings.Count(inside, "/") > maxDepth:
-			return fmt.Errorf("artifact includes directories that are nested more than %d deep", maxDepth)
+		case strings.Count(inside, "/") > maxDirDepth:
+			return fmt.Errorf("artifact includes directories that are nested more than %d deep", maxDirDepth)
 		case mode.Type() == fs.ModeSymlink:
 			target, err := p.stage.Readlink(name)
 			if err != nil {
@@ -273,11 +273,11 @@ func (p *installer) inspect() error {
 				return fmt.Errorf("artifact includes symlink that resolves outside of sandbox: %w", err)
 			}
 		case mode.IsRegular(), mode.IsDir():
-			if mode&special != 0 {
-				p.removedBits = append(p.removedBits, fmt.Sprintf("the %s bit of %q", specialBits(mode), inside))
+			if mode&specialModeBits != 0 {
+				p.removedBits = append(p.removedBits, fmt.Sprintf("the %s bit of %q", describeSpecialBits(mode), inside))
 			}
 		default:
-			return fmt.Errorf("artifact includes %q, which is %s", inside, kindOf(mode))
+			return fmt.Errorf("artifact includes %q, which is %s", inside, describeFileType(mode))
 		}
 		return nil
 	})
@@ -296,21 +296,21 @@ func (p *installer) inspect() error {
 // removedBitsText returns the text of an event about the bits that install has
 // removed, or "". It is a single text because a task keeps ten events.
 func (p *installer) removedBitsText() string {
-	const named = 3
-	switch more := len(p.removedBits) - named; {
+	const maxNamed = 3
+	switch more := len(p.removedBits) - maxNamed; {
 	case len(p.removedBits) == 0:
 		return ""
 	case more > 0:
-		return fmt.Sprintf("removed %s and %d more", strings.Join(p.removedBits[:named], ", "), more)
+		return fmt.Sprintf("removed %s and %d more", strings.Join(p.removedBits[:maxNamed], ", "), more)
 	}
 	return "removed " + strings.Join(p.removedBits, ", ")
 }
 
-// give makes everything its owner's, who can read and enter it. It removes
+// setOwnersAndModes makes everything its owner's, who can read and enter it. It removes
 // special bits.
-func (p *installer) give() error {
-	modes := p.modes
-	return fs.WalkDir(p.stage.FS(), result, func(name string, e fs.DirEntry, err error) error {
+func (p *installer) setOwnersAndModes() error {
+	modes := p.entryModes
+	return fs.WalkDir(p.stage.FS(), resultName, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -326,8 +326,8 @@ func (p *installer) give() error {
 	})
 }
 
-// move moves an entry of the stage and its content.
-func (p *installer) move(from, to string) error {
+// moveEntry moves an entry of the stage and its content.
+func (p *installer) moveEntry(from, to string) error {
 	info, err := p.stage.Lstat(from)
 	if err != nil {
 		return err
@@ -343,18 +343,18 @@ func (p *installer) move(from, to string) error {
 			return err
 		}
 	case err == nil && info.IsDir():
-		return p.merge(from, to)
+		return p.mergeDir(from, to)
 	}
-	err = p.rename(from, to)
+	err = p.renameEntry(from, to)
 	if !errors.Is(err, syscall.EXDEV) {
 		return err
 	}
-	return p.copy(from, to, info)
+	return p.copyEntry(from, to, info)
 }
 
-// rename uses the handle of the stage: in the directory above it another user
+// renameEntry uses the handle of the stage: in the directory above it another user
 // may be able to put another file under the stage's name.
-func (p *installer) rename(from, to string) error {
+func (p *installer) renameEntry(from, to string) error {
 	fromDir, err := p.stage.Open(path.Dir(from))
 	if err != nil {
 		return err
@@ -372,27 +372,27 @@ func (p *installer) rename(from, to string) error {
 	return nil
 }
 
-func (p *installer) merge(from, to string) error {
+func (p *installer) mergeDir(from, to string) error {
 	entries, err := fs.ReadDir(p.stage.FS(), from)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if err := p.move(path.Join(from, e.Name()), path.Join(to, e.Name())); err != nil {
+		if err := p.moveEntry(path.Join(from, e.Name()), path.Join(to, e.Name())); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// copy does what move does when the target is on another file system, for example in the
+// copyEntry does what moveEntry does when the target is on another file system, for example in the
 // secrets directory.
-func (p *installer) copy(from, to string, info fs.FileInfo) error {
+func (p *installer) copyEntry(from, to string, info fs.FileInfo) error {
 	var err error
 	switch {
 	case info.IsDir():
 		if err = p.root.Mkdir(to, info.Mode().Perm()); err == nil {
-			err = p.merge(from, to)
+			err = p.mergeDir(from, to)
 		}
 	case info.Mode().Type() == fs.ModeSymlink:
 		_ = p.root.Remove(to)

@@ -19,7 +19,7 @@ type Limits struct {
 	Files       int           `json:"decompression_limit_file_count"` // number of files; 0 means no limit
 	Unpacked    int64         `json:"decompression_limit_size"`       // bytes; 0 means no limit
 	// Ratio is the maximum size of an archive's content, as a multiple of the
-	// archive's size. It applies to content above ratioMinSize.
+	// archive's size. It applies to content above minSizeForRatio.
 	Ratio int64 `json:"decompression_limit_ratio"` // 0 means no limit
 	// Env has the names of additional environment variables for downloads.
 	Env []string `json:"set_environment_variables"`
@@ -31,8 +31,8 @@ type Limits struct {
 	UIDs string `json:"download_uids"`
 }
 
-// defaults returns Nomad's defaults.
-func defaults() Limits {
+// defaultLimits returns Nomad's defaults.
+func defaultLimits() Limits {
 	return Limits{
 		HTTPTimeout: 30 * time.Minute,
 		HTTPMaxSize: 100e9,
@@ -43,36 +43,36 @@ func defaults() Limits {
 	}
 }
 
-// ratioMinSize is the size below which the ratio does not matter.
-const ratioMinSize = 256 << 20
+// minSizeForRatio is the size below which the ratio does not matter.
+const minSizeForRatio = 256 << 20
 
-// deadline returns when a download must have ended, whatever its source.
-func (l *Limits) deadline() time.Duration {
+// maxDownloadDuration returns when a download must have ended, whatever its source.
+func (l *Limits) maxDownloadDuration() time.Duration {
 	return max(l.HTTPTimeout, l.GitTimeout, 30*time.Minute) + time.Minute
 }
 
 // extraPath is an element of Limits.Paths.
 type extraPath struct {
-	mode string // letters of r, w, c and x
-	path string
+	accessMode string // letters of r, w, c and x
+	path       string
 }
 
-func (p extraPath) read() bool { return strings.Contains(p.mode, "r") }
+func (p extraPath) isReadable() bool { return strings.Contains(p.accessMode, "r") }
 
-// paths returns the valid paths: the agent has checked them.
-func (l *Limits) paths() []extraPath {
+// parsePaths returns the valid paths: the agent has checked them.
+func (l *Limits) parsePaths() []extraPath {
 	var all []extraPath
 	for _, text := range l.Paths {
 		if parts := strings.SplitN(text, ":", 3); len(parts) == 3 {
-			all = append(all, extraPath{mode: parts[1], path: parts[2]})
+			all = append(all, extraPath{accessMode: parts[1], path: parts[2]})
 		}
 	}
 	return all
 }
 
-// reachable returns the limits without paths that this process cannot access: no
+// withoutInaccessiblePaths returns the limits without paths that this process cannot access: no
 // process that it starts can.
-func (l Limits) reachable() Limits {
+func (l Limits) withoutInaccessiblePaths() Limits {
 	l.Paths = slices.DeleteFunc(slices.Clone(l.Paths), func(text string) bool {
 		parts := strings.SplitN(text, ":", 3)
 		if len(parts) != 3 {
@@ -84,47 +84,47 @@ func (l Limits) reachable() Limits {
 	return l
 }
 
-// quota counts the output of an archive or a repository.
-type quota struct {
-	limits Limits
-	packed int64 // size of the archive; 0 means no ratio
-	files  int
-	dirs   int // directories without an entry of their own
-	bytes  int64
+// unpackQuota counts the output of an archive or a repository.
+type unpackQuota struct {
+	limits      Limits
+	archiveSize int64 // size of the archive; 0 means no ratio
+	files       int
+	dirs        int // directories without an entry of their own
+	bytes       int64
 }
 
-func (t *quota) file() error {
+func (t *unpackQuota) addFile() error {
 	if t.files++; t.limits.Files > 0 && t.files > t.limits.Files {
 		return fmt.Errorf("it holds more than %d files: see decompression_limit_file_count in the client's artifact block", t.limits.Files)
 	}
 	return nil
 }
 
-func (t *quota) dir() error {
+func (t *unpackQuota) addDir() error {
 	if t.dirs++; t.limits.Files > 0 && t.dirs > t.limits.Files {
 		return fmt.Errorf("it holds more than %d directories: see decompression_limit_file_count in the client's artifact block", t.limits.Files)
 	}
 	return nil
 }
 
-func (t *quota) add(n int64) error {
+func (t *unpackQuota) addBytes(n int64) error {
 	t.bytes += n
 	if t.limits.Unpacked > 0 && t.bytes > t.limits.Unpacked {
-		return t.tooLarge()
+		return t.errContentTooLarge()
 	}
-	if r := t.limits.Ratio; r > 0 && t.packed > 0 && t.bytes > ratioMinSize && t.bytes/r > t.packed {
+	if r := t.limits.Ratio; r > 0 && t.archiveSize > 0 && t.bytes > minSizeForRatio && t.bytes/r > t.archiveSize {
 		return fmt.Errorf("it unpacks to more than %d times its size, like a bomb: see decompression_limit_ratio in the client's artifact block", r)
 	}
 	return nil
 }
 
-func (t *quota) tooLarge() error {
-	return fmt.Errorf("it unpacks to more than %s: see decompression_limit_size in the client's artifact block", size(t.limits.Unpacked))
+func (t *unpackQuota) errContentTooLarge() error {
+	return fmt.Errorf("it unpacks to more than %s: see decompression_limit_size in the client's artifact block", formatSize(t.limits.Unpacked))
 }
 
 // Write counts bytes on their way into a file.
-func (t *quota) Write(p []byte) (int, error) {
-	if err := t.add(int64(len(p))); err != nil {
+func (t *unpackQuota) Write(p []byte) (int, error) {
+	if err := t.addBytes(int64(len(p))); err != nil {
 		return 0, err
 	}
 	return len(p), nil

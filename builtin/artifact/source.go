@@ -12,12 +12,12 @@ import (
 	"sync"
 )
 
-// source is the parsed source of an artifact, with the options of the block
+// parsedSource is the parsed source of an artifact, with the options of the block
 // merged in.
-type source struct {
-	kind string   // "http", "file" or "git"
-	url  *url.URL // URL without the parts below
-	sub  string   // requested part of the archive or repository; "" means all
+type parsedSource struct {
+	sourceType string   // "http", "file" or "git"
+	url        *url.URL // URL without the parts below
+	subpath    string   // requested part of the archive or repository; "" means all
 
 	checksum string
 	archive  string // "" means by the file name; "false" means none
@@ -28,32 +28,32 @@ type source struct {
 }
 
 var (
-	forced = expression(`^([A-Za-z0-9]+)::(.+)$`)
-	scp    = expression(`^([A-Za-z0-9_.-]+@[A-Za-z0-9_][A-Za-z0-9_.-]*):([^/].*)$`)
+	getterPattern = lazyRegexp(`^([A-Za-z0-9]+)::(.+)$`)
+	scpPattern    = lazyRegexp(`^([A-Za-z0-9_.-]+@[A-Za-z0-9_][A-Za-z0-9_.-]*):([^/].*)$`)
 
-	// hubs are the hosts for which a path without a scheme is a repository.
-	hubs = []string{"github.com", "gitlab.com", "bitbucket.org"}
+	// repositoryHosts are the hosts for which a path without a scheme is a repository.
+	repositoryHosts = []string{"github.com", "gitlab.com", "bitbucket.org"}
 )
 
-// expression compiles a regular expression on first use: otherwise every process
+// lazyRegexp compiles a regular expression on first use: otherwise every process
 // of this program would have it in memory.
-func expression(text string) func() *regexp.Regexp {
+func lazyRegexp(text string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
 }
 
 // parseSource parses a source in any of its forms.
-func parseSource(text string, options map[string]string) (*source, error) {
+func parseSource(text string, options map[string]string) (*parsedSource, error) {
 	getter := ""
-	if m := forced().FindStringSubmatch(text); m != nil {
+	if m := getterPattern().FindStringSubmatch(text); m != nil {
 		getter, text = strings.ToLower(m[1]), m[2]
 	}
-	if m := scp().FindStringSubmatch(text); m != nil && !strings.Contains(text, "://") {
+	if m := scpPattern().FindStringSubmatch(text); m != nil && !strings.Contains(text, "://") {
 		text = "ssh://" + m[1] + "/" + m[2]
 		if getter == "" {
 			getter = "git"
 		}
 	}
-	if repository, ok := hubRepository(text); ok {
+	if repository, ok := expandRepositoryPath(text); ok {
 		text, getter = repository, "git"
 	}
 	if !strings.Contains(text, "://") {
@@ -61,44 +61,46 @@ func parseSource(text string, options map[string]string) (*source, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil {
-		return nil, invalidURL(text, err)
+		return nil, invalidURLError(text, err)
 	}
-	s := &source{url: u}
+	s := &parsedSource{url: u}
 	switch scheme := strings.ToLower(u.Scheme); {
 	case getter == "git" && slices.Contains(gitProtocols, scheme):
-		s.kind = "git"
+		s.sourceType = "git"
 	case getter == "" && (scheme == "http" || scheme == "https"), getter == "http" || getter == "https":
-		s.kind = "http"
+		s.sourceType = "http"
 	case getter == "" && scheme == "file", getter == "file":
-		s.kind = "file"
+		s.sourceType = "file"
 	case getter == "git":
 		return nil, fmt.Errorf("download not supported for scheme '%s' by git: there are %s", scheme, strings.Join(gitProtocols, ", "))
 	case getter == "":
-		return nil, unsupported(scheme)
+		return nil, unsupportedSchemeError(scheme)
 	default:
-		return nil, unsupported(getter)
+		return nil, unsupportedSchemeError(getter)
 	}
 	if strings.HasPrefix(u.Host, "-") || strings.HasPrefix(u.User.Username(), "-") {
 		return nil, fmt.Errorf("the host %q begins with a dash", u.Host)
 	}
-	if before, sub, ok := strings.Cut(u.Path, "//"); ok && s.kind != "file" {
+	if before, sub, ok := strings.Cut(u.Path, "//"); ok && s.sourceType != "file" {
 		u.Path, u.RawPath = before, ""
-		s.sub = path.Clean(strings.Trim(sub, "/"))
-		if !local(s.sub) {
+		s.subpath = path.Clean(strings.Trim(sub, "/"))
+		if !isLocalPath(s.subpath) {
 			return nil, fmt.Errorf("the part %q of the source leads out of it", sub)
 		}
 	}
-	return s, s.options(options)
+	return s, s.parseOptions(options)
 }
 
-// listed reports whether the checksum is in a file of checksums.
-func (s *source) listed() bool { return strings.HasPrefix(s.checksum, checksumList) }
+// hasChecksumFile reports whether the checksum is in a file of checksums.
+func (s *parsedSource) hasChecksumFile() bool {
+	return strings.HasPrefix(s.checksum, checksumFilePrefix)
+}
 
-// checksumList is the prefix of the source of a file of checksums.
-const checksumList = "file:"
+// checksumFilePrefix is the prefix of the source of a file of checksums.
+const checksumFilePrefix = "file:"
 
-// invalidURL returns an error for an invalid URL, without its password.
-func invalidURL(text string, err error) error {
+// invalidURLError returns an error for an invalid URL, without its password.
+func invalidURLError(text string, err error) error {
 	if _, from, ok := strings.Cut(text, "${"); ok {
 		if name, _, ok := strings.Cut(from, "}"); ok {
 			return fmt.Errorf("the source is no URL: nothing is known by the name ${%s}", name)
@@ -120,9 +122,9 @@ var schemeHints = map[string]string{
 	"ssh":  "put git:: before it",
 }
 
-// unsupported returns the error for an unsupported URL scheme. It starts with the
+// unsupportedSchemeError returns the error for an unsupported URL scheme. It starts with the
 // text of Nomad's error.
-func unsupported(scheme string) error {
+func unsupportedSchemeError(scheme string) error {
 	err := fmt.Errorf("download not supported for scheme '%s'", scheme)
 	if way := schemeHints[scheme]; way != "" {
 		return fmt.Errorf("%w: %s", err, way)
@@ -130,11 +132,11 @@ func unsupported(scheme string) error {
 	return fmt.Errorf("%w: there are http, https and git", err)
 }
 
-// hubRepository expands host/owner/repository[/part] to a URL.
-func hubRepository(text string) (string, bool) {
+// expandRepositoryPath expands host/owner/repository[/part] to a URL.
+func expandRepositoryPath(text string) (string, bool) {
 	rest, query, _ := strings.Cut(text, "?")
 	parts := strings.SplitN(rest, "/", 4)
-	if len(parts) < 3 || !slices.Contains(hubs, parts[0]) {
+	if len(parts) < 3 || !slices.Contains(repositoryHosts, parts[0]) {
 		return "", false
 	}
 	full := "https://" + strings.Join(parts[:3], "/")
@@ -150,9 +152,9 @@ func hubRepository(text string) (string, bool) {
 	return full, true
 }
 
-// options merges the options of the block into the query, and removes the
+// parseOptions merges the options of the block into the query, and removes the
 // options of the artifact block. The remaining parameters are for the server.
-func (s *source) options(options map[string]string) error {
+func (s *parsedSource) parseOptions(options map[string]string) error {
 	q, err := url.ParseQuery(s.url.RawQuery)
 	if err != nil {
 		return fmt.Errorf("the query of the source: %w", err)
@@ -162,7 +164,7 @@ func (s *source) options(options map[string]string) error {
 		q.Set(name, value)
 	}
 	ours := map[string]*string{"checksum": &s.checksum, "archive": &s.archive, "filename": &s.filename}
-	if s.kind == "git" {
+	if s.sourceType == "git" {
 		ours = map[string]*string{"checksum": &s.checksum, "archive": &s.archive, "ref": &s.ref, "depth": &s.depth, "sshkey": &s.sshKey}
 	}
 	for name, to := range ours {
@@ -176,14 +178,14 @@ func (s *source) options(options map[string]string) error {
 	return nil
 }
 
-// name returns the name of the file: the last part of the path, or the value of
+// fileName returns the name of the file: the last part of the path, or the value of
 // the option.
-func (s *source) name() (string, error) {
+func (s *parsedSource) fileName() (string, error) {
 	name := path.Base(s.url.Path)
 	if s.filename != "" {
 		name = s.filename
 	}
-	if !local(name) || name == "." || strings.Contains(name, "/") || strings.ContainsRune(name, 0) {
+	if !isLocalPath(name) || name == "." || strings.Contains(name, "/") || strings.ContainsRune(name, 0) {
 		return "", fmt.Errorf("the source names no file: end it with one, or set the option filename")
 	}
 	return name, nil

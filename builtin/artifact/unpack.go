@@ -19,38 +19,38 @@ import (
 	"strings"
 )
 
-// format is an archive format.
-type format struct {
-	names  []string // values of the archive option and file extensions, without the dot
-	stream func(context.Context, *os.File) (io.ReadCloser, error)
-	// entries unpacks the archive; nil means that the stream is a single file.
-	entries func(u *unpacker, f *os.File, stream io.Reader) error
+// archiveFormat is an archive format.
+type archiveFormat struct {
+	extensions []string // values of the archive option and file extensions, without the dot
+	openStream func(context.Context, *os.File) (io.ReadCloser, error)
+	// unpackEntries unpacks the archive; nil means that the stream is a single file.
+	unpackEntries func(u *unpacker, f *os.File, stream io.Reader) error
 }
 
-// formats are matched by the longest extension.
-var formats = []format{
-	{[]string{"tar.gz", "tgz"}, gunzip, (*unpacker).tar},
-	{[]string{"tar.bz2", "tbz2"}, bunzip, (*unpacker).tar},
-	{[]string{"tar.xz", "txz"}, command("xz", "xz-utils", "--memlimit=256MiB"), (*unpacker).tar},
-	{[]string{"tar.zst", "tzst"}, command("zstd", "zstd", "--memory=256MB"), (*unpacker).tar},
-	{[]string{"tar"}, plain, (*unpacker).tar},
-	{[]string{"zip"}, plain, (*unpacker).zip},
-	{[]string{"gz"}, gunzip, nil},
-	{[]string{"bz2"}, bunzip, nil},
-	{[]string{"xz"}, command("xz", "xz-utils", "--memlimit=256MiB"), nil},
-	{[]string{"zst"}, command("zstd", "zstd", "--memory=256MB"), nil},
+// archiveFormats are matched by the longest extension.
+var archiveFormats = []archiveFormat{
+	{[]string{"tar.gz", "tgz"}, openGzip, (*unpacker).unpackTar},
+	{[]string{"tar.bz2", "tbz2"}, openBzip2, (*unpacker).unpackTar},
+	{[]string{"tar.xz", "txz"}, decompressWithCommand("xz", "xz-utils", "--memlimit=256MiB"), (*unpacker).unpackTar},
+	{[]string{"tar.zst", "tzst"}, decompressWithCommand("zstd", "zstd", "--memory=256MB"), (*unpacker).unpackTar},
+	{[]string{"tar"}, openPlain, (*unpacker).unpackTar},
+	{[]string{"zip"}, openPlain, (*unpacker).unpackZip},
+	{[]string{"gz"}, openGzip, nil},
+	{[]string{"bz2"}, openBzip2, nil},
+	{[]string{"xz"}, decompressWithCommand("xz", "xz-utils", "--memlimit=256MiB"), nil},
+	{[]string{"zst"}, decompressWithCommand("zstd", "zstd", "--memory=256MB"), nil},
 }
 
 // findFormat returns the format by the option, or else by the name. nil means
 // that the file is not an archive.
-func findFormat(name, option string) (*format, error) {
+func findFormat(name, option string) (*archiveFormat, error) {
 	if on, err := strconv.ParseBool(option); err == nil && !on {
 		return nil, nil
 	}
-	for i := range formats {
-		for _, ending := range formats[i].names {
+	for i := range archiveFormats {
+		for _, ending := range archiveFormats[i].extensions {
 			if option == ending || option == "" && len(name) > len(ending)+1 && strings.HasSuffix(name, "."+ending) {
-				return &formats[i], nil
+				return &archiveFormats[i], nil
 			}
 		}
 	}
@@ -60,9 +60,9 @@ func findFormat(name, option string) (*format, error) {
 	return nil, nil
 }
 
-// trim removes the extension of the format from a name.
-func (f *format) trim(name string) string {
-	for _, ending := range f.names {
+// trimExtension removes the extension of the format from a name.
+func (f *archiveFormat) trimExtension(name string) string {
+	for _, ending := range f.extensions {
 		if short, ok := strings.CutSuffix(name, "."+ending); ok && short != "" {
 			return short
 		}
@@ -70,24 +70,24 @@ func (f *format) trim(name string) string {
 	return name
 }
 
-func plain(_ context.Context, f *os.File) (io.ReadCloser, error) {
+func openPlain(_ context.Context, f *os.File) (io.ReadCloser, error) {
 	return io.NopCloser(bufio.NewReaderSize(f, 64<<10)), nil
 }
 
-func gunzip(_ context.Context, f *os.File) (io.ReadCloser, error) {
+func openGzip(_ context.Context, f *os.File) (io.ReadCloser, error) {
 	return gzip.NewReader(bufio.NewReaderSize(f, 64<<10))
 }
 
-func bunzip(_ context.Context, f *os.File) (io.ReadCloser, error) {
+func openBzip2(_ context.Context, f *os.File) (io.ReadCloser, error) {
 	return io.NopCloser(bzip2.NewReader(bufio.NewReaderSize(f, 64<<10))), nil
 }
 
-// command returns a function that decompresses with a program, which has the
+// decompressWithCommand returns a function that decompresses with a program, which has the
 // confinement of this process.
-func command(name, pkg, memory string) func(context.Context, *os.File) (io.ReadCloser, error) {
+func decompressWithCommand(name, pkg, memory string) func(context.Context, *os.File) (io.ReadCloser, error) {
 	return func(ctx context.Context, f *os.File) (io.ReadCloser, error) {
-		p := &program{cmd: exec.CommandContext(ctx, name, "-d", "-c", "-q", memory)}
-		p.cmd.Stdin, p.cmd.Stderr = f, &p.said
+		p := &decompressor{cmd: exec.CommandContext(ctx, name, "-d", "-c", "-q", memory)}
+		p.cmd.Stdin, p.cmd.Stderr = f, &p.stderr
 		var err error
 		if p.out, err = p.cmd.StdoutPipe(); err != nil {
 			return nil, err
@@ -101,26 +101,26 @@ func command(name, pkg, memory string) func(context.Context, *os.File) (io.ReadC
 	}
 }
 
-// program is the output of a decompression program. At its end it returns the
+// decompressor is the output of a decompression program. At its end it returns the
 // program's error.
-type program struct {
-	cmd  *exec.Cmd
-	out  io.ReadCloser
-	said bytes.Buffer
-	err  error // result of Wait
+type decompressor struct {
+	cmd    *exec.Cmd
+	out    io.ReadCloser
+	stderr bytes.Buffer
+	err    error // result of Wait
 }
 
-func (p *program) Read(b []byte) (int, error) {
+func (p *decompressor) Read(b []byte) (int, error) {
 	n, err := p.out.Read(b)
 	if err == io.EOF {
 		if err := p.wait(); err != nil {
-			return n, fmt.Errorf("%w: %s", err, strings.TrimSpace(p.said.String()))
+			return n, fmt.Errorf("%w: %s", err, strings.TrimSpace(p.stderr.String()))
 		}
 	}
 	return n, err
 }
 
-func (p *program) wait() error {
+func (p *decompressor) wait() error {
 	if p.cmd.ProcessState == nil {
 		p.err = p.cmd.Wait()
 	}
@@ -128,7 +128,7 @@ func (p *program) wait() error {
 }
 
 // Close kills the program if it is still running.
-func (p *program) Close() error {
+func (p *decompressor) Close() error {
 	_ = p.cmd.Process.Kill()
 	_ = p.wait()
 	return nil
@@ -137,12 +137,12 @@ func (p *program) Close() error {
 // unpacker writes the entries of one archive into a new directory.
 type unpacker struct {
 	root *os.Root
-	quota
+	unpackQuota
 }
 
 // unpack unpacks a file of the stage into a new directory of the stage. A
 // compressed single file is decompressed into a file.
-func (d *downloader) unpack(ctx context.Context, format *format, from, to string) error {
+func (d *downloader) unpack(ctx context.Context, format *archiveFormat, from, to string) error {
 	f, err := d.stage.Open(from)
 	if err != nil {
 		return err
@@ -155,15 +155,15 @@ func (d *downloader) unpack(ctx context.Context, format *format, from, to string
 	if info.Size() == 0 {
 		return errors.New("it is empty")
 	}
-	stream, err := format.stream(ctx, f)
+	stream, err := format.openStream(ctx, f)
 	if err != nil {
 		return err
 	}
 	defer stream.Close()
-	t := quota{limits: d.Limits, packed: info.Size()}
-	if format.entries == nil {
-		u := &unpacker{root: d.stage, quota: t}
-		return cause(ctx, u.write(to, 0o644, stream))
+	t := unpackQuota{limits: d.Limits, archiveSize: info.Size()}
+	if format.unpackEntries == nil {
+		u := &unpacker{root: d.stage, unpackQuota: t}
+		return contextCause(ctx, u.writeFile(to, 0o644, stream))
 	}
 	if err := d.stage.Mkdir(to, 0o755); err != nil {
 		return err
@@ -173,16 +173,16 @@ func (d *downloader) unpack(ctx context.Context, format *format, from, to string
 		return err
 	}
 	defer root.Close()
-	return cause(ctx, format.entries(&unpacker{root: root, quota: t}, f, stream))
+	return contextCause(ctx, format.unpackEntries(&unpacker{root: root, unpackQuota: t}, f, stream))
 }
 
-func (u *unpacker) tar(_ *os.File, stream io.Reader) error {
+func (u *unpacker) unpackTar(_ *os.File, stream io.Reader) error {
 	for r := tar.NewReader(stream); ; {
 		h, err := r.Next()
 		if err == io.EOF {
 			// The data after the end of the archive are read too, so that a
 			// decompression program can report its error.
-			_, err = io.Copy(&u.quota, stream)
+			_, err = io.Copy(&u.unpackQuota, stream)
 			return err
 		}
 		if err != nil {
@@ -191,7 +191,7 @@ func (u *unpacker) tar(_ *os.File, stream io.Reader) error {
 		if h.Typeflag == tar.TypeXGlobalHeader {
 			continue
 		}
-		if err := u.file(); err != nil {
+		if err := u.addFile(); err != nil {
 			return err
 		}
 		name, err := checkName(h.Name)
@@ -203,13 +203,13 @@ func (u *unpacker) tar(_ *os.File, stream io.Reader) error {
 		case tar.TypeDir:
 			err = u.dir(name, mode)
 		case tar.TypeReg, tar.TypeGNUSparse:
-			err = u.regular(name, mode, r)
+			err = u.writeRegularFile(name, mode, r)
 		case tar.TypeSymlink:
-			err = u.symlink(name, h.Linkname)
+			err = u.makeSymlink(name, h.Linkname)
 		case tar.TypeLink:
-			err = u.hardLink(name, h.Linkname)
+			err = u.makeHardLink(name, h.Linkname)
 		default:
-			err = fmt.Errorf("entry %q is %s", name, kindOf(mode))
+			err = fmt.Errorf("entry %q is %s", name, describeFileType(mode))
 		}
 		if err != nil {
 			return err
@@ -217,21 +217,21 @@ func (u *unpacker) tar(_ *os.File, stream io.Reader) error {
 	}
 }
 
-func (u *unpacker) zip(f *os.File, _ io.Reader) error {
-	r, err := zip.NewReader(f, u.packed)
+func (u *unpacker) unpackZip(f *os.File, _ io.Reader) error {
+	r, err := zip.NewReader(f, u.archiveSize)
 	if err != nil {
 		return err
 	}
 	for _, e := range r.File {
-		if err := u.zipEntry(e); err != nil {
+		if err := u.unpackZipEntry(e); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (u *unpacker) zipEntry(e *zip.File) error {
-	if err := u.file(); err != nil {
+func (u *unpacker) unpackZipEntry(e *zip.File) error {
+	if err := u.addFile(); err != nil {
 		return err
 	}
 	name, err := checkName(e.Name)
@@ -249,29 +249,29 @@ func (u *unpacker) zipEntry(e *zip.File) error {
 	defer content.Close()
 	switch {
 	case mode.IsRegular():
-		return u.regular(name, mode, content)
+		return u.writeRegularFile(name, mode, content)
 	case mode.Type() == fs.ModeSymlink:
 		target, err := io.ReadAll(io.LimitReader(content, 4096))
 		if err != nil {
 			return err
 		}
-		return u.symlink(name, string(target))
+		return u.makeSymlink(name, string(target))
 	}
-	return fmt.Errorf("entry %q is %s", name, kindOf(mode))
+	return fmt.Errorf("entry %q is %s", name, describeFileType(mode))
 }
 
 // dir makes a directory that is writable, whatever its mode in the archive. As
-// with files, give removes the special bits.
+// with files, setOwnersAndModes removes the special bits.
 func (u *unpacker) dir(name string, mode fs.FileMode) error {
-	if err := u.parents(path.Join(name, "_")); err != nil || name == "." {
+	if err := u.makeParentDirs(path.Join(name, "_")); err != nil || name == "." {
 		return err
 	}
-	return u.root.Chmod(name, mode.Perm()|mode&special|0o700)
+	return u.root.Chmod(name, mode.Perm()|mode&specialModeBits|0o700)
 }
 
-// parents makes the directories above an entry. They are never symbolic links:
+// makeParentDirs makes the directories above an entry. They are never symbolic links:
 // an entry below a link would be at another path than its name.
-func (u *unpacker) parents(name string) error {
+func (u *unpacker) makeParentDirs(name string) error {
 	dir := path.Dir(name)
 	if dir == "." {
 		return nil
@@ -287,22 +287,22 @@ func (u *unpacker) parents(name string) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	if err := u.parents(dir); err != nil {
+	if err := u.makeParentDirs(dir); err != nil {
 		return err
 	}
-	if err := u.quota.dir(); err != nil {
+	if err := u.unpackQuota.addDir(); err != nil {
 		return err
 	}
 	return u.root.Mkdir(dir, 0o755)
 }
 
-// place removes an existing entry with the name: of two entries of the archive
+// prepareEntryPath removes an existing entry with the name: of two entries of the archive
 // with the same name, the later one counts.
-func (u *unpacker) place(name string) error {
+func (u *unpacker) prepareEntryPath(name string) error {
 	if name == "." {
 		return errors.New(`an entry that is no directory has the name "."`)
 	}
-	if err := u.parents(name); err != nil {
+	if err := u.makeParentDirs(name); err != nil {
 		return err
 	}
 	if err := u.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -311,41 +311,42 @@ func (u *unpacker) place(name string) error {
 	return nil
 }
 
-func (u *unpacker) regular(name string, mode fs.FileMode, content io.Reader) error {
-	if err := u.place(name); err != nil {
+func (u *unpacker) writeRegularFile(name string, mode fs.FileMode, content io.Reader) error {
+	if err := u.prepareEntryPath(name); err != nil {
 		return err
 	}
-	return u.write(name, mode, content)
+	return u.writeFile(name, mode, content)
 }
 
-// write writes a new file. It keeps special bits; give removes and reports them.
-func (u *unpacker) write(name string, mode fs.FileMode, content io.Reader) error {
+// writeFile writes a new file. It keeps special bits; setOwnersAndModes removes
+// and reports them.
+func (u *unpacker) writeFile(name string, mode fs.FileMode, content io.Reader) error {
 	f, err := u.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if _, err := io.Copy(io.MultiWriter(&u.quota, f), content); err != nil {
+	if _, err := io.Copy(io.MultiWriter(&u.unpackQuota, f), content); err != nil {
 		return err
 	}
-	if err := f.Chmod(mode.Perm() | mode&special | 0o400); err != nil {
+	if err := f.Chmod(mode.Perm() | mode&specialModeBits | 0o400); err != nil {
 		return err
 	}
 	return f.Close()
 }
 
-func (u *unpacker) symlink(name, target string) error {
+func (u *unpacker) makeSymlink(name, target string) error {
 	if err := checkLink(name, target); err != nil {
 		return err
 	}
-	if err := u.place(name); err != nil {
+	if err := u.prepareEntryPath(name); err != nil {
 		return err
 	}
 	return u.root.Symlink(target, name)
 }
 
-// hardLink makes a second name of a file of the archive.
-func (u *unpacker) hardLink(name, target string) error {
+// makeHardLink makes a second name of a file of the archive.
+func (u *unpacker) makeHardLink(name, target string) error {
 	clean, err := checkName(target)
 	if err != nil {
 		return fmt.Errorf("hard link %q leads out of the artifact, to %q", name, target)
@@ -357,7 +358,7 @@ func (u *unpacker) hardLink(name, target string) error {
 	if clean == name {
 		return nil
 	}
-	if err := u.place(name); err != nil {
+	if err := u.prepareEntryPath(name); err != nil {
 		return err
 	}
 	return u.root.Link(clean, name)

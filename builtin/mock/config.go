@@ -10,15 +10,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// config is the `plugin "mock_driver" { config { … } }` block.
-type config struct {
+// pluginConfig is the `plugin "mock_driver" { config { … } }` block.
+type pluginConfig struct {
 	ConfigError string `codec:"config_error"` // Configure fails with this error
 	InitError   string `codec:"init_error"`   // Init fails with this error
 
-	Health            string   `codec:"health"`             // healthy, unhealthy or undetected
-	HealthDescription string   `codec:"health_description"` // description of health
-	UnhealthyAfter    duration `codec:"unhealthy_after"`    // time since the start of the process; 0 means never
-	UnhealthyFor      duration `codec:"unhealthy_for"`      // duration of the unhealthy state; 0 means forever
+	Health            string       `codec:"health"`             // healthy, unhealthy or undetected
+	HealthDescription string       `codec:"health_description"` // description of health
+	UnhealthyAfter    durationText `codec:"unhealthy_after"`    // time since the start of the process; 0 means never
+	UnhealthyFor      durationText `codec:"unhealthy_for"`      // duration of the unhealthy state; 0 means forever
 
 	FSIsolation          string `codec:"fs_isolation"` // none, chroot, image or unveil
 	DisableLogCollection bool   `codec:"disable_log_collection"`
@@ -37,13 +37,13 @@ var configSchema = hclspec.Object(map[string]*hclspec.Spec{
 	"no_mounts":              hclspec.Attr("no_mounts", "bool", false),
 })
 
-var healths = map[string]driver.Health{
+var healthByName = map[string]driver.Health{
 	"healthy":    driver.HealthHealthy,
 	"unhealthy":  driver.HealthUnhealthy,
 	"undetected": driver.HealthUndetected,
 }
 
-var isolations = map[string]driver.FSIsolation{
+var fsIsolationByName = map[string]driver.FSIsolation{
 	"none":   driver.FSIsolationNone,
 	"chroot": driver.FSIsolationChroot,
 	"image":  driver.FSIsolationImage,
@@ -54,14 +54,14 @@ var isolations = map[string]driver.FSIsolation{
 // "2s". It is large because each field is an independent fault or behaviour that a test can ask for.
 type taskConfig struct {
 	// Start.
-	StartBlockFor         duration `codec:"start_block_for"` // duration of StartTask
-	StartError            string   `codec:"start_error"`     // StartTask fails with this error
-	StartErrorRecoverable bool     `codec:"start_error_recoverable"`
-	StartErrors           int      `codec:"start_errors"` // number of failed starts per task and alloc; 0 means always
+	StartBlockFor         durationText `codec:"start_block_for"` // duration of StartTask
+	StartError            string       `codec:"start_error"`     // StartTask fails with this error
+	StartErrorRecoverable bool         `codec:"start_error_recoverable"`
+	StartErrors           int          `codec:"start_errors"` // number of failed starts per task and alloc; 0 means always
 
 	// Run.
-	RunFor duration `codec:"run_for"` // 0 means that the task exits at once
-	Events []string `codec:"events"`  // task events that are emitted at the start
+	RunFor durationText `codec:"run_for"` // 0 means that the task exits at once
+	Events []string     `codec:"events"`  // task events that are emitted at the start
 
 	// Exit.
 	ExitCode   int    `codec:"exit_code"`
@@ -70,23 +70,23 @@ type taskConfig struct {
 	OOMKilled  bool   `codec:"oom_killed"`
 
 	// Stop and recovery.
-	KillAfter      duration `codec:"kill_after"` // how long the task continues after StopTask
-	StopError      string   `codec:"stop_error"` // StopTask fails with this error
-	StopErrors     int      `codec:"stop_errors"`
-	DestroyError   string   `codec:"destroy_error"`
-	SignalError    string   `codec:"signal_error"`
-	RecoverError   string   `codec:"recover_error"`
-	BadRecover     bool     `codec:"bad_recover"`       // the task is recovered, and exits at once with an error
-	PluginExitAt   duration `codec:"plugin_exit_after"` // the plugin process exits this long after the start of the task
-	PluginExitOnce bool     `codec:"plugin_exit_once"`  // a plugin process that has recovered the task does not exit again
+	KillAfter      durationText `codec:"kill_after"` // how long the task continues after StopTask
+	StopError      string       `codec:"stop_error"` // StopTask fails with this error
+	StopErrors     int          `codec:"stop_errors"`
+	DestroyError   string       `codec:"destroy_error"`
+	SignalError    string       `codec:"signal_error"`
+	RecoverError   string       `codec:"recover_error"`
+	BadRecover     bool         `codec:"bad_recover"`       // the task is recovered, and exits at once with an error
+	PluginExitAt   durationText `codec:"plugin_exit_after"` // the plugin process exits this long after the start of the task
+	PluginExitOnce bool         `codec:"plugin_exit_once"`  // a plugin process that has recovered the task does not exit again
 
 	// Output.
-	StdoutString         string   `codec:"stdout_string"`
-	StdoutRepeat         int      `codec:"stdout_repeat"` // number of repetitions
-	StdoutRepeatDuration duration `codec:"stdout_repeat_duration"`
-	StderrString         string   `codec:"stderr_string"`
-	StderrRepeat         int      `codec:"stderr_repeat"`
-	StderrRepeatDuration duration `codec:"stderr_repeat_duration"`
+	StdoutString         string       `codec:"stdout_string"`
+	StdoutRepeat         int          `codec:"stdout_repeat"` // number of repetitions
+	StdoutRepeatDuration durationText `codec:"stdout_repeat_duration"`
+	StderrString         string       `codec:"stderr_string"`
+	StderrRepeat         int          `codec:"stderr_repeat"`
+	StderrRepeatDuration durationText `codec:"stderr_repeat_duration"`
 
 	// Network.
 	DriverIP        string `codec:"driver_ip"`
@@ -102,18 +102,18 @@ type taskConfig struct {
 }
 
 type execConfig struct {
-	RunFor       duration `codec:"run_for"`
-	ExitCode     int      `codec:"exit_code"`
-	ExitSignal   int      `codec:"exit_signal"`
-	ExitErrMsg   string   `codec:"exit_err_msg"`
-	StdoutString string   `codec:"stdout_string"`
-	StderrString string   `codec:"stderr_string"`
+	RunFor       durationText `codec:"run_for"`
+	ExitCode     int          `codec:"exit_code"`
+	ExitSignal   int          `codec:"exit_signal"`
+	ExitErrMsg   string       `codec:"exit_err_msg"`
+	StdoutString string       `codec:"stdout_string"`
+	StderrString string       `codec:"stderr_string"`
 }
 
 var taskSchema = func() *hclspec.Spec {
 	parts := map[string]*hclspec.Spec{
 		"events": hclspec.Attr("events", "list(string)", false),
-		"exec_command": hclspec.Block("exec_command", attrs(map[string]string{
+		"exec_command": hclspec.Block("exec_command", attrSpecs(map[string]string{
 			"run_for": "string", "exit_code": "number", "exit_signal": "number", "exit_err_msg": "string",
 			"stdout_string": "string", "stderr_string": "string",
 		}), false),
@@ -137,7 +137,7 @@ var taskSchema = func() *hclspec.Spec {
 	return hclspec.Object(parts)
 }()
 
-func attrs(types map[string]string) *hclspec.Spec {
+func attrSpecs(types map[string]string) *hclspec.Spec {
 	parts := map[string]*hclspec.Spec{}
 	for name, typ := range types {
 		parts[name] = hclspec.Attr(name, typ, false)
@@ -145,10 +145,10 @@ func attrs(types map[string]string) *hclspec.Spec {
 	return hclspec.Object(parts)
 }
 
-// duration is a string like "2s"; "" is 0.
-type duration string
+// durationText is a string like "2s"; "" is 0.
+type durationText string
 
-func (d duration) parse() (time.Duration, error) {
+func (d durationText) parse() (time.Duration, error) {
 	if d == "" {
 		return 0, nil
 	}
@@ -156,12 +156,12 @@ func (d duration) parse() (time.Duration, error) {
 }
 
 // value returns the duration. The string must be valid, which check ensures.
-func (d duration) value() time.Duration {
+func (d durationText) value() time.Duration {
 	v, _ := d.parse()
 	return v
 }
 
-func checkDurations(durations map[string]duration) error {
+func checkDurations(durations map[string]durationText) error {
 	for name, d := range durations {
 		if _, err := d.parse(); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
@@ -170,21 +170,21 @@ func checkDurations(durations map[string]duration) error {
 	return nil
 }
 
-func (c *config) check() error {
-	if _, ok := healths[c.Health]; !ok && c.Health != "" {
+func (c *pluginConfig) check() error {
+	if _, ok := healthByName[c.Health]; !ok && c.Health != "" {
 		return fmt.Errorf("health: %q is none of healthy, unhealthy, undetected", c.Health)
 	}
-	if _, ok := isolations[c.FSIsolation]; !ok && c.FSIsolation != "" {
+	if _, ok := fsIsolationByName[c.FSIsolation]; !ok && c.FSIsolation != "" {
 		return fmt.Errorf("fs_isolation: %q is none of none, chroot, image, unveil", c.FSIsolation)
 	}
-	return checkDurations(map[string]duration{"unhealthy_after": c.UnhealthyAfter, "unhealthy_for": c.UnhealthyFor})
+	return checkDurations(map[string]durationText{"unhealthy_after": c.UnhealthyAfter, "unhealthy_for": c.UnhealthyFor})
 }
 
 func (c *taskConfig) check() error {
 	if _, err := c.portMap(); err != nil {
 		return err
 	}
-	return checkDurations(map[string]duration{
+	return checkDurations(map[string]durationText{
 		"start_block_for":        c.StartBlockFor,
 		"run_for":                c.RunFor,
 		"kill_after":             c.KillAfter,

@@ -21,10 +21,10 @@ const Name = "mock_driver"
 
 // Driver is the driver mock_driver. Its zero value is ready for use.
 type Driver struct {
-	mu      sync.Mutex
-	config  config
-	since   time.Time      // time of the configuration
-	refused map[string]int // failed starts, by alloc and task
+	mu            sync.Mutex
+	config        pluginConfig
+	configuredAt  time.Time      // time of the configuration
+	startFailures map[string]int // failed starts, by alloc and task
 }
 
 var (
@@ -37,7 +37,7 @@ var (
 
 // Info describes the driver.
 func (d *Driver) Info() sdk.DriverInfo {
-	c, _ := d.configured()
+	c, _ := d.currentConfig()
 	info := sdk.DriverInfo{
 		Name:         Name,
 		Version:      "0.1.0",
@@ -46,7 +46,7 @@ func (d *Driver) Info() sdk.DriverInfo {
 		Capabilities: driver.Capabilities{
 			SendSignals:          true,
 			Exec:                 true,
-			FSIsolation:          isolations[c.FSIsolation],
+			FSIsolation:          fsIsolationByName[c.FSIsolation],
 			DisableLogCollection: c.DisableLogCollection,
 		},
 		// Tests change the health and need a new fingerprint quickly.
@@ -60,31 +60,31 @@ func (d *Driver) Info() sdk.DriverInfo {
 
 // Configure stores the plugin's configuration.
 func (d *Driver) Configure(_ context.Context, c *sdk.Config) error {
-	var next config
-	if err := c.Decode(&next); err != nil {
+	var newConfig pluginConfig
+	if err := c.Decode(&newConfig); err != nil {
 		return err
 	}
-	if err := next.check(); err != nil {
+	if err := newConfig.check(); err != nil {
 		return err
 	}
-	if next.ConfigError != "" {
-		return errors.New(next.ConfigError)
+	if newConfig.ConfigError != "" {
+		return errors.New(newConfig.ConfigError)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.config, d.since = next, time.Now()
+	d.config, d.configuredAt = newConfig, time.Now()
 	return nil
 }
 
-func (d *Driver) configured() (config, time.Time) {
+func (d *Driver) currentConfig() (pluginConfig, time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.config, d.since
+	return d.config, d.configuredAt
 }
 
 // Init fails if the configuration has init_error.
 func (d *Driver) Init(context.Context) error {
-	if c, _ := d.configured(); c.InitError != "" {
+	if c, _ := d.currentConfig(); c.InitError != "" {
 		return errors.New(c.InitError)
 	}
 	return nil
@@ -92,13 +92,13 @@ func (d *Driver) Init(context.Context) error {
 
 // Fingerprint returns the health that the configuration describes.
 func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
-	c, since := d.configured()
+	c, since := d.currentConfig()
 	f := driver.Fingerprint{
 		Health:            driver.HealthHealthy,
 		HealthDescription: c.HealthDescription,
 		Attributes:        map[string]driver.Attribute{"driver.mock": {Value: true}},
 	}
-	if h, ok := healths[c.Health]; ok {
+	if h, ok := healthByName[c.Health]; ok {
 		f.Health = h
 	}
 	if after := c.UnhealthyAfter.value(); after > 0 {
@@ -123,7 +123,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 	if err := sleep(ctx, c.StartBlockFor.value()); err != nil {
 		return nil, err
 	}
-	if c.StartError != "" && d.refuse(start, c.StartErrors) {
+	if c.StartError != "" && d.shouldFailStart(start, c.StartErrors) {
 		err := errors.New(c.StartError)
 		if c.StartErrorRecoverable {
 			return nil, sdk.Recoverable(err)
@@ -139,30 +139,30 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 	if err := os.WriteFile(t.Marker, nil, 0o600); err != nil {
 		return nil, sdk.Recoverable(fmt.Errorf("mark the task as started: %w", err))
 	}
-	t.exitPlugin()
+	t.schedulePluginExit()
 	return t, nil
 }
 
-// refuse reports whether a start must fail, at most times times per task; 0
+// shouldFailStart reports whether a start must fail, at most times times per task; 0
 // means always.
-func (d *Driver) refuse(start *sdk.StartRequest, times int) bool {
+func (d *Driver) shouldFailStart(start *sdk.StartRequest, times int) bool {
 	if times == 0 {
 		return true
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.refused == nil {
-		d.refused = map[string]int{}
+	if d.startFailures == nil {
+		d.startFailures = map[string]int{}
 	}
 	key := start.AllocID + "/" + start.Name
-	d.refused[key]++
-	return d.refused[key] <= times
+	d.startFailures[key]++
+	return d.startFailures[key] <= times
 }
 
 // Recover restores a task that another process has started.
 func (d *Driver) Recover(_ context.Context, start *sdk.StartRequest) (*task, error) {
 	t := newTask(start)
-	if err := start.State(&t.state); err != nil {
+	if err := start.State(&t.taskState); err != nil {
 		return nil, err
 	}
 	t.recovered = true
@@ -173,37 +173,37 @@ func (d *Driver) Recover(_ context.Context, start *sdk.StartRequest) (*task, err
 		return nil, fmt.Errorf("the task is gone: %w", err)
 	}
 	if !t.Config.PluginExitOnce {
-		t.exitPlugin()
+		t.schedulePluginExit()
 	}
 	return t, nil
 }
 
 // task runs until its time is over, or it is stopped.
 type task struct {
-	state
+	taskState
 	start     *sdk.StartRequest
 	recovered bool
 
-	mu         sync.Mutex
-	stopErrors int // number of failed stops
+	mu           sync.Mutex
+	stopFailures int // number of failed stops
 
-	end  chan driver.ExitResult // holds the result of a forced exit, at most one
-	over chan struct{}          // closed when the task has exited
+	forcedExit chan driver.ExitResult // holds the result of a forced exit, at most one
+	exited     chan struct{}          // closed when the task has exited
 }
 
-// state is the data that another process needs for Recover.
-type state struct {
+// taskState is the data that another process needs for Recover.
+type taskState struct {
 	Config  taskConfig `codec:"config"`
 	Started time.Time  `codec:"started"`
 	Marker  string     `codec:"marker"`
 }
 
 func newTask(start *sdk.StartRequest) *task {
-	return &task{start: start, end: make(chan driver.ExitResult, 1), over: make(chan struct{})}
+	return &task{start: start, forcedExit: make(chan driver.ExitResult, 1), exited: make(chan struct{})}
 }
 
-// exitPlugin schedules the exit of this process, which looks like a crash.
-func (t *task) exitPlugin() {
+// schedulePluginExit schedules the exit of this process, which looks like a crash.
+func (t *task) schedulePluginExit() {
 	if after := t.Config.PluginExitAt.value(); after > 0 {
 		time.AfterFunc(time.Until(t.Started.Add(after)), func() { os.Exit(1) })
 	}
@@ -213,15 +213,15 @@ func (t *task) exitPlugin() {
 func (t *task) Wait(ctx context.Context) (driver.ExitResult, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var output sync.WaitGroup
-	defer close(t.over)
+	defer close(t.exited)
 	defer output.Wait()
 	defer cancel()
 	c := &t.Config
 	output.Go(func() {
-		print(ctx, t.start.StdoutPath, c.StdoutString, c.StdoutRepeat, c.StdoutRepeatDuration.value())
+		writeOutput(ctx, t.start.StdoutPath, c.StdoutString, c.StdoutRepeat, c.StdoutRepeatDuration.value())
 	})
 	output.Go(func() {
-		print(ctx, t.start.StderrPath, c.StderrString, c.StderrRepeat, c.StderrRepeatDuration.value())
+		writeOutput(ctx, t.start.StderrPath, c.StderrString, c.StderrRepeat, c.StderrRepeatDuration.value())
 	})
 	if t.recovered && c.BadRecover {
 		return driver.ExitResult{}, errors.New("the task is lost, as configured by bad_recover")
@@ -238,20 +238,20 @@ func (t *task) Wait(ctx context.Context) (driver.ExitResult, error) {
 			result.Err = errors.New(c.ExitErrMsg)
 		}
 		return result, nil
-	case result := <-t.end:
+	case result := <-t.forcedExit:
 		return result, nil
 	case <-ctx.Done():
 		return driver.ExitResult{}, ctx.Err()
 	}
 }
 
-// print writes text to the output file, and repeats it the given number of
+// writeOutput writes text to the output file, and repeats it the given number of
 // times.
-func print(ctx context.Context, path, text string, repeat int, every time.Duration) {
+func writeOutput(ctx context.Context, path, text string, repeat int, every time.Duration) {
 	if text == "" || path == "" {
 		return
 	}
-	out, err := open(ctx, path)
+	out, err := openFIFO(ctx, path)
 	if err != nil {
 		return
 	}
@@ -266,9 +266,9 @@ func print(ctx context.Context, path, text string, repeat int, every time.Durati
 	}
 }
 
-// open opens a FIFO for writing. It blocks until the FIFO has a reader or ctx
+// openFIFO opens a FIFO for writing. It blocks until the FIFO has a reader or ctx
 // ends.
-func open(ctx context.Context, path string) (*os.File, error) {
+func openFIFO(ctx context.Context, path string) (*os.File, error) {
 	for {
 		f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK, 0)
 		if !errors.Is(err, unix.ENXIO) {
@@ -280,24 +280,24 @@ func open(ctx context.Context, path string) (*os.File, error) {
 	}
 }
 
-// finish makes the task exit; only the first call has an effect.
-func (t *task) finish(result driver.ExitResult) {
+// forceExit makes the task exit; only the first call has an effect.
+func (t *task) forceExit(result driver.ExitResult) {
 	select {
-	case t.end <- result:
+	case t.forcedExit <- result:
 	default:
 	}
 }
 
 // Kill makes the task exit as with SIGKILL.
 func (t *task) Kill(context.Context) error {
-	t.finish(driver.ExitResult{ExitCode: 128 + int(unix.SIGKILL), Signal: int(unix.SIGKILL)})
+	t.forceExit(driver.ExitResult{ExitCode: 128 + int(unix.SIGKILL), Signal: int(unix.SIGKILL)})
 	return nil
 }
 
 // Stop makes the task exit successfully after kill_after, or as with SIGKILL
 // after the timeout.
 func (t *task) Stop(ctx context.Context, timeout time.Duration, _ string) error {
-	if t.Config.StopError != "" && t.refuseStop() {
+	if t.Config.StopError != "" && t.shouldFailStop() {
 		return errors.New(t.Config.StopError)
 	}
 	after := t.Config.KillAfter.value()
@@ -305,7 +305,7 @@ func (t *task) Stop(ctx context.Context, timeout time.Duration, _ string) error 
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-t.over:
+	case <-t.exited:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -313,15 +313,15 @@ func (t *task) Stop(ctx context.Context, timeout time.Duration, _ string) error 
 	if after > timeout {
 		return t.Kill(ctx)
 	}
-	t.finish(driver.ExitResult{})
+	t.forceExit(driver.ExitResult{})
 	return nil
 }
 
-func (t *task) refuseStop() bool {
+func (t *task) shouldFailStop() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.stopErrors++
-	return t.Config.StopErrors == 0 || t.stopErrors <= t.Config.StopErrors
+	t.stopFailures++
+	return t.Config.StopErrors == 0 || t.stopFailures <= t.Config.StopErrors
 }
 
 // Signal emits an event with the signal.
@@ -365,7 +365,7 @@ func (t *task) Stats(context.Context) (driver.TaskStats, error) {
 }
 
 // State returns the data for Recover.
-func (t *task) State() any { return t.state }
+func (t *task) State() any { return t.taskState }
 
 // Network returns the network of the config.
 func (t *task) Network() *driver.NetworkOverride {

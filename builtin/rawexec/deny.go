@@ -7,9 +7,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
-// scrub removes the variables whose names match one of the patterns, in which *
+// removeDeniedVars removes the variables whose names match one of the patterns, in which *
 // matches any text.
-func scrub(env map[string]string, patterns []string) {
+func removeDeniedVars(env map[string]string, patterns []string) {
 	for name := range env {
 		for _, pattern := range patterns {
 			if ok, err := path.Match(pattern, name); err == nil && ok {
@@ -21,19 +21,19 @@ func scrub(env map[string]string, patterns []string) {
 
 // checkUser rejects a task whose user, also the default user, is denied by the
 // operator.
-func (c *config) checkUser(name string) error {
-	if len(c.uids) == 0 && len(c.gids) == 0 {
+func (c *pluginConfig) checkUser(name string) error {
+	if len(c.deniedUIDs) == 0 && len(c.deniedGIDs) == 0 {
 		return nil
 	}
 	cred, err := process.Credential(name)
 	if err != nil {
 		return err
 	}
-	if c.uids.Contains(cred.Uid) {
+	if c.deniedUIDs.Contains(cred.Uid) {
 		return fmt.Errorf("running as uid %d is denied by denied_host_uids of the driver", cred.Uid)
 	}
 	for _, gid := range append(cred.Groups, cred.Gid) {
-		if c.gids.Contains(gid) {
+		if c.deniedGIDs.Contains(gid) {
 			return fmt.Errorf("running with gid %d is denied by denied_host_gids of the driver", gid)
 		}
 	}

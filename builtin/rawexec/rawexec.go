@@ -21,7 +21,7 @@ const Name = "raw_exec"
 // Driver is the driver raw_exec. Its zero value is ready for use.
 type Driver struct {
 	mu     sync.Mutex
-	config config
+	config pluginConfig
 }
 
 var (
@@ -32,15 +32,15 @@ var (
 	_ sdk.OrphanKiller     = (*Driver)(nil)
 )
 
-// config is the `plugin "raw_exec" { config { … } }` block.
-type config struct {
+// pluginConfig is the `plugin "raw_exec" { config { … } }` block.
+type pluginConfig struct {
 	Enabled       *bool    `codec:"enabled"`
 	DeniedUIDs    string   `codec:"denied_host_uids"`
 	DeniedGIDs    string   `codec:"denied_host_gids"`
 	DeniedEnvvars []string `codec:"denied_envvars"`
 	PidsLimit     int64    `codec:"pids_limit"` // processes and threads of each task; 0 means no limit
 
-	uids, gids idrange.Set
+	deniedUIDs, deniedGIDs idrange.Set
 }
 
 var configSchema = hclspec.Object(map[string]*hclspec.Spec{
@@ -93,36 +93,36 @@ func (d *Driver) Info() sdk.DriverInfo {
 
 // Configure stores the plugin's configuration.
 func (d *Driver) Configure(_ context.Context, c *sdk.Config) error {
-	var next config
-	if err := c.Decode(&next); err != nil {
+	var newConfig pluginConfig
+	if err := c.Decode(&newConfig); err != nil {
 		return err
 	}
 	var err error
-	if next.uids, err = idrange.Parse(next.DeniedUIDs); err != nil {
+	if newConfig.deniedUIDs, err = idrange.Parse(newConfig.DeniedUIDs); err != nil {
 		return fmt.Errorf("denied_host_uids: %w", err)
 	}
-	if next.gids, err = idrange.Parse(next.DeniedGIDs); err != nil {
+	if newConfig.deniedGIDs, err = idrange.Parse(newConfig.DeniedGIDs); err != nil {
 		return fmt.Errorf("denied_host_gids: %w", err)
 	}
-	if next.PidsLimit < 0 {
-		return fmt.Errorf("pids_limit is %d; it cannot be negative", next.PidsLimit)
+	if newConfig.PidsLimit < 0 {
+		return fmt.Errorf("pids_limit is %d; it cannot be negative", newConfig.PidsLimit)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.config = next
+	d.config = newConfig
 	return nil
 }
 
-func (d *Driver) configured() config {
+func (d *Driver) currentConfig() pluginConfig {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.config
 }
 
-// enabled reports whether tasks may run. As root an operator must enable the
+// isEnabled reports whether tasks may run. As root an operator must enable the
 // driver, because it gives a root shell to everyone who can submit a job.
 // Without root it is enabled by default.
-func (c *config) enabled() bool {
+func (c *pluginConfig) isEnabled() bool {
 	if c.Enabled != nil {
 		return *c.Enabled
 	}
@@ -131,8 +131,8 @@ func (c *config) enabled() bool {
 
 // Fingerprint reports whether the driver is enabled.
 func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
-	c := d.configured()
-	if !c.enabled() {
+	c := d.currentConfig()
+	if !c.isEnabled() {
 		return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: "disabled"}
 	}
 	return driver.Fingerprint{
@@ -143,9 +143,9 @@ func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 
 // Start starts the command of a task.
 func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, error) {
-	c := d.configured()
+	c := d.currentConfig()
 	// Start checks this too, because a host may ignore the fingerprint.
-	if !c.enabled() {
+	if !c.isEnabled() {
 		return nil, errors.New(`raw_exec is disabled; its operator enables it by plugin "raw_exec" { config { enabled = true } }`)
 	}
 	var tc taskConfig
@@ -155,8 +155,8 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 	if err := c.checkUser(start.User); err != nil {
 		return nil, err
 	}
-	t := &task{denied: slices.Concat(c.DeniedEnvvars, tc.DeniedEnvvars)}
-	scrub(start.Env, t.denied)
+	t := &task{deniedEnvvars: slices.Concat(c.DeniedEnvvars, tc.DeniedEnvvars)}
+	removeDeniedVars(start.Env, t.deniedEnvvars)
 	cgroups := map[string]string{}
 	for _, m := range tc.CgroupV1 {
 		for controller, path := range m {
@@ -178,12 +178,12 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 
 // Recover recovers the process of a task.
 func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, error) {
-	var s state
+	var s taskState
 	if err := start.State(&s); err != nil {
 		return nil, err
 	}
-	t := &task{denied: s.Denied}
-	scrub(start.Env, t.denied) // for later commands in the task
+	t := &task{deniedEnvvars: s.Denied}
+	removeDeniedVars(start.Env, t.deniedEnvvars) // for later commands in the task
 	var err error
 	t.Process, err = process.Recover(ctx, start, s.Process)
 	return t, err
@@ -197,21 +197,21 @@ func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, err
 // task is a process, with the variables that its environment must not have.
 type task struct {
 	*process.Process
-	denied []string
+	deniedEnvvars []string
 }
 
-// state is the data for Recover.
-type state struct {
+// taskState is the data for Recover.
+type taskState struct {
 	Process process.State `codec:"process"`
 	Denied  []string      `codec:"denied_envvars"`
 }
 
-func (t *task) State() any { return state{Process: t.Snapshot(), Denied: t.denied} }
+func (t *task) State() any { return taskState{Process: t.Snapshot(), Denied: t.deniedEnvvars} }
 
 // ProcessOf returns the process of a task from the driver state in the task's
 // handle.
 func ProcessOf(driverState []byte) (process.State, error) {
-	var s state
+	var s taskState
 	if err := hclspec.UnmarshalState(driverState, &s); err != nil {
 		return process.State{}, fmt.Errorf("decode the state of a task: %w", err)
 	}

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	sdktest.Main(m, func() { sdk.ServeDriver(&Driver{}) })
 }
 
-func underTest() sdktest.Plugin {
+func testPlugin() sdktest.Plugin {
 	return sdktest.Plugin{
 		Path:   os.Args[0],
 		Config: map[string]any{"enabled": true},
@@ -33,9 +33,9 @@ func underTest() sdktest.Plugin {
 	}
 }
 
-func TestContract(t *testing.T) { sdktest.Driver(t, underTest()) }
+func TestContract(t *testing.T) { sdktest.Driver(t, testPlugin()) }
 
-func BenchmarkDriver(b *testing.B) { sdktest.Benchmark(b, underTest()) }
+func BenchmarkDriver(b *testing.B) { sdktest.Benchmark(b, testPlugin()) }
 
 // TestContractUnprivileged runs the suite as an unprivileged user.
 func TestContractUnprivileged(t *testing.T) {
@@ -57,7 +57,7 @@ func TestContractUnprivileged(t *testing.T) {
 		t.Fatal(err)
 	}
 	program := filepath.Join(dir, "rawexec.test")
-	if err := copyProgram(program); err != nil {
+	if err := copyTestBinary(program); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(program, "-test.run=^TestContract$", "-test.v")
@@ -73,7 +73,7 @@ func TestContractUnprivileged(t *testing.T) {
 	}
 }
 
-func copyProgram(to string) error {
+func copyTestBinary(to string) error {
 	// A concurrently forked child must not inherit the file while it is open for
 	// writing: otherwise executing it fails with ETXTBSY until the child
 	// executes its own program.
@@ -95,23 +95,23 @@ func copyProgram(to string) error {
 	return f.Close()
 }
 
-// configured returns a driver with the given plugin block.
-func configured(body map[string]any) *Driver {
+// newConfiguredDriver returns a driver with the given plugin block.
+func newConfiguredDriver(body map[string]any) *Driver {
 	d := &Driver{}
-	d.config = decode[config](configSchema, body)
-	d.config.uids, _ = idrange.Parse(d.config.DeniedUIDs)
-	d.config.gids, _ = idrange.Parse(d.config.DeniedGIDs)
+	d.config = decodeConfig[pluginConfig](configSchema, body)
+	d.config.deniedUIDs, _ = idrange.Parse(d.config.DeniedUIDs)
+	d.config.deniedGIDs, _ = idrange.Parse(d.config.DeniedGIDs)
 	return d
 }
 
-func decode[C any](schema *hclspec.Spec, body map[string]any) (c C) {
-	if err := hclspec.Unmarshal(encode(schema, body), &c); err != nil {
+func decodeConfig[C any](schema *hclspec.Spec, body map[string]any) (c C) {
+	if err := hclspec.Unmarshal(encodeConfig(schema, body), &c); err != nil {
 		panic(err)
 	}
 	return c
 }
 
-func encode(schema *hclspec.Spec, body map[string]any) []byte {
+func encodeConfig(schema *hclspec.Spec, body map[string]any) []byte {
 	value, diags := schema.Decode(body, nil)
 	if diags.HasErrors() {
 		panic(diags)
@@ -131,14 +131,14 @@ func newStart(t *testing.T, body map[string]any) *sdk.StartRequest {
 	}
 	return &sdk.StartRequest{TaskConfig: driver.TaskConfig{
 		Name: "task", AllocID: filepath.Base(t.TempDir()) + "rawexec-test", AllocDir: dir,
-		DriverConfig: encode(taskSchema, body),
+		DriverConfig: encodeConfig(taskSchema, body),
 		Env:          map[string]string{"KEEP": "1", "SECRET_KEY": "2", "TOKEN": "3"},
 	}}
 }
 
-var sleeps = map[string]any{"command": "/bin/sleep", "args": []any{"3600"}}
+var sleepConfig = map[string]any{"command": "/bin/sleep", "args": []any{"3600"}}
 
-func TestEnablement(t *testing.T) {
+func TestDisabledByDefault(t *testing.T) {
 	for name, test := range map[string]struct {
 		body map[string]any
 		on   bool
@@ -148,7 +148,7 @@ func TestEnablement(t *testing.T) {
 		"disabled by config": {map[string]any{"enabled": false}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := configured(test.body)
+			d := newConfiguredDriver(test.body)
 			want := driver.HealthUndetected
 			if test.on {
 				want = driver.HealthHealthy
@@ -157,7 +157,7 @@ func TestEnablement(t *testing.T) {
 				t.Errorf("fingerprint %+v, want health %v", got, want)
 			}
 			// CVE-2019-15928: Start must check again.
-			task, err := d.Start(t.Context(), newStart(t, sleeps))
+			task, err := d.Start(t.Context(), newStart(t, sleepConfig))
 			if err == nil {
 				end(t, task)
 			}
@@ -198,7 +198,7 @@ func TestDeniedUsers(t *testing.T) {
 		{"a user that does not exist", "0", "", "nobody-of-that-name", true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := configured(map[string]any{"denied_host_uids": test.uids, "denied_host_gids": test.gids}).config
+			c := newConfiguredDriver(map[string]any{"denied_host_uids": test.uids, "denied_host_gids": test.gids}).config
 			if err := c.checkUser(test.user); (err != nil) != test.denied {
 				t.Errorf("%v, want denied: %v", err, test.denied)
 			}
@@ -206,8 +206,8 @@ func TestDeniedUsers(t *testing.T) {
 	}
 }
 
-func TestDeniedVariables(t *testing.T) {
-	d := configured(map[string]any{"enabled": true, "denied_envvars": []any{"*_KEY"}})
+func TestDeniedEnvvars(t *testing.T) {
+	d := newConfiguredDriver(map[string]any{"enabled": true, "denied_envvars": []any{"*_KEY"}})
 	d.config.DeniedEnvvars = slices.Grow(d.config.DeniedEnvvars, 8) // an append would write to the array that tasks share
 	s := newStart(t, map[string]any{"command": "/bin/sleep", "args": []any{"3600"}, "denied_envvars": []any{"TOK*"}})
 	first, err := d.Start(t.Context(), s)
@@ -230,7 +230,7 @@ func TestDeniedVariables(t *testing.T) {
 	if got, want := env(first), "KEEP=1\n"; got != want {
 		t.Errorf("the environment is %q, want %q", got, want)
 	}
-	if got, want := first.State().(state).Denied, []string{"*_KEY", "TOK*"}; !reflect.DeepEqual(got, want) {
+	if got, want := first.State().(taskState).Denied, []string{"*_KEY", "TOK*"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("for the next process it remembers %q, want %q", got, want)
 	}
 	if got := d.config.DeniedEnvvars; len(got) != 1 {
@@ -239,7 +239,7 @@ func TestDeniedVariables(t *testing.T) {
 }
 
 func TestTaskConfig(t *testing.T) {
-	got := decode[taskConfig](taskSchema, map[string]any{
+	got := decodeConfig[taskConfig](taskSchema, map[string]any{
 		"command": 5, "args": []any{1, true, "x"}, "work_dir": "/tmp", "oom_score_adj": 100,
 		"cgroup_v1_override": []any{map[string]any{"pids": "a/b", "cpuset": "c"}}, "cgroup_v2_override": "x.slice",
 	})

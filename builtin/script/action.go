@@ -29,7 +29,7 @@ type action struct {
 	Body    string            `codec:"body"`    // "" means the payload as JSON
 	Timeout string            `codec:"timeout"` // "" means the timeout of the hook point
 
-	shown string // URL without secrets, for display
+	redactedURL string // URL without secrets, for display
 }
 
 // attachmentSchema has a block for each hook point.
@@ -52,8 +52,8 @@ var attachmentSchema = func() *hclspec.Spec {
 	return hclspec.Object(blocks)
 }()
 
-// oneThing reports whether exactly one of command, exec and url is set.
-func (a *action) oneThing() bool {
+// hasOneCommandOrURL reports whether exactly one of command, exec and url is set.
+func (a *action) hasOneCommandOrURL() bool {
 	things := 0
 	for _, asked := range []bool{len(a.Command) > 0, len(a.Exec) > 0, a.URL != ""} {
 		if asked {
@@ -63,18 +63,18 @@ func (a *action) oneThing() bool {
 	return things == 1
 }
 
-func (a *action) method() string { return cmp.Or(a.Method, http.MethodPost) }
+func (a *action) methodOrDefault() string { return cmp.Or(a.Method, http.MethodPost) }
 
 // interpolate resolves references such as ${NOMAD_ALLOC_ID} and ${meta.owner}.
 func (a *action) interpolate(ctx context.Context, host hook.Host, scope hook.Scope) (*action, error) {
-	var failed error
+	var interpolateErr error
 	text := func(s string) string {
-		if failed != nil || !strings.Contains(s, "${") {
+		if interpolateErr != nil || !strings.Contains(s, "${") {
 			return s
 		}
 		filled, err := host.Interpolate(ctx, scope, s)
 		if err != nil {
-			failed = fmt.Errorf("interpolate %q: %w", s, err)
+			interpolateErr = fmt.Errorf("interpolate %q: %w", s, err)
 		}
 		return filled
 	}
@@ -93,13 +93,13 @@ func (a *action) interpolate(ctx context.Context, host hook.Host, scope hook.Sco
 		filled.Headers[key] = text(s)
 	}
 	filled.URL, filled.Body = text(a.URL), text(a.Body)
-	filled.shown = withoutSecret(a.URL)
-	return &filled, failed
+	filled.redactedURL = redactURL(a.URL)
+	return &filled, interpolateErr
 }
 
-// withoutSecret returns a URL with unresolved references, without a password and
+// redactURL returns a URL with unresolved references, without a password and
 // without the query, which often has keys.
-func withoutSecret(text string) string {
+func redactURL(text string) string {
 	text, _, cut := strings.Cut(text, "?")
 	if cut {
 		text += "?…"
@@ -111,51 +111,51 @@ func withoutSecret(text string) string {
 	return text
 }
 
-// run runs a command on the host, and blocks until it exits. When ctx ends, the
+// runCommand runs a command on the host, and blocks until it exits. When ctx ends, the
 // command and everything that it has started are killed. Processes that the
-// command leaves running after its exit are not killed; run waits at most a
+// command leaves running after its exit are not killed; runCommand waits at most a
 // second for output that they hold open.
-func run(ctx context.Context, command []string, o payload) (output string, err error) {
+func runCommand(ctx context.Context, command []string, o payload) (output string, err error) {
 	about, err := json.Marshal(o)
 	if err != nil {
 		return "", err
 	}
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Dir = "/"
-	cmd.Env = append(o.environ(), "PATH="+os.Getenv("PATH"), "HOME="+os.Getenv("HOME"), "LANG="+os.Getenv("LANG"))
+	cmd.Env = append(o.envList(), "PATH="+os.Getenv("PATH"), "HOME="+os.Getenv("HOME"), "LANG="+os.Getenv("LANG"))
 	cmd.Stdin = bytes.NewReader(about)
-	var t tail
+	var t tailBuffer
 	cmd.Stdout, cmd.Stderr = &t, &t
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second
 	err = cmd.Run()
-	var status *exec.ExitError
+	var exitErr *exec.ExitError
 	switch {
 	case errors.Is(err, exec.ErrWaitDelay):
 		err = nil // the command has exited; a remaining process holds the output
-	case errors.As(err, &status) && status.Exited():
-		err = fmt.Errorf("exit code %d", status.ExitCode())
+	case errors.As(err, &exitErr) && exitErr.Exited():
+		err = fmt.Errorf("exit code %d", exitErr.ExitCode())
 	}
 	return t.String(), err
 }
 
-// client has no timeout, because each call has its own.
-var client = &http.Client{}
+// httpClient has no timeout, because each call has its own.
+var httpClient = &http.Client{}
 
-// responseSize is how many bytes of a response are read.
-const responseSize = 64 << 10
+// maxResponseSize is how many bytes of a response are read.
+const maxResponseSize = 64 << 10
 
-// call makes an HTTP request.
-func call(ctx context.Context, a *action, o payload) (output string, err error) {
+// sendRequest makes an HTTP request.
+func sendRequest(ctx context.Context, a *action, o payload) (output string, err error) {
 	body, kind := []byte(a.Body), "text/plain; charset=utf-8"
-	if a.Body == "" && a.method() != http.MethodGet && a.method() != http.MethodHead {
+	if a.Body == "" && a.methodOrDefault() != http.MethodGet && a.methodOrDefault() != http.MethodHead {
 		kind = "application/json"
 		if body, err = json.Marshal(o); err != nil {
 			return "", err
 		}
 	}
-	req, err := http.NewRequestWithContext(ctx, a.method(), a.URL, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, a.methodOrDefault(), a.URL, bytes.NewReader(body))
 	if err != nil {
 		return "", cmp.Or(errors.Unwrap(err), err) // without the URL
 	}
@@ -166,13 +166,13 @@ func call(ctx context.Context, a *action, o payload) (output string, err error) 
 	for key, value := range a.Headers {
 		req.Header.Set(key, value)
 	}
-	resp, err := client.Do(req)
+	resp, err := httpClient.Do(req)
 	if err != nil {
 		return "", errors.Unwrap(err) // without the method and the URL, which the message has already
 	}
 	defer resp.Body.Close()
-	var t tail
-	_, err = io.Copy(&t, io.LimitReader(resp.Body, responseSize))
+	var t tailBuffer
+	_, err = io.Copy(&t, io.LimitReader(resp.Body, maxResponseSize))
 	if resp.StatusCode >= http.StatusBadRequest {
 		err = errors.New(resp.Status)
 	}

@@ -26,8 +26,8 @@ type Hook struct {
 	// system calls for them.
 	OwnProcess bool
 
-	host     hook.Host
-	commands atomic.Bool // commands on the host are allowed
+	host            hook.Host
+	commandsAllowed atomic.Bool // commands on the host are allowed
 }
 
 var (
@@ -70,7 +70,7 @@ func (h *Hook) Configure(_ context.Context, c *sdk.Config) error {
 	if err := c.Decode(&config); err != nil {
 		return err
 	}
-	h.commands.Store(config.Commands)
+	h.commandsAllowed.Store(config.Commands)
 	if h.OwnProcess && !config.Commands { // another configuration means another process
 		confine.DenyProcess(confine.Powers()...)
 	}
@@ -116,7 +116,7 @@ func (h *Hook) do(ctx context.Context, meta hook.RequestMeta, o payload) error {
 	case err != nil:
 		return sdk.Recoverable(fmt.Errorf("%s: %w", done, err))
 	}
-	h.tell(ctx, meta, o, done, output)
+	h.emitEvent(ctx, meta, o, done, output)
 	return nil
 }
 
@@ -128,27 +128,27 @@ func (m permanentError) Error() string { return string(m) }
 // act runs the action, and returns its name and its output.
 func (h *Hook) act(ctx context.Context, a *action, meta hook.RequestMeta, o payload) (done, output string, err error) {
 	switch {
-	case !a.oneThing():
+	case !a.hasOneCommandOrURL():
 		return o.HookPoint, "", permanentError("say one of command, exec and url")
-	case len(a.Command) > 0 && !h.commands.Load():
+	case len(a.Command) > 0 && !h.commandsAllowed.Load():
 		return "command", "", permanentError(`commands on the host are not allowed here; whoever runs the agent can allow them: plugin "script" { config { commands = true } }`)
 	case len(a.Command) > 0:
-		output, err = run(ctx, a.Command, o)
+		output, err = runCommand(ctx, a.Command, o)
 		return a.Command[0], output, err
 	case len(a.Exec) > 0:
-		output, err = h.exec(ctx, meta, a.Exec)
+		output, err = h.execInTask(ctx, meta, a.Exec)
 		return a.Exec[0], output, err
 	}
-	output, err = call(ctx, a, o)
-	return a.method() + " " + a.shown, output, err
+	output, err = sendRequest(ctx, a, o)
+	return a.methodOrDefault() + " " + a.redactedURL, output, err
 }
 
-func (h *Hook) exec(ctx context.Context, meta hook.RequestMeta, command []string) (output string, err error) {
+func (h *Hook) execInTask(ctx context.Context, meta hook.RequestMeta, command []string) (output string, err error) {
 	result, err := h.host.Exec(ctx, meta.Scope(), command, 0)
 	if err != nil {
 		return "", err
 	}
-	var t tail
+	var t tailBuffer
 	_, _ = t.Write(result.Stdout) // a write to memory cannot fail
 	_, _ = t.Write(result.Stderr)
 	if code := result.Exit.ExitCode; code != 0 {
@@ -161,8 +161,8 @@ func (h *Hook) exec(ctx context.Context, meta hook.RequestMeta, command []string
 // events.
 const eventTimeout = time.Second
 
-// tell emits an event. Errors are only logged.
-func (h *Hook) tell(ctx context.Context, meta hook.RequestMeta, o payload, done, output string) {
+// emitEvent emits an event. Errors are only logged.
+func (h *Hook) emitEvent(ctx context.Context, meta hook.RequestMeta, o payload, done, output string) {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
 	message := o.HookPoint + ": " + done
@@ -180,37 +180,37 @@ func (h *Hook) tell(ctx context.Context, meta hook.RequestMeta, o payload, done,
 
 // Prerun implements hook.AllocPrerun.
 func (h *Hook) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	return hook.AllocPrerunResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(hook.Prerun, req.Alloc))
+	return hook.AllocPrerunResponse{}, h.do(ctx, req.RequestMeta, newAllocPayload(hook.Prerun, req.Alloc))
 }
 
 // UpdateAlloc implements hook.AllocUpdate.
 func (h *Hook) UpdateAlloc(ctx context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	return hook.AllocUpdateResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(hook.UpdateAlloc, req.Alloc))
+	return hook.AllocUpdateResponse{}, h.do(ctx, req.RequestMeta, newAllocPayload(hook.UpdateAlloc, req.Alloc))
 }
 
 // PreTaskRestart implements hook.AllocPreTaskRestart.
 func (h *Hook) PreTaskRestart(ctx context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
-	return hook.AllocPreTaskRestartResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(hook.PreTaskRestart, req.Alloc))
+	return hook.AllocPreTaskRestartResponse{}, h.do(ctx, req.RequestMeta, newAllocPayload(hook.PreTaskRestart, req.Alloc))
 }
 
 // PreKill implements hook.AllocPreKill.
 func (h *Hook) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
-	return hook.AllocPreKillResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(hook.PreKill, req.Alloc))
+	return hook.AllocPreKillResponse{}, h.do(ctx, req.RequestMeta, newAllocPayload(hook.PreKill, req.Alloc))
 }
 
 // Postrun implements hook.AllocPostrun.
 func (h *Hook) Postrun(ctx context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	return hook.AllocPostrunResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(hook.Postrun, req.Alloc))
+	return hook.AllocPostrunResponse{}, h.do(ctx, req.RequestMeta, newAllocPayload(hook.Postrun, req.Alloc))
 }
 
 // Destroy implements hook.AllocDestroy.
 func (h *Hook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
-	return hook.AllocDestroyResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(hook.Destroy, req.Alloc))
+	return hook.AllocDestroyResponse{}, h.do(ctx, req.RequestMeta, newAllocPayload(hook.Destroy, req.Alloc))
 }
 
 // ShutdownAlloc implements hook.AllocShutdown.
 func (h *Hook) ShutdownAlloc(ctx context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
-	return hook.AllocShutdownResponse{}, h.do(ctx, req.RequestMeta, ofAlloc(hook.ShutdownAlloc, req.Alloc))
+	return hook.AllocShutdownResponse{}, h.do(ctx, req.RequestMeta, newAllocPayload(hook.ShutdownAlloc, req.Alloc))
 }
 
 // Prestart implements hook.TaskPrestart.
@@ -218,30 +218,30 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 	if req.Running {
 		return hook.TaskPrestartResponse{}, nil // done before the start of the task
 	}
-	return hook.TaskPrestartResponse{}, h.do(ctx, req.RequestMeta, ofTask(hook.Prestart, req.Alloc, req.Task))
+	return hook.TaskPrestartResponse{}, h.do(ctx, req.RequestMeta, newTaskPayload(hook.Prestart, req.Alloc, req.Task))
 }
 
 // Poststart implements hook.TaskPoststart.
 func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	o := ofTask(hook.Poststart, req.Alloc, req.Task)
+	o := newTaskPayload(hook.Poststart, req.Alloc, req.Task)
 	o.Repeated = req.Repeated
 	return hook.TaskPoststartResponse{}, h.do(ctx, req.RequestMeta, o)
 }
 
 // Update implements hook.TaskUpdate.
 func (h *Hook) Update(ctx context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
-	return hook.TaskUpdateResponse{}, h.do(ctx, req.RequestMeta, ofTask(hook.Update, req.Alloc, req.Task))
+	return hook.TaskUpdateResponse{}, h.do(ctx, req.RequestMeta, newTaskPayload(hook.Update, req.Alloc, req.Task))
 }
 
 // PreKilling implements hook.TaskPreKilling.
 func (h *Hook) PreKilling(ctx context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
-	return hook.TaskPreKillingResponse{}, h.do(ctx, req.RequestMeta, ofTask(hook.PreKilling, req.Alloc, req.Task))
+	return hook.TaskPreKillingResponse{}, h.do(ctx, req.RequestMeta, newTaskPayload(hook.PreKilling, req.Alloc, req.Task))
 }
 
 // Exited implements hook.TaskExited.
 func (h *Hook) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	o := ofTask(hook.Exited, req.Alloc, req.Task)
-	o.Exit = &exit{Code: req.Exit.ExitCode, Signal: req.Exit.Signal, OOMKilled: req.Exit.OOMKilled, WillRestart: req.WillRestart}
+	o := newTaskPayload(hook.Exited, req.Alloc, req.Task)
+	o.Exit = &exitInfo{Code: req.Exit.ExitCode, Signal: req.Exit.Signal, OOMKilled: req.Exit.OOMKilled, WillRestart: req.WillRestart}
 	if req.Exit.Err != nil {
 		o.Exit.Error = req.Exit.Err.Error()
 	}
@@ -250,31 +250,31 @@ func (h *Hook) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.Tas
 
 // Stop implements hook.TaskStop.
 func (h *Hook) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	return hook.TaskStopResponse{}, h.do(ctx, req.RequestMeta, ofTask(hook.Stop, req.Alloc, req.Task))
+	return hook.TaskStopResponse{}, h.do(ctx, req.RequestMeta, newTaskPayload(hook.Stop, req.Alloc, req.Task))
 }
 
 // Shutdown implements hook.TaskShutdown.
 func (h *Hook) Shutdown(ctx context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
-	return hook.TaskShutdownResponse{}, h.do(ctx, req.RequestMeta, ofTask(hook.Shutdown, req.Alloc, req.Task))
+	return hook.TaskShutdownResponse{}, h.do(ctx, req.RequestMeta, newTaskPayload(hook.Shutdown, req.Alloc, req.Task))
 }
 
 // payload is the JSON input of commands and HTTP requests.
 type payload struct {
-	HookPoint string `json:"hook_point"`
-	AllocID   string `json:"alloc_id"`
-	AllocName string `json:"alloc_name"`
-	Namespace string `json:"namespace"`
-	JobID     string `json:"job_id"`
-	JobName   string `json:"job_name"`
-	Group     string `json:"group"`
-	NodeID    string `json:"node_id"`
-	NodeName  string `json:"node_name"`
-	Task      string `json:"task,omitempty"`
-	Exit      *exit  `json:"exit,omitempty"`     // at Exited only
-	Repeated  bool   `json:"repeated,omitempty"` // at Poststart only
+	HookPoint string    `json:"hook_point"`
+	AllocID   string    `json:"alloc_id"`
+	AllocName string    `json:"alloc_name"`
+	Namespace string    `json:"namespace"`
+	JobID     string    `json:"job_id"`
+	JobName   string    `json:"job_name"`
+	Group     string    `json:"group"`
+	NodeID    string    `json:"node_id"`
+	NodeName  string    `json:"node_name"`
+	Task      string    `json:"task,omitempty"`
+	Exit      *exitInfo `json:"exit,omitempty"`     // at Exited only
+	Repeated  bool      `json:"repeated,omitempty"` // at Poststart only
 }
 
-type exit struct {
+type exitInfo struct {
 	Code        int    `json:"code"`
 	Signal      int    `json:"signal"`
 	OOMKilled   bool   `json:"oom_killed"`
@@ -282,22 +282,22 @@ type exit struct {
 	WillRestart bool   `json:"will_restart"`
 }
 
-func ofAlloc(point hook.Point, a hook.Alloc) payload {
+func newAllocPayload(point hook.Point, a hook.Alloc) payload {
 	return payload{
 		HookPoint: point.String(), AllocID: a.ID, AllocName: a.Name, Namespace: a.Namespace, JobID: a.JobID, JobName: a.JobName,
 		Group: a.TaskGroup, NodeID: a.NodeID, NodeName: a.NodeName,
 	}
 }
 
-func ofTask(point hook.Point, a hook.Alloc, t hook.Task) payload {
-	o := ofAlloc(point, a)
+func newTaskPayload(point hook.Point, a hook.Alloc, t hook.Task) payload {
+	o := newAllocPayload(point, a)
 	o.Task = t.Name
 	return o
 }
 
-// environ returns the payload as environment variables, for commands that do not
+// envList returns the payload as environment variables, for commands that do not
 // read JSON. It uses Nomad's variable names if Nomad has them.
-func (o payload) environ() []string {
+func (o payload) envList() []string {
 	env := []string{
 		"HOOK_POINT=" + o.HookPoint,
 		"NOMAD_ALLOC_ID=" + o.AllocID,
@@ -324,19 +324,19 @@ func (o payload) environ() []string {
 	return env
 }
 
-// outputSize is the maximum size of the output in an event, in bytes.
-const outputSize = 1 << 10
+// maxOutputSize is the maximum size of the output in an event, in bytes.
+const maxOutputSize = 1 << 10
 
-// tail keeps the end of its input.
-type tail struct{ b []byte }
+// tailBuffer keeps the end of its input.
+type tailBuffer struct{ b []byte }
 
-func (t *tail) Write(p []byte) (int, error) {
-	t.b = append(t.b, p[max(0, len(p)-outputSize):]...)
-	t.b = append(t.b[:0], t.b[max(0, len(t.b)-outputSize):]...)
+func (t *tailBuffer) Write(p []byte) (int, error) {
+	t.b = append(t.b, p[max(0, len(p)-maxOutputSize):]...)
+	t.b = append(t.b[:0], t.b[max(0, len(t.b)-maxOutputSize):]...)
 	return len(p), nil
 }
 
 // String returns the output as valid UTF-8 for an event.
-func (t *tail) String() string {
+func (t *tailBuffer) String() string {
 	return strings.TrimSpace(strings.ToValidUTF8(strings.ReplaceAll(string(t.b), "\x00", ""), ""))
 }

@@ -37,15 +37,15 @@ func TestContract(t *testing.T) {
 	sdktest.Hook(t, sdktest.Plugin{Path: os.Args[0], Config: map[string]any{"commands": true}, Attachment: every})
 }
 
-// host is an agent with one task, whose commands echo.
-type host struct {
+// fakeHost is an agent with one task, whose commands echo.
+type fakeHost struct {
 	hook.Host // methods that the tests do not call
 
 	mu     sync.Mutex
 	events []string
 }
 
-func (*host) Interpolate(ctx context.Context, _ hook.Scope, text string) (string, error) {
+func (*fakeHost) Interpolate(ctx context.Context, _ hook.Scope, text string) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
@@ -55,7 +55,7 @@ func (*host) Interpolate(ctx context.Context, _ hook.Scope, text string) (string
 	return strings.ReplaceAll(text, "${who}", "world"), nil
 }
 
-func (*host) Exec(ctx context.Context, s hook.Scope, command []string, _ time.Duration) (*driver.ExecResult, error) {
+func (*fakeHost) Exec(ctx context.Context, s hook.Scope, command []string, _ time.Duration) (*driver.ExecResult, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func (*host) Exec(ctx context.Context, s hook.Scope, command []string, _ time.Du
 	return &driver.ExecResult{Stdout: []byte(s.Token + " runs " + strings.Join(command, " ") + "\n"), Exit: driver.ExitResult{ExitCode: code}}, nil
 }
 
-func (h *host) EmitEvent(ctx context.Context, s hook.Scope, event hook.Event) error {
+func (h *fakeHost) EmitEvent(ctx context.Context, s hook.Scope, event hook.Event) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -76,21 +76,21 @@ func (h *host) EmitEvent(ctx context.Context, s hook.Scope, event hook.Event) er
 	return nil
 }
 
-// exited calls Exited of a new hook that allows commands.
-func exited(t *testing.T, attachment map[string]any) (events []string, err error) {
+// callExited calls Exited of a new hook that allows commands.
+func callExited(t *testing.T, attachment map[string]any) (events []string, err error) {
 	t.Helper()
-	return exitedFor(t.Context(), t, attachment)
+	return callExitedWithContext(t.Context(), t, attachment)
 }
 
-func exitedFor(ctx context.Context, t *testing.T, attachment map[string]any) (events []string, err error) {
+func callExitedWithContext(ctx context.Context, t *testing.T, attachment map[string]any) (events []string, err error) {
 	t.Helper()
 	text, err := json.Marshal(map[string]any{"exited": attachment, "stop": nil})
 	if err != nil {
 		t.Fatal(err)
 	}
-	host := &host{}
+	host := &fakeHost{}
 	h := &Hook{}
-	h.commands.Store(true)
+	h.commandsAllowed.Store(true)
 	h.SetHost(host, hook.Node{})
 	_, err = h.Exited(ctx, hook.TaskExitedRequest{
 		RequestMeta: hook.RequestMeta{Token: "key", Attachment: text},
@@ -138,7 +138,7 @@ func TestActions(t *testing.T) {
 		{"a command that is not there", map[string]any{"command": []any{"/no/such/thing"}}, "", "/no/such/thing: fork/exec /no/such/thing: no such file or directory"},
 		{"a command that takes too long", with(sh("sleep 3600"), "timeout", "50ms"), "", "/bin/sh: no end within 50ms"},
 		{"an odd time", with(sh("true"), "timeout", "soon"), "", `timeout: "soon" is not a time such as "5s"`},
-		{"only the end of much output is told", sh("yes | head -c 10000000; printf 'the end'"), "exited: /bin/sh: " + strings.TrimSpace(strings.Repeat("y\n", 600)[1200-(outputSize-7):]+"the end"), ""},
+		{"only the end of much output is told", sh("yes | head -c 10000000; printf 'the end'"), "exited: /bin/sh: " + strings.TrimSpace(strings.Repeat("y\n", 600)[1200-(maxOutputSize-7):]+"the end"), ""},
 		{"output that is no text", sh(`printf 'a\377\000b'`), "exited: /bin/sh: ab", ""},
 		{"a reference to nothing", sh("echo ${bad}"), "", `interpolate "echo ${bad}": there is no bad`},
 		{"a command in the task", map[string]any{"exec": []any{"echo", "${who}", "0"}}, "exited: echo: key runs echo world 0", ""},
@@ -148,7 +148,7 @@ func TestActions(t *testing.T) {
 		{"a call as it is asked for", map[string]any{"url": server.URL, "method": "PUT", "body": "hello ${who}", "headers": map[string]any{"X-Key": "for ${who}"}}, "exited: PUT " + server.URL + `: PUT for world "text/plain; charset=utf-8" hello world`, ""},
 		{"a call that gets", map[string]any{"url": server.URL, "method": "GET"}, "exited: GET " + server.URL + `: GET  ""`, ""},
 		{"a call that fails", map[string]any{"url": server.URL + "/bad"}, "", "POST " + server.URL + `/bad: 418 I'm a teapot: POST  "application/json" ` + about},
-		{"a long response", map[string]any{"url": server.URL + "/long"}, "exited: POST " + server.URL + "/long: " + strings.Repeat("x", outputSize), ""},
+		{"a long response", map[string]any{"url": server.URL + "/long"}, "exited: POST " + server.URL + "/long: " + strings.Repeat("x", maxOutputSize), ""},
 		{"nobody there", map[string]any{"url": "http://127.0.0.1:1/"}, "", "POST http://127.0.0.1:1/: dial tcp 127.0.0.1:1: connect: connection refused"},
 		{"a secret in a URL", map[string]any{"url": server.URL + "/${who}/bad?key=1", "method": "GET"}, "exited: GET " + server.URL + `/${who}/bad?…: GET  ""`, ""},
 		{"a password in a URL", map[string]any{"url": "http://joe:pass@127.0.0.1:1/"}, "", "POST http://xxxxx@127.0.0.1:1/: dial tcp 127.0.0.1:1: connect: connection refused"},
@@ -159,7 +159,7 @@ func TestActions(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Setenv("SECRET", "of the plugin")
-			events, err := exited(t, test.action)
+			events, err := callExited(t, test.action)
 			if test.err != "" {
 				if err == nil || !strings.Contains(err.Error(), test.err) || len(events) > 0 {
 					t.Errorf("error %v, events %q; want the error %q", err, events, test.err)
@@ -175,7 +175,7 @@ func TestActions(t *testing.T) {
 
 func TestCommandsOnTheHostMustBeAllowed(t *testing.T) {
 	h := &Hook{}
-	h.SetHost(&host{}, hook.Node{})
+	h.SetHost(&fakeHost{}, hook.Node{})
 	ran := filepath.Join(t.TempDir(), "ran")
 	_, err := h.Prerun(t.Context(), hook.AllocPrerunRequest{RequestMeta: hook.RequestMeta{Attachment: fmt.Appendf(nil, `{"prerun":{"command":["touch",%q]}}`, ran)}})
 	if err == nil || !strings.Contains(err.Error(), `plugin "script" { config { commands = true } }`) {
@@ -187,7 +187,7 @@ func TestCommandsOnTheHostMustBeAllowed(t *testing.T) {
 }
 
 func TestHookPointsWithoutActionDoNothing(t *testing.T) {
-	host := &host{}
+	host := &fakeHost{}
 	h := &Hook{}
 	h.SetHost(host, hook.Node{})
 	meta := hook.RequestMeta{Attachment: []byte(`{"exited":{"exec":["true"]},"stop":null}`)}
@@ -203,7 +203,7 @@ func TestHookPointsWithoutActionDoNothing(t *testing.T) {
 }
 
 func TestPrestartIsNotRepeatedForARunningTask(t *testing.T) {
-	host := &host{}
+	host := &fakeHost{}
 	h := &Hook{}
 	h.SetHost(host, hook.Node{})
 	meta := hook.RequestMeta{Attachment: []byte(`{"prestart":{"exec":["true"]}}`)}
@@ -225,7 +225,7 @@ func TestChildOfAKilledCommandIsKilled(t *testing.T) {
 	defer kill()
 	ended := make(chan error)
 	go func() {
-		_, err := exitedFor(ctx, t, sh("sleep 3600 & echo $! > $1; wait", file))
+		_, err := callExitedWithContext(ctx, t, sh("sleep 3600 & echo $! > $1; wait", file))
 		ended <- err
 	}()
 	var text []byte
@@ -260,7 +260,7 @@ func TestChildOfAKilledCommandIsKilled(t *testing.T) {
 // TestRemainingChildDoesNotBlock checks that a remaining process does not block
 // the hook.
 func TestRemainingChildDoesNotBlock(t *testing.T) {
-	events, err := exited(t, sh("sleep 3 & echo done"))
+	events, err := callExited(t, sh("sleep 3 & echo done"))
 	if want := []string{"exited: /bin/sh: done"}; err != nil || !slices.Equal(events, want) {
 		t.Errorf("error %v, events %q, want %q", err, events, want)
 	}
@@ -268,9 +268,9 @@ func TestRemainingChildDoesNotBlock(t *testing.T) {
 
 // A command can distinguish a repeated poststart from the first one.
 func TestCommandSeesRepeatedPoststart(t *testing.T) {
-	host := &host{}
+	host := &fakeHost{}
 	h := &Hook{}
-	h.commands.Store(true)
+	h.commandsAllowed.Store(true)
 	h.SetHost(host, hook.Node{})
 	text, err := json.Marshal(map[string]any{"poststart": sh(`echo repeated=$HOOK_REPEATED; grep -o '"repeated":[a-z]*'; true`)})
 	if err != nil {

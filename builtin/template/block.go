@@ -7,32 +7,32 @@ import (
 	"time"
 )
 
-// config is the configuration that the task runner attaches.
-type config struct {
-	Templates []block `json:"templates"`
-	// RenderAgain is restart.render_templates: a restart of the task renders all
+// hookConfig is the configuration that the task runner attaches.
+type hookConfig struct {
+	Templates []templateBlock `json:"templates"`
+	// RenderOnRestart is restart.render_templates: a restart of the task renders all
 	// templates again.
-	RenderAgain bool   `json:"render_templates"`
-	Limits      limits `json:"limits"`
+	RenderOnRestart bool   `json:"render_templates"`
+	Limits          limits `json:"limits"`
 }
 
 // limits is the operator's configuration, with the names of Nomad's client {
 // template {} }.
 type limits struct {
-	Wait            *wait    `json:"wait"`                 // default for blocks without wait
-	WaitBounds      wait     `json:"wait_bounds"`          // bounds for blocks with wait
-	DeniedFunctions []string `json:"function_denylist"`    // denied functions, besides those that are always denied
-	AllFiles        bool     `json:"disable_file_sandbox"` // templates may read the files of the machine
+	Wait               *waitConfig `json:"wait"`                 // default for blocks without wait
+	WaitBounds         waitConfig  `json:"wait_bounds"`          // bounds for blocks with wait
+	DeniedFunctions    []string    `json:"function_denylist"`    // denied functions, besides those that are always denied
+	DisableFileSandbox bool        `json:"disable_file_sandbox"` // templates may read the files of the machine
 }
 
-// block is a template block of a job, in Nomad's JSON.
-type block struct {
+// templateBlock is a template block of a job, in Nomad's JSON.
+type templateBlock struct {
 	SourcePath    string
 	DestPath      string
 	EmbeddedTmpl  string
 	ChangeMode    string
 	ChangeSignal  string
-	ChangeScript  *script
+	ChangeScript  *changeScript
 	Once          bool
 	Splay         time.Duration
 	Perms         string
@@ -40,11 +40,11 @@ type block struct {
 	LeftDelim     string
 	RightDelim    string
 	Envvars       bool
-	Wait          *wait
+	Wait          *waitConfig
 	ErrMissingKey bool
 }
 
-type script struct {
+type changeScript struct {
 	Command          string
 	Args             []string
 	Timeout          time.Duration
@@ -52,7 +52,7 @@ type script struct {
 	RunOnFirstRender bool
 }
 
-type wait struct{ Min, Max time.Duration }
+type waitConfig struct{ Min, Max time.Duration }
 
 // Nomad's defaults for how long a change must settle.
 const (
@@ -60,8 +60,8 @@ const (
 	defaultWaitMax = 4 * time.Minute
 )
 
-func parseConfig(attachment []byte) (*config, error) {
-	c := &config{}
+func parseConfig(attachment []byte) (*hookConfig, error) {
+	c := &hookConfig{}
 	if len(attachment) == 0 {
 		return c, nil // an attachment of an operator or a job has no configuration
 	}
@@ -71,29 +71,29 @@ func parseConfig(attachment []byte) (*config, error) {
 	return c, nil
 }
 
-// quiet returns how long no further change must occur before a change is
+// settleTimes returns how long no further change must occur before a change is
 // handled, and how long further changes can delay that.
-func (b *block) quiet(l *limits) (least, most time.Duration) {
+func (b *templateBlock) settleTimes(l *limits) (shortest, longest time.Duration) {
 	w, bounds := b.Wait, l.WaitBounds
 	if w == nil {
-		w, bounds = l.Wait, wait{}
+		w, bounds = l.Wait, waitConfig{}
 	}
 	if w == nil {
 		return defaultWaitMin, defaultWaitMax
 	}
-	least, most = max(w.Min, bounds.Min), w.Max
-	if most == 0 {
-		most = 4 * least
+	shortest, longest = max(w.Min, bounds.Min), w.Max
+	if longest == 0 {
+		longest = 4 * shortest
 	}
 	if bounds.Max > 0 {
-		most = min(most, bounds.Max)
+		longest = min(longest, bounds.Max)
 	}
-	return least, max(least, most)
+	return shortest, max(shortest, longest)
 }
 
-// mode returns the permissions of the file. A template cannot set setuid, setgid
+// fileMode returns the permissions of the file. A template cannot set setuid, setgid
 // and sticky bits.
-func (b *block) mode() (uint32, error) {
+func (b *templateBlock) fileMode() (uint32, error) {
 	if b.Perms == "" {
 		return 0o644, nil
 	}
@@ -104,8 +104,8 @@ func (b *block) mode() (uint32, error) {
 	return uint32(perms) & 0o777, nil
 }
 
-// owner returns the ids of the file's owner; -1 means no change.
-func (b *block) owner() (uid, gid int) {
+// fileOwner returns the ids of the file's owner; -1 means no change.
+func (b *templateBlock) fileOwner() (uid, gid int) {
 	id := func(p *int) int {
 		if p == nil || *p < 0 {
 			return -1

@@ -16,8 +16,8 @@ import (
 
 // Access rights that Landlock can restrict, by the version that introduced them.
 const (
-	landlockFirst = unix.LANDLOCK_ACCESS_FS_MAKE_SYM<<1 - 1
-	landlockUse   = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
+	landlockABI1Rights    = unix.LANDLOCK_ACCESS_FS_MAKE_SYM<<1 - 1
+	landlockAllowedRights = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
 		unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
 		unix.LANDLOCK_ACCESS_FS_REFER | unix.LANDLOCK_ACCESS_FS_TRUNCATE
 )
@@ -28,19 +28,19 @@ const (
 // function of a process that only serves the hook calls it first: it may execute
 // the program again, see confine.KeepProcess.
 func Confine() {
-	if err := confine.KeepProcess(capabilities()...); err != nil {
+	if err := confine.KeepProcess(fileCapabilities()...); err != nil {
 		hclog.Default().Debug("templates are rendered by a process with all capabilities", "error", err)
 	}
 	confine.DenyProcess(append(confine.Powers(), confine.Internet()...)...)
 }
 
-// nowhere is the directory for calls that need no files; they get a nil root.
-const nowhere = ""
+// noDir is the directory for calls that need no files; they get a nil root.
+const noDir = ""
 
-// confined calls access on a new thread that can only reach files below dir. The
+// runConfined calls access on a new thread that can only reach files below dir. The
 // thread ends afterwards. On a kernel without Landlock, only os.Root restricts
 // access.
-func confined(dir string, access func(*os.Root) error) error {
+func runConfined(dir string, access func(*os.Root) error) error {
 	done := make(chan error, 1)
 	go func() {
 		// Never unlocked: the restricted thread must not be used again.
@@ -52,45 +52,45 @@ func confined(dir string, access func(*os.Root) error) error {
 
 func confineThread(dir string, access func(*os.Root) error) error {
 	var root *os.Root
-	if dir != nowhere {
+	if dir != noDir {
 		var err error
 		if root, err = os.OpenRoot(dir); err != nil {
 			return err
 		}
 		defer root.Close()
 	}
-	if err := errors.Join(confine.KeepCapabilities(needed(dir)...), restrictThread(dir)); err != nil {
+	if err := errors.Join(confine.KeepCapabilities(threadCapabilities(dir)...), restrictThread(dir)); err != nil {
 		return fmt.Errorf("confine to %q: %w", dir, err)
 	}
 	return access(root)
 }
 
-// needed returns the capabilities of a thread that reads and writes below dir.
-func needed(dir string) []uint {
-	if dir == nowhere {
+// threadCapabilities returns the capabilities of a thread that reads and writes below dir.
+func threadCapabilities(dir string) []uint {
+	if dir == noDir {
 		return nil
 	}
-	return capabilities()
+	return fileCapabilities()
 }
 
-// capabilities returns the capabilities for writing a file in a directory of a
+// fileCapabilities returns the capabilities for writing a file in a directory of a
 // task's user, and for setting its owner and mode as the template block says.
-func capabilities() []uint {
+func fileCapabilities() []uint {
 	return []uint{unix.CAP_DAC_OVERRIDE, unix.CAP_CHOWN, unix.CAP_FOWNER, unix.CAP_FSETID}
 }
 
-// tellOnce logs once per process that the machine lacks a feature.
-var tellOnce sync.Once
+// warnOnce logs once per process that the machine lacks a feature.
+var warnOnce sync.Once
 
 func restrictThread(dir string) error {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
-		tellOnce.Do(func() {
+		warnOnce.Do(func() {
 			hclog.Default().Warn("templates are kept in their directories by this program alone: this kernel has no landlock")
 		})
 		return nil
 	}
-	handled := uint64(landlockFirst)
+	handled := uint64(landlockABI1Rights)
 	for since, access := range map[uintptr]uint64{
 		2: unix.LANDLOCK_ACCESS_FS_REFER, 3: unix.LANDLOCK_ACCESS_FS_TRUNCATE, 5: unix.LANDLOCK_ACCESS_FS_IOCTL_DEV,
 	} {
@@ -104,13 +104,13 @@ func restrictThread(dir string) error {
 		return errno
 	}
 	defer unix.Close(int(rules))
-	if dir != nowhere {
+	if dir != noDir {
 		parent, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(parent)
-		beneath := unix.LandlockPathBeneathAttr{Allowed_access: handled & landlockUse, Parent_fd: int32(parent)}
+		beneath := unix.LandlockPathBeneathAttr{Allowed_access: handled & landlockAllowedRights, Parent_fd: int32(parent)}
 		if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, rules, unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&beneath)), 0, 0, 0); errno != 0 {
 			return errno
 		}

@@ -26,10 +26,10 @@ func parseEnv(text string) (map[string]string, error) {
 		if !ok {
 			return nil, fmt.Errorf("line %d: no = in it", i+1)
 		}
-		if !validName(name) {
+		if !isValidEnvName(name) {
 			return nil, fmt.Errorf("line %d: %q is no name of a variable", i+1, name)
 		}
-		value, err := envValue(strings.TrimSpace(rest))
+		value, err := parseEnvValue(strings.TrimSpace(rest))
 		if err != nil {
 			return nil, fmt.Errorf("line %d: the value of %s: %w", i+1, name, err)
 		}
@@ -38,7 +38,7 @@ func parseEnv(text string) (map[string]string, error) {
 	return env, nil
 }
 
-func validName(name string) bool {
+func isValidEnvName(name string) bool {
 	for i, c := range []byte(name) {
 		letter := c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 		if !letter && (i == 0 || (c < '0' || c > '9') && c != '.' && c != '-') {
@@ -48,12 +48,12 @@ func validName(name string) bool {
 	return name != ""
 }
 
-func envValue(text string) (string, error) {
+func parseEnvValue(text string) (string, error) {
 	if strings.ContainsRune(text, 0) {
 		return "", errors.New("there is a NUL byte in it")
 	}
 	if text == "" || text[0] != '"' && text[0] != '\'' {
-		if i := comment(text); i >= 0 {
+		if i := commentStart(text); i >= 0 {
 			text = text[:i]
 		}
 		return strings.TrimSpace(text), nil
@@ -68,13 +68,13 @@ func envValue(text string) (string, error) {
 			}
 			return b.String(), nil
 		case c == '\\' && quote == '"' && i+1 < len(text):
-			if r, n := codePoint(text[i:]); n > 0 {
+			if r, n := parseCodePoint(text[i:]); n > 0 {
 				b.WriteRune(r)
 				i += n - 1
 				continue
 			}
 			i++
-			b.WriteString(unescape(text[i]))
+			b.WriteString(unescapeChar(text[i]))
 		default:
 			b.WriteByte(c)
 		}
@@ -82,9 +82,9 @@ func envValue(text string) (string, error) {
 	return "", errors.New(`the closing quote is missing: a line end inside is written \n`)
 }
 
-// unescape returns the character for the letter after a backslash. Before any
+// unescapeChar returns the character for the letter after a backslash. Before any
 // other character the backslash stays.
-func unescape(c byte) string {
+func unescapeChar(c byte) string {
 	switch c {
 	case 'b':
 		return "\b"
@@ -102,9 +102,9 @@ func unescape(c byte) string {
 	return `\` + string(c)
 }
 
-// codePoint reads \u00e9, or a surrogate pair of two escapes as in JSON, and
+// parseCodePoint reads \u00e9, or a surrogate pair of two escapes as in JSON, and
 // returns its length.
-func codePoint(text string) (r rune, length int) {
+func parseCodePoint(text string) (r rune, length int) {
 	half := func(text string) rune {
 		if !strings.HasPrefix(text, `\u`) || len(text) < 6 {
 			return -1
@@ -128,8 +128,8 @@ func codePoint(text string) (r rune, length int) {
 	return r, 12
 }
 
-// comment returns the position of the comment after a plain value, or -1.
-func comment(text string) int {
+// commentStart returns the position of the comment after a plain value, or -1.
+func commentStart(text string) int {
 	for i := range len(text) {
 		if text[i] == '#' && (i == 0 || text[i-1] == ' ' || text[i-1] == '\t') {
 			return i

@@ -39,7 +39,7 @@ func FuzzParseEnv(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text, value string) {
 		if env, err := parseEnv(text); err == nil {
 			for name, value := range env {
-				if !validName(name) || strings.ContainsRune(value, 0) {
+				if !isValidEnvName(name) || strings.ContainsRune(value, 0) {
 					t.Errorf("%q = %q", name, value)
 				}
 			}

@@ -13,9 +13,9 @@ func permanentErrorf(format string, args ...any) error {
 	return permanentError{fmt.Errorf(format, args...)}
 }
 
-// failure is an error of a template with Nomad's text.
-type failure struct{ error }
+// renderError is an error of a template with Nomad's text.
+type renderError struct{ error }
 
-func (f failure) Error() string { return "Template failed: " + f.error.Error() }
+func (f renderError) Error() string { return "Template failed: " + f.error.Error() }
 
-func (f failure) Unwrap() error { return f.error }
+func (f renderError) Unwrap() error { return f.error }

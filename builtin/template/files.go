@@ -20,45 +20,45 @@ import (
 // and each intermediate string, in bytes.
 const maxSize = 4 << 20
 
-// dirs are the directories in which templates read and write. With host they can
+// templateDirs are the directories in which templates read and write. With host they can
 // read files everywhere.
-type dirs struct {
-	task, shared string
-	host         bool
+type templateDirs struct {
+	taskDir, sharedAllocDir string
+	allowHostFiles          bool
 }
 
 // rootedPath is the path of a file below a root directory. Symbolic links are
 // followed as long as they stay below the root.
 type rootedPath struct{ root, name string }
 
-// machine is the root of a path outside of the task's directories: all symbolic
+// hostRoot is the root of a path outside of the task's directories: all symbolic
 // links are followed there.
-const machine = "/"
+const hostRoot = "/"
 
-// find resolves a path without access to the file system. A relative path is
+// resolvePath resolves a path without access to the file system. A relative path is
 // below the directory of the task. With rejoin, an absolute path outside of the
 // directories is taken as relative.
-func (d dirs) find(path string, rejoin bool) (rootedPath, bool) {
+func (d templateDirs) resolvePath(path string, rejoin bool) (rootedPath, bool) {
 	clean := filepath.Clean(path)
-	if _, inside := d.inside(clean); !filepath.IsAbs(path) || rejoin && !inside {
-		clean = filepath.Join(d.task, path)
+	if _, inside := d.splitRoot(clean); !filepath.IsAbs(path) || rejoin && !inside {
+		clean = filepath.Join(d.taskDir, path)
 	}
-	return d.inside(clean)
+	return d.splitRoot(clean)
 }
 
-// readable is find for files that are only read.
-func (d dirs) readable(path string) (rootedPath, bool) {
-	if !d.host {
-		return d.find(path, false)
+// resolveReadable is resolvePath for files that are only read.
+func (d templateDirs) resolveReadable(path string) (rootedPath, bool) {
+	if !d.allowHostFiles {
+		return d.resolvePath(path, false)
 	}
 	if !filepath.IsAbs(path) {
-		path = filepath.Join(d.task, path)
+		path = filepath.Join(d.taskDir, path)
 	}
-	return rootedPath{machine, strings.TrimPrefix(filepath.Clean(path), machine)}, true
+	return rootedPath{hostRoot, strings.TrimPrefix(filepath.Clean(path), hostRoot)}, true
 }
 
-func (d dirs) inside(path string) (rootedPath, bool) {
-	for _, root := range []string{d.task, d.shared} {
+func (d templateDirs) splitRoot(path string) (rootedPath, bool) {
+	for _, root := range []string{d.taskDir, d.sharedAllocDir} {
 		if name, ok := strings.CutPrefix(path, root+"/"); ok && root != "" {
 			return rootedPath{root, name}, true
 		}
@@ -66,10 +66,10 @@ func (d dirs) inside(path string) (rootedPath, bool) {
 	return rootedPath{}, false
 }
 
-// read returns the content and the modification time of a regular file.
-func (p rootedPath) read() (content []byte, at time.Time, err error) {
-	err = p.confined(func(root *os.Root, name string) error {
-		f, err := open(root, name)
+// readFile returns the content and the modification time of a regular file.
+func (p rootedPath) readFile() (content []byte, at time.Time, err error) {
+	err = p.runConfined(func(root *os.Root, name string) error {
+		f, err := openRegularFile(root, name)
 		if err != nil {
 			return err
 		}
@@ -90,7 +90,7 @@ func (p rootedPath) read() (content []byte, at time.Time, err error) {
 
 // fileVersion returns a number that changes when the file changes.
 func (p rootedPath) fileVersion() (stamp uint64, err error) {
-	err = p.confined(func(root *os.Root, name string) error {
+	err = p.runConfined(func(root *os.Root, name string) error {
 		info, err := root.Stat(name)
 		if err != nil {
 			return err
@@ -101,8 +101,8 @@ func (p rootedPath) fileVersion() (stamp uint64, err error) {
 	return stamp, err
 }
 
-// open opens a file for reading, and does not block on a FIFO.
-func open(root *os.Root, name string) (*os.File, error) {
+// openRegularFile opens a file for reading, and does not block on a FIFO.
+func openRegularFile(root *os.Root, name string) (*os.File, error) {
 	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -117,12 +117,12 @@ func open(root *os.Root, name string) (*os.File, error) {
 	return f, nil
 }
 
-// write replaces the file in one step, so that the task never reads half of it.
+// writeFile replaces the file in one step, so that the task never reads half of it.
 // A link in its place is replaced and not followed. If the template uses the
 // time, at is the modification time of the file, so that another process can
 // render the same content.
-func (p rootedPath) write(content []byte, mode uint32, uid, gid int, at time.Time) error {
-	return p.confined(func(root *os.Root, name string) error {
+func (p rootedPath) writeFile(content []byte, mode uint32, uid, gid int, at time.Time) error {
+	return p.runConfined(func(root *os.Root, name string) error {
 		dir := filepath.Dir(name)
 		if err := root.MkdirAll(dir, 0o755); err != nil {
 			return err
@@ -153,25 +153,25 @@ func (p rootedPath) write(content []byte, mode uint32, uid, gid int, at time.Tim
 	})
 }
 
-// confined calls access with the root open, on a thread that cannot access other
+// runConfined calls access with the root open, on a thread that cannot access other
 // files if the kernel supports Landlock.
-func (p rootedPath) confined(access func(root *os.Root, name string) error) error {
-	return confined(p.root, func(root *os.Root) error {
+func (p rootedPath) runConfined(access func(root *os.Root, name string) error) error {
+	return runConfined(p.root, func(root *os.Root) error {
 		name := p.name
-		if p.root == machine {
-			real, err := filepath.EvalSymlinks(machine + name)
+		if p.root == hostRoot {
+			real, err := filepath.EvalSymlinks(hostRoot + name)
 			if err != nil {
 				return err
 			}
-			name = cmp.Or(strings.TrimPrefix(real, machine), ".")
+			name = cmp.Or(strings.TrimPrefix(real, hostRoot), ".")
 		}
 		return access(root, name)
 	})
 }
 
-// filePause is the interval of polling files. inotify does not report changes
+// filePollInterval is the interval of polling files. inotify does not report changes
 // that a task makes through another mount.
-const filePause = 2 * time.Second
+const filePollInterval = 2 * time.Second
 
 // waitForChange is the fetch function of a file. The index of a missing file is
 // 1.
@@ -188,13 +188,13 @@ func (p rootedPath) waitForChange(ctx context.Context, after uint64) (value any,
 			if index == 1 {
 				return nil, index, nil
 			}
-			content, _, err := p.read()
+			content, _, err := p.readFile()
 			if err != nil {
 				return nil, 0, err
 			}
 			return string(content), index, nil
 		}
-		if err := sleep(ctx, filePause); err != nil {
+		if err := sleep(ctx, filePollInterval); err != nil {
 			return nil, 0, err
 		}
 	}

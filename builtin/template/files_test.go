@@ -15,67 +15,67 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestFind(t *testing.T) {
-	d := dirs{task: "/a/alloc-1/web", shared: "/a/alloc-1/alloc"}
+func TestResolvePath(t *testing.T) {
+	d := templateDirs{taskDir: "/a/alloc-1/web", sharedAllocDir: "/a/alloc-1/alloc"}
 	for _, test := range []struct {
 		path   string
 		rejoin bool
 		want   rootedPath
 		ok     bool
 	}{
-		{"local/x", false, rootedPath{d.task, "local/x"}, true},
-		{"./local//x", false, rootedPath{d.task, "local/x"}, true},
+		{"local/x", false, rootedPath{d.taskDir, "local/x"}, true},
+		{"./local//x", false, rootedPath{d.taskDir, "local/x"}, true},
 		{"local/../../x", false, rootedPath{}, false},
 		{"../other/secrets/x", true, rootedPath{}, false},
-		{"../alloc/data/x", false, rootedPath{d.shared, "data/x"}, true},
+		{"../alloc/data/x", false, rootedPath{d.sharedAllocDir, "data/x"}, true},
 		{"../webber/x", true, rootedPath{}, false},
-		{"/a/alloc-1/web/local/x", false, rootedPath{d.task, "local/x"}, true},
-		{"/a/alloc-1/alloc/x", true, rootedPath{d.shared, "x"}, true},
+		{"/a/alloc-1/web/local/x", false, rootedPath{d.taskDir, "local/x"}, true},
+		{"/a/alloc-1/alloc/x", true, rootedPath{d.sharedAllocDir, "x"}, true},
 		{"/etc/zz", false, rootedPath{}, false},
-		{"/etc/zz", true, rootedPath{d.task, "etc/zz"}, true},
+		{"/etc/zz", true, rootedPath{d.taskDir, "etc/zz"}, true},
 		{"/../../etc/zz", true, rootedPath{}, false},
 		{"", true, rootedPath{}, false},
 		{".", true, rootedPath{}, false},
 	} {
-		got, ok := d.find(test.path, test.rejoin)
+		got, ok := d.resolvePath(test.path, test.rejoin)
 		if ok != test.ok || got != test.want {
 			t.Errorf("%q, rejoin %v: %v, %v, want %v, %v", test.path, test.rejoin, got, ok, test.want, test.ok)
 		}
 	}
 }
 
-func FuzzFind(f *testing.F) {
+func FuzzResolvePath(f *testing.F) {
 	f.Add("../x", true)
 	f.Add("/a/b/../../etc", false)
 	f.Fuzz(func(t *testing.T, path string, rejoin bool) {
-		d := dirs{task: "/a/b/web", shared: "/a/b/alloc"}
-		p, ok := d.find(path, rejoin)
+		d := templateDirs{taskDir: "/a/b/web", sharedAllocDir: "/a/b/alloc"}
+		p, ok := d.resolvePath(path, rejoin)
 		if !ok {
 			return
 		}
 		full := filepath.Join(p.root, p.name)
-		if !strings.HasPrefix(full, p.root+"/") || p.root != d.task && p.root != d.shared || !filepath.IsLocal(p.name) {
+		if !strings.HasPrefix(full, p.root+"/") || p.root != d.taskDir && p.root != d.sharedAllocDir || !filepath.IsLocal(p.name) {
 			t.Errorf("%q is %v", path, p)
 		}
 	})
 }
 
-func TestReadRefuses(t *testing.T) {
+func TestReadFileErrors(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(touch(t, dir, "huge"), maxSize+1); err != nil {
+	if err := os.Truncate(createFile(t, dir, "huge"), maxSize+1); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"fifo": "not a regular file", ".": "not a regular file", "huge": "more than 4194304 bytes", "nope": "no such file"} {
-		if _, _, err := (rootedPath{dir, name}).read(); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := (rootedPath{dir, name}).readFile(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-func touch(t *testing.T, dir, name string) string {
+func createFile(t *testing.T, dir, name string) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -85,12 +85,12 @@ func touch(t *testing.T, dir, name string) string {
 }
 
 // A failed write leaves no files.
-func TestWriteLeavesNothing(t *testing.T) {
+func TestFailedWriteLeavesNoFile(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "taken", "by"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := (rootedPath{dir, "taken"}).write([]byte("x"), 0o644, -1, -1, time.Time{}); err == nil {
+	if err := (rootedPath{dir, "taken"}).writeFile([]byte("x"), 0o644, -1, -1, time.Time{}); err == nil {
 		t.Error("a directory was replaced")
 	}
 	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
@@ -104,8 +104,8 @@ func TestOwner(t *testing.T) {
 	}
 	f := newFixture(t)
 	uid, gid, none := 1234, 2345, -1
-	f.run(f.request("web", []block{{EmbeddedTmpl: "x", DestPath: "local/a", Uid: &uid, Gid: &gid}, {EmbeddedTmpl: "x", DestPath: "local/b", Uid: &none}}))
-	defer f.stop()
+	f.startTask(f.newRequest("web", []templateBlock{{EmbeddedTmpl: "x", DestPath: "local/a", Uid: &uid, Gid: &gid}, {EmbeddedTmpl: "x", DestPath: "local/b", Uid: &none}}))
+	defer f.stopTasks()
 	for path, want := range map[string][2]uint32{"web/local/a": {1234, 2345}, "web/local/b": {0, 0}} {
 		var st unix.Stat_t
 		if err := unix.Stat(filepath.Join(f.dir, path), &st); err != nil || st.Uid != want[0] || st.Gid != want[1] {
@@ -114,8 +114,8 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// needLandlock skips a test if the kernel has no Landlock.
-func needLandlock(t *testing.T) {
+// requireLandlock skips a test if the kernel has no Landlock.
+func requireLandlock(t *testing.T) {
 	t.Helper()
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); errno != 0 {
 		t.Skipf("this kernel has no Landlock: %v", errno)
@@ -125,15 +125,15 @@ func needLandlock(t *testing.T) {
 // A confined thread can access its directory only; the other threads of the
 // process keep their access.
 func TestConfine(t *testing.T) {
-	needLandlock(t)
+	requireLandlock(t)
 	dir, outside := t.TempDir(), t.TempDir()
-	inside := touch(t, dir, "x")
-	other := touch(t, outside, "x")
-	err := confined(dir, func(*os.Root) error {
+	inside := createFile(t, dir, "x")
+	other := createFile(t, outside, "x")
+	err := runConfined(dir, func(*os.Root) error {
 		if _, err := os.ReadFile(inside); err != nil {
 			return err
 		}
-		burgle(t, outside)
+		attackOutside(t, outside)
 		return os.WriteFile(filepath.Join(dir, "new"), nil, 0o600)
 	})
 	if err != nil {
@@ -144,8 +144,8 @@ func TestConfine(t *testing.T) {
 	}
 }
 
-// burgle tries what a compromised template function could try.
-func burgle(t *testing.T, outside string) {
+// attackOutside tries what a compromised template function could try.
+func attackOutside(t *testing.T, outside string) {
 	t.Helper()
 	path := filepath.Join(outside, "x")
 	_, read := os.ReadFile(path)
@@ -180,13 +180,13 @@ func becomeUser(uid uintptr) error {
 
 // The functions of a template run without access to files.
 func TestRenderingIsConfined(t *testing.T) {
-	needLandlock(t)
+	requireLandlock(t)
 	outside := t.TempDir()
-	touch(t, outside, "x")
+	createFile(t, outside, "x")
 	called := false
-	pure()["burgle"] = func() string { called = true; burgle(t, outside); return "" }
-	defer delete(pure(), "burgle")
-	if _, err := render(t, "{{ burgle }}"); err != nil || !called {
+	pureFuncs()["burgle"] = func() string { called = true; attackOutside(t, outside); return "" }
+	defer delete(pureFuncs(), "burgle")
+	if _, err := renderText(t, "{{ burgle }}"); err != nil || !called {
 		t.Errorf("called %v, %v", called, err)
 	}
 }
@@ -195,13 +195,13 @@ func TestRenderingIsConfined(t *testing.T) {
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "confined" {
 		Confine()
-		os.Exit(breakOut(os.Args[2]))
+		os.Exit(attackConfinement(os.Args[2]))
 	}
 	os.Exit(m.Run())
 }
 
-// breakOut tries what Confine denies, and reports the calls that have succeeded.
-func breakOut(dir string) int {
+// attackConfinement tries what Confine denies, and reports the calls that have succeeded.
+func attackConfinement(dir string) int {
 	_, internet := net.Dial("udp", "127.0.0.1:9")
 	_, local := net.Listen("unix", filepath.Join(dir, "socket"))
 	_, interfaces := net.Interfaces()

@@ -38,7 +38,7 @@ func parseYAML(s string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return decode(text)
+	return decodeJSON(text)
 }
 
 // yamlDepth returns an upper limit for the nesting of a document, from its
@@ -83,7 +83,7 @@ func checkYAMLSize(v cty.Value, left *int) error {
 }
 
 func toTOML(v any) (string, error) {
-	plain, err := normal(v)
+	plain, err := toJSONTypes(v)
 	if err != nil {
 		return "", err
 	}
@@ -97,8 +97,8 @@ func toTOML(v any) (string, error) {
 	return limitLength(strings.TrimSuffix(b.String(), "\n"))
 }
 
-// normal converts a value to the types of JSON, with whole numbers as integers.
-func normal(v any) (plain any, err error) {
+// toJSONTypes converts a value to the types of JSON, with whole numbers as integers.
+func toJSONTypes(v any) (plain any, err error) {
 	if _, err := sizeOf(v); err != nil {
 		return nil, err
 	}
@@ -106,18 +106,18 @@ func normal(v any) (plain any, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return decode(text)
+	return decodeJSON(text)
 }
 
-func decode(text []byte) (plain any, err error) {
+func decodeJSON(text []byte) (plain any, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 	err = decoder.Decode(&plain)
-	return numbers(plain), err
+	return convertJSONNumbers(plain), err
 }
 
-// numbers converts the whole numbers of JSON to integers.
-func numbers(v any) any {
+// convertJSONNumbers converts the whole numbers of JSON to integers.
+func convertJSONNumbers(v any) any {
 	switch v := v.(type) {
 	case json.Number:
 		if i, err := v.Int64(); err == nil {
@@ -127,11 +127,11 @@ func numbers(v any) any {
 		return f
 	case map[string]any:
 		for k, e := range v {
-			v[k] = numbers(e)
+			v[k] = convertJSONNumbers(e)
 		}
 	case []any:
 		for i, e := range v {
-			v[i] = numbers(e)
+			v[i] = convertJSONNumbers(e)
 		}
 	}
 	return v

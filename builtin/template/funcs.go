@@ -21,32 +21,32 @@ import (
 	"unicode"
 )
 
-// pure returns the functions that depend only on their arguments. In a pipeline,
+// pureFuncs returns the functions that depend only on their arguments. In a pipeline,
 // the last argument is the piped value. Like the other tables, the map is made
 // when the first template needs it: otherwise every process of this program
 // would have it in memory.
-var pure = sync.OnceValue(func() template.FuncMap {
+var pureFuncs = sync.OnceValue(func() template.FuncMap {
 	all := template.FuncMap{
-		"base64Decode":    decoder(base64.StdEncoding),
-		"base64Encode":    encoder(base64.StdEncoding),
-		"base64URLDecode": decoder(base64.URLEncoding),
-		"base64URLEncode": encoder(base64.URLEncoding),
+		"base64Decode":    base64Decoder(base64.StdEncoding),
+		"base64Encode":    base64Encoder(base64.StdEncoding),
+		"base64URLDecode": base64Decoder(base64.URLEncoding),
+		"base64URLEncode": base64Encoder(base64.URLEncoding),
 
 		"sha256Hex":     func(s string) string { sum := sha256.Sum256([]byte(s)); return hex.EncodeToString(sum[:]) },
 		"md5sum":        func(s string) string { sum := md5.Sum([]byte(s)); return hex.EncodeToString(sum[:]) },
 		"hmacSHA256Hex": hmacSHA256Hex,
 
-		"contains":       func(want, in any) (bool, error) { return within(in, want) },
-		"in":             within,
-		"containsAll":    func(want, in any) (bool, error) { n, of, err := count(want, in); return n == of, err },
-		"containsAny":    func(want, in any) (bool, error) { n, _, err := count(want, in); return n > 0, err },
-		"containsNone":   func(want, in any) (bool, error) { n, _, err := count(want, in); return n == 0, err },
-		"containsNotAll": func(want, in any) (bool, error) { n, of, err := count(want, in); return n < of, err },
+		"contains":       func(want, in any) (bool, error) { return containsValue(in, want) },
+		"in":             containsValue,
+		"containsAll":    func(want, in any) (bool, error) { n, total, err := countContained(want, in); return n == total, err },
+		"containsAny":    func(want, in any) (bool, error) { n, _, err := countContained(want, in); return n > 0, err },
+		"containsNone":   func(want, in any) (bool, error) { n, _, err := countContained(want, in); return n == 0, err },
+		"containsNotAll": func(want, in any) (bool, error) { n, total, err := countContained(want, in); return n < total, err },
 
-		"join":            join,
-		"split":           func(by, s string) []string { return fields(s, by) },
+		"join":            joinList,
+		"split":           func(by, s string) []string { return splitTrimmed(s, by) },
 		"splitToMap":      splitToMap,
-		"indent":          indent,
+		"indent":          indentLines,
 		"replaceAll":      replaceAll,
 		"trim":            func(cutset, s string) string { return strings.Trim(s, cutset) },
 		"trimPrefix":      func(prefix, s string) string { return strings.TrimPrefix(s, prefix) },
@@ -54,14 +54,14 @@ var pure = sync.OnceValue(func() template.FuncMap {
 		"trimSpace":       strings.TrimSpace,
 		"toLower":         strings.ToLower,
 		"toUpper":         strings.ToUpper,
-		"toTitle":         title,
+		"toTitle":         titleCase,
 		"regexMatch":      func(re, s string) (bool, error) { return regexp.MatchString(re, s) },
 		"regexReplaceAll": regexReplaceAll,
 
-		"parseBool":  parser(strconv.ParseBool),
-		"parseFloat": parser(func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }),
-		"parseInt":   parser(func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }),
-		"parseUint":  parser(func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }),
+		"parseBool":  emptyAsZero(strconv.ParseBool),
+		"parseFloat": emptyAsZero(func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }),
+		"parseInt":   emptyAsZero(func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }),
+		"parseUint":  emptyAsZero(func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }),
 		"parseJSON":  parseJSON,
 		"parseYAML":  parseYAML,
 
@@ -72,42 +72,42 @@ var pure = sync.OnceValue(func() template.FuncMap {
 		"toYAML":                toYAML,
 		"toTOML":                toTOML,
 
-		"explode":              explode,
-		"explodeMap":           explode,
-		"mergeMap":             func(to, from map[string]any) (map[string]any, error) { return limitSize(merge(to, from, false)) },
-		"mergeMapWithOverride": func(to, from map[string]any) (map[string]any, error) { return limitSize(merge(to, from, true)) },
+		"explode":              explodeMap,
+		"explodeMap":           explodeMap,
+		"mergeMap":             func(to, from map[string]any) (map[string]any, error) { return limitSize(mergeMaps(to, from, false)) },
+		"mergeMapWithOverride": func(to, from map[string]any) (map[string]any, error) { return limitSize(mergeMaps(to, from, true)) },
 
-		"add":      arithmetic("add", func(b, a int64) (int64, error) { return a + b, nil }, func(b, a float64) float64 { return a + b }),
-		"subtract": arithmetic("subtract", func(b, a int64) (int64, error) { return a - b, nil }, func(b, a float64) float64 { return a - b }),
-		"multiply": arithmetic("multiply", func(b, a int64) (int64, error) { return a * b, nil }, func(b, a float64) float64 { return a * b }),
-		"divide":   arithmetic("divide", divide, func(b, a float64) float64 { return a / b }),
-		"modulo":   arithmetic("modulo", modulo, nil),
-		"minimum":  arithmetic("minimum", func(b, a int64) (int64, error) { return min(a, b), nil }, func(b, a float64) float64 { return min(a, b) }),
-		"maximum":  arithmetic("maximum", func(b, a int64) (int64, error) { return max(a, b), nil }, func(b, a float64) float64 { return max(a, b) }),
+		"add":      arithmeticFunc("add", func(b, a int64) (int64, error) { return a + b, nil }, func(b, a float64) float64 { return a + b }),
+		"subtract": arithmeticFunc("subtract", func(b, a int64) (int64, error) { return a - b, nil }, func(b, a float64) float64 { return a - b }),
+		"multiply": arithmeticFunc("multiply", func(b, a int64) (int64, error) { return a * b, nil }, func(b, a float64) float64 { return a * b }),
+		"divide":   arithmeticFunc("divide", divide, func(b, a float64) float64 { return a / b }),
+		"modulo":   arithmeticFunc("modulo", modulo, nil),
+		"minimum":  arithmeticFunc("minimum", func(b, a int64) (int64, error) { return min(a, b), nil }, func(b, a float64) float64 { return min(a, b) }),
+		"maximum":  arithmeticFunc("maximum", func(b, a int64) (int64, error) { return max(a, b), nil }, func(b, a float64) float64 { return max(a, b) }),
 
-		"byTag":  byTag,
-		"byPort": byPort,
+		"byTag":  groupByTag,
+		"byPort": groupByPort,
 
-		"spew_dump":    spew,
-		"spew_sdump":   spew,
-		"spew_printf":  printf,
-		"spew_sprintf": printf,
+		"spew_dump":    dumpValue,
+		"spew_sdump":   dumpValue,
+		"spew_printf":  limitedPrintf,
+		"spew_sprintf": limitedPrintf,
 
 		// Builtin functions of text/template, with a limit for their output.
-		"print":    printer(fmt.Sprint),
-		"printf":   printf,
-		"println":  printer(fmt.Sprintln),
-		"html":     printer(template.HTMLEscaper),
-		"js":       printer(template.JSEscaper),
-		"urlquery": printer(template.URLQueryEscaper),
+		"print":    limitedPrintFunc(fmt.Sprint),
+		"printf":   limitedPrintf,
+		"println":  limitedPrintFunc(fmt.Sprintln),
+		"html":     limitedPrintFunc(template.HTMLEscaper),
+		"js":       limitedPrintFunc(template.JSEscaper),
+		"urlquery": limitedPrintFunc(template.URLQueryEscaper),
 	}
-	for name, f := range sprig() {
+	for name, f := range sprigFuncs() {
 		all["sprig_"+name] = f
 		// All functions here return errors; in sprig only those with the prefix
 		// must do, so the second name is an alias.
-		all["sprig_must"+title(name)] = f
+		all["sprig_must"+titleCase(name)] = f
 	}
-	return takeItems(all)
+	return wrapItemParams(all)
 })
 
 const disabledReason = "the function is disabled"
@@ -133,13 +133,13 @@ var unsupportedFuncs = sync.OnceValue(func() map[string]string {
 	return all
 })
 
-func spew(v any) (string, error) { return printf("%#v\n", v) }
+func dumpValue(v any) (string, error) { return limitedPrintf("%#v\n", v) }
 
-func encoder(e *base64.Encoding) func(string) (string, error) {
+func base64Encoder(e *base64.Encoding) func(string) (string, error) {
 	return func(s string) (string, error) { return limitLength(e.EncodeToString([]byte(s))) }
 }
 
-func decoder(e *base64.Encoding) func(string) (string, error) {
+func base64Decoder(e *base64.Encoding) func(string) (string, error) {
 	return func(s string) (string, error) {
 		text, err := e.DecodeString(s)
 		return string(text), err
@@ -152,9 +152,9 @@ func hmacSHA256Hex(message, key string) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// parser wraps a parse function: an empty string, as from missing data, results
+// emptyAsZero wraps a parse function: an empty string, as from missing data, results
 // in the zero value.
-func parser[T any](parse func(string) (T, error)) func(string) (T, error) {
+func emptyAsZero[T any](parse func(string) (T, error)) func(string) (T, error) {
 	return func(s string) (zero T, err error) {
 		if s == "" {
 			return zero, nil
@@ -163,9 +163,9 @@ func parser[T any](parse func(string) (T, error)) func(string) (T, error) {
 	}
 }
 
-// within reports whether a list, the keys of a map, or a string contains a
+// containsValue reports whether a list, the keys of a map, or a string contains a
 // value.
-func within(in, want any) (bool, error) {
+func containsValue(in, want any) (bool, error) {
 	v := reflect.ValueOf(in)
 	switch v.Kind() {
 	case reflect.Invalid:
@@ -174,14 +174,14 @@ func within(in, want any) (bool, error) {
 		return strings.Contains(v.String(), fmt.Sprint(want)), nil
 	case reflect.Slice, reflect.Array:
 		for i := range v.Len() {
-			if same(v.Index(i).Interface(), want) {
+			if equalValues(v.Index(i).Interface(), want) {
 				return true, nil
 			}
 		}
 		return false, nil
 	case reflect.Map:
 		for _, k := range v.MapKeys() {
-			if same(k.Interface(), want) {
+			if equalValues(k.Interface(), want) {
 				return true, nil
 			}
 		}
@@ -190,19 +190,19 @@ func within(in, want any) (bool, error) {
 	return false, fmt.Errorf("%T has no elements", in)
 }
 
-// same compares values by their text, too: numbers of different types can be
+// equalValues compares values by their text, too: numbers of different types can be
 // equal.
-func same(a, b any) bool { return reflect.DeepEqual(a, b) || fmt.Sprint(a) == fmt.Sprint(b) }
+func equalValues(a, b any) bool { return reflect.DeepEqual(a, b) || fmt.Sprint(a) == fmt.Sprint(b) }
 
-// count returns how many of the elements of want are in in, and the length of
+// countContained returns how many of the elements of want are in in, and the length of
 // want.
-func count(want, in any) (n, of int, err error) {
+func countContained(want, in any) (n, total int, err error) {
 	list := reflect.ValueOf(want)
 	if k := list.Kind(); k != reflect.Slice && k != reflect.Array {
 		return 0, 0, fmt.Errorf("%T is no list", want)
 	}
 	for i := range list.Len() {
-		found, err := within(in, list.Index(i).Interface())
+		found, err := containsValue(in, list.Index(i).Interface())
 		if err != nil {
 			return 0, 0, err
 		}
@@ -213,7 +213,7 @@ func count(want, in any) (n, of int, err error) {
 	return n, list.Len(), nil
 }
 
-func join(by string, list any) (string, error) {
+func joinList(by string, list any) (string, error) {
 	v := reflect.ValueOf(list)
 	switch v.Kind() {
 	case reflect.Invalid:
@@ -238,7 +238,7 @@ func join(by string, list any) (string, error) {
 	return b.String(), nil
 }
 
-func fields(s, by string) []string {
+func splitTrimmed(s, by string) []string {
 	if s = strings.TrimSpace(s); s == "" {
 		return []string{}
 	}
@@ -247,7 +247,7 @@ func fields(s, by string) []string {
 
 func splitToMap(pairs, value, s string) (map[string]string, error) {
 	m := map[string]string{}
-	for _, pair := range fields(s, pairs) {
+	for _, pair := range splitTrimmed(s, pairs) {
 		k, v, _ := strings.Cut(pair, value)
 		if k = strings.TrimSpace(k); k == "" {
 			return nil, fmt.Errorf("a pair without a key")
@@ -257,7 +257,7 @@ func splitToMap(pairs, value, s string) (map[string]string, error) {
 	return m, nil
 }
 
-func indent(spaces int, s string) (string, error) {
+func indentLines(spaces int, s string) (string, error) {
 	lines := strings.Count(s, "\n") + 1
 	if spaces < 0 || spaces > maxSize/lines {
 		return "", fmt.Errorf("an indentation of %d", spaces)
@@ -294,7 +294,7 @@ func regexReplaceAll(re, to, s string) (string, error) {
 	return limitLength(string(append(out, s[last:]...)))
 }
 
-func title(s string) string {
+func titleCase(s string) string {
 	begin := true
 	return strings.Map(func(r rune) rune {
 		was := begin
@@ -330,8 +330,8 @@ func jsonWriter(indent string, escape bool) func(any) (string, error) {
 	}
 }
 
-// explode converts a map whose keys are paths into a tree.
-func explode(flat map[string]any) (map[string]any, error) {
+// explodeMap converts a map whose keys are paths into a tree.
+func explodeMap(flat map[string]any) (map[string]any, error) {
 	tree := map[string]any{}
 	for _, path := range slices.Sorted(maps.Keys(flat)) {
 		at := tree
@@ -359,9 +359,9 @@ func explode(flat map[string]any) (map[string]any, error) {
 	return limitSize(tree)
 }
 
-// merge returns to with the additional entries of from, at every level. With
+// mergeMaps returns to with the additional entries of from, at every level. With
 // override the entries of from win.
-func merge(to, from map[string]any, override bool) map[string]any {
+func mergeMaps(to, from map[string]any, override bool) map[string]any {
 	out := make(map[string]any, len(to)+len(from))
 	maps.Copy(out, to)
 	for k, v := range from {
@@ -369,7 +369,7 @@ func merge(to, from map[string]any, override bool) map[string]any {
 		b, bok := v.(map[string]any)
 		switch _, taken := out[k]; {
 		case aok && bok:
-			out[k] = merge(a, b, override)
+			out[k] = mergeMaps(a, b, override)
 		case !taken || override:
 			out[k] = v
 		}
@@ -377,41 +377,41 @@ func merge(to, from map[string]any, override bool) map[string]any {
 	return out
 }
 
-// arithmetic accepts numbers of any type; the result has a fraction if an
+// arithmeticFunc accepts numbers of any type; the result has a fraction if an
 // argument has one.
-func arithmetic(name string, whole func(b, a int64) (int64, error), fraction func(b, a float64) float64) func(b, a any) (any, error) {
+func arithmeticFunc(name string, whole func(b, a int64) (int64, error), fraction func(b, a float64) float64) func(b, a any) (any, error) {
 	return func(b, a any) (any, error) { return calculate(name, whole, fraction, b, a) }
 }
 
 func calculate(name string, whole func(b, a int64) (int64, error), fraction func(b, a float64) float64, b, a any) (any, error) {
 	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
 	switch {
-	case !numeric(x) || !numeric(y):
+	case !isNumeric(x) || !isNumeric(y):
 		return nil, fmt.Errorf("%s wants numbers, not %T and %T", name, a, b)
 	case !x.CanFloat() && !y.CanFloat():
-		return whole(integer(y), integer(x))
+		return whole(toInt64(y), toInt64(x))
 	case fraction == nil:
 		return nil, fmt.Errorf("%s wants whole numbers", name)
 	}
-	return fraction(number(y), number(x)), nil
+	return fraction(toFloat64(y), toFloat64(x)), nil
 }
 
-func numeric(v reflect.Value) bool {
+func isNumeric(v reflect.Value) bool {
 	return v.IsValid() && (v.CanInt() || v.CanUint() || v.CanFloat())
 }
 
-func integer(v reflect.Value) int64 {
+func toInt64(v reflect.Value) int64 {
 	if v.CanUint() {
 		return int64(v.Uint())
 	}
 	return v.Int()
 }
 
-func number(v reflect.Value) float64 {
+func toFloat64(v reflect.Value) float64 {
 	if v.CanFloat() {
 		return v.Float()
 	}
-	return float64(integer(v))
+	return float64(toInt64(v))
 }
 
 func divide(b, a int64) (int64, error) {
@@ -428,15 +428,15 @@ func modulo(b, a int64) (int64, error) {
 	return a % b, nil
 }
 
-// clock returns the current time for a template, which is constant during a
+// templateTime returns the current time for a template, which is constant during a
 // rendering pass.
-func (p *renderPass) clock() time.Time {
+func (p *renderPass) templateTime() time.Time {
 	p.usesTime = true
 	return p.now
 }
 
 func (p *renderPass) timestamp(format ...string) (string, error) {
-	now := p.clock().UTC()
+	now := p.templateTime().UTC()
 	switch {
 	case len(format) == 0:
 		return now.Format(time.RFC3339), nil
@@ -448,7 +448,7 @@ func (p *renderPass) timestamp(format ...string) (string, error) {
 	return now.Format(format[0]), nil
 }
 
-func byTag(list []service) map[string][]service {
+func groupByTag(list []service) map[string][]service {
 	m := map[string][]service{}
 	for _, s := range list {
 		for _, tag := range s.Tags {
@@ -458,7 +458,7 @@ func byTag(list []service) map[string][]service {
 	return m
 }
 
-func byPort(list []service) map[int][]service {
+func groupByPort(list []service) map[int][]service {
 	m := map[int][]service{}
 	for _, s := range list {
 		m[s.Port] = append(m[s.Port], s)

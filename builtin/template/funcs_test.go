@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// render renders one text for a task, on a node with some data.
-func render(t *testing.T, text string) (string, error) {
+// renderText renders one text for a task, on a node with some data.
+func renderText(t *testing.T, text string) (string, error) {
 	t.Helper()
 	f := newFixture(t)
 	f.setVariable("app/db", "user", "bob", "json", `{"a":[1,2]}`, "b64", "aGk=", "n", "7")
@@ -20,12 +20,12 @@ func render(t *testing.T, text string) (string, error) {
 		{ID: "2", Name: "db", Address: "10.0.0.2", Port: 5433, Tags: []string{"v2"}},
 		{ID: "3", Name: "web", Address: "10.0.0.3", Port: 80},
 	}
-	req := f.request("web", singleBlock(block{EmbeddedTmpl: text}))
-	defer f.stop()
+	req := f.newRequest("web", singleBlock(templateBlock{EmbeddedTmpl: text}))
+	defer f.stopTasks()
 	if _, err := f.hook.Prestart(t.Context(), req); err != nil {
 		return "", err
 	}
-	return f.read("web/local/out"), nil
+	return f.readFile("web/local/out"), nil
 }
 
 func TestFunctions(t *testing.T) {
@@ -106,14 +106,14 @@ func TestFunctions(t *testing.T) {
 		{`{{ define "t" }}{{ if . }}{{ len . }}{{ template "t" (slice . 1) }}{{ end }}{{ end }}{{ template "t" "abc" }}{{ range loop 2000 }}{{ template "t" "" }}{{ end }}`, "321"},
 		{`{{ range $i := loop 4 }}{{ if eq $i 2 }}{{ continue }}{{ end }}{{ if eq $i 3 }}{{ break }}{{ end }}{{ $i }}{{ else }}none{{ end }}{{ with "" }}{{ else }}e{{ end }}`, "01e"},
 	} {
-		got, err := render(t, test.text)
+		got, err := renderText(t, test.text)
 		if err != nil || got != test.want {
 			t.Errorf("%s\ngot  %q, %v\nwant %q", test.text, got, err, test.want)
 		}
 		for name := range (*renderPass)(nil).funcs() {
 			seen[name] = seen[name] || strings.Contains(test.text, name)
 		}
-		for name := range pure() {
+		for name := range pureFuncs() {
 			seen[name] = seen[name] || strings.Contains(test.text, name)
 		}
 	}
@@ -135,13 +135,13 @@ func TestNesting(t *testing.T) {
 		{"{{ range . }}{{- with . -}}{{ end }}{{ end }}{{ define \"x\" }}{{ end }}", 2},
 		{"{{ if 1 }}{{ else if 2 }}{{ else }}{{ if 3 }}{{ end }}{{ end }}{{ if 1 }}{{ end }}", 3},
 	} {
-		if got := nesting(test.text, ""); got != test.want {
+		if got := blockDepth(test.text, ""); got != test.want {
 			t.Errorf("%s: %d, want %d", test.text, got, test.want)
 		}
 	}
 }
 
-func TestFunctionsRefuse(t *testing.T) {
+func TestFunctionErrors(t *testing.T) {
 	for _, test := range []struct{ text, want string }{
 		{`{{ divide 0 1 }}`, "a division by zero"},
 		{`{{ modulo 0 1 }}`, "a division by zero"},
@@ -207,7 +207,7 @@ func TestFunctionsRefuse(t *testing.T) {
 		{`{{ $x := printf "%1000000d" 1 }}{{ print` + strings.Repeat(" $x", 100) + ` }}`, "a value of more than 8388608 bytes"},
 		{`{{ parseYAML (print "a: &a " (printf "%1000000d" 1 | replaceAll " " "x") "\nb: [*a,*a,*a,*a,*a,*a,*a,*a,*a]") }}`, "the document stands for more than 4194304 bytes"},
 	} {
-		if got, err := render(t, test.text); err == nil || !strings.Contains(err.Error(), test.want) {
+		if got, err := renderText(t, test.text); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %q, %v, want an error with %q", test.text, got, err, test.want)
 		}
 	}
@@ -223,7 +223,7 @@ func TestServiceByKey(t *testing.T) {
 		list = append(list, service{Service: hook.Service{ID: id}})
 	}
 	first := func(list []service, key string) string {
-		return slices.MinFunc(list, func(a, b service) int { return strings.Compare(rank(key, a), rank(key, b)) }).ID
+		return slices.MinFunc(list, func(a, b service) int { return strings.Compare(instanceSortKey(key, a), instanceSortKey(key, b)) }).ID
 	}
 	got := map[string]bool{}
 	for _, key := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"} {

@@ -26,12 +26,12 @@ func FuzzExecute(f *testing.F) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		dir := t.TempDir()
-		task := newTask(n, hook.Node{Region: "global"}, hook.Scope{}, request{config: &config{}, namespace: "default", dir: hook.TaskDir{Dir: dir, PrivateDir: dir}}, false)
-		document, err := compile("x", text, &block{ErrMissingKey: strict})
+		task := newTask(n, hook.Node{Region: "global"}, hook.Scope{}, taskRequest{config: &hookConfig{}, namespace: "default", dir: hook.TaskDir{Dir: dir, PrivateDir: dir}}, false)
+		document, err := compile("x", text, &templateBlock{ErrMissingKey: strict})
 		if err != nil {
 			return
 		}
-		out, err := document.execute(&renderPass{ctx: ctx, task: task, of: &file{}, now: time.Now(), sourcesRead: map[source]int{}, missing: map[source]bool{}})
+		out, err := document.execute(&renderPass{ctx: ctx, task: task, file: &templateFile{}, now: time.Now(), sourcesRead: map[dataSource]int{}, missingSources: map[dataSource]bool{}})
 		if ctx.Err() != nil {
 			t.Fatalf("it has no end: %v", err)
 		}

@@ -22,23 +22,23 @@ import (
 type fakeHost struct {
 	hook.Host // methods that the hook does not call
 
-	mu        sync.Mutex
-	index     uint64
-	changed   chan struct{} // closed when index changes
-	variables map[string]map[string]string
-	services  []hook.Service
-	calls     []string         // "<task>: <call>"
-	reply     map[string]error // errors of calls, by the name of the call: restart, signal, exec
-	exit      int              // exit code of scripts
-	killed    func()           // called when a task is killed; may be nil
+	mu             sync.Mutex
+	index          uint64
+	changed        chan struct{} // closed when index changes
+	variables      map[string]map[string]string
+	services       []hook.Service
+	calls          []string         // "<task>: <call>"
+	callErrors     map[string]error // errors of calls, by the name of the call: restart, signal, exec
+	scriptExitCode int              // exit code of scripts
+	onKill         func()           // called when a task is killed; may be nil
 }
 
 func newFakeHost() *fakeHost {
-	return &fakeHost{index: 1, changed: make(chan struct{}), variables: map[string]map[string]string{}, reply: map[string]error{}}
+	return &fakeHost{index: 1, changed: make(chan struct{}), variables: map[string]map[string]string{}, callErrors: map[string]error{}}
 }
 
-// change changes the data of the node.
-func (n *fakeHost) change(f func()) {
+// changeData changes the data of the node.
+func (n *fakeHost) changeData(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	f()
@@ -48,7 +48,7 @@ func (n *fakeHost) change(f func()) {
 }
 
 func (n *fakeHost) setVariable(path string, kv ...string) {
-	n.change(func() {
+	n.changeData(func() {
 		items := map[string]string{}
 		for i := 0; i < len(kv); i += 2 {
 			items[kv[i]] = kv[i+1]
@@ -57,7 +57,7 @@ func (n *fakeHost) setVariable(path string, kv ...string) {
 	})
 }
 
-func (n *fakeHost) record(s hook.Scope, format string, args ...any) {
+func (n *fakeHost) recordCall(s hook.Scope, format string, args ...any) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.calls = append(n.calls, s.Token+": "+fmt.Sprintf(format, args...))
@@ -73,15 +73,15 @@ func (n *fakeHost) takeCalls() []string {
 	return calls
 }
 
-func (n *fakeHost) answer(call string) error {
+func (n *fakeHost) callError(call string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.reply[call]
+	return n.callErrors[call]
 }
 
-// await blocks until the index is above after, calls read, and returns the
+// waitForIndex blocks until the index is above after, calls read, and returns the
 // index.
-func (n *fakeHost) await(ctx context.Context, after uint64, read func()) (uint64, error) {
+func (n *fakeHost) waitForIndex(ctx context.Context, after uint64, read func()) (uint64, error) {
 	for {
 		n.mu.Lock()
 		index, moved := n.index, n.changed
@@ -100,12 +100,12 @@ func (n *fakeHost) await(ctx context.Context, after uint64, read func()) (uint64
 }
 
 func (n *fakeHost) Variable(ctx context.Context, _ hook.Scope, path string, after uint64) (items map[string]string, index uint64, err error) {
-	index, err = n.await(ctx, after, func() { items = maps.Clone(n.variables[path]) })
+	index, err = n.waitForIndex(ctx, after, func() { items = maps.Clone(n.variables[path]) })
 	return items, index, err
 }
 
 func (n *fakeHost) Variables(ctx context.Context, _ hook.Scope, prefix string, after uint64) (paths []string, index uint64, err error) {
-	index, err = n.await(ctx, after, func() {
+	index, err = n.waitForIndex(ctx, after, func() {
 		for path := range n.variables {
 			if strings.HasPrefix(path, prefix) {
 				paths = append(paths, path)
@@ -116,7 +116,7 @@ func (n *fakeHost) Variables(ctx context.Context, _ hook.Scope, prefix string, a
 }
 
 func (n *fakeHost) Services(ctx context.Context, _ hook.Scope, name string, after uint64) (list []hook.Service, index uint64, err error) {
-	index, err = n.await(ctx, after, func() {
+	index, err = n.waitForIndex(ctx, after, func() {
 		for _, s := range n.services {
 			if name == "" || s.Name == name {
 				list = append(list, s)
@@ -131,35 +131,35 @@ func (n *fakeHost) Interpolate(_ context.Context, _ hook.Scope, text string) (st
 }
 
 func (n *fakeHost) EmitEvent(_ context.Context, s hook.Scope, e hook.Event) error {
-	n.record(s, "event %s / %s", e.Type, e.Message)
+	n.recordCall(s, "event %s / %s", e.Type, e.Message)
 	return nil
 }
 
 func (n *fakeHost) Restart(_ context.Context, s hook.Scope, reason string, failure bool) error {
-	n.record(s, "restart %s %v", reason, failure)
-	return n.answer("restart")
+	n.recordCall(s, "restart %s %v", reason, failure)
+	return n.callError("restart")
 }
 
 func (n *fakeHost) Signal(_ context.Context, s hook.Scope, signal, reason string) error {
-	n.record(s, "signal %s %s", signal, reason)
-	return n.answer("signal")
+	n.recordCall(s, "signal %s %s", signal, reason)
+	return n.callError("signal")
 }
 
 func (n *fakeHost) Kill(_ context.Context, s hook.Scope, reason string) error {
-	n.record(s, "kill %s", reason)
-	if n.killed != nil {
-		n.killed()
+	n.recordCall(s, "kill %s", reason)
+	if n.onKill != nil {
+		n.onKill()
 	}
-	return n.answer("kill")
+	return n.callError("kill")
 }
 
 func (n *fakeHost) Exec(_ context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
-	n.record(s, "exec %v %v", command, timeout)
+	n.recordCall(s, "exec %v %v", command, timeout)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	result := &driver.ExecResult{}
-	result.Exit.ExitCode = n.exit
-	return result, n.reply["exec"]
+	result.Exit.ExitCode = n.scriptExitCode
+	return result, n.callErrors["exec"]
 }
 
 // fixture has a hook with a host and the directory of an allocation.
@@ -173,24 +173,24 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{T: t, fakeHost: newFakeHost(), dir: t.TempDir()}
-	f.start()
+	f.newHook()
 	return f
 }
 
-// start creates a new hook, as after the death of the process.
-func (f *fixture) start() {
+// newHook creates a new hook, as after the death of the process.
+func (f *fixture) newHook() {
 	f.hook = &Hook{}
 	f.hook.SetHost(f.fakeHost, hook.Node{Region: "global"})
 }
 
-// stop stops all tasks of the hook.
-func (f *fixture) stop() {
-	for k := range f.hook.tasks {
-		f.hook.forget(k)
+// stopTasks stops all tasks of the hook.
+func (f *fixture) stopTasks() {
+	for k := range f.hook.renderers {
+		f.hook.stopRenderer(k)
 	}
 }
 
-func (f *fixture) request(task string, blocks []block, more ...map[string]any) hook.TaskPrestartRequest {
+func (f *fixture) newRequest(task string, blocks []templateBlock, more ...map[string]any) hook.TaskPrestartRequest {
 	f.Helper()
 	config := map[string]any{"templates": blocks}
 	for _, m := range more {
@@ -219,18 +219,18 @@ func (f *fixture) request(task string, blocks []block, more ...map[string]any) h
 	}
 }
 
-// run starts a task as the task runner does.
-func (f *fixture) run(req hook.TaskPrestartRequest) map[string]string {
+// startTask starts a task as the task runner does.
+func (f *fixture) startTask(req hook.TaskPrestartRequest) map[string]string {
 	f.Helper()
 	answer, err := f.hook.Prestart(f.Context(), req)
 	if err != nil {
 		f.Fatalf("%s: prestart: %v", req.Task.Name, err)
 	}
-	f.poststart(req)
+	f.callPoststart(req)
 	return answer.Env
 }
 
-func (f *fixture) poststart(req hook.TaskPrestartRequest) {
+func (f *fixture) callPoststart(req hook.TaskPrestartRequest) {
 	f.Helper()
 	_, err := f.hook.Poststart(f.Context(), hook.TaskPoststartRequest{RequestMeta: req.RequestMeta, Alloc: req.Alloc, Task: req.Task, Dir: req.Dir, Env: req.Env})
 	if err != nil {
@@ -238,7 +238,7 @@ func (f *fixture) poststart(req hook.TaskPrestartRequest) {
 	}
 }
 
-func (f *fixture) read(path string) string {
+func (f *fixture) readFile(path string) string {
 	f.Helper()
 	content, err := os.ReadFile(filepath.Join(f.dir, path))
 	if err != nil {
@@ -247,7 +247,7 @@ func (f *fixture) read(path string) string {
 	return string(content)
 }
 
-func (f *fixture) expect(want ...string) {
+func (f *fixture) expectCalls(want ...string) {
 	f.Helper()
 	slices.Sort(want)
 	if got := f.takeCalls(); !slices.Equal(got, want) {

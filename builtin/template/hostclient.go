@@ -15,36 +15,36 @@ import (
 type hostClient struct {
 	host hook.Host
 
-	mu       sync.Mutex
-	scope    hook.Scope
-	good     bool          // the host has accepted the scope
-	replaced chan struct{} // closed when a newer request arrives
+	mu            sync.Mutex
+	scope         hook.Scope
+	scopeAccepted bool          // the host has accepted the scope
+	scopeReplaced chan struct{} // closed when a newer request arrives
 }
 
 func newHostClient(host hook.Host, scope hook.Scope) *hostClient {
-	return &hostClient{host: host, scope: scope, replaced: make(chan struct{})}
+	return &hostClient{host: host, scope: scope, scopeReplaced: make(chan struct{})}
 }
 
-// renew stores the scope of a newer request. It may be equal to the old scope,
+// setScope stores the scope of a newer request. It may be equal to the old scope,
 // which the previous agent has denied while it shut down.
-func (l *hostClient) renew(scope hook.Scope) {
+func (l *hostClient) setScope(scope hook.Scope) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.scope, l.good = scope, false
-	close(l.replaced)
-	l.replaced = make(chan struct{})
+	l.scope, l.scopeAccepted = scope, false
+	close(l.scopeReplaced)
+	l.scopeReplaced = make(chan struct{})
 }
 
 // call calls the host until the result is known: a signal that arrives twice
 // does less harm than a signal that never arrives. After ErrDenied for a scope
 // that was accepted before, it blocks until there is a new scope. A success
 // counts even if ctx has ended: a kill ends the request that has caused it.
-func (l *hostClient) call(ctx context.Context, ask func(hook.Scope) error) error {
+func (l *hostClient) call(ctx context.Context, request func(hook.Scope) error) error {
 	for {
 		l.mu.Lock()
-		scope, good, replaced := l.scope, l.good, l.replaced
+		scope, good, replaced := l.scope, l.scopeAccepted, l.scopeReplaced
 		l.mu.Unlock()
-		err := ask(scope)
+		err := request(scope)
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return ctx.Err()
@@ -57,15 +57,15 @@ func (l *hostClient) call(ctx context.Context, ask func(hook.Scope) error) error
 			}
 		default:
 			l.mu.Lock()
-			l.good = l.good || l.scope == scope && err == nil
+			l.scopeAccepted = l.scopeAccepted || l.scope == scope && err == nil
 			l.mu.Unlock()
 			return err
 		}
 	}
 }
 
-// variable returns the fetch of one variable.
-func (l *hostClient) variable(path string) fetch {
+// fetchVariable returns the fetchFunc of one variable.
+func (l *hostClient) fetchVariable(path string) fetchFunc {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
 		err = l.call(ctx, func(s hook.Scope) error {
 			found, at, err := l.host.Variable(ctx, s, path, after)
@@ -78,8 +78,8 @@ func (l *hostClient) variable(path string) fetch {
 	}
 }
 
-// variables returns the fetch of the list of paths below a prefix.
-func (l *hostClient) variables(prefix string) fetch {
+// fetchVariables returns the fetchFunc of the list of paths below a prefix.
+func (l *hostClient) fetchVariables(prefix string) fetchFunc {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
 		err = l.call(ctx, func(s hook.Scope) error {
 			paths, at, err := l.host.Variables(ctx, s, prefix, after)
@@ -91,8 +91,8 @@ func (l *hostClient) variables(prefix string) fetch {
 	}
 }
 
-// services returns the fetch of the instances of a service, or of all services.
-func (l *hostClient) services(name string) fetch {
+// fetchServices returns the fetchFunc of the instances of a service, or of all services.
+func (l *hostClient) fetchServices(name string) fetchFunc {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
 		err = l.call(ctx, func(s hook.Scope) error {
 			value, index, err = l.host.Services(ctx, s, name, after)

@@ -17,45 +17,45 @@ import (
 // rendering pass: the current time and random numbers.
 func (p *renderPass) sprigFuncs() template.FuncMap {
 	const digits, letters = "0123456789", "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-	var ascii strings.Builder
+	var printableASCII strings.Builder
 	for c := byte(' '); c <= '~'; c++ {
-		ascii.WriteByte(c)
+		printableASCII.WriteByte(c)
 	}
 	return template.FuncMap{
-		"sprig_now": p.clock,
+		"sprig_now": p.templateTime,
 		"sprig_ago": func(at any) (string, error) {
-			t, err := timeOf(at)
-			return p.clock().Sub(t).Round(time.Second).String(), err
+			t, err := toTime(at)
+			return p.templateTime().Sub(t).Round(time.Second).String(), err
 		},
-		"sprig_randNumeric":  p.randChars(digits),
-		"sprig_randAlpha":    p.randChars(letters),
-		"sprig_randAlphaNum": p.randChars(digits + letters),
-		"sprig_randAscii":    p.randChars(ascii.String()),
+		"sprig_randNumeric":  p.randStringFunc(digits),
+		"sprig_randAlpha":    p.randStringFunc(letters),
+		"sprig_randAlphaNum": p.randStringFunc(digits + letters),
+		"sprig_randAscii":    p.randStringFunc(printableASCII.String()),
 		"sprig_randBytes":    p.randBytes,
 		"sprig_randInt":      p.randInt,
 		"sprig_shuffle":      p.shuffle,
-		"sprig_uuidv4":       p.uuid,
+		"sprig_uuidv4":       p.randUUID,
 	}
 }
 
-// random returns a source of random numbers, which are the same for each
+// randomSource returns a source of random numbers, which are the same for each
 // execution of the template while the task lives. So random numbers do not
 // change the file, and a generated password stays the same.
-func (p *renderPass) random() (*rand.Rand, error) {
+func (p *renderPass) randomSource() (*rand.Rand, error) {
 	if p.randomNumbers == nil {
-		seed, err := p.task.seed()
+		seed, err := p.task.readOrCreateSeed()
 		if err != nil {
 			return nil, fmt.Errorf("random numbers of the task: %w", err)
 		}
-		p.randomNumbers = rand.New(rand.NewChaCha8(sha256.Sum256(append(seed, p.of.DestPath...))))
+		p.randomNumbers = rand.New(rand.NewChaCha8(sha256.Sum256(append(seed, p.file.DestPath...))))
 	}
 	return p.randomNumbers, nil
 }
 
-// seed returns the seed of the task's random numbers. It is stored where only
+// readOrCreateSeed returns the seed of the task's random numbers. It is stored where only
 // the task could read it, and is removed with the task's directory.
-func (t *task) seed() ([]byte, error) {
-	seed, _, err := t.seedFile.read()
+func (t *taskRenderer) readOrCreateSeed() ([]byte, error) {
+	seed, _, err := t.seedFile.readFile()
 	if err == nil && len(seed) == sha256.Size {
 		return seed, nil
 	}
@@ -64,13 +64,13 @@ func (t *task) seed() ([]byte, error) {
 	}
 	seed = make([]byte, sha256.Size)
 	_, _ = crand.Read(seed) // never fails
-	return seed, t.seedFile.write(seed, 0o600, -1, -1, time.Time{})
+	return seed, t.seedFile.writeFile(seed, 0o600, -1, -1, time.Time{})
 }
 
-// randChars returns a function that makes random strings of the characters in of.
-func (p *renderPass) randChars(of string) func(int) (string, error) {
+// randStringFunc returns a function that makes random strings of the characters in of.
+func (p *renderPass) randStringFunc(total string) func(int) (string, error) {
 	return func(n int) (string, error) {
-		text, err := p.randBytesFrom(n, func(r *rand.Rand) byte { return of[r.IntN(len(of))] })
+		text, err := p.randBytesFrom(n, func(r *rand.Rand) byte { return total[r.IntN(len(total))] })
 		return string(text), err
 	}
 }
@@ -79,7 +79,7 @@ func (p *renderPass) randBytesFrom(n int, one func(*rand.Rand) byte) ([]byte, er
 	if n < 0 || n > maxSize {
 		return nil, fmt.Errorf("%d random bytes", n)
 	}
-	r, err := p.random()
+	r, err := p.randomSource()
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (p *renderPass) randInt(from, to int) (int, error) {
 	if from >= to || to-from < 0 {
 		return 0, fmt.Errorf("a random number from %d to before %d", from, to)
 	}
-	r, err := p.random()
+	r, err := p.randomSource()
 	if err != nil {
 		return 0, err
 	}
@@ -112,7 +112,7 @@ func (p *renderPass) randInt(from, to int) (int, error) {
 }
 
 func (p *renderPass) shuffle(s string) (string, error) {
-	r, err := p.random()
+	r, err := p.randomSource()
 	if err != nil {
 		return "", err
 	}
@@ -121,7 +121,7 @@ func (p *renderPass) shuffle(s string) (string, error) {
 	return string(runes), nil
 }
 
-func (p *renderPass) uuid() (string, error) {
+func (p *renderPass) randUUID() (string, error) {
 	b, err := p.randBytesFrom(16, anyByte)
 	if err != nil {
 		return "", err

@@ -21,39 +21,39 @@ import (
 )
 
 const (
-	maxSteps = 100_000 // executions of the bodies of loops and templates
-	maxDepth = 1000    // nesting of template calls, and of blocks
+	maxBodyExecutions = 100_000 // executions of the bodies of loops and templates
+	maxDepth          = 1000    // nesting of template calls, and of blocks
 )
 
 // renderPass is one rendering pass: one execution of the template of a file, with
 // one current time and one sequence of random numbers.
 type renderPass struct {
-	ctx           context.Context
-	task          *task
-	of            *file
-	now           time.Time  // current time for the template
-	usesTime      bool       // the template has called a function that returns now
-	randomNumbers *rand.Rand // nil if the template has not used random numbers
-	steps         int
-	depth         int
-	sourcesRead   map[source]int // the sources that the template has read, and the turn of each at its first read
-	missing       map[source]bool
+	ctx            context.Context
+	task           *taskRenderer
+	file           *templateFile
+	now            time.Time  // current time for the template
+	usesTime       bool       // the template has called a function that returns now
+	randomNumbers  *rand.Rand // nil if the template has not used random numbers
+	steps          int
+	templateDepth  int
+	sourcesRead    map[dataSource]int // the sources that the template has read, and the change count of each at its first read
+	missingSources map[dataSource]bool
 }
 
-// document is a parsed template.
-type document struct{ text *template.Template }
+// parsedTemplate is a parsed template.
+type parsedTemplate struct{ text *template.Template }
 
 // Names of functions that are called in every body of a loop or template, and
 // around each call of a template.
 const (
-	tickName  = "_step"
-	enterName = "_enter"
-	leaveName = "_leave"
+	countStepName     = "_step"
+	enterTemplateName = "_enter"
+	leaveTemplateName = "_leave"
 )
 
 // compile parses the text of a template. All its errors are permanent.
-func compile(name, text string, b *block) (*document, error) {
-	if nesting(text, b.LeftDelim) > maxDepth {
+func compile(name, text string, b *templateBlock) (*parsedTemplate, error) {
+	if blockDepth(text, b.LeftDelim) > maxDepth {
 		return nil, permanentErrorf("template: %s: blocks are nested more than %d deep", name, maxDepth)
 	}
 	missing := "missingkey=zero"
@@ -61,7 +61,7 @@ func compile(name, text string, b *block) (*document, error) {
 		missing = "missingkey=error"
 	}
 	// The functions are bound to a rendering pass before the execution.
-	t, err := template.New(name).Option(missing).Delims(b.LeftDelim, b.RightDelim).Funcs(pure()).Funcs((*renderPass)(nil).funcs()).Parse(text)
+	t, err := template.New(name).Option(missing).Delims(b.LeftDelim, b.RightDelim).Funcs(pureFuncs()).Funcs((*renderPass)(nil).funcs()).Parse(text)
 	if err != nil {
 		return nil, permanentError{err}
 	}
@@ -70,28 +70,28 @@ func compile(name, text string, b *block) (*document, error) {
 			addStepChecks(part.Tree, part.Root)
 		}
 	}
-	return &document{t}, nil
+	return &parsedTemplate{t}, nil
 }
 
-// nesting returns how deep the blocks of a text are nested; each "else if"
+// blockDepth returns how deep the blocks of a text are nested; each "else if"
 // counts as a level. The parser needs a kilobyte of stack per level, and a stack
 // overflow would crash the process.
-func nesting(text, delimiter string) (deepest int) {
+func blockDepth(text, delimiter string) (deepest int) {
 	block := regexp.MustCompile(regexp.QuoteMeta(cmp.Or(delimiter, "{{")) + `(?:-\s)?\s*(if|range|with|block|define|end|else\s+(?:if|with))\b`)
-	var open []int // number of blocks that each pending end closes
+	var openBlocks []int // number of blocks that each pending end closes
 	depth := 0
 	for _, m := range block.FindAllStringSubmatchIndex(text, -1) {
 		switch word := text[m[2]:m[3]]; {
 		case word == "end":
-			if last := len(open) - 1; last >= 0 {
-				depth -= open[last]
-				open = open[:last]
+			if last := len(openBlocks) - 1; last >= 0 {
+				depth -= openBlocks[last]
+				openBlocks = openBlocks[:last]
 			}
 			continue
-		case word[:2] == "el" && len(open) > 0:
-			open[len(open)-1]++
+		case word[:2] == "el" && len(openBlocks) > 0:
+			openBlocks[len(openBlocks)-1]++
 		default:
-			open = append(open, 1)
+			openBlocks = append(openBlocks, 1)
 		}
 		depth++
 		deepest = max(deepest, depth)
@@ -100,16 +100,16 @@ func nesting(text, delimiter string) (deepest int) {
 }
 
 // addStepChecks adds a call of countStep to every body below a list, so that the
-// execution ends after maxSteps: text/template cannot be cancelled, and {{range
+// execution ends after maxBodyExecutions: text/template cannot be cancelled, and {{range
 // 1000000000000}} would keep a core busy forever.
 func addStepChecks(tree *parse.Tree, list *parse.ListNode) {
 	if list == nil {
 		return
 	}
-	nodes := []parse.Node{callOf(tree, list.Pos, tickName)}
+	nodes := []parse.Node{newCallNode(tree, list.Pos, countStepName)}
 	for _, n := range list.Nodes {
 		if _, calls := n.(*parse.TemplateNode); calls {
-			nodes = append(nodes, callOf(tree, n.Position(), enterName), n, callOf(tree, n.Position(), leaveName))
+			nodes = append(nodes, newCallNode(tree, n.Position(), enterTemplateName), n, newCallNode(tree, n.Position(), leaveTemplateName))
 			continue
 		}
 		nodes = append(nodes, n)
@@ -132,8 +132,8 @@ func addBranchStepChecks(tree *parse.Tree, n *parse.BranchNode) {
 	addStepChecks(tree, n.ElseList)
 }
 
-// callOf returns the node of {{ function }}.
-func callOf(tree *parse.Tree, pos parse.Pos, function string) parse.Node {
+// newCallNode returns the node of {{ function }}.
+func newCallNode(tree *parse.Tree, pos parse.Pos, function string) parse.Node {
 	name := parse.NewIdentifier(function).SetTree(tree).SetPos(pos)
 	command := &parse.CommandNode{NodeType: parse.NodeCommand, Pos: pos, Args: []parse.Node{name}}
 	return &parse.ActionNode{NodeType: parse.NodeAction, Pos: pos, Pipe: &parse.PipeNode{NodeType: parse.NodePipe, Pos: pos, Cmds: []*parse.CommandNode{command}}}
@@ -142,24 +142,24 @@ func callOf(tree *parse.Tree, pos parse.Pos, function string) parse.Node {
 // execute renders the document, on a thread that cannot access files: only the
 // function file opens files, on a thread of its own. The text must be ignored
 // while data are missing.
-func (d *document) execute(p *renderPass) (text string, err error) {
+func (d *parsedTemplate) execute(p *renderPass) (text string, err error) {
 	var out limitedBuffer
-	err = confined(nowhere, func(*os.Root) error { return d.executeHere(p, &out) })
-	var never permanentError
+	err = runConfined(noDir, func(*os.Root) error { return d.executeOnThread(p, &out) })
+	var permanent permanentError
 	switch {
 	case err == nil:
 		return out.String(), nil
-	case errors.As(err, &never):
+	case errors.As(err, &permanent):
 		return "", permanentError{err}
-	case len(p.missing) > 0 && p.ctx.Err() == nil:
+	case len(p.missingSources) > 0 && p.ctx.Err() == nil:
 		return "", nil // the missing data may be the cause of the error
 	}
 	return "", err
 }
 
-// executeHere converts a panic to an error, because the process serves other
+// executeOnThread converts a panic to an error, because the process serves other
 // tasks too.
-func (d *document) executeHere(p *renderPass, out *limitedBuffer) (err error) {
+func (d *parsedTemplate) executeOnThread(p *renderPass, out *limitedBuffer) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%v", r)
@@ -191,17 +191,17 @@ func (l *limitedBuffer) Write(b []byte) (int, error) {
 // funcs returns the functions that depend on the rendering pass.
 func (p *renderPass) funcs() template.FuncMap {
 	all := template.FuncMap{
-		tickName:       p.countStep,
-		enterName:      p.enterTemplate,
-		leaveName:      func() string { p.depth--; return "" },
-		"env":          func(name string) (string, error) { value, _, err := p.env(name); return value, err },
-		"mustEnv":      p.mustEnv,
-		"envOrDefault": p.envOrDefault,
-		"file":         p.file,
-		"loop":         p.countLoop,
-		"scratch":      newScratch(),
-		"sockaddr":     sockaddr,
-		"timestamp":    p.timestamp,
+		countStepName:     p.countStep,
+		enterTemplateName: p.enterTemplate,
+		leaveTemplateName: func() string { p.templateDepth--; return "" },
+		"env":             func(name string) (string, error) { value, _, err := p.env(name); return value, err },
+		"mustEnv":         p.mustEnv,
+		"envOrDefault":    p.envOrDefault,
+		"file":            p.fileFunc,
+		"loop":            p.countLoop,
+		"scratch":         newScratch(),
+		"sockaddr":        evaluateSockaddr,
+		"timestamp":       p.timestamp,
 
 		"nomadVar":         p.nomadVar,
 		"nomadVarExists":   p.nomadVarExists,
@@ -219,7 +219,7 @@ func (p *renderPass) funcs() template.FuncMap {
 			all[name] = failingFunc(name, disabledReason)
 		}
 	}
-	return takeItems(all)
+	return wrapItemParams(all)
 }
 
 // failingFunc returns a function that always fails.
@@ -228,14 +228,14 @@ func failingFunc(name, why string) func(...any) (string, error) {
 }
 
 func (p *renderPass) countStep() (string, error) {
-	if p.steps++; p.steps > maxSteps {
-		return "", fmt.Errorf("more than %d steps", maxSteps)
+	if p.steps++; p.steps > maxBodyExecutions {
+		return "", fmt.Errorf("more than %d steps", maxBodyExecutions)
 	}
 	return "", p.ctx.Err()
 }
 
 func (p *renderPass) enterTemplate() (string, error) {
-	if p.depth++; p.depth > maxDepth {
+	if p.templateDepth++; p.templateDepth > maxDepth {
 		return "", fmt.Errorf("templates call each other more than %d deep", maxDepth)
 	}
 	return "", nil
@@ -246,7 +246,7 @@ func (p *renderPass) enterTemplate() (string, error) {
 func (p *renderPass) countLoop(bounds ...any) ([]int64, error) {
 	ints := make([]int64, len(bounds))
 	for i, b := range bounds {
-		n, err := parser(func(s string) (n int64, err error) { _, err = fmt.Sscan(s, &n); return n, err })(fmt.Sprint(b))
+		n, err := emptyAsZero(func(s string) (n int64, err error) { _, err = fmt.Sscan(s, &n); return n, err })(fmt.Sprint(b))
 		if err != nil {
 			return nil, fmt.Errorf("loop: %v is no whole number", b)
 		}
@@ -261,8 +261,8 @@ func (p *renderPass) countLoop(bounds ...any) ([]int64, error) {
 	default:
 		return nil, errors.New("loop takes one number or two")
 	}
-	if to-from > maxSteps {
-		return nil, fmt.Errorf("a loop of more than %d steps", maxSteps)
+	if to-from > maxBodyExecutions {
+		return nil, fmt.Errorf("a loop of more than %d steps", maxBodyExecutions)
 	}
 	var list []int64
 	for ; from < to; from++ {
@@ -306,26 +306,26 @@ func (p *renderPass) envOrDefault(name, otherwise string) (string, error) {
 
 // readSource returns the value of a source, and records that the template depends
 // on it. A nil value means that the source is missing.
-func (p *renderPass) readSource(s source, how fetch) (any, error) {
-	value, turn, err := p.task.watcher.get(p.ctx, s, how)
+func (p *renderPass) readSource(s dataSource, how fetchFunc) (any, error) {
+	value, changeCount, err := p.task.watcher.get(p.ctx, s, how)
 	if _, known := p.sourcesRead[s]; !known && err == nil {
-		p.sourcesRead[s] = turn
+		p.sourcesRead[s] = changeCount
 	}
 	return value, err
 }
 
-func (p *renderPass) file(path string) (string, error) {
-	at, ok := p.task.dirs.readable(path)
-	if !ok || at.root == p.task.dirs.shared {
+func (p *renderPass) fileFunc(path string) (string, error) {
+	at, ok := p.task.dirs.resolveReadable(path)
+	if !ok || at.root == p.task.dirs.sharedAllocDir {
 		return "", permanentErrorf("'%s' is outside of sandbox", path)
 	}
-	s := source{"file", path}
+	s := dataSource{"file", path}
 	content, err := p.readSource(s, at.waitForChange)
 	if err != nil {
 		return "", err
 	}
 	if content == nil {
-		p.missing[s] = true
+		p.missingSources[s] = true
 		return "", nil
 	}
 	return content.(string), nil
@@ -342,24 +342,24 @@ func (p *renderPass) localPath(path string) (string, error) {
 	return bare, nil
 }
 
-func (p *renderPass) variable(kind, path string) (source, map[string]string, error) {
+func (p *renderPass) readVariable(kind, path string) (dataSource, map[string]string, error) {
 	path, err := p.localPath(path)
 	if err != nil {
-		return source{}, nil, err
+		return dataSource{}, nil, err
 	}
-	s := source{kind, path + "@" + p.task.namespace + "." + p.task.region}
-	value, err := p.readSource(s, p.task.client.variable(path))
+	s := dataSource{kind, path + "@" + p.task.namespace + "." + p.task.region}
+	value, err := p.readSource(s, p.task.client.fetchVariable(path))
 	found, _ := value.(map[string]string)
 	return s, found, err
 }
 
 func (p *renderPass) nomadVar(path string) (items, error) {
-	s, found, err := p.variable("nomad.var.block", path)
+	s, found, err := p.readVariable("nomad.var.block", path)
 	if err != nil {
 		return nil, err
 	}
 	if found == nil {
-		p.missing[s] = true
+		p.missingSources[s] = true
 		return nil, nil
 	}
 	all := make(items, len(found))
@@ -370,7 +370,7 @@ func (p *renderPass) nomadVar(path string) (items, error) {
 }
 
 func (p *renderPass) nomadVarExists(path string) (bool, error) {
-	_, found, err := p.variable("nomad.var.query", path)
+	_, found, err := p.readVariable("nomad.var.query", path)
 	return found != nil, err
 }
 
@@ -381,8 +381,8 @@ func (p *renderPass) nomadVarList(safe bool, prefix []string) ([]varMeta, error)
 	if err != nil {
 		return nil, err
 	}
-	s := source{"nomad.var.list", path + "@" + p.task.namespace + "." + p.task.region}
-	value, err := p.readSource(s, p.task.client.variables(path))
+	s := dataSource{"nomad.var.list", path + "@" + p.task.namespace + "." + p.task.region}
+	value, err := p.readSource(s, p.task.client.fetchVariables(path))
 	if err != nil {
 		return nil, err
 	}
@@ -391,7 +391,7 @@ func (p *renderPass) nomadVarList(safe bool, prefix []string) ([]varMeta, error)
 		list = append(list, varMeta{Path: path, Namespace: p.task.namespace})
 	}
 	if safe && len(list) == 0 {
-		p.missing[s] = true
+		p.missingSources[s] = true
 	}
 	return list, nil
 }
@@ -420,7 +420,7 @@ func (p *renderPass) nomadService(args ...any) ([]service, error) {
 	if !tagged {
 		bare = name
 	}
-	value, err := p.readSource(source{"nomad.service", bare + "@" + p.task.region}, p.task.client.services(bare))
+	value, err := p.readSource(dataSource{"nomad.service", bare + "@" + p.task.region}, p.task.client.fetchServices(bare))
 	if err != nil {
 		return nil, err
 	}
@@ -435,7 +435,7 @@ func (p *renderPass) nomadService(args ...any) ([]service, error) {
 	}
 	byRank := make(map[string]service, len(list))
 	for _, s := range list {
-		byRank[rank(key, s)] = s
+		byRank[instanceSortKey(key, s)] = s
 	}
 	list = list[:0]
 	for _, r := range slices.Sorted(maps.Keys(byRank))[:min(limit, len(byRank))] {
@@ -444,16 +444,16 @@ func (p *renderPass) nomadService(args ...any) ([]service, error) {
 	return list, nil
 }
 
-// rank returns the sort key of an instance for a key: added or removed instances
+// instanceSortKey returns the sort key of an instance for a key: added or removed instances
 // do not reorder the others.
-func rank(key string, s service) string {
+func instanceSortKey(key string, s service) string {
 	h := fnv.New128a()
 	h.Write([]byte(key + "\x00" + s.ID))
 	return string(h.Sum(nil))
 }
 
 func (p *renderPass) nomadServices() ([]serviceName, error) {
-	value, err := p.readSource(source{"nomad.services", p.task.region}, p.task.client.services(""))
+	value, err := p.readSource(dataSource{"nomad.services", p.task.region}, p.task.client.fetchServices(""))
 	if err != nil {
 		return nil, err
 	}

@@ -9,9 +9,9 @@ import (
 
 // scratch holds values that a template stores while it is rendered.
 type scratch struct {
-	values map[string]any
-	sizes  map[string]int
-	total  int
+	values    map[string]any
+	sizes     map[string]int
+	totalSize int
 }
 
 // newScratch returns a function that returns the same scratch during a rendering
@@ -33,7 +33,7 @@ func (s *scratch) Set(k string, v any) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if s.total += w - s.sizes[k]; s.total > maxValueSize {
+	if s.totalSize += w - s.sizes[k]; s.totalSize > maxValueSize {
 		return "", fmt.Errorf("scratch holds more than %d bytes", maxValueSize)
 	}
 	s.values[k], s.sizes[k] = v, w
@@ -51,7 +51,7 @@ func (s *scratch) SetX(k string, v any) (string, error) {
 // MapSet stores a value in a map. It copies the map, so that earlier results of
 // Get do not change.
 func (s *scratch) MapSet(k, mk string, v any) (string, error) {
-	m, err := s.mapOf(k)
+	m, err := s.getMap(k)
 	if err != nil {
 		return "", err
 	}
@@ -64,7 +64,7 @@ func (s *scratch) MapSet(k, mk string, v any) (string, error) {
 
 // MapSetX is MapSet if there is no such value.
 func (s *scratch) MapSetX(k, mk string, v any) (string, error) {
-	if m, err := s.mapOf(k); err == nil {
+	if m, err := s.getMap(k); err == nil {
 		if _, taken := m[mk]; taken {
 			return "", nil
 		}
@@ -74,7 +74,7 @@ func (s *scratch) MapSetX(k, mk string, v any) (string, error) {
 
 // MapValues returns the values of a map in the order of their keys.
 func (s *scratch) MapValues(k string) ([]any, error) {
-	m, err := s.mapOf(k)
+	m, err := s.getMap(k)
 	list := []any{}
 	for _, key := range slices.SortedFunc(maps.Keys(m), cmp.Compare[string]) {
 		list = append(list, m[key])
@@ -82,7 +82,7 @@ func (s *scratch) MapValues(k string) ([]any, error) {
 	return list, err
 }
 
-func (s *scratch) mapOf(k string) (map[string]any, error) {
+func (s *scratch) getMap(k string) (map[string]any, error) {
 	m, ok := s.values[k].(map[string]any)
 	if s.values[k] != nil && !ok {
 		return nil, fmt.Errorf("%q is no map", k)

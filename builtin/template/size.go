@@ -83,9 +83,9 @@ func limitLength(s string) (string, error) {
 	return s, nil
 }
 
-// printer returns a print function with a limit for the total size of its
+// limitedPrintFunc returns a print function with a limit for the total size of its
 // arguments.
-func printer(print func(...any) string) func(...any) (string, error) {
+func limitedPrintFunc(print func(...any) string) func(...any) (string, error) {
 	return func(v ...any) (string, error) {
 		if _, err := sizeOf(v); err != nil {
 			return "", err
@@ -94,35 +94,35 @@ func printer(print func(...any) string) func(...any) (string, error) {
 	}
 }
 
-// printf checks the format first: it may request a million blanks, many times
+// limitedPrintf checks the format first: it may request a million blanks, many times
 // for each value.
-func printf(format string, v ...any) (string, error) {
+func limitedPrintf(format string, v ...any) (string, error) {
 	largest, err := sizeOf(v)
 	if err != nil {
 		return "", err
 	}
 	const (
-		escaped = 4       // maximum bytes per quoted byte
-		number  = 512     // maximum bytes of a number without a width
-		widest  = 1 << 20 // maximum width that fmt accepts
+		escapedCharSize = 4       // maximum bytes per quoted byte
+		number          = 512     // maximum bytes of a number without a width
+		maxWidth        = 1 << 20 // maximum width that fmt accepts
 	)
-	most, in := 0, false
-	for i, n := 0, 0; i < len(format) && most <= maxValueSize*escaped; i++ {
+	longest, in := 0, false
+	for i, n := 0, 0; i < len(format) && longest <= maxValueSize*escapedCharSize; i++ {
 		switch c := format[i]; {
 		case c == '%':
 			in, n = !in, 0
-			most += number + largest*escaped
+			longest += number + largest*escapedCharSize
 		case in && c == '*':
-			most += widest
+			longest += maxWidth
 		case in && '0' <= c && c <= '9':
-			n = min(10*n+int(c-'0'), widest)
+			n = min(10*n+int(c-'0'), maxWidth)
 			continue
 		case in && strings.IndexByte("+-# .[]", c) < 0:
 			in = false
 		}
-		most, n = most+n, 0
+		longest, n = longest+n, 0
 	}
-	if most > maxValueSize*escaped {
+	if longest > maxValueSize*escapedCharSize {
 		return "", fmt.Errorf("a text of more than %d bytes may come of it", maxSize)
 	}
 	return limitLength(fmt.Sprintf(format, v...))

@@ -18,11 +18,11 @@ import (
 	"text/template/parse"
 )
 
-// sockaddr evaluates an expression of go-sockaddr, such as
+// evaluateSockaddr evaluates an expression of go-sockaddr, such as
 //
 //	GetAllInterfaces | include "name" "^eth" | include "type" "IPv4" | attr "address"
-func sockaddr(words ...string) (string, error) {
-	all, err := addresses()
+func evaluateSockaddr(words ...string) (string, error) {
+	all, err := interfaceAddresses()
 	if err != nil {
 		return "", err
 	}
@@ -30,7 +30,7 @@ func sockaddr(words ...string) (string, error) {
 }
 
 func (l addressList) evaluate(expression string) (string, error) {
-	t, err := template.New("sockaddr").Funcs(pure()).Funcs(l.funcs()).Parse("{{" + strings.Trim(strings.TrimSpace(expression), "{}") + "}}")
+	t, err := template.New("sockaddr").Funcs(pureFuncs()).Funcs(l.funcs()).Parse("{{" + strings.Trim(strings.TrimSpace(expression), "{}") + "}}")
 	if err != nil {
 		return "", err
 	}
@@ -44,24 +44,24 @@ func (l addressList) evaluate(expression string) (string, error) {
 	return out.String(), err
 }
 
-// address is an address of an interface.
-type address struct {
-	net     netip.Prefix // address, with the length of its network prefix
-	name    string       // name of the interface
-	flags   net.Flags    // flags of the interface
-	outward bool         // the default route uses the interface
+// interfaceAddress is an address of an interface.
+type interfaceAddress struct {
+	net            netip.Prefix // address, with the length of its network prefix
+	interfaceName  string       // name of the interface
+	flags          net.Flags    // flags of the interface
+	onDefaultRoute bool         // the default route uses the interface
 }
 
-type addressList []*address
+type addressList []*interfaceAddress
 
 // String formats a list that is printed without selecting an attribute.
 func (l addressList) String() string {
-	text, _ := l.join("string", " ")
+	text, _ := l.joinAttrs("string", " ")
 	return text
 }
 
-// addresses lists the addresses of all interfaces.
-func addresses() (list addressList, err error) {
+// interfaceAddresses lists the addresses of all interfaces.
+func interfaceAddresses() (list addressList, err error) {
 	interfaces, err := net.Interfaces()
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func addresses() (list addressList, err error) {
 		}
 		for _, a := range all {
 			if p, err := netip.ParsePrefix(a.String()); err == nil {
-				list = append(list, &address{p, i.Name, i.Flags, i.Index == outward})
+				list = append(list, &interfaceAddress{p, i.Name, i.Flags, i.Index == outward})
 			}
 		}
 	}
@@ -109,18 +109,18 @@ func defaultInterface() int {
 
 // funcs returns the functions of expressions about the addresses in l.
 func (l addressList) funcs() template.FuncMap {
-	of := func(keep func(*address) bool) addressList {
-		list := l.keep(func(a *address) bool { return a.up() && a.net.Addr().IsGlobalUnicast() && keep(a) })
-		return list.sorted("default", "type", "size")
+	total := func(keep func(*interfaceAddress) bool) addressList {
+		list := l.filter(func(a *interfaceAddress) bool { return a.up() && a.net.Addr().IsGlobalUnicast() && keep(a) })
+		return list.sortByKeys("default", "type", "size")
 	}
-	private := func() addressList { return of(func(a *address) bool { return within6890(a.net.Addr()) }) }
-	public := func() addressList { return of(func(a *address) bool { return !within6890(a.net.Addr()) }) }
-	outward := func() addressList { return of(func(a *address) bool { return a.outward }) }
+	private := func() addressList { return total(func(a *interfaceAddress) bool { return isRFC6890(a.net.Addr()) }) }
+	public := func() addressList { return total(func(a *interfaceAddress) bool { return !isRFC6890(a.net.Addr()) }) }
+	outward := func() addressList { return total(func(a *interfaceAddress) bool { return a.onDefaultRoute }) }
 	named := func(name string) addressList {
-		return l.keep(func(a *address) bool { return a.up() && a.name == name }).sorted("type")
+		return l.filter(func(a *interfaceAddress) bool { return a.up() && a.interfaceName == name }).sortByKeys("type")
 	}
-	first := func(list addressList) string { text, _ := list.limit(1).join("address", " "); return text }
-	all := func(list addressList) string { text, _ := list.join("address", " "); return text }
+	first := func(list addressList) string { text, _ := list.limit(1).joinAttrs("address", " "); return text }
+	all := func(list addressList) string { text, _ := list.joinAttrs("address", " "); return text }
 	return template.FuncMap{
 		"GetAllInterfaces":     func() addressList { return l },
 		"GetDefaultInterfaces": outward,
@@ -133,25 +133,25 @@ func (l addressList) funcs() template.FuncMap {
 		"GetInterfaceIP":       func(name string) string { return first(named(name)) },
 		"GetInterfaceIPs":      func(name string) string { return all(named(name)) },
 
-		"include": func(by, what string, l addressList) (addressList, error) { return l.choose(by, what, true) },
-		"exclude": func(by, what string, l addressList) (addressList, error) { return l.choose(by, what, false) },
-		"sort":    func(by string, l addressList) (addressList, error) { return l.sort(by) },
-		"unique":  func(by string, l addressList) (addressList, error) { return l.unique(by) },
+		"include": func(by, what string, l addressList) (addressList, error) { return l.selectAddresses(by, what, true) },
+		"exclude": func(by, what string, l addressList) (addressList, error) { return l.selectAddresses(by, what, false) },
+		"sort":    func(by string, l addressList) (addressList, error) { return l.sortBy(by) },
+		"unique":  func(by string, l addressList) (addressList, error) { return l.uniqueBy(by) },
 		"limit":   func(n int, l addressList) addressList { return l.limit(n) },
 		"offset":  func(n int, l addressList) addressList { return l.offset(n) },
-		"math":    func(on, operand string, l addressList) (addressList, error) { return l.math(on, operand) },
-		"attr":    func(name string, l addressList) (string, error) { return l.limit(1).join(name, "") },
-		"join":    func(name, by string, l addressList) (string, error) { return l.join(name, by) },
+		"math":    func(on, operand string, l addressList) (addressList, error) { return l.addToAddresses(on, operand) },
+		"attr":    func(name string, l addressList) (string, error) { return l.limit(1).joinAttrs(name, "") },
+		"join":    func(name, by string, l addressList) (string, error) { return l.joinAttrs(name, by) },
 	}
 }
 
-func (l addressList) keep(ok func(*address) bool) addressList {
-	return slices.DeleteFunc(slices.Clone(l), func(a *address) bool { return !ok(a) })
+func (l addressList) filter(ok func(*interfaceAddress) bool) addressList {
+	return slices.DeleteFunc(slices.Clone(l), func(a *interfaceAddress) bool { return !ok(a) })
 }
 
-func (a *address) up() bool { return a.flags&net.FlagUp != 0 }
+func (a *interfaceAddress) up() bool { return a.flags&net.FlagUp != 0 }
 
-func (a *address) kind() string {
+func (a *interfaceAddress) ipVersion() string {
 	if a.net.Addr().Is4() {
 		return "IPv4"
 	}
@@ -159,50 +159,50 @@ func (a *address) kind() string {
 }
 
 // flagNames are the flags by which addresses can be selected.
-var flagNames = map[string]func(*address) bool{
-	"up":                        (*address).up,
-	"down":                      func(a *address) bool { return !a.up() },
-	"broadcast":                 func(a *address) bool { return a.flags&net.FlagBroadcast != 0 },
-	"multicast":                 func(a *address) bool { return a.flags&net.FlagMulticast != 0 },
-	"point-to-point":            func(a *address) bool { return a.flags&net.FlagPointToPoint != 0 },
-	"loopback":                  func(a *address) bool { return a.flags&net.FlagLoopback != 0 },
-	"forwardable":               func(a *address) bool { return a.net.Addr().IsGlobalUnicast() },
-	"global unicast":            func(a *address) bool { return a.net.Addr().IsGlobalUnicast() },
-	"link-local unicast":        func(a *address) bool { return a.net.Addr().IsLinkLocalUnicast() },
-	"link-local multicast":      func(a *address) bool { return a.net.Addr().IsLinkLocalMulticast() },
-	"interface-local multicast": func(a *address) bool { return a.net.Addr().IsInterfaceLocalMulticast() },
-	"unspecified":               func(a *address) bool { return a.net.Addr().IsUnspecified() },
+var flagNames = map[string]func(*interfaceAddress) bool{
+	"up":                        (*interfaceAddress).up,
+	"down":                      func(a *interfaceAddress) bool { return !a.up() },
+	"broadcast":                 func(a *interfaceAddress) bool { return a.flags&net.FlagBroadcast != 0 },
+	"multicast":                 func(a *interfaceAddress) bool { return a.flags&net.FlagMulticast != 0 },
+	"point-to-point":            func(a *interfaceAddress) bool { return a.flags&net.FlagPointToPoint != 0 },
+	"loopback":                  func(a *interfaceAddress) bool { return a.flags&net.FlagLoopback != 0 },
+	"forwardable":               func(a *interfaceAddress) bool { return a.net.Addr().IsGlobalUnicast() },
+	"global unicast":            func(a *interfaceAddress) bool { return a.net.Addr().IsGlobalUnicast() },
+	"link-local unicast":        func(a *interfaceAddress) bool { return a.net.Addr().IsLinkLocalUnicast() },
+	"link-local multicast":      func(a *interfaceAddress) bool { return a.net.Addr().IsLinkLocalMulticast() },
+	"interface-local multicast": func(a *interfaceAddress) bool { return a.net.Addr().IsInterfaceLocalMulticast() },
+	"unspecified":               func(a *interfaceAddress) bool { return a.net.Addr().IsUnspecified() },
 }
 
-// rfcs are the networks that an RFC defines, by its number.
-var rfcs = sync.OnceValue(func() map[string][]netip.Prefix {
+// rfcNetworks are the networks that an RFC defines, by its number.
+var rfcNetworks = sync.OnceValue(func() map[string][]netip.Prefix {
 	return map[string][]netip.Prefix{
-		"1918": prefixes("10.0.0.0/8 172.16.0.0/12 192.168.0.0/16"),
-		"3927": prefixes("169.254.0.0/16"),
-		"4193": prefixes("fc00::/7"),
-		"6598": prefixes("100.64.0.0/10"),
-		"6890": prefixes("0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 " +
+		"1918": parsePrefixes("10.0.0.0/8 172.16.0.0/12 192.168.0.0/16"),
+		"3927": parsePrefixes("169.254.0.0/16"),
+		"4193": parsePrefixes("fc00::/7"),
+		"6598": parsePrefixes("100.64.0.0/10"),
+		"6890": parsePrefixes("0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 " +
 			"192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 240.0.0.0/4 " +
 			"::/128 ::1/128 64:ff9b::/96 ::ffff:0:0/96 100::/64 2001::/23 2001:db8::/32 2002::/16 fc00::/7 fe80::/10"),
 	}
 })
 
-func prefixes(text string) (list []netip.Prefix) {
+func parsePrefixes(text string) (list []netip.Prefix) {
 	for _, word := range strings.Fields(text) {
 		list = append(list, netip.MustParsePrefix(word))
 	}
 	return list
 }
 
-func within6890(ip netip.Addr) bool { return inAny(rfcs()["6890"], ip) }
+func isRFC6890(ip netip.Addr) bool { return anyContains(rfcNetworks()["6890"], ip) }
 
-func inAny(list []netip.Prefix, ip netip.Addr) bool {
+func anyContains(list []netip.Prefix, ip netip.Addr) bool {
 	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// selector returns the condition that by and what describe. Alternatives are
+// newSelector returns the condition that by and what describe. Alternatives are
 // separated by |; with flags, an address must have all of them.
-func selector(by, what string) (func(*address) bool, error) {
+func newSelector(by, what string) (func(*interfaceAddress) bool, error) {
 	words := strings.Split(strings.ToLower(what), "|")
 	switch strings.ToLower(by) {
 	case "address", "name":
@@ -210,19 +210,19 @@ func selector(by, what string) (func(*address) bool, error) {
 		if err != nil {
 			return nil, err
 		}
-		return func(a *address) bool {
+		return func(a *interfaceAddress) bool {
 			if by == "name" {
-				return re.MatchString(a.name)
+				return re.MatchString(a.interfaceName)
 			}
 			return re.MatchString(a.net.Addr().String())
 		}, nil
 	case "flag", "flags":
 		for _, word := range words {
 			if flagNames[word] == nil {
-				return nil, fmt.Errorf("sockaddr: there is no flag %q, only %s", word, names(flagNames))
+				return nil, fmt.Errorf("sockaddr: there is no flag %q, only %s", word, sortedKeys(flagNames))
 			}
 		}
-		return func(a *address) bool {
+		return func(a *interfaceAddress) bool {
 			return !slices.ContainsFunc(words, func(word string) bool { return !flagNames[word](a) })
 		}, nil
 	case "network":
@@ -234,48 +234,50 @@ func selector(by, what string) (func(*address) bool, error) {
 			}
 			nets = append(nets, p)
 		}
-		return func(a *address) bool { return inAny(nets, a.net.Addr()) }, nil
+		return func(a *interfaceAddress) bool { return anyContains(nets, a.net.Addr()) }, nil
 	case "rfc":
 		for _, word := range words {
-			if rfcs()[word] == nil {
-				return nil, fmt.Errorf("sockaddr: the networks of RFC %s are not known, only those of %s", word, names(rfcs()))
+			if rfcNetworks()[word] == nil {
+				return nil, fmt.Errorf("sockaddr: the networks of RFC %s are not known, only those of %s", word, sortedKeys(rfcNetworks()))
 			}
 		}
-		return func(a *address) bool {
-			return slices.ContainsFunc(words, func(word string) bool { return inAny(rfcs()[word], a.net.Addr()) })
+		return func(a *interfaceAddress) bool {
+			return slices.ContainsFunc(words, func(word string) bool { return anyContains(rfcNetworks()[word], a.net.Addr()) })
 		}, nil
 	case "size":
 		bits, err := strconv.Atoi(strings.TrimPrefix(what, "/"))
-		return func(a *address) bool { return a.net.Bits() == bits }, err
+		return func(a *interfaceAddress) bool { return a.net.Bits() == bits }, err
 	case "type":
-		return func(a *address) bool {
-			return slices.ContainsFunc(words, func(word string) bool { return word == "ip" || word == strings.ToLower(a.kind()) })
+		return func(a *interfaceAddress) bool {
+			return slices.ContainsFunc(words, func(word string) bool { return word == "ip" || word == strings.ToLower(a.ipVersion()) })
 		}, nil
 	}
 	return nil, fmt.Errorf("sockaddr: addresses are chosen by address, flags, name, network, rfc, size or type, not by %q", by)
 }
 
-func names[T any](m map[string]T) string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }
+func sortedKeys[T any](m map[string]T) string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }
 
-func (l addressList) choose(by, what string, with bool) (addressList, error) {
-	meant, err := selector(by, what)
+func (l addressList) selectAddresses(by, what string, with bool) (addressList, error) {
+	meant, err := newSelector(by, what)
 	if err != nil {
 		return nil, err
 	}
-	return l.keep(func(a *address) bool { return meant(a) == with }), nil
+	return l.filter(func(a *interfaceAddress) bool { return meant(a) == with }), nil
 }
 
-// orders are the sort orders of lists.
-var orders = map[string]func(a, b *address) int{
-	"address": func(a, b *address) int { return a.net.Addr().Compare(b.net.Addr()) },
-	"default": func(a, b *address) int { return yesFirst(a.outward, b.outward) },
-	"name":    func(a, b *address) int { return cmp.Compare(a.name, b.name) },
-	"private": func(a, b *address) int { return yesFirst(within6890(a.net.Addr()), within6890(b.net.Addr())) },
-	"size":    func(a, b *address) int { return cmp.Compare(b.net.Bits(), a.net.Bits()) }, // small networks first
-	"type":    func(a, b *address) int { return cmp.Compare(a.net.Addr().BitLen(), b.net.Addr().BitLen()) },
+// compareFuncs are the sort orders of lists.
+var compareFuncs = map[string]func(a, b *interfaceAddress) int{
+	"address": func(a, b *interfaceAddress) int { return a.net.Addr().Compare(b.net.Addr()) },
+	"default": func(a, b *interfaceAddress) int { return compareTrueFirst(a.onDefaultRoute, b.onDefaultRoute) },
+	"name":    func(a, b *interfaceAddress) int { return cmp.Compare(a.interfaceName, b.interfaceName) },
+	"private": func(a, b *interfaceAddress) int {
+		return compareTrueFirst(isRFC6890(a.net.Addr()), isRFC6890(b.net.Addr()))
+	},
+	"size": func(a, b *interfaceAddress) int { return cmp.Compare(b.net.Bits(), a.net.Bits()) }, // small networks first
+	"type": func(a, b *interfaceAddress) int { return cmp.Compare(a.net.Addr().BitLen(), b.net.Addr().BitLen()) },
 }
 
-func yesFirst(a, b bool) int {
+func compareTrueFirst(a, b bool) int {
 	switch {
 	case a == b:
 		return 0
@@ -285,22 +287,22 @@ func yesFirst(a, b bool) int {
 	return 1
 }
 
-func (l addressList) sort(by string) (addressList, error) {
+func (l addressList) sortBy(by string) (addressList, error) {
 	keys := strings.Split(by, ",")
 	for i := range keys {
 		keys[i] = strings.TrimSpace(keys[i])
-		if orders[strings.TrimLeft(keys[i], "+-")] == nil {
-			return nil, fmt.Errorf("sockaddr: addresses are sorted by %s, not by %q", names(orders), keys[i])
+		if compareFuncs[strings.TrimLeft(keys[i], "+-")] == nil {
+			return nil, fmt.Errorf("sockaddr: addresses are sorted by %s, not by %q", sortedKeys(compareFuncs), keys[i])
 		}
 	}
-	return l.sorted(keys...), nil
+	return l.sortByKeys(keys...), nil
 }
 
-func (l addressList) sorted(keys ...string) addressList {
+func (l addressList) sortByKeys(keys ...string) addressList {
 	l = slices.Clone(l)
-	slices.SortStableFunc(l, func(a, b *address) int {
+	slices.SortStableFunc(l, func(a, b *interfaceAddress) int {
 		for _, key := range keys {
-			order := orders[strings.TrimLeft(key, "+-")](a, b)
+			order := compareFuncs[strings.TrimLeft(key, "+-")](a, b)
 			if key[0] == '-' {
 				order = -order
 			}
@@ -313,16 +315,16 @@ func (l addressList) sorted(keys ...string) addressList {
 	return l
 }
 
-func (l addressList) unique(by string) (addressList, error) {
+func (l addressList) uniqueBy(by string) (addressList, error) {
 	seen := map[string]bool{}
-	var failed error
-	return l.keep(func(a *address) bool {
+	var attrErr error
+	return l.filter(func(a *interfaceAddress) bool {
 		text, err := a.attr(by)
-		failed = cmp.Or(failed, err)
+		attrErr = cmp.Or(attrErr, err)
 		was := seen[text]
 		seen[text] = true
 		return !was
-	}), failed
+	}), attrErr
 }
 
 func (l addressList) limit(n int) addressList { return l[:max(0, min(n, len(l)))] }
@@ -336,9 +338,9 @@ func (l addressList) offset(n int) addressList {
 	return l[max(0, min(n, len(l))):]
 }
 
-// math adds a number to addresses, or to the first address of their networks. In
+// addToAddresses adds a number to addresses, or to the first address of their networks. In
 // a network, a negative number counts from the end: -1 is the last address.
-func (l addressList) math(on, operand string) (addressList, error) {
+func (l addressList) addToAddresses(on, operand string) (addressList, error) {
 	n, err := strconv.ParseInt(operand, 10, 64)
 	if err != nil {
 		return nil, fmt.Errorf(`sockaddr: %q is no number such as "+5"`, operand)
@@ -350,7 +352,7 @@ func (l addressList) math(on, operand string) (addressList, error) {
 		case "address":
 		case "network":
 			if from = a.net.Masked().Addr(); n < 0 {
-				from = a.last()
+				from = a.lastOfNetwork()
 				n++
 			}
 		default:
@@ -367,8 +369,8 @@ func (l addressList) math(on, operand string) (addressList, error) {
 	return l, nil
 }
 
-// last returns the last address of the network.
-func (a *address) last() netip.Addr {
+// lastOfNetwork returns the last address of the network.
+func (a *interfaceAddress) lastOfNetwork() netip.Addr {
 	bytes := a.net.Masked().Addr().AsSlice()
 	for bit := a.net.Bits(); bit < len(bytes)*8; bit++ {
 		bytes[bit/8] |= 0x80 >> (bit % 8)
@@ -378,10 +380,10 @@ func (a *address) last() netip.Addr {
 }
 
 // attr returns an attribute of an address.
-func (a *address) attr(name string) (string, error) {
+func (a *interfaceAddress) attr(name string) (string, error) {
 	ip := a.net.Addr()
 	// The first and the last address of an IPv4 network are not host addresses.
-	first, last := a.net.Masked().Addr(), a.last()
+	first, last := a.net.Masked().Addr(), a.lastOfNetwork()
 	if ip.Is4() && a.net.Bits() < 31 {
 		first, last = first.Next(), last.Prev()
 	}
@@ -389,11 +391,11 @@ func (a *address) attr(name string) (string, error) {
 	case "address", "host":
 		return ip.String(), nil
 	case "name":
-		return a.name, nil
+		return a.interfaceName, nil
 	case "flags":
 		return a.flags.String(), nil
 	case "type":
-		return a.kind(), nil
+		return a.ipVersion(), nil
 	case "string":
 		return a.net.String(), nil
 	case "network":
@@ -412,7 +414,7 @@ func (a *address) attr(name string) (string, error) {
 	return "", fmt.Errorf("sockaddr: an address has no %q: it has address, first_usable, flags, host, last_usable, mask_bits, name, netmask, network, size, string and type", name)
 }
 
-func (l addressList) join(name, by string) (string, error) {
+func (l addressList) joinAttrs(name, by string) (string, error) {
 	var texts []string
 	for _, a := range l {
 		text, err := a.attr(name)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// machineOf returns the addresses of a typical machine.
-func machineOf() addressList {
+// fakeAddresses returns the addresses of a typical machine.
+func fakeAddresses() addressList {
 	const up = net.FlagUp | net.FlagBroadcast | net.FlagMulticast
 	var list addressList
 	for _, a := range []struct {
@@ -26,7 +26,7 @@ func machineOf() addressList {
 		{"eth1", up, "8.8.4.4/29"},
 		{"eth2", net.FlagBroadcast, "192.168.1.1/30"},
 	} {
-		list = append(list, &address{netip.MustParsePrefix(a.address), a.name, a.flags, a.name == "eth0"})
+		list = append(list, &interfaceAddress{netip.MustParsePrefix(a.address), a.name, a.flags, a.name == "eth0"})
 	}
 	return list
 }
@@ -57,17 +57,17 @@ func TestSockaddr(t *testing.T) {
 		{`GetPrivateIP | printf "%s:80"`, "10.0.0.5:80"},
 		{`print (GetAllInterfaces | include "name" "eth1" | attr "network") "/" (GetAllInterfaces | include "name" "eth1" | attr "mask_bits")`, "8.8.4.0/29"},
 	} {
-		if got, err := machineOf().evaluate(test.expression); err != nil || got != test.want {
+		if got, err := fakeAddresses().evaluate(test.expression); err != nil || got != test.want {
 			t.Errorf("%s: %q, %v, want %q", test.expression, got, err, test.want)
 		}
 	}
-	of := machineOf().keep(func(a *address) bool { return a.name == "eth1" })[0]
+	total := fakeAddresses().filter(func(a *interfaceAddress) bool { return a.interfaceName == "eth1" })[0]
 	for name, want := range map[string]string{
 		"address": "8.8.4.4", "host": "8.8.4.4", "name": "eth1", "flags": "up|broadcast|multicast", "type": "IPv4", "string": "8.8.4.4/29",
 		"network": "8.8.4.0", "mask_bits": "29", "netmask": "255.255.255.248", "size": "8", "first_usable": "8.8.4.1", "last_usable": "8.8.4.6",
 	} {
-		if got, err := of.attr(name); err != nil || got != want {
-			t.Errorf("%s of %v: %q, %v, want %q", name, of, got, err, want)
+		if got, err := total.attr(name); err != nil || got != want {
+			t.Errorf("%s of %v: %q, %v, want %q", name, total, got, err, want)
 		}
 	}
 	for expression, want := range map[string]string{
@@ -86,7 +86,7 @@ func TestSockaddr(t *testing.T) {
 		`range . }}{{ end`:                                     "is not one pipeline",
 		`define "x" }}{{ end }}{{ template "x"`:                "is not one pipeline",
 	} {
-		if got, err := machineOf().evaluate(expression); err == nil || !strings.Contains(err.Error(), want) {
+		if got, err := fakeAddresses().evaluate(expression); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %q, %v, want an error with %q", expression, got, err, want)
 		}
 	}

@@ -25,15 +25,15 @@ import (
 	"github.com/Masterminds/semver/v3"
 )
 
-// sprig returns the functions of the library sprig that depend only on their
+// sprigFuncs returns the functions of the library sprig that depend only on their
 // arguments. Their names in templates start with sprig_.
-func sprig() template.FuncMap {
+func sprigFuncs() template.FuncMap {
 	return template.FuncMap{
-		"default":  func(otherwise any, v ...any) any { return firstOf(append(v, otherwise)...) },
-		"coalesce": firstOf,
-		"empty":    empty,
-		"all":      func(v ...any) bool { return !slices.ContainsFunc(v, empty) },
-		"any":      func(v ...any) bool { return slices.ContainsFunc(v, func(one any) bool { return !empty(one) }) },
+		"default":  func(otherwise any, v ...any) any { return firstNonEmpty(append(v, otherwise)...) },
+		"coalesce": firstNonEmpty,
+		"empty":    isEmpty,
+		"all":      func(v ...any) bool { return !slices.ContainsFunc(v, isEmpty) },
+		"any":      func(v ...any) bool { return slices.ContainsFunc(v, func(one any) bool { return !isEmpty(one) }) },
 		"ternary":  func(yes, no any, which bool) any { return map[bool]any{true: yes, false: no}[which] },
 		"fail":     func(text string) (string, error) { return "", errors.New(text) },
 
@@ -44,13 +44,13 @@ func sprig() template.FuncMap {
 		"nospace":    func(s string) string { return strings.Join(strings.Fields(s), "") },
 		"upper":      strings.ToUpper,
 		"lower":      strings.ToLower,
-		"title":      title,
-		"repeat":     repeat,
-		"substr":     substr,
-		"trunc":      trunc,
-		"abbrev":     abbrev,
-		"snakecase":  func(s string) string { return strings.ToLower(strings.Join(wordsOf(s), "_")) },
-		"kebabcase":  func(s string) string { return strings.ToLower(strings.Join(wordsOf(s), "-")) },
+		"title":      titleCase,
+		"repeat":     repeatText,
+		"substr":     substring,
+		"trunc":      truncateText,
+		"abbrev":     abbreviate,
+		"snakecase":  func(s string) string { return strings.ToLower(strings.Join(splitWords(s), "_")) },
+		"kebabcase":  func(s string) string { return strings.ToLower(strings.Join(splitWords(s), "-")) },
 		"camelcase":  camelCase,
 		"plural": func(one, many string, n int) string {
 			if n == 1 {
@@ -61,11 +61,11 @@ func sprig() template.FuncMap {
 		"contains":  func(part, s string) bool { return strings.Contains(s, part) },
 		"hasPrefix": func(prefix, s string) bool { return strings.HasPrefix(s, prefix) },
 		"hasSuffix": func(suffix, s string) bool { return strings.HasSuffix(s, suffix) },
-		"quote":     printer(func(v ...any) string { return eachText(v, strconv.Quote) }),
-		"squote":    printer(func(v ...any) string { return eachText(v, func(s string) string { return "'" + s + "'" }) }),
-		"cat":       printer(func(v ...any) string { return eachText(v, func(s string) string { return s }) }),
-		"indent":    func(n int, s string) (string, error) { return indentAll("", n, s) },
-		"nindent":   func(n int, s string) (string, error) { return indentAll("\n", n, s) },
+		"quote":     limitedPrintFunc(func(v ...any) string { return joinMapped(v, strconv.Quote) }),
+		"squote":    limitedPrintFunc(func(v ...any) string { return joinMapped(v, func(s string) string { return "'" + s + "'" }) }),
+		"cat":       limitedPrintFunc(func(v ...any) string { return joinMapped(v, func(s string) string { return s }) }),
+		"indent":    func(n int, s string) (string, error) { return indentWithPrefix("", n, s) },
+		"nindent":   func(n int, s string) (string, error) { return indentWithPrefix("\n", n, s) },
 		"replace":   replaceAll,
 
 		"regexMatch": func(re, s string) (bool, error) { return regexp.MatchString(re, s) },
@@ -93,13 +93,13 @@ func sprig() template.FuncMap {
 		"regexQuoteMeta":  func(s string) (string, error) { return limitLength(regexp.QuoteMeta(s)) },
 		"regexReplaceAll": func(re, s, to string) (string, error) { return regexReplaceAll(re, to, s) },
 
-		"join":      func(by string, list any) (string, error) { return join(by, list) },
-		"split":     func(by, s string) map[string]string { return numbered(strings.Split(s, by)) },
-		"splitn":    func(by string, n int, s string) map[string]string { return numbered(strings.SplitN(s, by, n)) },
+		"join":      func(by string, list any) (string, error) { return joinList(by, list) },
+		"split":     func(by, s string) map[string]string { return numberedDict(strings.Split(s, by)) },
+		"splitn":    func(by string, n int, s string) map[string]string { return numberedDict(strings.SplitN(s, by, n)) },
 		"splitList": func(by, s string) []string { return strings.Split(s, by) },
-		"toStrings": texts,
+		"toStrings": toStrings,
 		"sortAlpha": func(list any) ([]string, error) {
-			l, err := texts(list)
+			l, err := toStrings(list)
 			slices.Sort(l)
 			return l, err
 		},
@@ -126,9 +126,9 @@ func sprig() template.FuncMap {
 			return reduceInts(v, func(a, b int64) (int64, error) { return min(a, b), nil })
 		},
 		"add1":      func(v any) (int64, error) { n, err := toInt(v); return n + 1, err },
-		"until":     until,
-		"untilStep": steps,
-		"seq":       seq,
+		"until":     countUntil,
+		"untilStep": countSteps,
+		"seq":       formatSequence,
 
 		"addf":  func(v ...any) (float64, error) { return reduceFloats(v, func(a, b float64) float64 { return a + b }) },
 		"subf":  func(v ...any) (float64, error) { return reduceFloats(v, func(a, b float64) float64 { return a - b }) },
@@ -146,7 +146,7 @@ func sprig() template.FuncMap {
 		"int64":    toInt,
 		"float64":  toFloat,
 		"atoi":     func(s string) (int64, error) { return toInt(s) },
-		"toString": printer(func(v ...any) string { return fmt.Sprint(v...) }),
+		"toString": limitedPrintFunc(func(v ...any) string { return fmt.Sprint(v...) }),
 
 		"date":       func(layout string, at any) (string, error) { return formatTime(layout, at, time.Local) },
 		"htmlDate":   func(at any) (string, error) { return formatTime(time.DateOnly, at, time.Local) },
@@ -154,10 +154,10 @@ func sprig() template.FuncMap {
 		"dateModify": dateModify,
 		"toDate":     func(layout, s string) (time.Time, error) { return time.ParseInLocation(layout, s, time.Local) },
 		"unixEpoch":  func(t time.Time) string { return strconv.FormatInt(t.Unix(), 10) },
-		"duration":   duration,
+		"duration":   formatSeconds,
 
-		"b64enc":    encoder(base64.StdEncoding),
-		"b64dec":    decoder(base64.StdEncoding),
+		"b64enc":    base64Encoder(base64.StdEncoding),
+		"b64dec":    base64Decoder(base64.StdEncoding),
 		"b32enc":    func(s string) (string, error) { return limitLength(base32.StdEncoding.EncodeToString([]byte(s))) },
 		"b32dec":    func(s string) (string, error) { b, err := base32.StdEncoding.DecodeString(s); return string(b), err },
 		"sha1sum":   func(s string) string { return fmt.Sprintf("%x", sha1.Sum([]byte(s))) },
@@ -172,30 +172,30 @@ func sprig() template.FuncMap {
 
 		"list":   func(v ...any) ([]any, error) { return limitSize(v) },
 		"tuple":  func(v ...any) ([]any, error) { return limitSize(v) },
-		"first":  func(list any) (any, error) { return at(list, 0) },
-		"last":   func(list any) (any, error) { return at(list, -1) },
-		"append": func(list, v any) ([]any, error) { return concat(list, []any{v}) },
-		"concat": concat,
-		"rest":   func(list any) ([]any, error) { return part(list, 1, math.MaxInt) },
+		"first":  func(list any) (any, error) { return elementAt(list, 0) },
+		"last":   func(list any) (any, error) { return elementAt(list, -1) },
+		"append": func(list, v any) ([]any, error) { return concatLists(list, []any{v}) },
+		"concat": concatLists,
+		"rest":   func(list any) ([]any, error) { return subslice(list, 1, math.MaxInt) },
 		"initial": func(list any) ([]any, error) {
-			l, err := elements(list)
+			l, err := toAnySlice(list)
 			return l[:max(0, len(l)-1)], err
 		},
-		"prepend": func(list, v any) ([]any, error) { return concat([]any{v}, list) },
+		"prepend": func(list, v any) ([]any, error) { return concatLists([]any{v}, list) },
 		"reverse": func(list any) ([]any, error) {
-			l, err := elements(list)
+			l, err := toAnySlice(list)
 			slices.Reverse(l)
 			return l, err
 		},
 		"without": func(list any, unwanted ...any) ([]any, error) {
-			l, err := elements(list)
+			l, err := toAnySlice(list)
 			return slices.DeleteFunc(l, func(v any) bool {
 				return slices.ContainsFunc(unwanted, func(u any) bool { return reflect.DeepEqual(u, v) })
 			}), err
 		},
 		"compact": func(list any) ([]any, error) {
-			l, err := elements(list)
-			return slices.DeleteFunc(l, empty), err
+			l, err := toAnySlice(list)
+			return slices.DeleteFunc(l, isEmpty), err
 		},
 		"slice": func(list any, bounds ...int) ([]any, error) {
 			from, to := 0, math.MaxInt
@@ -204,13 +204,13 @@ func sprig() template.FuncMap {
 					*at = bounds[i]
 				}
 			}
-			return part(list, from, to)
+			return subslice(list, from, to)
 		},
-		"chunk": chunk,
-		"uniq":  uniq,
-		"has":   func(want, list any) (bool, error) { return within(list, want) },
+		"chunk": chunkList,
+		"uniq":  uniqueElements,
+		"has":   func(want, list any) (bool, error) { return containsValue(list, want) },
 
-		"dict": dict,
+		"dict": newDict,
 		"get": func(d map[string]any, k string) any {
 			if v, ok := d[k]; ok {
 				return v
@@ -219,14 +219,14 @@ func sprig() template.FuncMap {
 		},
 		"hasKey":         func(d map[string]any, k string) bool { _, ok := d[k]; return ok },
 		"dig":            dig,
-		"pick":           func(d map[string]any, keys ...string) map[string]any { return only(d, keys, true) },
-		"omit":           func(d map[string]any, keys ...string) map[string]any { return only(d, keys, false) },
+		"pick":           func(d map[string]any, keys ...string) map[string]any { return filterKeys(d, keys, true) },
+		"omit":           func(d map[string]any, keys ...string) map[string]any { return filterKeys(d, keys, false) },
 		"pluck":          pluck,
-		"values":         func(d map[string]any) ([]any, error) { return limitSize(pairs(d)) },
+		"values":         func(d map[string]any) ([]any, error) { return limitSize(sortedValues(d)) },
 		"deepCopy":       func(v any) any { return v }, // values are immutable
-		"keys":           func(dicts ...map[string]any) []string { return slices.Sorted(maps.Keys(mergeAll(dicts, true))) },
-		"merge":          func(dicts ...map[string]any) (map[string]any, error) { return limitSize(mergeAll(dicts, false)) },
-		"mergeOverwrite": func(dicts ...map[string]any) (map[string]any, error) { return limitSize(mergeAll(dicts, true)) },
+		"keys":           func(dicts ...map[string]any) []string { return slices.Sorted(maps.Keys(mergeDicts(dicts, true))) },
+		"merge":          func(dicts ...map[string]any) (map[string]any, error) { return limitSize(mergeDicts(dicts, false)) },
+		"mergeOverwrite": func(dicts ...map[string]any) (map[string]any, error) { return limitSize(mergeDicts(dicts, true)) },
 
 		"base":  path.Base,
 		"dir":   path.Dir,
@@ -252,15 +252,15 @@ func sprig() template.FuncMap {
 	}
 }
 
-func empty(v any) bool {
+func isEmpty(v any) bool {
 	truth, _ := template.IsTrue(v)
 	return !truth
 }
 
-// firstOf returns the first argument that is not empty, or the last one.
-func firstOf(v ...any) any {
+// firstNonEmpty returns the first argument that is not empty, or the last one.
+func firstNonEmpty(v ...any) any {
 	for _, one := range v {
-		if !empty(one) {
+		if !isEmpty(one) {
 			return one
 		}
 	}
@@ -270,16 +270,16 @@ func firstOf(v ...any) any {
 	return v[len(v)-1]
 }
 
-func repeat(n int, s string) (string, error) {
+func repeatText(n int, s string) (string, error) {
 	if n < 0 || len(s) > 0 && n > maxSize/len(s) {
 		return "", fmt.Errorf("a text of more than %d bytes", maxSize)
 	}
 	return strings.Repeat(s, n), nil
 }
 
-// substr returns s[from:to], limited to the length of s. A negative from means
+// substring returns s[from:to], limited to the length of s. A negative from means
 // the start, a negative to means the end.
-func substr(from, to int, s string) string {
+func substring(from, to int, s string) string {
 	from = min(max(0, from), len(s))
 	if to < 0 || to > len(s) {
 		to = len(s)
@@ -287,17 +287,17 @@ func substr(from, to int, s string) string {
 	return s[from:max(from, to)]
 }
 
-// trunc returns the first n bytes, or the last -n bytes if n is negative.
-func trunc(n int, s string) string {
+// truncateText returns the first n bytes, or the last -n bytes if n is negative.
+func truncateText(n int, s string) string {
 	if n < 0 {
 		return s[max(0, len(s)+n):]
 	}
 	return s[:min(n, len(s))]
 }
 
-// eachText joins the results of how for the values with blanks, and skips nil
+// joinMapped joins the results of how for the values with blanks, and skips nil
 // values.
-func eachText(v []any, how func(string) string) string {
+func joinMapped(v []any, how func(string) string) string {
 	var texts []string
 	for _, one := range v {
 		if one != nil {
@@ -307,13 +307,13 @@ func eachText(v []any, how func(string) string) string {
 	return strings.Join(texts, " ")
 }
 
-func indentAll(before string, n int, s string) (string, error) {
-	out, err := indent(n, s+"x") // the added x indents the end of the text too
+func indentWithPrefix(before string, n int, s string) (string, error) {
+	out, err := indentLines(n, s+"x") // the added x indents the end of the text too
 	return before + strings.TrimSuffix(out, "x"), err
 }
 
-// elements returns the elements of any list as a new []any.
-func elements(list any) ([]any, error) {
+// toAnySlice returns the elements of any list as a new []any.
+func toAnySlice(list any) ([]any, error) {
 	v := reflect.ValueOf(list)
 	if k := v.Kind(); k == reflect.Invalid {
 		return nil, nil
@@ -327,8 +327,8 @@ func elements(list any) ([]any, error) {
 	return all, nil
 }
 
-func texts(list any) ([]string, error) {
-	l, err := elements(list)
+func toStrings(list any) ([]string, error) {
+	l, err := toAnySlice(list)
 	if err != nil {
 		return nil, err
 	}
@@ -342,20 +342,20 @@ func texts(list any) ([]string, error) {
 	return all, nil
 }
 
-// at returns an element, counted from the end if i is negative, and nil for an
+// elementAt returns an element, counted from the end if i is negative, and nil for an
 // empty list.
-func at(list any, i int) (any, error) {
-	l, err := elements(list)
+func elementAt(list any, i int) (any, error) {
+	l, err := toAnySlice(list)
 	if len(l) == 0 {
 		return nil, err
 	}
 	return l[(i+len(l))%len(l)], nil
 }
 
-func concat(lists ...any) ([]any, error) {
+func concatLists(lists ...any) ([]any, error) {
 	var all []any
 	for _, list := range lists {
-		l, err := elements(list)
+		l, err := toAnySlice(list)
 		if err != nil {
 			return nil, err
 		}
@@ -364,8 +364,8 @@ func concat(lists ...any) ([]any, error) {
 	return limitSize(all)
 }
 
-func uniq(list any) ([]any, error) {
-	l, err := elements(list)
+func uniqueElements(list any) ([]any, error) {
+	l, err := toAnySlice(list)
 	seen := map[string]bool{}
 	return slices.DeleteFunc(l, func(v any) bool {
 		text := fmt.Sprint(v)
@@ -375,7 +375,7 @@ func uniq(list any) ([]any, error) {
 	}), err
 }
 
-func dict(pairs ...any) (map[string]any, error) {
+func newDict(pairs ...any) (map[string]any, error) {
 	d := map[string]any{}
 	for i := 0; i < len(pairs); i += 2 {
 		var v any = ""
@@ -387,10 +387,10 @@ func dict(pairs ...any) (map[string]any, error) {
 	return limitSize(d)
 }
 
-func mergeAll(dicts []map[string]any, override bool) map[string]any {
+func mergeDicts(dicts []map[string]any, override bool) map[string]any {
 	out := map[string]any{}
 	for _, d := range dicts {
-		out = merge(out, d, override)
+		out = mergeMaps(out, d, override)
 	}
 	return out
 }
@@ -398,7 +398,7 @@ func mergeAll(dicts []map[string]any, override bool) map[string]any {
 // toInt converts numbers, also with fractions, and strings.
 func toInt(v any) (int64, error) {
 	if n := reflect.ValueOf(v); n.IsValid() && (n.CanInt() || n.CanUint()) {
-		return integer(n), nil
+		return toInt64(n), nil
 	}
 	if n, err := strconv.ParseInt(fmt.Sprint(v), 10, 64); err == nil {
 		return n, nil
@@ -411,8 +411,8 @@ func toFloat(v any) (float64, error) {
 	switch n := reflect.ValueOf(v); {
 	case !n.IsValid():
 		return 0, nil
-	case numeric(n):
-		return number(n), nil
+	case isNumeric(n):
+		return toFloat64(n), nil
 	case n.Kind() == reflect.String:
 		return strconv.ParseFloat(cmp.Or(n.String(), "0"), 64)
 	}
@@ -436,10 +436,10 @@ func reduceInts(v []any, do func(a, b int64) (int64, error)) (result int64, err 
 	return result, nil
 }
 
-// until counts from 0 up to n, exclusive; n may be negative.
-func until(n int) ([]int, error) {
-	if n > maxSteps || n < -maxSteps {
-		return nil, fmt.Errorf("a list of more than %d numbers", maxSteps)
+// countUntil counts from 0 up to n, exclusive; n may be negative.
+func countUntil(n int) ([]int, error) {
+	if n > maxBodyExecutions || n < -maxBodyExecutions {
+		return nil, fmt.Errorf("a list of more than %d numbers", maxBodyExecutions)
 	}
 	list := make([]int, max(n, -n))
 	for i := range list {
@@ -450,8 +450,8 @@ func until(n int) ([]int, error) {
 	return list, nil
 }
 
-// timeOf accepts a time, or seconds since 1970.
-func timeOf(v any) (time.Time, error) {
+// toTime accepts a time, or seconds since 1970.
+func toTime(v any) (time.Time, error) {
 	if t, ok := v.(time.Time); ok {
 		return t, nil
 	}
@@ -460,7 +460,7 @@ func timeOf(v any) (time.Time, error) {
 }
 
 func formatTime(layout string, v any, where *time.Location) (string, error) {
-	t, err := timeOf(v)
+	t, err := toTime(v)
 	return t.In(where).Format(layout), err
 }
 
@@ -474,14 +474,14 @@ func dateInZone(layout string, v any, zone string) (string, error) {
 	return formatTime(layout, v, where)
 }
 
-// duration formats a number of seconds for display.
-func duration(seconds any) (string, error) {
+// formatSeconds formats a number of seconds for display.
+func formatSeconds(seconds any) (string, error) {
 	n, err := toInt(seconds)
 	return (time.Duration(n) * time.Second).String(), err
 }
 
 func dateModify(by string, at any) (time.Time, error) {
-	t, err := timeOf(at)
+	t, err := toTime(at)
 	if err != nil {
 		return t, err
 	}
@@ -489,20 +489,20 @@ func dateModify(by string, at any) (time.Time, error) {
 	return t.Add(d), err
 }
 
-// steps counts from from to to, exclusive, in steps of by.
-func steps(from, to, by int) ([]int, error) {
+// countSteps counts from from to to, exclusive, in steps of by.
+func countSteps(from, to, by int) ([]int, error) {
 	var list []int
 	for at := from; by > 0 && at < to || by < 0 && at > to; at += by {
-		if list = append(list, at); len(list) > maxSteps {
-			return nil, fmt.Errorf("a list of more than %d numbers", maxSteps)
+		if list = append(list, at); len(list) > maxBodyExecutions {
+			return nil, fmt.Errorf("a list of more than %d numbers", maxBodyExecutions)
 		}
 	}
 	return list, nil
 }
 
-// seq works as the program of that name: with to, with from and to, or with
+// formatSequence works as the program of that name: with to, with from and to, or with
 // from, step and to.
-func seq(bounds ...int) (string, error) {
+func formatSequence(bounds ...int) (string, error) {
 	from, by, to := 1, 1, 0
 	switch len(bounds) {
 	case 1:
@@ -521,7 +521,7 @@ func seq(bounds ...int) (string, error) {
 	if by < 0 {
 		end = to - 1
 	}
-	list, err := steps(from, end, by)
+	list, err := countSteps(from, end, by)
 	return strings.Trim(fmt.Sprint(list), "[]"), err
 }
 
@@ -539,23 +539,23 @@ func reduceFloats(v []any, do func(a, b float64) float64) (result float64, err e
 	return result, nil
 }
 
-// part returns list[from:to], limited to the length of the list.
-func part(list any, from, to int) ([]any, error) {
-	l, err := elements(list)
+// subslice returns list[from:to], limited to the length of the list.
+func subslice(list any, from, to int) ([]any, error) {
+	l, err := toAnySlice(list)
 	from = min(max(0, from), len(l))
 	return l[from:min(max(from, to), len(l))], err
 }
 
-func chunk(size int, list any) ([][]any, error) {
-	l, err := elements(list)
+func chunkList(size int, list any) ([][]any, error) {
+	l, err := toAnySlice(list)
 	if size < 1 {
 		return nil, fmt.Errorf("chunks of %d", size)
 	}
 	return slices.Collect(slices.Chunk(l, size)), err
 }
 
-// only returns a copy of the dictionary with only those keys, or without them.
-func only(d map[string]any, keys []string, with bool) map[string]any {
+// filterKeys returns a copy of the dictionary with only those keys, or without them.
+func filterKeys(d map[string]any, keys []string, with bool) map[string]any {
 	d = maps.Clone(d)
 	maps.DeleteFunc(d, func(k string, _ any) bool { return slices.Contains(keys, k) != with })
 	return d
@@ -572,8 +572,8 @@ func pluck(key string, dicts ...map[string]any) ([]any, error) {
 	return limitSize(all)
 }
 
-// pairs returns the values of a dictionary in the order of their keys.
-func pairs(d map[string]any) []any {
+// sortedValues returns the values of a dictionary in the order of their keys.
+func sortedValues(d map[string]any) []any {
 	all := []any{}
 	for _, k := range slices.Sorted(maps.Keys(d)) {
 		all = append(all, d[k])
@@ -600,8 +600,8 @@ func dig(path ...any) (any, error) {
 	return at, nil
 }
 
-// numbered returns the parts of a text under the names _0, _1, …
-func numbered(parts []string) map[string]string {
+// numberedDict returns the parts of a text under the names _0, _1, …
+func numberedDict(parts []string) map[string]string {
 	d := map[string]string{}
 	for i, s := range parts {
 		d["_"+strconv.Itoa(i)] = s
@@ -609,15 +609,15 @@ func numbered(parts []string) map[string]string {
 	return d
 }
 
-func abbrev(width int, s string) string {
+func abbreviate(width int, s string) string {
 	if width < 4 || len(s) <= width {
 		return s
 	}
 	return s[:width-3] + "..."
 }
 
-// wordsOf splits FirstName, firstName, first_name and the like into words.
-func wordsOf(s string) (words []string) {
+// splitWords splits FirstName, firstName, first_name and the like into words.
+func splitWords(s string) (words []string) {
 	begin, runes := 0, []rune(s)
 	end := func(at int) {
 		if at > begin {
@@ -640,8 +640,8 @@ func wordsOf(s string) (words []string) {
 
 func camelCase(s string) string {
 	var b strings.Builder
-	for _, word := range wordsOf(s) {
-		b.WriteString(title(word))
+	for _, word := range splitWords(s) {
+		b.WriteString(titleCase(word))
 	}
 	return b.String()
 }

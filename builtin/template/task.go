@@ -17,79 +17,79 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// task renders the templates of one task for as long as the task lives.
-type task struct {
+// taskRenderer renders the templates of one task for as long as the task lives.
+type taskRenderer struct {
 	namespace, region string
 	limits            limits
-	dirs              dirs
+	dirs              templateDirs
 	seedFile          rootedPath
-	paths             *strings.Replacer // replaces directories that the task sees with directories of the host
+	pathReplacer      *strings.Replacer // replaces directories that the task sees with directories of the host
 	env               map[string]string
 	client            *hostClient
 	watcher           *watcher
-	files             []*file
-	recovered         bool // the task was running before this process started
+	files             []*templateFile
+	wasRunning        bool // the task was running before this process started
 
-	started chan struct{} // has an element after the task has started
-	ready   chan struct{} // closed when all templates are rendered, or rendering has failed
-	cancel  context.CancelFunc
-	done    chan struct{} // closed when run has returned
+	taskStarted     chan struct{} // has an element after the task has started
+	firstRenderDone chan struct{} // closed when all templates are rendered, or rendering has failed
+	cancel          context.CancelFunc
+	done            chan struct{} // closed when run has returned
 
-	mu            sync.Mutex
-	err           error             // why the templates cannot be rendered
-	vars          map[string]string // environment variables for the task
-	pendingChange *restart          // restart that found no running process
+	mu             sync.Mutex
+	err            error             // why the templates cannot be rendered
+	renderedEnv    map[string]string // environment variables for the task
+	pendingRestart *restartRequest   // restart that found no running process
 }
 
-// file is one template of the task and its output.
-type file struct {
-	block
-	output   rootedPath
-	document *document // nil before the first execution
-	rendered bool
-	content  string // content of the file on disk
+// templateFile is one template of the task and its output.
+type templateFile struct {
+	templateBlock
+	output        rootedPath
+	document      *parsedTemplate // nil before the first execution
+	rendered      bool
+	contentOnDisk string // content of the file on disk
 
-	text    string          // result of the last execution
-	at      time.Time       // time of the last execution, if the text contains it
-	seen    map[source]int  // turns of the sources that the template has read; nil before the first execution
-	missing map[source]bool // missing sources, without which there is no text
+	newContent     string              // result of the last execution
+	renderTime     time.Time           // time of the last execution, if the text contains it
+	sourcesRead    map[dataSource]int  // change counts of the sources that the template has read; nil before the first execution
+	missingSources map[dataSource]bool // missing sources, without which there is no text
 }
 
-// restart is a restart that a change requires.
-type restart struct {
+// restartRequest is a restart that a change requires.
+type restartRequest struct {
 	reason  string
 	failure bool
 }
 
-// missingPause is the interval of events about missing data.
-const missingPause = 3 * time.Second
+// missingEventInterval is the interval of events about missing data.
+const missingEventInterval = 3 * time.Second
 
 // reasonRestart is Nomad's text.
 const reasonRestart = "Template with change_mode restart re-rendered"
 
-// request holds the common fields of Prestart and Poststart requests.
-type request struct {
-	config    *config
+// taskRequest holds the common fields of Prestart and Poststart requests.
+type taskRequest struct {
+	config    *hookConfig
 	namespace string
 	dir       hook.TaskDir
 	env       map[string]string
 }
 
-func newTask(host hook.Host, node hook.Node, scope hook.Scope, r request, recovered bool) *task {
-	return &task{
+func newTask(host hook.Host, node hook.Node, scope hook.Scope, r taskRequest, recovered bool) *taskRenderer {
+	return &taskRenderer{
 		namespace: r.namespace, region: node.Region,
 		limits:   r.config.Limits,
-		dirs:     dirs{task: r.dir.Dir, shared: r.dir.SharedAllocDir, host: r.config.Limits.AllFiles},
+		dirs:     templateDirs{taskDir: r.dir.Dir, sharedAllocDir: r.dir.SharedAllocDir, allowHostFiles: r.config.Limits.DisableFileSandbox},
 		seedFile: rootedPath{r.dir.PrivateDir, "template-seed"},
-		paths: strings.NewReplacer(
+		pathReplacer: strings.NewReplacer(
 			"${NOMAD_ALLOC_DIR}", r.dir.SharedAllocDir, "${NOMAD_TASK_DIR}", r.dir.LocalDir, "${NOMAD_SECRETS_DIR}", r.dir.SecretsDir),
-		env: r.env, client: newHostClient(host, scope), watcher: newWatcher(), recovered: recovered,
-		started: make(chan struct{}, 1), ready: make(chan struct{}), done: make(chan struct{}),
+		env: r.env, client: newHostClient(host, scope), watcher: newWatcher(), wasRunning: recovered,
+		taskStarted: make(chan struct{}, 1), firstRenderDone: make(chan struct{}), done: make(chan struct{}),
 	}
 }
 
 // start starts rendering in the background, which continues until stop.
-func (t *task) start(blocks []block) {
+func (t *taskRenderer) start(blocks []templateBlock) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.cancel = cancel
 	go func() {
@@ -100,32 +100,32 @@ func (t *task) start(blocks []block) {
 	}()
 }
 
-func (t *task) stop() {
+func (t *taskRenderer) stop() {
 	t.cancel()
 	<-t.done
 }
 
-func (t *task) run(ctx context.Context, blocks []block) {
+func (t *taskRenderer) run(ctx context.Context, blocks []templateBlock) {
 	err := t.prepare(ctx, blocks)
-	if err == nil && t.recovered {
-		t.takeRenderedFiles()
+	if err == nil && t.wasRunning {
+		t.loadRenderedFiles()
 		t.watcher.notify()
 	} else if err == nil {
 		err = t.renderFirst(ctx)
 	}
 	if err != nil {
-		t.fail(ctx, err, true)
+		t.handleError(ctx, err, true)
 	}
-	close(t.ready)
-	if err != nil && !t.recovered {
+	close(t.firstRenderDone)
+	if err != nil && !t.wasRunning {
 		return
 	}
 	for {
 		select {
 		case <-t.watcher.changed:
 			t.renderChanges(ctx)
-		case <-t.started:
-			t.afterStart(ctx)
+		case <-t.taskStarted:
+			t.handleTaskStart(ctx)
 		case <-ctx.Done():
 			return
 		}
@@ -133,28 +133,28 @@ func (t *task) run(ctx context.Context, blocks []block) {
 }
 
 // prepare resolves the paths of the templates.
-func (t *task) prepare(ctx context.Context, blocks []block) error {
+func (t *taskRenderer) prepare(ctx context.Context, blocks []templateBlock) error {
 	for _, b := range blocks {
 		path, err := t.interpolate(ctx, b.DestPath)
 		if err != nil {
 			return err
 		}
-		at, ok := t.dirs.find(path, true)
+		at, ok := t.dirs.resolvePath(path, true)
 		if !ok {
 			return permanentErrorf("template destination path escapes alloc directory: %q", b.DestPath)
 		}
-		if _, err := b.mode(); err != nil {
+		if _, err := b.fileMode(); err != nil {
 			return err
 		}
-		t.files = append(t.files, &file{block: b, output: at})
+		t.files = append(t.files, &templateFile{templateBlock: b, output: at})
 	}
 	return nil
 }
 
 // interpolate resolves the references of a text. Directories are paths of the
 // host, not paths that the task sees.
-func (t *task) interpolate(ctx context.Context, text string) (string, error) {
-	text = t.paths.Replace(text)
+func (t *taskRenderer) interpolate(ctx context.Context, text string) (string, error) {
+	text = t.pathReplacer.Replace(text)
 	if !strings.Contains(text, "${") {
 		return text, nil
 	}
@@ -165,12 +165,12 @@ func (t *task) interpolate(ctx context.Context, text string) (string, error) {
 	return text, err
 }
 
-// takeRenderedFiles treats the files on disk as rendered, because the running
+// loadRenderedFiles treats the files on disk as rendered, because the running
 // task uses them.
-func (t *task) takeRenderedFiles() {
+func (t *taskRenderer) loadRenderedFiles() {
 	for _, f := range t.files {
-		content, at, err := f.output.read()
-		f.rendered, f.content, f.at = err == nil, string(content), at
+		content, at, err := f.output.readFile()
+		f.rendered, f.contentOnDisk, f.renderTime = err == nil, string(content), at
 	}
 	if vars, err := t.readVars(); err == nil {
 		t.setVars(vars)
@@ -178,30 +178,30 @@ func (t *task) takeRenderedFiles() {
 }
 
 // renderFirst renders all templates once, and emits events about missing data.
-func (t *task) renderFirst(ctx context.Context) error {
-	told, ticker := "", time.NewTicker(missingPause)
+func (t *taskRenderer) renderFirst(ctx context.Context) error {
+	lastEvent, ticker := "", time.NewTicker(missingEventInterval)
 	defer ticker.Stop()
 	for {
-		changed, missing, err := t.execute(ctx)
+		changed, missing, err := t.renderStale(ctx)
 		if err != nil {
 			return err
 		}
-		if err := t.write(changed); err != nil {
+		if err := t.writeFiles(changed); err != nil {
 			return err
 		}
 		if len(missing) == 0 {
 			return nil
 		}
-		text := missingText(missing)
+		text := formatMissing(missing)
 	waiting:
 		for {
 			select {
 			case <-t.watcher.changed:
 				break waiting
 			case <-ticker.C:
-				if told != text {
-					t.emit(ctx, "Template", text)
-					told = text
+				if lastEvent != text {
+					t.emitEvent(ctx, "Template", text)
+					lastEvent = text
 				}
 			case <-ctx.Done():
 				return ctx.Err()
@@ -210,7 +210,7 @@ func (t *task) renderFirst(ctx context.Context) error {
 	}
 }
 
-func missingText(missing []string) string {
+func formatMissing(missing []string) string {
 	const named = 3
 	if more := len(missing) - named; more > 0 {
 		missing = append(slices.Clone(missing[:named]), fmt.Sprintf("and %d more", more))
@@ -218,29 +218,29 @@ func missingText(missing []string) string {
 	return "Missing: " + strings.Join(missing, ", ")
 }
 
-// execute renders the templates whose data have changed. It returns the
+// renderStale renders the templates whose data have changed. It returns the
 // templates with new output, and the missing sources of the others. Afterwards
 // the watcher follows the sources that the templates have read.
-func (t *task) execute(ctx context.Context) (changed []*file, missing []string, err error) {
-	used, absent := map[source]int{}, map[source]bool{}
+func (t *taskRenderer) renderStale(ctx context.Context) (changed []*templateFile, missing []string, err error) {
+	used, absent := map[dataSource]int{}, map[dataSource]bool{}
 	for _, f := range t.files {
 		if f.Once && f.rendered {
 			continue
 		}
-		if f.seen == nil || !t.watcher.isCurrent(f.seen) {
-			if err := t.executeFile(ctx, f); err != nil {
+		if f.sourcesRead == nil || !t.watcher.isCurrent(f.sourcesRead) {
+			if err := t.renderFile(ctx, f); err != nil {
 				return nil, nil, err
 			}
 		}
-		maps.Copy(absent, f.missing)
-		if len(f.missing) > 0 || !f.Once {
-			maps.Copy(used, f.seen)
+		maps.Copy(absent, f.missingSources)
+		if len(f.missingSources) > 0 || !f.Once {
+			maps.Copy(used, f.sourcesRead)
 		}
-		if len(f.missing) == 0 && (!f.rendered || f.text != f.content) {
+		if len(f.missingSources) == 0 && (!f.rendered || f.newContent != f.contentOnDisk) {
 			changed = append(changed, f)
 		}
 	}
-	t.watcher.follow(ctx, used)
+	t.watcher.setFollowed(ctx, used)
 	for s := range absent {
 		missing = append(missing, s.String())
 	}
@@ -248,37 +248,37 @@ func (t *task) execute(ctx context.Context) (changed []*file, missing []string, 
 	return changed, missing, nil
 }
 
-func (t *task) executeFile(ctx context.Context, f *file) (err error) {
+func (t *taskRenderer) renderFile(ctx context.Context, f *templateFile) (err error) {
 	if f.document == nil {
 		if f.document, err = t.compile(ctx, f); err != nil {
 			return err
 		}
 	}
 	now := time.Now()
-	if f.seen == nil && f.rendered {
-		now = f.at // another process has rendered the file at this time, maybe with the same data
+	if f.sourcesRead == nil && f.rendered {
+		now = f.renderTime // another process has rendered the file at this time, maybe with the same data
 	}
 	for {
-		p := &renderPass{ctx: ctx, task: t, of: f, now: now, sourcesRead: map[source]int{}, missing: map[source]bool{}}
+		p := &renderPass{ctx: ctx, task: t, file: f, now: now, sourcesRead: map[dataSource]int{}, missingSources: map[dataSource]bool{}}
 		text, err := f.document.execute(p)
 		if err != nil {
 			return err
 		}
-		if f.seen == nil && p.usesTime && text != f.content && now.Equal(f.at) {
+		if f.sourcesRead == nil && p.usesTime && text != f.contentOnDisk && now.Equal(f.renderTime) {
 			now = time.Now() // the data have changed since
 			continue
 		}
-		f.text, f.seen, f.missing, f.at = text, p.sourcesRead, p.missing, time.Time{}
+		f.newContent, f.sourcesRead, f.missingSources, f.renderTime = text, p.sourcesRead, p.missingSources, time.Time{}
 		if p.usesTime {
-			f.at = now
+			f.renderTime = now
 		}
 		return nil
 	}
 }
 
-func (t *task) compile(ctx context.Context, f *file) (*document, error) {
+func (t *taskRenderer) compile(ctx context.Context, f *templateFile) (*parsedTemplate, error) {
 	if f.SourcePath == "" {
-		return compile(f.DestPath, f.EmbeddedTmpl, &f.block)
+		return compile(f.DestPath, f.EmbeddedTmpl, &f.templateBlock)
 	}
 	if f.EmbeddedTmpl != "" {
 		return nil, permanentErrorf("template %q has both source and data: say one of them", f.DestPath)
@@ -287,32 +287,32 @@ func (t *task) compile(ctx context.Context, f *file) (*document, error) {
 	if err != nil {
 		return nil, err
 	}
-	at, ok := t.dirs.readable(path)
+	at, ok := t.dirs.resolveReadable(path)
 	if !ok {
 		return nil, permanentErrorf("template source path escapes alloc directory: %q", f.SourcePath)
 	}
-	text, _, err := at.read()
+	text, _, err := at.readFile()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, permanentErrorf("template source %q: %w", f.SourcePath, err) // a retry cannot create the file
 	case err != nil:
 		return nil, fmt.Errorf("template source %q: %w", f.SourcePath, err)
 	}
-	return compile(f.SourcePath, string(text), &f.block)
+	return compile(f.SourcePath, string(text), &f.templateBlock)
 }
 
-// write writes the files, and sets the environment variables from them.
-func (t *task) write(changed []*file) error {
+// writeFiles writes the files, and sets the environment variables from them.
+func (t *taskRenderer) writeFiles(changed []*templateFile) error {
 	for _, f := range changed {
-		mode, err := f.mode()
+		mode, err := f.fileMode()
 		if err != nil {
 			return err
 		}
-		uid, gid := f.owner()
-		if err := f.output.write([]byte(f.text), mode, uid, gid, f.at); err != nil {
-			return fmt.Errorf("template destination %q: %w", f.DestPath, reason(err))
+		uid, gid := f.fileOwner()
+		if err := f.output.writeFile([]byte(f.newContent), mode, uid, gid, f.renderTime); err != nil {
+			return fmt.Errorf("template destination %q: %w", f.DestPath, withoutPath(err))
 		}
-		f.rendered, f.content = true, f.text
+		f.rendered, f.contentOnDisk = true, f.newContent
 	}
 	vars, err := t.readVars()
 	if err != nil {
@@ -322,9 +322,9 @@ func (t *task) write(changed []*file) error {
 	return nil
 }
 
-// reason returns an error of the file system without file names, which differ
+// withoutPath returns an error of the file system without file names, which differ
 // from the user's.
-func reason(err error) error {
+func withoutPath(err error) error {
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return fmt.Errorf("%s: %w", path.Op, path.Err)
 	}
@@ -334,13 +334,13 @@ func reason(err error) error {
 	return err
 }
 
-func (t *task) readVars() (map[string]string, error) {
+func (t *taskRenderer) readVars() (map[string]string, error) {
 	var vars map[string]string
 	for _, f := range t.files {
 		if !f.Envvars || !f.rendered {
 			continue
 		}
-		env, err := parseEnv(f.content)
+		env, err := parseEnv(f.contentOnDisk)
 		if err != nil {
 			return nil, fmt.Errorf("template with env %q: %w", f.DestPath, err)
 		}
@@ -352,52 +352,52 @@ func (t *task) readVars() (map[string]string, error) {
 	return vars, nil
 }
 
-func (t *task) setVars(vars map[string]string) {
+func (t *taskRenderer) setVars(vars map[string]string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.vars, t.err = vars, nil
+	t.renderedEnv, t.err = vars, nil
 }
 
 // renderChanges renders the templates with changed data after the data have
 // settled, and does the change_mode actions of these templates.
-func (t *task) renderChanges(ctx context.Context) {
+func (t *taskRenderer) renderChanges(ctx context.Context) {
 	changed, err := t.awaitStableData(ctx)
 	if err == nil && len(changed) > 0 {
-		var most time.Duration
+		var longest time.Duration
 		for _, c := range changed {
 			if c.ChangeMode != "noop" {
-				most = max(most, c.Splay)
+				longest = max(longest, c.Splay)
 			}
 		}
 		// The splay comes before the write: if this process dies in between, the
 		// next process still finds a change.
-		if most > 0 && sleep(ctx, rand.N(most)) != nil {
+		if longest > 0 && sleep(ctx, rand.N(longest)) != nil {
 			return
 		}
-		if err = t.write(changed); err == nil {
+		if err = t.writeFiles(changed); err == nil {
 			t.doChangeActions(ctx, changed)
 		}
 	}
 	if err != nil && ctx.Err() == nil {
-		t.fail(ctx, err, false)
+		t.handleError(ctx, err, false)
 	}
 }
 
 // awaitStableData blocks until no further change has occurred for the configured
 // time.
-func (t *task) awaitStableData(ctx context.Context) ([]*file, error) {
+func (t *taskRenderer) awaitStableData(ctx context.Context) ([]*templateFile, error) {
 	began := time.Now()
 	for {
-		changed, _, err := t.execute(ctx)
+		changed, _, err := t.renderStale(ctx)
 		if err != nil || len(changed) == 0 {
 			return nil, err
 		}
-		var least, most time.Duration
+		var shortest, longest time.Duration
 		for _, c := range changed {
-			l, m := c.quiet(&t.limits)
-			least, most = max(least, l), max(most, m)
+			l, m := c.settleTimes(&t.limits)
+			shortest, longest = max(shortest, l), max(longest, m)
 		}
-		timer := time.NewTimer(min(least, most-time.Since(began)))
+		timer := time.NewTimer(min(shortest, longest-time.Since(began)))
 		select {
 		case <-t.watcher.changed:
 			timer.Stop()
@@ -412,13 +412,13 @@ func (t *task) awaitStableData(ctx context.Context) ([]*file, error) {
 
 // doChangeActions does the actions of the changed templates: a restart replaces
 // all others, each signal is sent once, scripts run concurrently.
-func (t *task) doChangeActions(ctx context.Context, changed []*file) {
+func (t *taskRenderer) doChangeActions(ctx context.Context, changed []*templateFile) {
 	var signals []string
-	var scripts []*script
+	var scripts []*changeScript
 	for _, c := range changed {
 		switch c.ChangeMode {
 		case "restart":
-			t.restart(ctx, restart{reason: reasonRestart})
+			t.restartTask(ctx, restartRequest{reason: reasonRestart})
 			return
 		case "signal":
 			if !slices.Contains(signals, c.ChangeSignal) {
@@ -431,35 +431,35 @@ func (t *task) doChangeActions(ctx context.Context, changed []*file) {
 		}
 	}
 	for _, name := range signals {
-		t.signal(ctx, name)
+		t.signalTask(ctx, name)
 	}
 	t.runScripts(ctx, scripts)
 }
 
-func (t *task) restart(ctx context.Context, r restart) {
+func (t *taskRenderer) restartTask(ctx context.Context, r restartRequest) {
 	err := t.client.call(ctx, func(s hook.Scope) error { return t.client.host.Restart(ctx, s, r.reason, r.failure) })
 	switch {
 	case errors.Is(err, hook.ErrTaskNotRunning):
 		// The task may be starting with the old files.
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.pendingChange = &r
+		t.pendingRestart = &r
 	case err != nil:
-		t.emit(ctx, hook.EventFailed, fmt.Sprintf("Template failed to restart the task: %v", err))
+		t.emitEvent(ctx, hook.EventFailed, fmt.Sprintf("Template failed to restart the task: %v", err))
 	}
 }
 
-func (t *task) signal(ctx context.Context, name string) {
+func (t *taskRenderer) signalTask(ctx context.Context, name string) {
 	err := t.client.call(ctx, func(s hook.Scope) error { return t.client.host.Signal(ctx, s, name, "Template re-rendered") })
 	switch {
 	case errors.Is(err, hook.ErrTaskNotRunning):
-		t.emit(ctx, "", fmt.Sprintf("Template skipped signal %s: task is not running", name))
+		t.emitEvent(ctx, "", fmt.Sprintf("Template skipped signal %s: task is not running", name))
 	case err != nil:
-		t.kill(ctx, fmt.Sprintf("Template failed to send signals [%s]: %v", name, err))
+		t.killTask(ctx, fmt.Sprintf("Template failed to send signals [%s]: %v", name, err))
 	}
 }
 
-func (t *task) runScripts(ctx context.Context, scripts []*script) {
+func (t *taskRenderer) runScripts(ctx context.Context, scripts []*changeScript) {
 	var wg sync.WaitGroup
 	for _, s := range scripts {
 		wg.Go(func() { t.runScript(ctx, s) })
@@ -467,7 +467,7 @@ func (t *task) runScripts(ctx context.Context, scripts []*script) {
 	wg.Wait()
 }
 
-func (t *task) runScript(ctx context.Context, s *script) {
+func (t *taskRenderer) runScript(ctx context.Context, s *changeScript) {
 	var result *driver.ExecResult
 	err := t.client.call(ctx, func(scope hook.Scope) (err error) {
 		result, err = t.client.host.Exec(ctx, scope, append([]string{s.Command}, s.Args...), s.Timeout)
@@ -487,31 +487,31 @@ func (t *task) runScript(ctx context.Context, s *script) {
 	case result.Exit.ExitCode != 0:
 		outcome = fmt.Sprintf("Exit code: %d", result.Exit.ExitCode)
 	default:
-		t.emit(ctx, "", fmt.Sprintf("Template successfully ran script %s with arguments: %v. Exit code: 0", s.Command, s.Args))
+		t.emitEvent(ctx, "", fmt.Sprintf("Template successfully ran script %s with arguments: %v. Exit code: 0", s.Command, s.Args))
 		return
 	}
 	text := fmt.Sprintf("Template failed to run script %s with arguments: %v. %s", s.Command, s.Args, outcome)
-	t.emit(ctx, hook.EventFailed, text)
+	t.emitEvent(ctx, hook.EventFailed, text)
 	if s.FailOnError {
-		t.kill(ctx, text)
+		t.killTask(ctx, text)
 	}
 }
 
-// afterStart does the actions that need a running process.
-func (t *task) afterStart(ctx context.Context) {
+// handleTaskStart does the actions that need a running process.
+func (t *taskRenderer) handleTaskStart(ctx context.Context) {
 	t.mu.Lock()
-	pendingChange := t.pendingChange
-	t.pendingChange = nil
+	pendingChange := t.pendingRestart
+	t.pendingRestart = nil
 	t.mu.Unlock()
 	if pendingChange != nil {
-		t.restart(ctx, *pendingChange)
+		t.restartTask(ctx, *pendingChange)
 		return
 	}
-	if t.recovered {
+	if t.wasRunning {
 		return
 	}
-	t.recovered = true
-	var scripts []*script
+	t.wasRunning = true
+	var scripts []*changeScript
 	for _, f := range t.files {
 		if f.ChangeMode == "script" && f.ChangeScript != nil && f.ChangeScript.RunOnFirstRender {
 			scripts = append(scripts, f.ChangeScript)
@@ -520,40 +520,40 @@ func (t *task) afterStart(ctx context.Context) {
 	t.runScripts(ctx, scripts)
 }
 
-// fail stores an error for Prestart. A permanent error kills the task. Other
+// handleError stores an error for Prestart. A permanent error kills the task. Other
 // errors are left to the restart policy: Prestart returns them, and a running
 // task is restarted at once.
-func (t *task) fail(ctx context.Context, err error, starting bool) {
-	err = failure{err}
+func (t *taskRenderer) handleError(ctx context.Context, err error, starting bool) {
+	err = renderError{err}
 	t.mu.Lock()
 	t.err = err
 	t.mu.Unlock()
-	var never permanentError
+	var permanent permanentError
 	switch {
 	case ctx.Err() != nil:
-	case errors.As(err, &never):
-		t.kill(ctx, err.Error())
-	case !starting || t.recovered:
-		t.restart(ctx, restart{reason: err.Error(), failure: true})
+	case errors.As(err, &permanent):
+		t.killTask(ctx, err.Error())
+	case !starting || t.wasRunning:
+		t.restartTask(ctx, restartRequest{reason: err.Error(), failure: true})
 	}
 }
 
-func (t *task) kill(ctx context.Context, reason string) {
+func (t *taskRenderer) killTask(ctx context.Context, reason string) {
 	err := t.client.call(ctx, func(s hook.Scope) error { return t.client.host.Kill(ctx, s, reason) })
 	if err != nil && !errors.Is(err, hook.ErrTaskNotRunning) {
-		t.emit(ctx, hook.EventFailed, fmt.Sprintf("%s. The task could not be killed for that: %v", reason, err))
+		t.emitEvent(ctx, hook.EventFailed, fmt.Sprintf("%s. The task could not be killed for that: %v", reason, err))
 	}
 }
 
-func (t *task) emit(ctx context.Context, kind, text string) {
+func (t *taskRenderer) emitEvent(ctx context.Context, kind, text string) {
 	// A failed event has no other channel, so the error is ignored.
 	_ = t.client.call(ctx, func(s hook.Scope) error {
 		return t.client.host.EmitEvent(ctx, s, hook.Event{Type: kind, Message: text})
 	})
 }
 
-// failure returns the last error of rendering.
-func (t *task) failure() error {
+// lastError returns the last error of rendering.
+func (t *taskRenderer) lastError() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.err
@@ -561,11 +561,11 @@ func (t *task) failure() error {
 
 // envForStart returns the environment variables for a process that starts now. If
 // the task is not running, begin drops a pending restart.
-func (t *task) envForStart(running bool) (map[string]string, error) {
+func (t *taskRenderer) envForStart(running bool) (map[string]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !running {
-		t.pendingChange = nil
+		t.pendingRestart = nil
 	}
-	return maps.Clone(t.vars), t.err
+	return maps.Clone(t.renderedEnv), t.err
 }

@@ -19,11 +19,11 @@ type Hook struct {
 	host hook.Host
 	node hook.Node
 
-	mu    sync.Mutex
-	tasks map[key]*task
+	mu        sync.Mutex
+	renderers map[taskKey]*taskRenderer
 }
 
-type key struct{ alloc, task string }
+type taskKey struct{ alloc, task string }
 
 var (
 	_ sdk.HostSetter     = (*Hook)(nil)
@@ -52,38 +52,38 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 	if err != nil {
 		return hook.TaskPrestartResponse{}, err
 	}
-	k := key{req.Alloc.ID, req.Task.Name}
-	if t := h.find(k); t != nil && !req.Running && (config.RenderAgain || t.failure() != nil) {
-		h.forget(k)
+	k := taskKey{req.Alloc.ID, req.Task.Name}
+	if t := h.findRenderer(k); t != nil && !req.Running && (config.RenderOnRestart || t.lastError() != nil) {
+		h.stopRenderer(k)
 	}
-	r := request{config: config, namespace: req.Alloc.Namespace, dir: req.Dir, env: req.Env}
-	t := h.findOrStart(k, req.Scope(), r, req.Running)
+	r := taskRequest{config: config, namespace: req.Alloc.Namespace, dir: req.Dir, env: req.Env}
+	t := h.findOrStartRenderer(k, req.Scope(), r, req.Running)
 	select {
-	case <-t.ready:
+	case <-t.firstRenderDone:
 	case <-ctx.Done():
-		h.forget(k)
+		h.stopRenderer(k)
 		return hook.TaskPrestartResponse{}, ctx.Err()
 	}
 	vars, err := t.envForStart(req.Running)
-	var never permanentError
+	var permanent permanentError
 	switch {
 	case err == nil || req.Running:
 		return hook.TaskPrestartResponse{Env: vars}, nil
-	case errors.As(err, &never):
+	case errors.As(err, &permanent):
 		// The kill of the task should end ctx; the timeout is for the case that
 		// it does not.
 		select {
 		case <-ctx.Done():
 			return hook.TaskPrestartResponse{}, ctx.Err()
-		case <-time.After(killPause):
+		case <-time.After(cleanupTimeout):
 			return hook.TaskPrestartResponse{}, err
 		}
 	}
 	return hook.TaskPrestartResponse{}, sdk.Recoverable(err)
 }
 
-// killPause is how long Prestart waits for the kill to end its request.
-const killPause = 5 * time.Second
+// cleanupTimeout is how long Prestart waits for the kill to end its request.
+const cleanupTimeout = 5 * time.Second
 
 // Poststart triggers the actions that need a running process.
 func (h *Hook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
@@ -91,10 +91,10 @@ func (h *Hook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook
 	if err != nil {
 		return hook.TaskPoststartResponse{}, err
 	}
-	r := request{config: config, namespace: req.Alloc.Namespace, dir: req.Dir, env: req.Env}
-	t := h.findOrStart(key{req.Alloc.ID, req.Task.Name}, req.Scope(), r, true)
+	r := taskRequest{config: config, namespace: req.Alloc.Namespace, dir: req.Dir, env: req.Env}
+	t := h.findOrStartRenderer(taskKey{req.Alloc.ID, req.Task.Name}, req.Scope(), r, true)
 	select {
-	case t.started <- struct{}{}:
+	case t.taskStarted <- struct{}{}:
 	default:
 	}
 	return hook.TaskPoststartResponse{}, nil
@@ -102,40 +102,40 @@ func (h *Hook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook
 
 // Stop stops rendering for the task and removes its data.
 func (h *Hook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	h.forget(key{req.Alloc.ID, req.Task.Name})
+	h.stopRenderer(taskKey{req.Alloc.ID, req.Task.Name})
 	return hook.TaskStopResponse{}, nil
 }
 
-func (h *Hook) find(k key) *task {
+func (h *Hook) findRenderer(k taskKey) *taskRenderer {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.tasks[k]
+	return h.renderers[k]
 }
 
-// findOrStart returns the task, which uses the scope from now on. It creates and
+// findOrStartRenderer returns the task, which uses the scope from now on. It creates and
 // starts the task if it does not exist yet. running means that the task already
 // runs with files that another process has rendered.
-func (h *Hook) findOrStart(k key, scope hook.Scope, r request, running bool) *task {
+func (h *Hook) findOrStartRenderer(k taskKey, scope hook.Scope, r taskRequest, running bool) *taskRenderer {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	t := h.tasks[k]
+	t := h.renderers[k]
 	if t != nil {
-		t.client.renew(scope)
+		t.client.setScope(scope)
 		return t
 	}
 	t = newTask(h.host, h.node, scope, r, running)
-	if h.tasks == nil {
-		h.tasks = map[key]*task{}
+	if h.renderers == nil {
+		h.renderers = map[taskKey]*taskRenderer{}
 	}
-	h.tasks[k] = t
+	h.renderers[k] = t
 	t.start(r.config.Templates)
 	return t
 }
 
-func (h *Hook) forget(k key) {
+func (h *Hook) stopRenderer(k taskKey) {
 	h.mu.Lock()
-	t := h.tasks[k]
-	delete(h.tasks, k)
+	t := h.renderers[k]
+	delete(h.renderers, k)
 	h.mu.Unlock()
 	if t != nil {
 		t.stop()

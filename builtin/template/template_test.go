@@ -16,13 +16,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-const greet = `{{ with nomadVar "app" }}W={{ .w }}{{ end }}` + "\n"
+const greetTemplate = `{{ with nomadVar "app" }}W={{ .w }}{{ end }}` + "\n"
 
-func singleBlock(b block) []block {
+func singleBlock(b templateBlock) []templateBlock {
 	if b.DestPath == "" {
 		b.DestPath = "local/out"
 	}
-	return []block{b}
+	return []templateBlock{b}
 }
 
 // Twenty tasks re-render after one change, each gets one signal, and none is
@@ -34,9 +34,9 @@ func TestTwentyTasksOneSignalEach(t *testing.T) {
 		var want []string
 		for i := range 20 {
 			name := fmt.Sprintf("t%02d", i)
-			f.run(f.request(name, []block{
-				{EmbeddedTmpl: greet, DestPath: "local/a", ChangeMode: "signal", ChangeSignal: "SIGHUP", Splay: 5 * time.Second},
-				{EmbeddedTmpl: greet, DestPath: "local/b", ChangeMode: "signal", ChangeSignal: "SIGHUP", Splay: 5 * time.Second},
+			f.startTask(f.newRequest(name, []templateBlock{
+				{EmbeddedTmpl: greetTemplate, DestPath: "local/a", ChangeMode: "signal", ChangeSignal: "SIGHUP", Splay: 5 * time.Second},
+				{EmbeddedTmpl: greetTemplate, DestPath: "local/b", ChangeMode: "signal", ChangeSignal: "SIGHUP", Splay: 5 * time.Second},
 			}))
 			want = append(want, name+": signal SIGHUP Template re-rendered")
 		}
@@ -44,15 +44,15 @@ func TestTwentyTasksOneSignalEach(t *testing.T) {
 		time.Sleep(time.Second)
 		f.setVariable("app", "w", "two")
 		time.Sleep(time.Minute)
-		f.expect(want...)
+		f.expectCalls(want...)
 		for i := range 20 {
 			for _, file := range []string{"a", "b"} {
-				if got := f.read(fmt.Sprintf("t%02d/local/%s", i, file)); got != "W=two\n" {
+				if got := f.readFile(fmt.Sprintf("t%02d/local/%s", i, file)); got != "W=two\n" {
 					t.Errorf("task %d has %q", i, got)
 				}
 			}
 		}
-		f.stop()
+		f.stopTasks()
 	})
 }
 
@@ -61,41 +61,41 @@ func TestChangeModes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.setVariable("app", "w", "one")
-		again := f.request("again", singleBlock(block{EmbeddedTmpl: greet, Envvars: true, ChangeMode: "restart"}))
-		if env := f.run(again); env["W"] != "one" || len(env) != 1 {
+		again := f.newRequest("again", singleBlock(templateBlock{EmbeddedTmpl: greetTemplate, Envvars: true, ChangeMode: "restart"}))
+		if env := f.startTask(again); env["W"] != "one" || len(env) != 1 {
 			t.Errorf("env %v", env)
 		}
-		f.run(f.request("signal", singleBlock(block{EmbeddedTmpl: greet, ChangeMode: "signal", ChangeSignal: "SIGUSR1"})))
-		f.run(f.request("script", singleBlock(block{EmbeddedTmpl: greet, ChangeMode: "script", ChangeScript: &script{Command: "/bin/sh", Args: []string{"-c", "true"}, Timeout: 5 * time.Second}})))
-		f.run(f.request("noop", singleBlock(block{EmbeddedTmpl: greet, ChangeMode: "noop"})))
-		f.run(f.request("once", singleBlock(block{EmbeddedTmpl: greet, ChangeMode: "restart", Once: true})))
+		f.startTask(f.newRequest("signal", singleBlock(templateBlock{EmbeddedTmpl: greetTemplate, ChangeMode: "signal", ChangeSignal: "SIGUSR1"})))
+		f.startTask(f.newRequest("script", singleBlock(templateBlock{EmbeddedTmpl: greetTemplate, ChangeMode: "script", ChangeScript: &changeScript{Command: "/bin/sh", Args: []string{"-c", "true"}, Timeout: 5 * time.Second}})))
+		f.startTask(f.newRequest("noop", singleBlock(templateBlock{EmbeddedTmpl: greetTemplate, ChangeMode: "noop"})))
+		f.startTask(f.newRequest("once", singleBlock(templateBlock{EmbeddedTmpl: greetTemplate, ChangeMode: "restart", Once: true})))
 		synctest.Wait()
-		f.expect()
+		f.expectCalls()
 		f.setVariable("app", "w", "two")
 		time.Sleep(6 * time.Second)
-		f.expect(
+		f.expectCalls(
 			"again: restart Template with change_mode restart re-rendered false",
 			"signal: signal SIGUSR1 Template re-rendered",
 			"script: exec [/bin/sh -c true] 5s",
 			"script: event  / Template successfully ran script /bin/sh with arguments: [-c true]. Exit code: 0",
 		)
-		if got := f.read("noop/local/out"); got != "W=two\n" {
+		if got := f.readFile("noop/local/out"); got != "W=two\n" {
 			t.Errorf("noop has %q", got)
 		}
-		if got := f.read("once/local/out"); got != "W=one\n" {
+		if got := f.readFile("once/local/out"); got != "W=one\n" {
 			t.Errorf("once has %q", got)
 		}
-		if env := f.run(again); env["W"] != "two" {
+		if env := f.startTask(again); env["W"] != "two" {
 			t.Errorf("env of the restarted task: %v", env)
 		}
 		synctest.Wait()
-		f.expect()
+		f.expectCalls()
 
 		f.setVariable("other", "w", "x") // no template reads the variable
 		f.setVariable("app", "w", "two") // same value
 		time.Sleep(time.Minute)
-		f.expect()
-		f.stop()
+		f.expectCalls()
+		f.stopTasks()
 	})
 }
 
@@ -103,20 +103,20 @@ func TestScripts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.setVariable("app", "w", "one")
-		s := &script{Command: "/bin/x", RunOnFirstRender: true, FailOnError: true}
-		req := f.request("web", singleBlock(block{EmbeddedTmpl: greet, ChangeMode: "script", ChangeScript: s}))
-		f.run(req)
+		s := &changeScript{Command: "/bin/x", RunOnFirstRender: true, FailOnError: true}
+		req := f.newRequest("web", singleBlock(templateBlock{EmbeddedTmpl: greetTemplate, ChangeMode: "script", ChangeScript: s}))
+		f.startTask(req)
 		synctest.Wait()
-		f.expect("web: exec [/bin/x] 0s", "web: event  / Template successfully ran script /bin/x with arguments: []. Exit code: 0")
-		f.run(req) // a restart is not the first render
+		f.expectCalls("web: exec [/bin/x] 0s", "web: event  / Template successfully ran script /bin/x with arguments: []. Exit code: 0")
+		f.startTask(req) // a restart is not the first render
 		synctest.Wait()
-		f.expect()
-		f.exit = 3
+		f.expectCalls()
+		f.scriptExitCode = 3
 		f.setVariable("app", "w", "two")
 		time.Sleep(6 * time.Second)
 		const text = "Template failed to run script /bin/x with arguments: []. Exit code: 3"
-		f.expect("web: exec [/bin/x] 0s", "web: event Task hook failed / "+text, "web: kill "+text)
-		f.stop()
+		f.expectCalls("web: exec [/bin/x] 0s", "web: event Task hook failed / "+text, "web: kill "+text)
+		f.stopTasks()
 	})
 }
 
@@ -126,8 +126,8 @@ func TestScriptsThatCannotEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.setVariable("app", "w", "one")
-		s := &script{Command: "/bin/x", Timeout: 3 * time.Second, FailOnError: true}
-		f.run(f.request("web", singleBlock(block{EmbeddedTmpl: greet, ChangeMode: "script", ChangeScript: s})))
+		s := &changeScript{Command: "/bin/x", Timeout: 3 * time.Second, FailOnError: true}
+		f.startTask(f.newRequest("web", singleBlock(templateBlock{EmbeddedTmpl: greetTemplate, ChangeMode: "script", ChangeScript: s})))
 		for i, c := range []struct {
 			err  error
 			want string
@@ -135,13 +135,13 @@ func TestScriptsThatCannotEnd(t *testing.T) {
 			{context.DeadlineExceeded, "It was ended after 3s"},
 			{hook.ErrTaskNotRunning, hook.ErrTaskNotRunning.Error()},
 		} {
-			f.reply["exec"] = c.err
+			f.callErrors["exec"] = c.err
 			f.setVariable("app", "w", fmt.Sprint(i))
 			time.Sleep(6 * time.Second)
 			text := "Template failed to run script /bin/x with arguments: []. " + c.want
-			f.expect("web: exec [/bin/x] 3s", "web: event Task hook failed / "+text, "web: kill "+text)
+			f.expectCalls("web: exec [/bin/x] 3s", "web: event Task hook failed / "+text, "web: kill "+text)
 		}
-		f.stop()
+		f.stopTasks()
 	})
 }
 
@@ -154,19 +154,19 @@ func TestPrestartWaitsForMissingData(t *testing.T) {
 		for _, path := range []string{"a", "b", "c", "d", "e"} {
 			fmt.Fprintf(&text, "{{ with nomadVar %q }}{{ .v.Value }}{{ end }}", path)
 		}
-		req := f.request("web", []block{{EmbeddedTmpl: text.String(), DestPath: "local/out"}, {EmbeddedTmpl: `{{ range nomadService "db" }}x{{ end }}`, DestPath: "local/db"}})
+		req := f.newRequest("web", []templateBlock{{EmbeddedTmpl: text.String(), DestPath: "local/out"}, {EmbeddedTmpl: `{{ range nomadService "db" }}x{{ end }}`, DestPath: "local/db"}})
 		answered := make(chan error, 1)
 		go func() { _, err := f.hook.Prestart(t.Context(), req); answered <- err }()
 		time.Sleep(10 * time.Second)
-		f.expect("web: event Template / Missing: nomad.var.block(a@default.global), nomad.var.block(b@default.global), nomad.var.block(c@default.global), and 2 more")
-		if got := f.read("web/local/db"); got != "" {
+		f.expectCalls("web: event Template / Missing: nomad.var.block(a@default.global), nomad.var.block(b@default.global), nomad.var.block(c@default.global), and 2 more")
+		if got := f.readFile("web/local/db"); got != "" {
 			t.Errorf("without instances: %q", got)
 		}
 		for _, path := range []string{"a", "b", "c", "d"} {
 			f.setVariable(path, "v", path)
 		}
 		time.Sleep(10 * time.Second)
-		f.expect("web: event Template / Missing: nomad.var.block(e@default.global)")
+		f.expectCalls("web: event Template / Missing: nomad.var.block(e@default.global)")
 		select {
 		case err := <-answered:
 			t.Fatalf("it is not waited for: %v", err)
@@ -177,11 +177,11 @@ func TestPrestartWaitsForMissingData(t *testing.T) {
 		if err := <-answered; err != nil {
 			t.Fatal(err)
 		}
-		if got := f.read("web/local/out"); got != "abcd!" {
+		if got := f.readFile("web/local/out"); got != "abcd!" {
 			t.Errorf("got %q", got)
 		}
-		f.expect()
-		f.stop()
+		f.expectCalls()
+		f.stopTasks()
 	})
 }
 
@@ -192,11 +192,11 @@ func TestKilledWhileWaiting(t *testing.T) {
 		ctx, kill := context.WithTimeout(t.Context(), time.Second)
 		defer kill()
 		begin := time.Now()
-		_, err := f.hook.Prestart(ctx, f.request("web", singleBlock(block{EmbeddedTmpl: greet})))
+		_, err := f.hook.Prestart(ctx, f.newRequest("web", singleBlock(templateBlock{EmbeddedTmpl: greetTemplate})))
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != time.Second {
 			t.Errorf("error %v after %v", err, time.Since(begin))
 		}
-		if len(f.hook.tasks) != 0 {
+		if len(f.hook.renderers) != 0 {
 			t.Error("the task is still known")
 		}
 	})
@@ -207,39 +207,39 @@ func TestKilledWhileWaiting(t *testing.T) {
 func TestFailures(t *testing.T) {
 	for _, test := range []struct {
 		name  string
-		block block
+		block templateBlock
 		want  string
 		never bool
 	}{
-		{"a syntax error", block{EmbeddedTmpl: "{{ if }}"}, "missing value for if", true},
-		{"blocks in blocks", block{EmbeddedTmpl: strings.Repeat("{{- if 1 }}", 5000) + strings.Repeat("{{ end }}", 5000)}, "blocks are nested more than 1000 deep", true},
-		{"else if in else if", block{EmbeddedTmpl: "<<if 1>>" + strings.Repeat("<< else  if 1 >>", 5000) + "<<end>>", LeftDelim: "<<", RightDelim: ">>"}, "blocks are nested more than 1000 deep", true},
-		{"a function that is not there", block{EmbeddedTmpl: "{{ nope }}"}, `function "nope" not defined`, true},
-		{"a file of the host", block{EmbeddedTmpl: `{{ file "/etc/passwd" }}`}, "'/etc/passwd' is outside of sandbox", true},
-		{"a file of another task", block{EmbeddedTmpl: `{{ file "../other/secrets/x" }}`}, "'../other/secrets/x' is outside of sandbox", true},
-		{"a denied function", block{EmbeddedTmpl: `{{ "x" | plugin "id" }}`}, "plugin: the function is disabled", true},
-		{"executeTemplate", block{EmbeddedTmpl: `{{ executeTemplate "x" }}`}, "executeTemplate: the function is disabled", true},
-		{"writeToFile", block{EmbeddedTmpl: `{{ "x" | writeToFile "/tmp/x" "" "" "0644" }}`}, "writeToFile: the function is disabled", true},
-		{"a function that would change a value", block{EmbeddedTmpl: `{{ sprig_set (sprig_dict) "a" 1 }}`}, "sprig_set: no value changes here: use scratch.MapSet", true},
-		{"Consul", block{EmbeddedTmpl: `{{ key "x" }}`}, "key: there is no Consul here", true},
-		{"Vault", block{EmbeddedTmpl: `{{ with secret "x" }}{{ end }}`}, "secret: there is no Vault here", true},
-		{"another namespace", block{EmbeddedTmpl: `{{ nomadVar "x@other" }}`}, "another namespace", true},
-		{"source and data", block{SourcePath: "local/x", EmbeddedTmpl: "x"}, "has both source and data", true},
-		{"a source outside", block{SourcePath: "/etc/passwd"}, "template source path escapes alloc directory", true},
-		{"a source above", block{SourcePath: "../../../etc/passwd"}, "template source path escapes alloc directory", true},
-		{"a destination above", block{EmbeddedTmpl: "x", DestPath: "../other/local/x"}, "template destination path escapes alloc directory", true},
-		{"permissions", block{EmbeddedTmpl: "x", Perms: "rw"}, `perms "rw"`, true},
-		{"a key that is missing", block{EmbeddedTmpl: `{{ with nomadVar "app" }}{{ .nope }}{{ end }}`, ErrMissingKey: true}, `map has no entry for key "nope"`, false},
-		{"a variable of the task that is missing", block{EmbeddedTmpl: `{{ mustEnv "NOPE" }}`}, "the task has no variable NOPE", false},
-		{"data of bad form", block{EmbeddedTmpl: `{{ parseJSON "{" }}`}, "unexpected end of JSON", false},
-		{"an environment of bad form", block{EmbeddedTmpl: "A=1\nnonsense\n", Envvars: true}, `template with env "local/out": line 2: no = in it`, false},
-		{"a source that is not there", block{SourcePath: "local/nope"}, "no such file", true},
-		{"a destination that is a directory", block{EmbeddedTmpl: "x", DestPath: "local"}, `template destination "local": renameat: file exists`, false},
-		{"a loop without end", block{EmbeddedTmpl: `{{ range 1000000000000 }}{{ end }}`}, "more than 100000 steps", false},
-		{"templates that multiply", block{EmbeddedTmpl: exponentialTemplate()}, "more than 100000 steps", false},
-		{"a template that calls itself", block{EmbeddedTmpl: `{{ define "a" }}{{ template "a" }}{{ end }}{{ template "a" }}`}, "templates call each other more than 1000 deep", false},
-		{"a text that doubles", block{EmbeddedTmpl: `{{ $x := "aaaa" }}{{ range loop 64 }}{{ $x = print $x $x }}{{ end }}`}, "a value of more than 8388608 bytes", false},
-		{"a file that is too large", block{EmbeddedTmpl: `{{ range loop 90000 }}0123456789012345678901234567890123456789012345678901234567890123456789{{ end }}`}, "template: local/out: more than 4194304 bytes come of it", false},
+		{"a syntax error", templateBlock{EmbeddedTmpl: "{{ if }}"}, "missing value for if", true},
+		{"blocks in blocks", templateBlock{EmbeddedTmpl: strings.Repeat("{{- if 1 }}", 5000) + strings.Repeat("{{ end }}", 5000)}, "blocks are nested more than 1000 deep", true},
+		{"else if in else if", templateBlock{EmbeddedTmpl: "<<if 1>>" + strings.Repeat("<< else  if 1 >>", 5000) + "<<end>>", LeftDelim: "<<", RightDelim: ">>"}, "blocks are nested more than 1000 deep", true},
+		{"a function that is not there", templateBlock{EmbeddedTmpl: "{{ nope }}"}, `function "nope" not defined`, true},
+		{"a file of the host", templateBlock{EmbeddedTmpl: `{{ file "/etc/passwd" }}`}, "'/etc/passwd' is outside of sandbox", true},
+		{"a file of another task", templateBlock{EmbeddedTmpl: `{{ file "../other/secrets/x" }}`}, "'../other/secrets/x' is outside of sandbox", true},
+		{"a denied function", templateBlock{EmbeddedTmpl: `{{ "x" | plugin "id" }}`}, "plugin: the function is disabled", true},
+		{"executeTemplate", templateBlock{EmbeddedTmpl: `{{ executeTemplate "x" }}`}, "executeTemplate: the function is disabled", true},
+		{"writeToFile", templateBlock{EmbeddedTmpl: `{{ "x" | writeToFile "/tmp/x" "" "" "0644" }}`}, "writeToFile: the function is disabled", true},
+		{"a function that would change a value", templateBlock{EmbeddedTmpl: `{{ sprig_set (sprig_dict) "a" 1 }}`}, "sprig_set: no value changes here: use scratch.MapSet", true},
+		{"Consul", templateBlock{EmbeddedTmpl: `{{ key "x" }}`}, "key: there is no Consul here", true},
+		{"Vault", templateBlock{EmbeddedTmpl: `{{ with secret "x" }}{{ end }}`}, "secret: there is no Vault here", true},
+		{"another namespace", templateBlock{EmbeddedTmpl: `{{ nomadVar "x@other" }}`}, "another namespace", true},
+		{"source and data", templateBlock{SourcePath: "local/x", EmbeddedTmpl: "x"}, "has both source and data", true},
+		{"a source outside", templateBlock{SourcePath: "/etc/passwd"}, "template source path escapes alloc directory", true},
+		{"a source above", templateBlock{SourcePath: "../../../etc/passwd"}, "template source path escapes alloc directory", true},
+		{"a destination above", templateBlock{EmbeddedTmpl: "x", DestPath: "../other/local/x"}, "template destination path escapes alloc directory", true},
+		{"permissions", templateBlock{EmbeddedTmpl: "x", Perms: "rw"}, `perms "rw"`, true},
+		{"a key that is missing", templateBlock{EmbeddedTmpl: `{{ with nomadVar "app" }}{{ .nope }}{{ end }}`, ErrMissingKey: true}, `map has no entry for key "nope"`, false},
+		{"a variable of the task that is missing", templateBlock{EmbeddedTmpl: `{{ mustEnv "NOPE" }}`}, "the task has no variable NOPE", false},
+		{"data of bad form", templateBlock{EmbeddedTmpl: `{{ parseJSON "{" }}`}, "unexpected end of JSON", false},
+		{"an environment of bad form", templateBlock{EmbeddedTmpl: "A=1\nnonsense\n", Envvars: true}, `template with env "local/out": line 2: no = in it`, false},
+		{"a source that is not there", templateBlock{SourcePath: "local/nope"}, "no such file", true},
+		{"a destination that is a directory", templateBlock{EmbeddedTmpl: "x", DestPath: "local"}, `template destination "local": renameat: file exists`, false},
+		{"a loop without end", templateBlock{EmbeddedTmpl: `{{ range 1000000000000 }}{{ end }}`}, "more than 100000 steps", false},
+		{"templates that multiply", templateBlock{EmbeddedTmpl: exponentialTemplate()}, "more than 100000 steps", false},
+		{"a template that calls itself", templateBlock{EmbeddedTmpl: `{{ define "a" }}{{ template "a" }}{{ end }}{{ template "a" }}`}, "templates call each other more than 1000 deep", false},
+		{"a text that doubles", templateBlock{EmbeddedTmpl: `{{ $x := "aaaa" }}{{ range loop 64 }}{{ $x = print $x $x }}{{ end }}`}, "a value of more than 8388608 bytes", false},
+		{"a file that is too large", templateBlock{EmbeddedTmpl: `{{ range loop 90000 }}0123456789012345678901234567890123456789012345678901234567890123456789{{ end }}`}, "template: local/out: more than 4194304 bytes come of it", false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -247,26 +247,26 @@ func TestFailures(t *testing.T) {
 				f.setVariable("app", "w", "one")
 				ctx, kill := context.WithTimeout(t.Context(), time.Hour)
 				defer kill()
-				_, err := f.hook.Prestart(ctx, f.request("web", singleBlock(test.block)))
+				_, err := f.hook.Prestart(ctx, f.newRequest("web", singleBlock(test.block)))
 				if err == nil || !strings.Contains(err.Error(), "Template failed: ") || !strings.Contains(err.Error(), test.want) {
 					t.Fatalf("error %v", err)
 				}
-				if recoverable(err) == test.never {
+				if isRecoverable(err) == test.never {
 					t.Errorf("for the restart policy: %v", !test.never)
 				}
 				if test.never {
-					f.expect("web: kill " + err.Error())
+					f.expectCalls("web: kill " + err.Error())
 				} else {
-					f.expect()
+					f.expectCalls()
 				}
-				f.stop()
+				f.stopTasks()
 			})
 		})
 	}
 }
 
-// recoverable reports whether the restart policy may retry.
-func recoverable(err error) bool {
+// isRecoverable reports whether the restart policy may retry.
+func isRecoverable(err error) bool {
 	return err != nil && reflect.TypeOf(err) == reflect.TypeOf(sdk.Recoverable(errors.New("x")))
 }
 
@@ -286,24 +286,24 @@ func TestErrorOnChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.setVariable("app", "n", "1")
-		req := f.request("web", singleBlock(block{EmbeddedTmpl: `{{ with nomadVar "app" }}{{ parseInt .n }}{{ end }}`, ChangeMode: "noop"}))
-		f.run(req)
+		req := f.newRequest("web", singleBlock(templateBlock{EmbeddedTmpl: `{{ with nomadVar "app" }}{{ parseInt .n }}{{ end }}`, ChangeMode: "noop"}))
+		f.startTask(req)
 		f.setVariable("app", "n", "x")
 		time.Sleep(time.Second)
 		notes := f.takeCalls()
 		if len(notes) != 1 || !strings.HasPrefix(notes[0], "web: restart Template failed: ") || !strings.HasSuffix(notes[0], " true") {
 			t.Fatalf("noted %q", notes)
 		}
-		if _, err := f.hook.Prestart(t.Context(), req); !recoverable(err) {
+		if _, err := f.hook.Prestart(t.Context(), req); !isRecoverable(err) {
 			t.Errorf("error %v", err)
 		}
 		f.setVariable("app", "n", "2")
-		f.run(req)
-		if got := f.read("web/local/out"); got != "2" {
+		f.startTask(req)
+		if got := f.readFile("web/local/out"); got != "2" {
 			t.Errorf("got %q", got)
 		}
-		f.expect()
-		f.stop()
+		f.expectCalls()
+		f.stopTasks()
 	})
 }
 
@@ -313,30 +313,30 @@ func TestChangeBetweenPrestartAndStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.setVariable("app", "w", "one")
-		req := f.request("web", singleBlock(block{EmbeddedTmpl: greet, Envvars: true, ChangeMode: "restart"}))
+		req := f.newRequest("web", singleBlock(templateBlock{EmbeddedTmpl: greetTemplate, Envvars: true, ChangeMode: "restart"}))
 		if _, err := f.hook.Prestart(t.Context(), req); err != nil {
 			t.Fatal(err)
 		}
-		const restarted = "web: restart " + reasonRestart + " false"
-		f.reply["restart"] = hook.ErrTaskNotRunning
+		const restartCall = "web: restart " + reasonRestart + " false"
+		f.callErrors["restart"] = hook.ErrTaskNotRunning
 		f.setVariable("app", "w", "two")
 		time.Sleep(10 * time.Second)
-		f.expect(restarted)
-		f.reply["restart"] = nil
-		f.poststart(req)
+		f.expectCalls(restartCall)
+		f.callErrors["restart"] = nil
+		f.callPoststart(req)
 		synctest.Wait()
-		f.expect(restarted)
+		f.expectCalls(restartCall)
 
-		f.reply["restart"] = hook.ErrTaskNotRunning
+		f.callErrors["restart"] = hook.ErrTaskNotRunning
 		f.setVariable("app", "w", "three")
 		time.Sleep(10 * time.Second)
-		f.expect(restarted)
-		if env := f.run(req); env["W"] != "three" {
+		f.expectCalls(restartCall)
+		if env := f.startTask(req); env["W"] != "three" {
 			t.Errorf("env %v", env)
 		}
 		synctest.Wait()
-		f.expect()
-		f.stop()
+		f.expectCalls()
+		f.stopTasks()
 	})
 }
 
@@ -344,16 +344,16 @@ func TestSignals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.setVariable("app", "w", "one")
-		f.run(f.request("web", singleBlock(block{EmbeddedTmpl: greet, ChangeMode: "signal", ChangeSignal: "SIGHUP"})))
-		f.reply["signal"] = hook.ErrTaskNotRunning
+		f.startTask(f.newRequest("web", singleBlock(templateBlock{EmbeddedTmpl: greetTemplate, ChangeMode: "signal", ChangeSignal: "SIGHUP"})))
+		f.callErrors["signal"] = hook.ErrTaskNotRunning
 		f.setVariable("app", "w", "two")
 		time.Sleep(6 * time.Second)
-		f.expect("web: signal SIGHUP Template re-rendered", "web: event  / Template skipped signal SIGHUP: task is not running")
-		f.reply["signal"] = errors.New("no")
+		f.expectCalls("web: signal SIGHUP Template re-rendered", "web: event  / Template skipped signal SIGHUP: task is not running")
+		f.callErrors["signal"] = errors.New("no")
 		f.setVariable("app", "w", "three")
 		time.Sleep(6 * time.Second)
-		f.expect("web: signal SIGHUP Template re-rendered", "web: kill Template failed to send signals [SIGHUP]: no")
-		f.stop()
+		f.expectCalls("web: signal SIGHUP Template re-rendered", "web: kill Template failed to send signals [SIGHUP]: no")
+		f.stopTasks()
 	})
 }
 
@@ -372,26 +372,26 @@ func TestRecoveredTemplates(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t)
 				f.setVariable("app", "w", "one")
-				s := &script{Command: "/bin/x", RunOnFirstRender: true}
-				req := f.request("web", []block{
-					{EmbeddedTmpl: greet, DestPath: "local/env", Envvars: true, ChangeMode: "restart"},
+				s := &changeScript{Command: "/bin/x", RunOnFirstRender: true}
+				req := f.newRequest("web", []templateBlock{
+					{EmbeddedTmpl: greetTemplate, DestPath: "local/env", Envvars: true, ChangeMode: "restart"},
 					{EmbeddedTmpl: "static", DestPath: "local/s", ChangeMode: "script", ChangeScript: s},
 				})
-				f.run(req)
+				f.startTask(req)
 				synctest.Wait()
 				f.takeCalls()
-				f.stop()
-				f.start()
+				f.stopTasks()
+				f.newHook()
 				if test.change {
 					f.setVariable("app", "w", "two")
 				}
 				req.Running = true
-				if env := f.run(req); env["W"] != "one" {
+				if env := f.startTask(req); env["W"] != "one" {
 					t.Errorf("env of the running task: %v", env)
 				}
 				time.Sleep(time.Minute)
-				f.expect(test.want...)
-				f.stop()
+				f.expectCalls(test.want...)
+				f.stopTasks()
 			})
 		})
 	}
@@ -403,19 +403,19 @@ func TestUnaffectedTemplatesAreNotRendered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.setVariable("app", "w", "one")
-		f.run(f.request("web", []block{
+		f.startTask(f.newRequest("web", []templateBlock{
 			{EmbeddedTmpl: `{{ timestamp }} {{ sprig_now }}`, DestPath: "local/time", ChangeMode: "restart"},
-			{EmbeddedTmpl: greet, DestPath: "local/w", ChangeMode: "signal", ChangeSignal: "SIGHUP"},
+			{EmbeddedTmpl: greetTemplate, DestPath: "local/w", ChangeMode: "signal", ChangeSignal: "SIGHUP"},
 		}))
 		for i := range 3 {
 			f.setVariable("app", "w", fmt.Sprint(i))
 			time.Sleep(6 * time.Second)
-			f.expect("web: signal SIGHUP Template re-rendered")
-			if got, want := f.read("web/local/w"), fmt.Sprintf("W=%d\n", i); got != want {
+			f.expectCalls("web: signal SIGHUP Template re-rendered")
+			if got, want := f.readFile("web/local/w"), fmt.Sprintf("W=%d\n", i); got != want {
 				t.Errorf("got %q, want %q", got, want)
 			}
 		}
-		f.stop()
+		f.stopTasks()
 	})
 }
 
@@ -427,44 +427,44 @@ func TestTimeAndRandomNumbersAreStable(t *testing.T) {
 		f := newFixture(t)
 		f.setVariable("app", "w", "one")
 		const random = `{{ sprig_randAlphaNum 20 }} {{ sprig_uuidv4 }}`
-		req := f.request("web", []block{
-			{EmbeddedTmpl: greet + `{{ timestamp }} {{ sprig_date "15:04:05.000000000" sprig_now }}`, DestPath: "local/time", ChangeMode: "restart"},
-			{EmbeddedTmpl: greet + random, DestPath: "local/random", ChangeMode: "noop"},
-			{EmbeddedTmpl: greet + random, DestPath: "local/other", ChangeMode: "noop"},
+		req := f.newRequest("web", []templateBlock{
+			{EmbeddedTmpl: greetTemplate + `{{ timestamp }} {{ sprig_date "15:04:05.000000000" sprig_now }}`, DestPath: "local/time", ChangeMode: "restart"},
+			{EmbeddedTmpl: greetTemplate + random, DestPath: "local/random", ChangeMode: "noop"},
+			{EmbeddedTmpl: greetTemplate + random, DestPath: "local/other", ChangeMode: "noop"},
 		})
-		f.run(req)
+		f.startTask(req)
 		read := func(name string) string {
-			return strings.TrimPrefix(strings.TrimPrefix(f.read("web/local/"+name), "W=one\n"), "W=two\n")
+			return strings.TrimPrefix(strings.TrimPrefix(f.readFile("web/local/"+name), "W=one\n"), "W=two\n")
 		}
 		at, number := read("time"), read("random")
 		if number == read("other") {
 			t.Errorf("two templates have the random numbers %s", number)
 		}
-		f.stop()
-		f.start()
+		f.stopTasks()
+		f.newHook()
 		time.Sleep(time.Hour)
 		req.Running = true
-		f.run(req)
+		f.startTask(req)
 		time.Sleep(time.Minute)
-		f.expect()
+		f.expectCalls()
 		f.setVariable("app", "w", "two")
 		time.Sleep(time.Minute)
-		f.expect("web: restart " + reasonRestart + " false")
+		f.expectCalls("web: restart " + reasonRestart + " false")
 		if got := read("time"); got == at {
 			t.Errorf("after a change the time is still %s", got)
 		}
 		if got := read("random"); got != number {
 			t.Errorf("after a change the random numbers are %s, not %s", got, number)
 		}
-		f.stop()
+		f.stopTasks()
 
-		other := f.request("other", []block{{EmbeddedTmpl: random, DestPath: "local/random"}})
-		f.start()
-		f.run(other)
-		if f.read("other/local/random") == number {
+		other := f.newRequest("other", []templateBlock{{EmbeddedTmpl: random, DestPath: "local/random"}})
+		f.newHook()
+		f.startTask(other)
+		if f.readFile("other/local/random") == number {
 			t.Errorf("two tasks have the random numbers %s", number)
 		}
-		f.stop()
+		f.stopTasks()
 	})
 }
 
@@ -473,14 +473,14 @@ func TestDeletedVariable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.setVariable("app", "w", "one")
-		f.run(f.request("web", singleBlock(block{EmbeddedTmpl: greet, ChangeMode: "restart"})))
-		f.change(func() { delete(f.variables, "app") })
+		f.startTask(f.newRequest("web", singleBlock(templateBlock{EmbeddedTmpl: greetTemplate, ChangeMode: "restart"})))
+		f.changeData(func() { delete(f.variables, "app") })
 		time.Sleep(time.Minute)
-		f.expect()
-		if got := f.read("web/local/out"); got != "W=one\n" {
+		f.expectCalls()
+		if got := f.readFile("web/local/out"); got != "W=one\n" {
 			t.Errorf("got %q", got)
 		}
-		f.stop()
+		f.stopTasks()
 	})
 }
 
@@ -488,15 +488,15 @@ func TestRenderTemplatesOnRestart(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFixture(t)
-			req := f.request("web", singleBlock(block{EmbeddedTmpl: `{{ timestamp "unix" }}`}), map[string]any{"render_templates": again})
-			f.run(req)
-			before := f.read("web/local/out")
+			req := f.newRequest("web", singleBlock(templateBlock{EmbeddedTmpl: `{{ timestamp "unix" }}`}), map[string]any{"render_templates": again})
+			f.startTask(req)
+			before := f.readFile("web/local/out")
 			time.Sleep(time.Hour)
-			f.run(req)
-			if got := f.read("web/local/out"); (got != before) != again {
+			f.startTask(req)
+			if got := f.readFile("web/local/out"); (got != before) != again {
 				t.Errorf("render_templates %v: %q after %q", again, got, before)
 			}
-			f.stop()
+			f.stopTasks()
 		})
 	}
 }
@@ -506,7 +506,7 @@ func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.setVariable("app", "w", "0")
-		f.run(f.request("web", singleBlock(block{EmbeddedTmpl: greet, ChangeMode: "noop", Wait: &wait{Min: 10 * time.Second, Max: 25 * time.Second}})))
+		f.startTask(f.newRequest("web", singleBlock(templateBlock{EmbeddedTmpl: greetTemplate, ChangeMode: "noop", Wait: &waitConfig{Min: 10 * time.Second, Max: 25 * time.Second}})))
 		for i := range 6 { // every 6 seconds, the last after 30
 			f.setVariable("app", "w", fmt.Sprint(i+1))
 			time.Sleep(6 * time.Second)
@@ -514,41 +514,41 @@ func TestWait(t *testing.T) {
 			if i >= 4 {
 				want = "W=5\n"
 			}
-			if got := f.read("web/local/out"); got != want {
+			if got := f.readFile("web/local/out"); got != want {
 				t.Errorf("after %d changes %q, want %q", i+1, got, want)
 			}
 		}
-		f.stop()
+		f.stopTasks()
 	})
 }
 
 // The scope of an agent that has shut down is not valid for the next agent:
 // pending calls wait for a new scope.
-func TestScopeIsRenewed(t *testing.T) {
+func TestNewScopeIsUsed(t *testing.T) {
 	for _, capability := range []string{"new", "web"} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFixture(t)
 			f.setVariable("app", "w", "one")
-			req := f.request("web", singleBlock(block{EmbeddedTmpl: greet, ChangeMode: "signal", ChangeSignal: "SIGHUP"}))
-			f.run(req)
-			f.reply["signal"] = hook.ErrPermissionDenied
+			req := f.newRequest("web", singleBlock(templateBlock{EmbeddedTmpl: greetTemplate, ChangeMode: "signal", ChangeSignal: "SIGHUP"}))
+			f.startTask(req)
+			f.callErrors["signal"] = hook.ErrPermissionDenied
 			f.setVariable("app", "w", "two")
 			time.Sleep(time.Minute)
-			f.expect("web: signal SIGHUP Template re-rendered")
-			f.reply["signal"] = nil
+			f.expectCalls("web: signal SIGHUP Template re-rendered")
+			f.callErrors["signal"] = nil
 			req.Token, req.Running = capability, true
-			f.run(req)
+			f.startTask(req)
 			synctest.Wait()
-			f.expect(capability + ": signal SIGHUP Template re-rendered")
-			f.stop()
+			f.expectCalls(capability + ": signal SIGHUP Template re-rendered")
+			f.stopTasks()
 		})
 	}
 }
 
-func TestDestinations(t *testing.T) {
+func TestDestinationPaths(t *testing.T) {
 	f := newFixture(t)
 	outside := filepath.Join(t.TempDir(), "outside")
-	req := f.request("web", []block{
+	req := f.newRequest("web", []templateBlock{
 		{EmbeddedTmpl: "1", DestPath: "local/deep/er/x", Perms: "4750"},
 		{EmbeddedTmpl: "2", DestPath: outside},
 		{EmbeddedTmpl: "3", DestPath: "${NOMAD_SECRETS_DIR}/x"},
@@ -563,13 +563,13 @@ func TestDestinations(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(req.Dir.LocalDir, "source"), []byte(`<< env "GREETING" >> {{ }}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	f.run(req)
-	defer f.stop()
+	f.startTask(req)
+	defer f.stopTasks()
 	for path, want := range map[string]string{
 		"web/local/deep/er/x": "1", "web" + outside: "2", "web/secrets/x": "3", "alloc/x": "4", "web/local/linux": "5", "web/local/link": "6",
 		"web/local/rendered": "hello {{ }}",
 	} {
-		if got := f.read(path); got != want {
+		if got := f.readFile(path); got != want {
 			t.Errorf("%s: %q, want %q", path, got, want)
 		}
 	}
@@ -589,18 +589,18 @@ func TestLinks(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(outside, "secret"), []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for name, b := range map[string]block{
+	for name, b := range map[string]templateBlock{
 		"writes through a directory": {EmbeddedTmpl: "x", DestPath: "local/link/secret"},
 		"makes a directory":          {EmbeddedTmpl: "x", DestPath: "local/link/new/x"},
 		"reads a file":               {EmbeddedTmpl: `{{ file "local/link/secret" }}`},
 		"reads a source":             {SourcePath: "local/link/secret"},
 	} {
-		req := f.request("web", singleBlock(b))
+		req := f.newRequest("web", singleBlock(b))
 		_ = os.Symlink(outside, filepath.Join(req.Dir.LocalDir, "link"))
 		if _, err := f.hook.Prestart(t.Context(), req); err == nil || !strings.Contains(err.Error(), "escapes") {
 			t.Errorf("%s: %v", name, err)
 		}
-		f.stop()
+		f.stopTasks()
 	}
 	if content, err := os.ReadFile(filepath.Join(outside, "secret")); err != nil || string(content) != "secret" {
 		t.Errorf("outside: %q, %v", content, err)
@@ -610,23 +610,23 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-func TestFileIsFollowed(t *testing.T) {
+func TestFileChangeIsRendered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		req := f.request("web", singleBlock(block{EmbeddedTmpl: `{{ file "local/in" }}`, ChangeMode: "noop"}))
+		req := f.newRequest("web", singleBlock(templateBlock{EmbeddedTmpl: `{{ file "local/in" }}`, ChangeMode: "noop"}))
 		in := filepath.Join(req.Dir.LocalDir, "in")
 		if err := os.WriteFile(in, []byte("one"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		f.run(req)
+		f.startTask(req)
 		if err := os.WriteFile(in, []byte("three"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		if got := f.read("web/local/out"); got != "three" {
+		if got := f.readFile("web/local/out"); got != "three" {
 			t.Errorf("got %q", got)
 		}
-		f.stop()
+		f.stopTasks()
 	})
 }
 
@@ -636,24 +636,24 @@ func TestSettleTime(t *testing.T) {
 	const s = time.Second
 	for _, test := range []struct {
 		name        string
-		block       *wait
+		block       *waitConfig
 		limits      limits
 		least, most time.Duration
 	}{
 		{"nobody says anything", nil, limits{}, 5 * s, 240 * s},
-		{"the operator does", nil, limits{Wait: &wait{Min: s, Max: 3 * s}}, s, 3 * s},
-		{"the operator says the least only", nil, limits{Wait: &wait{Min: s}}, s, 4 * s},
-		{"the bounds are not for the operator", nil, limits{Wait: &wait{Min: s, Max: 3 * s}, WaitBounds: wait{Min: 2 * s, Max: 2 * s}}, s, 3 * s},
-		{"the bounds are not for those who say nothing", nil, limits{WaitBounds: wait{Min: 10 * s}}, 5 * s, 240 * s},
-		{"the block does", &wait{Min: s, Max: 2 * s}, limits{Wait: &wait{Min: 9 * s, Max: 9 * s}}, s, 2 * s},
-		{"the block waits too little", &wait{Min: s, Max: 20 * s}, limits{WaitBounds: wait{Min: 2 * s}}, 2 * s, 20 * s},
-		{"the block waits too long", &wait{Min: s, Max: 20 * s}, limits{WaitBounds: wait{Max: 3 * s}}, s, 3 * s},
-		{"the most that follows from the least is bound too", &wait{Min: s}, limits{WaitBounds: wait{Max: 3 * s}}, s, 3 * s},
-		{"the least is never above the most", &wait{Min: s, Max: s}, limits{WaitBounds: wait{Min: 9 * s, Max: 3 * s}}, 9 * s, 9 * s},
+		{"the operator does", nil, limits{Wait: &waitConfig{Min: s, Max: 3 * s}}, s, 3 * s},
+		{"the operator says the least only", nil, limits{Wait: &waitConfig{Min: s}}, s, 4 * s},
+		{"the bounds are not for the operator", nil, limits{Wait: &waitConfig{Min: s, Max: 3 * s}, WaitBounds: waitConfig{Min: 2 * s, Max: 2 * s}}, s, 3 * s},
+		{"the bounds are not for those who say nothing", nil, limits{WaitBounds: waitConfig{Min: 10 * s}}, 5 * s, 240 * s},
+		{"the block does", &waitConfig{Min: s, Max: 2 * s}, limits{Wait: &waitConfig{Min: 9 * s, Max: 9 * s}}, s, 2 * s},
+		{"the block waits too little", &waitConfig{Min: s, Max: 20 * s}, limits{WaitBounds: waitConfig{Min: 2 * s}}, 2 * s, 20 * s},
+		{"the block waits too long", &waitConfig{Min: s, Max: 20 * s}, limits{WaitBounds: waitConfig{Max: 3 * s}}, s, 3 * s},
+		{"the most that follows from the least is bound too", &waitConfig{Min: s}, limits{WaitBounds: waitConfig{Max: 3 * s}}, s, 3 * s},
+		{"the least is never above the most", &waitConfig{Min: s, Max: s}, limits{WaitBounds: waitConfig{Min: 9 * s, Max: 3 * s}}, 9 * s, 9 * s},
 	} {
-		b := block{Wait: test.block}
-		if least, most := b.quiet(&test.limits); least != test.least || most != test.most {
-			t.Errorf("%s: %v to %v, want %v to %v", test.name, least, most, test.least, test.most)
+		b := templateBlock{Wait: test.block}
+		if shortest, longest := b.settleTimes(&test.limits); shortest != test.least || longest != test.most {
+			t.Errorf("%s: %v to %v, want %v to %v", test.name, shortest, longest, test.least, test.most)
 		}
 	}
 }
@@ -669,34 +669,34 @@ func TestLimits(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name   string
-		block  block
+		block  templateBlock
 		limits map[string]any
 		want   string
 		fails  string
 	}{
-		{"a function that the operator denies", block{EmbeddedTmpl: `{{ env "GREETING" }}`}, map[string]any{"function_denylist": []string{"env"}}, "", "env: the function is disabled"},
-		{"one of Go", block{EmbeddedTmpl: `{{ and 1 2 }}`}, map[string]any{"function_denylist": []string{"and"}}, "", "and: the function is disabled"},
-		{"another one", block{EmbeddedTmpl: `{{ env "GREETING" }}`}, map[string]any{"function_denylist": []string{"file"}}, "hello", ""},
-		{"a list without those that nobody may call", block{EmbeddedTmpl: `{{ plugin "x" }}`}, map[string]any{"function_denylist": []string{}}, "", "plugin: the function is disabled"},
-		{"a file of the machine", block{EmbeddedTmpl: `{{ file "` + outside + `/file" }}`}, map[string]any{"disable_file_sandbox": true}, "of the machine", ""},
-		{"a link to one", block{EmbeddedTmpl: `{{ file "` + outside + `/link" }}`}, map[string]any{"disable_file_sandbox": true}, "of the machine", ""},
-		{"a file above", block{EmbeddedTmpl: `{{ file "../alloc/x" }}`}, map[string]any{"disable_file_sandbox": true}, "shared", ""},
-		{"a source of the machine", block{SourcePath: outside + "/source"}, map[string]any{"disable_file_sandbox": true}, "hello", ""},
-		{"a destination stays inside", block{EmbeddedTmpl: "x", DestPath: "../../x"}, map[string]any{"disable_file_sandbox": true}, "", "template destination path escapes"},
+		{"a function that the operator denies", templateBlock{EmbeddedTmpl: `{{ env "GREETING" }}`}, map[string]any{"function_denylist": []string{"env"}}, "", "env: the function is disabled"},
+		{"one of Go", templateBlock{EmbeddedTmpl: `{{ and 1 2 }}`}, map[string]any{"function_denylist": []string{"and"}}, "", "and: the function is disabled"},
+		{"another one", templateBlock{EmbeddedTmpl: `{{ env "GREETING" }}`}, map[string]any{"function_denylist": []string{"file"}}, "hello", ""},
+		{"a list without those that nobody may call", templateBlock{EmbeddedTmpl: `{{ plugin "x" }}`}, map[string]any{"function_denylist": []string{}}, "", "plugin: the function is disabled"},
+		{"a file of the machine", templateBlock{EmbeddedTmpl: `{{ file "` + outside + `/file" }}`}, map[string]any{"disable_file_sandbox": true}, "of the machine", ""},
+		{"a link to one", templateBlock{EmbeddedTmpl: `{{ file "` + outside + `/link" }}`}, map[string]any{"disable_file_sandbox": true}, "of the machine", ""},
+		{"a file above", templateBlock{EmbeddedTmpl: `{{ file "../alloc/x" }}`}, map[string]any{"disable_file_sandbox": true}, "shared", ""},
+		{"a source of the machine", templateBlock{SourcePath: outside + "/source"}, map[string]any{"disable_file_sandbox": true}, "hello", ""},
+		{"a destination stays inside", templateBlock{EmbeddedTmpl: "x", DestPath: "../../x"}, map[string]any{"disable_file_sandbox": true}, "", "template destination path escapes"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f := newFixture(t)
-			req := f.request("web", singleBlock(test.block), map[string]any{"limits": test.limits})
+			req := f.newRequest("web", singleBlock(test.block), map[string]any{"limits": test.limits})
 			if err := os.WriteFile(filepath.Join(req.Dir.SharedAllocDir, "x"), []byte("shared"), 0o644); err != nil {
 				t.Fatal(err)
 			}
 			ctx, kill := context.WithCancel(t.Context())
 			defer kill()
-			f.killed = kill
+			f.onKill = kill
 			_, err := f.hook.Prestart(ctx, req)
-			defer f.stop()
+			defer f.stopTasks()
 			switch {
-			case test.fails == "" && (err != nil || f.read("web/local/out") != test.want):
+			case test.fails == "" && (err != nil || f.readFile("web/local/out") != test.want):
 				t.Errorf("got %v", err)
 			case test.fails != "":
 				if notes := f.takeCalls(); len(notes) != 1 || !strings.Contains(notes[0], test.fails) {

@@ -66,16 +66,16 @@ var (
 	anyType    = reflect.TypeFor[any]()
 )
 
-// takeItems lets functions with string parameters accept an item: text/template
+// wrapItemParams lets functions with string parameters accept an item: text/template
 // does not convert it.
-func takeItems(funcs template.FuncMap) template.FuncMap {
+func wrapItemParams(funcs template.FuncMap) template.FuncMap {
 	for name, f := range funcs {
-		funcs[name] = takeItem(name, reflect.ValueOf(f)).Interface()
+		funcs[name] = wrapItemParam(name, reflect.ValueOf(f)).Interface()
 	}
 	return funcs
 }
 
-func takeItem(name string, f reflect.Value) reflect.Value {
+func wrapItemParam(name string, f reflect.Value) reflect.Value {
 	t := f.Type()
 	in := make([]reflect.Type, t.NumIn())
 	texts := 0

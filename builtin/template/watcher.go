@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// source identifies changeable data that a template reads.
-type source struct{ kind, name string }
+// dataSource identifies changeable data that a template reads.
+type dataSource struct{ kind, name string }
 
 // String returns the name that Nomad uses for missing data.
-func (s source) String() string { return s.kind + "(" + s.name + ")" }
+func (s dataSource) String() string { return s.kind + "(" + s.name + ")" }
 
-// fetch reads a source, and blocks until its index is higher than after, unless
+// fetchFunc reads a source, and blocks until its index is higher than after, unless
 // after is 0. The value of a missing source is nil.
-type fetch func(ctx context.Context, after uint64) (value any, index uint64, err error)
+type fetchFunc func(ctx context.Context, after uint64) (value any, index uint64, err error)
 
 // watcher caches the sources that the templates of one task have read, and keeps
 // them up to date.
@@ -23,30 +23,30 @@ type watcher struct {
 	changed chan struct{} // has an element after a change
 	wg      sync.WaitGroup
 
-	mu    sync.Mutex
-	known map[source]*dependency
+	mu           sync.Mutex
+	dependencies map[dataSource]*dependency
 }
 
 type dependency struct {
-	fetch fetch
-	value any
-	turn  int // number of changes of the value since the first read
-	index uint64
-	stop  context.CancelFunc // nil means not followed
+	fetch       fetchFunc
+	value       any
+	changeCount int // number of changes of the value since the first read
+	index       uint64
+	stopPolling context.CancelFunc // nil means not followed
 }
 
 func newWatcher() *watcher {
-	return &watcher{changed: make(chan struct{}, 1), known: map[source]*dependency{}}
+	return &watcher{changed: make(chan struct{}, 1), dependencies: map[dataSource]*dependency{}}
 }
 
-// get returns the value of a source, and its turn. The first call reads the
+// get returns the value of a source, and its change count. The first call reads the
 // source.
-func (f *watcher) get(ctx context.Context, s source, read fetch) (value any, turn int, err error) {
+func (f *watcher) get(ctx context.Context, s dataSource, read fetchFunc) (value any, changeCount int, err error) {
 	f.mu.Lock()
-	known := f.known[s]
+	known := f.dependencies[s]
 	if known != nil {
 		defer f.mu.Unlock()
-		return known.value, known.turn, nil
+		return known.value, known.changeCount, nil
 	}
 	f.mu.Unlock()
 	value, index, err := read(ctx, 0)
@@ -55,45 +55,45 @@ func (f *watcher) get(ctx context.Context, s source, read fetch) (value any, tur
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.known[s] = &dependency{fetch: read, value: value, index: index}
+	f.dependencies[s] = &dependency{fetch: read, value: value, index: index}
 	return value, 0, nil
 }
 
-// isCurrent reports whether no source in seen has changed since the turn that
-// seen has for it.
-func (f *watcher) isCurrent(seen map[source]int) bool {
+// isCurrent reports whether each source in seen still has the change count that seen
+// has for it.
+func (f *watcher) isCurrent(seen map[dataSource]int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for s, turn := range seen {
-		if r := f.known[s]; r == nil || r.turn != turn {
+	for s, changeCount := range seen {
+		if r := f.dependencies[s]; r == nil || r.changeCount != changeCount {
 			return false
 		}
 	}
 	return true
 }
 
-// follow keeps the used sources up to date, and drops all other sources.
-func (f *watcher) follow(ctx context.Context, used map[source]int) {
+// setFollowed keeps the used sources up to date, and drops all other sources.
+func (f *watcher) setFollowed(ctx context.Context, used map[dataSource]int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for s, r := range f.known {
+	for s, r := range f.dependencies {
 		switch _, used := used[s]; {
-		case used && r.stop == nil:
-			var live context.Context
-			live, r.stop = context.WithCancel(ctx)
-			f.wg.Go(func() { f.keepUp(live, r) })
+		case used && r.stopPolling == nil:
+			var followCtx context.Context
+			followCtx, r.stopPolling = context.WithCancel(ctx)
+			f.wg.Go(func() { f.pollSource(followCtx, r) })
 		case !used:
-			if r.stop != nil {
-				r.stop()
+			if r.stopPolling != nil {
+				r.stopPolling()
 			}
-			delete(f.known, s)
+			delete(f.dependencies, s)
 		}
 	}
 }
 
-// keepUp reads a source whenever it has changed. After an error the source keeps
+// pollSource reads a source whenever it has changed. After an error the source keeps
 // its value, so that the task can continue.
-func (f *watcher) keepUp(ctx context.Context, r *dependency) {
+func (f *watcher) pollSource(ctx context.Context, r *dependency) {
 	const first, longest = 250 * time.Millisecond, time.Minute
 	delay, after := first, r.index
 	for {
@@ -113,7 +113,7 @@ func (f *watcher) keepUp(ctx context.Context, r *dependency) {
 		same := reflect.DeepEqual(value, r.value)
 		r.index = index
 		if !same {
-			r.value, r.turn = value, r.turn+1
+			r.value, r.changeCount = value, r.changeCount+1
 		}
 		f.mu.Unlock()
 		if !same {

@@ -37,7 +37,7 @@ func FuzzYAML(f *testing.F) {
 	f.Add([]byte(`{"a":["b",1,2.5,null,true,{"c":{}}],"x\ny":"z\n","":"- a"}`))
 	f.Add([]byte(`["\u0085\u2028","  a\nb","a\n\nb\n","1e3","0o7",".inf","---","a\n---\nb","\ufeff","\uf900"]`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		v, err := decode(text)
+		v, err := decodeJSON(text)
 		if err != nil {
 			return
 		}

@@ -17,68 +17,68 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// hierarchy describes the cgroups of this machine, as far as the plugin can use
+// cgroupHierarchy describes the cgroups of this machine, as far as the plugin can use
 // them.
-type hierarchy struct {
-	version int    // 0 means no cgroups
-	none    string // reason why there are no cgroups
-	mount   string // /sys/fs/cgroup
-	parents []string
-	trees   []string // v1: controllers whose hierarchy is mounted; parents are paths in the first
+type cgroupHierarchy struct {
+	version           int    // 0 means no cgroups
+	unavailableReason string // reason why there are no cgroups
+	mountPath         string // /sys/fs/cgroup
+	parentPaths       []string
+	v1Controllers     []string // v1: controllers whose hierarchy is mounted; parentPaths are paths in the first
 }
 
-// v1Trees are the controllers of version 1 that tasks use. The processes of a
+// usedV1Controllers are the controllers of version 1 that tasks use. The processes of a
 // task are found in the first of them that is mounted; only the freezer can stop
 // processes that fork while they are killed.
-var v1Trees = []string{"freezer", "memory", "pids", "cpu"}
+var usedV1Controllers = []string{"freezer", "memory", "pids", "cpu"}
 
-// cgroups is detected as the official drivers do it: a hybrid counts as v1, and
+// machineCgroups is detected as the official drivers do it: a hybrid counts as v1, and
 // v1 needs root.
-var cgroups = sync.OnceValue(func() hierarchy { return detect("/sys/fs/cgroup") })
+var machineCgroups = sync.OnceValue(func() cgroupHierarchy { return detectCgroups("/sys/fs/cgroup") })
 
-func detect(mount string) hierarchy {
-	none := func(reason string) hierarchy { return hierarchy{none: reason} }
+func detectCgroups(mount string) cgroupHierarchy {
+	none := func(reason string) cgroupHierarchy { return cgroupHierarchy{unavailableReason: reason} }
 	var fs unix.Statfs_t
 	if err := unix.Statfs(mount, &fs); err != nil {
 		return none(fmt.Sprintf("this machine has no cgroups at %s: %v", mount, err))
 	}
 	switch fs.Type {
 	case unix.CGROUP2_SUPER_MAGIC:
-		h := hierarchy{version: 2, mount: mount, parents: []string{
+		h := cgroupHierarchy{version: 2, mountPath: mount, parentPaths: []string{
 			filepath.Join(mount, "nomad.slice/share.slice"),
 			filepath.Join(mount, "nomad.slice/reserve.slice"),
 		}}
 		if os.Geteuid() != 0 {
 			// Cgroups delegated to the plugin are below its own cgroup.
-			acquire := ownCgroup()
-			if acquire == "" {
+			own := ownCgroup()
+			if own == "" {
 				return none("the cgroup of the plugin is unknown")
 			}
-			h.parents = []string{filepath.Join(mount, acquire, "nomad.slice/share.slice")}
+			h.parentPaths = []string{filepath.Join(mount, own, "nomad.slice/share.slice")}
 		}
 		return h
 	case unix.TMPFS_MAGIC:
 		if os.Geteuid() != 0 {
 			return none("only root can make cgroups of version 1")
 		}
-		h := hierarchy{version: 1, mount: mount}
-		for _, tree := range v1Trees {
+		h := cgroupHierarchy{version: 1, mountPath: mount}
+		for _, tree := range usedV1Controllers {
 			if unix.Statfs(filepath.Join(mount, tree), &fs) == nil && fs.Type == unix.CGROUP_SUPER_MAGIC {
-				h.trees = append(h.trees, tree)
+				h.v1Controllers = append(h.v1Controllers, tree)
 			}
 		}
-		if len(h.trees) == 0 {
+		if len(h.v1Controllers) == 0 {
 			return none(fmt.Sprintf("no cgroup controller is mounted in %s", mount))
 		}
-		h.parents = []string{filepath.Dir(h.treePath(h.trees[0], "task"))}
+		h.parentPaths = []string{filepath.Dir(h.v1Path(h.v1Controllers[0], "task"))}
 		return h
 	}
 	return none(fmt.Sprintf("there is no cgroup file system at %s", mount))
 }
 
-// treePath returns the cgroup of a task in the hierarchy of a controller of v1.
-func (h hierarchy) treePath(controller, name string) string {
-	return filepath.Join(h.mount, controller, "nomad", name)
+// v1Path returns the cgroup of a task in the hierarchy of a controller of v1.
+func (h cgroupHierarchy) v1Path(controller, name string) string {
+	return filepath.Join(h.mountPath, controller, "nomad", name)
 }
 
 // ownCgroup returns the cgroup of this process in the unified hierarchy.
@@ -97,7 +97,7 @@ func ownCgroup() string {
 
 // cgroupPaths returns the possible paths of a task's cgroup.
 func cgroupPaths(allocID, taskName string) []string {
-	h := cgroups()
+	h := machineCgroups()
 	name := allocID + "." + taskName
 	if allocID == "" || taskName == "" || strings.Contains(name, "/") {
 		return nil
@@ -105,8 +105,8 @@ func cgroupPaths(allocID, taskName string) []string {
 	if h.version == 2 {
 		name += ".scope"
 	}
-	paths := make([]string, len(h.parents))
-	for i, parent := range h.parents {
+	paths := make([]string, len(h.parentPaths))
+	for i, parent := range h.parentPaths {
 		paths[i] = filepath.Join(parent, name)
 	}
 	return paths
@@ -118,100 +118,102 @@ type cgroup struct {
 	path      string
 	hostOwned bool // the host made the cgroup and removes it
 
-	// trees are the task's cgroups in the other hierarchies of v1. memory is the
+	// v1Paths are the task's cgroups in the other hierarchies of v1. memoryPath is the
 	// cgroup in which the kernel counts kills for memory. Both are empty if
 	// there is none.
-	trees  []string
-	memory string
+	v1Paths    []string
+	memoryPath string
 
-	oomBefore uint64 // oomKills before the process started
+	initialOOMKills uint64 // oomKills before the process started
 
-	setShares func() // nil if the task gets no CPU shares, or has them already
+	setCPUShares func() // nil if the task gets no CPU shares, or has them already
 }
 
 func (g *cgroup) dir() process.Cgroup { return process.Cgroup(g.path) }
 
 // placement is the cgroups and network namespace in which a process is forked.
 type placement struct {
-	dir   string  // v2: cgroup that the process is cloned into
-	must  bool    // the user has configured dir
-	tasks []entry // v1: cgroups that the forking thread enters
-	netns string  // network namespace that the forking thread enters; empty means the plugin's own
+	cgroupDir      string      // v2: cgroup that the process is cloned into
+	cgroupRequired bool        // the user has configured dir
+	tasksFiles     []tasksFile // v1: cgroups that the forking thread enters
+	netnsPath      string      // network namespace that the forking thread enters; empty means the plugin's own
 }
 
-// entry is the file by which a thread enters a cgroup v1.
-type entry struct {
-	file string
-	must bool // the user has configured this cgroup
+// tasksFile is the file by which a thread enters a cgroup v1.
+type tasksFile struct {
+	path     string
+	required bool // the user has configured this cgroup
 }
 
-func enter(dir string, must bool) entry { return entry{filepath.Join(dir, "tasks"), must} }
+func newTasksFile(dir string, must bool) tasksFile {
+	return tasksFile{filepath.Join(dir, "tasks"), must}
+}
 
-// place prepares the cgroups of a process that is about to start.
-func (p *Process) place(ctx context.Context, c Command) (placement, error) {
-	h := cgroups()
-	l := p.limitsOf(c)
-	pl := placement{netns: p.netns()}
+// preparePlacement prepares the cgroups of a process that is about to start.
+func (p *Process) preparePlacement(ctx context.Context, c Command) (placement, error) {
+	h := machineCgroups()
+	l := p.resourceLimits(c)
+	pl := placement{netnsPath: p.netnsPath()}
 	switch h.version {
 	case 2:
 		if c.CgroupV2 != "" {
-			dir, err := existing(h.mount, c.CgroupV2)
-			pl.dir, pl.must = dir, true
-			p.unlimitedAll(l, errors.New("cgroup_v2_override places the task into another cgroup"))
+			dir, err := configuredCgroupDir(h.mountPath, c.CgroupV2)
+			pl.cgroupDir, pl.cgroupRequired = dir, true
+			p.reportAllUnenforced(l, errors.New("cgroup_v2_override places the task into another cgroup"))
 			return pl, err
 		}
 		if err := p.makeCgroup(ctx, l, nil); err != nil {
 			return placement{}, err
 		}
 		if p.cgroup != nil {
-			pl.dir = p.cgroup.path
+			pl.cgroupDir = p.cgroup.path
 		}
 	case 1:
 		for controller, path := range c.CgroupV1 {
-			dir, err := existing(filepath.Join(h.mount, controller), path)
+			dir, err := configuredCgroupDir(filepath.Join(h.mountPath, controller), path)
 			if err != nil {
 				return placement{}, err
 			}
-			pl.tasks = append(pl.tasks, enter(dir, true))
+			pl.tasksFiles = append(pl.tasksFiles, newTasksFile(dir, true))
 		}
-		if c.CgroupV1[h.trees[0]] == "" {
+		if c.CgroupV1[h.v1Controllers[0]] == "" {
 			if err := p.makeCgroup(ctx, l, c.CgroupV1); err != nil {
 				return placement{}, err
 			}
 		} else {
-			p.unlimitedAll(l, errors.New("cgroup_v1_override places the task into another cgroup"))
+			p.reportAllUnenforced(l, errors.New("cgroup_v1_override places the task into another cgroup"))
 		}
-		pl.tasks = append(pl.tasks, p.entries()...)
-		if dir := p.cpuset(); dir != "" && c.CgroupV1["cpuset"] == "" {
-			pl.tasks = append(pl.tasks, enter(dir, false))
+		pl.tasksFiles = append(pl.tasksFiles, p.tasksFiles()...)
+		if dir := p.cpusetDir(); dir != "" && c.CgroupV1["cpuset"] == "" {
+			pl.tasksFiles = append(pl.tasksFiles, newTasksFile(dir, false))
 		}
 	default:
-		p.unlimitedAll(l, errors.New(h.none))
+		p.reportAllUnenforced(l, errors.New(h.unavailableReason))
 	}
 	return pl, nil
 }
 
-// entries returns the files by which a thread enters the task's cgroups of v1.
-func (p *Process) entries() (entries []entry) {
+// tasksFiles returns the files by which a thread enters the task's cgroups of v1.
+func (p *Process) tasksFiles() (entries []tasksFile) {
 	if p.cgroup == nil {
 		return nil
 	}
-	for _, dir := range append([]string{p.cgroup.path}, p.cgroup.trees...) {
-		entries = append(entries, enter(dir, false))
+	for _, dir := range append([]string{p.cgroup.path}, p.cgroup.v1Paths...) {
+		entries = append(entries, newTasksFile(dir, false))
 	}
 	return entries
 }
 
-// netns returns the network namespace that the tasks of the group share, or "".
-func (p *Process) netns() string {
+// netnsPath returns the network namespace that the tasks of the group share, or "".
+func (p *Process) netnsPath() string {
 	if p.start.NetworkIsolation == nil {
 		return ""
 	}
 	return p.start.NetworkIsolation.Path
 }
 
-// existing returns the directory of a cgroup that the user has named.
-func existing(mount, path string) (string, error) {
+// configuredCgroupDir returns the directory of a cgroup that the user has named.
+func configuredCgroupDir(mount, path string) (string, error) {
 	rel := strings.TrimPrefix(path, "/")
 	if !filepath.IsLocal(rel) {
 		return "", fmt.Errorf("cgroup %q is not a path below %s", path, mount)
@@ -223,9 +225,9 @@ func existing(mount, path string) (string, error) {
 	return dir, nil
 }
 
-// cpuset returns the cgroup that the host has made for the task, or "" if it
+// cpusetDir returns the cgroup that the host has made for the task, or "" if it
 // does not exist.
-func (p *Process) cpuset() string {
+func (p *Process) cpusetDir() string {
 	if p.start.Resources == nil {
 		return ""
 	}
@@ -244,37 +246,37 @@ func (p *Process) cpuset() string {
 // named other cgroups.
 func (p *Process) makeCgroup(ctx context.Context, l limits, overridden map[string]string) error {
 	var g *cgroup
-	if hostOwned := p.cpuset(); hostOwned != "" && cgroups().version == 2 {
+	if hostOwned := p.cpusetDir(); hostOwned != "" && machineCgroups().version == 2 {
 		g = &cgroup{path: hostOwned, hostOwned: true}
 	} else {
 		paths := cgroupPaths(p.start.AllocID, p.start.Name)
 		if len(paths) == 0 {
-			p.unlimitedAll(l, errors.New("the task has no names for a cgroup"))
+			p.reportAllUnenforced(l, errors.New("the task has no names for a cgroup"))
 			return nil
 		}
 		g = &cgroup{path: paths[0]}
 	}
-	existed, err := mkdir(g.path)
+	existed, err := makeCgroupDir(g.path)
 	if err != nil {
-		p.unlimitedAll(l, err)
+		p.reportAllUnenforced(l, err)
 		return nil
 	}
 	if existed {
-		left, err := g.dir().PIDs()
+		remaining, err := g.dir().PIDs()
 		if err != nil {
 			return p.leftoverError(err)
 		}
-		if len(left) > 0 {
-			p.logger.Warn("killing what an earlier start has left running", "pids", left)
+		if len(remaining) > 0 {
+			p.logger.Warn("killing what an earlier start has left running", "pids", remaining)
 			if err := g.dir().Kill(ctx); err != nil {
 				return p.leftoverError(err)
 			}
 		}
-		g.oomBefore = g.oomKills()
+		g.initialOOMKills = g.oomKills()
 	}
 	p.cgroup = g
-	if cgroups().version == 2 {
-		g.countMemory()
+	if machineCgroups().version == 2 {
+		g.enableMemoryCounter()
 	}
 	g.setLimits(p, l, overridden)
 	return nil
@@ -286,28 +288,28 @@ func adoptCgroup(p *Process, path string) *cgroup {
 	if _, err := os.Stat(path); err != nil {
 		return nil
 	}
-	g := &cgroup{path: path, hostOwned: path == p.cpuset()}
-	h := cgroups()
-	for _, tree := range h.trees {
-		dir := h.treePath(tree, filepath.Base(path))
+	g := &cgroup{path: path, hostOwned: path == p.cpusetDir()}
+	h := machineCgroups()
+	for _, tree := range h.v1Controllers {
+		dir := h.v1Path(tree, filepath.Base(path))
 		if _, err := os.Stat(dir); err != nil {
 			continue // the task has no limit in this hierarchy
 		}
 		if dir != path {
-			g.trees = append(g.trees, dir)
+			g.v1Paths = append(g.v1Paths, dir)
 		}
 		if tree == "memory" {
-			g.memory = dir
+			g.memoryPath = dir
 		}
 	}
 	return g
 }
 
-// countMemory makes the kernel count the memory of a new cgroup v2, if it can.
+// enableMemoryCounter makes the kernel count the memory of a new cgroup v2, if it can.
 // Without the counter, memory is the sum over the processes.
-func (g *cgroup) countMemory() {
+func (g *cgroup) enableMemoryCounter() {
 	if _, err := os.Stat(filepath.Join(g.path, "memory.current")); err != nil {
-		_ = g.enable("memory") // fails if the controller is not available
+		_ = g.enableController("memory") // fails if the controller is not available
 	}
 }
 
@@ -318,7 +320,7 @@ func (g *cgroup) remove() error {
 		return nil
 	}
 	errs := []error{g.dir().Remove()}
-	for _, dir := range g.trees {
+	for _, dir := range g.v1Paths {
 		errs = append(errs, process.Cgroup(dir).Remove())
 	}
 	return errors.Join(errs...)
@@ -326,11 +328,11 @@ func (g *cgroup) remove() error {
 
 // oomKilled reports whether the kernel has killed a process of this start because
 // the memory limit was exceeded.
-func (g *cgroup) oomKilled() bool { return g.oomKills() > g.oomBefore }
+func (g *cgroup) oomKilled() bool { return g.oomKills() > g.initialOOMKills }
 
-// counter reads one line of a flat keyed file. It returns 0 if the file or the
+// readCounter reads one line of a flat keyed file. It returns 0 if the file or the
 // key does not exist.
-func counter(path, key string) uint64 {
+func readCounter(path, key string) uint64 {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return 0
@@ -344,10 +346,12 @@ func counter(path, key string) uint64 {
 	return 0
 }
 
-func (g *cgroup) counter(file, key string) uint64 { return counter(filepath.Join(g.path, file), key) }
+func (g *cgroup) readCounter(file, key string) uint64 {
+	return readCounter(filepath.Join(g.path, file), key)
+}
 
-// value reads a file that holds one number.
-func (g *cgroup) value(file string) (uint64, bool) {
+// readNumber reads a file that holds one number.
+func (g *cgroup) readNumber(file string) (uint64, bool) {
 	text, err := os.ReadFile(filepath.Join(g.path, file))
 	if err != nil {
 		return 0, false
@@ -359,37 +363,37 @@ func (g *cgroup) value(file string) (uint64, bool) {
 // run calls fork so that the new process is in its cgroups and network namespace
 // from the start, and cannot start a process outside of them.
 func (pl placement) run(sys *syscall.SysProcAttr, fork func() error) error {
-	if len(pl.tasks) == 0 && pl.netns == "" {
-		return pl.clone(sys, fork)
+	if len(pl.tasksFiles) == 0 && pl.netnsPath == "" {
+		return pl.forkIntoCgroup(sys, fork)
 	}
 	done := make(chan error)
-	go func() { done <- pl.forkInside(sys, fork) }()
+	go func() { done <- pl.enterAndFork(sys, fork) }()
 	return <-done
 }
 
-// clone forks into a cgroup v2. If the user has not configured the cgroup, a
+// forkIntoCgroup forks into a cgroup v2. If the user has not configured the cgroup, a
 // failure to enter it does not fail the start.
-func (pl placement) clone(sys *syscall.SysProcAttr, fork func() error) error {
-	if pl.dir == "" {
+func (pl placement) forkIntoCgroup(sys *syscall.SysProcAttr, fork func() error) error {
+	if pl.cgroupDir == "" {
 		return fork()
 	}
-	dir, err := os.Open(pl.dir)
+	dir, err := os.Open(pl.cgroupDir)
 	if err == nil {
 		defer dir.Close()
 		sys.UseCgroupFD, sys.CgroupFD = true, int(dir.Fd())
 		err = fork()
-		if err == nil || pl.must || !noCgroup(err) {
+		if err == nil || pl.cgroupRequired || !isCgroupError(err) {
 			return err
 		}
 		sys.UseCgroupFD = false
-	} else if pl.must {
+	} else if pl.cgroupRequired {
 		return err
 	}
 	return fork()
 }
 
-// noCgroup reports whether a fork may have failed because of its cgroup.
-func noCgroup(err error) bool {
+// isCgroupError reports whether a fork may have failed because of its cgroup.
+func isCgroupError(err error) bool {
 	for _, e := range []error{unix.ENOSYS, unix.EINVAL, unix.E2BIG, unix.EBUSY, unix.EOPNOTSUPP, unix.ENODEV, unix.EACCES, unix.EBADF} {
 		if errors.Is(err, e) {
 			return true
@@ -398,35 +402,35 @@ func noCgroup(err error) bool {
 	return false
 }
 
-// forkInside enters cgroups v1 and a network namespace with one thread, forks,
+// enterAndFork enters cgroups v1 and a network namespace with one thread, forks,
 // and ends the thread. It must run in a goroutine of its own.
-func (pl placement) forkInside(sys *syscall.SysProcAttr, fork func() error) error {
+func (pl placement) enterAndFork(sys *syscall.SysProcAttr, fork func() error) error {
 	runtime.LockOSThread() // not unlocked below: the thread ends with the goroutine
 	if unix.Gettid() == os.Getpid() {
 		// The main thread cannot end. While this goroutine holds it, another
 		// goroutine gets another thread.
 		defer runtime.UnlockOSThread()
 		done := make(chan error)
-		go func() { done <- pl.forkInside(sys, fork) }()
+		go func() { done <- pl.enterAndFork(sys, fork) }()
 		return <-done
 	}
-	for _, t := range pl.tasks {
+	for _, t := range pl.tasksFiles {
 		// "0" means the writing thread and needs no kernel lock. With a thread's
 		// number, even the writer's own, the kernel waits some 10 ms for all
 		// CPUs.
-		if err := writeExisting(t.file, "0"); err != nil && t.must {
+		if err := writeExistingFile(t.path, "0"); err != nil && t.required {
 			return fmt.Errorf("enter cgroup: %w", err)
 		}
 	}
-	if pl.netns != "" {
-		if err := enterNetwork(pl.netns); err != nil {
+	if pl.netnsPath != "" {
+		if err := enterNetns(pl.netnsPath); err != nil {
 			return fmt.Errorf("enter the network of the task: %w", err)
 		}
 	}
-	return pl.clone(sys, fork)
+	return pl.forkIntoCgroup(sys, fork)
 }
 
-func enterNetwork(path string) error {
+func enterNetns(path string) error {
 	ns, err := os.Open(path)
 	if err != nil {
 		return err

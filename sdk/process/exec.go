@@ -19,9 +19,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// outputGrace limits how long Exec waits, after a command has exited, for output
+// outputTimeout limits how long Exec waits, after a command has exited, for output
 // that its remaining processes hold open.
-const outputGrace = 500 * time.Millisecond
+const outputTimeout = 500 * time.Millisecond
 
 // The exit codes with which a shell reports a command that it cannot run.
 const (
@@ -29,26 +29,26 @@ const (
 	exitNotFound      = 127
 )
 
-// refused returns the result of a command that does not exist or is not
+// cannotRunResult returns the result of a command that does not exist or is not
 // executable, in the form of a shell: a line on its standard error and an exit
 // code.
-func refused(e driver.Exec, cause error) (driver.ExitResult, error) {
+func cannotRunResult(e driver.Exec, errno error) (driver.ExitResult, error) {
 	code := 0
 	switch {
-	case errors.Is(cause, os.ErrNotExist):
+	case errors.Is(errno, os.ErrNotExist):
 		code = exitNotFound
-	case errors.Is(cause, os.ErrPermission):
+	case errors.Is(errno, os.ErrPermission):
 		code = exitNotExecutable
 	default:
-		return driver.ExitResult{}, cause
+		return driver.ExitResult{}, errno
 	}
 	to, end := e.Stderr, "\n"
 	if e.TTY {
 		to, end = e.Stdout, "\r\n"
 	}
 	if to != nil {
-		if _, err := io.WriteString(to, cause.Error()+end); err != nil {
-			return driver.ExitResult{}, cause
+		if _, err := io.WriteString(to, errno.Error()+end); err != nil {
+			return driver.ExitResult{}, errno
 		}
 	}
 	return driver.ExitResult{ExitCode: code}, nil
@@ -66,13 +66,13 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 	}
 	path, err := lookPath(p.start, e.Command[0])
 	if err != nil {
-		return refused(e, err)
+		return cannotRunResult(e, err)
 	}
 	cmd := &exec.Cmd{
 		Path:        path,
 		Args:        e.Command,
 		Dir:         p.dir,
-		Env:         environ(p.start.Env),
+		Env:         envList(p.start.Env),
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Credential: p.cred},
 	}
 	var streams execStreams
@@ -80,44 +80,44 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 		if _, ok := p.start.Env["TERM"]; !ok {
 			cmd.Env = append(cmd.Env, "TERM=xterm") // programs on a terminal need its type
 		}
-		err = streams.terminal(cmd, e, p.cred)
+		err = streams.openTerminal(cmd, e, p.cred)
 	} else {
-		err = streams.pipes(cmd, e)
+		err = streams.openPipes(cmd, e)
 	}
 	if err != nil {
 		streams.close()
 		return driver.ExitResult{}, fmt.Errorf("prepare the streams of %q: %w", path, err)
 	}
 	err = p.execPlacement().run(cmd.SysProcAttr, cmd.Start)
-	streams.closeChild()
+	streams.closeChildFiles()
 	if err != nil {
 		streams.close()
-		var cause syscall.Errno
-		if errors.As(err, &cause) {
-			err = cause // without the wrapping of os/exec
+		var errno syscall.Errno
+		if errors.As(err, &errno) {
+			err = errno // without the wrapping of os/exec
 		}
 		return driver.ExitResult{}, p.execError(path, err)
 	}
 	p.resetOOMScore(cmd.Process.Pid)
 	stop := context.AfterFunc(ctx, func() { unix.Kill(-cmd.Process.Pid, unix.SIGKILL) })
 	resized := make(chan struct{})
-	streams.start(e, resized)
-	err = awaitExit(cmd)
+	streams.startCopies(e, resized)
+	err = waitCommand(cmd)
 	// The process group number may have been reused from here on. Processes that
 	// the command has left running are killed with the task.
 	stop()
 	close(resized)
-	streams.finish()
+	streams.waitOutput()
 	if err != nil {
 		return driver.ExitResult{}, fmt.Errorf("wait for %q: %w", path, err)
 	}
-	return resultOf(process.ExitStatusOf(int(cmd.ProcessState.Sys().(syscall.WaitStatus))), nil), nil
+	return toExitResult(process.ExitStatusOf(int(cmd.ProcessState.Sys().(syscall.WaitStatus))), nil), nil
 }
 
-func awaitExit(cmd *exec.Cmd) error {
+func waitCommand(cmd *exec.Cmd) error {
 	err := cmd.Wait()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	var exitErr *exec.ExitError
+	if errors.As(err, &exitErr) {
 		return nil
 	}
 	return err
@@ -125,15 +125,15 @@ func awaitExit(cmd *exec.Cmd) error {
 
 // execPlacement returns the placement of a command: that of the task's process.
 func (p *Process) execPlacement() placement {
-	pl := placement{netns: p.netns()}
+	pl := placement{netnsPath: p.netnsPath()}
 	switch {
 	case p.cgroup == nil:
-	case cgroups().version == 2:
-		pl.dir = p.cgroup.path
+	case machineCgroups().version == 2:
+		pl.cgroupDir = p.cgroup.path
 	default:
-		pl.tasks = p.entries()
-		if dir := p.cpuset(); dir != "" {
-			pl.tasks = append(pl.tasks, enter(dir, false))
+		pl.tasksFiles = p.tasksFiles()
+		if dir := p.cpusetDir(); dir != "" {
+			pl.tasksFiles = append(pl.tasksFiles, newTasksFile(dir, false))
 		}
 	}
 	return pl
@@ -141,27 +141,27 @@ func (p *Process) execPlacement() placement {
 
 // execStreams connects a command with the streams of its caller.
 type execStreams struct {
-	child []*os.File // descriptors of the command, closed here after the fork
-	in    *os.File
-	out   []stream
-	tty   *os.File
+	childFiles []*os.File // descriptors of the command, closed here after the fork
+	in         *os.File
+	out        []outputCopy
+	tty        *os.File
 
-	reading sync.WaitGroup
-	resizes sync.WaitGroup
+	readers sync.WaitGroup
+	resizer sync.WaitGroup
 }
 
-type stream struct {
-	from *os.File
-	to   io.Writer
+type outputCopy struct {
+	source *os.File
+	to     io.Writer
 }
 
-func (s *execStreams) pipes(cmd *exec.Cmd, e driver.Exec) error {
+func (s *execStreams) openPipes(cmd *exec.Cmd, e driver.Exec) error {
 	if e.Stdin != nil {
 		r, w, err := os.Pipe()
 		if err != nil {
 			return err
 		}
-		s.child, s.in = append(s.child, r), w
+		s.childFiles, s.in = append(s.childFiles, r), w
 		cmd.Stdin = r
 	}
 	for _, out := range []struct {
@@ -173,7 +173,7 @@ func (s *execStreams) pipes(cmd *exec.Cmd, e driver.Exec) error {
 		}
 		// A single pipe for both streams keeps their order, if the caller passes
 		// one writer.
-		if out.set == &cmd.Stderr && cmd.Stdout != nil && same(e.Stdout, e.Stderr) {
+		if out.set == &cmd.Stderr && cmd.Stdout != nil && sameWriter(e.Stdout, e.Stderr) {
 			cmd.Stderr = cmd.Stdout
 			continue
 		}
@@ -181,26 +181,26 @@ func (s *execStreams) pipes(cmd *exec.Cmd, e driver.Exec) error {
 		if err != nil {
 			return err
 		}
-		s.child = append(s.child, w)
-		s.out = append(s.out, stream{r, out.to})
+		s.childFiles = append(s.childFiles, w)
+		s.out = append(s.out, outputCopy{r, out.to})
 		*out.set = w
 	}
 	return nil
 }
 
-// same is a == b for writers of any type: == panics for types that are not
+// sameWriter is a == b for writers of any type: == panics for types that are not
 // comparable.
-func same(a, b io.Writer) bool {
+func sameWriter(a, b io.Writer) bool {
 	t := reflect.TypeOf(a)
 	return t == reflect.TypeOf(b) && t.Comparable() && a == b
 }
 
-func (s *execStreams) terminal(cmd *exec.Cmd, e driver.Exec, cred *syscall.Credential) error {
+func (s *execStreams) openTerminal(cmd *exec.Cmd, e driver.Exec, cred *syscall.Credential) error {
 	master, slave, err := pty.Open()
 	if err != nil {
 		return err
 	}
-	s.tty, s.child = master, append(s.child, slave)
+	s.tty, s.childFiles = master, append(s.childFiles, slave)
 	if cred != nil {
 		if err := slave.Chown(int(cred.Uid), -1); err != nil {
 			return err
@@ -212,13 +212,13 @@ func (s *execStreams) terminal(cmd *exec.Cmd, e driver.Exec, cred *syscall.Crede
 	if to == nil {
 		to = io.Discard
 	}
-	s.in, s.out = master, []stream{{master, to}}
+	s.in, s.out = master, []outputCopy{{master, to}}
 	return nil
 }
 
-// start copies the streams. The copy of the input ends only when the caller's
+// startCopies copies the streams. The copy of the input ends only when the caller's
 // reader ends.
-func (s *execStreams) start(e driver.Exec, end <-chan struct{}) {
+func (s *execStreams) startCopies(e driver.Exec, end <-chan struct{}) {
 	if s.in != nil && e.Stdin != nil {
 		go func() {
 			io.Copy(s.in, e.Stdin)
@@ -232,14 +232,14 @@ func (s *execStreams) start(e driver.Exec, end <-chan struct{}) {
 	for _, out := range s.out {
 		// A terminal without a user returns EIO, a pipe EOF. A writer that fails
 		// must not leave the command blocked.
-		s.reading.Go(func() {
-			if _, err := io.Copy(out.to, out.from); err != nil {
-				io.Copy(io.Discard, out.from)
+		s.readers.Go(func() {
+			if _, err := io.Copy(out.to, out.source); err != nil {
+				io.Copy(io.Discard, out.source)
 			}
 		})
 	}
 	if s.tty != nil && e.Resize != nil {
-		s.resizes.Go(func() {
+		s.resizer.Go(func() {
 			for {
 				select {
 				case size, ok := <-e.Resize:
@@ -255,28 +255,28 @@ func (s *execStreams) start(e driver.Exec, end <-chan struct{}) {
 	}
 }
 
-// finish waits for the remaining output.
-func (s *execStreams) finish() {
-	timer := time.AfterFunc(outputGrace, s.close)
-	s.reading.Wait()
+// waitOutput waits for the remaining output.
+func (s *execStreams) waitOutput() {
+	timer := time.AfterFunc(outputTimeout, s.close)
+	s.readers.Wait()
 	timer.Stop()
 	s.close()
-	s.resizes.Wait()
+	s.resizer.Wait()
 }
 
-func (s *execStreams) closeChild() {
-	for _, f := range s.child {
+func (s *execStreams) closeChildFiles() {
+	for _, f := range s.childFiles {
 		f.Close()
 	}
 }
 
 func (s *execStreams) close() {
-	s.closeChild()
+	s.closeChildFiles()
 	if s.in != nil {
 		s.in.Close()
 	}
 	for _, out := range s.out {
-		out.from.Close()
+		out.source.Close()
 	}
 	if s.tty != nil {
 		s.tty.Close()

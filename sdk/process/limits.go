@@ -21,7 +21,7 @@ type limits struct {
 	pids   int64 // processes and threads
 }
 
-func (p *Process) limitsOf(c Command) limits {
+func (p *Process) resourceLimits(c Command) limits {
 	l := limits{pids: c.PidsLimit}
 	if r := p.start.Resources; r != nil {
 		l.memory, l.cpu = r.Linux.MemoryLimitBytes, r.Linux.CPUShares
@@ -29,41 +29,41 @@ func (p *Process) limitsOf(c Command) limits {
 	return l
 }
 
-// setting is one limit in the files of a controller.
-type setting struct {
+// limitSetting is one limit in the files of a controller.
+type limitSetting struct {
 	name       string // shown to the user
 	controller string
-	files      []file
+	files      []cgroupFile
 }
 
-type file struct {
+type cgroupFile struct {
 	name, value string
 	optional    bool // the file does not exist on every kernel
 }
 
 // settings returns the limits that are set, as files of cgroup version 1 or 2.
-func (l limits) settings(version int) (settings []setting) {
-	memory := setting{name: "memory", controller: "memory"}
-	cpu := setting{name: "cpu", controller: "cpu"}
-	pids := setting{name: "pids", controller: "pids", files: []file{{name: "pids.max", value: strconv.FormatInt(l.pids, 10)}}}
+func (l limits) settings(version int) (settings []limitSetting) {
+	memory := limitSetting{name: "memory", controller: "memory"}
+	cpu := limitSetting{name: "cpu", controller: "cpu"}
+	pids := limitSetting{name: "pids", controller: "pids", files: []cgroupFile{{name: "pids.max", value: strconv.FormatInt(l.pids, 10)}}}
 	bytes := strconv.FormatInt(l.memory, 10)
-	shares := min(max(l.cpu, minShares), maxShares)
+	shares := min(max(l.cpu, minCPUShares), maxCPUShares)
 	if version == 2 {
-		weight := minWeight + (shares-minShares)*(maxWeight-minWeight)/(maxShares-minShares)
-		memory.files = []file{{name: "memory.max", value: bytes}, {name: "memory.swap.max", value: "0", optional: true}}
-		cpu.files = []file{{name: "cpu.weight", value: strconv.FormatInt(weight, 10)}}
+		weight := minCPUWeight + (shares-minCPUShares)*(maxCPUWeight-minCPUWeight)/(maxCPUShares-minCPUShares)
+		memory.files = []cgroupFile{{name: "memory.max", value: bytes}, {name: "memory.swap.max", value: "0", optional: true}}
+		cpu.files = []cgroupFile{{name: "cpu.weight", value: strconv.FormatInt(weight, 10)}}
 	} else {
 		// The limit of memory and swap together cannot be below the limit of
 		// memory.
-		memory.files = []file{{name: "memory.limit_in_bytes", value: bytes}, {name: "memory.memsw.limit_in_bytes", value: bytes, optional: true}}
-		cpu.files = []file{{name: "cpu.shares", value: strconv.FormatInt(shares, 10)}}
+		memory.files = []cgroupFile{{name: "memory.limit_in_bytes", value: bytes}, {name: "memory.memsw.limit_in_bytes", value: bytes, optional: true}}
+		cpu.files = []cgroupFile{{name: "cpu.shares", value: strconv.FormatInt(shares, 10)}}
 	}
 	for _, s := range []struct {
 		limit int64
-		setting
+		limitSetting
 	}{{l.memory, memory}, {l.cpu, cpu}, {l.pids, pids}} {
 		if s.limit > 0 {
-			settings = append(settings, s.setting)
+			settings = append(settings, s.limitSetting)
 		}
 	}
 	return settings
@@ -71,24 +71,24 @@ func (l limits) settings(version int) (settings []setting) {
 
 // The ranges of cpu.shares and cpu.weight in the kernel.
 const (
-	minShares, maxShares = 2, 262144
-	minWeight, maxWeight = 1, 10000
+	minCPUShares, maxCPUShares = 2, 262144
+	minCPUWeight, maxCPUWeight = 1, 10000
 )
 
 // setLimits sets the limits of a cgroup that has no process yet, except the CPU
 // shares, which applyCPUShares sets when the task runs. The keys of overridden
 // are the controllers of cgroup v1 for which the job has named another cgroup.
 func (g *cgroup) setLimits(p *Process, l limits, overridden map[string]string) {
-	for _, s := range l.settings(cgroups().version) {
-		write := func() error { return g.limitV2(s) }
+	for _, s := range l.settings(machineCgroups().version) {
+		write := func() error { return g.setLimitV2(s) }
 		var err error
 		switch {
 		case overridden[s.controller] != "":
 			err = errors.New("cgroup_v1_override places the task into another cgroup")
-		case cgroups().version == 1:
+		case machineCgroups().version == 1:
 			var dir string
-			dir, err = g.treeV1(s.controller)
-			write = func() error { return s.write(dir) }
+			dir, err = g.makeV1Cgroup(s.controller)
+			write = func() error { return s.writeTo(dir) }
 		}
 		enforce := func() {
 			if err == nil {
@@ -99,7 +99,7 @@ func (g *cgroup) setLimits(p *Process, l limits, overridden map[string]string) {
 			}
 		}
 		if s.controller == "cpu" {
-			g.setShares = enforce
+			g.setCPUShares = enforce
 		} else {
 			enforce()
 		}
@@ -111,52 +111,52 @@ func (g *cgroup) setLimits(p *Process, l limits, overridden map[string]string) {
 // fork lock: with few shares on a busy machine it would delay the starts of other
 // tasks.
 func (p *Process) applyCPUShares() {
-	if p.cgroup == nil || p.cgroup.setShares == nil {
+	if p.cgroup == nil || p.cgroup.setCPUShares == nil {
 		return
 	}
-	p.cgroup.setShares()
-	p.cgroup.setShares = nil
+	p.cgroup.setCPUShares()
+	p.cgroup.setCPUShares = nil
 }
 
-func (g *cgroup) limitV2(s setting) error {
-	if err := s.write(g.path); !errors.Is(err, os.ErrNotExist) {
+func (g *cgroup) setLimitV2(s limitSetting) error {
+	if err := s.writeTo(g.path); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	if err := g.enable(s.controller); err != nil {
+	if err := g.enableController(s.controller); err != nil {
 		return err
 	}
-	return s.write(g.path)
+	return s.writeTo(g.path)
 }
 
-// treeV1 makes the task's cgroup in the hierarchy of a controller.
-func (g *cgroup) treeV1(controller string) (dir string, err error) {
-	h := cgroups()
-	if !slices.Contains(h.trees, controller) {
+// makeV1Cgroup makes the task's cgroup in the hierarchy of a controller.
+func (g *cgroup) makeV1Cgroup(controller string) (dir string, err error) {
+	h := machineCgroups()
+	if !slices.Contains(h.v1Controllers, controller) {
 		return "", fmt.Errorf("the cgroup controller %q is not mounted", controller)
 	}
-	dir = h.treePath(controller, filepath.Base(g.path))
-	existed, err := mkdir(dir)
+	dir = h.v1Path(controller, filepath.Base(g.path))
+	existed, err := makeCgroupDir(dir)
 	if err != nil {
 		return "", err
 	}
 	if controller == "memory" {
-		g.memory = dir
+		g.memoryPath = dir
 	}
 	if existed {
-		g.oomBefore = g.oomKills()
+		g.initialOOMKills = g.oomKills()
 		// The kernel rejects a limit of memory above an earlier limit of memory
 		// and swap.
-		writeExisting(filepath.Join(dir, "memory.memsw.limit_in_bytes"), "-1")
+		writeExistingFile(filepath.Join(dir, "memory.memsw.limit_in_bytes"), "-1")
 	}
 	if dir != g.path {
-		g.trees = append(g.trees, dir)
+		g.v1Paths = append(g.v1Paths, dir)
 	}
 	return dir, nil
 }
 
-func (s setting) write(dir string) error {
+func (s limitSetting) writeTo(dir string) error {
 	for _, f := range s.files {
-		err := writeExisting(filepath.Join(dir, f.name), f.value)
+		err := writeExistingFile(filepath.Join(dir, f.name), f.value)
 		if err != nil && !(f.optional && errors.Is(err, os.ErrNotExist)) {
 			return err
 		}
@@ -164,8 +164,8 @@ func (s setting) write(dir string) error {
 	return nil
 }
 
-// writeExisting writes a file that the kernel has made; it creates no file.
-func writeExisting(path, value string) error {
+// writeExistingFile writes a file that the kernel has made; it creates no file.
+func writeExistingFile(path, value string) error {
 	// os.OpenFile would register the descriptor with the poller and deregister
 	// it again.
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
@@ -179,9 +179,9 @@ func writeExisting(path, value string) error {
 	return nil
 }
 
-// mkdir makes a cgroup and its parents. A temporary agent that shuts down may
+// makeCgroupDir makes a cgroup and its parents. A temporary agent that shuts down may
 // remove an empty parent between two steps.
-func mkdir(path string) (existed bool, err error) {
+func makeCgroupDir(path string) (existed bool, err error) {
 	for range 3 {
 		switch err = unix.Mkdir(path, 0o755); err {
 		case nil:
@@ -201,12 +201,12 @@ func mkdir(path string) (existed bool, err error) {
 	return false, fmt.Errorf("make cgroup %s: %w", path, err)
 }
 
-// enable makes a controller of version 2 available in the cgroup: each cgroup
+// enableController makes a controller of version 2 available in the cgroup: each cgroup
 // above it must pass the controller on.
-func (g *cgroup) enable(controller string) error {
+func (g *cgroup) enableController(controller string) error {
 	parent := filepath.Dir(g.path) // share.slice, in nomad.slice, in the root or in the cgroup delegated to the plugin
 	for _, dir := range []string{filepath.Dir(filepath.Dir(parent)), filepath.Dir(parent), parent} {
-		if err := writeExisting(filepath.Join(dir, "cgroup.subtree_control"), "+"+controller); err != nil {
+		if err := writeExistingFile(filepath.Join(dir, "cgroup.subtree_control"), "+"+controller); err != nil {
 			return fmt.Errorf("the cgroup controller %q is not available: %w", controller, err)
 		}
 	}
@@ -215,16 +215,16 @@ func (g *cgroup) enable(controller string) error {
 
 // reportUnenforced records that a limit is not enforced. CPU shares are not
 // recorded: without them, tasks share the CPU time equally.
-func (p *Process) reportUnenforced(s setting, reason error) {
+func (p *Process) reportUnenforced(s limitSetting, reason error) {
 	if s.controller == "cpu" {
 		p.logger.Debug("task without CPU shares", "error", reason)
 		return
 	}
-	p.unenforced = append(p.unenforced, fmt.Sprintf("%s limit not enforced here: %v", s.name, reason))
+	p.unenforcedLimits = append(p.unenforcedLimits, fmt.Sprintf("%s limit not enforced here: %v", s.name, reason))
 }
 
-// unlimitedAll records that no limit is enforced.
-func (p *Process) unlimitedAll(l limits, reason error) {
+// reportAllUnenforced records that no limit is enforced.
+func (p *Process) reportAllUnenforced(l limits, reason error) {
 	for _, s := range l.settings(2) {
 		p.reportUnenforced(s, reason)
 	}
@@ -232,7 +232,7 @@ func (p *Process) unlimitedAll(l limits, reason error) {
 
 // reportLimits emits an event for each limit that is not enforced.
 func (p *Process) reportLimits() {
-	for _, message := range p.unenforced {
+	for _, message := range p.unenforcedLimits {
 		p.start.EventOnce(message)
 	}
 }
@@ -240,15 +240,15 @@ func (p *Process) reportLimits() {
 // oomKills returns how many processes in the cgroup the kernel has killed because
 // the memory limit was exceeded.
 func (g *cgroup) oomKills() (kills uint64) {
-	if cgroups().version == 2 {
-		return counter(filepath.Join(g.path, "memory.events"), "oom_kill") // memory.events includes the cgroups below
+	if machineCgroups().version == 2 {
+		return readCounter(filepath.Join(g.path, "memory.events"), "oom_kill") // memory.events includes the cgroups below
 	}
-	if g.memory == "" {
+	if g.memoryPath == "" {
 		return 0
 	}
-	dirs, _ := process.Cgroup(g.memory).Tree() // an error means that there are no descriptors, and then no counter can be read either
+	dirs, _ := process.Cgroup(g.memoryPath).Tree() // an error means that there are no descriptors, and then no counter can be read either
 	for _, dir := range dirs {
-		kills += counter(filepath.Join(string(dir), "memory.oom_control"), "oom_kill")
+		kills += readCounter(filepath.Join(string(dir), "memory.oom_control"), "oom_kill")
 	}
 	return kills
 }

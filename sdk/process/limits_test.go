@@ -16,10 +16,10 @@ import (
 
 const mebibyte = 1 << 20
 
-// limited returns a start whose cgroups have limits.
-func limited(t *testing.T, memory, cpu int64) *sdk.StartRequest {
+// newLimitedStart returns a start whose cgroups have limits.
+func newLimitedStart(t *testing.T, memory, cpu int64) *sdk.StartRequest {
 	t.Helper()
-	if os.Geteuid() != 0 || cgroups().version == 0 {
+	if os.Geteuid() != 0 || machineCgroups().version == 0 {
 		t.Skip("limits need root and cgroups")
 	}
 	s := newStart(t)
@@ -27,9 +27,9 @@ func limited(t *testing.T, memory, cpu int64) *sdk.StartRequest {
 	return s
 }
 
-// exceedsMemory is a command whose memory grows without limit, because tail
+// exceedMemoryScript is a command whose memory grows without limit, because tail
 // stores the line that it reads.
-const exceedsMemory = "tail /dev/zero"
+const exceedMemoryScript = "tail /dev/zero"
 
 func TestMemoryLimit(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -37,20 +37,20 @@ func TestMemoryLimit(t *testing.T) {
 		script string
 		want   driver.ExitResult
 	}{
-		"the process exceeds it":                            {20 * mebibyte, "exec " + exceedsMemory, driver.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true, Err: errOOM}},
-		"a child exceeds it, and the process fails":         {20 * mebibyte, exceedsMemory + "; exit 3", driver.ExitResult{ExitCode: 3, OOMKilled: true, Err: errOOM}},
-		"a child exceeds it, and the process does not mind": {20 * mebibyte, exceedsMemory + "; exit 0", driver.ExitResult{OOMKilled: true}},
+		"the process exceeds it":                            {20 * mebibyte, "exec " + exceedMemoryScript, driver.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true, Err: errOOM}},
+		"a child exceeds it, and the process fails":         {20 * mebibyte, exceedMemoryScript + "; exit 3", driver.ExitResult{ExitCode: 3, OOMKilled: true, Err: errOOM}},
+		"a child exceeds it, and the process does not mind": {20 * mebibyte, exceedMemoryScript + "; exit 0", driver.ExitResult{OOMKilled: true}},
 		"nothing exceeds it":                                {64 * mebibyte, "head -c 20000000 /dev/zero | tail -n 1 | wc -c", driver.ExitResult{}},
 		"there is none":                                     {0, "head -c 20000000 /dev/zero | tail -n 1 | wc -c", driver.ExitResult{}},
 		"the process is killed by another":                  {20 * mebibyte, "kill -9 $$", driver.ExitResult{ExitCode: 137, Signal: 9}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := start(t, limited(t, test.memory, 0), shell(test.script))
-			if got := wait(t, p); got != test.want {
+			p := startProcess(t, newLimitedStart(t, test.memory, 0), shellCommand(test.script))
+			if got := waitExit(t, p); got != test.want {
 				t.Errorf("exit result %+v, want %+v", got, test.want)
 			}
-			if len(p.unenforced) > 0 {
-				t.Errorf("not enforced: %q", p.unenforced)
+			if len(p.unenforcedLimits) > 0 {
+				t.Errorf("not enforced: %q", p.unenforcedLimits)
 			}
 		})
 	}
@@ -59,15 +59,15 @@ func TestMemoryLimit(t *testing.T) {
 // The kernel's count of OOM kills includes earlier starts in the same cgroup,
 // which must not be reported for the next start.
 func TestMemoryLimitOfTheNextStart(t *testing.T) {
-	s := limited(t, 20*mebibyte, 0)
-	first := start(t, s, shell("exec "+exceedsMemory))
-	if got := wait(t, first); !got.OOMKilled {
+	s := newLimitedStart(t, 20*mebibyte, 0)
+	first := startProcess(t, s, shellCommand("exec "+exceedMemoryScript))
+	if got := waitExit(t, first); !got.OOMKilled {
 		t.Errorf("exit result %+v, want a kill for memory", got)
 	}
 	// The first process is not destroyed: its cgroups stay, with their counters.
 	s.Resources.Linux.MemoryLimitBytes = 40 * mebibyte
-	second := start(t, s, shell("head -c 20000000 /dev/zero | tail -n 1 | wc -c"))
-	if got := wait(t, second); got != (driver.ExitResult{}) {
+	second := startProcess(t, s, shellCommand("head -c 20000000 /dev/zero | tail -n 1 | wc -c"))
+	if got := waitExit(t, second); got != (driver.ExitResult{}) {
 		t.Errorf("exit result %+v below the new limit, want success", got)
 	}
 }
@@ -76,21 +76,21 @@ func TestMemoryLimitOutlivesThePlugin(t *testing.T) {
 	for name, before := range map[string]bool{"it is exceeded while no plugin lives": true, "it is exceeded after the recovery": false} {
 		t.Run(name, func(t *testing.T) {
 			k := startKeeper(t)
-			s := limited(t, 20*mebibyte, 0)
-			state := orphan(t, k, plugin{Config: s.TaskConfig, Command: shell("until [ -e go ]; do sleep 0.01; done; exec " + exceedsMemory)})
+			s := newLimitedStart(t, 20*mebibyte, 0)
+			state := startOrphan(t, k, pluginRun{Config: s.TaskConfig, Command: shellCommand("until [ -e go ]; do sleep 0.01; done; exec " + exceedMemoryScript)})
 			if before {
-				tell(t, s)
-				until(t, "the task has ended", func() bool { return gone(state.PID) })
+				createGoFile(t, s)
+				waitUntil(t, "the task has ended", func() bool { return processGone(state.PID) })
 			}
 			p, err := Recover(t.Context(), s, state)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer destroy(t, p)
+			defer destroyProcess(t, p)
 			if !before {
-				tell(t, s)
+				createGoFile(t, s)
 			}
-			if got, want := wait(t, p), (driver.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true, Err: errOOM}); got != want {
+			if got, want := waitExit(t, p), (driver.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true, Err: errOOM}); got != want {
 				t.Errorf("exit result %+v, want %+v", got, want)
 			}
 		})
@@ -98,19 +98,19 @@ func TestMemoryLimitOutlivesThePlugin(t *testing.T) {
 }
 
 func TestMemoryLimitHoldsForCommandsInTheTask(t *testing.T) {
-	p := start(t, limited(t, 20*mebibyte, 0), shell("exec sleep 3600"))
-	result, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "exec " + exceedsMemory}})
+	p := startProcess(t, newLimitedStart(t, 20*mebibyte, 0), shellCommand("exec sleep 3600"))
+	result, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "exec " + exceedMemoryScript}})
 	if err != nil || result.Signal != int(unix.SIGKILL) {
 		t.Errorf("a command that exceeds the limit: %+v, %v, want signal 9", result, err)
 	}
 }
 
 func TestPidsLimit(t *testing.T) {
-	s := limited(t, 0, 0)
-	c := shell("i=0; while [ $i -lt 40 ]; do sleep 3600 & i=$((i+1)); done; echo all >started")
+	s := newLimitedStart(t, 0, 0)
+	c := shellCommand("i=0; while [ $i -lt 40 ]; do sleep 3600 & i=$((i+1)); done; echo all >started")
 	c.PidsLimit = 10
-	p := start(t, s, c)
-	if got := wait(t, p); got.ExitCode == 0 || got.Err != nil {
+	p := startProcess(t, s, c)
+	if got := waitExit(t, p); got.ExitCode == 0 || got.Err != nil {
 		t.Errorf("40 processes with a limit of 10: %+v, want a failure", got)
 	}
 	if _, err := os.Stat(filepath.Join(s.TaskDir(), "started")); err == nil {
@@ -121,7 +121,7 @@ func TestPidsLimit(t *testing.T) {
 	}
 	c.PidsLimit = -1
 	if p, err := Start(t.Context(), newStart(t), c); err == nil {
-		destroy(t, p)
+		destroyProcess(t, p)
 		t.Error("a negative limit is accepted")
 	}
 }
@@ -141,13 +141,13 @@ func TestCPUShares(t *testing.T) {
 	}
 	tasks := map[int64]*Process{}
 	for _, shares := range []int64{200, 20000} {
-		tasks[shares] = start(t, limited(t, 0, shares), shell("until [ -e go ]; do sleep 0.01; done; echo >looping; while :; do :; done"))
+		tasks[shares] = startProcess(t, newLimitedStart(t, 0, shares), shellCommand("until [ -e go ]; do sleep 0.01; done; echo >looping; while :; do :; done"))
 		if err := unix.SchedSetaffinity(tasks[shares].PID(), &one); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, p := range tasks {
-		tell(t, p.start)
+		createGoFile(t, p.start)
 	}
 	before := map[int64]uint64{}
 	ticks := func(shares int64) uint64 {
@@ -158,13 +158,13 @@ func TestCPUShares(t *testing.T) {
 		return st.UserTime + st.SystemTime
 	}
 	for _, p := range tasks {
-		content(t, p.start, "looping")
+		waitForFile(t, p.start, "looping")
 	}
 	for shares := range tasks {
 		before[shares] = ticks(shares)
 	}
 	used := map[int64]uint64{}
-	until(t, "the tasks have used a second of CPU time", func() bool {
+	waitUntil(t, "the tasks have used a second of CPU time", func() bool {
 		for shares := range tasks {
 			used[shares] = ticks(shares) - before[shares]
 		}
@@ -175,7 +175,7 @@ func TestCPUShares(t *testing.T) {
 	}
 }
 
-func TestLimitFiles(t *testing.T) {
+func TestCgroupFilesOfLimits(t *testing.T) {
 	describe := func(l limits, version int) string {
 		var b strings.Builder
 		for _, s := range l.settings(version) {
@@ -207,15 +207,17 @@ func TestLimitFiles(t *testing.T) {
 
 // A limit that is not enforced is reported with the reason.
 func TestLimitsThatAreNotEnforced(t *testing.T) {
-	withoutPids := cgroups()
-	withoutPids.trees = []string{"freezer", "memory", "cpu"}
+	withoutPids := machineCgroups()
+	withoutPids.v1Controllers = []string{"freezer", "memory", "cpu"}
 	for _, test := range []struct {
 		name    string
 		machine func(t *testing.T)
 		change  func(t *testing.T, c *Command)
 		want    []string
 	}{
-		{"no cgroups", func(t *testing.T) { use(t, hierarchy{none: "only root can make cgroups of version 1"}) }, nil, []string{
+		{"no cgroups", func(t *testing.T) {
+			use(t, cgroupHierarchy{unavailableReason: "only root can make cgroups of version 1"})
+		}, nil, []string{
 			"memory limit not enforced here: only root can make cgroups of version 1",
 			"pids limit not enforced here: only root can make cgroups of version 1",
 		}},
@@ -226,7 +228,7 @@ func TestLimitsThatAreNotEnforced(t *testing.T) {
 			use(t, withoutPids)
 		}, nil, []string{`pids limit not enforced here: the cgroup controller "pids" is not mounted`}},
 		{"the user names a cgroup of v1", func(t *testing.T) {
-			if cgroups().version != 1 {
+			if machineCgroups().version != 1 {
 				t.Skip("has no cgroups v1")
 			}
 		}, func(t *testing.T, c *Command) {
@@ -243,7 +245,7 @@ func TestLimitsThatAreNotEnforced(t *testing.T) {
 			test.machine(t)
 			s := newStart(t)
 			s.Resources = &driver.Resources{Linux: driver.LinuxResources{MemoryLimitBytes: 64 * mebibyte, CPUShares: 100}}
-			c := shell("exit 0")
+			c := shellCommand("exit 0")
 			c.PidsLimit = 50
 			if test.change != nil {
 				test.change(t, &c)
@@ -252,8 +254,8 @@ func TestLimitsThatAreNotEnforced(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer destroy(t, p)
-			if got := strings.Join(p.unenforced, "\n"); got != strings.Join(test.want, "\n") {
+			defer destroyProcess(t, p)
+			if got := strings.Join(p.unenforcedLimits, "\n"); got != strings.Join(test.want, "\n") {
 				t.Errorf("not enforced:\n%s\nwant\n%s", got, strings.Join(test.want, "\n"))
 			}
 		})
@@ -262,16 +264,16 @@ func TestLimitsThatAreNotEnforced(t *testing.T) {
 
 // On a hybrid machine the v2 hierarchy has no controllers.
 func TestLimitWithoutControllers(t *testing.T) {
-	h := unified(t)
-	controllers, _ := os.ReadFile(filepath.Join(h.mount, "cgroup.controllers"))
+	h := cgroupV2Hierarchy(t)
+	controllers, _ := os.ReadFile(filepath.Join(h.mountPath, "cgroup.controllers"))
 	if strings.Contains(string(controllers), "memory") {
 		t.Skip("the controllers are there")
 	}
 	use(t, h)
 	s := newStart(t)
 	s.Resources = &driver.Resources{Linux: driver.LinuxResources{MemoryLimitBytes: 64 * mebibyte, CPUShares: 100}}
-	p := start(t, s, shell("exit 0"))
-	if got := strings.Join(p.unenforced, "\n"); !strings.HasPrefix(got, `memory limit not enforced here: the cgroup controller "memory" is not available`) {
+	p := startProcess(t, s, shellCommand("exit 0"))
+	if got := strings.Join(p.unenforcedLimits, "\n"); !strings.HasPrefix(got, `memory limit not enforced here: the cgroup controller "memory" is not available`) {
 		t.Errorf("not enforced: %q", got)
 	}
 }

@@ -19,7 +19,7 @@ func lookPath(start *sdk.StartRequest, name string) (string, error) {
 		return "", errors.New("no command given")
 	}
 	if filepath.IsAbs(name) {
-		if err := executable(name); err != nil {
+		if err := checkExecutable(name); err != nil {
 			return "", fmt.Errorf("command %s: %w", name, err)
 		}
 		return name, nil
@@ -27,7 +27,7 @@ func lookPath(start *sdk.StartRequest, name string) (string, error) {
 	dir := start.TaskDir()
 	for _, rel := range []string{filepath.Join("local", name), filepath.Clean(name)} {
 		path := filepath.Join(dir, rel)
-		err := executable(path)
+		err := checkExecutable(path)
 		if errors.Is(err, os.ErrPermission) {
 			// Downloaded files in the task's directory often lack the executable
 			// bit.
@@ -44,7 +44,7 @@ func lookPath(start *sdk.StartRequest, name string) (string, error) {
 		return "", notFoundError(fmt.Sprintf("command %q: neither in %s nor in %s", name, filepath.Join(dir, "local"), dir))
 	}
 	for _, in := range filepath.SplitList(start.Env["PATH"]) {
-		if path := filepath.Join(in, name); filepath.IsAbs(path) && executable(path) == nil {
+		if path := filepath.Join(in, name); filepath.IsAbs(path) && checkExecutable(path) == nil {
 			return path, nil
 		}
 	}
@@ -58,7 +58,7 @@ func (e notFoundError) Error() string { return string(e) }
 
 func (notFoundError) Is(target error) bool { return target == os.ErrNotExist }
 
-func executable(path string) error {
+func checkExecutable(path string) error {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:

@@ -39,9 +39,9 @@ func TestMain(m *testing.M) {
 	os.Setenv("GORACE", "atexit_sleep_ms=0")
 	code := m.Run()
 	for _, pattern := range []string{"/sys/fs/cgroup/*/nomad/*.task", "/sys/fs/cgroup/unified/nomad.slice/*/*"} {
-		left, _ := filepath.Glob(pattern)
-		for _, dir := range left {
-			if procs, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs")); mine(dir) {
+		remaining, _ := filepath.Glob(pattern)
+		for _, dir := range remaining {
+			if procs, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs")); isOwnCgroup(dir) {
 				fmt.Fprintf(os.Stderr, "left behind: %s with processes %q\n", dir, procs)
 				code = 1
 			}
@@ -50,25 +50,25 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// mine reports whether a cgroup belongs to this test process: other processes of
+// isOwnCgroup reports whether a cgroup belongs to this test process: other processes of
 // the machine have cgroups, too.
-func mine(dir string) bool {
+func isOwnCgroup(dir string) bool {
 	return strings.HasPrefix(filepath.Base(dir), fmt.Sprintf("process-test-%d-", os.Getpid()))
 }
 
-// plugin is the input and the output of pluginMain.
-type plugin struct {
-	Config  driver.TaskConfig
-	Command Command
-	Await   bool // pluginMain waits until the task has ended before it writes the output
-	State   State
-	Error   string
+// pluginRun is the input and the output of pluginMain.
+type pluginRun struct {
+	Config      driver.TaskConfig
+	Command     Command
+	WaitForExit bool // pluginMain waits until the task has ended before it writes the output
+	State       State
+	Error       string
 }
 
 // pluginMain starts a task, writes the result to a file, and runs until it is
 // killed.
 func pluginMain(file string) {
-	var p plugin
+	var p pluginRun
 	text, err := os.ReadFile(file)
 	if err == nil {
 		err = json.Unmarshal(text, &p)
@@ -80,7 +80,7 @@ func pluginMain(file string) {
 	if err != nil {
 		p.Error = err.Error()
 	} else {
-		if p.Await {
+		if p.WaitForExit {
 			task.Wait(context.Background())
 		}
 		p.State = task.Snapshot()
@@ -112,23 +112,23 @@ func newStart(t *testing.T) *sdk.StartRequest {
 	}}
 }
 
-// shell returns the command of a script, whose output goes to files of the
+// shellCommand returns the command of a script, whose output goes to files of the
 // task's directory.
-func shell(script string) Command {
+func shellCommand(script string) Command {
 	return Command{Path: "/bin/sh", Args: []string{"-c", script}}
 }
 
-func start(t *testing.T, s *sdk.StartRequest, c Command) *Process {
+func startProcess(t *testing.T, s *sdk.StartRequest, c Command) *Process {
 	t.Helper()
 	p, err := Start(t.Context(), s, c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { destroy(t, p) })
+	t.Cleanup(func() { destroyProcess(t, p) })
 	return p
 }
 
-func destroy(t *testing.T, p *Process) {
+func destroyProcess(t *testing.T, p *Process) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -143,7 +143,7 @@ func destroy(t *testing.T, p *Process) {
 	}
 }
 
-func wait(t *testing.T, p *Process) driver.ExitResult {
+func waitExit(t *testing.T, p *Process) driver.ExitResult {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -154,12 +154,12 @@ func wait(t *testing.T, p *Process) driver.ExitResult {
 	return result
 }
 
-// content waits until a task has written a file in its directory, and returns
+// waitForFile waits until a task has written a file in its directory, and returns
 // the content.
-func content(t *testing.T, s *sdk.StartRequest, name string) string {
+func waitForFile(t *testing.T, s *sdk.StartRequest, name string) string {
 	t.Helper()
 	var text string
-	until(t, "the task writes "+name, func() bool {
+	waitUntil(t, "the task writes "+name, func() bool {
 		b, err := os.ReadFile(filepath.Join(s.TaskDir(), name))
 		text = strings.TrimSpace(string(b))
 		return err == nil && bytes.HasSuffix(b, []byte("\n"))
@@ -167,7 +167,7 @@ func content(t *testing.T, s *sdk.StartRequest, name string) string {
 	return text
 }
 
-func number(t *testing.T, text string) int {
+func parseNumber(t *testing.T, text string) int {
 	t.Helper()
 	n, err := strconv.Atoi(text)
 	if err != nil {
@@ -176,7 +176,7 @@ func number(t *testing.T, text string) int {
 	return n
 }
 
-func until(t *testing.T, what string, ok func() bool) {
+func waitUntil(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for !ok() {
@@ -187,7 +187,7 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func gone(pid int) bool {
+func processGone(pid int) bool {
 	st, err := process.ReadStat(pid)
 	return err != nil || st.Ended()
 }
@@ -201,10 +201,10 @@ func forgetOwners(t *testing.T) {
 	owners.leftovers = nil
 }
 
-func use(t *testing.T, h hierarchy) {
-	old := cgroups
-	cgroups = func() hierarchy { return h }
-	t.Cleanup(func() { cgroups = old })
+func use(t *testing.T, h cgroupHierarchy) {
+	old := machineCgroups
+	machineCgroups = func() cgroupHierarchy { return h }
+	t.Cleanup(func() { machineCgroups = old })
 }
 
 // startKeeper starts a keeper for this test and configures the package to use
@@ -233,9 +233,9 @@ func startKeeper(t *testing.T) *keeper.Client {
 	return c
 }
 
-// orphan starts a task in another process, and kills that process. Without a
+// startOrphan starts a task in another process, and kills that process. Without a
 // keeper, init adopts the task.
-func orphan(t *testing.T, k *keeper.Client, p plugin) State {
+func startOrphan(t *testing.T, k *keeper.Client, p pluginRun) State {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "plugin")
 	text, err := json.Marshal(p)
@@ -260,7 +260,7 @@ func orphan(t *testing.T, k *keeper.Client, p plugin) State {
 		defer cmd.Wait()
 		pid = cmd.Process.Pid
 	}
-	until(t, "the plugin has answered", func() bool {
+	waitUntil(t, "the plugin has answered", func() bool {
 		text, err = os.ReadFile(file + ".answer")
 		return err == nil
 	})
@@ -273,6 +273,6 @@ func orphan(t *testing.T, k *keeper.Client, p plugin) State {
 	if p.Error != "" {
 		t.Fatal(p.Error)
 	}
-	until(t, "the plugin has gone", func() bool { return gone(pid) })
+	waitUntil(t, "the plugin has gone", func() bool { return processGone(pid) })
 	return p.State
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// output is the standard streams of a task.
-type output struct {
+// taskStreams is the standard streams of a task.
+type taskStreams struct {
 	stdin, stdout, stderr int
 }
 
-// openOutput opens the output files that the host has prepared for the task.
-func openOutput(ctx context.Context, start *sdk.StartRequest) (*output, error) {
-	o := &output{stdin: -1, stdout: -1, stderr: -1}
+// openTaskStreams opens the output files that the host has prepared for the task.
+func openTaskStreams(ctx context.Context, start *sdk.StartRequest) (*taskStreams, error) {
+	o := &taskStreams{stdin: -1, stdout: -1, stderr: -1}
 	var err error
 	if o.stdin, err = unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 		return nil, sdk.Recoverable(fmt.Errorf("open %s: %w", os.DevNull, err))
@@ -36,11 +36,11 @@ func openOutput(ctx context.Context, start *sdk.StartRequest) (*output, error) {
 	return o, nil
 }
 
-func (o *output) fds() []uintptr {
+func (o *taskStreams) fds() []uintptr {
 	return []uintptr{uintptr(o.stdin), uintptr(o.stdout), uintptr(o.stderr)}
 }
 
-func (o *output) close() {
+func (o *taskStreams) close() {
 	for _, fd := range []int{o.stdin, o.stdout, o.stderr} {
 		if fd >= 0 {
 			unix.Close(fd)
@@ -61,7 +61,7 @@ func openOutputFIFO(ctx context.Context, allocDir, path string) (int, error) {
 		return unix.Open(os.DevNull, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	}
 	for delay := 200 * time.Microsecond; ; delay = min(2*delay, 20*time.Millisecond) {
-		fd, err := openOnce(allocDir, path)
+		fd, err := tryOpenOutput(allocDir, path)
 		if !errors.Is(err, unix.ENXIO) {
 			return fd, err
 		}
@@ -73,7 +73,7 @@ func openOutputFIFO(ctx context.Context, allocDir, path string) (int, error) {
 	}
 }
 
-func openOnce(allocDir, path string) (int, error) {
+func tryOpenOutput(allocDir, path string) (int, error) {
 	const flags = unix.O_WRONLY | unix.O_NONBLOCK | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	rel, err := filepath.Rel(allocDir, path)
 	if err != nil || !filepath.IsLocal(rel) {

@@ -22,59 +22,59 @@ var owners = struct {
 	leftovers map[process.Mark]bool
 }{m: map[process.Mark]*Process{}}
 
-func (p *Process) mark() process.Mark {
+func (p *Process) taskMark() process.Mark {
 	return process.Mark{AllocID: p.start.AllocID, Task: p.start.Name}
 }
 
-// acquire makes p the owner of its task. It fails if a process of the task that
+// acquireTask makes p the owner of its task. It fails if a process of the task that
 // this plugin process has started or recovered is running. earlier is an owner
 // whose process has ended and that was not destroyed. A start without names
 // occurs only in tests of plugin authors, and shares nothing.
-func (p *Process) acquire() (earlier *Process, err error) {
-	if !p.named() {
+func (p *Process) acquireTask() (earlier *Process, err error) {
+	if !p.hasTaskName() {
 		return nil, nil
 	}
 	owners.Lock()
 	defer owners.Unlock()
-	earlier = owners.m[p.mark()]
+	earlier = owners.m[p.taskMark()]
 	if earlier != nil && earlier.id.Alive() {
 		return nil, fmt.Errorf("task %q of allocation %s runs already, as process %d", p.start.Name, p.start.AllocID, earlier.id.PID)
 	}
-	owners.m[p.mark()] = p
+	owners.m[p.taskMark()] = p
 	return earlier, nil
 }
 
-func (p *Process) named() bool { return p.start.AllocID != "" && p.start.Name != "" }
+func (p *Process) hasTaskName() bool { return p.start.AllocID != "" && p.start.Name != "" }
 
-func (p *Process) owns() bool {
-	if !p.named() {
+func (p *Process) ownsTask() bool {
+	if !p.hasTaskName() {
 		return true
 	}
 	owners.Lock()
 	defer owners.Unlock()
-	return owners.m[p.mark()] == p
+	return owners.m[p.taskMark()] == p
 }
 
-// releaseOwner makes an earlier process the owner again, or leaves the task
+// releaseTask makes an earlier process the owner again, or leaves the task
 // without an owner if earlier is nil.
-func (p *Process) releaseOwner(earlier *Process) {
+func (p *Process) releaseTask(earlier *Process) {
 	owners.Lock()
 	defer owners.Unlock()
 	switch {
-	case owners.m[p.mark()] != p:
+	case owners.m[p.taskMark()] != p:
 	case earlier != nil:
-		owners.m[p.mark()] = earlier
+		owners.m[p.taskMark()] = earlier
 	default:
-		delete(owners.m, p.mark())
+		delete(owners.m, p.taskMark())
 	}
 }
 
-// endEarlier kills the processes that an earlier start of the task has left
+// killEarlierStart kills the processes that an earlier start of the task has left
 // running, if there is no cgroup to find them by: the processes whose
 // environment names the task. A search of all processes of the machine takes
 // milliseconds, so it is done once for all tasks, and again only for a task that
 // had running processes in that search or whose last process was not destroyed.
-func (p *Process) endEarlier(ctx context.Context, earlier *Process) error {
+func (p *Process) killEarlierStart(ctx context.Context, earlier *Process) error {
 	owners.Lock()
 	if owners.leftovers == nil {
 		marks, err := process.AllMarks()
@@ -84,7 +84,7 @@ func (p *Process) endEarlier(ctx context.Context, earlier *Process) error {
 		}
 		owners.leftovers = marks
 	}
-	possible := earlier != nil || owners.leftovers[p.mark()]
+	possible := earlier != nil || owners.leftovers[p.taskMark()]
 	owners.Unlock()
 	if !possible {
 		return nil
@@ -98,7 +98,7 @@ func (p *Process) endEarlier(ctx context.Context, earlier *Process) error {
 	}
 	owners.Lock()
 	defer owners.Unlock()
-	delete(owners.leftovers, p.mark())
+	delete(owners.leftovers, p.taskMark())
 	return nil
 }
 
@@ -112,7 +112,7 @@ func (p *Process) leftoverError(err error) error {
 func (p *Process) killAll(ctx context.Context) error {
 	err := p.killGroup()
 	switch {
-	case !p.owns():
+	case !p.ownsTask():
 	case p.cgroup != nil:
 		err = errors.Join(err, p.cgroup.dir().Kill(ctx))
 	case p.start.Env["NOMAD_ALLOC_ID"] == p.start.AllocID && p.start.Env["NOMAD_TASK_NAME"] == p.start.Name:

@@ -55,16 +55,16 @@ type Command struct {
 // sdk.Task, sdk.Signaler, sdk.Execer, sdk.StatsProvider, sdk.StateProvider,
 // sdk.AttributesProvider and sdk.Destroyer.
 type Process struct {
-	id     process.ID
-	start  *sdk.StartRequest
-	dir    string
-	cred   *syscall.Credential
-	cgroup *cgroup // nil if the task has no cgroup
-	child  bool    // the process is a child of this plugin process, which reaps it
-	logger hclog.Logger
-	meter  cpuSampler
+	id         process.ID
+	start      *sdk.StartRequest
+	dir        string
+	cred       *syscall.Credential
+	cgroup     *cgroup // nil if the task has no cgroup
+	isChild    bool    // the process is a child of this plugin process, which reaps it
+	logger     hclog.Logger
+	cpuSampler cpuSampler
 
-	unenforced []string // events about limits that are not enforced, for reportLimits
+	unenforcedLimits []string // events about limits that are not enforced, for reportLimits
 
 	// userErr is not nil if the user of a recovered process no longer resolves,
 	// and so no command can run as that user.
@@ -79,11 +79,11 @@ type Process struct {
 	releaseMu sync.RWMutex
 	released  bool // guarded by releaseMu
 
-	// waiting is held by the goroutine that waits for the process; other callers
+	// waitMu is held by the goroutine that waits for the process; other callers
 	// of Wait block on it.
-	waiting sync.Mutex
-	ended   bool              // guarded by waiting
-	result  driver.ExitResult // guarded by waiting
+	waitMu sync.Mutex
+	ended  bool              // guarded by waiting
+	result driver.ExitResult // guarded by waiting
 }
 
 var (
@@ -118,11 +118,11 @@ type State struct {
 // shares right after it was executed. If cgroups are not available, the task
 // starts without limits, and has an event for each limit that is not enforced.
 func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, error) {
-	p := &Process{start: start, dir: c.Dir, child: true, logger: start.Logger()}
+	p := &Process{start: start, dir: c.Dir, isChild: true, logger: start.Logger()}
 	if p.dir == "" {
 		p.dir = start.TaskDir()
 	}
-	if err := checkDir(p.dir); err != nil {
+	if err := checkWorkDir(p.dir); err != nil {
 		return nil, err
 	}
 	if c.OOMScoreAdj < 0 || c.OOMScoreAdj > 1000 {
@@ -143,19 +143,19 @@ func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, e
 		return nil, err
 	}
 
-	files, err := openOutput(ctx, start)
+	files, err := openTaskStreams(ctx, start)
 	if err != nil {
 		return nil, err
 	}
 	defer files.close()
 
-	earlier, err := p.acquire()
+	earlier, err := p.acquireTask()
 	if err != nil {
 		return nil, err
 	}
-	place, err := p.place(ctx, c)
+	place, err := p.preparePlacement(ctx, c)
 	if err == nil && p.cgroup == nil {
-		err = p.endEarlier(ctx, earlier)
+		err = p.killEarlierStart(ctx, earlier)
 	}
 	if err == nil {
 		err = p.spawn(path, c, files, place)
@@ -164,7 +164,7 @@ func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, e
 		if p.cgroup != nil {
 			err = errors.Join(err, p.cgroup.remove())
 		}
-		p.releaseOwner(earlier)
+		p.releaseTask(earlier)
 		return nil, err
 	}
 	p.logger = p.logger.With("pid", p.id.PID)
@@ -176,10 +176,10 @@ func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, e
 
 // spawn forks and executes. ETXTBSY is temporary: another thread of this process
 // has forked while the file was open for writing.
-func (p *Process) spawn(path string, c Command, files *output, place placement) error {
+func (p *Process) spawn(path string, c Command, files *taskStreams, place placement) error {
 	attr := &syscall.ProcAttr{
 		Dir:   p.dir,
-		Env:   environ(p.start.Env),
+		Env:   envList(p.start.Env),
 		Files: files.fds(),
 		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: p.cred},
 	}
@@ -263,7 +263,7 @@ func (p *Process) Snapshot() State {
 	boot, _ := process.BootID() // Start and Recover have read it successfully
 	s := State{PID: p.id.PID, StartTime: p.id.StartTime, BootID: boot, Dir: p.dir}
 	if p.cgroup != nil {
-		s.Cgroup, s.OOMKills = p.cgroup.path, p.cgroup.oomBefore
+		s.Cgroup, s.OOMKills = p.cgroup.path, p.cgroup.initialOOMKills
 	}
 	return s
 }
@@ -277,14 +277,14 @@ func (p *Process) Attributes() map[string]string {
 // until Destroy, so that it outlives a plugin that dies now. It may be called
 // more than once.
 func (p *Process) Wait(ctx context.Context) (driver.ExitResult, error) {
-	p.waiting.Lock()
-	defer p.waiting.Unlock()
+	p.waitMu.Lock()
+	defer p.waitMu.Unlock()
 	if p.ended {
 		return p.result, nil
 	}
 	var status process.ExitStatus
 	var err error
-	if p.child {
+	if p.isChild {
 		status, err = p.waitChild(ctx)
 	} else {
 		status, err = p.waitOrphan(ctx)
@@ -306,7 +306,7 @@ var errOOM = errors.New("OOM Killed")
 // would make the task fail.
 func (p *Process) end(status process.ExitStatus, err error) {
 	p.ended = true
-	p.result = resultOf(status, err)
+	p.result = toExitResult(status, err)
 	if p.cgroup == nil || !p.cgroup.oomKilled() {
 		return
 	}
@@ -380,7 +380,7 @@ func (p *Process) killGroup() error {
 	}
 	// An older kernel. An unreaped child keeps its number. For an orphan, the
 	// only possible check is that its number does not belong to another process.
-	if now, statErr := process.LookupID(p.id.PID); p.child || errors.Is(statErr, os.ErrProcessDone) || statErr == nil && now == p.id {
+	if now, statErr := process.LookupID(p.id.PID); p.isChild || errors.Is(statErr, os.ErrProcessDone) || statErr == nil && now == p.id {
 		if killErr := unix.Kill(-p.id.PID, unix.SIGKILL); killErr != nil && killErr != unix.ESRCH {
 			err = killErr.(syscall.Errno)
 			return fmt.Errorf("kill process group %d: %w", p.id.PID, err)
@@ -406,25 +406,25 @@ func (p *Process) Destroy(ctx context.Context) error {
 			return err
 		}
 		p.released = true
-		if p.child {
+		if p.isChild {
 			errs = append(errs, p.reap())
 		}
 		if p.fd != nil {
 			p.fd.Close()
 		}
 	}
-	if p.cgroup != nil && p.owns() {
+	if p.cgroup != nil && p.ownsTask() {
 		errs = append(errs, p.cgroup.remove())
 	}
 	err := errors.Join(errs...)
 	if err == nil {
-		p.releaseOwner(nil) // else the next start of the task searches for leftover processes
+		p.releaseTask(nil) // else the next start of the task searches for leftover processes
 	}
 	return err
 }
 
-// environ returns the environment in the kernel's form, in a stable order.
-func environ(env map[string]string) []string {
+// envList returns the environment in the kernel's form, in a stable order.
+func envList(env map[string]string) []string {
 	list := make([]string, 0, len(env))
 	for k, v := range env {
 		list = append(list, k+"="+v)
@@ -433,7 +433,7 @@ func environ(env map[string]string) []string {
 	return list
 }
 
-func checkDir(dir string) error {
+func checkWorkDir(dir string) error {
 	if !filepath.IsAbs(dir) {
 		return fmt.Errorf("work_dir %q is not an absolute path", dir)
 	}

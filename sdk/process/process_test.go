@@ -24,19 +24,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// unified returns the v2 hierarchy of this machine, wherever it is mounted.
-func unified(t *testing.T) hierarchy {
+// cgroupV2Hierarchy returns the v2 hierarchy of this machine, wherever it is mounted.
+func cgroupV2Hierarchy(t *testing.T) cgroupHierarchy {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("making cgroups needs root")
 	}
 	for _, mount := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-		if h := detect(mount); h.version == 2 {
+		if h := detectCgroups(mount); h.version == 2 {
 			return h
 		}
 	}
 	t.Skip("there is no cgroup v2 here")
-	return hierarchy{}
+	return cgroupHierarchy{}
 }
 
 func TestAllProcessesDieWithTheTask(t *testing.T) {
@@ -44,29 +44,29 @@ func TestAllProcessesDieWithTheTask(t *testing.T) {
 	// signals.
 	const script = `trap "" INT TERM HUP; (echo $(exec sh -c 'echo $PPID') >child; exec sleep 3600) & ` +
 		`setsid sh -c 'echo $$ >own; exec sleep 3600' & until [ -s child ] && [ -s own ]; do sleep 0.01; done; `
-	for name, machine := range map[string]func(*testing.T) hierarchy{
-		"with the cgroups of this machine": func(*testing.T) hierarchy { return cgroups() },
-		"with cgroups v2":                  unified,
-		"without cgroups":                  func(*testing.T) hierarchy { return hierarchy{} },
+	for name, machine := range map[string]func(*testing.T) cgroupHierarchy{
+		"with the cgroups of this machine": func(*testing.T) cgroupHierarchy { return machineCgroups() },
+		"with cgroups v2":                  cgroupV2Hierarchy,
+		"without cgroups":                  func(*testing.T) cgroupHierarchy { return cgroupHierarchy{} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			use(t, machine(t))
 			for name, end := range map[string]string{"that ends": "exit 0", "that is killed": "exec sleep 3600"} {
 				t.Run(name, func(t *testing.T) {
 					s := newStart(t)
-					p := start(t, s, shell(script+end))
-					child, acquire := number(t, content(t, s, "child")), number(t, content(t, s, "own"))
+					p := startProcess(t, s, shellCommand(script+end))
+					child, own := parseNumber(t, waitForFile(t, s, "child")), parseNumber(t, waitForFile(t, s, "own"))
 					if end != "exit 0" {
 						if err := p.Kill(t.Context()); err != nil {
 							t.Fatal(err)
 						}
 					}
-					wait(t, p)
+					waitExit(t, p)
 					if err := p.Destroy(t.Context()); err != nil {
 						t.Error(err)
 					}
-					for _, pid := range []int{child, acquire} {
-						until(t, "every child is dead", func() bool { return gone(pid) })
+					for _, pid := range []int{child, own} {
+						waitUntil(t, "every child is dead", func() bool { return processGone(pid) })
 					}
 					if p.cgroup != nil {
 						if _, err := os.Stat(p.cgroup.path); err == nil {
@@ -82,15 +82,15 @@ func TestAllProcessesDieWithTheTask(t *testing.T) {
 // A Destroy that could not search for processes, because this process had no
 // free descriptor, returns an error and can be repeated.
 func TestDestroyWithoutDescriptorsIsRepeated(t *testing.T) {
-	for name, h := range map[string]hierarchy{"with the cgroups of this machine": cgroups(), "without cgroups": {}} {
+	for name, h := range map[string]cgroupHierarchy{"with the cgroups of this machine": machineCgroups(), "without cgroups": {}} {
 		t.Run(name, func(t *testing.T) {
 			use(t, h)
 			s := newStart(t)
-			p := start(t, s, shell("setsid sh -c 'echo $$ >own; exec sleep 3600' & until [ -s own ]; do sleep 0.01; done"))
+			p := startProcess(t, s, shellCommand("setsid sh -c 'echo $$ >own; exec sleep 3600' & until [ -s own ]; do sleep 0.01; done"))
 			if r, err := p.Wait(t.Context()); err != nil || r.ExitCode != 0 {
 				t.Fatalf("%+v, %v", r, err)
 			}
-			child, err := process.LookupID(number(t, content(t, s, "own")))
+			child, err := process.LookupID(parseNumber(t, waitForFile(t, s, "own")))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -116,11 +116,11 @@ func TestDestroyWithoutDescriptorsIsRepeated(t *testing.T) {
 }
 
 func TestCgroupHoldsTheProcessFromItsBirth(t *testing.T) {
-	for name, h := range map[string]hierarchy{"v1 or what there is": cgroups(), "v2": unified(t)} {
+	for name, h := range map[string]cgroupHierarchy{"v1 or what there is": machineCgroups(), "v2": cgroupV2Hierarchy(t)} {
 		t.Run(name, func(t *testing.T) {
 			use(t, h)
 			s := newStart(t)
-			p := start(t, s, shell("cat /proc/self/cgroup >where.new; mv where.new where; exec sleep 3600"))
+			p := startProcess(t, s, shellCommand("cat /proc/self/cgroup >where.new; mv where.new where; exec sleep 3600"))
 			if p.cgroup == nil {
 				t.Skip("no cgroup can be made here")
 			}
@@ -128,13 +128,13 @@ func TestCgroupHoldsTheProcessFromItsBirth(t *testing.T) {
 			if h.version == 2 {
 				want = "/nomad.slice/share.slice/" + want + ".scope"
 			}
-			until(t, "the task has looked", func() bool { _, err := os.Stat(filepath.Join(s.TaskDir(), "where")); return err == nil })
+			waitUntil(t, "the task has looked", func() bool { _, err := os.Stat(filepath.Join(s.TaskDir(), "where")); return err == nil })
 			text, _ := os.ReadFile(filepath.Join(s.TaskDir(), "where"))
 			if !strings.Contains(string(text), want) {
 				t.Errorf("the first child of the task is in\n%swant %s", text, want)
 			}
-			if acquire, _ := os.ReadFile("/proc/self/cgroup"); strings.Contains(string(acquire), s.AllocID) {
-				t.Errorf("the plugin is in the task's cgroup:\n%s", acquire)
+			if own, _ := os.ReadFile("/proc/self/cgroup"); strings.Contains(string(own), s.AllocID) {
+				t.Errorf("the plugin is in the task's cgroup:\n%s", own)
 			}
 			var out bytes.Buffer
 			if _, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/cat", "/proc/self/cgroup"}, Stdout: &out}); err != nil {
@@ -144,14 +144,14 @@ func TestCgroupHoldsTheProcessFromItsBirth(t *testing.T) {
 				t.Errorf("a command in the task is in\n%swant %s", out.String(), want)
 			}
 			var stats driver.TaskStats
-			until(t, "the shell has become what sleeps: a process between two programs has no memory", func() bool {
+			waitUntil(t, "the shell has become what sleeps: a process between two programs has no memory", func() bool {
 				var err error
 				if stats, err = p.Stats(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				return stats.Total.Memory.RSS > 0 && len(stats.ByPID) > 0
 			})
-			controllers, _ := os.ReadFile(filepath.Join(h.mount, "cgroup.controllers"))
+			controllers, _ := os.ReadFile(filepath.Join(h.mountPath, "cgroup.controllers"))
 			if m := stats.Total.Memory; slices.Contains(strings.Fields(string(controllers)), "memory") && (m.Usage == 0 || !slices.Contains(m.Measured, "Usage")) {
 				t.Errorf("the kernel could count the memory, and did not: %+v", m)
 			}
@@ -159,18 +159,18 @@ func TestCgroupHoldsTheProcessFromItsBirth(t *testing.T) {
 	}
 }
 
-func TestCgroupsThatTheTaskMakes(t *testing.T) {
+func TestNestedCgroupsAreKilledAndRemoved(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("making cgroups needs root")
 	}
-	for name, h := range map[string]hierarchy{"with the cgroups of this machine": cgroups(), "with cgroups v2": unified(t)} {
+	for name, h := range map[string]cgroupHierarchy{"with the cgroups of this machine": machineCgroups(), "with cgroups v2": cgroupV2Hierarchy(t)} {
 		t.Run(name, func(t *testing.T) {
 			use(t, h)
 			s := newStart(t)
 			// The environment of the child has no names of the task.
 			s.Env["OWN"] = cgroupPaths(s.AllocID, s.Name)[0]
-			p := start(t, s, shell(`mkdir -p $OWN/a/b && env -i setsid sh -c "echo \$\$ >$OWN/a/b/cgroup.procs; echo \$\$ >child; exec sleep 3600" & exec sleep 3600`))
-			child := number(t, content(t, s, "child"))
+			p := startProcess(t, s, shellCommand(`mkdir -p $OWN/a/b && env -i setsid sh -c "echo \$\$ >$OWN/a/b/cgroup.procs; echo \$\$ >child; exec sleep 3600" & exec sleep 3600`))
+			child := parseNumber(t, waitForFile(t, s, "child"))
 			stats, err := p.Stats(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -178,8 +178,8 @@ func TestCgroupsThatTheTaskMakes(t *testing.T) {
 			if _, ok := stats.ByPID[strconv.Itoa(child)]; !ok {
 				t.Errorf("statistics without process %d: %+v", child, stats)
 			}
-			destroy(t, p)
-			if !gone(child) {
+			destroyProcess(t, p)
+			if !processGone(child) {
 				t.Errorf("process %d is still there", child)
 			}
 			if _, err := os.Stat(s.Env["OWN"]); err == nil {
@@ -189,10 +189,10 @@ func TestCgroupsThatTheTaskMakes(t *testing.T) {
 	}
 }
 
-func TestCgroupsOfTheUser(t *testing.T) {
-	h := unified(t)
+func TestConfiguredCgroup(t *testing.T) {
+	h := cgroupV2Hierarchy(t)
 	use(t, h)
-	dir := filepath.Join(h.mount, fmt.Sprintf("process-test-%d", os.Getpid()))
+	dir := filepath.Join(h.mountPath, fmt.Sprintf("process-test-%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -201,9 +201,9 @@ func TestCgroupsOfTheUser(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	c := shell("exec sleep 3600")
+	c := shellCommand("exec sleep 3600")
 	c.CgroupV2 = filepath.Base(dir)
-	p := start(t, newStart(t), c)
+	p := startProcess(t, newStart(t), c)
 	if p.cgroup != nil {
 		t.Errorf("the process also has %s", p.cgroup.path)
 	}
@@ -213,38 +213,38 @@ func TestCgroupsOfTheUser(t *testing.T) {
 	for _, bad := range []string{"no/such/cgroup", "../../etc"} {
 		c.CgroupV2 = bad
 		if p, err := Start(t.Context(), newStart(t), c); err == nil {
-			destroy(t, p)
+			destroyProcess(t, p)
 			t.Errorf("cgroup %q is taken", bad)
 		}
 	}
 }
 
 func TestStartKillsProcessesOfAnEarlierStart(t *testing.T) {
-	for name, h := range map[string]hierarchy{"with the cgroups of this machine": cgroups(), "without cgroups": {}} {
+	for name, h := range map[string]cgroupHierarchy{"with the cgroups of this machine": machineCgroups(), "without cgroups": {}} {
 		t.Run(name, func(t *testing.T) {
 			use(t, h)
 			forgetOwners(t)
 			s, other := newStart(t), newStart(t)
 			// A killed plugin process has left both tasks, and they are not
 			// recovered.
-			state := orphan(t, nil, plugin{Config: s.TaskConfig, Command: shell("exec sleep 3600")})
-			kept := orphan(t, nil, plugin{Config: other.TaskConfig, Command: shell("exec sleep 3600")})
+			state := startOrphan(t, nil, pluginRun{Config: s.TaskConfig, Command: shellCommand("exec sleep 3600")})
+			kept := startOrphan(t, nil, pluginRun{Config: other.TaskConfig, Command: shellCommand("exec sleep 3600")})
 			t.Cleanup(func() { Sweep(context.Background(), other.AllocID, "task") })
 			for _, state := range []State{state, kept} {
-				until(t, "the kernel shows the environment of the task", func() bool {
+				waitUntil(t, "the kernel shows the environment of the task", func() bool {
 					env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", state.PID))
 					return len(env) > 0
 				})
 			}
-			second := start(t, s, shell("exec sleep 3600"))
-			until(t, "the earlier one is dead", func() bool { return gone(state.PID) })
-			if gone(kept.PID) {
+			second := startProcess(t, s, shellCommand("exec sleep 3600"))
+			waitUntil(t, "the earlier one is dead", func() bool { return processGone(state.PID) })
+			if processGone(kept.PID) {
 				t.Error("the task of another allocation was killed")
 			}
-			if _, err := Start(t.Context(), s, shell("exec sleep 3600")); err == nil || !strings.Contains(err.Error(), strconv.Itoa(second.PID())) {
+			if _, err := Start(t.Context(), s, shellCommand("exec sleep 3600")); err == nil || !strings.Contains(err.Error(), strconv.Itoa(second.PID())) {
 				t.Errorf("a third start beside the second: %v, want an error that names process %d", err, second.PID())
 			}
-			if gone(second.PID()) {
+			if processGone(second.PID()) {
 				t.Error("and it has killed the second")
 			}
 		})
@@ -254,43 +254,43 @@ func TestStartKillsProcessesOfAnEarlierStart(t *testing.T) {
 // A process that has ended and was not destroyed may have left children, which
 // have no cgroup here.
 func TestStartEndsChildrenOfAProcessThatWasNotDestroyed(t *testing.T) {
-	use(t, hierarchy{})
+	use(t, cgroupHierarchy{})
 	s := newStart(t)
-	first, err := Start(t.Context(), s, shell("setsid sh -c 'echo $$ >child; exec sleep 3600' & until [ -s child ]; do sleep 0.01; done"))
+	first, err := Start(t.Context(), s, shellCommand("setsid sh -c 'echo $$ >child; exec sleep 3600' & until [ -s child ]; do sleep 0.01; done"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	child := number(t, content(t, s, "child"))
-	wait(t, first)
-	second := start(t, s, shell("exec sleep 3600"))
-	until(t, "the child is dead", func() bool { return gone(child) })
+	child := parseNumber(t, waitForFile(t, s, "child"))
+	waitExit(t, first)
+	second := startProcess(t, s, shellCommand("exec sleep 3600"))
+	waitUntil(t, "the child is dead", func() bool { return processGone(child) })
 	if err := first.Destroy(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if gone(second.PID()) {
+	if processGone(second.PID()) {
 		t.Error("the late destroy of the first start has killed the second")
 	}
 }
 
 func TestSweep(t *testing.T) {
-	for name, h := range map[string]hierarchy{"with cgroups": cgroups(), "without": {}} {
+	for name, h := range map[string]cgroupHierarchy{"with cgroups": machineCgroups(), "without": {}} {
 		t.Run(name, func(t *testing.T) {
 			s := newStart(t)
 			// The orphaning plugin always uses a cgroup, because it detects the
 			// cgroups of the machine.
 			t.Cleanup(func() { Sweep(context.Background(), s.AllocID, "task") })
 			use(t, h)
-			state := orphan(t, nil, plugin{Config: s.TaskConfig, Command: shell("exec sleep 3600")})
+			state := startOrphan(t, nil, pluginRun{Config: s.TaskConfig, Command: shellCommand("exec sleep 3600")})
 			if found, err := Sweep(t.Context(), s.AllocID, "other"); found || err != nil {
 				t.Errorf("sweep of another task: %v, %v", found, err)
 			}
-			if gone(state.PID) {
+			if processGone(state.PID) {
 				t.Fatal("the sweep of another task has killed this one")
 			}
 			if found, err := Sweep(t.Context(), s.AllocID, "task"); !found || err != nil {
 				t.Errorf("sweep: %v, %v", found, err)
 			}
-			until(t, "the task is dead", func() bool { return gone(state.PID) })
+			waitUntil(t, "the task is dead", func() bool { return processGone(state.PID) })
 			if found, err := Sweep(t.Context(), s.AllocID, "task"); found || err != nil {
 				t.Errorf("a second sweep: %v, %v", found, err)
 			}
@@ -320,8 +320,8 @@ func TestOutputIsOnlyForFIFOs(t *testing.T) {
 			if err := make(s.StdoutPath); err != nil {
 				t.Fatal(err)
 			}
-			if p, err := Start(t.Context(), s, shell("echo damaged")); err == nil {
-				destroy(t, p)
+			if p, err := Start(t.Context(), s, shellCommand("echo damaged")); err == nil {
+				destroyProcess(t, p)
 				t.Error("the task starts")
 			}
 		})
@@ -339,8 +339,8 @@ func TestOutputIsOnlyForFIFOs(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer reader.Close()
-		if p, err := Start(t.Context(), s, shell("echo private")); err == nil {
-			destroy(t, p)
+		if p, err := Start(t.Context(), s, shellCommand("echo private")); err == nil {
+			destroyProcess(t, p)
 			t.Error("the task starts")
 		}
 	})
@@ -349,8 +349,8 @@ func TestOutputIsOnlyForFIFOs(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.StdoutPath = filepath.Join(s.AllocDir, "link", "fifo")
-		if p, err := Start(t.Context(), s, shell("echo damaged")); err == nil {
-			destroy(t, p)
+		if p, err := Start(t.Context(), s, shellCommand("echo damaged")); err == nil {
+			destroyProcess(t, p)
 			t.Error("the task starts")
 		}
 	})
@@ -367,7 +367,7 @@ func TestOutputWaitsForAReader(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
-	if _, err := Start(ctx, s, shell("echo hello")); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := Start(ctx, s, shellCommand("echo hello")); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("without a reader: %v, want %v", err, context.DeadlineExceeded)
 	}
 	type answer struct {
@@ -379,7 +379,7 @@ func TestOutputWaitsForAReader(t *testing.T) {
 		text, err := os.ReadFile(s.StdoutPath)
 		c <- answer{text, err}
 	}()
-	wait(t, start(t, s, shell("echo hello")))
+	waitExit(t, startProcess(t, s, shellCommand("echo hello")))
 	if a := <-c; string(a.text) != "hello\n" || a.err != nil {
 		t.Errorf("read %q, %v", a.text, a.err)
 	}
@@ -461,11 +461,11 @@ func TestStartFailures(t *testing.T) {
 		"a score that is too high":         {func(_ *testing.T, _ *sdk.StartRequest, c *Command) { c.OOMScoreAdj = 1001 }, "oom_score_adj"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, c := newStart(t), shell("exit 0")
+			s, c := newStart(t), shellCommand("exit 0")
 			test.change(t, s, &c)
 			p, err := Start(t.Context(), s, c)
 			if err == nil {
-				destroy(t, p)
+				destroyProcess(t, p)
 				t.Fatal("it starts")
 			}
 			if !strings.Contains(err.Error(), test.want) {
@@ -508,14 +508,14 @@ func TestUser(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			p := start(t, s, shell("echo $(id -u):$(id -g) >who; exec sleep 3600"))
-			if got := content(t, s, "who"); got != test.want {
+			p := startProcess(t, s, shellCommand("echo $(id -u):$(id -g) >who; exec sleep 3600"))
+			if got := waitForFile(t, s, "who"); got != test.want {
 				t.Errorf("the task is %s, want %s", got, test.want)
 			}
 			var out bytes.Buffer
-			exit, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "echo $(id -u):$(id -g)"}, Stdout: &out, TTY: true})
-			if err != nil || !exit.Successful() {
-				t.Fatalf("exec: %+v, %v", exit, err)
+			exitErr, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "echo $(id -u):$(id -g)"}, Stdout: &out, TTY: true})
+			if err != nil || !exitErr.Successful() {
+				t.Fatalf("exec: %+v, %v", exitErr, err)
 			}
 			if got := strings.TrimSpace(out.String()); got != test.want {
 				t.Errorf("a command in it is %s, want %s", got, test.want)
@@ -530,9 +530,9 @@ func TestUser(t *testing.T) {
 }
 
 func TestOOMScore(t *testing.T) {
-	c := shell("exec sleep 3600")
+	c := shellCommand("exec sleep 3600")
 	c.OOMScoreAdj = 321
-	p := start(t, newStart(t), c)
+	p := startProcess(t, newStart(t), c)
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.PID()))
 	if got := strings.TrimSpace(string(text)); got != "321" || err != nil {
 		t.Errorf("score %q, %v, want 321", got, err)
@@ -540,18 +540,18 @@ func TestOOMScore(t *testing.T) {
 }
 
 // A task does not inherit its driver's protection from the OOM killer.
-func TestProtectedDriver(t *testing.T) {
+func TestTaskDoesNotInheritOOMScore(t *testing.T) {
 	processtest.SetOOMScore(t, "-500")
-	p := start(t, newStart(t), shell("exec sleep 3600"))
+	p := startProcess(t, newStart(t), shellCommand("exec sleep 3600"))
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.PID()))
 	if got := strings.TrimSpace(string(text)); got != "0" || err != nil {
 		t.Errorf("the task has the score %q, %v, want 0", got, err)
 	}
 	var out bytes.Buffer
 	command := []string{"/bin/sh", "-c", "i=0; while [ $i -lt 50 ] && grep -q - /proc/$$/oom_score_adj; do sleep 0.1; i=$((i+1)); done; cat /proc/$$/oom_score_adj"}
-	exit, err := p.Exec(t.Context(), driver.Exec{Command: command, Stdout: &out})
-	if err != nil || !exit.Successful() || strings.TrimSpace(out.String()) != "0" {
-		t.Errorf("a command in it has the score %q, %+v, %v, want 0", out.String(), exit, err)
+	exitErr, err := p.Exec(t.Context(), driver.Exec{Command: command, Stdout: &out})
+	if err != nil || !exitErr.Successful() || strings.TrimSpace(out.String()) != "0" {
+		t.Errorf("a command in it has the score %q, %+v, %v, want 0", out.String(), exitErr, err)
 	}
 }
 
@@ -572,15 +572,15 @@ func TestParseSignal(t *testing.T) {
 
 func TestWaitIsRepeatableAndCancellable(t *testing.T) {
 	s := newStart(t)
-	p := start(t, s, shell(exitsWhenTold))
+	p := startProcess(t, s, shellCommand(waitForGoFileScript))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if _, err := p.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a cancelled wait says %v", err)
 	}
-	tell(t, s)
+	createGoFile(t, s)
 	for range 3 {
-		if got := wait(t, p); got != exitCodeSeven {
+		if got := waitExit(t, p); got != exitCodeSeven {
 			t.Errorf("exit result %+v, want %+v", got, exitCodeSeven)
 		}
 	}
@@ -592,10 +592,10 @@ func TestWaitIsRepeatableAndCancellable(t *testing.T) {
 	}
 }
 
-func TestOldKernel(t *testing.T) {
+func TestProcessWithoutPidfd(t *testing.T) {
 	// The test simulates a kernel without pidfds.
 	s := newStart(t)
-	p := start(t, s, shell(exitsWhenTold))
+	p := startProcess(t, s, shellCommand(waitForGoFileScript))
 	p.fd.Close()
 	p.fd = nil
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -606,61 +606,61 @@ func TestOldKernel(t *testing.T) {
 	if err := p.Signal(t.Context(), "SIGCONT"); err != nil {
 		t.Error(err)
 	}
-	tell(t, s)
-	if got := wait(t, p); got != exitCodeSeven {
+	createGoFile(t, s)
+	if got := waitExit(t, p); got != exitCodeSeven {
 		t.Errorf("exit result %+v, want %+v", got, exitCodeSeven)
 	}
 }
 
 func TestExecOutputThatIsHeldOpen(t *testing.T) {
-	p := start(t, newStart(t), shell("exec sleep 3600"))
+	p := startProcess(t, newStart(t), shellCommand("exec sleep 3600"))
 	var out bytes.Buffer
 	began := time.Now()
-	exit, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "sleep 3600 & echo $!"}, Stdout: &out})
-	if err != nil || !exit.Successful() {
-		t.Fatalf("%+v, %v", exit, err)
+	exitErr, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "sleep 3600 & echo $!"}, Stdout: &out})
+	if err != nil || !exitErr.Successful() {
+		t.Fatalf("%+v, %v", exitErr, err)
 	}
 	if took := time.Since(began); took > time.Minute {
 		t.Errorf("it took %v, for a child that holds the output", took)
 	}
-	child := number(t, strings.TrimSpace(out.String()))
+	child := parseNumber(t, strings.TrimSpace(out.String()))
 	if err := p.Kill(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if p.cgroup != nil {
-		until(t, "what the command left running dies with the task", func() bool { return gone(child) })
+		waitUntil(t, "what the command left running dies with the task", func() bool { return processGone(child) })
 	}
 }
 
 func TestExecWriterThatFails(t *testing.T) {
-	p := start(t, newStart(t), shell("exec sleep 3600"))
+	p := startProcess(t, newStart(t), shellCommand("exec sleep 3600"))
 	r, w := io.Pipe()
 	r.Close()
-	exit, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "head -c 1000000 /dev/zero; exit 3"}, Stdout: w})
-	if err != nil || exit.ExitCode != 3 {
-		t.Errorf("%+v, %v, want exit code 3", exit, err)
+	exitErr, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "head -c 1000000 /dev/zero; exit 3"}, Stdout: w})
+	if err != nil || exitErr.ExitCode != 3 {
+		t.Errorf("%+v, %v, want exit code 3", exitErr, err)
 	}
 }
 
-func TestRates(t *testing.T) {
+func TestCPURates(t *testing.T) {
 	var m cpuSampler
 	at := time.Unix(1000, 0)
-	first := m.rates(at, map[int]cpuTime{0: {user: time.Second}, 7: {user: time.Second}})
+	first := m.computeRates(at, map[int]cpuTime{0: {user: time.Second}, 7: {user: time.Second}})
 	if got := first[0].Percent; got != 0 {
 		t.Errorf("the first sample says %v percent, want 0", got)
 	}
-	second := m.rates(at.Add(2*time.Second), map[int]cpuTime{0: {user: 2 * time.Second, system: time.Second}, 8: {system: time.Second}})
+	second := m.computeRates(at.Add(2*time.Second), map[int]cpuTime{0: {user: 2 * time.Second, system: time.Second}, 8: {system: time.Second}})
 	if got := second[0]; got.User != 50 || got.System != 50 || got.Percent != 100 {
 		t.Errorf("one second each in two: %+v", got)
 	}
 	if got := second[8].Percent; got != 50 {
 		t.Errorf("a new process that has used one second of two: %v percent", got)
 	}
-	again := m.rates(at.Add(2*time.Second+time.Millisecond), map[int]cpuTime{0: {user: 3 * time.Second}})
+	again := m.computeRates(at.Add(2*time.Second+time.Millisecond), map[int]cpuTime{0: {user: 3 * time.Second}})
 	if got := again[0].Percent; got != 100 {
 		t.Errorf("asked again at once: %v percent, want the last rate", got)
 	}
-	third := m.rates(at.Add(4*time.Second), map[int]cpuTime{0: {}})
+	third := m.computeRates(at.Add(4*time.Second), map[int]cpuTime{0: {}})
 	if got := third[0].Percent; got != 0 {
 		t.Errorf("a sum that has shrunk: %v percent, want 0", got)
 	}
@@ -670,13 +670,13 @@ func BenchmarkStart(b *testing.B) {
 	limited := &driver.Resources{Linux: driver.LinuxResources{MemoryLimitBytes: 300 << 20, CPUShares: 100}}
 	for _, test := range []struct {
 		name      string
-		machine   hierarchy
+		machine   cgroupHierarchy
 		resources *driver.Resources
-	}{{"cgroup", cgroups(), nil}, {"limits", cgroups(), limited}, {"none", hierarchy{}, nil}} {
+	}{{"cgroup", machineCgroups(), nil}, {"limits", machineCgroups(), limited}, {"none", cgroupHierarchy{}, nil}} {
 		b.Run(test.name, func(b *testing.B) {
-			old := cgroups
-			cgroups = func() hierarchy { return test.machine }
-			defer func() { cgroups = old }()
+			old := machineCgroups
+			machineCgroups = func() cgroupHierarchy { return test.machine }
+			defer func() { machineCgroups = old }()
 			dir := b.TempDir()
 			if err := os.MkdirAll(filepath.Join(dir, "process-test-bench", "task"), 0o755); err != nil {
 				b.Fatal(err)
@@ -698,7 +698,7 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-func TestNetworkOfTheGroup(t *testing.T) {
+func TestTaskEntersGroupNetwork(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("making a network namespace needs root")
 	}
@@ -723,13 +723,13 @@ func TestNetworkOfTheGroup(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	var want, acquire unix.Stat_t
-	if err := errors.Join(unix.Stat(ns, &want), unix.Stat("/proc/self/ns/net", &acquire)); err != nil {
+	var want, own unix.Stat_t
+	if err := errors.Join(unix.Stat(ns, &want), unix.Stat("/proc/self/ns/net", &own)); err != nil {
 		t.Fatal(err)
 	}
 	s := newStart(t)
 	s.NetworkIsolation = &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: ns}
-	p := start(t, s, shell("exec sleep 3600"))
+	p := startProcess(t, s, shellCommand("exec sleep 3600"))
 	var got unix.Stat_t
 	if err := unix.Stat(fmt.Sprintf("/proc/%d/ns/net", p.PID()), &got); err != nil || got.Ino != want.Ino {
 		t.Errorf("the task is in network %d, %v, want %d", got.Ino, err, want.Ino)
@@ -738,21 +738,21 @@ func TestNetworkOfTheGroup(t *testing.T) {
 	if _, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "stat -L -c %i /proc/self/ns/net"}, Stdout: &out}); err != nil || strings.TrimSpace(out.String()) != fmt.Sprint(want.Ino) {
 		t.Errorf("a command in it is in network %s, %v, want %d", out.String(), err, want.Ino)
 	}
-	if err := unix.Stat("/proc/self/ns/net", &got); err != nil || got.Ino != acquire.Ino {
-		t.Errorf("the plugin is in network %d, %v, want %d", got.Ino, err, acquire.Ino)
+	if err := unix.Stat("/proc/self/ns/net", &got); err != nil || got.Ino != own.Ino {
+		t.Errorf("the plugin is in network %d, %v, want %d", got.Ino, err, own.Ino)
 	}
 	s.NetworkIsolation.Path = "/no/such/network"
 	other := newStart(t)
 	other.NetworkIsolation = s.NetworkIsolation
-	if p, err := Start(t.Context(), other, shell("exit 0")); err == nil {
-		destroy(t, p)
+	if p, err := Start(t.Context(), other, shellCommand("exit 0")); err == nil {
+		destroyProcess(t, p)
 		t.Error("a task starts in the plugin's network, when its own is not there")
 	}
 }
 
 func TestExecAsADeletedUser(t *testing.T) {
 	s := newStart(t)
-	first := start(t, s, shell("exec sleep 3600"))
+	first := startProcess(t, s, shellCommand("exec sleep 3600"))
 	other := *s
 	other.User = "nobody-of-that-name"
 	second, err := Recover(t.Context(), &other, first.Snapshot())

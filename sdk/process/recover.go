@@ -15,9 +15,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// errUnknown means that a process has ended and no living process or kernel
+// errExitStatusUnknown means that a process has ended and no living process or kernel
 // interface can report its exit status.
-var errUnknown = errors.New("exit status unknown: the process ended while nobody watched it")
+var errExitStatusUnknown = errors.New("exit status unknown: the process ended while nobody watched it")
 
 // Recover finds a process that another plugin process has started, by its State.
 // A process that has ended in the meantime is recovered if its exit status is
@@ -44,19 +44,19 @@ func Recover(ctx context.Context, start *sdk.StartRequest, s State) (*Process, e
 	p.cred, p.userErr = credentialIfNeeded(start.User) // needed for commands only
 	if s.Cgroup != "" {
 		if p.cgroup = adoptCgroup(p, s.Cgroup); p.cgroup != nil {
-			p.cgroup.oomBefore = s.OOMKills
+			p.cgroup.initialOOMKills = s.OOMKills
 		}
 	}
-	earlier, _ := p.acquire() // fails if this plugin process has a later start of the task, which then keeps the cgroup
+	earlier, _ := p.acquireTask() // fails if this plugin process has a later start of the task, which then keeps the cgroup
 	if p.fd, err = openPidfd(p.id); err == nil {
-		p.child = isChild(p.id.PID)
+		p.isChild = isChild(p.id.PID)
 		return p, nil
 	}
 	if !errors.Is(err, os.ErrProcessDone) {
-		p.releaseOwner(earlier) // the next Recover becomes the owner
+		p.releaseTask(earlier) // the next Recover becomes the owner
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, err))
 	}
-	status, err := statusFromKeeper(ctx, p.id)
+	status, err := keeperExitStatus(ctx, p.id)
 	if err != nil && ctx.Err() != nil {
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, context.Cause(ctx))) // the next host calls again
 	}
@@ -64,9 +64,9 @@ func Recover(ctx context.Context, start *sdk.StartRequest, s State) (*Process, e
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d, which has ended: ask the keeper for its exit status: %w", s.PID, err))
 	}
 	if err != nil {
-		err = fmt.Errorf("process %d: %w", s.PID, errUnknown)
-		if left := p.Destroy(context.WithoutCancel(ctx)); left != nil {
-			return nil, sdk.Recoverable(errors.Join(err, left))
+		err = fmt.Errorf("process %d: %w", s.PID, errExitStatusUnknown)
+		if remaining := p.Destroy(context.WithoutCancel(ctx)); remaining != nil {
+			return nil, sdk.Recoverable(errors.Join(err, remaining))
 		}
 		return nil, err
 	}
@@ -95,10 +95,10 @@ func isChild(pid int) bool {
 // waitOrphan waits for a process whose parent was another plugin process. Its
 // parent is now the keeper, or init.
 func (p *Process) waitOrphan(ctx context.Context) (process.ExitStatus, error) {
-	if err := p.awaitOrphan(ctx); err != nil {
+	if err := p.waitOrphanExit(ctx); err != nil {
 		return process.ExitStatus{}, fmt.Errorf("wait for process %d: %w", p.id.PID, err)
 	}
-	if status, err := statusFromKeeper(ctx, p.id); err == nil {
+	if status, err := keeperExitStatus(ctx, p.id); err == nil {
 		return status, nil
 	}
 	// The kernel shows the status of a zombie only to permitted readers, and the
@@ -118,13 +118,13 @@ func (p *Process) waitOrphan(ctx context.Context) (process.ExitStatus, error) {
 			if status, ok := p.id.ExitStatus(p.fd); ok {
 				return status, nil
 			}
-			return process.ExitStatus{}, fmt.Errorf("process %d: %w", p.id.PID, errUnknown)
+			return process.ExitStatus{}, fmt.Errorf("process %d: %w", p.id.PID, errExitStatusUnknown)
 		}
 	}
 }
 
-// awaitOrphan returns when the process has ended.
-func (p *Process) awaitOrphan(ctx context.Context) error {
+// waitOrphanExit returns when the process has ended.
+func (p *Process) waitOrphanExit(ctx context.Context) error {
 	if p.fd != nil {
 		return p.fd.Wait(ctx)
 	}
@@ -145,7 +145,7 @@ var keeperClient struct {
 	client *keeper.Client
 }
 
-func statusFromKeeper(ctx context.Context, id process.ID) (process.ExitStatus, error) {
+func keeperExitStatus(ctx context.Context, id process.ID) (process.ExitStatus, error) {
 	socket := os.Getenv(keeper.EnvSocket)
 	if socket == "" {
 		return process.ExitStatus{}, keeper.ErrUnknown

@@ -15,10 +15,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// exitsWhenTold is a script that exits with code 7 when a file "go" exists.
-const exitsWhenTold = `until [ -e go ]; do sleep 0.01; done; exit 7`
+// waitForGoFileScript is a script that exits with code 7 when a file "go" exists.
+const waitForGoFileScript = `until [ -e go ]; do sleep 0.01; done; exit 7`
 
-func tell(t *testing.T, s *sdk.StartRequest) {
+func createGoFile(t *testing.T, s *sdk.StartRequest) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(s.TaskDir(), "go"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -34,8 +34,8 @@ func TestExitStatusSurvivesThePlugin(t *testing.T) {
 		before bool // the task exits before it is recovered
 		want   driver.ExitResult
 	}{
-		"the task ends after it is recovered":                   {exitsWhenTold, false, false, exitCodeSeven},
-		"the task ends while no plugin lives":                   {exitsWhenTold, false, true, exitCodeSeven},
+		"the task ends after it is recovered":                   {waitForGoFileScript, false, false, exitCodeSeven},
+		"the task ends while no plugin lives":                   {waitForGoFileScript, false, true, exitCodeSeven},
 		"the task ended under a plugin that then died":          {"exit 7", true, false, exitCodeSeven},
 		"the task was killed under a plugin that then died":     {"kill -9 $$", true, false, driver.ExitResult{ExitCode: 137, Signal: 9}},
 		"the task ended well under a plugin that could not say": {"exit 0", true, false, driver.ExitResult{}},
@@ -43,23 +43,23 @@ func TestExitStatusSurvivesThePlugin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k := startKeeper(t)
 			s := newStart(t)
-			state := orphan(t, k, plugin{Config: s.TaskConfig, Command: shell(test.script), Await: test.await})
+			state := startOrphan(t, k, pluginRun{Config: s.TaskConfig, Command: shellCommand(test.script), WaitForExit: test.await})
 			if test.before {
-				tell(t, s)
-				until(t, "the task has ended", func() bool { return gone(state.PID) })
+				createGoFile(t, s)
+				waitUntil(t, "the task has ended", func() bool { return processGone(state.PID) })
 			}
 			p, err := Recover(t.Context(), s, state)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer destroy(t, p)
+			defer destroyProcess(t, p)
 			if got, want := p.PID(), state.PID; got != want {
 				t.Errorf("recovered process %d, want %d", got, want)
 			}
 			if !test.before && !test.await {
-				tell(t, s)
+				createGoFile(t, s)
 			}
-			if got := wait(t, p); got != test.want {
+			if got := waitExit(t, p); got != test.want {
 				t.Errorf("exit result %+v, want %+v", got, test.want)
 			}
 		})
@@ -69,16 +69,16 @@ func TestExitStatusSurvivesThePlugin(t *testing.T) {
 func TestExitStatusWithoutKeeper(t *testing.T) {
 	t.Setenv(keeper.EnvSocket, "")
 	s := newStart(t)
-	state := orphan(t, nil, plugin{Config: s.TaskConfig, Command: shell(exitsWhenTold)})
+	state := startOrphan(t, nil, pluginRun{Config: s.TaskConfig, Command: shellCommand(waitForGoFileScript)})
 	p, err := Recover(t.Context(), s, state)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer destroy(t, p)
-	tell(t, s)
+	defer destroyProcess(t, p)
+	createGoFile(t, s)
 	// Since Linux 6.15 a pidfd reports the status; before that the test may see
 	// the zombie in time.
-	if got := wait(t, p); got != exitCodeSeven && !errors.Is(got.Err, errUnknown) {
+	if got := waitExit(t, p); got != exitCodeSeven && !errors.Is(got.Err, errExitStatusUnknown) {
 		t.Errorf("exit result %+v, want exit code 7, or that it is unknown", got)
 	} else if got != exitCodeSeven {
 		t.Logf("the kernel does not tell: %v", got.Err)
@@ -88,18 +88,18 @@ func TestExitStatusWithoutKeeper(t *testing.T) {
 func TestUnknownExitStatus(t *testing.T) {
 	t.Setenv(keeper.EnvSocket, "")
 	s := newStart(t)
-	state := orphan(t, nil, plugin{Config: s.TaskConfig, Command: shell("sleep 3600 & echo $! >child; " + exitsWhenTold)})
-	child := number(t, content(t, s, "child"))
-	tell(t, s)
-	until(t, "the task has ended", func() bool { return gone(state.PID) })
-	until(t, "somebody has reaped it", func() bool {
+	state := startOrphan(t, nil, pluginRun{Config: s.TaskConfig, Command: shellCommand("sleep 3600 & echo $! >child; " + waitForGoFileScript)})
+	child := parseNumber(t, waitForFile(t, s, "child"))
+	createGoFile(t, s)
+	waitUntil(t, "the task has ended", func() bool { return processGone(state.PID) })
+	waitUntil(t, "somebody has reaped it", func() bool {
 		_, err := process.ReadStat(state.PID)
 		return err != nil
 	})
-	if _, err := Recover(t.Context(), s, state); !errors.Is(err, errUnknown) {
-		t.Errorf("recovered with %v, want %v", err, errUnknown)
+	if _, err := Recover(t.Context(), s, state); !errors.Is(err, errExitStatusUnknown) {
+		t.Errorf("recovered with %v, want %v", err, errExitStatusUnknown)
 	}
-	until(t, "what it left running is killed", func() bool { return gone(child) })
+	waitUntil(t, "what it left running is killed", func() bool { return processGone(child) })
 }
 
 // RecoverTask that is cancelled returns no result, and the next host can call it
@@ -117,7 +117,7 @@ func TestRecoverThatIsCancelledDoesNotDecide(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	state := State{PID: id.PID, StartTime: id.StartTime, BootID: bootID(t), Dir: "/"}
-	if _, err := Recover(ctx, newStart(t), state); !errors.Is(err, context.Canceled) || errors.Is(err, errUnknown) {
+	if _, err := Recover(ctx, newStart(t), state); !errors.Is(err, context.Canceled) || errors.Is(err, errExitStatusUnknown) {
 		t.Errorf("Recover = %v, want %v", err, context.Canceled)
 	}
 }
@@ -129,10 +129,10 @@ func TestRecoverWithoutDescriptorsDoesNotDecide(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k := startKeeper(t)
 			s := newStart(t)
-			state := orphan(t, k, plugin{Config: s.TaskConfig, Command: shell(exitsWhenTold)})
+			state := startOrphan(t, k, pluginRun{Config: s.TaskConfig, Command: shellCommand(waitForGoFileScript)})
 			if ends {
-				tell(t, s)
-				until(t, "the task has ended", func() bool { return gone(state.PID) })
+				createGoFile(t, s)
+				waitUntil(t, "the task has ended", func() bool { return processGone(state.PID) })
 			}
 			refused := 0
 			for free := range 20 {
@@ -140,20 +140,20 @@ func TestRecoverWithoutDescriptorsDoesNotDecide(t *testing.T) {
 				p, err := Recover(t.Context(), s, state)
 				restore()
 				if err == nil {
-					defer destroy(t, p)
-					if !p.owns() {
+					defer destroyProcess(t, p)
+					if !p.ownsTask() {
 						t.Errorf("%d descriptors: what the process leaves running is not ended with it", free)
 					}
 					if !ends {
-						tell(t, s)
+						createGoFile(t, s)
 					}
-					if got := wait(t, p); got != exitCodeSeven {
+					if got := waitExit(t, p); got != exitCodeSeven {
 						t.Errorf("%d descriptors: exit result %+v, want %+v", free, got, exitCodeSeven)
 					}
 					break
 				}
 				refused++
-				if !driver.IsRecoverable(err) || errors.Is(err, errUnknown) {
+				if !driver.IsRecoverable(err) || errors.Is(err, errExitStatusUnknown) {
 					t.Fatalf("%d descriptors: %v, want a recoverable error", free, err)
 				}
 			}
@@ -199,14 +199,14 @@ func TestRecoverRejectsOtherProcesses(t *testing.T) {
 
 func TestRecoverOwnChild(t *testing.T) {
 	s := newStart(t)
-	first := start(t, s, shell(exitsWhenTold))
+	first := startProcess(t, s, shellCommand(waitForGoFileScript))
 	second, err := Recover(t.Context(), s, first.Snapshot())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer second.fd.Close()
-	tell(t, s)
-	if got := wait(t, second); got != exitCodeSeven {
+	createGoFile(t, s)
+	if got := waitExit(t, second); got != exitCodeSeven {
 		t.Errorf("exit result %+v, want %+v", got, exitCodeSeven)
 	}
 }

@@ -22,10 +22,10 @@ const minSampleInterval = 50 * time.Millisecond
 // cpuSampler turns counters of CPU time into rates. Several streams of samples
 // may share it: a rate covers the time since the last sample of any stream.
 type cpuSampler struct {
-	mu   sync.Mutex
-	at   time.Time
-	last map[int]cpuTime // by pid; 0 is the task as a whole
-	rate map[int]driver.CPUUsage
+	mu        sync.Mutex
+	at        time.Time
+	lastTimes map[int]cpuTime // by pid; 0 is the task as a whole
+	lastRates map[int]driver.CPUUsage
 }
 
 type cpuTime struct {
@@ -33,8 +33,8 @@ type cpuTime struct {
 }
 
 var (
-	cpuFields    = []string{"System Mode", "User Mode", "Total Ticks", "Percent"}
-	memoryFields = []string{"RSS"}
+	measuredCPUFields    = []string{"System Mode", "User Mode", "Total Ticks", "Percent"}
+	measuredMemoryFields = []string{"RSS"}
 )
 
 // Stats samples the CPU time and memory of the process and its descendants. The
@@ -50,33 +50,33 @@ func (p *Process) Stats(context.Context) (driver.TaskStats, error) {
 	}
 	used := map[int]cpuTime{}
 	memory := map[int]driver.MemoryUsage{}
-	var whole driver.MemoryUsage
+	var total driver.MemoryUsage
 	var sum cpuTime
 	for _, pid := range pids {
 		st, err := process.ReadStat(pid)
 		if err != nil || pid == p.id.PID && st.StartTime != p.id.StartTime {
 			continue
 		}
-		t := cpuTime{user: ticks(st.UserTime), system: ticks(st.SystemTime)}
+		t := cpuTime{user: ticksToDuration(st.UserTime), system: ticksToDuration(st.SystemTime)}
 		used[pid] = t
 		sum.user += t.user
 		sum.system += t.system
-		m := driver.MemoryUsage{RSS: st.RSS * uint64(os.Getpagesize()), Measured: memoryFields}
+		m := driver.MemoryUsage{RSS: st.RSS * uint64(os.Getpagesize()), Measured: measuredMemoryFields}
 		memory[pid] = m
-		whole.RSS += m.RSS
+		total.RSS += m.RSS
 	}
 	if len(used) == 0 {
 		return driver.TaskStats{}, fmt.Errorf("process %d has ended", p.id.PID)
 	}
-	whole.Measured = memoryFields
+	total.Measured = measuredMemoryFields
 	used[0] = sum
-	if p.cgroup != nil && cgroups().version == 2 {
-		p.cgroup.addCgroupTotals(&whole, used)
+	if p.cgroup != nil && machineCgroups().version == 2 {
+		p.cgroup.addCgroupTotals(&total, used)
 	}
 
 	stats := driver.TaskStats{Timestamp: time.Now(), ByPID: map[string]driver.Usage{}}
-	rates := p.meter.rates(stats.Timestamp, used)
-	stats.Total = driver.Usage{CPU: rates[0], Memory: whole}
+	rates := p.cpuSampler.computeRates(stats.Timestamp, used)
+	stats.Total = driver.Usage{CPU: rates[0], Memory: total}
 	for pid, m := range memory {
 		stats.ByPID[strconv.Itoa(pid)] = driver.Usage{CPU: rates[pid], Memory: m}
 	}
@@ -86,66 +86,66 @@ func (p *Process) Stats(context.Context) (driver.TaskStats, error) {
 // addCgroupTotals reads the memory and CPU usage of the whole task from cgroup
 // v2. It writes them to memory, and to used under the key 0.
 func (g *cgroup) addCgroupTotals(memory *driver.MemoryUsage, used map[int]cpuTime) {
-	if usec := g.counter("cpu.stat", "usage_usec"); usec > 0 {
+	if usec := g.readCounter("cpu.stat", "usage_usec"); usec > 0 {
 		used[0] = cpuTime{
-			user:   time.Duration(g.counter("cpu.stat", "user_usec")) * time.Microsecond,
-			system: time.Duration(g.counter("cpu.stat", "system_usec")) * time.Microsecond,
+			user:   time.Duration(g.readCounter("cpu.stat", "user_usec")) * time.Microsecond,
+			system: time.Duration(g.readCounter("cpu.stat", "system_usec")) * time.Microsecond,
 		}
 	}
-	current, ok := g.value("memory.current")
+	current, ok := g.readNumber("memory.current")
 	if !ok {
 		return
 	}
 	memory.Usage = current
-	memory.Cache = g.counter("memory.stat", "file")
-	memory.KernelUsage = g.counter("memory.stat", "kernel")
-	memory.Measured = append([]string{"Cache", "Usage", "Kernel Usage"}, memoryFields...)
-	if swap, ok := g.value("memory.swap.current"); ok {
+	memory.Cache = g.readCounter("memory.stat", "file")
+	memory.KernelUsage = g.readCounter("memory.stat", "kernel")
+	memory.Measured = append([]string{"Cache", "Usage", "Kernel Usage"}, measuredMemoryFields...)
+	if swap, ok := g.readNumber("memory.swap.current"); ok {
 		memory.Swap = swap
 		memory.Measured = append(memory.Measured, "Swap")
 	}
-	if peak, ok := g.value("memory.peak"); ok {
+	if peak, ok := g.readNumber("memory.peak"); ok {
 		memory.MaxUsage = peak
 		memory.Measured = append(memory.Measured, "Max Usage")
 	}
 }
 
-func ticks(n uint64) time.Duration { return time.Duration(n) * time.Second / ticksPerSecond }
+func ticksToDuration(n uint64) time.Duration { return time.Duration(n) * time.Second / ticksPerSecond }
 
-// rates returns the CPU usage since the previous sample, and 0 for the first
+// computeRates returns the CPU usage since the previous sample, and 0 for the first
 // sample.
-func (m *cpuSampler) rates(now time.Time, used map[int]cpuTime) map[int]driver.CPUUsage {
+func (m *cpuSampler) computeRates(now time.Time, used map[int]cpuTime) map[int]driver.CPUUsage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	passed := now.Sub(m.at)
-	if m.last != nil && passed < minSampleInterval {
-		return m.rate
+	if m.lastTimes != nil && passed < minSampleInterval {
+		return m.lastRates
 	}
 	rate := make(map[int]driver.CPUUsage, len(used))
 	for pid, t := range used {
-		u := driver.CPUUsage{Measured: cpuFields}
+		u := driver.CPUUsage{Measured: measuredCPUFields}
 		// The CPU time of a process that is new in this sample counts as a
 		// whole.
-		if before, ok := m.last[pid]; m.last != nil && (ok || pid != 0) {
-			u.User = percent(t.user-before.user, passed)
-			u.System = percent(t.system-before.system, passed)
+		if before, ok := m.lastTimes[pid]; m.lastTimes != nil && (ok || pid != 0) {
+			u.User = cpuPercent(t.user-before.user, passed)
+			u.System = cpuPercent(t.system-before.system, passed)
 			u.Percent = u.User + u.System
-			u.TotalTicks = u.Percent / 100 * megahertz()
+			u.TotalTicks = u.Percent / 100 * cpuFrequencyMHz()
 		}
 		rate[pid] = u
 	}
-	m.at, m.last, m.rate = now, used, rate
+	m.at, m.lastTimes, m.lastRates = now, used, rate
 	return rate
 }
 
-// percent returns the CPU usage in percent of one core. The sum over processes
+// cpuPercent returns the CPU usage in percent of one core. The sum over processes
 // falls when a process ends.
-func percent(used, passed time.Duration) float64 {
+func cpuPercent(used, passed time.Duration) float64 {
 	return max(0, 100*float64(used)/float64(passed))
 }
 
-// megahertz returns the speed of a core.
-var megahertz = sync.OnceValue(func() float64 {
+// cpuFrequencyMHz returns the speed of a core.
+var cpuFrequencyMHz = sync.OnceValue(func() float64 {
 	if text, err := os.ReadFile("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq"); err == nil {
 		if khz, err := strconv.ParseFloat(strings.TrimSpace(string(text)), 64); err == nil {
 			return khz / 1000

@@ -11,9 +11,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// resultOf returns the exit status in the host's form: a signal also shows as
+// toExitResult returns the exit status in the host's form: a signal also shows as
 // the exit code that a shell reports for it.
-func resultOf(status process.ExitStatus, err error) driver.ExitResult {
+func toExitResult(status process.ExitStatus, err error) driver.ExitResult {
 	if err != nil {
 		return driver.ExitResult{Err: err}
 	}

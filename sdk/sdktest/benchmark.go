@@ -33,7 +33,7 @@ func Benchmark(b *testing.B, p Plugin) {
 	b.Run("launch", func(b *testing.B) {
 		for b.Loop() {
 			h := newHost(p)
-			c, err := h.use(b).driver.Fingerprint(b.Context())
+			c, err := h.useProcess(b).driver.Fingerprint(b.Context())
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -48,7 +48,7 @@ func Benchmark(b *testing.B, p Plugin) {
 	h := newHost(p)
 	b.Cleanup(h.close)
 	b.Run("unary", func(b *testing.B) {
-		p := h.use(b)
+		p := h.useProcess(b)
 		for b.Loop() {
 			if _, err := p.base.PluginInfo(b.Context()); err != nil {
 				b.Fatal(err)
@@ -56,10 +56,10 @@ func Benchmark(b *testing.B, p Plugin) {
 		}
 	})
 	b.Run("StartTask", func(b *testing.B) {
-		config, s := h.quiet(b)
+		config, s := h.newConfigWithoutOutput(b)
 		for i := 0; b.Loop(); i++ {
 			config.ID = fmt.Sprintf("%s/task/%08x", config.AllocID, i)
-			s.begin(config)
+			s.start(config)
 			b.StopTimer()
 			s.destroy()
 			b.StartTimer()
@@ -68,16 +68,16 @@ func Benchmark(b *testing.B, p Plugin) {
 	b.Run("memory", func(b *testing.B) {
 		const taskCount = 100
 		for b.Loop() {
-			before := pss(b, h.use(b).pid)
+			before := pss(b, h.useProcess(b).pid)
 			ctx, cancel := context.WithCancel(b.Context())
 			var tasks []*startedTask
 			for range taskCount {
-				config, s := h.quiet(b)
-				s.begin(config)
+				config, s := h.newConfigWithoutOutput(b)
+				s.start(config)
 				// Like a host, the benchmark waits for the task and samples
 				// statistics.
-				go s.h.running.driver.WaitTask(ctx, config.ID)
-				if c, err := s.h.running.driver.TaskStats(ctx, config.ID, time.Second); err == nil {
+				go s.h.sharedProcess.driver.WaitTask(ctx, config.ID)
+				if c, err := s.h.sharedProcess.driver.TaskStats(ctx, config.ID, time.Second); err == nil {
 					go func() {
 						for range c {
 						}
@@ -86,7 +86,7 @@ func Benchmark(b *testing.B, p Plugin) {
 				tasks = append(tasks, s)
 			}
 			time.Sleep(2 * time.Second) // time for some samples
-			after := pss(b, h.use(b).pid)
+			after := pss(b, h.useProcess(b).pid)
 			b.ReportMetric(float64(after-before)/taskCount, "KB/task")
 			b.ReportMetric(float64(before), "KB/plugin")
 			cancel()
@@ -97,8 +97,8 @@ func Benchmark(b *testing.B, p Plugin) {
 	})
 }
 
-// quiet returns the config of a task that runs without output.
-func (h *host) quiet(t tb) (*driver.TaskConfig, *startedTask) {
+// newConfigWithoutOutput returns the config of a task that runs without output.
+func (h *host) newConfigWithoutOutput(t tb) (*driver.TaskConfig, *startedTask) {
 	t.Helper()
 	config, s := h.newConfig(t, h.plugin.Tasks.Runs)
 	config.StdoutPath, config.StderrPath = os.DevNull, os.DevNull

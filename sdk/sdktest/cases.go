@@ -23,37 +23,37 @@ func driverCases(p Plugin) []testCase {
 		}}}
 	}
 	all := append([]testCase{
-		{"says in words what it is when a person starts it", saysWhatItIs},
-		{"names itself as a driver of a known protocol version", namesItself(base.TypeDriver, driver.APIVersion)},
-		{"takes its configuration twice, from a host that only checks it", takesConfigurationTwice},
-		{"has a schema that fits its tasks", hasSchema},
-		{"opens its streams as often as a host asks", opensStreams},
-		{"sends its first fingerprint at once", fingerprints},
-		{"returns a complete handle", returnsHandle},
-		{"refuses to start an id that it knows", refusesKnownID},
-		{"tells every waiter the same, also later", tellsEveryWaiter},
-		{"a waiter that goes away does not end the task", survivesWaiter},
-		{"a failed task is no success", reportsFailure},
-		{"stops a running task, and says so to waiters", stops},
-		{"stopping a task that has ended is no error", stopsEnded},
-		{"destroys a running task only by force", destroysByForce},
-		{"forgets a destroyed task", forgets},
-		{"does not know an unknown task", knowsNoUnknown},
-		{"inspects a task before and after its end", inspects},
-		{"samples statistics at once and once per interval", samples},
-		{"runs many tasks at once", runsMany},
-		{"recovering a task that it knows changes nothing", recoversKnown},
-		{"a task survives the death of the plugin", survivesPlugin},
-		{"an orderly end of the plugin stops no task", survivesShutdown},
-		{"does not claim to have recovered what is gone", refusesGone},
+		{"says in words what it is when a person starts it", testManualStart},
+		{"names itself as a driver of a known protocol version", testPluginInfo(base.TypeDriver, driver.APIVersion)},
+		{"takes its configuration twice, from a host that only checks it", testConfigureTwice},
+		{"has a schema that fits its tasks", testTaskSchema},
+		{"opens its streams as often as a host asks", testOpenStreams},
+		{"sends its first fingerprint at once", testFirstFingerprint},
+		{"returns a complete handle", testTaskHandle},
+		{"refuses to start an id that it knows", testStartWithKnownID},
+		{"tells every waiter the same, also later", testConcurrentWaits},
+		{"a waiter that goes away does not end the task", testCancelledWait},
+		{"a failed task is no success", testFailedTask},
+		{"stops a running task, and says so to waiters", testStopTask},
+		{"stopping a task that has ended is no error", testStopExitedTask},
+		{"destroys a running task only by force", testDestroyNeedsForce},
+		{"forgets a destroyed task", testDestroyedTaskIsUnknown},
+		{"does not know an unknown task", testUnknownTask},
+		{"inspects a task before and after its end", testInspectTask},
+		{"samples statistics at once and once per interval", testTaskStats},
+		{"runs many tasks at once", testConcurrentTasks},
+		{"recovering a task that it knows changes nothing", testRecoverKnownTask},
+		{"a task survives the death of the plugin", testRecoverAfterCrash},
+		{"an orderly end of the plugin stops no task", testRecoverAfterShutdown},
+		{"does not claim to have recovered what is gone", testRecoverDestroyedTask},
 	}, shell...)
-	return append(all, testCase{"keeps its streams open until the host ends them", keepsStreams})
+	return append(all, testCase{"keeps its streams open until the host ends them", testStreamsStayOpen})
 }
 
-func saysWhatItIs(t tb, h *host) {
+func testManualStart(t tb, h *host) {
 	ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
 	defer cancel()
-	stdout, stderr, code, err := h.byHand(ctx)
+	stdout, stderr, code, err := h.runWithoutHost(ctx)
 	switch {
 	case ctx.Err() != nil:
 		t.Errorf("it does not end when it is started without a host")
@@ -70,9 +70,9 @@ func saysWhatItIs(t tb, h *host) {
 	}
 }
 
-var version = regexp.MustCompile(`^v?\d+(\.\d+)*([-+].*)?$`)
+var versionPattern = regexp.MustCompile(`^v?\d+(\.\d+)*([-+].*)?$`)
 
-func namesItself(kind base.Type, apiVersion string) func(tb, *host) {
+func testPluginInfo(kind base.Type, apiVersion string) func(tb, *host) {
 	return func(t tb, h *host) {
 		p, err := h.launch()
 		if err != nil {
@@ -92,7 +92,7 @@ func namesItself(kind base.Type, apiVersion string) func(tb, *host) {
 		if info.Name == "" {
 			t.Errorf("it has no name")
 		}
-		if !version.MatchString(info.Version) {
+		if !versionPattern.MatchString(info.Version) {
 			t.Errorf("its version %q is not one", info.Version)
 		}
 		if _, err := p.base.ConfigSchema(t.Context()); err != nil {
@@ -101,13 +101,13 @@ func namesItself(kind base.Type, apiVersion string) func(tb, *host) {
 	}
 }
 
-func takesConfigurationTwice(t tb, h *host) {
+func testConfigureTwice(t tb, h *host) {
 	p, err := h.launch()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
 	defer p.client.Kill()
-	config, err := h.config(t.Context(), p)
+	config, err := h.pluginConfig(t.Context(), p)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -118,8 +118,8 @@ func takesConfigurationTwice(t tb, h *host) {
 	}
 }
 
-func hasSchema(t tb, h *host) {
-	p := h.use(t)
+func testTaskSchema(t tb, h *host) {
+	p := h.useProcess(t)
 	schema, err := p.driver.TaskConfigSchema(t.Context())
 	if err != nil {
 		t.Fatalf("TaskConfigSchema: %v", err)
@@ -131,16 +131,16 @@ func hasSchema(t tb, h *host) {
 		if body == nil {
 			continue
 		}
-		if _, err := encode(schema, body); err != nil {
+		if _, err := encodeConfig(schema, body); err != nil {
 			t.Errorf("the config of the task that %s: %v", name, err)
 		}
 	}
 }
 
-func fingerprints(t tb, h *host) {
+func testFirstFingerprint(t tb, h *host) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	c, err := h.use(t).driver.Fingerprint(ctx)
+	c, err := h.useProcess(t).driver.Fingerprint(ctx)
 	if err != nil {
 		t.Fatalf("Fingerprint: %v", err)
 	}
@@ -157,28 +157,28 @@ func fingerprints(t tb, h *host) {
 	}
 }
 
-// streams are the streams that a driver must keep open: a host reopens a stream
+// driverStreams are the streams that a driver must keep open: a host reopens a stream
 // at once, and would do so in a loop. The suite watches them during the other
 // cases, in a plugin process of their own, because a client needs some time to
 // distinguish the end of a stream from the end of the process.
-type streams struct {
-	process *process
-	cancel  context.CancelFunc
-	opened  time.Time
+type driverStreams struct {
+	process  *process
+	cancel   context.CancelFunc
+	openedAt time.Time
 
-	mu    sync.Mutex
-	ended []string
+	mu           sync.Mutex
+	endedStreams []string
 }
 
-// streamsStay is longer than a client needs for that.
-var streamsStay = 3500 * time.Millisecond
+// streamTestDuration is longer than a client needs for that.
+var streamTestDuration = 3500 * time.Millisecond
 
-func opensStreams(t tb, h *host) {
+func testOpenStreams(t tb, h *host) {
 	p, err := h.launch()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	s := &streams{process: p, opened: time.Now()}
+	s := &driverStreams{process: p, openedAt: time.Now()}
 	h.streams = s
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
@@ -190,18 +190,18 @@ func opensStreams(t tb, h *host) {
 		if err != nil {
 			t.Fatalf("Fingerprint: %v", err)
 		}
-		go watch(s, ctx, "fingerprints", fingerprints, func(f driver.Fingerprint) bool { return f.Err == nil })
+		go watchStream(s, ctx, "fingerprints", fingerprints, func(f driver.Fingerprint) bool { return f.Err == nil })
 		events, err := p.driver.TaskEvents(ctx)
 		if err != nil {
 			t.Fatalf("TaskEvents: %v", err)
 		}
-		go watch(s, ctx, "task events", events, func(*driver.TaskEvent) bool { return true })
+		go watchStream(s, ctx, "task events", events, func(*driver.TaskEvent) bool { return true })
 	}
 }
 
-// watch records in s that the stream has ended, or has failed a check by good,
+// watchStream records in s that the stream has ended, or has failed a check by good,
 // before ctx ended.
-func watch[V any](s *streams, ctx context.Context, what string, c <-chan V, good func(V) bool) {
+func watchStream[V any](s *driverStreams, ctx context.Context, what string, c <-chan V, good func(V) bool) {
 	for v := range c {
 		if !good(v) {
 			break
@@ -210,28 +210,28 @@ func watch[V any](s *streams, ctx context.Context, what string, c <-chan V, good
 	if ctx.Err() == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.ended = append(s.ended, what)
+		s.endedStreams = append(s.endedStreams, what)
 	}
 }
 
-func keepsStreams(t tb, h *host) {
+func testStreamsStayOpen(t tb, h *host) {
 	s := h.streams
 	if s == nil {
 		t.Skipf("there are none")
 	}
-	time.Sleep(time.Until(s.opened.Add(streamsStay)))
+	time.Sleep(time.Until(s.openedAt.Add(streamTestDuration)))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.process.client.Exited() {
 		t.Fatalf("%s", s.process.crashReport())
 	}
-	for _, what := range s.ended {
+	for _, what := range s.endedStreams {
 		t.Errorf("a stream of %s ends by itself", what)
 	}
 }
 
-func returnsHandle(t tb, h *host) {
-	s := h.start(t, h.plugin.Tasks.Runs)
+func testTaskHandle(t tb, h *host) {
+	s := h.startTask(t, h.plugin.Tasks.Runs)
 	switch {
 	case s.handle == nil:
 		t.Fatalf("no handle")
@@ -252,8 +252,8 @@ func returnsHandle(t tb, h *host) {
 	}
 }
 
-func refusesKnownID(t tb, h *host) {
-	s := h.start(t, h.plugin.Tasks.Runs)
+func testStartWithKnownID(t tb, h *host) {
+	s := h.startTask(t, h.plugin.Tasks.Runs)
 	if _, _, err := s.driver().StartTask(t.Context(), s.config); err == nil {
 		t.Errorf("a second StartTask with the same id succeeds")
 	}
@@ -262,8 +262,8 @@ func refusesKnownID(t tb, h *host) {
 	}
 }
 
-func tellsEveryWaiter(t tb, h *host) {
-	s := h.start(t, h.plugin.Tasks.Ends)
+func testConcurrentWaits(t tb, h *host) {
+	s := h.startTask(t, h.plugin.Tasks.Ends)
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
@@ -281,10 +281,10 @@ func tellsEveryWaiter(t tb, h *host) {
 	}
 }
 
-func survivesWaiter(t tb, h *host) {
-	s := h.start(t, h.plugin.Tasks.Runs)
-	for _, patience := range []time.Duration{50 * time.Millisecond, 100 * time.Millisecond} {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+func testCancelledWait(t tb, h *host) {
+	s := h.startTask(t, h.plugin.Tasks.Runs)
+	for _, timeout := range []time.Duration{50 * time.Millisecond, 100 * time.Millisecond} {
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		exit, err := s.driver().WaitTask(ctx, s.config.ID)
 		cancel()
 		if err == nil {
@@ -296,15 +296,15 @@ func survivesWaiter(t tb, h *host) {
 	}
 }
 
-func reportsFailure(t tb, h *host) {
-	s := h.start(t, h.plugin.Tasks.Fails)
+func testFailedTask(t tb, h *host) {
+	s := h.startTask(t, h.plugin.Tasks.Fails)
 	if exit := s.wait(); exit.Successful() {
 		t.Errorf("a task that fails ended with %+v", *exit)
 	}
 }
 
-func stops(t tb, h *host) {
-	s := h.start(t, h.plugin.Tasks.Runs)
+func testStopTask(t tb, h *host) {
+	s := h.startTask(t, h.plugin.Tasks.Runs)
 	waited := make(chan error, 1)
 	go func() {
 		_, err := s.driver().WaitTask(t.Context(), s.config.ID)
@@ -326,8 +326,8 @@ func stops(t tb, h *host) {
 	}
 }
 
-func stopsEnded(t tb, h *host) {
-	s := h.start(t, h.plugin.Tasks.Ends)
+func testStopExitedTask(t tb, h *host) {
+	s := h.startTask(t, h.plugin.Tasks.Ends)
 	s.wait()
 	if err := s.driver().StopTask(t.Context(), s.config.ID, time.Second, ""); err != nil {
 		t.Errorf("StopTask: %v", err)
@@ -337,8 +337,8 @@ func stopsEnded(t tb, h *host) {
 	}
 }
 
-func destroysByForce(t tb, h *host) {
-	s := h.start(t, h.plugin.Tasks.Runs)
+func testDestroyNeedsForce(t tb, h *host) {
+	s := h.startTask(t, h.plugin.Tasks.Runs)
 	if err := s.driver().DestroyTask(t.Context(), s.config.ID, false); err == nil {
 		t.Fatalf("DestroyTask without force destroys a running task")
 	}
@@ -350,8 +350,8 @@ func destroysByForce(t tb, h *host) {
 	}
 }
 
-func forgets(t tb, h *host) {
-	s := h.start(t, h.plugin.Tasks.Ends)
+func testDestroyedTaskIsUnknown(t tb, h *host) {
+	s := h.startTask(t, h.plugin.Tasks.Ends)
 	s.wait()
 	if err := s.driver().DestroyTask(t.Context(), s.config.ID, false); err != nil {
 		t.Errorf("DestroyTask of a task that has ended: %v", err)
@@ -364,8 +364,8 @@ func forgets(t tb, h *host) {
 	}
 }
 
-func knowsNoUnknown(t tb, h *host) {
-	d := h.use(t).driver
+func testUnknownTask(t tb, h *host) {
+	d := h.useProcess(t).driver
 	id := newID() + "/task/00000000"
 	for name, call := range map[string]func() error{
 		"WaitTask":    func() error { _, err := d.WaitTask(t.Context(), id); return err },
@@ -384,13 +384,13 @@ func knowsNoUnknown(t tb, h *host) {
 	}
 }
 
-func inspects(t tb, h *host) {
+func testInspectTask(t tb, h *host) {
 	before := time.Now().Add(-time.Second)
 	body := h.plugin.Tasks.Fails
 	if body == nil {
 		body = h.plugin.Tasks.Ends
 	}
-	s := h.start(t, body)
+	s := h.startTask(t, body)
 	exit := s.wait()
 	status, err := s.driver().InspectTask(t.Context(), s.config.ID)
 	if err != nil {
@@ -410,8 +410,8 @@ func inspects(t tb, h *host) {
 	}
 }
 
-func samples(t tb, h *host) {
-	s := h.start(t, h.plugin.Tasks.Runs)
+func testTaskStats(t tb, h *host) {
+	s := h.startTask(t, h.plugin.Tasks.Runs)
 	const interval = 50 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -440,7 +440,7 @@ func samples(t tb, h *host) {
 	if err := s.driver().StopTask(t.Context(), s.config.ID, time.Second, ""); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
-	until(t, "the stream of statistics ends with the task", func() bool {
+	waitUntil(t, "the stream of statistics ends with the task", func() bool {
 		select {
 		case _, ok := <-c:
 			return !ok
@@ -450,7 +450,7 @@ func samples(t tb, h *host) {
 	})
 }
 
-func runsMany(t tb, h *host) {
+func testConcurrentTasks(t tb, h *host) {
 	const taskCount = 12
 	var tasks []*startedTask
 	for i := range taskCount {
@@ -459,11 +459,11 @@ func runsMany(t tb, h *host) {
 			body = h.plugin.Tasks.Ends
 		}
 		config, s := h.newConfig(t, body)
-		t.Cleanup(s.remove)
+		t.Cleanup(s.cleanUp)
 		s.config = config
 		tasks = append(tasks, s)
 	}
-	d := h.use(t).driver
+	d := h.useProcess(t).driver
 	var wg sync.WaitGroup
 	for _, s := range tasks {
 		wg.Go(func() {
@@ -473,16 +473,16 @@ func runsMany(t tb, h *host) {
 				return
 			}
 			s.handle = handle
-			var inner sync.WaitGroup
+			var calls sync.WaitGroup
 			for range 2 {
-				inner.Go(func() {
+				calls.Go(func() {
 					if _, err := d.WaitTask(t.Context(), s.config.ID); err != nil {
 						t.Errorf("WaitTask: %v", err)
 					}
 				})
 			}
 			if c, err := d.TaskStats(t.Context(), s.config.ID, 10*time.Millisecond); err == nil {
-				inner.Go(func() {
+				calls.Go(func() {
 					for range c {
 					}
 				})
@@ -490,7 +490,7 @@ func runsMany(t tb, h *host) {
 			if err := d.StopTask(t.Context(), s.config.ID, 5*time.Second, ""); err != nil {
 				t.Errorf("StopTask: %v", err)
 			}
-			inner.Wait()
+			calls.Wait()
 			if err := d.DestroyTask(t.Context(), s.config.ID, true); err != nil {
 				t.Errorf("DestroyTask: %v", err)
 			}
@@ -499,8 +499,8 @@ func runsMany(t tb, h *host) {
 	wg.Wait()
 }
 
-func recoversKnown(t tb, h *host) {
-	s := h.start(t, h.plugin.Tasks.Runs)
+func testRecoverKnownTask(t tb, h *host) {
+	s := h.startTask(t, h.plugin.Tasks.Runs)
 	if err := s.recover(); err != nil {
 		t.Errorf("RecoverTask: %v", err)
 	}
@@ -509,9 +509,9 @@ func recoversKnown(t tb, h *host) {
 	}
 }
 
-func survivesPlugin(t tb, h *host) {
-	s := h.start(t, h.plugin.Tasks.Runs)
-	h.crash(t)
+func testRecoverAfterCrash(t tb, h *host) {
+	s := h.startTask(t, h.plugin.Tasks.Runs)
+	h.crashPlugin(t)
 	if err := s.recover(); err != nil {
 		t.Skipf("its tasks cannot be recovered, hosts start them again: %v", err)
 	}
@@ -526,8 +526,8 @@ func survivesPlugin(t tb, h *host) {
 	s.destroy()
 }
 
-func survivesShutdown(t tb, h *host) {
-	s := h.start(t, h.plugin.Tasks.Runs)
+func testRecoverAfterShutdown(t tb, h *host) {
+	s := h.startTask(t, h.plugin.Tasks.Runs)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	if err := s.driver().Shutdown(ctx); err != nil {
@@ -536,7 +536,7 @@ func survivesShutdown(t tb, h *host) {
 	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
 		t.Fatalf("after Shutdown the task is %+v, %v", status, err)
 	}
-	h.end()
+	h.stopSharedProcess()
 	if err := s.recover(); err != nil {
 		t.Skipf("its tasks cannot be recovered, hosts start them again: %v", err)
 	}
@@ -545,10 +545,10 @@ func survivesShutdown(t tb, h *host) {
 	}
 }
 
-func refusesGone(t tb, h *host) {
-	s := h.start(t, h.plugin.Tasks.Runs)
+func testRecoverDestroyedTask(t tb, h *host) {
+	s := h.startTask(t, h.plugin.Tasks.Runs)
 	s.destroy()
-	h.crash(t)
+	h.crashPlugin(t)
 	if err := s.recover(); err != nil {
 		return
 	}

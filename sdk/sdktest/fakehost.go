@@ -18,7 +18,7 @@ import (
 // call and have no output; there are no variables and no services.
 type fakeHost struct {
 	mu            sync.Mutex
-	known         map[string]bool // by capability token; false after its allocation has ended
+	activeTokens  map[string]bool // by capability token; false after its allocation has ended
 	unknownTokens map[string]int  // number of calls by capability tokens that were never issued
 }
 
@@ -27,16 +27,16 @@ var _ hook.Host = (*fakeHost)(nil)
 func (b *fakeHost) addToken(capability string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.known == nil {
-		b.known = map[string]bool{}
+	if b.activeTokens == nil {
+		b.activeTokens = map[string]bool{}
 	}
-	b.known[capability] = true
+	b.activeTokens[capability] = true
 }
 
-func (b *fakeHost) endToken(capability string) {
+func (b *fakeHost) expireToken(capability string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.known[capability] = false
+	b.activeTokens[capability] = false
 }
 
 // listen serves on a new socket.
@@ -60,7 +60,7 @@ func (b *fakeHost) listen(dir string) (socket string, stop func(), err error) {
 func (b *fakeHost) checkScope(s hook.Scope) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	good, known := b.known[s.Token]
+	good, known := b.activeTokens[s.Token]
 	if !known {
 		if b.unknownTokens == nil {
 			b.unknownTokens = map[string]int{}

@@ -29,11 +29,11 @@ const envHookFault = "SDKTEST_HOOK_FAULT"
 type naiveHook struct {
 	fault string
 
-	mu     sync.Mutex
-	client *hook.HostClient
-	seen   map[string]bool // by allocation
-	asked  atomic.Int32
-	calls  atomic.Int32
+	mu          sync.Mutex
+	client      *hook.HostClient
+	seenAllocs  map[string]bool // by allocation
+	configCount atomic.Int32
+	callCount   atomic.Int32
 }
 
 func serveNaiveHook(fault string) {
@@ -43,7 +43,7 @@ func serveNaiveHook(fault string) {
 		}
 		os.Exit(1)
 	}
-	n := &naiveHook{fault: fault, seen: map[string]bool{}}
+	n := &naiveHook{fault: fault, seenAllocs: map[string]bool{}}
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,
 		Plugins: plugin.PluginSet{
@@ -65,7 +65,7 @@ func (n *naiveHook) PluginInfo(context.Context) (*base.Info, error) {
 func (n *naiveHook) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
 
 func (n *naiveHook) SetConfig(context.Context, *base.Config) error {
-	if n.asked.Add(1) > 1 && n.fault == "is configured once" {
+	if n.configCount.Add(1) > 1 && n.fault == "is configured once" {
 		return errors.New("configured already")
 	}
 	return nil
@@ -91,7 +91,7 @@ func (n *naiveHook) Describe(context.Context) (*hook.Description, error) {
 	case "is slow":
 		d.Subscriptions[0].Timeout = 50 * time.Millisecond
 	case "changes its mind":
-		d.AllAllocs = n.calls.Add(1) > 1
+		d.AllAllocs = n.callCount.Add(1) > 1
 	case "stays with its host", "waits for its host to agree":
 		d.Subscriptions[1].Timeout = 300 * time.Millisecond
 	}
@@ -108,7 +108,7 @@ func (n *naiveHook) Configure(_ context.Context, c hook.Config) (err error) {
 	return err
 }
 
-func (n *naiveHook) host() *hook.HostClient {
+func (n *naiveHook) hostClient() *hook.HostClient {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.client
@@ -116,8 +116,8 @@ func (n *naiveHook) host() *hook.HostClient {
 
 func (n *naiveHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	n.mu.Lock()
-	seen := n.seen[req.Alloc.ID]
-	n.seen[req.Alloc.ID] = true
+	seen := n.seenAllocs[req.Alloc.ID]
+	n.seenAllocs[req.Alloc.ID] = true
 	n.mu.Unlock()
 	answer := hook.TaskPrestartResponse{State: map[string]string{"began": "yes"}, Env: map[string]string{"A": "b"}}
 	switch n.fault {
@@ -136,10 +136,10 @@ func (n *naiveHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) 
 	case "sets odd devices":
 		answer.Devices = []driver.Device{{TaskPath: "/dev/a", HostPath: "/dev/a", Permissions: "rx"}}
 	case "does one thing at a time":
-		if n.calls.Add(1) > 1 {
+		if n.callCount.Add(1) > 1 {
 			return answer, errors.New("busy")
 		}
-		for n.calls.Load() == 1 && ctx.Err() == nil {
+		for n.callCount.Load() == 1 && ctx.Err() == nil {
 			time.Sleep(time.Millisecond)
 		}
 	case "dies when it is given up":
@@ -161,7 +161,7 @@ func (n *naiveHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest
 	case "makes up capabilities":
 		scope.Token = "sesame"
 	case "waits for its host to agree":
-		for n.host().EmitEvent(ctx, scope, hook.Event{Message: "please"}) != nil && ctx.Err() == nil {
+		for n.hostClient().EmitEvent(ctx, scope, hook.Event{Message: "please"}) != nil && ctx.Err() == nil {
 			time.Sleep(time.Millisecond)
 		}
 		return hook.TaskPoststartResponse{}, ctx.Err()
@@ -170,7 +170,7 @@ func (n *naiveHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest
 	if n.fault == "makes up events" {
 		event.Type = "Greeting"
 	}
-	err := n.host().EmitEvent(ctx, scope, event)
+	err := n.hostClient().EmitEvent(ctx, scope, event)
 	if errors.Is(err, hook.ErrPermissionDenied) {
 		return hook.TaskPoststartResponse{}, nil
 	}
@@ -181,9 +181,9 @@ func (n *naiveHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.Task
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
-	case n.fault == "cleans up what it knows" && !n.seen[req.Alloc.ID]:
+	case n.fault == "cleans up what it knows" && !n.seenAllocs[req.Alloc.ID]:
 		return hook.TaskStopResponse{}, errors.New("never heard of it")
-	case n.fault == "does not tell its state" && n.seen[req.Alloc.ID] && req.PreviousState == nil:
+	case n.fault == "does not tell its state" && n.seenAllocs[req.Alloc.ID] && req.PreviousState == nil:
 		return hook.TaskStopResponse{}, errors.New("the state is lost")
 	}
 	return hook.TaskStopResponse{}, nil
@@ -192,7 +192,7 @@ func (n *naiveHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.Task
 func (n *naiveHook) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.fault == "remembers in memory" && !n.seen[req.Alloc.ID] {
+	if n.fault == "remembers in memory" && !n.seenAllocs[req.Alloc.ID] {
 		return hook.AllocDestroyResponse{}, errors.New("never heard of it")
 	}
 	return hook.AllocDestroyResponse{}, nil
@@ -208,39 +208,39 @@ func TestHookWithoutFaults(t *testing.T) { Hook(t, naiveHookPlugin("")) }
 func TestEachHookCaseCanFail(t *testing.T) {
 	// The last timeout is long enough for a call to reach the plugin on a slow
 	// machine.
-	usual := cancelTimeouts
-	t.Cleanup(func() { cancelTimeouts = usual })
-	cancelTimeouts = append(slices.Clone(usual), 5*time.Second)
+	defaultTimeouts := cancelTimeouts
+	t.Cleanup(func() { cancelTimeouts = defaultTimeouts })
+	cancelTimeouts = append(slices.Clone(defaultTimeouts), 5*time.Second)
 	for _, test := range []struct {
 		fault string
 		run   func(tb, *host)
 		says  string
 	}{
-		{"is silent", saysWhatItIs, "says nothing"},
-		{"speaks another version", namesItself(base.TypeHook, hook.APIVersion), "v7"},
-		{"is configured once", takesConfigurationTwice, "configured already"},
-		{"takes part in nothing", describesItself, "takes part in nothing"},
-		{"names a hook point twice", describesItself, "names prestart twice"},
-		{"changes its mind", describesItself, "asked again"},
-		{"wants more", schemaFitsAttachment, `The argument "must" is required, but no definition was found.
+		{"is silent", testManualStart, "says nothing"},
+		{"speaks another version", testPluginInfo(base.TypeHook, hook.APIVersion), "v7"},
+		{"is configured once", testConfigureTwice, "configured already"},
+		{"takes part in nothing", testDescribe, "takes part in nothing"},
+		{"names a hook point twice", testDescribe, "names prestart twice"},
+		{"changes its mind", testDescribe, "asked again"},
+		{"wants more", testAttachmentSchema, `The argument "must" is required, but no definition was found.
 Which one it takes is said in Plugin.Attachment, or in plugin_test.hcl: attachment = { … }`},
-		{"wants what is not", schemaFitsAttachment, `the schema of its attachment: Invalid type specification: The schema of the plugin is wrong at "config.must": `},
-		{"names what it has not", callsEachPoint, "takes no part in exited"},
-		{"is slow", callsEachPoint, "prestart: no answer within 50ms"},
-		{"sets odd variables", callsEachPoint, `the variable "A=B"`},
-		{"sets odd mounts", callsEachPoint, "must be absolute"},
-		{"sets odd devices", callsEachPoint, `permissions "rx"`},
-		{"does not tell its state", callsEachPoint, "stop: the state is lost"},
-		{"cannot do it twice", callsEachPointTwice, "prestart: there is one already"},
-		{"starts once", repeatsPoststart, "poststart: it runs already"},
-		{"cleans up what it knows", cleansUpUnseen, "stop: never heard of it"},
-		{"dies when it is given up", survivesCancelledCall, "died by itself, exit status 1"},
-		{"remembers in memory", survivesEachDeath, "destroy: never heard of it"},
-		{"stays with its host", changesHost, "poststart: no answer within 300ms"},
-		{"makes up events", callsEachPoint, `poststart: events of type "Greeting" are not a hook's: use "Task hook message", or none`},
-		{"does one thing at a time", runsManyScenarios, "prestart: busy"},
-		{"waits for its host to agree", survivesRefusal, "poststart: no answer within 300ms"},
-		{"makes up capabilities", func(t tb, h *host) { callsEachPoint(t, h); showsCapability(t, h) }, `the capability "sesame"`},
+		{"wants what is not", testAttachmentSchema, `the schema of its attachment: Invalid type specification: The schema of the plugin is wrong at "config.must": `},
+		{"names what it has not", testEachPoint, "takes no part in exited"},
+		{"is slow", testEachPoint, "prestart: no answer within 50ms"},
+		{"sets odd variables", testEachPoint, `the variable "A=B"`},
+		{"sets odd mounts", testEachPoint, "must be absolute"},
+		{"sets odd devices", testEachPoint, `permissions "rx"`},
+		{"does not tell its state", testEachPoint, "stop: the state is lost"},
+		{"cannot do it twice", testEachPointTwice, "prestart: there is one already"},
+		{"starts once", testRepeatedPoststart, "poststart: it runs already"},
+		{"cleans up what it knows", testCleanupOfUnknownTask, "stop: never heard of it"},
+		{"dies when it is given up", testCancelledCalls, "died by itself, exit status 1"},
+		{"remembers in memory", testCrashBeforeEachPoint, "destroy: never heard of it"},
+		{"stays with its host", testHostRestart, "poststart: no answer within 300ms"},
+		{"makes up events", testEachPoint, `poststart: events of type "Greeting" are not a hook's: use "Task hook message", or none`},
+		{"does one thing at a time", testConcurrentAllocs, "prestart: busy"},
+		{"waits for its host to agree", testHostDeniesCalls, "poststart: no answer within 300ms"},
+		{"makes up capabilities", func(t tb, h *host) { testEachPoint(t, h); testCapabilityTokens(t, h) }, `the capability "sesame"`},
 	} {
 		t.Run(test.fault, func(t *testing.T) {
 			t.Parallel()

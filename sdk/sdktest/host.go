@@ -37,36 +37,36 @@ var caseTimeout = 20 * time.Second
 // host acts as an agent for the plugin. Cases run sequentially and share its
 // plugin process, which is started on demand.
 type host struct {
-	plugin  Plugin
-	dir     string     // directory for plugin sockets, which a killed plugin leaves behind
-	using   sync.Mutex // serializes starts of the shared process
-	running *process
-	streams *streams // streams of a driver; nil until they are opened
+	plugin        Plugin
+	dir           string     // directory for plugin sockets, which a killed plugin leaves behind
+	startMu       sync.Mutex // serializes starts of the shared process
+	sharedProcess *process
+	streams       *driverStreams // streams of a driver; nil until they are opened
 
-	mark string // environment entry that only the plugin processes of this host have
+	envMark string // environment entry that only the plugin processes of this host have
 
-	mu       sync.Mutex
-	launched []*process // processes that this case started, or that are still running
-	allocs   []string   // ids of the tasks' allocations in this case
-	aborted  bool       // the case was aborted, and its tasks killed
-	killed   bool       // no further process may be started
+	mu        sync.Mutex
+	processes []*process // processes that this case started, or that are still running
+	allocIDs  []string   // ids of the tasks' allocations in this case
+	aborted   bool       // the case was aborted, and its tasks killed
+	killed    bool       // no further process may be started
 
-	butler     fakeHost // host service for hooks
-	socket     string   // socket of butler; "" if it does not listen
-	stopButler func()
+	hookHost       fakeHost // host service for hooks
+	hookHostSocket string   // socket of hookHost; "" if it does not listen
+	stopHookHost   func()
 }
 
 func newHost(p Plugin) *host {
-	p.Tasks.complete()
-	return &host{plugin: p, mark: envMark + "=" + newID()}
+	p.Tasks.addShellTasks()
+	return &host{plugin: p, envMark: envMark + "=" + newID()}
 }
 
 // envMark is the environment variable by which the processes of one host are
 // found.
 const envMark = "NOMAD_LITE_SDKTEST"
 
-// complete fills the missing tasks with scripts, if there is a shell.
-func (t *Tasks) complete() {
+// addShellTasks fills the missing tasks with scripts, if there is a shell.
+func (t *Tasks) addShellTasks() {
 	if t.Shell == nil {
 		return
 	}
@@ -81,9 +81,9 @@ func (t *Tasks) complete() {
 	}
 }
 
-// guess determines the type of a plugin and, without configured tasks, whether a
+// detectType determines the type of a plugin and, without configured tasks, whether a
 // driver runs commands. Its errors occur again in a case, which reports them.
-func (h *host) guess(ctx context.Context) (kind base.Type, err error) {
+func (h *host) detectType(ctx context.Context) (kind base.Type, err error) {
 	p, err := h.launch()
 	if err != nil {
 		return base.TypeUnknown, err
@@ -94,11 +94,11 @@ func (h *host) guess(ctx context.Context) (kind base.Type, err error) {
 	if isHook(ctx, p) {
 		return base.TypeHook, nil
 	}
-	h.guessTasks(ctx, p)
+	h.detectTasks(ctx, p)
 	return base.TypeDriver, nil
 }
 
-func (h *host) guessTasks(ctx context.Context, p *process) {
+func (h *host) detectTasks(ctx context.Context, p *process) {
 	t := &h.plugin.Tasks
 	if t.Runs != nil || t.Ends != nil || t.Fails != nil || t.Shell != nil {
 		return
@@ -110,29 +110,29 @@ func (h *host) guessTasks(ctx context.Context, p *process) {
 	shell := func(script string) map[string]any {
 		return map[string]any{"command": "/bin/sh", "args": []any{"-c", script}}
 	}
-	if _, err := encode(schema, shell("exit 0")); err == nil {
+	if _, err := encodeConfig(schema, shell("exit 0")); err == nil {
 		t.Shell = shell
-		t.complete()
+		t.addShellTasks()
 	}
 }
 
 func (h *host) close() {
-	h.end()
+	h.stopSharedProcess()
 	if h.streams != nil {
 		h.streams.cancel()
 		h.streams.process.client.Kill()
 	}
-	h.dismissButler()
+	h.closeHookHost()
 	if h.dir != "" {
 		os.RemoveAll(h.dir)
 	}
 }
 
-// end shuts down the shared plugin process.
-func (h *host) end() {
-	if h.running != nil {
-		h.running.client.Kill()
-		h.running = nil
+// stopSharedProcess shuts down the shared plugin process.
+func (h *host) stopSharedProcess() {
+	if h.sharedProcess != nil {
+		h.sharedProcess.client.Kill()
+		h.sharedProcess = nil
 	}
 }
 
@@ -146,8 +146,8 @@ type process struct {
 	client *plugin.Client
 	stderr *lockedBuffer
 
-	killed atomic.Bool // the suite has killed the process because it aborted a case
-	read   int         // bytes of stderr that were searched for panics
+	killed     atomic.Bool // the suite has killed the process because it aborted a case
+	stderrRead int         // bytes of stderr that were searched for panics
 }
 
 // launch starts a plugin process as Nomad does, without configuring it.
@@ -165,7 +165,7 @@ func (h *host) launch() (*process, error) {
 		}
 	}
 	cmd := exec.Command(path, h.plugin.Args...)
-	cmd.Env = append(append(append(os.Environ(), "TMPDIR="+h.dir), h.plugin.Env...), h.mark)
+	cmd.Env = append(append(append(os.Environ(), "TMPDIR="+h.dir), h.plugin.Env...), h.envMark)
 	stderr := &lockedBuffer{}
 	client := plugin.NewClient(&plugin.ClientConfig{
 		HandshakeConfig: base.Handshake,
@@ -185,7 +185,7 @@ func (h *host) launch() (*process, error) {
 	rpc, err := client.Client()
 	if err != nil {
 		client.Kill()
-		why := noHandshake(err)
+		why := handshakeError(err)
 		if text := strings.TrimSpace(stderr.String()); text != "" {
 			return nil, fmt.Errorf("launch %s: %w; its standard error says:\n%s", path, why, text)
 		}
@@ -207,14 +207,14 @@ func (h *host) launch() (*process, error) {
 	p.hook = b.(*hook.Client)
 	p.pid = client.ReattachConfig().Pid
 	h.mu.Lock()
-	h.launched = append(h.launched, p)
+	h.processes = append(h.processes, p)
 	h.mu.Unlock()
 	return p, nil
 }
 
-// noHandshake returns the reason why a plugin could not be started, without
+// handshakeError returns the reason why a plugin could not be started, without
 // go-plugin's guesses about a program that it cannot read.
-func noHandshake(err error) error {
+func handshakeError(err error) error {
 	text, strange := strings.CutPrefix(err.Error(), "Unrecognized remote plugin message: ")
 	line, _, _ := strings.Cut(text, "\n")
 	switch {
@@ -228,7 +228,7 @@ func noHandshake(err error) error {
 
 // configure makes the calls that a host makes before it uses a plugin.
 func (h *host) configure(ctx context.Context, p *process) error {
-	config, err := h.config(ctx, p)
+	config, err := h.pluginConfig(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func (h *host) configure(ctx context.Context, p *process) error {
 		if err := p.base.SetConfig(ctx, config); err != nil {
 			return fmt.Errorf("configure the plugin: %w", err)
 		}
-		return h.introduce(ctx, p)
+		return h.configureHook(ctx, p)
 	}
 	config.Driver = &base.DriverConfig{ClientMinPort: 14000, ClientMaxPort: 14512, Topology: &base.Topology{
 		NodeIDs: []uint32{0}, Distances: [][]uint32{{10}}, Cores: []base.Core{{GuessSpeed: 1000}},
@@ -255,29 +255,29 @@ func isHook(ctx context.Context, p *process) bool {
 	return err == nil && info.Type == base.TypeHook
 }
 
-// introduce sends the address of the host service to a hook.
-func (h *host) introduce(ctx context.Context, p *process) (err error) {
-	if h.socket == "" {
-		if h.socket, h.stopButler, err = h.butler.listen(h.dir); err != nil {
+// configureHook sends the address of the host service to a hook.
+func (h *host) configureHook(ctx context.Context, p *process) (err error) {
+	if h.hookHostSocket == "" {
+		if h.hookHostSocket, h.stopHookHost, err = h.hookHost.listen(h.dir); err != nil {
 			return err
 		}
 	}
 	return p.hook.Configure(ctx, hook.Config{
-		HostSocket: h.socket,
+		HostSocket: h.hookHostSocket,
 		Node:       hook.Node{ID: newID(), Name: "node", Datacenter: "dc1", Region: "global", Pool: "default"},
 	})
 }
 
-// dismissButler stops the host service of hooks; the next one has another
+// closeHookHost stops the host service of hooks; the next one has another
 // socket.
-func (h *host) dismissButler() {
-	if h.socket != "" {
-		h.stopButler()
-		h.socket = ""
+func (h *host) closeHookHost() {
+	if h.hookHostSocket != "" {
+		h.stopHookHost()
+		h.hookHostSocket = ""
 	}
 }
 
-func (h *host) config(ctx context.Context, p *process) (*base.Config, error) {
+func (h *host) pluginConfig(ctx context.Context, p *process) (*base.Config, error) {
 	info, err := p.base.PluginInfo(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("PluginInfo: %w", err)
@@ -296,13 +296,13 @@ func (h *host) config(ctx context.Context, p *process) (*base.Config, error) {
 		}
 		return c, nil
 	}
-	if c.Plugin, err = encode(schema, h.plugin.Config); err != nil {
+	if c.Plugin, err = encodeConfig(schema, h.plugin.Config); err != nil {
 		return nil, fmt.Errorf("the configuration of the plugin: %w", err)
 	}
 	return c, nil
 }
 
-func encode(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
+func encodeConfig(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
 	value, diags := schema.Decode(config, nil)
 	if diags.HasErrors() {
 		return nil, errors.New(strings.Join(hclspec.Messages(diags), "; "))
@@ -310,17 +310,17 @@ func encode(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
 	return hclspec.Marshal(value)
 }
 
-// use returns the plugin process that cases share.
-func (h *host) use(t tb) *process {
+// useProcess returns the plugin process that cases share.
+func (h *host) useProcess(t tb) *process {
 	t.Helper()
-	h.using.Lock()
-	defer h.using.Unlock()
-	if h.running != nil {
-		if !h.running.client.Exited() {
-			return h.running
+	h.startMu.Lock()
+	defer h.startMu.Unlock()
+	if h.sharedProcess != nil {
+		if !h.sharedProcess.client.Exited() {
+			return h.sharedProcess
 		}
-		died := h.running
-		h.end()
+		died := h.sharedProcess
+		h.stopSharedProcess()
 		if !died.killed.Load() {
 			t.Errorf("%s", died.crashReport())
 		}
@@ -338,20 +338,20 @@ func (h *host) use(t tb) *process {
 		p.kill()
 		t.Fatalf("%v", err)
 	}
-	h.running = p
+	h.sharedProcess = p
 	return p
 }
 
-// crash kills the shared plugin process and waits until the client has detected
+// crashPlugin kills the shared plugin process and waits until the client has detected
 // that.
-func (h *host) crash(t tb) {
+func (h *host) crashPlugin(t tb) {
 	t.Helper()
-	p := h.running
-	h.running = nil
+	p := h.sharedProcess
+	h.sharedProcess = nil
 	if err := unix.Kill(p.pid, unix.SIGKILL); err != nil {
 		t.Fatalf("kill the plugin: %v", err)
 	}
-	until(t, "the host notices that the plugin has died; does a task hold its standard output or error?", p.client.Exited)
+	waitUntil(t, "the host notices that the plugin has died; does a task hold its standard output or error?", p.client.Exited)
 	p.client.Kill()
 }
 
@@ -359,41 +359,41 @@ func (h *host) crash(t tb) {
 func (p *process) crashReport() string {
 	died := "the plugin has died by itself"
 	// The connection may have ended before the process.
-	for patient := time.Now().Add(time.Second); !p.client.Exited() && time.Now().Before(patient); {
+	for deadline := time.Now().Add(time.Second); !p.client.Exited() && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	if p.client.Exited() {
 		died += ", " + p.cmd.ProcessState.String()
 	}
-	words := p.lastWords()
+	words := p.stderrTail()
 	if words == "" {
 		return died + ", without a word on its standard error"
 	}
 	return died + "; the end of its standard error:\n" + words
 }
 
-// lastWords returns the start of the panic with which the process ended, or else
+// stderrTail returns the start of the panic with which the process ended, or else
 // the end of its standard error.
-func (p *process) lastWords() string {
-	const most = 40 // lines
+func (p *process) stderrTail() string {
+	const maxLines = 40 // lines
 	text := strings.TrimSpace(p.stderr.String())
-	if i := panicAt(text); i >= 0 {
+	if i := panicIndex(text); i >= 0 {
 		lines := strings.Split(text[i:], "\n")
-		return strings.Join(lines[:min(most, len(lines))], "\n")
+		return strings.Join(lines[:min(maxLines, len(lines))], "\n")
 	}
 	lines := strings.Split(text, "\n")
-	return strings.Join(lines[max(0, len(lines)-most):], "\n")
+	return strings.Join(lines[max(0, len(lines)-maxLines):], "\n")
 }
 
 // startedTask is one start of a task.
 type startedTask struct {
-	t      tb
-	h      *host
-	config *driver.TaskConfig
-	handle *driver.Handle
-	stdout *lockedBuffer
-	stderr *lockedBuffer
-	ended  sync.WaitGroup // readers of both outputs
+	t             tb
+	h             *host
+	config        *driver.TaskConfig
+	handle        *driver.Handle
+	stdout        *lockedBuffer
+	stderr        *lockedBuffer
+	outputReaders sync.WaitGroup // readers of both outputs
 
 	destroyed bool
 }
@@ -404,18 +404,18 @@ func (h *host) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *starte
 	if body == nil {
 		t.Skipf("nobody has said which task does that: see Tasks, or plugin_test.hcl")
 	}
-	p := h.use(t)
+	p := h.useProcess(t)
 	schema, err := p.driver.TaskConfigSchema(t.Context())
 	if err != nil {
 		t.Fatalf("TaskConfigSchema: %v", err)
 	}
-	encoded, err := encode(schema, body)
+	encoded, err := encodeConfig(schema, body)
 	if err != nil {
 		t.Fatalf("the config of a task does not fit the driver's schema: %v", err)
 	}
 	allocID := newID()
 	h.mu.Lock()
-	h.allocs = append(h.allocs, allocID)
+	h.allocIDs = append(h.allocIDs, allocID)
 	h.mu.Unlock()
 	dir := filepath.Join(t.TempDir(), allocID)
 	const task = "task"
@@ -458,15 +458,15 @@ func (h *host) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *starte
 		if err := unix.Mkfifo(path, 0o600); err != nil {
 			t.Fatalf("make FIFO: %v", err)
 		}
-		s.read(path, to)
+		s.readFIFO(path, to)
 	}
 	return config, s
 }
 
-// read copies a FIFO until all its writers have closed it.
-func (s *startedTask) read(path string, to io.Writer) {
+// readFIFO copies a FIFO until all its writers have closed it.
+func (s *startedTask) readFIFO(path string, to io.Writer) {
 	opened := make(chan struct{})
-	s.ended.Go(func() {
+	s.outputReaders.Go(func() {
 		f, err := os.Open(path) // blocks until there is a writer
 		close(opened)
 		if err != nil {
@@ -490,34 +490,34 @@ func (s *startedTask) read(path string, to io.Writer) {
 	})
 }
 
-// start starts a task, and removes it at the end of the case.
-func (h *host) start(t tb, body map[string]any) *startedTask {
+// startTask starts a task, and removes it at the end of the case.
+func (h *host) startTask(t tb, body map[string]any) *startedTask {
 	t.Helper()
 	config, s := h.newConfig(t, body)
-	s.begin(config)
+	s.start(config)
 	return s
 }
 
-func (s *startedTask) begin(config *driver.TaskConfig) {
+func (s *startedTask) start(config *driver.TaskConfig) {
 	s.t.Helper()
-	s.t.Cleanup(s.remove)
-	handle, _, err := s.h.use(s.t).driver.StartTask(s.t.Context(), config)
+	s.t.Cleanup(s.cleanUp)
+	handle, _, err := s.h.useProcess(s.t).driver.StartTask(s.t.Context(), config)
 	if err != nil {
 		s.t.Fatalf("StartTask: %v", err)
 	}
 	s.handle = handle
 }
 
-// remove destroys a task that a case has left, also after a restart of the
+// cleanUp destroys a task that a case has left, also after a restart of the
 // plugin, and kills the processes that a faulty driver has left running.
-func (s *startedTask) remove() {
-	defer killMarked("NOMAD_ALLOC_ID=" + s.config.AllocID)
+func (s *startedTask) cleanUp() {
+	defer killProcessesByEnv("NOMAD_ALLOC_ID=" + s.config.AllocID)
 	if s.handle == nil || s.destroyed || s.h.isAborted() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), caseTimeout)
 	defer cancel()
-	d := s.h.use(&lateTB{s.t, ctx}).driver
+	d := s.h.useProcess(&cleanupTB{s.t, ctx}).driver
 	err := d.DestroyTask(ctx, s.config.ID, true)
 	if errors.Is(err, driver.ErrTaskNotFound) && d.RecoverTask(ctx, s.handle) == nil {
 		err = d.DestroyTask(ctx, s.config.ID, true) // another plugin process has started the task
@@ -527,8 +527,8 @@ func (s *startedTask) remove() {
 	}
 }
 
-// killMarked kills every process that has the entry in its environment.
-func killMarked(entry string) {
+// killProcessesByEnv kills every process that has the entry in its environment.
+func killProcessesByEnv(entry string) {
 	paths, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {
 		return
@@ -550,18 +550,18 @@ func killMarked(entry string) {
 	}
 }
 
-// lateTB is the tb of cleanups, which run after the context of the case has
+// cleanupTB is the tb of cleanups, which run after the context of the case has
 // ended.
-type lateTB struct {
+type cleanupTB struct {
 	tb
 	ctx context.Context
 }
 
-func (l *lateTB) Context() context.Context { return l.ctx }
+func (l *cleanupTB) Context() context.Context { return l.ctx }
 
 func (s *startedTask) driver() driver.Driver {
 	s.t.Helper()
-	return s.h.use(s.t).driver
+	return s.h.useProcess(s.t).driver
 }
 
 // wait waits for the task and returns its exit result.
@@ -586,12 +586,12 @@ func (s *startedTask) destroy() {
 	s.destroyed = true
 }
 
-// says waits until the task has written a line with the prefix, and returns the
+// waitForLine waits until the task has written a line with the prefix, and returns the
 // rest of the line.
-func (s *startedTask) says(prefix string) string {
+func (s *startedTask) waitForLine(prefix string) string {
 	s.t.Helper()
 	var rest string
-	until(s.t, fmt.Sprintf("the task writes %q; it has written %q", prefix, s.stdout.String()), func() bool {
+	waitUntil(s.t, fmt.Sprintf("the task writes %q; it has written %q", prefix, s.stdout.String()), func() bool {
 		for line := range strings.Lines(s.stdout.String()) {
 			if text, ok := strings.CutPrefix(line, prefix); ok && strings.HasSuffix(line, "\n") {
 				rest = strings.TrimSpace(text)
@@ -613,13 +613,13 @@ func (s *startedTask) recover() error {
 	return s.driver().RecoverTask(s.t.Context(), &handle)
 }
 
-// until waits until ok returns true.
-func until(t tb, what string, ok func() bool) {
+// waitUntil waits until ok returns true.
+func waitUntil(t tb, what string, ok func() bool) {
 	t.Helper()
-	untilWithin(t, caseTimeout, what, ok)
+	waitUntilWithin(t, caseTimeout, what, ok)
 }
 
-func untilWithin(t tb, limit time.Duration, what string, ok func() bool) {
+func waitUntilWithin(t tb, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(limit)
 	for !ok() {
@@ -630,8 +630,8 @@ func untilWithin(t tb, limit time.Duration, what string, ok func() bool) {
 	}
 }
 
-// alive reports whether a process is running.
-func alive(pid int) bool {
+// processAlive reports whether a process is running.
+func processAlive(pid int) bool {
 	stat, err := proc.ReadStat(pid)
 	return err == nil && !stat.Ended()
 }
@@ -661,11 +661,11 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// byHand runs the plugin without a host, as a user in a shell would.
-func (h *host) byHand(ctx context.Context) (stdout, stderr string, code int, err error) {
+// runWithoutHost runs the plugin without a host, as a user in a shell would.
+func (h *host) runWithoutHost(ctx context.Context) (stdout, stderr string, code int, err error) {
 	cmd := exec.CommandContext(ctx, h.plugin.Path, h.plugin.Args...)
-	cmd.Env = append(os.Environ(), envByHand+"=1")
-	cmd.Env = append(append(cmd.Env, h.plugin.Env...), h.mark)
+	cmd.Env = append(os.Environ(), envWithoutHost+"=1")
+	cmd.Env = append(append(cmd.Env, h.plugin.Env...), h.envMark)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut

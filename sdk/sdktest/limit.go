@@ -31,36 +31,36 @@ func (h *host) caseTimeout() time.Duration {
 	return cmp.Or(h.plugin.CaseTimeout, defaultCaseTimeout)
 }
 
-// errLimit returns the cause with which the context of a case ends at its
+// timeoutError returns the cause with which the context of a case ends at its
 // timeout.
-func (h *host) errLimit() error {
+func (h *host) timeoutError() error {
 	return fmt.Errorf("the case did not end within %v, and its plugin was killed", h.caseTimeout())
 }
 
-// limit returns the context of a case that starts now.
-func (h *host) limit(parent context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeoutCause(parent, h.caseTimeout(), h.errLimit())
-	return unannounced{ctx}, cancel
+// newCaseContext returns the context of a case that starts now.
+func (h *host) newCaseContext(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeoutCause(parent, h.caseTimeout(), h.timeoutError())
+	return hiddenDeadline{ctx}, cancel
 }
 
-// unannounced is a context that hides its deadline from the plugin. gRPC would
+// hiddenDeadline is a context that hides its deadline from the plugin. gRPC would
 // send the deadline, and the plugin's timeout could arrive before the deadline
 // has passed here.
-type unannounced struct{ context.Context }
+type hiddenDeadline struct{ context.Context }
 
-func (unannounced) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
+func (hiddenDeadline) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
-// check runs one case outside of go test. ended is false if the case does not
+// checkCase runs one case outside of go test. ended is false if the case does not
 // end; its goroutine is leaked then.
-func (h *host) check(kill context.Context, c testCase) (r *caseResult, ended bool) {
-	ctx, cancel := h.limit(kill)
+func (h *host) checkCase(kill context.Context, c testCase) (r *caseResult, ended bool) {
+	ctx, cancel := h.newCaseContext(kill)
 	defer cancel()
 	run := c.run
 	c.run = func(t tb, h *host) {
 		defer h.reportPanics(t)
 		run(t, h)
 	}
-	h.beginCase()
+	h.resetCaseState()
 	r, done := startCase(ctx, c, h)
 	select {
 	case <-done:
@@ -85,11 +85,11 @@ func (h *host) check(kill context.Context, c testCase) (r *caseResult, ended boo
 	}
 }
 
-// test runs one case as a subtest.
-func (h *host) test(t *testing.T, c testCase) {
-	ctx, cancel := h.limit(t.Context())
+// runSubtest runs one case as a subtest.
+func (h *host) runSubtest(t *testing.T, c testCase) {
+	ctx, cancel := h.newCaseContext(t.Context())
 	defer cancel()
-	h.beginCase()
+	h.resetCaseState()
 	stop := context.AfterFunc(ctx, func() {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			time.Sleep(unwindTimeout)
@@ -103,15 +103,15 @@ func (h *host) test(t *testing.T, c testCase) {
 		}
 	}()
 	defer h.reportPanics(t)
-	c.run(&lateTB{t, ctx}, h)
+	c.run(&cleanupTB{t, ctx}, h)
 }
 
-// beginCase resets the state of the previous case.
-func (h *host) beginCase() {
+// resetCaseState resets the state of the previous case.
+func (h *host) resetCaseState() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.allocs, h.aborted = nil, false
-	h.launched = slices.DeleteFunc(h.launched, func(p *process) bool { return p.client.Exited() })
+	h.allocIDs, h.aborted = nil, false
+	h.processes = slices.DeleteFunc(h.processes, func(p *process) bool { return p.client.Exited() })
 }
 
 func (h *host) isKilled() bool {
@@ -139,14 +139,14 @@ func (h *host) kill() {
 func (h *host) abort() {
 	h.mu.Lock()
 	h.aborted = true
-	launched, allocs := slices.Clone(h.launched), slices.Clone(h.allocs)
+	launched, allocs := slices.Clone(h.processes), slices.Clone(h.allocIDs)
 	h.mu.Unlock()
 	for _, p := range launched {
 		p.killed.Store(true)
 	}
-	killMarked(h.mark)
+	killProcessesByEnv(h.envMark)
 	for _, id := range allocs {
-		killMarked("NOMAD_ALLOC_ID=" + id)
+		killProcessesByEnv("NOMAD_ALLOC_ID=" + id)
 	}
 }
 
@@ -165,21 +165,21 @@ func (h *host) reportPanics(t tb) {
 	if h.isKilled() {
 		return
 	}
-	h.using.Lock()
-	if p := h.running; p != nil && !p.killed.Load() && p.isDown() {
-		h.running = nil
+	h.startMu.Lock()
+	if p := h.sharedProcess; p != nil && !p.killed.Load() && p.isDown() {
+		h.sharedProcess = nil
 		t.Errorf("%s", p.crashReport())
 		p.kill()
-		p.read = len(p.stderr.String())
+		p.stderrRead = len(p.stderr.String())
 	}
-	h.using.Unlock()
+	h.startMu.Unlock()
 	h.mu.Lock()
-	launched := slices.Clone(h.launched)
+	launched := slices.Clone(h.processes)
 	h.mu.Unlock()
 	for _, p := range launched {
 		text := p.stderr.String()
-		text, p.read = text[min(p.read, len(text)):], len(text)
-		if panicAt(text) >= 0 && !p.killed.Load() {
+		text, p.stderrRead = text[min(p.stderrRead, len(text)):], len(text)
+		if panicIndex(text) >= 0 && !p.killed.Load() {
 			t.Errorf("%s", p.crashReport())
 		}
 		for line := range strings.Lines(text) {
@@ -207,9 +207,9 @@ func (p *process) isDown() bool {
 	return errors.Is(err, base.ErrPluginDown)
 }
 
-// panicAt returns the position of a panic in the standard error of a Go program,
+// panicIndex returns the position of a panic in the standard error of a Go program,
 // or -1.
-func panicAt(text string) int {
+func panicIndex(text string) int {
 	at := -1
 	for _, start := range []string{"panic: ", "fatal error: "} {
 		for i := 0; ; {

@@ -19,7 +19,7 @@ func TestPanicIsFoundAtTheStartOfALine(t *testing.T) {
 		"fatal error: a\npanic: x":            0,
 		"{\"@message\":\"panic: x\"}\nmore\n": -1,
 	} {
-		if got := panicAt(text); got != want {
+		if got := panicIndex(text); got != want {
 			t.Errorf("%q: %d, want %d", text, got, want)
 		}
 	}
@@ -28,7 +28,7 @@ func TestPanicIsFoundAtTheStartOfALine(t *testing.T) {
 // The suite ends although a case ignores its context: the goroutine of the case
 // is leaked.
 func TestCaseThatIgnoresItsEndIsLeftBehind(t *testing.T) {
-	defer func(usual time.Duration) { caseTimeout = usual }(caseTimeout)
+	defer func(defaultTimeouts time.Duration) { caseTimeout = defaultTimeouts }(caseTimeout)
 	caseTimeout = 50 * time.Millisecond
 	p := naivePlugin("")
 	p.CaseTimeout = 50 * time.Millisecond
@@ -36,7 +36,7 @@ func TestCaseThatIgnoresItsEndIsLeftBehind(t *testing.T) {
 	defer h.close()
 	release := make(chan struct{})
 	defer close(release)
-	r, ended := h.check(context.Background(), testCase{name: "waits", run: func(tb, *host) { <-release }})
+	r, ended := h.checkCase(context.Background(), testCase{name: "waits", run: func(tb, *host) { <-release }})
 	if ended {
 		t.Error("it has ended")
 	}

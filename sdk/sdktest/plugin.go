@@ -48,7 +48,7 @@ type Tasks struct {
 // has started the test binary as the plugin, and runs the tests otherwise. The
 // Plugin's Path must be os.Args[0].
 func Main(m *testing.M, serve func()) {
-	if os.Getenv(base.Handshake.MagicCookieKey) == base.Handshake.MagicCookieValue || os.Getenv(envByHand) != "" {
+	if os.Getenv(base.Handshake.MagicCookieKey) == base.Handshake.MagicCookieValue || os.Getenv(envWithoutHost) != "" {
 		serve()
 		os.Exit(0)
 	}
@@ -60,9 +60,9 @@ func Main(m *testing.M, serve func()) {
 	os.Exit(m.Run())
 }
 
-// envByHand makes a test binary serve without the cookie, as if a user had
+// envWithoutHost makes a test binary serve without the cookie, as if a user had
 // started the plugin.
-const envByHand = "NOMAD_LITE_SDKTEST_BY_HAND"
+const envWithoutHost = "NOMAD_LITE_SDKTEST_BY_HAND"
 
 // Driver runs the suite for drivers as subtests of t.
 func Driver(t *testing.T, p Plugin) { run(t, p, driverCases(p)) }
@@ -74,7 +74,7 @@ func run(t *testing.T, p Plugin, cases []testCase) {
 	h := newHost(p)
 	t.Cleanup(h.close)
 	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) { h.test(t, c) })
+		t.Run(c.name, func(t *testing.T) { h.runSubtest(t, c) })
 	}
 }
 
@@ -96,7 +96,7 @@ func CheckUntil(ctx, kill context.Context, out io.Writer, p Plugin) error {
 	defer h.close()
 	defer context.AfterFunc(kill, h.kill)()
 	cases := hookCases()
-	switch kind, err := h.guess(kill); {
+	switch kind, err := h.detectType(kill); {
 	case err != nil:
 		cases = []testCase{{name: "starts as hosts start it", run: func(t tb, _ *host) { t.Fatalf("%v", err) }}}
 	case kind == base.TypeDriver:
@@ -107,7 +107,7 @@ func CheckUntil(ctx, kill context.Context, out io.Writer, p Plugin) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		r, ended := h.check(kill, c)
+		r, ended := h.checkCase(kill, c)
 		if kill.Err() != nil {
 			h.kill() // again, because a plugin process may have been starting
 			return context.Cause(kill)

@@ -32,9 +32,9 @@ type testCase struct {
 // caseResult is the result of a case that runs without go test. While the case
 // runs, the case reports to it as to a testing.TB.
 type caseResult struct {
-	name string
-	ctx  context.Context
-	took time.Duration
+	name     string
+	ctx      context.Context
+	duration time.Duration
 
 	mu       sync.Mutex
 	lines    []string
@@ -61,7 +61,7 @@ func startCase(ctx context.Context, c testCase, h *host) (r *caseResult, done <-
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		defer func() { r.took = time.Since(began) }()
+		defer func() { r.duration = time.Since(began) }()
 		defer r.cleanUp()
 		defer cancel() // before the cleanups, as in package testing
 		defer func() {
@@ -90,7 +90,7 @@ func (r *caseResult) write(out io.Writer) {
 	case r.skipped:
 		verdict = "SKIP"
 	}
-	fmt.Fprintf(out, "%s  %s (%.2fs)\n", verdict, r.name, r.took.Seconds())
+	fmt.Fprintf(out, "%s  %s (%.2fs)\n", verdict, r.name, r.duration.Seconds())
 	if !r.failed && !r.skipped {
 		return
 	}

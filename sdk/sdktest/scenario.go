@@ -18,9 +18,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// lifecycle has the hook points of an allocation with one task that is restarted
+// lifecyclePoints has the hook points of an allocation with one task that is restarted
 // once.
-var lifecycle = []hook.Point{
+var lifecyclePoints = []hook.Point{
 	hook.Prerun, hook.Prestart, hook.Poststart,
 	hook.UpdateAlloc, hook.Update,
 	hook.PreTaskRestart, hook.PreKilling, hook.Exited,
@@ -40,29 +40,29 @@ type allocScenario struct {
 	dir   hook.TaskDir
 	env   map[string]string
 
-	began    bool              // Prestart has succeeded
-	running  bool              // the task was restored, not started
-	repeated bool              // Poststart is repeated for the same start
-	exits    int               // number of exits of the task
-	state    map[string]string // result of the last Prestart
-	done     bool
+	prestarted      bool              // Prestart has succeeded
+	restored        bool              // the task was restored, not started
+	repeatPoststart bool              // Poststart is repeated for the same start
+	exitCount       int               // number of exits of the task
+	prestartState   map[string]string // result of the last Prestart
+	prestartDone    bool
 }
 
 // startScenario starts a scenario. Its capability token expires at the end of the
 // case.
 func (h *host) startScenario(t tb) *allocScenario {
 	t.Helper()
-	d, err := h.use(t).hook.Describe(t.Context())
+	d, err := h.useProcess(t).hook.Describe(t.Context())
 	if err != nil {
 		t.Fatalf("Describe: %v", err)
 	}
-	attachment, err := attach(d.Schema, h.plugin.Attachment)
+	attachment, err := encodeAttachment(d.Schema, h.plugin.Attachment)
 	if err != nil {
 		t.Skipf("there is no attachment that fits its schema")
 	}
 	l := &allocScenario{h: h, d: d, meta: hook.RequestMeta{Token: newID(), Attachment: attachment}}
-	h.butler.addToken(l.meta.Token)
-	t.Cleanup(func() { h.butler.endToken(l.meta.Token) })
+	h.hookHost.addToken(l.meta.Token)
+	t.Cleanup(func() { h.hookHost.expireToken(l.meta.Token) })
 
 	id := newID()
 	dir := filepath.Join(t.TempDir(), id)
@@ -102,9 +102,9 @@ func (h *host) startScenario(t tb) *allocScenario {
 
 const scenarioTask = "task"
 
-// attach returns the JSON of an attachment, as a host does, or nil without a
+// encodeAttachment returns the JSON of an attachment, as a host does, or nil without a
 // schema.
-func attach(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
+func encodeAttachment(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
 	if schema == nil {
 		if len(config) > 0 {
 			return nil, errors.New("one is given, and the hook takes none")
@@ -118,8 +118,8 @@ func attach(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
 	return ctyjson.Marshal(value, value.Type())
 }
 
-// timeoutFor returns a host's timeout for a hook point.
-func timeoutFor(p hook.Subscription) time.Duration {
+// hookTimeout returns a host's timeout for a hook point.
+func hookTimeout(p hook.Subscription) time.Duration {
 	switch {
 	case p.Timeout > 0:
 		return p.Timeout
@@ -137,8 +137,8 @@ func (l *allocScenario) callPoint(t tb, m hook.Point) {
 	if !ok {
 		return
 	}
-	process := l.h.use(t)
-	limit := timeoutFor(part)
+	process := l.h.useProcess(t)
+	limit := hookTimeout(part)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	switch err := l.call(ctx, t, m); {
@@ -154,7 +154,7 @@ func (l *allocScenario) callPoint(t tb, m hook.Point) {
 // call calls the hook without a deadline, and returns its error.
 func (l *allocScenario) call(ctx context.Context, t tb, m hook.Point) (err error) {
 	t.Helper()
-	c := l.h.use(t).hook
+	c := l.h.useProcess(t).hook
 	g, a, task := l.meta, l.alloc, l.task
 	switch m {
 	case hook.Prerun:
@@ -174,17 +174,17 @@ func (l *allocScenario) call(ctx context.Context, t tb, m hook.Point) (err error
 	case hook.Prestart:
 		err = l.prestart(ctx, c)
 	case hook.Poststart:
-		_, err = c.Poststart(ctx, hook.TaskPoststartRequest{RequestMeta: g, Alloc: a, Task: task, Dir: l.dir, Env: l.env, Repeated: l.repeated})
+		_, err = c.Poststart(ctx, hook.TaskPoststartRequest{RequestMeta: g, Alloc: a, Task: task, Dir: l.dir, Env: l.env, Repeated: l.repeatPoststart})
 	case hook.Update:
 		_, err = c.Update(ctx, hook.TaskUpdateRequest{RequestMeta: g, Alloc: a, Task: task, Env: l.env})
 	case hook.PreKilling:
 		_, err = c.PreKilling(ctx, hook.TaskPreKillingRequest{RequestMeta: g, Alloc: a, Task: task})
 	case hook.Exited:
-		l.exits++
+		l.exitCount++
 		exit := driver.ExitResult{ExitCode: 137, Signal: 9}
-		_, err = c.Exited(ctx, hook.TaskExitedRequest{RequestMeta: g, Alloc: a, Task: task, Exit: exit, WillRestart: l.exits == 1})
+		_, err = c.Exited(ctx, hook.TaskExitedRequest{RequestMeta: g, Alloc: a, Task: task, Exit: exit, WillRestart: l.exitCount == 1})
 	case hook.Stop:
-		_, err = c.Stop(ctx, hook.TaskStopRequest{RequestMeta: g, Alloc: a, Task: task, Dir: l.dir, PreviousState: maps.Clone(l.state)})
+		_, err = c.Stop(ctx, hook.TaskStopRequest{RequestMeta: g, Alloc: a, Task: task, Dir: l.dir, PreviousState: maps.Clone(l.prestartState)})
 	case hook.Shutdown:
 		_, err = c.Shutdown(ctx, hook.TaskShutdownRequest{RequestMeta: g, Alloc: a, Task: task})
 	default:
@@ -195,21 +195,21 @@ func (l *allocScenario) call(ctx context.Context, t tb, m hook.Point) (err error
 
 // prestart passes the previous state to the hook, and stores the new one.
 func (l *allocScenario) prestart(ctx context.Context, c *hook.Client) error {
-	if l.done {
+	if l.prestartDone {
 		return nil
 	}
 	answer, err := c.Prestart(ctx, hook.TaskPrestartRequest{
 		RequestMeta: l.meta, Alloc: l.alloc, Task: l.task, Dir: l.dir, Env: maps.Clone(l.env),
 		Resources:     driver.Resources{CPUShares: 100, MemoryMB: 64, Ports: []driver.PortMapping{{Label: "http", Value: 20000, To: 80, HostIP: "127.0.0.1"}}},
-		PreviousState: maps.Clone(l.state), Running: l.running,
+		PreviousState: maps.Clone(l.prestartState), Running: l.restored,
 	})
 	if ctx.Err() != nil {
 		return err
 	}
-	l.state = answer.State
+	l.prestartState = answer.State
 	if err != nil {
 		return err
 	}
-	l.began, l.done = true, answer.Done
+	l.prestarted, l.prestartDone = true, answer.Done
 	return answer.Fault()
 }

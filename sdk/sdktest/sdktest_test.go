@@ -64,19 +64,19 @@ func TestMain(m *testing.M) {
 type naiveDriver struct {
 	fault string
 
-	mu    sync.Mutex
-	set   int
-	tasks map[string]*naiveTask
+	mu          sync.Mutex
+	configCount int
+	tasks       map[string]*naiveTask
 }
 
 type naiveTask struct {
-	config  *driver.TaskConfig
-	cmd     *exec.Cmd
-	started time.Time
-	done    chan struct{}
-	exit    driver.ExitResult
-	ended   time.Time
-	waits   int
+	config     *driver.TaskConfig
+	cmd        *exec.Cmd
+	startedAt  time.Time
+	done       chan struct{}
+	exitResult driver.ExitResult
+	endedAt    time.Time
+	waitCount  int
 }
 
 func (n *naiveDriver) PluginInfo(context.Context) (*base.Info, error) {
@@ -97,8 +97,8 @@ func (n *naiveDriver) ConfigSchema(context.Context) (*hclspec.Spec, error) {
 func (n *naiveDriver) SetConfig(context.Context, *base.Config) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.set++
-	if n.fault == "takes its configuration once" && n.set > 1 {
+	n.configCount++
+	if n.fault == "takes its configuration once" && n.configCount > 1 {
 		return errors.New("configured already")
 	}
 	return nil
@@ -194,19 +194,19 @@ func (n *naiveDriver) StartTask(_ context.Context, c *driver.TaskConfig) (*drive
 		stdout.Close()
 		stderr.Close()
 	}
-	t := &naiveTask{config: c, cmd: cmd, started: time.Now(), done: make(chan struct{})}
+	t := &naiveTask{config: c, cmd: cmd, startedAt: time.Now(), done: make(chan struct{})}
 	n.tasks[c.ID] = t
 	go func() {
 		cmd.Wait()
 		ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
-		t.exit = driver.ExitResult{ExitCode: ws.ExitStatus()}
+		t.exitResult = driver.ExitResult{ExitCode: ws.ExitStatus()}
 		if ws.Signaled() {
-			t.exit = driver.ExitResult{ExitCode: 128 + int(ws.Signal()), Signal: int(ws.Signal())}
+			t.exitResult = driver.ExitResult{ExitCode: 128 + int(ws.Signal()), Signal: int(ws.Signal())}
 		}
 		if n.fault == "forgets the exit code" {
-			t.exit = driver.ExitResult{}
+			t.exitResult = driver.ExitResult{}
 		}
-		t.ended = time.Now()
+		t.endedAt = time.Now()
 		close(t.done)
 	}()
 	handle := &driver.Handle{Version: 1, Config: c, State: driver.TaskRunning}
@@ -216,7 +216,7 @@ func (n *naiveDriver) StartTask(_ context.Context, c *driver.TaskConfig) (*drive
 	return handle, nil, nil
 }
 
-func (n *naiveDriver) find(id string) (*naiveTask, error) {
+func (n *naiveDriver) findTask(id string) (*naiveTask, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if t := n.tasks[id]; t != nil {
@@ -229,32 +229,32 @@ func (n *naiveDriver) find(id string) (*naiveTask, error) {
 }
 
 func (n *naiveDriver) RecoverTask(_ context.Context, handle *driver.Handle) error {
-	if _, err := n.find(handle.Config.ID); err == nil || n.fault != "recovers what is gone" {
+	if _, err := n.findTask(handle.Config.ID); err == nil || n.fault != "recovers what is gone" {
 		return err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	t := &naiveTask{config: handle.Config, done: make(chan struct{}), started: time.Now(), ended: time.Now()}
+	t := &naiveTask{config: handle.Config, done: make(chan struct{}), startedAt: time.Now(), endedAt: time.Now()}
 	close(t.done)
 	n.tasks[handle.Config.ID] = t
 	return nil
 }
 
 func (n *naiveDriver) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
-	t, err := n.find(id)
+	t, err := n.findTask(id)
 	if err != nil {
 		return nil, err
 	}
 	n.mu.Lock()
-	t.waits++
-	waits := t.waits
+	t.waitCount++
+	waits := t.waitCount
 	n.mu.Unlock()
 	if n.fault == "is waited for once" && waits > 1 {
 		return nil, errors.New("somebody waits already")
 	}
 	select {
 	case <-t.done:
-		return &t.exit, nil
+		return &t.exitResult, nil
 	case <-ctx.Done():
 		if n.fault == "ends with its waiter" {
 			t.cmd.Process.Kill()
@@ -264,7 +264,7 @@ func (n *naiveDriver) WaitTask(ctx context.Context, id string) (*driver.ExitResu
 }
 
 func (n *naiveDriver) StopTask(_ context.Context, id string, timeout time.Duration, signal string) error {
-	t, err := n.find(id)
+	t, err := n.findTask(id)
 	if err != nil {
 		return err
 	}
@@ -297,7 +297,7 @@ func (n *naiveDriver) StopTask(_ context.Context, id string, timeout time.Durati
 }
 
 func (n *naiveDriver) DestroyTask(_ context.Context, id string, force bool) error {
-	t, err := n.find(id)
+	t, err := n.findTask(id)
 	if err != nil {
 		return err
 	}
@@ -324,15 +324,15 @@ func (n *naiveDriver) DestroyTask(_ context.Context, id string, force bool) erro
 }
 
 func (n *naiveDriver) InspectTask(_ context.Context, id string) (*driver.TaskStatus, error) {
-	t, err := n.find(id)
+	t, err := n.findTask(id)
 	if err != nil {
 		return nil, err
 	}
-	s := &driver.TaskStatus{ID: id, Name: t.config.Name, State: driver.TaskRunning, StartedAt: t.started}
+	s := &driver.TaskStatus{ID: id, Name: t.config.Name, State: driver.TaskRunning, StartedAt: t.startedAt}
 	select {
 	case <-t.done:
 		if n.fault != "does not see the end" {
-			s.State, s.CompletedAt, s.ExitResult = driver.TaskExited, t.ended, &t.exit
+			s.State, s.CompletedAt, s.ExitResult = driver.TaskExited, t.endedAt, &t.exitResult
 		}
 	default:
 	}
@@ -340,7 +340,7 @@ func (n *naiveDriver) InspectTask(_ context.Context, id string) (*driver.TaskSta
 }
 
 func (n *naiveDriver) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
-	t, err := n.find(id)
+	t, err := n.findTask(id)
 	if err != nil {
 		return nil, err
 	}
@@ -363,7 +363,7 @@ func (n *naiveDriver) TaskStats(ctx context.Context, id string, interval time.Du
 }
 
 func (n *naiveDriver) SignalTask(_ context.Context, id, signal string) error {
-	t, err := n.find(id)
+	t, err := n.findTask(id)
 	if err != nil {
 		return err
 	}
@@ -410,39 +410,39 @@ func TestEachCaseCanFail(t *testing.T) {
 		run   func(tb, *host)
 		says  string
 	}{
-		{"talks before the handshake", namesItself(base.TypeDriver, driver.APIVersion), "welcome"},
-		{"panics", namesItself(base.TypeDriver, driver.APIVersion), "at the start"},
-		{"has an odd version", namesItself(base.TypeDriver, driver.APIVersion), "version"},
-		{"speaks another version", namesItself(base.TypeDriver, driver.APIVersion), "v9.0.0"},
-		{"takes its configuration once", takesConfigurationTwice, "configured already"},
-		{"has another schema", hasSchema, "program"},
-		{"ends its fingerprints", func(t tb, h *host) { opensStreams(t, h); keepsStreams(t, h) }, "a stream of fingerprints ends by itself"},
-		{"returns another handle", returnsHandle, "other"},
-		{"starts twice", refusesKnownID, "succeeds"},
-		{"is waited for once", tellsEveryWaiter, "somebody waits already"},
-		{"ends with its waiter", survivesWaiter, "does not run any more"},
-		{"forgets the exit code", reportsFailure, "ended with"},
-		{"stops early", killsStubborn, "before its timeout"},
-		{"does not see the end", stops, "a stopped task is"},
-		{"cannot stop what has ended", stopsEnded, "StopTask"},
-		{"destroys without force", destroysByForce, "without force"},
-		{"remembers what was destroyed", forgets, "want task not found"},
-		{"has its own words", knowsNoUnknown, "never heard of it"},
-		{"does not see the end", inspects, "state"},
-		{"is measured once", samples, "ends while the task runs"},
-		{"starts twice", refusesKnownID, "succeeds"},
-		{"stops its tasks when it is shut down", survivesShutdown, "after Shutdown"},
-		{"recovers what is gone", refusesGone, "ended well"},
-		{"starts elsewhere", startsInTaskDir, "it starts in /"},
-		{"passes its environment on", givesEnvironment, "somewhere else"},
-		{"leaks a descriptor", leaksNoDescriptor, "descriptor 3"},
-		{"shares its session", hasOwnSession, "session of the plugin"},
-		{"forgets the exit code", tellsExit, "exit 7"},
-		{"stops by its own signal", stopsBySignal, "exit code 9"},
-		{"has no patience", killsStubborn, "before its timeout"},
-		{"says that another try helps", refusesMissing, "another try may help"},
-		{"knows every signal", signals, "SIGFOO succeeds"},
-		{"lets its tasks die with it", keepsProcess, "died with the plugin"},
+		{"talks before the handshake", testPluginInfo(base.TypeDriver, driver.APIVersion), "welcome"},
+		{"panics", testPluginInfo(base.TypeDriver, driver.APIVersion), "at the start"},
+		{"has an odd version", testPluginInfo(base.TypeDriver, driver.APIVersion), "version"},
+		{"speaks another version", testPluginInfo(base.TypeDriver, driver.APIVersion), "v9.0.0"},
+		{"takes its configuration once", testConfigureTwice, "configured already"},
+		{"has another schema", testTaskSchema, "program"},
+		{"ends its fingerprints", func(t tb, h *host) { testOpenStreams(t, h); testStreamsStayOpen(t, h) }, "a stream of fingerprints ends by itself"},
+		{"returns another handle", testTaskHandle, "other"},
+		{"starts twice", testStartWithKnownID, "succeeds"},
+		{"is waited for once", testConcurrentWaits, "somebody waits already"},
+		{"ends with its waiter", testCancelledWait, "does not run any more"},
+		{"forgets the exit code", testFailedTask, "ended with"},
+		{"stops early", testKillAfterStopTimeout, "before its timeout"},
+		{"does not see the end", testStopTask, "a stopped task is"},
+		{"cannot stop what has ended", testStopExitedTask, "StopTask"},
+		{"destroys without force", testDestroyNeedsForce, "without force"},
+		{"remembers what was destroyed", testDestroyedTaskIsUnknown, "want task not found"},
+		{"has its own words", testUnknownTask, "never heard of it"},
+		{"does not see the end", testInspectTask, "state"},
+		{"is measured once", testTaskStats, "ends while the task runs"},
+		{"starts twice", testStartWithKnownID, "succeeds"},
+		{"stops its tasks when it is shut down", testRecoverAfterShutdown, "after Shutdown"},
+		{"recovers what is gone", testRecoverDestroyedTask, "ended well"},
+		{"starts elsewhere", testWorkingDirectory, "it starts in /"},
+		{"passes its environment on", testEnvironment, "somewhere else"},
+		{"leaks a descriptor", testInheritedDescriptors, "descriptor 3"},
+		{"shares its session", testOwnSession, "session of the plugin"},
+		{"forgets the exit code", testExitStatus, "exit 7"},
+		{"stops by its own signal", testStopSignal, "exit code 9"},
+		{"has no patience", testKillAfterStopTimeout, "before its timeout"},
+		{"says that another try helps", testMissingCommand, "another try may help"},
+		{"knows every signal", testSignals, "SIGFOO succeeds"},
+		{"lets its tasks die with it", testTaskOutlivesPlugin, "died with the plugin"},
 	} {
 		t.Run(test.fault, func(t *testing.T) {
 			t.Parallel()
@@ -459,8 +459,8 @@ func TestEachCaseCanFail(t *testing.T) {
 // TestCheck checks the output for users.
 func TestCheck(t *testing.T) {
 	// Shorter timeouts, because one case waits for an event that never occurs.
-	defer func(child, stay time.Duration) { lastChild, streamsStay = child, stay }(lastChild, streamsStay)
-	lastChild, streamsStay = time.Second, 0
+	defer func(child, stay time.Duration) { childKillTimeout, streamTestDuration = child, stay }(childKillTimeout, streamTestDuration)
+	childKillTimeout, streamTestDuration = time.Second, 0
 	var out bytes.Buffer
 	p := naivePlugin("")
 	p.Tasks = Tasks{} // guessed from the schema
@@ -485,7 +485,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestCheckEnds(t *testing.T) {
+func TestCheckStopsHangingCase(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("enough")
 	cancel(why)

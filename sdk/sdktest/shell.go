@@ -19,57 +19,57 @@ import (
 // visible only inside of a task.
 func shellCases() []testCase {
 	return []testCase{
-		{"command: output of both streams arrives, and ends with the task", bringsOutput},
-		{"command: the null device will do for output", writesToNull},
-		{"command: the environment is exactly what the host gives", givesEnvironment},
-		{"command: starts in the task's directory", startsInTaskDir},
-		{"command: has no descriptor but the standard three", leaksNoDescriptor},
-		{"command: is in a session of its own", hasOwnSession},
-		{"command: exit code and signal are told truly", tellsExit},
-		{"command: the stop signal is the one that the job names", stopsBySignal},
-		{"command: what ignores the stop signal is killed after the timeout", killsStubborn},
-		{"command: children that are left running die with the task", killsChildren},
-		{"command: a command that does not exist fails for good", refusesMissing},
-		{"command: a signal arrives, an unknown one is refused", signals},
-		{"command: exec collects output and exit code", execs},
-		{"command: exec ends at its timeout", execTimesOut},
-		{"command: streaming exec passes everything on", execStreams},
-		{"command: streaming exec has a terminal", execTerminal},
-		{"command: streaming exec ends with its caller", execCancelled},
-		{"command: keeps its process when the plugin is replaced, and its exit code is true", keepsProcess},
-		{"command: an exit while no plugin lives is told truly or not at all", exitsUnwatched},
-		{"command: an exit that the plugin has seen and not told survives it", exitSeenNotReported},
+		{"command: output of both streams arrives, and ends with the task", testOutput},
+		{"command: the null device will do for output", testNullDeviceOutput},
+		{"command: the environment is exactly what the host gives", testEnvironment},
+		{"command: starts in the task's directory", testWorkingDirectory},
+		{"command: has no descriptor but the standard three", testInheritedDescriptors},
+		{"command: is in a session of its own", testOwnSession},
+		{"command: exit code and signal are told truly", testExitStatus},
+		{"command: the stop signal is the one that the job names", testStopSignal},
+		{"command: what ignores the stop signal is killed after the timeout", testKillAfterStopTimeout},
+		{"command: children that are left running die with the task", testChildrenAreKilled},
+		{"command: a command that does not exist fails for good", testMissingCommand},
+		{"command: a signal arrives, an unknown one is refused", testSignals},
+		{"command: exec collects output and exit code", testExec},
+		{"command: exec ends at its timeout", testExecTimeout},
+		{"command: streaming exec passes everything on", testExecStreaming},
+		{"command: streaming exec has a terminal", testExecTerminal},
+		{"command: streaming exec ends with its caller", testExecCancelled},
+		{"command: keeps its process when the plugin is replaced, and its exit code is true", testTaskOutlivesPlugin},
+		{"command: an exit while no plugin lives is told truly or not at all", testExitWithoutPlugin},
+		{"command: an exit that the plugin has seen and not told survives it", testExitBeforePluginCrash},
 	}
 }
 
-func (h *host) shell(t tb, script string) *startedTask {
+func (h *host) startShellTask(t tb, script string) *startedTask {
 	t.Helper()
-	return h.start(t, h.plugin.Tasks.Shell(script))
+	return h.startTask(t, h.plugin.Tasks.Shell(script))
 }
 
 func (h *host) capabilities(t tb) *driver.Capabilities {
 	t.Helper()
-	caps, err := h.use(t).driver.Capabilities(t.Context())
+	caps, err := h.useProcess(t).driver.Capabilities(t.Context())
 	if err != nil {
 		t.Fatalf("Capabilities: %v", err)
 	}
 	return caps
 }
 
-// local skips the case if the driver's tasks do not see the host's files.
-func (h *host) local(t tb) {
+// requireHostFiles skips the case if the driver's tasks do not see the host's files.
+func (h *host) requireHostFiles(t tb) {
 	t.Helper()
 	if h.capabilities(t).FSIsolation != driver.FSIsolationNone {
 		t.Skipf("its tasks do not see the host's files")
 	}
 }
 
-func bringsOutput(t tb, h *host) {
-	s := h.shell(t, "echo out; echo err >&2; i=0; while [ $i -lt 2000 ]; do echo line $i of many; i=$((i+1)); done; exec sleep 0.05")
+func testOutput(t tb, h *host) {
+	s := h.startShellTask(t, "echo out; echo err >&2; i=0; while [ $i -lt 2000 ]; do echo line $i of many; i=$((i+1)); done; exec sleep 0.05")
 	s.wait()
 	s.destroy()
 	done := make(chan struct{})
-	go func() { s.ended.Wait(); close(done) }()
+	go func() { s.outputReaders.Wait(); close(done) }()
 	select {
 	case <-done:
 	case <-time.After(caseTimeout):
@@ -83,21 +83,21 @@ func bringsOutput(t tb, h *host) {
 	}
 }
 
-func writesToNull(t tb, h *host) {
+func testNullDeviceOutput(t tb, h *host) {
 	config, s := h.newConfig(t, h.plugin.Tasks.Shell("echo lost; exit 4"))
 	config.StdoutPath, config.StderrPath = os.DevNull, os.DevNull
-	s.begin(config)
+	s.start(config)
 	if exit := s.wait(); exit.ExitCode != 4 {
 		t.Errorf("it ended with %+v, want exit code 4", *exit)
 	}
 }
 
-func givesEnvironment(t tb, h *host) {
-	h.local(t)
-	s := h.shell(t, `cat /proc/$$/environ; exit 0`)
+func testEnvironment(t tb, h *host) {
+	h.requireHostFiles(t)
+	s := h.startShellTask(t, `cat /proc/$$/environ; exit 0`)
 	s.wait()
 	s.destroy()
-	s.ended.Wait()
+	s.outputReaders.Wait()
 	got := map[string]string{}
 	for _, entry := range strings.Split(strings.TrimSuffix(s.stdout.String(), "\x00"), "\x00") {
 		name, value, _ := strings.Cut(entry, "=")
@@ -118,43 +118,43 @@ func givesEnvironment(t tb, h *host) {
 	}
 }
 
-func startsInTaskDir(t tb, h *host) {
-	h.local(t)
-	s := h.shell(t, `pwd -P; exec sleep 60`)
+func testWorkingDirectory(t tb, h *host) {
+	h.requireHostFiles(t)
+	s := h.startShellTask(t, `pwd -P; exec sleep 60`)
 	want, err := filepath.EvalSymlinks(filepath.Join(s.config.AllocDir, s.config.Name))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	if got := s.says("/"); "/"+got != want {
+	if got := s.waitForLine("/"); "/"+got != want {
 		t.Errorf("it starts in /%s, want %s", got, want)
 	}
 }
 
-func leaksNoDescriptor(t tb, h *host) {
-	h.local(t)
-	s := h.shell(t, `echo pid $$; exec sleep 60`)
-	pid := s.says("pid ")
+func testInheritedDescriptors(t tb, h *host) {
+	h.requireHostFiles(t)
+	s := h.startShellTask(t, `echo pid $$; exec sleep 60`)
+	pid := s.waitForLine("pid ")
 	// The shell keeps its script open for some time, and the loader its
 	// libraries; a leaked descriptor stays open.
-	const settled = 5 * time.Second
-	var open []string
-	for deadline := time.Now().Add(settled); ; time.Sleep(2 * time.Millisecond) {
+	const maxWait = 5 * time.Second
+	var openFDs []string
+	for deadline := time.Now().Add(maxWait); ; time.Sleep(2 * time.Millisecond) {
 		entries, err := os.ReadDir("/proc/" + pid + "/fd")
 		if err != nil {
 			t.Skipf("its descriptors cannot be seen: %v", err)
 		}
-		open = nil
+		openFDs = nil
 		for _, e := range entries {
 			if fd, _ := strconv.Atoi(e.Name()); fd > 2 {
 				target, _ := os.Readlink("/proc/" + pid + "/fd/" + e.Name())
-				open = append(open, fmt.Sprintf("descriptor %d is open: %s", fd, target))
+				openFDs = append(openFDs, fmt.Sprintf("descriptor %d is open: %s", fd, target))
 			}
 		}
-		if len(open) == 0 || time.Now().After(deadline) {
+		if len(openFDs) == 0 || time.Now().After(deadline) {
 			break
 		}
 	}
-	for _, leak := range open {
+	for _, leak := range openFDs {
 		t.Errorf("%s", leak)
 	}
 	if target, _ := os.Readlink("/proc/" + pid + "/fd/0"); target != os.DevNull {
@@ -162,10 +162,10 @@ func leaksNoDescriptor(t tb, h *host) {
 	}
 }
 
-func hasOwnSession(t tb, h *host) {
-	h.local(t)
-	s := h.shell(t, `echo pid $$; exec sleep 60`)
-	pid, err := strconv.Atoi(s.says("pid "))
+func testOwnSession(t tb, h *host) {
+	h.requireHostFiles(t)
+	s := h.startShellTask(t, `echo pid $$; exec sleep 60`)
+	pid, err := strconv.Atoi(s.waitForLine("pid "))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -173,25 +173,25 @@ func hasOwnSession(t tb, h *host) {
 	if err != nil {
 		t.Skipf("its session cannot be seen: %v", err)
 	}
-	if of, err := unix.Getsid(h.use(t).pid); err == nil && session == of {
+	if of, err := unix.Getsid(h.useProcess(t).pid); err == nil && session == of {
 		t.Errorf("it is in the session of the plugin, and gets its signals")
 	}
 }
 
-func tellsExit(t tb, h *host) {
-	s := h.shell(t, "exit 7")
+func testExitStatus(t tb, h *host) {
+	s := h.startShellTask(t, "exit 7")
 	if got, want := *s.wait(), (driver.ExitResult{ExitCode: 7}); got != want {
 		t.Errorf("exit 7: %+v, want %+v", got, want)
 	}
-	s = h.shell(t, "kill -TERM $$")
+	s = h.startShellTask(t, "kill -TERM $$")
 	if got := s.wait(); got.Signal != int(unix.SIGTERM) || got.Successful() {
 		t.Errorf("ended by SIGTERM: %+v, want signal 15", *got)
 	}
 }
 
-func stopsBySignal(t tb, h *host) {
-	s := h.shell(t, `trap "exit 9" USR1; echo ready; while :; do sleep 0.02; done`)
-	s.says("ready")
+func testStopSignal(t tb, h *host) {
+	s := h.startShellTask(t, `trap "exit 9" USR1; echo ready; while :; do sleep 0.02; done`)
+	s.waitForLine("ready")
 	if err := s.driver().StopTask(t.Context(), s.config.ID, caseTimeout, "SIGUSR1"); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
@@ -200,9 +200,9 @@ func stopsBySignal(t tb, h *host) {
 	}
 }
 
-func killsStubborn(t tb, h *host) {
-	s := h.shell(t, `trap "" INT TERM; echo ready; while :; do sleep 0.02; done`)
-	s.says("ready")
+func testKillAfterStopTimeout(t tb, h *host) {
+	s := h.startShellTask(t, `trap "" INT TERM; echo ready; while :; do sleep 0.02; done`)
+	s.waitForLine("ready")
 	const timeout = 200 * time.Millisecond
 	began := time.Now()
 	if err := s.driver().StopTask(t.Context(), s.config.ID, timeout, ""); err != nil {
@@ -216,22 +216,22 @@ func killsStubborn(t tb, h *host) {
 	}
 }
 
-// lastChild is how long the remaining processes of a task can take to die.
-var lastChild = caseTimeout
+// childKillTimeout is how long the remaining processes of a task can take to die.
+var childKillTimeout = caseTimeout
 
-func killsChildren(t tb, h *host) {
-	h.local(t)
+func testChildrenAreKilled(t tb, h *host) {
+	h.requireHostFiles(t)
 	// The task exits after both children have written their pids, because its
 	// exit may kill them.
-	s := h.shell(t, `trap "" HUP; trap a=1 USR1; trap b=1 USR2; `+
+	s := h.startShellTask(t, `trap "" HUP; trap a=1 USR1; trap b=1 USR2; `+
 		`(trap "" INT TERM HUP; echo child $(exec sh -c 'echo $PPID'); kill -USR1 $$; exec sleep 3600) & `+
 		`setsid sh -c 'echo own $$; kill -USR2 $1; exec sleep 3600' sh $$ & `+
 		`until [ "$a$b" = 11 ]; do sleep 0.02; done; exit 0`)
-	child, err := strconv.Atoi(s.says("child "))
+	child, err := strconv.Atoi(s.waitForLine("child "))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	own, err := strconv.Atoi(s.says("own "))
+	own, err := strconv.Atoi(s.waitForLine("own "))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -239,11 +239,11 @@ func killsChildren(t tb, h *host) {
 		t.Errorf("it ended with %+v", *exit)
 	}
 	s.destroy()
-	untilWithin(t, lastChild, "a child in the task's process group is gone", func() bool { return !alive(child) })
-	untilWithin(t, lastChild, "a child in a session of its own is gone", func() bool { return !alive(own) })
+	waitUntilWithin(t, childKillTimeout, "a child in the task's process group is gone", func() bool { return !processAlive(child) })
+	waitUntilWithin(t, childKillTimeout, "a child in a session of its own is gone", func() bool { return !processAlive(own) })
 }
 
-func refusesMissing(t tb, h *host) {
+func testMissingCommand(t tb, h *host) {
 	body := h.plugin.Tasks.Shell("true")
 	if _, ok := body["command"]; !ok {
 		t.Skipf("its config has no command")
@@ -251,7 +251,7 @@ func refusesMissing(t tb, h *host) {
 	body["command"] = "/no/such/command"
 	config, s := h.newConfig(t, body)
 	s.config = config
-	t.Cleanup(s.remove)
+	t.Cleanup(s.cleanUp)
 	handle, _, err := s.driver().StartTask(t.Context(), config)
 	s.handle = handle
 	switch {
@@ -264,16 +264,16 @@ func refusesMissing(t tb, h *host) {
 	}
 }
 
-func signals(t tb, h *host) {
+func testSignals(t tb, h *host) {
 	if !h.capabilities(t).SendSignals {
 		t.Skipf("it sends no signals")
 	}
-	s := h.shell(t, `trap "echo got hup" HUP; echo ready; while :; do sleep 0.02; done`)
-	s.says("ready")
+	s := h.startShellTask(t, `trap "echo got hup" HUP; echo ready; while :; do sleep 0.02; done`)
+	s.waitForLine("ready")
 	if err := s.driver().SignalTask(t.Context(), s.config.ID, "SIGHUP"); err != nil {
 		t.Fatalf("SignalTask: %v", err)
 	}
-	s.says("got hup")
+	s.waitForLine("got hup")
 	if err := s.driver().SignalTask(t.Context(), s.config.ID, "SIGFOO"); err == nil {
 		t.Errorf("SignalTask with SIGFOO succeeds")
 	}
@@ -282,17 +282,17 @@ func signals(t tb, h *host) {
 	}
 }
 
-// sleeper starts a task for exec calls.
-func (h *host) sleeper(t tb) *startedTask {
+// startSleepTask starts a task for exec calls.
+func (h *host) startSleepTask(t tb) *startedTask {
 	t.Helper()
 	if !h.capabilities(t).Exec {
 		t.Skipf("it cannot exec")
 	}
-	return h.shell(t, "exec sleep 3600")
+	return h.startShellTask(t, "exec sleep 3600")
 }
 
-func execs(t tb, h *host) {
-	s := h.sleeper(t)
+func testExec(t tb, h *host) {
+	s := h.startSleepTask(t)
 	result, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", `echo "$NOMAD_ALLOC_ID"; exit 7`}, caseTimeout)
 	if err != nil {
 		t.Fatalf("ExecTask: %v", err)
@@ -320,8 +320,8 @@ func execs(t tb, h *host) {
 	}
 }
 
-func execTimesOut(t tb, h *host) {
-	s := h.sleeper(t)
+func testExecTimeout(t tb, h *host) {
+	s := h.startSleepTask(t)
 	began := time.Now()
 	result, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", "sleep 60"}, 100*time.Millisecond)
 	if err == nil && result.Exit.Successful() {
@@ -332,8 +332,8 @@ func execTimesOut(t tb, h *host) {
 	}
 }
 
-func execStreams(t tb, h *host) {
-	s := h.sleeper(t)
+func testExecStreaming(t tb, h *host) {
+	s := h.startSleepTask(t)
 	var stdout, stderr lockedBuffer
 	exit, err := s.driver().ExecTaskStreaming(t.Context(), s.config.ID, driver.Exec{
 		Command: []string{"/bin/sh", "-c", "cat; echo oops >&2; exit 7"},
@@ -359,8 +359,8 @@ func execStreams(t tb, h *host) {
 	}
 }
 
-func execTerminal(t tb, h *host) {
-	s := h.sleeper(t)
+func testExecTerminal(t tb, h *host) {
+	s := h.startSleepTask(t)
 	resize := make(chan driver.TerminalSize, 1)
 	resize <- driver.TerminalSize{Height: 33, Width: 77}
 	var stdout lockedBuffer
@@ -383,9 +383,9 @@ func execTerminal(t tb, h *host) {
 	}
 }
 
-func execCancelled(t tb, h *host) {
-	h.local(t)
-	s := h.sleeper(t)
+func testExecCancelled(t tb, h *host) {
+	h.requireHostFiles(t)
+	s := h.startSleepTask(t)
 	var stdout lockedBuffer
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -397,7 +397,7 @@ func execCancelled(t tb, h *host) {
 		})
 		done <- err
 	}()
-	until(t, "the command says its pid", func() bool { return strings.HasSuffix(stdout.String(), "\n") })
+	waitUntil(t, "the command says its pid", func() bool { return strings.HasSuffix(stdout.String(), "\n") })
 	pid, err := strconv.Atoi(strings.TrimSpace(stdout.String()))
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -406,14 +406,14 @@ func execCancelled(t tb, h *host) {
 	if err := <-done; err == nil {
 		t.Errorf("a cancelled exec succeeds")
 	}
-	until(t, "the command is gone", func() bool { return !alive(pid) })
+	waitUntil(t, "the command is gone", func() bool { return !processAlive(pid) })
 }
 
 // exitScript is a script that writes its pid, and exits with the code that it
 // reads from the file "code" in its directory.
 const exitScript = `echo pid $$; until [ -s local/code ]; do sleep 0.01; done; exit $(cat local/code)`
 
-func (s *startedTask) tellToExit(code int) {
+func (s *startedTask) requestExit(code int) {
 	s.t.Helper()
 	path := filepath.Join(s.config.AllocDir, s.config.Name, "local", "code")
 	if err := os.WriteFile(path+".new", fmt.Appendf(nil, "%d\n", code), 0o644); err != nil {
@@ -424,26 +424,26 @@ func (s *startedTask) tellToExit(code int) {
 	}
 }
 
-func keepsProcess(t tb, h *host) {
-	h.local(t)
-	s := h.shell(t, exitScript)
-	pid, err := strconv.Atoi(s.says("pid "))
+func testTaskOutlivesPlugin(t tb, h *host) {
+	h.requireHostFiles(t)
+	s := h.startShellTask(t, exitScript)
+	pid, err := strconv.Atoi(s.waitForLine("pid "))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	h.crash(t)
+	h.crashPlugin(t)
 	err = s.recover()
 	// A task that was killed with its plugin may need some time to die.
-	for wait := time.Now().Add(time.Second); err != nil && alive(pid) && time.Now().Before(wait); {
+	for wait := time.Now().Add(time.Second); err != nil && processAlive(pid) && time.Now().Before(wait); {
 		time.Sleep(2 * time.Millisecond)
 	}
-	if !alive(pid) {
+	if !processAlive(pid) {
 		t.Fatalf("the task died with the plugin")
 	}
 	if err != nil {
 		t.Skipf("its tasks cannot be recovered, hosts start them again: %v", err)
 	}
-	s.tellToExit(7)
+	s.requestExit(7)
 	exit := s.wait()
 	switch {
 	case exit.Err != nil && strings.Contains(exit.Err.Error(), "unknown"):
@@ -454,32 +454,32 @@ func keepsProcess(t tb, h *host) {
 	s.destroy()
 }
 
-func exitsUnwatched(t tb, h *host) {
-	h.local(t)
-	s := h.shell(t, exitScript)
-	pid, err := strconv.Atoi(s.says("pid "))
+func testExitWithoutPlugin(t tb, h *host) {
+	h.requireHostFiles(t)
+	s := h.startShellTask(t, exitScript)
+	pid, err := strconv.Atoi(s.waitForLine("pid "))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	h.crash(t)
-	s.tellToExit(7)
-	until(t, "the task has ended", func() bool { return !alive(pid) })
-	s.neverALie()
+	h.crashPlugin(t)
+	s.requestExit(7)
+	waitUntil(t, "the task has ended", func() bool { return !processAlive(pid) })
+	s.checkRecoveredExit()
 }
 
-func exitSeenNotReported(t tb, h *host) {
-	h.local(t)
-	s := h.shell(t, exitScript)
-	s.says("pid ")
-	s.tellToExit(7)
+func testExitBeforePluginCrash(t tb, h *host) {
+	h.requireHostFiles(t)
+	s := h.startShellTask(t, exitScript)
+	s.waitForLine("pid ")
+	s.requestExit(7)
 	s.wait()
-	h.crash(t)
-	s.neverALie()
+	h.crashPlugin(t)
+	s.checkRecoveredExit()
 }
 
-// neverALie checks that a recovered task, which has exited with code 7, has no
+// checkRecoveredExit checks that a recovered task, which has exited with code 7, has no
 // other exit status.
-func (s *startedTask) neverALie() {
+func (s *startedTask) checkRecoveredExit() {
 	s.t.Helper()
 	if err := s.recover(); err != nil {
 		return // the host starts the task again, and reports that

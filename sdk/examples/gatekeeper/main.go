@@ -31,9 +31,9 @@ type gatekeeper struct {
 }
 
 type policy struct {
-	Drivers   []string `codec:"drivers"`
-	MemoryMax int64    `codec:"memory_max"`
-	Owner     bool     `codec:"owner"`
+	Drivers      []string `codec:"drivers"`
+	MaxMemoryMB  int64    `codec:"memory_max"`
+	RequireOwner bool     `codec:"owner"`
 }
 
 var (
@@ -59,8 +59,8 @@ func (g *gatekeeper) Configure(_ context.Context, config *sdk.Config) error {
 	if err := config.Decode(&p); err != nil {
 		return err
 	}
-	if p.MemoryMax < 0 {
-		return fmt.Errorf("memory_max: %d MB would let nothing through", p.MemoryMax)
+	if p.MaxMemoryMB < 0 {
+		return fmt.Errorf("memory_max: %d MB would let nothing through", p.MaxMemoryMB)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -76,21 +76,21 @@ func (g *gatekeeper) Prestart(_ context.Context, req hook.TaskPrestartRequest) (
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return hook.TaskPrestartResponse{}, g.policy.judge(req)
+	return hook.TaskPrestartResponse{}, g.policy.check(req)
 }
 
-// judge returns an error with all violations, so that the user can fix them at
+// check returns an error with all violations, so that the user can fix them at
 // once.
-func (p policy) judge(req hook.TaskPrestartRequest) error {
-	var faults []error
+func (p policy) check(req hook.TaskPrestartRequest) error {
+	var violations []error
 	if len(p.Drivers) > 0 && !slices.Contains(p.Drivers, req.Task.Driver) {
-		faults = append(faults, fmt.Errorf("task %q uses the driver %s; allowed here: %s", req.Task.Name, req.Task.Driver, strings.Join(p.Drivers, ", ")))
+		violations = append(violations, fmt.Errorf("task %q uses the driver %s; allowed here: %s", req.Task.Name, req.Task.Driver, strings.Join(p.Drivers, ", ")))
 	}
-	if want := max(req.Resources.MemoryMB, req.Resources.MemoryMaxMB); p.MemoryMax > 0 && want > p.MemoryMax {
-		faults = append(faults, fmt.Errorf("task %q asks for %d MB of memory; allowed here: %d MB", req.Task.Name, want, p.MemoryMax))
+	if want := max(req.Resources.MemoryMB, req.Resources.MemoryMaxMB); p.MaxMemoryMB > 0 && want > p.MaxMemoryMB {
+		violations = append(violations, fmt.Errorf("task %q asks for %d MB of memory; allowed here: %d MB", req.Task.Name, want, p.MaxMemoryMB))
 	}
-	if p.Owner && req.Task.Meta["owner"] == "" {
-		faults = append(faults, errors.New(`nobody owns the job; say who does: meta { owner = "…" }`))
+	if p.RequireOwner && req.Task.Meta["owner"] == "" {
+		violations = append(violations, errors.New(`nobody owns the job; say who does: meta { owner = "…" }`))
 	}
-	return errors.Join(faults...)
+	return errors.Join(violations...)
 }

@@ -20,7 +20,7 @@ func TestContract(t *testing.T) {
 }
 
 func TestPolicy(t *testing.T) {
-	strict := policy{Drivers: []string{"docker", "exec"}, MemoryMax: 100, Owner: true}
+	strict := policy{Drivers: []string{"docker", "exec"}, MaxMemoryMB: 100, RequireOwner: true}
 	owned := map[string]string{"owner": "me"}
 	for _, test := range []struct {
 		name   string
@@ -38,7 +38,7 @@ func TestPolicy(t *testing.T) {
 		{"everything at once", strict, hook.Task{Driver: "x"}, driver.Resources{MemoryMB: 101}, "\nnobody owns the job"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			err := test.policy.judge(hook.TaskPrestartRequest{Task: test.task, Resources: test.memory})
+			err := test.policy.check(hook.TaskPrestartRequest{Task: test.task, Resources: test.memory})
 			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("it says %v, want %q", err, test.want)
 			}

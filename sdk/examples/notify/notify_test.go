@@ -25,13 +25,13 @@ func TestContract(t *testing.T) {
 	var calls atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		calls.Add(1)
-		var about struct {
+		var payload struct {
 			Job, Task   string
 			ExitCode    int  `json:"exit_code"`
 			WillRestart bool `json:"will_restart"`
 		}
-		if err := json.NewDecoder(r.Body).Decode(&about); err != nil || about.Job != "suite" || about.Task != "task" || about.ExitCode != 137 {
-			t.Errorf("it is told %+v, %v", about, err)
+		if err := json.NewDecoder(r.Body).Decode(&payload); err != nil || payload.Job != "suite" || payload.Task != "task" || payload.ExitCode != 137 {
+			t.Errorf("it is told %+v, %v", payload, err)
 		}
 	}))
 	defer server.Close()

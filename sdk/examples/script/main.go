@@ -15,14 +15,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
-func main() { sdk.ServeDriver(&scripts{}) }
+func main() { sdk.ServeDriver(&scriptDriver{}) }
 
-type scripts struct{}
+type scriptDriver struct{}
 
 var (
-	_ sdk.Driver[*process.Process]    = (*scripts)(nil)
-	_ sdk.Recoverer[*process.Process] = (*scripts)(nil)
-	_ sdk.OrphanKiller                = (*scripts)(nil)
+	_ sdk.Driver[*process.Process]    = (*scriptDriver)(nil)
+	_ sdk.Recoverer[*process.Process] = (*scriptDriver)(nil)
+	_ sdk.OrphanKiller                = (*scriptDriver)(nil)
 )
 
 type taskConfig struct {
@@ -35,7 +35,7 @@ var taskSchema = hclspec.Object(map[string]*hclspec.Spec{
 	"script":      hclspec.Attr("script", "string", true),
 })
 
-func (*scripts) Info() sdk.DriverInfo {
+func (*scriptDriver) Info() sdk.DriverInfo {
 	return sdk.DriverInfo{
 		Name:         "script",
 		Version:      "0.1.0",
@@ -44,7 +44,7 @@ func (*scripts) Info() sdk.DriverInfo {
 	}
 }
 
-func (*scripts) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
+func (*scriptDriver) Start(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	var config taskConfig
 	if err := start.Config(&config); err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func (*scripts) Start(ctx context.Context, start *sdk.StartRequest) (*process.Pr
 	})
 }
 
-func (*scripts) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
+func (*scriptDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*process.Process, error) {
 	var s process.State
 	if err := start.State(&s); err != nil {
 		return nil, err
@@ -76,6 +76,6 @@ func (*scripts) Recover(ctx context.Context, start *sdk.StartRequest) (*process.
 	return process.Recover(ctx, start, s)
 }
 
-func (*scripts) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
+func (*scriptDriver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
 	return process.Sweep(ctx, allocID, taskName)
 }

@@ -25,14 +25,14 @@ type sidelog struct {
 	host hook.Host
 
 	mu      sync.Mutex
-	watches map[string]*watch // by allocation and task
+	watches map[string]*taskWatch // by allocation and task
 }
 
-// watch is the watch of one task.
-type watch struct {
-	cancel context.CancelFunc
-	ended  chan struct{} // closed when the watching goroutine ends
-	peak   uint64        // bytes; valid after ended is closed
+// taskWatch is the watch of one task.
+type taskWatch struct {
+	cancel     context.CancelFunc
+	done       chan struct{} // closed when the watching goroutine ends
+	peakMemory uint64        // bytes; valid after done is closed
 }
 
 var (
@@ -42,9 +42,9 @@ var (
 	_ hook.TaskStop      = (*sidelog)(nil)
 )
 
-// attachment is the configuration of the hook in a job's hook block, which
+// attachmentConfig is the configuration of the hook in a job's hook block, which
 // attaches the hook to a task or group.
-type attachment struct {
+type attachmentConfig struct {
 	Command  []string `codec:"command"`
 	Interval string   `codec:"interval"`
 }
@@ -67,7 +67,7 @@ func (s *sidelog) SetHost(host hook.Host, _ hook.Node) { s.host = host }
 // Poststart also runs after another agent has restored the task: then it starts
 // a new watch.
 func (s *sidelog) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	var a attachment
+	var a attachmentConfig
 	if err := req.Config(&a); err != nil {
 		return hook.TaskPoststartResponse{}, err
 	}
@@ -89,20 +89,20 @@ func (s *sidelog) Poststart(ctx context.Context, req hook.TaskPoststartRequest) 
 	if err != nil {
 		return hook.TaskPoststartResponse{}, err
 	}
-	s.begin(key(req.Alloc, req.Task), req.Scope(), interval, log)
+	s.startWatch(key(req.Alloc, req.Task), req.Scope(), interval, log)
 	return hook.TaskPoststartResponse{}, nil
 }
 
 func key(a hook.Alloc, t hook.Task) string { return a.ID + "/" + t.Name }
 
-// begin watches a task in the background until the watch or the task ends.
-func (s *sidelog) begin(key string, scope hook.Scope, interval time.Duration, log *os.File) {
+// startWatch watches a task in the background until the watch or the task ends.
+func (s *sidelog) startWatch(key string, scope hook.Scope, interval time.Duration, log *os.File) {
 	// The context of the hook point ends with the call.
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &watch{cancel: cancel, ended: make(chan struct{})}
-	s.replace(key, w).end()
+	w := &taskWatch{cancel: cancel, done: make(chan struct{})}
+	s.replaceWatch(key, w).end()
 	go func() {
-		defer close(w.ended)
+		defer close(w.done)
 		defer log.Close()
 		defer cancel()
 		samples, err := s.host.Stats(ctx, scope, interval)
@@ -111,19 +111,19 @@ func (s *sidelog) begin(key string, scope hook.Scope, interval time.Duration, lo
 			return
 		}
 		for sample := range samples {
-			w.peak = max(w.peak, sample.MemoryUsage)
+			w.peakMemory = max(w.peakMemory, sample.MemoryUsage)
 			fmt.Fprintf(log, "%s cpu %.1f %% memory %d kB\n", sample.Time.UTC().Format(time.RFC3339), sample.CPUPercent, sample.MemoryUsage>>10)
 		}
 	}()
 }
 
-// replace sets the watch of a task and returns the previous one. nil means no
+// replaceWatch sets the watch of a task and returns the previous one. nil means no
 // watch.
-func (s *sidelog) replace(key string, w *watch) (old *watch) {
+func (s *sidelog) replaceWatch(key string, w *taskWatch) (old *taskWatch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.watches == nil {
-		s.watches = map[string]*watch{}
+		s.watches = map[string]*taskWatch{}
 	}
 	old = s.watches[key]
 	if s.watches[key] = w; w == nil {
@@ -133,27 +133,27 @@ func (s *sidelog) replace(key string, w *watch) (old *watch) {
 }
 
 // end stops the watch, and blocks until it has ended. w may be nil.
-func (w *watch) end() {
+func (w *taskWatch) end() {
 	if w != nil {
 		w.cancel()
-		<-w.ended
+		<-w.done
 	}
 }
 
 func (s *sidelog) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	w := s.replace(key(req.Alloc, req.Task), nil)
+	w := s.replaceWatch(key(req.Alloc, req.Task), nil)
 	if w == nil {
 		return hook.TaskExitedResponse{}, nil // another process has watched the task
 	}
 	w.end()
 	return hook.TaskExitedResponse{}, s.host.EmitEvent(ctx, req.Scope(), hook.Event{
-		Message: fmt.Sprintf("it used %d MB of memory at most", w.peak>>20),
-		Details: map[string]string{"peak_memory": fmt.Sprint(w.peak)},
+		Message: fmt.Sprintf("it used %d MB of memory at most", w.peakMemory>>20),
+		Details: map[string]string{"peak_memory": fmt.Sprint(w.peakMemory)},
 	})
 }
 
 // Stop ends the watch of a task for which Exited was not called.
 func (s *sidelog) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	s.replace(key(req.Alloc, req.Task), nil).end()
+	s.replaceWatch(key(req.Alloc, req.Task), nil).end()
 	return hook.TaskStopResponse{}, nil
 }

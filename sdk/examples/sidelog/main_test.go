@@ -24,27 +24,27 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// host has one task.
-type host struct {
+// fakeHost has one task.
+type fakeHost struct {
 	hook.Host // methods that the test does not call
 	samples   chan hook.Usage
 
-	mu   sync.Mutex
-	said []string
+	mu     sync.Mutex
+	events []string
 }
 
-func (h *host) Exec(_ context.Context, _ hook.Scope, command []string, _ time.Duration) (*driver.ExecResult, error) {
+func (h *fakeHost) Exec(_ context.Context, _ hook.Scope, command []string, _ time.Duration) (*driver.ExecResult, error) {
 	return &driver.ExecResult{Stdout: []byte("ran " + strings.Join(command, " ") + "\n"), Exit: driver.ExitResult{ExitCode: 3}}, nil
 }
 
-func (h *host) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
+func (h *fakeHost) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.said = append(h.said, s.Token+": "+event.Message)
+	h.events = append(h.events, s.Token+": "+event.Message)
 	return nil
 }
 
-func (h *host) Stats(ctx context.Context, _ hook.Scope, _ time.Duration) (<-chan hook.Usage, error) {
+func (h *fakeHost) Stats(ctx context.Context, _ hook.Scope, _ time.Duration) (<-chan hook.Usage, error) {
 	c := make(chan hook.Usage)
 	go func() {
 		defer close(c)
@@ -60,8 +60,8 @@ func (h *host) Stats(ctx context.Context, _ hook.Scope, _ time.Duration) (<-chan
 	return c, nil
 }
 
-func TestTaskIsLookedAfter(t *testing.T) {
-	h := &host{samples: make(chan hook.Usage)}
+func TestTaskIsWatchedUntilItExits(t *testing.T) {
+	h := &fakeHost{samples: make(chan hook.Usage)}
 	s := &sidelog{}
 	s.SetHost(h, hook.Node{})
 	dir := t.TempDir()
@@ -82,8 +82,8 @@ func TestTaskIsLookedAfter(t *testing.T) {
 		t.Errorf("in the end %d tasks are watched, %v", len(s.watches), err)
 	}
 
-	if want := []string{"key: ls: exit code 3: ran ls -l", "key: ls: exit code 3: ran ls -l", "key: it used 3 MB of memory at most"}; !slices.Equal(h.said, want) {
-		t.Errorf("it says %q, want %q", h.said, want)
+	if want := []string{"key: ls: exit code 3: ran ls -l", "key: ls: exit code 3: ran ls -l", "key: it used 3 MB of memory at most"}; !slices.Equal(h.events, want) {
+		t.Errorf("it says %q, want %q", h.events, want)
 	}
 	got, err := os.ReadFile(filepath.Join(dir, "web.side.log"))
 	line := "2026-01-02T03:04:05Z cpu 12.3 % memory 3072 kB\n"
@@ -92,7 +92,7 @@ func TestTaskIsLookedAfter(t *testing.T) {
 	}
 }
 
-func TestOddIntervalIsRefused(t *testing.T) {
+func TestInvalidIntervalIsRejected(t *testing.T) {
 	for _, text := range []string{"", "soon", "0s", "-1s"} {
 		_, err := (&sidelog{}).Poststart(t.Context(), hook.TaskPoststartRequest{RequestMeta: hook.RequestMeta{Attachment: []byte(`{"interval":"` + text + `"}`)}})
 		if err == nil || !strings.Contains(err.Error(), "interval: ") {

@@ -18,7 +18,7 @@ func main() { sdk.ServeDriver(&sleeper{}) }
 
 type sleeper struct{}
 
-var _ sdk.Driver[*nap] = (*sleeper)(nil)
+var _ sdk.Driver[*sleepTask] = (*sleeper)(nil)
 
 var taskSchema = hclspec.Object(map[string]*hclspec.Spec{
 	"duration": hclspec.Attr("duration", "string", true),
@@ -33,7 +33,7 @@ func (*sleeper) Info() sdk.DriverInfo {
 	}
 }
 
-func (*sleeper) Start(_ context.Context, start *sdk.StartRequest) (*nap, error) {
+func (*sleeper) Start(_ context.Context, start *sdk.StartRequest) (*sleepTask, error) {
 	var config struct {
 		Duration string `codec:"duration"`
 	}
@@ -45,50 +45,50 @@ func (*sleeper) Start(_ context.Context, start *sdk.StartRequest) (*nap, error) 
 		return nil, fmt.Errorf("duration: %w", err)
 	}
 	start.Event("going to bed", nil)
-	return &nap{until: time.Now().Add(duration), woken: make(chan struct{})}, nil
+	return &sleepTask{wakeTime: time.Now().Add(duration), ended: make(chan struct{})}, nil
 }
 
-// nap is a running task.
-type nap struct {
-	until  time.Time
-	once   sync.Once
-	woken  chan struct{}
-	result driver.ExitResult // set before woken is closed
+// sleepTask is a running task.
+type sleepTask struct {
+	wakeTime time.Time
+	once     sync.Once
+	ended    chan struct{}
+	result   driver.ExitResult // set before ended is closed
 }
 
 var (
-	_ sdk.Task     = (*nap)(nil)
-	_ sdk.Signaler = (*nap)(nil) // optional interface
+	_ sdk.Task     = (*sleepTask)(nil)
+	_ sdk.Signaler = (*sleepTask)(nil) // optional interface
 )
 
-func (n *nap) Wait(ctx context.Context) (driver.ExitResult, error) {
-	timer := time.NewTimer(time.Until(n.until))
+func (n *sleepTask) Wait(ctx context.Context) (driver.ExitResult, error) {
+	timer := time.NewTimer(time.Until(n.wakeTime))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return driver.ExitResult{}, nil
-	case <-n.woken:
+	case <-n.ended:
 		return n.result, nil
 	case <-ctx.Done():
 		return driver.ExitResult{}, ctx.Err()
 	}
 }
 
-// wake ends the nap; only the first call has an effect.
-func (n *nap) wake(result driver.ExitResult) {
+// end ends the nap; only the first call has an effect.
+func (n *sleepTask) end(result driver.ExitResult) {
 	n.once.Do(func() {
 		n.result = result
-		close(n.woken)
+		close(n.ended)
 	})
 }
 
-func (n *nap) Kill(context.Context) error {
-	n.wake(driver.ExitResult{ExitCode: 137, Signal: 9})
+func (n *sleepTask) Kill(context.Context) error {
+	n.end(driver.ExitResult{ExitCode: 137, Signal: 9})
 	return nil
 }
 
 // Signal ends the nap successfully. A stop starts with a signal.
-func (n *nap) Signal(context.Context, string) error {
-	n.wake(driver.ExitResult{})
+func (n *sleepTask) Signal(context.Context, string) error {
+	n.end(driver.ExitResult{})
 	return nil
 }

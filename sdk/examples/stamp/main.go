@@ -36,11 +36,11 @@ var (
 	_ hook.TaskShutdown        = stamp{}
 )
 
-// attachment is the configuration of the hook in a job's hook block, which
+// attachmentConfig is the configuration of the hook in a job's hook block, which
 // attaches the hook to a task or group.
-type attachment struct {
-	Ledger string `codec:"ledger"`
-	Done   bool   `codec:"done"`
+type attachmentConfig struct {
+	LedgerPath   string `codec:"ledger"`
+	PrestartOnce bool   `codec:"done"`
 }
 
 func (stamp) Info() sdk.HookInfo {
@@ -56,14 +56,14 @@ func (stamp) Info() sdk.HookInfo {
 	}
 }
 
-// write appends a line to the ledger, in a single write call, so that the lines
+// appendToLedger appends a line to the ledger, in a single write call, so that the lines
 // of several tasks do not mix.
-func write(meta hook.RequestMeta, format string, values ...any) error {
-	var a attachment
+func appendToLedger(meta hook.RequestMeta, format string, values ...any) error {
+	var a attachmentConfig
 	if err := meta.Config(&a); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(a.Ledger, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(a.LedgerPath, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func write(meta hook.RequestMeta, format string, values ...any) error {
 }
 
 func (stamp) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	var a attachment
+	var a attachmentConfig
 	if err := req.Config(&a); err != nil {
 		return hook.TaskPrestartResponse{State: req.PreviousState}, err
 	}
@@ -82,63 +82,63 @@ func (stamp) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.Tas
 	answer := hook.TaskPrestartResponse{
 		State: map[string]string{"visits": strconv.Itoa(visits)},
 		Env:   map[string]string{"STAMP": strconv.Itoa(visits)},
-		Done:  a.Done,
+		Done:  a.PrestartOnce,
 	}
 	running := ""
 	if req.Running {
 		running = " running"
 	}
-	return answer, write(req.RequestMeta, "prestart %s visit=%d%s", req.Task.Name, visits, running)
+	return answer, appendToLedger(req.RequestMeta, "prestart %s visit=%d%s", req.Task.Name, visits, running)
 }
 
 func (stamp) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	return hook.TaskPoststartResponse{}, write(req.RequestMeta, "poststart %s STAMP=%s", req.Task.Name, req.Env["STAMP"])
+	return hook.TaskPoststartResponse{}, appendToLedger(req.RequestMeta, "poststart %s STAMP=%s", req.Task.Name, req.Env["STAMP"])
 }
 
 func (stamp) Update(_ context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
-	return hook.TaskUpdateResponse{}, write(req.RequestMeta, "update %s", req.Task.Name)
+	return hook.TaskUpdateResponse{}, appendToLedger(req.RequestMeta, "update %s", req.Task.Name)
 }
 
 func (stamp) PreKilling(_ context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
-	return hook.TaskPreKillingResponse{}, write(req.RequestMeta, "pre_killing %s", req.Task.Name)
+	return hook.TaskPreKillingResponse{}, appendToLedger(req.RequestMeta, "pre_killing %s", req.Task.Name)
 }
 
 func (stamp) Exited(_ context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	return hook.TaskExitedResponse{}, write(req.RequestMeta, "exited %s code=%d signal=%d restart=%t", req.Task.Name, req.Exit.ExitCode, req.Exit.Signal, req.WillRestart)
+	return hook.TaskExitedResponse{}, appendToLedger(req.RequestMeta, "exited %s code=%d signal=%d restart=%t", req.Task.Name, req.Exit.ExitCode, req.Exit.Signal, req.WillRestart)
 }
 
 func (stamp) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	return hook.TaskStopResponse{}, write(req.RequestMeta, "stop %s visits=%s", req.Task.Name, req.PreviousState["visits"])
+	return hook.TaskStopResponse{}, appendToLedger(req.RequestMeta, "stop %s visits=%s", req.Task.Name, req.PreviousState["visits"])
 }
 
 func (stamp) Shutdown(_ context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
-	return hook.TaskShutdownResponse{}, write(req.RequestMeta, "shutdown %s", req.Task.Name)
+	return hook.TaskShutdownResponse{}, appendToLedger(req.RequestMeta, "shutdown %s", req.Task.Name)
 }
 
 func (stamp) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	return hook.AllocPrerunResponse{}, write(req.RequestMeta, "prerun %s", req.Alloc.Name)
+	return hook.AllocPrerunResponse{}, appendToLedger(req.RequestMeta, "prerun %s", req.Alloc.Name)
 }
 
 func (stamp) UpdateAlloc(_ context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	return hook.AllocUpdateResponse{}, write(req.RequestMeta, "update_alloc %s", req.Alloc.Name)
+	return hook.AllocUpdateResponse{}, appendToLedger(req.RequestMeta, "update_alloc %s", req.Alloc.Name)
 }
 
 func (stamp) PreTaskRestart(_ context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
-	return hook.AllocPreTaskRestartResponse{}, write(req.RequestMeta, "pre_task_restart %s", req.Alloc.Name)
+	return hook.AllocPreTaskRestartResponse{}, appendToLedger(req.RequestMeta, "pre_task_restart %s", req.Alloc.Name)
 }
 
 func (stamp) PreKill(_ context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
-	return hook.AllocPreKillResponse{}, write(req.RequestMeta, "pre_kill %s", req.Alloc.Name)
+	return hook.AllocPreKillResponse{}, appendToLedger(req.RequestMeta, "pre_kill %s", req.Alloc.Name)
 }
 
 func (stamp) Postrun(_ context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	return hook.AllocPostrunResponse{}, write(req.RequestMeta, "postrun %s", req.Alloc.Name)
+	return hook.AllocPostrunResponse{}, appendToLedger(req.RequestMeta, "postrun %s", req.Alloc.Name)
 }
 
 func (stamp) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
-	return hook.AllocDestroyResponse{}, write(req.RequestMeta, "destroy %s", req.Alloc.Name)
+	return hook.AllocDestroyResponse{}, appendToLedger(req.RequestMeta, "destroy %s", req.Alloc.Name)
 }
 
 func (stamp) ShutdownAlloc(_ context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
-	return hook.AllocShutdownResponse{}, write(req.RequestMeta, "shutdown_alloc %s", req.Alloc.Name)
+	return hook.AllocShutdownResponse{}, appendToLedger(req.RequestMeta, "shutdown_alloc %s", req.Alloc.Name)
 }

@@ -20,7 +20,7 @@ func TestContract(t *testing.T) {
 	}
 }
 
-func TestVisitsAreCounted(t *testing.T) {
+func TestPrestartCountsVisits(t *testing.T) {
 	ledger := filepath.Join(t.TempDir(), "ledger")
 	meta := hook.RequestMeta{Attachment: fmt.Appendf(nil, `{"ledger":%q,"done":true}`, ledger)}
 	task := hook.Task{Name: "web"}

@@ -16,35 +16,35 @@ import (
 // hook points, which package hook calls in the same way, and Start and Recover
 // (taskdriver.go).
 
-func authorInfo(d describer) (info DriverInfo, err error) {
+func callInfo(d infoProvider) (info DriverInfo, err error) {
 	defer base.Recover(d, "Info", &err)
 	return d.Info(), nil
 }
 
-func authorConfigure(ctx context.Context, c Configurer, config *Config) (err error) {
+func callConfigure(ctx context.Context, c Configurer, config *Config) (err error) {
 	defer base.Recover(c, "Configure", &err)
 	return c.Configure(ctx, config)
 }
 
-func authorSetHost(u HostSetter, host hook.Host, node hook.Node) (err error) {
+func callSetHost(u HostSetter, host hook.Host, node hook.Node) (err error) {
 	defer base.Recover(u, "SetHost", &err)
 	u.SetHost(host, node)
 	return nil
 }
 
-func authorInit(ctx context.Context, i Initializer) (err error) {
+func callInit(ctx context.Context, i Initializer) (err error) {
 	defer base.Recover(i, "Init", &err)
 	return i.Init(ctx)
 }
 
-func authorShutdown(ctx context.Context, s Shutdowner) (err error) {
+func callShutdown(ctx context.Context, s Shutdowner) (err error) {
 	defer base.Recover(s, "Shutdown", &err)
 	return s.Shutdown(ctx)
 }
 
-// authorFingerprint reports a panic as unhealthy: the driver is called again after the
+// callFingerprint reports a panic as unhealthy: the driver is called again after the
 // next interval.
-func authorFingerprint(ctx context.Context, f Fingerprinter) (print driver.Fingerprint) {
+func callFingerprint(ctx context.Context, f Fingerprinter) (print driver.Fingerprint) {
 	var err error
 	defer func() {
 		if err != nil {
@@ -55,58 +55,58 @@ func authorFingerprint(ctx context.Context, f Fingerprinter) (print driver.Finge
 	return f.Fingerprint(ctx)
 }
 
-func authorCreateNetwork(ctx context.Context, n NetworkManager, allocID, hostname string) (isolation *driver.NetworkIsolation, created bool, err error) {
+func callCreateNetwork(ctx context.Context, n NetworkManager, allocID, hostname string) (isolation *driver.NetworkIsolation, created bool, err error) {
 	defer base.Recover(n, "CreateNetwork", &err)
 	return n.CreateNetwork(ctx, allocID, hostname)
 }
 
-func authorDestroyNetwork(ctx context.Context, n NetworkManager, allocID string, isolation *driver.NetworkIsolation) (err error) {
+func callDestroyNetwork(ctx context.Context, n NetworkManager, allocID string, isolation *driver.NetworkIsolation) (err error) {
 	defer base.Recover(n, "DestroyNetwork", &err)
 	return n.DestroyNetwork(ctx, allocID, isolation)
 }
 
-func authorSweep(ctx context.Context, s OrphanKiller, allocID, task string) (found bool, err error) {
+func callSweep(ctx context.Context, s OrphanKiller, allocID, task string) (found bool, err error) {
 	defer base.Recover(s, "Sweep", &err)
 	return s.Sweep(ctx, allocID, task)
 }
 
-func authorWait(ctx context.Context, t Task) (result driver.ExitResult, err error) {
+func callWait(ctx context.Context, t Task) (result driver.ExitResult, err error) {
 	defer base.Recover(t, "Wait", &err)
 	return t.Wait(ctx)
 }
 
-func authorKill(ctx context.Context, t Task) (err error) {
+func callKill(ctx context.Context, t Task) (err error) {
 	defer base.Recover(t, "Kill", &err)
 	return t.Kill(ctx)
 }
 
-func authorSignal(ctx context.Context, s Signaler, name string) (err error) {
+func callSignal(ctx context.Context, s Signaler, name string) (err error) {
 	defer base.Recover(s, "Signal", &err)
 	return s.Signal(ctx, name)
 }
 
-func authorStop(ctx context.Context, s Stopper, timeout time.Duration, signal string) (err error) {
+func callStop(ctx context.Context, s Stopper, timeout time.Duration, signal string) (err error) {
 	defer base.Recover(s, "Stop", &err)
 	return s.Stop(ctx, timeout, signal)
 }
 
-func authorExec(ctx context.Context, e Execer, exec driver.Exec) (result driver.ExitResult, err error) {
+func callExec(ctx context.Context, e Execer, exec driver.Exec) (result driver.ExitResult, err error) {
 	defer base.Recover(e, "Exec", &err)
 	return e.Exec(ctx, exec)
 }
 
-func authorStats(ctx context.Context, s StatsProvider) (stats driver.TaskStats, err error) {
+func callStats(ctx context.Context, s StatsProvider) (stats driver.TaskStats, err error) {
 	defer base.Recover(s, "Stats", &err)
 	return s.Stats(ctx)
 }
 
-func authorState(s StateProvider) (state any, err error) {
+func callState(s StateProvider) (state any, err error) {
 	defer base.Recover(s, "State", &err)
 	return s.State(), nil
 }
 
-// authorNetwork returns nil for a task without its own network.
-func authorNetwork(t Task) (network *driver.NetworkOverride, err error) {
+// callNetwork returns nil for a task without its own network.
+func callNetwork(t Task) (network *driver.NetworkOverride, err error) {
 	n, ok := t.(NetworkReporter)
 	if !ok {
 		return nil, nil
@@ -115,8 +115,8 @@ func authorNetwork(t Task) (network *driver.NetworkOverride, err error) {
 	return n.Network(), nil
 }
 
-// authorAttributes returns nil for a task without its own attributes.
-func authorAttributes(t Task) (attributes map[string]string, err error) {
+// callAttributes returns nil for a task without its own attributes.
+func callAttributes(t Task) (attributes map[string]string, err error) {
 	a, ok := t.(AttributesProvider)
 	if !ok {
 		return nil, nil
@@ -125,8 +125,8 @@ func authorAttributes(t Task) (attributes map[string]string, err error) {
 	return a.Attributes(), nil
 }
 
-// authorDestroy has no effect for a task that is not a Destroyer.
-func authorDestroy(ctx context.Context, t Task) (err error) {
+// callDestroy has no effect for a task that is not a Destroyer.
+func callDestroy(ctx context.Context, t Task) (err error) {
 	d, ok := t.(Destroyer)
 	if !ok {
 		return nil
