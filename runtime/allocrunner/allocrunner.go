@@ -136,7 +136,7 @@ func New(c Config) (*Runner, error) {
 	r.alloc.Store(alloc)
 	r.connect(c, limits, tasks)
 	if c.Restored {
-		r.restore.readProgress()
+		r.restore.resumeStop()
 	}
 	r.builder.takeFromPrevious = !r.restore.started
 	if c.Hooks != nil {
@@ -225,8 +225,8 @@ func (r *Runner) connect(c Config, limits Limits, tasks []taskrunner.Task) {
 	}
 	r.builder = &hookBuilder{
 		config: c, limits: limits, dir: r.dir, tasks: r.tasks, alloc: r.Alloc, services: r.services, health: r.health,
-		samplers: r.samplers, status: r.status.current, exceedMaxRun: r.exceedMaxRunDuration, hooks: r.hooks, logger: r.logger,
-		attached: make(chan struct{}),
+		samplers: r.samplers, status: r.status.current, exceedMaxRun: r.exceedMaxRunDuration, restoredHooks: r.restore.attachments,
+		hooks: r.hooks, logger: r.logger, attached: make(chan struct{}),
 	}
 }
 

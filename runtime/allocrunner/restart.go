@@ -109,7 +109,11 @@ func (r *restarts) inKillOrder(ctx context.Context) error {
 		}
 		for _, wave := range order {
 			err := wave.forEachParallel(func(t *taskrunner.Runner) error {
-				return ignoreNotRunning(t.ForceRestart(ctx, model.EventRestartSignal(model.RestartAllReason), false))
+				event := model.EventRestartSignal(model.RestartAllReason)
+				if t.Rerun(event) {
+					return nil // the task has ended in the meantime
+				}
+				return ignoreNotRunning(t.Restart(ctx, event, false))
 			})
 			if err != nil {
 				return err

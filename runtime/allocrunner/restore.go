@@ -52,8 +52,9 @@ type restorer struct {
 	limits   Limits
 	logger   hclog.Logger
 
-	started bool          // an earlier agent started to run the allocation; set by readProgress
-	done    chan struct{} // closed by Run when the state that an earlier agent left is known
+	started     bool                         // an earlier agent started to run the allocation; set by task
+	attachments map[string]map[string]string // hooks that tasks had under an earlier agent, with their configurations; set by task
+	done        chan struct{}                // closed by Run when the state that an earlier agent left is known
 }
 
 // await waits until the tasks of an earlier agent are restored: an earlier request would
@@ -67,9 +68,9 @@ func (r *restorer) await(ctx context.Context) error {
 	}
 }
 
-// task reads the records of one task, nil if the task is new. An unreadable record is
-// treated as missing: a process of the task that may run is found by the names of the
-// task.
+// task reads the records of one task, nil if the task is new. New calls it once per task.
+// An unreadable record is treated as missing: a process of the task that may run is found
+// by the names of the task.
 func (r *restorer) task(name string) *taskrunner.Restored {
 	if r.records == nil {
 		// The earlier agent may have died after it reported only that the allocation
@@ -97,15 +98,20 @@ func (r *restorer) task(name string) *taskrunner.Restored {
 	if !found && task == nil {
 		return nil
 	}
-	return &taskrunner.Restored{Local: local, State: task}
+	restored := &taskrunner.Restored{Local: local, State: task}
+	r.started = r.started || restored.Started()
+	if attachments := restored.Attachments(); attachments != nil {
+		if r.attachments == nil {
+			r.attachments = make(map[string]map[string]string)
+		}
+		r.attachments[name] = attachments
+	}
+	return restored
 }
 
-// readProgress is the part of New for an allocation that is not new: it finds out what
-// the earlier agent did for the allocation.
-func (r *restorer) readProgress() {
-	for _, t := range r.tasks {
-		r.started = r.started || t.PreviouslyStarted()
-	}
+// resumeStop is the part of New that continues the stop of an allocation that an earlier
+// agent has started.
+func (r *restorer) resumeStop() {
 	if !r.started {
 		return
 	}
@@ -152,8 +158,8 @@ func (r *restorer) run(untilKill context.Context) bool {
 }
 
 // recoverTasks recovers the tasks, each as soon as its own driver answers. A task whose
-// driver does not answer within firstAnswerTimeout, because its plugin is being started,
-// is recovered by its runner later, so that it does not delay the other tasks.
+// driver does not answer in time, because its plugin is being started, is recovered by its
+// runner later, so that it does not delay the other tasks.
 func (r *restorer) recoverTasks(ctx context.Context) {
 	info, _ := r.drivers.(recoveryInfo)
 	var recovering sync.WaitGroup
@@ -162,30 +168,9 @@ func (r *restorer) recoverTasks(ctx context.Context) {
 		if info != nil {
 			past.Reliable, past.Discoverable = info.KnowsTasks(t.Task().Driver), info.FindsTasks(t.Task().Driver)
 		}
-		recovering.Go(func() {
-			ctx, cancel := r.awaitDriver(ctx, t)
-			defer cancel()
-			t.Recover(ctx, past)
-		})
+		recovering.Go(func() { t.Recover(ctx, past) })
 	}
 	recovering.Wait()
-}
-
-// firstAnswerTimeout is how long a restore waits for the first answer of a driver.
-const firstAnswerTimeout = 2 * time.Second
-
-// awaitDriver prepares a task, and returns the context of its recovery: it is done if
-// the driver did not answer in time. An error of the driver is not reported here,
-// because the driver is asked again when the task starts.
-func (r *restorer) awaitDriver(ctx context.Context, t *taskrunner.Runner) (context.Context, context.CancelFunc) {
-	if !t.Completed() {
-		limited, cancel := context.WithTimeout(ctx, firstAnswerTimeout)
-		if _ = t.Prepare(limited); limited.Err() != nil {
-			return limited, cancel
-		}
-		cancel()
-	}
-	return context.WithTimeout(ctx, r.limits.PrerunDeadline)
 }
 
 // checkDir checks that the directory of the allocation exists. If the directory was

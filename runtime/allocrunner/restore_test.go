@@ -818,7 +818,8 @@ func TestRestore(t *testing.T) {
 			b := a.again(nil)
 			b.wait()
 			short, _ = b.tasks.named("short")
-			if err := short.ForceRestart(t.Context(), model.EventRestartSignal("x"), false); !errors.Is(err, ErrNotRunning) {
+			want(t, "rerun of a task that is over", short.Rerun(model.EventRestartSignal("x")), "false")
+			if err := short.Restart(t.Context(), model.EventRestartSignal("x"), false); !errors.Is(err, ErrNotRunning) {
 				t.Errorf("restart of a task that is over: %v", err)
 			}
 		})

@@ -55,9 +55,10 @@ type hookBuilder struct {
 	services         *allocServices
 	health           *healthTracker
 	samplers         samplers
-	status           func() Update // status returns the current status of the allocation
-	exceedMaxRun     func()        // exceedMaxRun is called when max_run_duration has passed
-	takeFromPrevious bool          // data of the allocation that this one replaces has not been taken over yet
+	status           func() Update                // status returns the current status of the allocation
+	exceedMaxRun     func()                       // exceedMaxRun is called when max_run_duration has passed
+	restoredHooks    map[string]map[string]string // hooks that the tasks had under an earlier agent, with their configurations
+	takeFromPrevious bool                         // data of the allocation that this one replaces has not been taken over yet
 	hooks            *allocHooks
 	logger           hclog.Logger
 
@@ -98,12 +99,13 @@ func (b *hookBuilder) awaitRestored(untilStop context.Context) {
 // attach creates the hooks of the allocation and of its tasks. It is called once, before
 // any hook is called.
 func (b *hookBuilder) attach() {
+	lists := make([][]hooks.Entry, len(b.tasks))
 	for i, t := range b.config.Alloc.GetTaskGroup().Tasks {
-		b.tasks[i].SetHooks(b.taskHooks(b.tasks[i], t))
+		lists[i] = b.taskHooks(b.tasks[i], t)
 	}
 	attachments := b.hooks.attach(b.allocHooks())
-	for _, t := range b.tasks {
-		t.SetAllocHooks(attachments) // the allocation has no record of its own
+	for i, t := range b.tasks {
+		t.SetHooks(lists[i], attachments)
 	}
 	close(b.attached)
 }
@@ -121,7 +123,7 @@ func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hooks.
 		}
 	}
 	if factory := b.config.Hooks; factory != nil {
-		list = append(list, b.addPlugins(factory.TaskHooks(b.config.Alloc, t, b.target(t.Name, runner.EmitEvent, runner.Attachments())))...)
+		list = append(list, b.addPlugins(factory.TaskHooks(b.config.Alloc, t, b.target(t.Name, runner.EmitEvent, b.restoredHooks[t.Name])))...)
 	}
 	list = append(list, hooks.Entry{Order: hooks.OrderLogs, Hook: hooks.NewLogs(b.config.Logs, func() (logs.Task, bool) {
 		return b.logsOf(t), !logsDisabled(t) && !runner.Capabilities().DisableLogCollection

@@ -66,14 +66,10 @@ func (s taskSet) forEachParallel(f func(*taskrunner.Runner) error) error {
 	return errors.Join(errs...)
 }
 
-// prepare fetches from the drivers the data that task setup needs, except for tasks
-// that will never run again. A driver that is unavailable is asked again when its task
-// starts.
+// prepare fetches from the drivers the data that task setup needs. A driver that is
+// unavailable is asked again when its task starts.
 func (s taskSet) prepare(ctx context.Context) error {
 	return s.forEachParallel(func(t *taskrunner.Runner) error {
-		if t.Completed() {
-			return nil
-		}
 		if err := t.Prepare(ctx); err != nil && !taskrunner.Temporary(err) {
 			return fmt.Errorf("failed creating runner for task %q: %w", t.Name(), err)
 		}

@@ -84,9 +84,8 @@ func (u *updates) apply(ctx context.Context, alloc *api.Allocation) {
 			u.envs.setAlloc(alloc, t.Name())
 		}
 	}
-	update := (*taskrunner.Runner).SetTask // a stop calls its own hooks, so Update hooks are not called
-	if !alloc.ServerTerminalStatus() {
-		update = (*taskrunner.Runner).Update
+	callHooks := !alloc.ServerTerminalStatus() // a stop calls its own hooks
+	if callHooks {
 		u.onApply(ctx) // after the environments are set
 	}
 	failpoint.Hit(step, failpoint.During)
@@ -96,7 +95,7 @@ func (u *updates) apply(ctx context.Context, alloc *api.Allocation) {
 			t.Kill(model.EventKillingReason("update missing task", true))
 			continue
 		}
-		update(t, tasks[i])
+		t.Update(tasks[i], callHooks)
 	}
 	if alloc.ServerTerminalStatus() && !old.ServerTerminalStatus() {
 		u.stop()

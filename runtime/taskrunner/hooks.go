@@ -6,29 +6,49 @@ import (
 	"maps"
 	"reflect"
 	"runtime"
+	"slices"
 	"sync"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
-	"github.com/nomad-lite/nomad-lite/runtime/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-// SetHooks sets the hooks. It must be called before Run, at most once. It is separate from
-// New because some hooks act on the runner.
-func (r *Runner) SetHooks(list []hooks.Entry) {
-	r.hooks = hooks.NewChain(hooks.ChainConfig{Deadlines: r.deadlines, Emit: r.EmitEvent, Logger: r.logger}, list)
-	r.restoreHookEnv()
+// taskHooks calls the hooks of the task and keeps their responses. Except where a comment
+// says otherwise, its methods belong to the goroutine of Run and, before Run, to the
+// callers that prepare it.
+type taskHooks struct {
+	alloc       *Alloc
+	dir         hook.TaskDir
+	env         *taskenv.Builder
+	task        func() Task
+	description *description
+	records     *records
+	deadlines   hooks.Deadlines
+	logger      hclog.Logger
+
+	chain            *hooks.Chain      // nil before set
+	allocAttachments map[string]string // attachments of the hooks of the allocation
 }
 
-// restoreHookEnv sets the variables of the hooks' stored responses. A hook without a
+// set implements [Runner.SetHooks].
+func (t *taskHooks) set(list []hooks.Entry, allocAttachments map[string]string) {
+	t.chain = hooks.NewChain(hooks.ChainConfig{Deadlines: t.deadlines, Emit: t.records.emit, Logger: t.logger}, list)
+	t.allocAttachments = allocAttachments
+	t.restoreEnv()
+}
+
+// restoreEnv sets the variables of the hooks' stored responses. A hook without a
 // response gets an empty set, so that it keeps its place in the order.
-func (r *Runner) restoreHookEnv() {
-	for h := range hooks.Implementing[hook.TaskPrestart](r.hooks) {
-		r.setHookEnv(h, r.local.Hooks[h.Name()].Env)
+func (t *taskHooks) restoreEnv() {
+	for h := range hooks.Implementing[hook.TaskPrestart](t.chain) {
+		t.setEnv(h, t.records.local.Hooks[h.Name()].Env)
 	}
 }
 
@@ -36,23 +56,23 @@ func (r *Runner) restoreHookEnv() {
 // responses. An error is reported as an event unless killCtx is done. It ends the
 // chain, except for a running task: such a task is not stopped because a hook failed a
 // second time.
-func (r *Runner) prestart(killCtx context.Context, running bool) error {
-	defer runtime.KeepAlive(r.env.Build()) // keeps one built environment for all hooks, unless a hook changes it
-	chain := r.hooks.Without(func(h hooks.Hook) bool { return r.local.Hooks[h.Name()].Done })
+func (t *taskHooks) prestart(killCtx context.Context, running bool) error {
+	defer runtime.KeepAlive(t.env.Build()) // keeps one built environment for all hooks, unless a hook changes it
+	chain := t.chain.Without(func(h hooks.Hook) bool { return t.records.local.Hooks[h.Name()].Done })
 	return hooks.CallUntilError(killCtx, chain, hook.Prestart, func(ctx context.Context, h hooks.Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
-		return r.prestartHook(ctx, h, at, running)
+		return t.prestartHook(ctx, h, at, running)
 	}, func(error) bool { return running })
 }
 
-func (r *Runner) prestartHook(ctx context.Context, h hooks.Hook, at hook.TaskPrestart, running bool) (hook.TaskPrestartResponse, error) {
-	before := r.local.Hooks[h.Name()]
-	task := r.Task()
+func (t *taskHooks) prestartHook(ctx context.Context, h hooks.Hook, at hook.TaskPrestart, running bool) (hook.TaskPrestartResponse, error) {
+	before := t.records.local.Hooks[h.Name()]
+	task := t.task()
 	point := failpoint.Enter(failpoint.Prestart)
 	response, err := at.Prestart(ctx, hook.TaskPrestartRequest{
-		Alloc:         r.alloc.Alloc,
+		Alloc:         t.alloc.Alloc,
 		Task:          task.ForHooks(),
-		Dir:           r.dir,
-		Env:           r.env.Build().Vars(),
+		Dir:           t.dir,
+		Env:           t.env.Build().Vars(),
 		Resources:     task.Resources,
 		PreviousState: maps.Clone(before.Data),
 		Running:       running,
@@ -72,16 +92,16 @@ func (r *Runner) prestartHook(ctx context.Context, h hooks.Hook, at hook.TaskPre
 			after.Data = response.State
 		}
 	}
-	if len(after.Mounts) > 0 && err == nil && r.Capabilities().MountConfigs == driver.MountConfigsNone {
-		r.EmitEvent(model.EventHookFailed(h.Name(), fmt.Sprintf("prestart: the driver %q takes no mounts: the task will not see %s", task.Driver, after.Mounts[0].TaskPath)))
+	if len(after.Mounts) > 0 && err == nil && t.description.driverCapabilities().MountConfigs == driver.MountConfigsNone {
+		t.records.emit(model.EventHookFailed(h.Name(), fmt.Sprintf("prestart: the driver %q takes no mounts: the task will not see %s", task.Driver, after.Mounts[0].TaskPath)))
 	}
 	if !reflect.DeepEqual(before, after) {
-		r.local.SetHook(h.Name(), after)
+		t.records.local.SetHook(h.Name(), after)
 		if !running {
-			r.local.StartID = "" // a start with an id that is stored already would not store the response
+			t.records.local.StartID = "" // a start with an id that is stored already would not store the response
 		}
-		r.records.putLocal(state.Async) // stored with the id of the start at the latest
-		r.setHookEnv(h, after.Env)
+		t.records.putLocal(state.Async) // stored with the id of the start at the latest
+		t.setEnv(h, after.Env)
 	}
 	return response, err
 }
@@ -89,57 +109,40 @@ func (r *Runner) prestartHook(ctx context.Context, h hooks.Hook, at hook.TaskPre
 // noteAttachments records the task's attached hooks for the next agent, whatever the
 // configuration is then, so that hooks that have started something are also called at
 // the end. The record is stored with the start of the task at the latest.
-func (r *Runner) noteAttachments() {
-	r.local.AllocHooks = r.allocHooks
-	for name, attachment := range r.hooks.Attachments() {
-		if state := r.local.Hooks[name]; state.Attachment != attachment {
+func (t *taskHooks) noteAttachments() {
+	t.records.local.AllocHooks = t.allocAttachments
+	for name, attachment := range t.chain.Attachments() {
+		if state := t.records.local.Hooks[name]; state.Attachment != attachment {
 			state.Attachment = attachment
-			r.local.SetHook(name, state)
+			t.records.local.SetHook(name, state)
 		}
 	}
 }
 
-// Attachments returns the hooks that were attached to the task under an earlier agent,
-// with their configurations. It must be called before Run.
-func (r *Runner) Attachments() map[string]string {
-	attachments := make(map[string]string)
-	for name, state := range r.local.Hooks {
-		if state.Attachment != "" {
-			attachments[name] = state.Attachment
-		}
-	}
-	return attachments
-}
-
-// SetAllocHooks adds the hooks of the allocation, with their configurations, to the
-// records of the task: the allocation has no record of its own. The map must not be
-// changed afterwards. SetAllocHooks must be called before Run.
-func (r *Runner) SetAllocHooks(attachments map[string]string) { r.allocHooks = attachments }
-
-func (r *Runner) setHookEnv(h hooks.Hook, env map[string]string) {
+func (t *taskHooks) setEnv(h hooks.Hook, env map[string]string) {
 	if h.VerbatimEnv() {
-		r.env.SetTemplateEnv(env)
+		t.env.SetTemplateEnv(env)
 		return
 	}
-	r.env.SetHookEnv(h.Name(), env)
+	t.env.SetHookEnv(h.Name(), env)
 }
 
 // poststart calls the Poststart hooks. repeated means that an earlier agent may have
 // called them for the same process.
-func (r *Runner) poststart(killCtx context.Context, p *process, repeated bool) {
-	hooks.CallEach(killCtx, r.hooks, hook.Poststart, func(ctx context.Context, _ hooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
+func (t *taskHooks) poststart(killCtx context.Context, p *process, repeated bool) {
+	hooks.CallEach(killCtx, t.chain, hook.Poststart, func(ctx context.Context, _ hooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
 		point := failpoint.Enter(failpoint.Poststart)
 		defer point.Leave()
-		return h.Poststart(ctx, r.poststartRequest(p, repeated))
+		return h.Poststart(ctx, t.poststartRequest(p, repeated))
 	})
 }
 
-func (r *Runner) poststartRequest(p *process, repeated bool) hook.TaskPoststartRequest {
+func (t *taskHooks) poststartRequest(p *process, repeated bool) hook.TaskPoststartRequest {
 	return hook.TaskPoststartRequest{
-		Alloc:    r.alloc.Alloc,
-		Task:     r.Task().ForHooks(),
-		Dir:      r.dir,
-		Env:      r.env.Build().Vars(),
+		Alloc:    t.alloc.Alloc,
+		Task:     t.task().ForHooks(),
+		Dir:      t.dir,
+		Env:      t.env.Build().Vars(),
 		Network:  p.network,
 		Repeated: repeated,
 	}
@@ -148,22 +151,23 @@ func (r *Runner) poststartRequest(p *process, repeated bool) hook.TaskPoststartR
 // repeatPoststart calls Poststart again when the plugin process of a hook was replaced,
 // until ctx is done or the process of the task has exited. Each hook has a goroutine in
 // wg.
-func (r *Runner) repeatPoststart(ctx context.Context, wg *sync.WaitGroup, p *process) {
-	hooks.CallAfterPluginRestarts(ctx, wg, r.hooks, hook.Poststart, func(ctx context.Context, _ hooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
-		return h.Poststart(ctx, r.poststartRequest(p, true))
+func (t *taskHooks) repeatPoststart(ctx context.Context, wg *sync.WaitGroup, p *process) {
+	hooks.CallAfterPluginRestarts(ctx, wg, t.chain, hook.Poststart, func(ctx context.Context, _ hooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
+		return h.Poststart(ctx, t.poststartRequest(p, true))
 	})
 }
 
-func (r *Runner) preKilling(ctx context.Context) {
-	hooks.CallEach(ctx, r.hooks, hook.PreKilling, func(ctx context.Context, _ hooks.Hook, h hook.TaskPreKilling) (hook.TaskPreKillingResponse, error) {
-		return h.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
+// preKilling calls the PreKilling hooks. It may be called from any goroutine.
+func (t *taskHooks) preKilling(ctx context.Context) {
+	hooks.CallEach(ctx, t.chain, hook.PreKilling, func(ctx context.Context, _ hooks.Hook, h hook.TaskPreKilling) (hook.TaskPreKillingResponse, error) {
+		return h.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: t.alloc.Alloc, Task: t.task().ForHooks()})
 	})
 }
 
-// exitedHooks calls the Exited hooks. A kill does not cut them short, because they
-// clean up after the process. A shutdown does; exitedHooks then returns false, and the
-// next agent calls them again.
-func (r *Runner) exitedHooks(forceKillCtx context.Context) bool {
+// exited calls the Exited hooks. A kill does not cut them short, because they clean up
+// after the process. A shutdown does; exited then returns false, and the next agent calls
+// them again.
+func (t *taskHooks) exited(forceKillCtx context.Context, exit *state.Exit, willRestart bool) bool {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(forceKillCtx))
 	defer cancel()
 	defer context.AfterFunc(forceKillCtx, func() {
@@ -171,41 +175,53 @@ func (r *Runner) exitedHooks(forceKillCtx context.Context) bool {
 			cancel()
 		}
 	})()
-	exit := r.local.Exit
-	next := r.restarts.predict(exit.Outcome())
 	request := hook.TaskExitedRequest{
-		Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Exit: exit.Result(), WillRestart: next.Action == restart.Restart,
+		Alloc: t.alloc.Alloc, Task: t.task().ForHooks(), Exit: exit.Result(), WillRestart: willRestart,
 	}
-	hooks.CallEach(ctx, r.hooks, hook.Exited, func(ctx context.Context, _ hooks.Hook, h hook.TaskExited) (hook.TaskExitedResponse, error) {
+	hooks.CallEach(ctx, t.chain, hook.Exited, func(ctx context.Context, _ hooks.Hook, h hook.TaskExited) (hook.TaskExitedResponse, error) {
 		return h.Exited(ctx, request)
 	})
 	return ctx.Err() == nil
 }
 
-func (r *Runner) stopHooks(ctx context.Context) {
-	hooks.CallEach(ctx, r.hooks, hook.Stop, func(ctx context.Context, h hooks.Hook, at hook.TaskStop) (hook.TaskStopResponse, error) {
+func (t *taskHooks) stop(ctx context.Context) {
+	hooks.CallEach(ctx, t.chain, hook.Stop, func(ctx context.Context, h hooks.Hook, at hook.TaskStop) (hook.TaskStopResponse, error) {
 		return at.Stop(ctx, hook.TaskStopRequest{
-			Alloc:         r.alloc.Alloc,
-			Task:          r.Task().ForHooks(),
-			Dir:           r.dir,
-			PreviousState: maps.Clone(r.local.Hooks[h.Name()].Data),
+			Alloc:         t.alloc.Alloc,
+			Task:          t.task().ForHooks(),
+			Dir:           t.dir,
+			PreviousState: maps.Clone(t.records.local.Hooks[h.Name()].Data),
 		})
 	})
 }
 
-// shutdownHooks calls the Shutdown hooks when the agent shuts down and the task stays.
-func (r *Runner) shutdownHooks(ctx context.Context) {
-	hooks.CallEach(context.WithoutCancel(ctx), r.hooks, hook.Shutdown, func(ctx context.Context, _ hooks.Hook, h hook.TaskShutdown) (hook.TaskShutdownResponse, error) {
-		return h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks()})
+// shutdown calls the Shutdown hooks when the agent shuts down and the task stays.
+func (t *taskHooks) shutdown(ctx context.Context) {
+	hooks.CallEach(context.WithoutCancel(ctx), t.chain, hook.Shutdown, func(ctx context.Context, _ hooks.Hook, h hook.TaskShutdown) (hook.TaskShutdownResponse, error) {
+		return h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: t.alloc.Alloc, Task: t.task().ForHooks()})
 	})
 }
 
-// runUpdateHooks calls the Update hooks for new versions of the task until there is no
-// newer version or killCtx is done.
-func (r *Runner) runUpdateHooks(killCtx context.Context) {
-	for killCtx.Err() == nil && r.updates.take() {
-		hooks.CallEach(killCtx, r.hooks, hook.Update, func(ctx context.Context, _ hooks.Hook, h hook.TaskUpdate) (hook.TaskUpdateResponse, error) {
-			return h.Update(ctx, hook.TaskUpdateRequest{Alloc: r.alloc.Alloc, Task: r.Task().ForHooks(), Env: r.env.Build().Vars()})
-		})
+// update calls the Update hooks. It may be called from any goroutine.
+func (t *taskHooks) update(killCtx context.Context) {
+	hooks.CallEach(killCtx, t.chain, hook.Update, func(ctx context.Context, _ hooks.Hook, h hook.TaskUpdate) (hook.TaskUpdateResponse, error) {
+		return h.Update(ctx, hook.TaskUpdateRequest{Alloc: t.alloc.Alloc, Task: t.task().ForHooks(), Env: t.env.Build().Vars()})
+	})
+}
+
+// mounts merges the mounts and devices of the hooks, in the order of the hooks. If
+// several hooks use the same path in the task, the last hook wins.
+func (t *taskHooks) mounts() (mounts []driver.Mount, devices []driver.Device) {
+	for _, h := range t.chain.Hooks() {
+		record := t.records.local.Hooks[h.Name()]
+		for _, m := range record.Mounts {
+			mounts = slices.DeleteFunc(mounts, func(o driver.Mount) bool { return o.TaskPath == m.TaskPath })
+			mounts = append(mounts, m)
+		}
+		for _, d := range record.Devices {
+			devices = slices.DeleteFunc(devices, func(o driver.Device) bool { return o.TaskPath == d.TaskPath })
+			devices = append(devices, d)
+		}
 	}
+	return mounts, devices
 }

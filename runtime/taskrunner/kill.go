@@ -4,17 +4,20 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // killRequest is the request to end the task for good, with the contexts that it
 // cancels. It may be made before, during and after Run. The channels are closed, and the
 // other fields are used, with mu held.
 type killRequest struct {
-	mu *sync.Mutex // mu of records
+	records *records
+	mu      *sync.Mutex // mu of records
 
 	killed      chan struct{} // closed by the first Kill
 	forceKilled chan struct{} // closed by the first ForceKill
@@ -27,9 +30,10 @@ type killRequest struct {
 	cancelForceKill context.CancelCauseFunc // cancels forceKillCtx; nil outside Run
 }
 
-func newKillRequest(mu *sync.Mutex) *killRequest {
+func newKillRequest(records *records) *killRequest {
 	return &killRequest{
-		mu:          mu,
+		records:     records,
+		mu:          &records.mu,
 		killed:      make(chan struct{}),
 		forceKilled: make(chan struct{}),
 		purged:      make(chan struct{}),
@@ -39,6 +43,30 @@ func newKillRequest(mu *sync.Mutex) *killRequest {
 
 func (k *killRequest) requested() bool { return isClosed(k.killed) }
 func (k *killRequest) forced() bool    { return isClosed(k.forceKilled) }
+
+// request implements [Runner.Kill], and with force [Runner.ForceKill].
+func (k *killRequest) request(event *api.TaskEvent, force bool) {
+	k.records.changeShared(state.Sync, func(s *api.TaskState) bool {
+		first := !k.requested()
+		if first {
+			// An event that exists already is from an agent that died before the kill.
+			if event != nil && s.FinishedAt.IsZero() && model.EventSinceStart(s, event.Type) == nil {
+				model.AppendTaskEvent(s, event, time.Now())
+			}
+			k.records.killed = k.records.killed || s.FinishedAt.IsZero()
+			k.quiet = event == nil
+		}
+		k.requestLocked(force)
+		return first
+	})
+}
+
+// restore repeats the kill of an earlier agent, whose event exists. It must be called
+// before any other method.
+func (k *killRequest) restore() {
+	k.quiet = true
+	close(k.killed)
+}
 
 // requestLocked records a request; force means that it is a ForceKill. It cancels
 // forceKillCtx first, so that no goroutine starts a graceful stop after ForceKill. The

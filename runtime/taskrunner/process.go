@@ -9,6 +9,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // dispenseFunc returns the driver of the task. It blocks while the driver's plugin is
@@ -28,6 +29,8 @@ type process struct {
 	onAway   func(error)     // called once per outage of the driver; may be nil
 	onBack   func()          // called at the end of each such outage; may be nil
 	detached bool            // no plugin process has confirmed yet that it has the task; set before watch
+
+	pendingRestart *state.RestartRequest // made under an earlier agent, which did not finish the restart; nil if there is none
 
 	once   sync.Once
 	exited chan struct{} // closed by finish, which sets result first

@@ -44,11 +44,52 @@ type records struct {
 	safe     int              // number of the last put that is known to be stored
 	refused  chan struct{}    // not nil if the store has refused a put after safe, see storeAgain; closed when the task is stored
 
-	mu         sync.Mutex // also guards fields of Runner
+	mu         sync.Mutex // also guards fields of killRequest and currentProcess
 	state      *api.TaskState
 	restartReq *state.RestartRequest // requested restart of the process, or rerun of a dead task
 	killed     bool                  // stored as LocalState.Killed
 	reported   []string              // stored as LocalState.Reported; replaced, never changed in place
+}
+
+// restore sets the records of an earlier agent. It must be called before any other method.
+func (r *records) restore(was Restored) {
+	r.local, r.stored = was.Local, was.Local
+	r.killed, r.reported = was.Local.Killed, was.Local.Reported
+	if was.State != nil {
+		r.state = model.CopyTaskState(was.State)
+	} else {
+		r.received()
+	}
+}
+
+// received adds the first event of a task.
+func (r *records) received() {
+	model.AppendTaskEvent(r.state, model.EventReceived(), time.Now())
+}
+
+// reset replaces the records by those of a new task that keeps the data of its hooks. It
+// must be called before Run.
+func (r *records) reset() {
+	before := r.local
+	r.local = state.LocalState{Capabilities: before.Capabilities}
+	for name, was := range before.Hooks {
+		r.local.SetHook(name, state.HookState{Attachment: was.Attachment, Data: was.Data})
+	}
+	r.put(state.Sync, func(s *api.TaskState) bool {
+		if s.State == model.TaskPending {
+			return false
+		}
+		model.ResetTask(s)
+		model.SetTaskState(s, model.TaskPending, time.Now())
+		return true
+	})
+}
+
+// snapshot implements [Runner.Snapshot].
+func (r *records) snapshot() (state *api.TaskState, killed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return model.CopyTaskState(r.state), r.killed
 }
 
 // emit adds an event, which the records own afterwards.

@@ -9,33 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
 // Kill ends the task for good. It does not wait for the end; Done does. The first call
 // decides; its event is added unless the task has finished already or event is nil.
 // Kill may be called before Run.
-func (r *Runner) Kill(event *api.TaskEvent) { r.requestKill(event, false) }
+func (r *Runner) Kill(event *api.TaskEvent) { r.kill.request(event, false) }
 
 // ForceKill kills the task without hooks, delay or timeout.
-func (r *Runner) ForceKill(event *api.TaskEvent) { r.requestKill(event, true) }
-
-func (r *Runner) requestKill(event *api.TaskEvent, force bool) {
-	r.records.changeShared(state.Sync, func(s *api.TaskState) bool {
-		first := !r.kill.requested()
-		if first {
-			// An event that exists already is from an agent that died before the kill.
-			if event != nil && s.FinishedAt.IsZero() && model.EventSinceStart(s, event.Type) == nil {
-				model.AppendTaskEvent(s, event, time.Now())
-			}
-			r.records.killed = r.records.killed || s.FinishedAt.IsZero()
-			r.kill.quiet = event == nil
-		}
-		r.kill.requestLocked(force)
-		return first
-	})
-}
+func (r *Runner) ForceKill(event *api.TaskEvent) { r.kill.request(event, true) }
 
 // Purge allows the agent to end a task that is being stopped without its driver, once
 // kill_timeout has passed and while the driver is unavailable. The exit status of such
@@ -50,74 +32,16 @@ func (r *Runner) SkipShutdownDelay() { r.kill.closeLocking(r.kill.skipDelay) }
 // restart policy. Restart honours the shutdown delay. A call during another restart of
 // the same process waits for that restart.
 func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, failure bool) error {
-	var p *process
-	first := false
-	r.records.changeShared(state.Sync, func(s *api.TaskState) bool {
-		if !r.restartableLocked() {
-			return false
-		}
-		p, first = r.process, r.records.restartReq == nil
-		if first {
-			r.records.restartReq = &state.RestartRequest{Failure: failure, Reason: event.RestartReason}
-			model.AppendTaskEvent(s, event, time.Now())
-		}
-		return first
-	})
-	if p == nil {
-		return ErrNotRunning
-	}
-	if first {
-		if err := r.stopper.restart(ctx, p); err != nil {
-			return err
-		}
-	}
-	select {
-	case <-p.exited:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return r.current.restart(ctx, event, failure)
 }
 
 // Restartable reports whether the task has a process that Restart would stop.
-func (r *Runner) Restartable() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.restartableLocked()
-}
-
-func (r *Runner) restartableLocked() bool {
-	return r.process != nil && !isClosed(r.process.exited) && !r.kill.requested() && !isClosed(r.done)
-}
-
-// ForceRestart is Restart, but also reruns a task that has ended successfully if its
-// allocation still lives. A task that has failed for good fails its allocation, and
-// does not run again.
-func (r *Runner) ForceRestart(ctx context.Context, event *api.TaskEvent, failure bool) error {
-	if r.Rerun(event) {
-		return nil
-	}
-	return r.Restart(ctx, event, failure)
-}
+func (r *Runner) Restartable() bool { return r.current.restartable() }
 
 // Rerun runs a task again that has ended successfully, if its allocation still lives.
-// It returns false for any other task. It does not block.
-func (r *Runner) Rerun(event *api.TaskEvent) bool {
-	dead, first := false, false
-	r.records.changeShared(state.Sync, func(s *api.TaskState) bool {
-		dead = s.State == model.TaskDead && !s.Failed && !r.kill.requested() && !isClosed(r.done)
-		first = dead && r.records.restartReq == nil
-		if first {
-			r.records.restartReq = &state.RestartRequest{Reason: event.RestartReason}
-			model.AppendTaskEvent(s, event, time.Now())
-		}
-		return first
-	})
-	if first {
-		r.rerunCh <- struct{}{} // never blocks: the channel is empty unless a rerun was requested
-	}
-	return dead
-}
+// It returns false for any other task: a task that has failed for good fails its
+// allocation, and does not run again. It does not block.
+func (r *Runner) Rerun(event *api.TaskEvent) bool { return r.reruns.request(event) }
 
 // Signal sends a signal by its name. It rejects an unknown name without calling the
 // driver.
@@ -125,7 +49,7 @@ func (r *Runner) Signal(ctx context.Context, event *api.TaskEvent, name string) 
 	if unix.SignalNum(name) == 0 {
 		return fmt.Errorf("unknown signal %q: use a name like SIGHUP", name)
 	}
-	p := r.currentProcess()
+	p := r.current.get()
 	if p == nil {
 		return ErrNotRunning
 	}
@@ -135,7 +59,7 @@ func (r *Runner) Signal(ctx context.Context, event *api.TaskEvent, name string) 
 
 // Exec runs a command in the context of the task.
 func (r *Runner) Exec(ctx context.Context, command []string, timeout time.Duration) (*driver.ExecResult, error) {
-	p := r.currentProcess()
+	p := r.current.get()
 	if p == nil {
 		return nil, ErrNotRunning
 	}
@@ -145,7 +69,7 @@ func (r *Runner) Exec(ctx context.Context, command []string, timeout time.Durati
 // ExecStreaming runs a command with streamed input and output, and blocks until the
 // command has exited.
 func (r *Runner) ExecStreaming(ctx context.Context, exec driver.Exec) (*driver.ExitResult, error) {
-	p := r.currentProcess()
+	p := r.current.get()
 	if p == nil {
 		return nil, ErrNotRunning
 	}
@@ -162,7 +86,7 @@ func (r *Runner) Stats(ctx context.Context, interval time.Duration) (<-chan *dri
 // Sample is Stats with a channel that is closed when the process has exited. Each
 // process has its own channel.
 func (r *Runner) Sample(ctx context.Context, interval time.Duration) (samples <-chan *driver.TaskStats, exited <-chan struct{}, err error) {
-	p := r.currentProcess()
+	p := r.current.get()
 	if p == nil {
 		return nil, nil, ErrNotRunning
 	}
@@ -172,20 +96,11 @@ func (r *Runner) Sample(ctx context.Context, interval time.Duration) (samples <-
 
 // Running reports whether the task has a process that has not exited.
 func (r *Runner) Running() bool {
-	p := r.currentProcess()
+	p := r.current.get()
 	return p != nil && !isClosed(p.exited)
 }
 
 // Update sets a new version of the task: the restart policy and the kill settings apply
-// immediately, the rest from the next start. The Update hooks are called afterwards.
-func (r *Runner) Update(task Task) { r.updates.set(task, true) }
-
-// SetTask is Update without the hooks, for a task that must end.
-func (r *Runner) SetTask(task Task) { r.updates.set(task, false) }
-
-// clearProcess drops the process that has exited.
-func (r *Runner) clearProcess() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.process, r.records.restartReq = nil, nil
-}
+// immediately, the rest from the next start. If callHooks is set, the Update hooks are
+// called afterwards.
+func (r *Runner) Update(task Task, callHooks bool) { r.updates.set(task, callHooks) }

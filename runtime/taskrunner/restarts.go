@@ -21,6 +21,13 @@ type restarts struct {
 	logger  hclog.Logger
 }
 
+// restore continues the counting of an earlier agent.
+func (s *restarts) restore(stored restart.State) {
+	if !stored.WindowStart.IsZero() {
+		s.tracker.Resume(stored)
+	}
+}
+
 // started records a start of the task; it is stored with the next record.
 func (s *restarts) started() {
 	s.tracker.Started()
@@ -34,6 +41,11 @@ func (s *restarts) predict(outcome restart.Outcome) restart.Decision {
 	tracker := restart.New(s.task().Restart, time.Now(), func(int64) int64 { return 0 })
 	tracker.Resume(s.tracker.State())
 	return tracker.Next(time.Now(), outcome)
+}
+
+// willRestart predicts whether decide will start the task again.
+func (s *restarts) willRestart(outcome restart.Outcome) bool {
+	return s.predict(outcome).Action == restart.Restart
 }
 
 // decide applies the restart policy and records its decision. If that record is lost,
@@ -72,4 +84,19 @@ func (s *restarts) revive() bool {
 	s.records.resetFinished()
 	defer s.records.clearRestartRequest()
 	return s.decide(restart.Outcome{Requested: true}).Action == restart.Restart
+}
+
+// dropUnusedID removes the stored id of a start that was not attempted, so that the next
+// agent does not search for its processes.
+func (s *restarts) dropUnusedID() {
+	local := &s.records.local
+	switch {
+	case local.NextStartID != "":
+		local.NextStartID = ""
+	case local.StartID != "" && local.Handle == nil && local.Exit == nil:
+		local.StartID = ""
+	default:
+		return
+	}
+	s.records.putLocal(state.Async)
 }

@@ -3,14 +3,13 @@ package taskrunner
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
-	"github.com/nomad-lite/nomad-lite/runtime/restart"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
@@ -33,59 +32,54 @@ type RecoverInfo struct {
 	Discoverable bool
 }
 
+// Started reports whether an earlier agent has done anything for the task.
+func (was *Restored) Started() bool {
+	local := &was.Local
+	return len(local.Hooks) > 0 || local.StartID != "" || local.Destroy != nil || local.RunComplete ||
+		was.State != nil && was.State.State != model.TaskPending
+}
+
+// Attachments returns the hooks that were attached to the task under an earlier agent,
+// with their configurations, nil if there were none.
+func (was *Restored) Attachments() map[string]string {
+	var attachments map[string]string
+	for name, state := range was.Local.Hooks {
+		if state.Attachment != "" {
+			if attachments == nil {
+				attachments = make(map[string]string)
+			}
+			attachments[name] = state.Attachment
+		}
+	}
+	return attachments
+}
+
 // restore is the part of New for a restored task.
 func (r *Runner) restore(was Restored) {
-	*r.local, r.records.stored = was.Local, was.Local
-	r.records.killed, r.records.reported = was.Local.Killed, was.Local.Reported
-	r.env.SetDirs(r.dir, driver.FSIsolationNone) // replaced when the driver's capabilities are known
-	if c := r.local.Capabilities; c != nil {
-		r.setCapabilities(c)
+	local, task := was.Local, was.State
+	r.records.restore(was)
+	r.description.restore(local.Capabilities)
+	r.restarts.restore(local.Restart)
+	if local.Handle != nil && local.Exit == nil { // Exit includes the request already
+		r.records.restartReq = local.RestartRequest
 	}
-	if !r.local.Restart.WindowStart.IsZero() {
-		r.restarts.tracker.Resume(r.local.Restart)
-	}
-	if r.local.Handle != nil && r.local.Exit == nil { // Exit includes the request already
-		r.records.restartReq = r.local.RestartRequest
-	}
-	if was.State == nil {
-		model.AppendTaskEvent(r.records.state, model.EventReceived(), time.Now())
+	if task == nil {
 		return
 	}
-	r.records.state = model.CopyTaskState(was.State)
-	if r.local.RestartRequest != nil && r.records.state.State == model.TaskDead && !r.records.state.Failed && !r.local.RunComplete {
-		r.records.restartReq = r.local.RestartRequest
-		r.rerunCh <- struct{}{}
+	if local.RestartRequest != nil && task.State == model.TaskDead && !task.Failed && !local.RunComplete {
+		r.reruns.restore(local.RestartRequest)
 	}
-	if r.records.state.Failed && r.records.state.State != model.TaskDead {
-		// The event with the reason of the kill exists, but the kill did not finish.
-		r.kill.quiet = true
-		close(r.kill.killed)
+	if task.Failed && task.State != model.TaskDead {
+		r.kill.restore() // the event with the reason of the kill exists, but the kill did not finish
 	}
 }
 
-// Completed reports whether the task will never run again, as far as the record of an
-// earlier agent shows. Such a task needs no driver.
-func (r *Runner) Completed() bool {
-	select {
-	case <-r.done:
-		return r.State().State == model.TaskDead
-	default:
-		return r.local.RunComplete // does not change before Run
-	}
-}
-
-// PreviouslyStarted reports whether an earlier agent has done anything for the task. It
-// must be called before Run.
-func (r *Runner) PreviouslyStarted() bool {
-	return len(r.local.Hooks) > 0 || r.local.StartID != "" || r.local.Destroy != nil || r.local.RunComplete || r.State().State != model.TaskPending
-}
-
-// Recover recovers what an earlier agent left: the process, unless its driver answers
-// that it does not have the task, and the result of a start during which the agent
-// died. A process whose driver is unavailable is kept without an answer: Run waits for
-// the driver. A start that cannot be recovered is destroyed. Recover is called once,
-// before Run, for a runner with Restored. When ctx is done, it leaves everything as it
-// is.
+// Recover does for a runner with Restored what Prepare does for another one, and recovers
+// what an earlier agent left: the process, unless its driver answers that it does not have
+// the task, and the result of a start during which the agent died. A process whose driver
+// is unavailable is kept without an answer: Run waits for the driver. A start that cannot
+// be recovered is destroyed. Recover is called once, before Run. When ctx is done, it
+// leaves everything as it is.
 //
 // The record determines the result for the task:
 //
@@ -96,22 +90,51 @@ func (r *Runner) PreviouslyStarted() bool {
 //	running, local record lost                   all starts are destroyed; ended, exit status unknown
 //	ended, or dead, and the id of its start      the start is destroyed, and the next one if it has an id
 //	any record, but the machine has rebooted     the task starts again
-func (r *Runner) Recover(ctx context.Context, past RecoverInfo) {
-	status := r.State().State
-	handle := r.local.Handle
+func (r *Runner) Recover(ctx context.Context, past RecoverInfo) { r.recoverer.recover(ctx, past) }
+
+// Reset makes the task start again as a new task, because its files are lost. Hooks
+// keep their state: they may have created something elsewhere. Reset must be called
+// between Recover and Run, for a task without a process.
+func (r *Runner) Reset() {
+	r.reruns.cancel() // the new start fulfils the request
+	r.records.reset()
+	r.hooks.restoreEnv()
+}
+
+// recoverer implements [Runner.Recover].
+type recoverer struct {
+	ref         taskRef
+	records     *records
+	runs        *runs
+	dispense    dispenseFunc
+	recovery    *driverRecovery
+	description *description
+	destroyer   *destroyer
+	current     *currentProcess
+	timeout     time.Duration // of the recovery, once the driver has answered
+	logger      hclog.Logger
+}
+
+func (r *recoverer) recover(ctx context.Context, past RecoverInfo) {
+	local := &r.records.local
+	if local.RunComplete {
+		return // such a task needs no driver
+	}
+	ctx, cancel := r.awaitDriver(ctx)
+	defer cancel()
+	task, _ := r.records.snapshot()
+	status, handle := task.State, local.Handle
 	if handle != nil && handle.Config == nil {
-		handle.Config = &driver.TaskConfig{ID: r.local.StartID, Name: r.name, AllocID: r.alloc.ID}
+		handle.Config = &driver.TaskConfig{ID: local.StartID, Name: r.ref.name, AllocID: r.ref.allocID}
 	}
 	switch {
-	case r.local.RunComplete:
-		return
 	case past.Rebooted:
-		r.local.Destroy = nil // drivers are not called: not all of them verify that a pid is still the same process
-	case status == model.TaskDead || r.local.Exit != nil:
-		if r.local.StartID != "" {
-			d := state.PendingDestroy{ID: r.local.StartID, Handle: handle, Uncertain: handle == nil && !past.Reliable}
-			if r.local.NextStartID != "" {
-				d.Next = &state.PendingDestroy{ID: r.local.NextStartID, Uncertain: !past.Reliable}
+		local.Destroy = nil // drivers are not called: not all of them verify that a pid is still the same process
+	case status == model.TaskDead || local.Exit != nil:
+		if local.StartID != "" {
+			d := state.PendingDestroy{ID: local.StartID, Handle: handle, Uncertain: handle == nil && !past.Reliable}
+			if local.NextStartID != "" {
+				d.Next = &state.PendingDestroy{ID: local.NextStartID, Uncertain: !past.Reliable}
 			}
 			r.destroyer.set(d)
 		}
@@ -122,28 +145,44 @@ func (r *Runner) Recover(ctx context.Context, past RecoverInfo) {
 		}
 		r.destroyer.set(state.PendingDestroy{ID: handle.Config.ID, Handle: handle})
 		r.recordLost(err)
-	case r.local.StartID != "":
-		r.destroyer.set(state.PendingDestroy{ID: r.local.StartID, Uncertain: !past.Reliable})
+	case local.StartID != "":
+		r.destroyer.set(state.PendingDestroy{ID: local.StartID, Uncertain: !past.Reliable})
 		if status == model.TaskRunning {
 			r.recordLost(errRecordLost)
 		}
 	case status == model.TaskRunning:
-		r.destroyer.set(state.PendingDestroy{ID: r.alloc.ID + "/" + r.name + "/" + driver.WildcardStart, Uncertain: !past.Discoverable})
+		r.destroyer.set(state.PendingDestroy{ID: r.ref.anyStart(), Uncertain: !past.Discoverable})
 		r.recordLost(errRecordLost)
 	}
-	r.local.NextStartID = "" // pending to be destroyed
+	local.NextStartID = "" // pending to be destroyed
 	if r.destroyer.try(ctx) != nil {
-		r.local.Destroy = afterPluginExit(r.local.Destroy, past)
+		local.Destroy = afterPluginExit(local.Destroy, past)
 	}
-	if ctx.Err() != nil || status == model.TaskDead || r.local.Exit != nil {
+	if ctx.Err() != nil || status == model.TaskDead || local.Exit != nil {
 		return
 	}
-	r.local.StartID, r.local.Handle, r.local.Network = "", nil, nil
+	local.StartID, local.Handle, local.Network = "", nil, nil
 	r.records.clearRestartRequest()
 	if status == model.TaskRunning {
 		r.logger.Warn("task has ended with the machine, starting it again")
 		r.records.transition(state.Sync, model.TaskPending, model.EventRestoreFailed("the machine was booted since; the task is started again"))
 	}
+}
+
+// firstAnswerTimeout is how long a recovery waits for the first answer of a driver.
+const firstAnswerTimeout = 2 * time.Second
+
+// awaitDriver fetches the driver's description, and returns the context of the recovery:
+// it is done if the driver did not answer in time, because its plugin is being started. An
+// error of the driver is not reported here, because the driver is asked again when the
+// task starts.
+func (r *recoverer) awaitDriver(ctx context.Context) (context.Context, context.CancelFunc) {
+	limited, cancel := context.WithTimeout(ctx, firstAnswerTimeout)
+	if _ = r.description.fetch(limited); limited.Err() != nil {
+		return limited, cancel
+	}
+	cancel()
+	return context.WithTimeout(ctx, r.timeout)
 }
 
 // afterPluginExit returns the pending destroy for a later attempt, before which the plugin
@@ -163,13 +202,13 @@ func afterPluginExit(d *state.PendingDestroy, past RecoverInfo) *state.PendingDe
 var errRecordLost = errors.New("its record was lost")
 
 // recordLost records that the process has ended with an unknown exit status.
-func (r *Runner) recordLost(cause error) {
-	r.logger.Warn("task not recovered", "task_id", r.local.StartID, "error", cause)
+func (r *recoverer) recordLost(cause error) {
+	r.logger.Warn("task not recovered", "task_id", r.records.local.StartID, "error", cause)
 	r.runs.noteExit(false)
-	r.local.Exit = &state.Exit{Lost: true, Error: unknownText(cause)}
+	r.records.local.Exit = &state.Exit{Lost: true, Error: unknownText(cause)}
 	r.records.put(state.Sync, func(s *api.TaskState) bool {
 		if request := r.records.restartReq; request != nil {
-			r.local.Exit.Asked, r.local.Exit.Failure = true, request.Failure
+			r.records.local.Exit.Asked, r.records.local.Exit.Failure = true, request.Failure
 		}
 		model.AppendTaskEvent(s, model.EventRestoreFailed(unknownText(cause)), time.Now())
 		return true
@@ -178,8 +217,8 @@ func (r *Runner) recordLost(cause error) {
 
 // recoverProcess recovers the process. It returns an error only if the driver answers
 // that it does not have the task.
-func (r *Runner) recoverProcess(ctx context.Context, handle *driver.Handle) error {
-	p := newProcess(handle, r.local.Network, r.dispense)
+func (r *recoverer) recoverProcess(ctx context.Context, handle *driver.Handle) error {
+	p := newProcess(handle, r.records.local.Network, r.dispense)
 	p.recovery = r.recovery
 	d, err := p.recover(ctx)
 	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
@@ -195,77 +234,6 @@ func (r *Runner) recoverProcess(ctx context.Context, handle *driver.Handle) erro
 		return err
 	}
 	p.recovery.set(p, d)
-	if p.network != nil {
-		r.env.SetDriverPorts(p.network.PortMap)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.process = p
-	r.unfinished = r.records.restartReq != nil
+	r.current.setRecovered(p)
 	return nil
-}
-
-// Reset makes the task start again as a new task, because its files are lost. Hooks
-// keep their state: they may have created something elsewhere. Reset must be called
-// between Recover and Run, for a task without a process.
-func (r *Runner) Reset() {
-	before := r.local.Hooks
-	*r.local = state.LocalState{Capabilities: r.local.Capabilities}
-	r.records.clearRestartRequest() // the new start fulfils the request
-	select {
-	case <-r.rerunCh:
-	default:
-	}
-	for name, was := range before {
-		r.local.SetHook(name, state.HookState{Attachment: was.Attachment, Data: was.Data})
-	}
-	r.restoreHookEnv()
-	r.records.put(state.Sync, func(s *api.TaskState) bool {
-		if s.State == model.TaskPending {
-			return false
-		}
-		model.ResetTask(s)
-		model.SetTaskState(s, model.TaskPending, time.Now())
-		return true
-	})
-}
-
-// resume returns how Run continues: immediately for a new task or a recovered process,
-// after the rest of the restart delay, or as the restart policy decides about an exit
-// that it has not decided yet. It returns false if the agent shuts down.
-func (r *Runner) resume(forceKillCtx context.Context) (restart.Decision, bool) {
-	if exit := r.local.Exit; exit != nil {
-		if !r.exitedHooks(forceKillCtx) {
-			return restart.Decision{}, false
-		}
-		return r.restarts.decide(exit.Outcome()), true
-	}
-	return restart.Decision{Action: restart.Restart, Delay: r.restarts.tracker.RemainingDelay(time.Now())}, true
-}
-
-// takeOver does for a recovered process what start does for a new one. It emits the
-// Started event only if the earlier agent had not recorded that the task runs.
-func (r *Runner) takeOver(killCtx context.Context, p *process) {
-	if killCtx.Err() == nil {
-		_ = r.prestart(killCtx, true) // errors are reported as events already
-	}
-	r.logger.Info("task taken over", "task_id", p.id())
-	if r.State().State != model.TaskRunning {
-		r.restarts.started()
-		r.records.transition(state.Grouped, model.TaskRunning, model.EventStarted())
-	}
-}
-
-// finishRestart completes a restart that was requested under an earlier agent.
-func (r *Runner) finishRestart(ctx context.Context, wg *sync.WaitGroup, p *process) {
-	if !r.unfinished {
-		return
-	}
-	r.unfinished = false
-	r.logger.Info("finishing the restart that was requested under an earlier agent", "task_id", p.id(), "reason", r.local.RestartRequest.Reason)
-	wg.Go(func() {
-		if err := r.stopper.restart(ctx, p); err != nil && ctx.Err() == nil {
-			r.logger.Error("restart of a recovered task", "task_id", p.id(), "error", err)
-		}
-	})
 }

@@ -1,6 +1,9 @@
 package taskrunner
 
 import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
 	"maps"
 	"time"
 
@@ -12,6 +15,11 @@ import (
 
 // nullDevice is the output of a task whose output is not collected.
 const nullDevice = "/dev/null"
+
+// Output is the destination of the task's output.
+type Output struct {
+	Stdout, Stderr string
+}
 
 // Task is the description of a task from its job and its placement. Maps and slices are
 // shared and never changed.
@@ -55,4 +63,20 @@ type Alloc struct {
 	ParentJobID      string
 	NetworkIsolation *driver.NetworkIsolation // nil if the task uses the network of the host
 	DNS              *driver.DNSConfig
+}
+
+// taskRef identifies the task on its node.
+type taskRef struct{ allocID, name string }
+
+// newStartID returns the id of one start of the task. Drivers use it as a key, so it must
+// never repeat, even across restarts of the agent and the plugin.
+func (t taskRef) newStartID() string {
+	var b [4]byte
+	rand.Read(b[:]) // never fails
+	return fmt.Sprintf("%s/%s/%s", t.allocID, t.name, hex.EncodeToString(b[:]))
+}
+
+// anyStart returns the id that stands for all starts of the task.
+func (t taskRef) anyStart() string {
+	return t.allocID + "/" + t.name + "/" + driver.WildcardStart
 }

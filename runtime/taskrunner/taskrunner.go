@@ -3,21 +3,17 @@ package taskrunner
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/restart"
-	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
@@ -57,120 +53,109 @@ type Gate interface {
 	Wait(ctx context.Context) error
 }
 
-// Runner runs one task. Run is called once; all other methods may be called
-// concurrently, before, during and after it.
+// Runner runs one task. Before Run the caller calls SetHooks, and Prepare or, for a task
+// of an earlier agent, Recover. Run is called once; all other methods may be called
+// concurrently, before, during and after it. Each field owns one concern; Runner connects
+// them.
 type Runner struct {
-	name       string
-	alloc      Alloc
-	dir        hook.TaskDir
-	env        *taskenv.Builder
-	gate       Gate
-	dispense   dispenseFunc
-	recovery   *driverRecovery
-	deadlines  hooks.Deadlines
-	logger     hclog.Logger
-	hooks      *hooks.Chain      // set once, by SetHooks
-	allocHooks map[string]string // set once, by SetAllocHooks
-	schema     *hclspec.Spec     // set once, by Prepare
+	name        string
+	gate        Gate
+	records     *records
+	runs        *runs
+	updates     *updates
+	description *description
+	hooks       *taskHooks
+	config      *configBuilder
+	current     *currentProcess
+	processes   *processRunner
+	kill        *killRequest
+	destroyer   *destroyer
+	restarts    *restarts
+	reruns      *reruns
+	recoverer   *recoverer
 
-	records   *records
-	runs      *runs
-	updates   *updates
-	kill      *killRequest
-	stopper   *stopper
-	destroyer *destroyer
-	starter   *starter
-	restarts  *restarts
-
-	rerunCh    chan struct{} // holds the request to run a dead task again, see Rerun
 	destroying chan struct{} // closed by Run when the task has ended for good and its destroy is pending
 	done       chan struct{} // closed by Run
-
-	// These fields belong to the goroutine of Run and, before Run, to the callers that
-	// prepare it.
-	local      *state.LocalState // of records
-	unfinished bool              // a restart was requested under an earlier agent, see finishRestart
-
-	mu           *sync.Mutex          // mu of records; it guards the fields below
-	capabilities *driver.Capabilities // nil until known
-	process      *process             // nil unless the task runs
-	output       Output
-	cgroup       string // cgroup that the host has created for the driver
-}
-
-// Output is the destination of the task's output.
-type Output struct {
-	Stdout, Stderr string
 }
 
 // New returns a runner that has received its task. The runner does nothing before Run.
 func New(c Config) *Runner {
 	r := &Runner{
 		name:       c.Task.Name,
-		alloc:      c.Alloc,
-		dir:        c.TaskDir,
-		env:        c.Env,
 		gate:       c.Gate,
-		dispense:   withUnavailableError(c.Driver),
-		recovery:   c.Recovery.of(c.Task.Driver),
-		deadlines:  c.Deadlines,
-		logger:     c.Logger.Named("taskrunner").With("task", c.Task.Name),
 		runs:       &runs{},
 		updates:    &updates{task: c.Task},
-		rerunCh:    make(chan struct{}, 1),
 		destroying: make(chan struct{}),
 		done:       make(chan struct{}),
-		output:     Output{Stdout: nullDevice, Stderr: nullDevice},
 	}
+	alloc, ref, task := c.Alloc, taskRef{c.Alloc.ID, c.Task.Name}, r.updates.current
+	dispense, recovery := withUnavailableError(c.Driver), c.Recovery.of(c.Task.Driver)
+	logger := c.Logger.Named("taskrunner").With("task", c.Task.Name)
+
 	r.records = &records{
-		store: c.Store, notify: c.Notify, ended: r.done, logger: r.logger,
+		store: c.Store, notify: c.Notify, ended: r.done, logger: logger,
 		state: &api.TaskState{State: model.TaskPending},
 	}
-	r.local, r.mu = &r.records.local, &r.records.mu
-	r.kill = newKillRequest(r.mu)
-	r.stopper = &stopper{
-		request: r.kill, task: r.Task, allocID: c.Alloc.ID, endTask: c.EndTask,
-		preKilling: r.preKilling, emit: r.EmitEvent, logger: r.logger,
+	r.kill = newKillRequest(r.records)
+	r.description = &description{records: r.records, dispense: dispense, task: task, dir: c.TaskDir, env: c.Env}
+	r.hooks = &taskHooks{
+		alloc: &alloc, dir: c.TaskDir, env: c.Env, task: task, description: r.description,
+		records: r.records, deadlines: c.Deadlines, logger: logger,
 	}
-	r.destroyer = &destroyer{
-		records: r.records, runs: r.runs, dispense: r.dispense, timeout: r.deadlines.Other,
-		stopper: r.stopper, logger: r.logger,
+	r.config = &configBuilder{
+		alloc: &alloc, dir: c.TaskDir, env: c.Env, task: task, description: r.description, hooks: r.hooks,
+		output: Output{Stdout: nullDevice, Stderr: nullDevice},
 	}
-	r.starter = &starter{
-		dispense: r.dispense, recovery: r.recovery, destroyer: r.destroyer, runs: r.runs,
-		request: r.kill, task: r.Task, logger: r.logger,
+	stopper := &stopper{
+		request: r.kill, task: task, allocID: c.Alloc.ID, endTask: c.EndTask,
+		preKilling: r.hooks.preKilling, emit: r.records.emit, logger: logger,
 	}
+	r.current = &currentProcess{records: r.records, kill: r.kill, stopper: stopper, env: c.Env, done: r.done}
+	r.reruns = &reruns{records: r.records, kill: r.kill, task: task, done: r.done, requested: make(chan struct{}, 1)}
 	r.restarts = &restarts{
 		tracker: restart.New(c.Task.Restart, time.Now(), rand.Int64N),
-		records: r.records, kill: r.kill, task: r.Task, logger: r.logger,
+		records: r.records, kill: r.kill, task: task, logger: logger,
+	}
+	r.destroyer = &destroyer{
+		records: r.records, runs: r.runs, dispense: dispense, timeout: c.Deadlines.Other,
+		stopper: stopper, logger: logger,
+	}
+	caller := &startCaller{
+		dispense: dispense, recovery: recovery, destroyer: r.destroyer, runs: r.runs,
+		request: r.kill, task: task, logger: logger,
+	}
+	starter := &starter{
+		ref: ref, records: r.records, description: r.description, config: r.config, hooks: r.hooks, caller: caller,
+		destroyer: r.destroyer, restarts: r.restarts, current: r.current, logger: logger,
+	}
+	r.processes = &processRunner{
+		ref: ref, records: r.records, runs: r.runs, starter: starter, current: r.current, hooks: r.hooks, kill: r.kill,
+		stopper: stopper, destroyer: r.destroyer, restarts: r.restarts, logger: logger,
+	}
+	r.recoverer = &recoverer{
+		ref: ref, records: r.records, runs: r.runs, dispense: dispense, recovery: recovery, description: r.description,
+		destroyer: r.destroyer, current: r.current, timeout: c.Deadlines.Start, logger: logger,
 	}
 	if c.Restored == nil {
-		model.AppendTaskEvent(r.records.state, model.EventReceived(), time.Now())
+		r.records.received()
 	} else {
 		r.restore(*c.Restored)
 	}
 	return r
 }
 
+// SetHooks sets the hooks of the task, and the attachments of the hooks of its
+// allocation, which has no record of its own. It is called once, before Run. It is not
+// part of New because hooks act on the runner, and because hooks in plugins may not be
+// known yet when the runner is created. The map must not be changed afterwards.
+func (r *Runner) SetHooks(list []hooks.Entry, allocAttachments map[string]string) {
+	r.hooks.set(list, allocAttachments)
+}
+
 // Prepare fetches the task config schema and the capabilities from the driver; task
 // setup needs them. It must have returned before Run. After an error that is Temporary,
 // Run fetches them before the task starts.
-func (r *Runner) Prepare(ctx context.Context) error {
-	if r.schema != nil {
-		return nil
-	}
-	schema, capabilities, err := r.describe(ctx)
-	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
-		schema, capabilities, err = r.describe(ctx) // the plugin died; the next plugin process returns the same
-	}
-	if err != nil {
-		return fmt.Errorf("driver %q: %w", r.Task().Driver, err)
-	}
-	r.schema = schema
-	r.local.Capabilities = capabilities // stored with the next record
-	r.setCapabilities(capabilities)
-	return nil
-}
+func (r *Runner) Prepare(ctx context.Context) error { return r.description.fetch(ctx) }
 
 // Temporary reports whether err means that the driver is currently unavailable, so that
 // a later call may succeed.
@@ -182,81 +167,55 @@ func Temporary(err error) bool {
 	return errors.Is(err, driver.ErrPluginDown)
 }
 
-// describe returns the driver's task config schema and capabilities.
-func (r *Runner) describe(ctx context.Context) (*hclspec.Spec, *driver.Capabilities, error) {
-	d, err := r.dispense(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	schema, err := d.TaskConfigSchema(ctx)
-	if err != nil {
-		return nil, nil, fmt.Errorf("task config schema: %w", err)
-	}
-	capabilities, err := d.Capabilities(ctx)
-	if err != nil {
-		return nil, nil, fmt.Errorf("capabilities: %w", err)
-	}
-	return schema, capabilities, nil
-}
-
-func (r *Runner) setCapabilities(c *driver.Capabilities) {
-	r.mu.Lock()
-	r.capabilities = c
-	r.mu.Unlock()
-	r.env.SetDirs(r.dir, c.FSIsolation)
-}
-
 // Capabilities returns the driver's capabilities. It is the zero value before Prepare,
 // unless an earlier agent has stored them.
-func (r *Runner) Capabilities() driver.Capabilities {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.capabilities == nil {
-		return driver.Capabilities{}
-	}
-	return *r.capabilities
-}
+func (r *Runner) Capabilities() driver.Capabilities { return r.description.driverCapabilities() }
 
 // Name returns the name of the task.
 func (r *Runner) Name() string { return r.name }
+
+// Task returns the current version of the task.
+func (r *Runner) Task() Task { return r.updates.current() }
+
+// State returns a copy of the task's state.
+func (r *Runner) State() *api.TaskState {
+	state, _ := r.records.snapshot()
+	return state
+}
+
+// Snapshot returns State, and reports whether the task was killed since its last start
+// and before it had finished.
+func (r *Runner) Snapshot() (state *api.TaskState, killed bool) { return r.records.snapshot() }
 
 // Done is closed when Run has returned.
 func (r *Runner) Done() <-chan struct{} { return r.done }
 
 // Undestroyed reports whether a start of the task is not yet destroyed by the driver.
 // It is false before Run has returned.
-func (r *Runner) Undestroyed() bool { return isClosed(r.done) && r.local.Destroy != nil }
+func (r *Runner) Undestroyed() bool { return isClosed(r.done) && r.destroyer.pending() != nil }
 
 // Destroying is closed when the task has ended for good and only waits for its driver
 // to destroy it. It stays open for a task without a pending destroy.
 func (r *Runner) Destroying() <-chan struct{} { return r.destroying }
-
-// SetOutput sets the output of the next start of the task: FIFOs, or the null device,
-// which is the default.
-func (r *Runner) SetOutput(o Output) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.output = o
-}
-
-// SetCgroup sets the cgroup for the driver's next start of the task. The default is
-// none.
-func (r *Runner) SetCgroup(path string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.cgroup = path
-}
-
-// Task returns the current version of the task.
-func (r *Runner) Task() Task { return r.updates.current() }
 
 // ProcessEnded reports whether no process of the task can be alive: each was seen to
 // exit, or its driver has destroyed it. It is false for a task that this runner has not
 // started or whose start has failed, because such a task may have a process.
 func (r *Runner) ProcessEnded() bool { return r.runs.allEnded() }
 
-func (r *Runner) currentProcess() *process {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.process
-}
+// EmitEvent adds an event to the task. Events are for display only. The runner owns the
+// event afterwards.
+func (r *Runner) EmitEvent(event *api.TaskEvent) { r.records.emit(event) }
+
+// EmitEventOnce is EmitEvent for an event that the task gets only once, even if another
+// plugin process sends it again: the messages are stored with the task. After 16
+// messages further ones are ignored.
+func (r *Runner) EmitEventOnce(event *api.TaskEvent) { r.records.emitOnce(event) }
+
+// SetOutput sets the output of the next start of the task: FIFOs, or the null device,
+// which is the default.
+func (r *Runner) SetOutput(o Output) { r.config.setOutput(o) }
+
+// SetCgroup sets the cgroup for the driver's next start of the task. The default is
+// none.
+func (r *Runner) SetCgroup(path string) { r.config.setCgroup(path) }

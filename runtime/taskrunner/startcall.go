@@ -17,8 +17,8 @@ import (
 // abandonedStart is the timeout for destroying a task whose start was abandoned.
 const abandonedStart = 5 * time.Second
 
-// starter calls StartTask. It belongs to the goroutine of Run.
-type starter struct {
+// startCaller calls StartTask. It belongs to the goroutine of Run.
+type startCaller struct {
 	dispense  dispenseFunc
 	recovery  *driverRecovery
 	destroyer *destroyer
@@ -34,7 +34,7 @@ type starter struct {
 // kill or a shutdown it waits for the driver for the kill timeout, and not at all after
 // ForceKill. When the wait ends without a result, the task is destroyed, because it may
 // have started.
-func (s *starter) start(killCtx, forceKillCtx context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+func (s *startCaller) start(killCtx, forceKillCtx context.Context, config *driver.TaskConfig) (*process, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(killCtx))
 	var watch sync.WaitGroup
 	defer watch.Wait()
@@ -53,7 +53,7 @@ func (s *starter) start(killCtx, forceKillCtx context.Context, config *driver.Ta
 		cancel()
 	})
 
-	handle, network, err := s.call(ctx, killCtx, config)
+	p, err := s.call(ctx, killCtx, config)
 	if err != nil && ctx.Err() != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(forceKillCtx), abandonedStart)
 		defer cancel()
@@ -62,13 +62,13 @@ func (s *starter) start(killCtx, forceKillCtx context.Context, config *driver.Ta
 			s.logger.Error("task may have leaked: its start was abandoned", "task_id", config.ID, "error", err)
 		}
 	}
-	return handle, network, err
+	return p, err
 }
 
 // call calls StartTask, and once more if the plugin dies during the call:
 // after a pause, and after the plugin's running tasks were recovered. If the driver is
 // unavailable, the error is recoverable.
-func (s *starter) call(ctx, killCtx context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConfig) (*process, error) {
 	var handle *driver.Handle
 	var network *driver.NetworkOverride
 	var err error
@@ -106,22 +106,24 @@ func (s *starter) call(ctx, killCtx context.Context, config *driver.TaskConfig) 
 		err = driver.Recoverable(err)
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if handle == nil {
-		return nil, nil, errors.New("driver started the task but returned no handle")
+		return nil, errors.New("driver started the task but returned no handle")
 	}
 	if handle.Config == nil || handle.Config.ID != config.ID {
 		handle.Config = config // all later calls use this id
 	}
 	s.deaths = 0
-	return handle, network, nil
+	p := newProcess(handle, network, s.dispense)
+	p.recovery = s.recovery
+	return p, nil
 }
 
 // driver returns the driver for a start of the task. After the death of a
 // plugin process, its running tasks are recovered before any task is started. After
 // each start that a plugin process does not survive, the delay grows.
-func (s *starter) driver(ctx context.Context) (driver.Driver, error) {
+func (s *startCaller) driver(ctx context.Context) (driver.Driver, error) {
 	if s.deaths > 0 {
 		delay := min(time.Second<<min(s.deaths-1, 10), time.Minute)
 		if !sleep(ctx, delay) {

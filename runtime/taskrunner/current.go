@@ -1,0 +1,105 @@
+package taskrunner
+
+import (
+	"context"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+)
+
+// currentProcess holds the process of a running task, and restarts it on request. Its
+// methods may be called concurrently.
+type currentProcess struct {
+	records *records
+	kill    *killRequest
+	stopper *stopper
+	env     *taskenv.Builder // has the ports of the process
+	done    <-chan struct{}  // closed by Run
+
+	process *process // nil unless the task runs; guarded by mu of records
+}
+
+// get returns the process, nil unless the task runs.
+func (c *currentProcess) get() *process {
+	c.records.mu.Lock()
+	defer c.records.mu.Unlock()
+	return c.process
+}
+
+// setStarted sets a process that was started. Requests for the process before it are
+// dropped.
+func (c *currentProcess) setStarted(p *process) {
+	c.setPorts(p)
+	c.records.mu.Lock()
+	defer c.records.mu.Unlock()
+	c.process, c.records.restartReq, c.kill.leak = p, nil, nil
+	c.records.killed = c.kill.requested() // includes a kill during the start
+}
+
+// setRecovered sets a process that an earlier agent has started, with the restart that
+// was requested under that agent.
+func (c *currentProcess) setRecovered(p *process) {
+	c.setPorts(p)
+	c.records.mu.Lock()
+	defer c.records.mu.Unlock()
+	c.process, p.pendingRestart = p, c.records.restartReq
+}
+
+func (c *currentProcess) setPorts(p *process) {
+	if p.network != nil {
+		c.env.SetDriverPorts(p.network.PortMap)
+	}
+}
+
+// clear drops the process that has exited.
+func (c *currentProcess) clear() {
+	c.records.mu.Lock()
+	defer c.records.mu.Unlock()
+	c.process, c.records.restartReq = nil, nil
+}
+
+// restart implements [Runner.Restart].
+func (c *currentProcess) restart(ctx context.Context, event *api.TaskEvent, failure bool) error {
+	var p *process
+	first := false
+	c.records.changeShared(state.Sync, func(s *api.TaskState) bool {
+		if !c.restartableLocked() {
+			return false
+		}
+		p, first = c.process, c.records.restartReq == nil
+		if first {
+			c.records.restartReq = &state.RestartRequest{Failure: failure, Reason: event.RestartReason}
+			model.AppendTaskEvent(s, event, time.Now())
+		}
+		return first
+	})
+	if p == nil {
+		return ErrNotRunning
+	}
+	if first {
+		if err := c.stopper.restart(ctx, p); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-p.exited:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// restartable implements [Runner.Restartable].
+func (c *currentProcess) restartable() bool {
+	c.records.mu.Lock()
+	defer c.records.mu.Unlock()
+	return c.restartableLocked()
+}
+
+func (c *currentProcess) restartableLocked() bool {
+	return c.process != nil && !isClosed(c.process.exited) && !c.kill.requested() && !isClosed(c.done)
+}

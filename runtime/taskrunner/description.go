@@ -1,0 +1,88 @@
+package taskrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
+)
+
+// description holds the schema and the capabilities of the task's driver. Only
+// driverCapabilities may be called concurrently with other methods.
+type description struct {
+	records  *records
+	dispense dispenseFunc
+	task     func() Task
+	dir      hook.TaskDir
+	env      *taskenv.Builder // has the directories that the driver's isolation implies
+
+	schema *hclspec.Spec // nil until fetched
+
+	mu           sync.Mutex
+	capabilities *driver.Capabilities // nil until known
+}
+
+// fetch gets the description from the driver, once.
+func (d *description) fetch(ctx context.Context) error {
+	if d.schema != nil {
+		return nil
+	}
+	schema, capabilities, err := d.call(ctx)
+	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
+		schema, capabilities, err = d.call(ctx) // the plugin died; the next plugin process returns the same
+	}
+	if err != nil {
+		return fmt.Errorf("driver %q: %w", d.task().Driver, err)
+	}
+	d.schema = schema
+	d.records.local.Capabilities = capabilities // stored with the next record
+	d.set(capabilities)
+	return nil
+}
+
+// call returns the driver's task config schema and capabilities.
+func (d *description) call(ctx context.Context) (*hclspec.Spec, *driver.Capabilities, error) {
+	impl, err := d.dispense(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	schema, err := impl.TaskConfigSchema(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("task config schema: %w", err)
+	}
+	capabilities, err := impl.Capabilities(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("capabilities: %w", err)
+	}
+	return schema, capabilities, nil
+}
+
+// restore sets the capabilities that an earlier agent has stored; stored may be nil.
+func (d *description) restore(stored *driver.Capabilities) {
+	d.env.SetDirs(d.dir, driver.FSIsolationNone) // replaced when the driver's capabilities are known
+	if stored != nil {
+		d.set(stored)
+	}
+}
+
+func (d *description) set(c *driver.Capabilities) {
+	d.mu.Lock()
+	d.capabilities = c
+	d.mu.Unlock()
+	d.env.SetDirs(d.dir, c.FSIsolation)
+}
+
+// driverCapabilities returns the driver's capabilities, the zero value if they are not known.
+func (d *description) driverCapabilities() driver.Capabilities {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.capabilities == nil {
+		return driver.Capabilities{}
+	}
+	return *d.capabilities
+}

@@ -1,0 +1,189 @@
+package taskrunner
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+	"github.com/nomad-lite/nomad-lite/runtime/restart"
+	"github.com/nomad-lite/nomad-lite/runtime/state"
+)
+
+// processRunner runs one process of the task after another, each until the driver has
+// destroyed it. It belongs to the goroutine of Run.
+type processRunner struct {
+	ref       taskRef
+	records   *records
+	runs      *runs
+	starter   *starter
+	current   *currentProcess
+	hooks     *taskHooks
+	kill      *killRequest
+	stopper   *stopper
+	destroyer *destroyer
+	restarts  *restarts
+	logger    hclog.Logger
+}
+
+// run starts the task and waits for its end. It returns false if the restart policy
+// has no outcome to decide about: the task was killed before it started, or the agent
+// shuts down.
+func (r *processRunner) run(killCtx, forceKillCtx context.Context) (restart.Outcome, bool) {
+	p := r.current.get()
+	recovered := p != nil
+	if recovered {
+		r.takeOver(killCtx, p)
+	} else {
+		var err error
+		if p, err = r.starter.start(killCtx, forceKillCtx); err != nil {
+			return startError(err), killCtx.Err() == nil
+		}
+	}
+
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	watched, stopWatch := context.WithCancel(context.WithoutCancel(killCtx))
+	defer stopWatch()
+	p.onAway = func(err error) { r.records.emit(model.EventDriverUnavailable(err.Error())) }
+	p.onBack = func() {
+		r.records.emit(model.EventDriver("driver available again, the task was recovered", nil, time.Time{}))
+	}
+	watch.Go(func() { p.watch(watched) })
+
+	r.finishRestart(watched, &watch, p)
+	r.hooks.poststart(killCtx, p, recovered)
+	// Poststart must not run after the hooks of a kill or of the exit.
+	var repeating sync.WaitGroup
+	running, stopRepeating := context.WithCancel(killCtx)
+	r.hooks.repeatPoststart(running, &repeating, p)
+	failpoint.Hit(failpoint.Running, failpoint.Before)
+	select {
+	case <-p.exited:
+	case <-killCtx.Done():
+	}
+	stopRepeating()
+	repeating.Wait()
+	if r.kill.requested() {
+		r.stopper.kill(forceKillCtx, p)
+	}
+	if isShutdown(killCtx, forceKillCtx) {
+		return restart.Outcome{}, false
+	}
+	return r.ended(killCtx, forceKillCtx, p)
+}
+
+// ended records the end of the process and calls the Exited hooks. The exit status is
+// stored before the driver destroys the task, because no driver can report it
+// afterwards. ended returns false if a shutdown of the agent has cut the hooks short:
+// the next agent calls them again.
+func (r *processRunner) ended(killCtx, forceKillCtx context.Context, p *process) (restart.Outcome, bool) {
+	local := &r.records.local
+	var result exit
+	select {
+	case <-p.exited:
+		result = p.result
+	default:
+		result.lost = true // ForceKill has failed to end the process
+	}
+	r.runs.noteExit(!result.lost && result.Err == nil)
+	local.Exit = &state.Exit{
+		Lost: result.lost, Success: !result.lost && result.Successful(),
+		Code: result.ExitCode, Signal: result.Signal, OOMKilled: result.OOMKilled,
+	}
+	if result.Err != nil {
+		local.Exit.Error = result.Err.Error()
+	} else if result.lost {
+		local.Exit.Error = exitUnknown
+	}
+	point := failpoint.Enter(failpoint.ExitObserved)
+	err := r.records.put(state.Sync, func(s *api.TaskState) bool {
+		if request := r.records.restartReq; request != nil {
+			local.Exit.Asked, local.Exit.Failure = true, request.Failure
+		}
+		event := terminatedEvent(result.ExitResult)
+		if result.lost {
+			event = model.EventDriver(unknownText(result.Err), nil, time.Time{})
+		}
+		// With the id in this record, a start that follows at once needs no write before it.
+		if next := r.restarts.predict(local.Exit.Outcome()); !result.lost && next.Action == restart.Restart && next.Delay == 0 {
+			local.NextStartID = r.ref.newStartID()
+		}
+		model.AppendTaskEvent(s, event, time.Now())
+		return true
+	})
+	point.Leave()
+	if err != nil {
+		local.NextStartID = "" // not stored
+	}
+	// Until the store takes the exit status, only the driver can tell it to the next agent.
+	if err != nil && !r.records.awaitStored(killCtx) && isShutdown(killCtx, forceKillCtx) {
+		return restart.Outcome{}, false
+	}
+	// killCtx may be done; the driver must destroy the task all the same.
+	if result.destroyed {
+		r.runs.noteDestroyed()
+	} else {
+		r.destroyer.set(state.PendingDestroy{ID: p.id(), Handle: storedHandle(p.handle)})
+		point := failpoint.Enter(failpoint.DestroyTask)
+		_ = r.destroyer.try(context.WithoutCancel(killCtx)) // errors are reported as an event already
+		point.Leave()
+	}
+	r.current.clear()
+	called := r.hooks.exited(forceKillCtx, local.Exit, r.restarts.willRestart(local.Exit.Outcome()))
+	return local.Exit.Outcome(), called
+}
+
+// takeOver does for a recovered process what start does for a new one. It emits the
+// Started event only if the earlier agent had not recorded that the task runs.
+func (r *processRunner) takeOver(killCtx context.Context, p *process) {
+	if killCtx.Err() == nil {
+		_ = r.hooks.prestart(killCtx, true) // errors are reported as events already
+	}
+	r.logger.Info("task taken over", "task_id", p.id())
+	if task, _ := r.records.snapshot(); task.State != model.TaskRunning {
+		r.restarts.started()
+		r.records.transition(state.Grouped, model.TaskRunning, model.EventStarted())
+	}
+}
+
+// finishRestart completes a restart that was requested under an earlier agent.
+func (r *processRunner) finishRestart(ctx context.Context, wg *sync.WaitGroup, p *process) {
+	if p.pendingRestart == nil {
+		return
+	}
+	r.logger.Info("finishing the restart that was requested under an earlier agent", "task_id", p.id(), "reason", p.pendingRestart.Reason)
+	wg.Go(func() {
+		if err := r.stopper.restart(ctx, p); err != nil && ctx.Err() == nil {
+			r.logger.Error("restart of a recovered task", "task_id", p.id(), "error", err)
+		}
+	})
+}
+
+func terminatedEvent(result driver.ExitResult) *api.TaskEvent {
+	message := ""
+	if result.Err != nil {
+		message = result.Err.Error()
+	}
+	return model.EventTerminated(result.ExitCode, result.Signal, result.OOMKilled, message)
+}
+
+// exitUnknown is the error text of an exit whose status no process could report.
+const exitUnknown = "exit status unknown"
+
+func unknownText(err error) string {
+	if err == nil {
+		return exitUnknown
+	}
+	return fmt.Sprintf("%s: %v", exitUnknown, err)
+}
+
+func startError(err error) restart.Outcome {
+	return restart.Outcome{Unrecoverable: !driver.IsRecoverable(err)}
+}
