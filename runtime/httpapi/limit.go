@@ -19,9 +19,13 @@ import (
 const (
 	maxUnauthenticated          = 1000
 	maxUnauthenticatedPerClient = 100
-	// maxUnauthenticatedBytes limits the request bytes of these connections in total. A request
-	// uses up to 17 times as much memory: a header is a map with an entry for each of its lines.
-	maxUnauthenticatedBytes = 1 << 20
+	// maxUnauthenticatedBytes limits the request bytes of these connections in total, and those of
+	// evicted connections that the server still has. A request uses up to 17 times as much memory:
+	// a header is a map with an entry for each of its lines.
+	maxUnauthenticatedBytes = 512 << 10
+	// smallRequest is the number of bytes up to which a request does not wait for the end of evicted
+	// connections. Most requests are smaller, so that attackers do not delay other clients.
+	smallRequest = 1 << 10
 	// turnDuration is how long after its turn an unauthenticated connection that keeps the server
 	// waiting is served while other connections of its client wait. Then it is closed.
 	turnDuration = 2 * time.Second
@@ -51,7 +55,9 @@ type limitListener struct {
 	open            int // connections of all clients, authenticated or not
 	unauthenticated int // unauthenticated connections of all clients
 	sent            int // bytes from all unauthenticated connections
+	evicted         int // bytes from connections that were closed here and that the server still has in memory
 	clients         map[string]*clientConns
+	released        chan struct{} // closed when evicted is no longer above its limit; nil if it is not above
 }
 
 // clientConns are the connections of one address.
@@ -122,7 +128,7 @@ func (l *limitListener) add(c *limitConn) bool {
 	}
 	l.mu.Unlock()
 	if evicted != nil {
-		evicted.Close()
+		evicted.end()
 	}
 	return true
 }
@@ -150,8 +156,11 @@ func (l *limitListener) largestSender() (most *limitConn) {
 	return most
 }
 
-// addBytes adds to the bytes that an unauthenticated connection has sent.
-func (l *limitListener) addBytes(c *limitConn, n int) {
+// addBytes adds to the bytes that an unauthenticated connection has sent. It reports whether the
+// server may process them. It blocks while the server still processes too many bytes of evicted
+// connections, unless the request is small: on a loaded machine their memory is released long after
+// their eviction.
+func (l *limitListener) addBytes(c *limitConn, n int) bool {
 	var evicted []*limitConn
 	l.mu.Lock()
 	if c.isCounted.Load() {
@@ -160,12 +169,42 @@ func (l *limitListener) addBytes(c *limitConn, n int) {
 	}
 	for l.sent > maxUnauthenticatedBytes {
 		most := l.largestSender()
+		most.evicted = most.sent
+		l.evicted += most.evicted
 		l.removeUnauthenticated(most)
 		evicted = append(evicted, most)
 	}
+	if l.released == nil && l.evicted > maxUnauthenticatedBytes {
+		l.released = make(chan struct{})
+	}
+	released, small := l.released, c.sent <= smallRequest
 	l.mu.Unlock()
 	for _, c := range evicted {
-		c.Close()
+		c.end()
+	}
+	if released != nil && !small {
+		select {
+		case <-released:
+		case <-c.closed:
+		}
+	}
+	select {
+	case <-c.closed:
+		return false
+	default:
+		return true
+	}
+}
+
+// release subtracts the bytes of an evicted connection that the server has closed.
+func (l *limitListener) release(c *limitConn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.evicted -= c.evicted
+	c.evicted = 0
+	if l.released != nil && l.evicted <= maxUnauthenticatedBytes {
+		close(l.released)
+		l.released = nil
 	}
 }
 
@@ -230,7 +269,7 @@ func (l *limitListener) closeOverdue(c *limitConn) {
 	}
 	l.mu.Unlock()
 	for _, served := range overdue {
-		served.Close()
+		served.end()
 	}
 }
 
@@ -260,6 +299,7 @@ type limitConn struct {
 	ended         bool          // guarded by listener.mu
 	authenticated bool          // guarded by listener.mu
 	sent          int           // bytes of the client's request; guarded by listener.mu
+	evicted       int           // sent at the eviction, until the server closes the connection; guarded by listener.mu
 	isCounted     atomic.Bool   // bytes of the client are counted; set with listener.mu held
 	served        atomic.Bool   // turn is closed
 	readTimeout   time.Duration // read timeout of the server from the turn of the connection; 0 means none
@@ -368,8 +408,8 @@ func (c *limitConn) Read(p []byte) (int, error) {
 	c.reading.Store(true)
 	n, err := c.Conn.Read(p)
 	c.reading.Store(false)
-	if c.isCounted.Load() {
-		c.listener.addBytes(c, n)
+	if c.isCounted.Load() && !c.listener.addBytes(c, n) {
+		return 0, net.ErrClosed
 	}
 	return n, err
 }
@@ -382,7 +422,15 @@ func (c *limitConn) CloseWrite() error {
 	return nil
 }
 
+// Close implements net.Conn. The server calls it when it no longer needs the connection.
 func (c *limitConn) Close() error {
+	err := c.end()
+	c.listener.release(c)
+	return err
+}
+
+// end closes the connection and removes it from the counts. Reads of the server fail from then on.
+func (c *limitConn) end() error {
 	c.ending.Do(func() {
 		close(c.closed)
 		c.listener.remove(c)

@@ -584,6 +584,67 @@ func TestHeadersOfClientsWithoutTokenAreLimitedInTotal(t *testing.T) {
 	})
 }
 
+// The server gets no further bytes while it still processes those of evicted connections.
+func TestBytesOfEvictedConnectionsCountUntilTheServerClosesThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := make(pipes)
+		limit := Limit(l, 0, 0)
+		defer limit.Close()
+		var clients, served []net.Conn
+		for host := byte(10); host < 14; host++ {
+			accepted := make(chan net.Conn)
+			go func() {
+				conn, err := limit.Accept()
+				if err != nil {
+					t.Error(err)
+				}
+				accepted <- conn
+			}()
+			clients = append(clients, l.dialFrom(net.IPv4(127, 0, 0, host)))
+			served = append(served, <-accepted)
+		}
+		read := func(i, size int) <-chan error {
+			go clients[i].Write(make([]byte, size))
+			done := make(chan error, 1)
+			go func() {
+				_, err := io.ReadFull(served[i], make([]byte, size))
+				done <- err
+			}()
+			return done
+		}
+		for _, i := range []int{0, 0, 1, 1} { // the second connection evicts the first one
+			if err := <-read(i, maxUnauthenticatedBytes/2); err != nil {
+				t.Fatal(err)
+			}
+		}
+		third := read(2, 2*smallRequest) // it evicts the second one
+		synctest.Wait()
+		select {
+		case err := <-third:
+			t.Fatalf("the server has read more (error %v) while it has %d bytes of evicted connections", err, 2*maxUnauthenticatedBytes)
+		default:
+		}
+		if err := <-read(3, smallRequest); err != nil {
+			t.Errorf("a small request: %v", err)
+		}
+		served[0].Close()
+		served[0].Close()
+		if err := <-third; err != nil {
+			t.Error(err)
+		}
+		if _, err := served[1].Read(make([]byte, 1)); !errors.Is(err, io.ErrClosedPipe) {
+			t.Errorf("read from an evicted connection: %v", err)
+		}
+		for i := range served {
+			served[i].Close()
+			clients[i].Close()
+		}
+		if limited := limit.(*limitListener); limited.evicted != 0 || limited.sent != 0 {
+			t.Errorf("%d and %d bytes are counted of connections that are closed", limited.sent, limited.evicted)
+		}
+	})
+}
+
 // A client that repeats requests for public paths has few counted bytes at any time.
 func TestRequestsThatAreCompleteAreNotCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -276,7 +276,7 @@ func TestHalfSentRequests(t *testing.T) {
 				end := startAttack(t, kind, g.address, sources)
 				defer end()
 				for range 2 {
-					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+					ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 					for _, from := range []net.IP{nil, secondLoopbackIP} {
 						if _, err := requestHealth(ctx, g.socket, g.address, from, g.usesTLS); err != nil {
 							t.Errorf("the agent does not answer (from %v): %v", from, err)
