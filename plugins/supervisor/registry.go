@@ -16,11 +16,12 @@ import (
 )
 
 // managedPlugin is one plugin of the catalog. The fields are guarded by Supervisor.mu, except
-// entry and order, which never change.
+// entry, order and lastServed, which never change.
 type managedPlugin struct {
-	entry  catalog.Entry
-	order  int                     // position in the catalog
-	cancel context.CancelCauseFunc // ends the plugin's goroutine; nil before the goroutine is started
+	entry      catalog.Entry
+	order      int                     // position in the catalog
+	lastServed PluginKey               // see Config.LastServed
+	cancel     context.CancelCauseFunc // ends the plugin's goroutine; nil before the goroutine is started
 
 	state       state
 	loopRunning bool           // the plugin's goroutine runs
@@ -56,6 +57,18 @@ func (m *managedPlugin) reported() bool {
 	return m.fingerprinted || m.state == stateBackingOff || m.state == stateFailed || m.state == stateSuperseded || m.state == stateIdle
 }
 
+// mayServe reports whether the plugin serves the driver or hook, or could report that it does. A
+// file that has never run may contain any driver or hook, whatever its name is.
+func (m *managedPlugin) mayServe(key PluginKey) bool {
+	switch {
+	case m.info.Name != "":
+		return servedBy(m.info) == key
+	case m.entry.Builtin:
+		return m.entry.Type == key.Type && m.entry.Name == key.Name
+	}
+	return m.lastServed == PluginKey{} || m.lastServed == key || m.entry.DriverName() == key.Name
+}
+
 // claim returns the plugin's claim to its driver or hook.
 func (m *managedPlugin) claim() claim {
 	c := claim{entry: m.entry, order: m.order, info: m.info, inUse: !m.lastAcquired.IsZero()}
@@ -72,7 +85,7 @@ type registry struct {
 	plugins []*managedPlugin // in the order of the catalog
 	owners  map[PluginKey]*managedPlugin
 	drivers map[string]Info
-	settled bool // no first launch is pending
+	settled bool // no first launch is pending, or readyLimit has passed
 	logger  hclog.Logger
 }
 
@@ -103,11 +116,11 @@ func (r *registry) find(key PluginKey) *managedPlugin {
 	return nil
 }
 
-// unknownNameStarting reports whether an external plugin is being launched that has not
-// reported its name yet, so that it may serve any driver.
-func (r *registry) unknownNameStarting() bool {
+// candidateStarting reports whether an external plugin is being launched that has not reported
+// its name yet and may serve the driver or hook.
+func (r *registry) candidateStarting(key PluginKey) bool {
 	return slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
-		return !m.entry.Builtin && m.info.Name == "" && (m.state == stateHeld || m.state == stateStarting)
+		return !m.entry.Builtin && m.info.Name == "" && (m.state == stateHeld || m.state == stateStarting) && m.mayServe(key)
 	})
 }
 
@@ -197,6 +210,12 @@ func (r *registry) pending(m *managedPlugin) bool {
 	return !m.launchAttempted && m.state != stateSuperseded && !r.awaitingOverride(m)
 }
 
+// undecided reports whether a plugin whose first launch is pending may replace the plugin that
+// serves the driver or hook.
+func (r *registry) undecided(key PluginKey) bool {
+	return !r.settled && slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool { return r.pending(m) && m.mayServe(key) })
+}
+
 // settle sets settled if no first launch is pending.
 func (r *registry) settle() {
 	r.settled = r.settled || !slices.ContainsFunc(r.plugins, r.pending)
@@ -224,13 +243,21 @@ func (r *registry) setInfo(m *managedPlugin, change func(*Info)) bool {
 	return true
 }
 
-// setEntries adds plugins for new entries, and removes the plugins whose entry is missing or
-// has changed.
-func (r *registry) setEntries(entries []catalog.Entry) {
-	fresh := make([]*managedPlugin, len(entries))
+// newPlugins returns the plugins of a catalog with these entries. lastServed may be nil.
+func newPlugins(entries []catalog.Entry, lastServed func(catalog.Entry) PluginKey) []*managedPlugin {
+	plugins := make([]*managedPlugin, len(entries))
 	for i, e := range entries {
-		fresh[i] = &managedPlugin{entry: e, order: i}
+		plugins[i] = &managedPlugin{entry: e, order: i}
+		if lastServed != nil && !e.Builtin {
+			plugins[i].lastServed = lastServed(e)
+		}
 	}
+	return plugins
+}
+
+// setPlugins replaces the plugins by those of another catalog. A plugin whose entry is the same
+// continues; a plugin whose entry is missing or has changed is removed.
+func (r *registry) setPlugins(fresh []*managedPlugin) {
 	before := slices.Clone(r.plugins)
 	for _, m := range before {
 		var next *managedPlugin
@@ -286,7 +313,7 @@ func (r *registry) release(m *managedPlugin) {
 		for i, loser := range r.plugins {
 			if loser.state == stateSuperseded && !loser.loopRunning && servedBy(loser.info) == served {
 				loser.apply(eventReleased)
-				r.plugins[i] = &managedPlugin{entry: loser.entry, order: loser.order}
+				r.plugins[i] = &managedPlugin{entry: loser.entry, order: loser.order, lastServed: loser.lastServed}
 			}
 		}
 	}

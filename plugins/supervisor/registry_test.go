@@ -13,7 +13,7 @@ import (
 // A builtin is superseded during its launch, and then reports a higher version than the catalog.
 func TestSupersededPluginIsNotRegistered(t *testing.T) {
 	r := registry{owners: map[PluginKey]*managedPlugin{}, drivers: map[string]Info{}, logger: hclog.NewNullLogger()}
-	r.setEntries([]catalog.Entry{builtin("x"), external("a")})
+	r.setPlugins(newPlugins([]catalog.Entry{builtin("x"), external("a")}, nil))
 	late, owner := r.plugins[0], r.plugins[1]
 	if err := r.register(owner, base.Info{Type: base.TypeDriver, Name: "x", Version: "0.2.0"}); err != nil {
 		t.Fatal(err)

@@ -74,6 +74,12 @@ type Config struct {
 	// first request. Nil keeps builtins running.
 	Busy func(PluginKey) bool
 
+	// LastServed returns the driver or hook that the plugin of an entry served when it last ran
+	// with the same file content, arguments and configuration, and zero if that is unknown. While
+	// a plugin is slow to start, Driver and Hook block only for what it may serve. New and
+	// SetCatalog call LastServed for each external plugin. Nil means that all are unknown.
+	LastServed func(catalog.Entry) PluginKey
+
 	// OnTaskEvent receives the task events of drivers, in sequence for each driver. Nil
 	// discards them.
 	OnTaskEvent func(driver string, event driver.TaskEvent)
@@ -188,7 +194,8 @@ func (s *Supervisor) configured() []string {
 func (s *Supervisor) SetCatalog(c *catalog.Catalog) { s.setEntries(c.Entries()) }
 
 func (s *Supervisor) setEntries(entries []catalog.Entry) {
-	s.update(func() { s.registry.setEntries(entries) })
+	plugins := newPlugins(entries, s.cfg.LastServed)
+	s.update(func() { s.registry.setPlugins(plugins) })
 }
 
 // Run launches or reattaches the plugins, and keeps them running until ctx ends. Then it stops
@@ -235,7 +242,8 @@ func (s *Supervisor) startLoops(ctx context.Context, wg *sync.WaitGroup) <-chan 
 }
 
 // Driver returns the driver of that name. While its plugin is being launched, for the first
-// time or after its death, Driver blocks. After a failed launch, Driver returns ErrUnavailable
+// time or after its death, Driver blocks. While a plugin that may serve the driver instead is
+// being launched for the first time, Driver also blocks, at most for two seconds. After a failed launch, Driver returns ErrUnavailable
 // with the reason at once, and the launch is retried later. If no plugin serves the name, the
 // error is ErrNoDriver. Both errors are a *driver.UnavailableError, which signals when another
 // call may succeed. All calls return the same value for one plugin process, and another value
@@ -304,12 +312,12 @@ func (s *Supervisor) servingLocked(what PluginKey, until time.Time) (instance, *
 	if s.stopped {
 		return nil, nil, fmt.Errorf("%s: %w", what, ErrStopped)
 	}
-	if !s.registry.settled {
+	if s.registry.undecided(what) {
 		return nil, nil, nil // a plugin with a higher version may still be starting
 	}
 	m := s.registry.find(what)
 	switch {
-	case m == nil && s.registry.unknownNameStarting():
+	case m == nil && s.registry.candidateStarting(what):
 		return nil, nil, nil
 	case m == nil:
 		return nil, nil, &driver.UnavailableError{Err: s.registry.notFoundError(what), Changed: s.stateChanged}

@@ -419,6 +419,60 @@ func TestNameChange(t *testing.T) {
 	})
 }
 
+// A slow plugin delays a caller only if it may serve the driver or hook that the caller requests.
+func TestSlowPluginDelaysOnlyWhatItMayServe(t *testing.T) {
+	const launchTime = 10 * time.Second
+	podman := driverOf("podman")
+	for _, tt := range []struct {
+		name       string
+		entry      catalog.Entry // of the slow plugin, which serves podman
+		lastServed PluginKey     // of the slow plugin
+		request    PluginKey
+		want       time.Duration
+	}{
+		{"a known plugin does not delay another driver", external("slow"), podman, driverOf("raw_exec"), 0},
+		{"a known plugin does not delay a hook", external("slow"), podman, PluginKey{base.TypeHook, "audit"}, 0},
+		{"a known plugin does not delay a hook with the name of its driver", external("slow"), driverOf("audit"), PluginKey{base.TypeHook, "audit"}, 0},
+		{"a known plugin does not delay an error for an unknown driver", external("slow"), podman, driverOf("none"), 0},
+		{"an unknown plugin delays each driver", external("slow"), PluginKey{}, driverOf("raw_exec"), readyLimit},
+		{"an unknown plugin delays each hook", external("slow"), PluginKey{}, PluginKey{base.TypeHook, "audit"}, readyLimit},
+		{"an unknown plugin delays an error for an unknown driver", external("slow"), PluginKey{}, driverOf("none"), launchTime},
+		{"a known plugin delays the driver that it served", external("slow"), driverOf("second"), driverOf("second"), readyLimit},
+		{"a known plugin delays the driver of its name", external("nomad-driver-second"), podman, driverOf("second"), readyLimit},
+		{"a known plugin is waited for if no other plugin serves its driver", external("slow"), podman, podman, launchTime},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				entries := []catalog.Entry{builtin("raw_exec"), external("audit"), external("other"), tt.entry}
+				served := map[string]PluginKey{"audit": {base.TypeHook, "audit"}, "other": driverOf("second"), tt.entry.Name: tt.lastServed}
+				cfg := Config{LastServed: func(e catalog.Entry) PluginKey { return served[e.Name] }}
+				s := start(t, cfg, entries, func(_ context.Context, name string, _ int) (*fakePlugin, error) {
+					switch name {
+					case "builtin raw_exec":
+						return newFake("raw_exec", "0.1.0"), nil
+					case "audit":
+						return newFakeHook("audit"), nil
+					case "other":
+						return newFake("second", "1.0.0"), nil
+					}
+					time.Sleep(launchTime)
+					return newFake("podman", "1.0.0"), nil
+				})
+				began := time.Now()
+				var err error
+				if tt.request.Type == base.TypeHook {
+					_, _, err = s.Hook(t.Context(), tt.request.Name, time.Time{})
+				} else {
+					_, err = s.Driver(t.Context(), tt.request.Name)
+				}
+				if got := time.Since(began); got != tt.want || (err != nil) != (tt.request.Name == "none") {
+					t.Errorf("after %v: %v; want %v", got, err, tt.want)
+				}
+			})
+		})
+	}
+}
+
 func TestFingerprints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, Config{}, []catalog.Entry{builtin("x")}, func(context.Context, string, int) (*fakePlugin, error) {

@@ -247,6 +247,8 @@ func (a *Agent) driverConfig() *base.DriverConfig {
 // startPlugins starts the supervisor, which starts the plugins. It does not wait
 // for them.
 func (a *Agent) startPlugins(ctx context.Context, known *catalog.Catalog) error {
+	cache := a.pluginCache()
+	cached := loadCachedPlugins(cache, a.logger)
 	config := supervisor.Config{
 		Catalog:      known,
 		Keeper:       a.keeper,
@@ -258,6 +260,7 @@ func (a *Agent) startPlugins(ctx context.Context, known *catalog.Catalog) error 
 			nodes := a.running()
 			return nodes == nil || nodes.Uses(what)
 		},
+		LastServed:  cached.lastServed,
 		OnTaskEvent: a.taskEvent,
 		Logger:      a.logger,
 	}
@@ -277,8 +280,7 @@ func (a *Agent) startPlugins(ctx context.Context, known *catalog.Catalog) error 
 		OnRegistered:   a.orphans.CleanEnded,
 		OnStored:       a.scheduler.NodeChanged,
 	})
-	cache := a.pluginCache()
-	a.knownPlugins = &knownPlugins{cache: cache, cached: loadCachedPlugins(cache, a.logger), plugins: a.supervisor, logger: a.logger}
+	a.knownPlugins = &knownPlugins{cache: cache, cached: cached, plugins: a.supervisor, logger: a.logger}
 	if err := a.makeHooks(); err != nil {
 		return err
 	}

@@ -152,6 +152,13 @@ func (c *cachedPlugins) findPath(path string) (state.PluginInfo, bool) {
 	return state.PluginInfo{}, false
 }
 
+// lastServed returns the driver or hook that a plugin with the same file content and settings
+// served, and zero if there is no description.
+func (c *cachedPlugins) lastServed(e catalog.Entry) supervisor.PluginKey {
+	info, _ := c.find(e.Path, e.Program)
+	return supervisor.PluginKey{Type: info.Type, Name: info.Name}
+}
+
 // hash returns the hash of the file at path. It reads the file if no file with this metadata was
 // hashed before. It returns false if the file cannot be read or has other metadata.
 func (c *cachedPlugins) hash(path string, file catalog.FileStat) (fileHash, bool) {

@@ -143,6 +143,10 @@ func TestPluginCacheIsKeyedByContent(t *testing.T) {
 	if got := k.expectedHooks(); !slices.Equal(got, []string{"audit"}) {
 		t.Errorf("expected hooks %v, want audit", got)
 	}
+	p := k.plugins.Plugins()[0]
+	if got := k.cached.lastServed(catalog.Entry{Path: p.Path, Program: p.Program}); got != (supervisor.PluginKey{Type: base.TypeHook, Name: "audit"}) {
+		t.Errorf("last served: %v", got)
+	}
 	c.write(other, "#!/bin/sh\nexec audit 2\n")
 	k = c.agent(other, false)
 	c.wantKnown("other content of the same size at another path", k, false)
