@@ -22,61 +22,61 @@ func badRequest(text string) error { return &statusError{http.StatusBadRequest, 
 
 func notFound(text string) error { return &statusError{http.StatusNotFound, text} }
 
-var errMethod = &statusError{http.StatusMethodNotAllowed, "Invalid method"}
+var errInvalidMethod = &statusError{http.StatusMethodNotAllowed, "Invalid method"}
 
 // Secret is a secret text. It is redacted in all formats.
 type Secret string
 
-const redacted = "<redacted>"
+const redactedText = "<redacted>"
 
-func (Secret) String() string               { return redacted }
-func (Secret) GoString() string             { return redacted }
-func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+func (Secret) String() string               { return redactedText }
+func (Secret) GoString() string             { return redactedText }
+func (Secret) MarshalText() ([]byte, error) { return []byte(redactedText), nil }
 
 // accessPolicy decides which requests are permitted. An empty token permits all clients, an empty
 // read token permits nothing.
 type accessPolicy struct {
 	token, readToken Secret
-	names            []string // accepted host names, besides localhost and any IP address
+	hostNames        []string // accepted host names, besides localhost and any IP address
 }
 
-var errDenied = &statusError{http.StatusForbidden, "Permission denied"}
+var errPermissionDenied = &statusError{http.StatusForbidden, "Permission denied"}
 
 // authorize decides whether a client may send a request at all, and whether it is authenticated; a
 // client that is not may use only the open routes. For clients of a unix socket, the file mode of
 // the socket has decided this.
 func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, err error) {
-	local := r.Context().Value(unixKey{}) != nil
+	local := r.Context().Value(unixSocketKey{}) != nil
 	// A TLS client has verified that the certificate is valid for the host name.
-	if !local && r.TLS == nil && !p.knownHost(r.Host) {
-		return false, &statusError{http.StatusForbidden, "Host " + printable(r.Host) + " is not a name of this agent"}
+	if !local && r.TLS == nil && !p.isKnownHost(r.Host) {
+		return false, &statusError{http.StatusForbidden, "Host " + stripUnprintable(r.Host) + " is not a name of this agent"}
 	}
-	token := p.token != "" && sameSecret(tokenOf(r), string(p.token))
+	token := p.token != "" && equalSecrets(requestToken(r), string(p.token))
 	switch {
-	case !sameOrigin(r) && !(p.isShared(r) && (token || isPreflight(r))):
+	case !isSameOrigin(r) && !(p.isShared(r) && (token || isPreflight(r))):
 		return false, &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
-	case p.isTrusted(r), token, p.readOnly(r):
+	case p.isTrusted(r), token, p.isReadOnly(r):
 		return true, nil
-	case open[r.URL.Path], sendsTokenLater(r), isPreflight(r) && p.isShared(r):
+	case openPaths[r.URL.Path], sendsTokenInSession(r), isPreflight(r) && p.isShared(r):
 		return false, nil
 	}
-	return false, errDenied
+	return false, errPermissionDenied
 }
 
-// count counts the connection of an authenticated client. Without a configured token, a complete
+// countAuthenticated counts the connection of an authenticated client. Without a configured token, a complete
 // request authenticates: a request with a body is counted after the body was read.
-func (a *API) count(r *request) error {
-	if a.config.Token == "" && r.Context().Value(unixKey{}) == nil && r.ContentLength != 0 {
-		r.uncounted = true
+func (a *API) countAuthenticated(r *request) error {
+	if a.config.Token == "" && r.Context().Value(unixSocketKey{}) == nil && r.ContentLength != 0 {
+		r.countAfterBody = true
 		return nil
 	}
 	return r.countConn()
 }
 
-// shared are the paths, with their methods, that pages of other web sites may request, as in
+// sharedPaths are the paths, with their methods, that pages of other web sites may request, as in
 // Nomad. A request must have the token, which a page has only if a person has entered it there; so
 // no path is shared if no token is configured.
-var shared = []struct{ prefix, methods string }{
+var sharedPaths = []struct{ prefix, methods string }{
 	{"/v1/client/", "GET, HEAD"},
 	{"/v1/vars", "GET, HEAD"},
 	{"/v1/var/", "GET, HEAD, PUT, DELETE"},
@@ -84,7 +84,7 @@ var shared = []struct{ prefix, methods string }{
 
 // sharedMethods returns the methods with which a path is shared, "" if it is not.
 func (p *accessPolicy) sharedMethods(r *http.Request) string {
-	for _, s := range shared {
+	for _, s := range sharedPaths {
 		if strings.HasPrefix(r.URL.Path, s.prefix) && p.token != "" && r.Header.Get("Origin") != "" {
 			return s.methods
 		}
@@ -119,24 +119,24 @@ func (p *accessPolicy) handleCORS(r *request) (answered bool) {
 // isTrusted reports whether a request needs no token. A verified client certificate replaces the
 // token.
 func (p *accessPolicy) isTrusted(r *http.Request) bool {
-	return p.token == "" || r.Context().Value(unixKey{}) != nil || r.TLS != nil && len(r.TLS.VerifiedChains) > 0
+	return p.token == "" || r.Context().Value(unixSocketKey{}) != nil || r.TLS != nil && len(r.TLS.VerifiedChains) > 0
 }
 
-// knownHost rejects unknown host names. An attacker may have pointed such a name at the agent's
+// isKnownHost rejects unknown host names. An attacker may have pointed such a name at the agent's
 // address, so that a page of the attacker would have the same origin.
-func (p *accessPolicy) knownHost(host string) bool {
+func (p *accessPolicy) isKnownHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		name = h
 	}
 	name = strings.Trim(name, "[]")
 	return net.ParseIP(name) != nil || strings.EqualFold(name, "localhost") ||
-		slices.ContainsFunc(p.names, func(known string) bool { return strings.EqualFold(name, known) })
+		slices.ContainsFunc(p.hostNames, func(known string) bool { return strings.EqualFold(name, known) })
 }
 
-// sameOrigin rejects requests that a browser sends on behalf of another site. Other clients send
+// isSameOrigin rejects requests that a browser sends on behalf of another site. Other clients send
 // neither header.
-func sameOrigin(r *http.Request) bool {
+func isSameOrigin(r *http.Request) bool {
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
 		return false
 	}
@@ -148,15 +148,15 @@ func sameOrigin(r *http.Request) bool {
 	return err == nil && strings.EqualFold(u.Host, r.Host)
 }
 
-// fromBrowser reports whether a request has the headers of a browser.
-func fromBrowser(r *http.Request) bool {
+// isFromBrowser reports whether a request has the headers of a browser.
+func isFromBrowser(r *http.Request) bool {
 	h := r.Header
 	return h.Get("Origin") != "" || h.Get("Referer") != "" ||
 		h.Get("Sec-Fetch-Site") != "" || h.Get("Sec-Fetch-Mode") != "" || h.Get("Sec-Fetch-Dest") != ""
 }
 
-// tokenOf returns the token of a request. Basic authentication is left to proxies.
-func tokenOf(r *http.Request) string {
+// requestToken returns the token of a request. Basic authentication is left to proxies.
+func requestToken(r *http.Request) string {
 	if token := r.Header.Get("X-Nomad-Token"); token != "" {
 		return token
 	}
@@ -167,13 +167,13 @@ func tokenOf(r *http.Request) string {
 	return strings.TrimSpace(token)
 }
 
-// sameSecret compares in constant time.
-func sameSecret(got, want string) bool {
+// equalSecrets compares in constant time.
+func equalSecrets(got, want string) bool {
 	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
-func printable(s string) string {
+func stripUnprintable(s string) string {
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c > '~' {
 			return -1

@@ -17,17 +17,17 @@ import (
 
 // localAgent is the agent that serves the API: one server and one node.
 type localAgent struct {
-	store     *store.Store
-	nodeID    string
-	region    string
-	advertise string // host:port that other programs use to reach the agent
-	version   string // the Nomad version whose API is implemented
+	store         *store.Store
+	nodeID        string
+	region        string
+	advertiseAddr string // host:port that other programs use to reach the agent
+	version       string // the Nomad version whose API is implemented
 }
 
 // checkTarget rejects requests for another node or server.
 func (l *localAgent) checkTarget(r *request) error {
 	if id := r.query.Get("node_id"); id != "" && id != l.nodeID {
-		return notFound("Unknown node " + printable(id))
+		return notFound("Unknown node " + stripUnprintable(id))
 	}
 	switch id := r.query.Get("server_id"); id {
 	case "", "leader", l.nodeID, l.member().Name:
@@ -39,12 +39,12 @@ func (l *localAgent) checkTarget(r *request) error {
 
 // agentHandler serves the routes of the agent, of the region that it is, and of the machine.
 type agentHandler struct {
-	agent     *localAgent
-	store     *store.Store
-	scheduler *scheduler.Scheduler
-	node      Node
-	self      func() map[string]any // configuration without secrets; may be nil
-	reload    func() error          // reloads the configuration; may be nil
+	agent       *localAgent
+	store       *store.Store
+	scheduler   *scheduler.Scheduler
+	node        Node
+	agentConfig func() map[string]any // configuration without secrets; may be nil
+	reload      func() error          // reloads the configuration; may be nil
 }
 
 // health is the health of the client, which runs tasks, or of the server, which keeps the state.
@@ -87,7 +87,7 @@ func (h *agentHandler) health(r *request) (any, error) {
 
 // rpcAddress returns the RPC address that Nomad's clients show. No server listens there.
 func (l *localAgent) rpcAddress() (host string, port int) {
-	host, text, err := net.SplitHostPort(l.advertise)
+	host, text, err := net.SplitHostPort(l.advertiseAddr)
 	if err != nil {
 		return "127.0.0.1", 4647
 	}
@@ -95,7 +95,7 @@ func (l *localAgent) rpcAddress() (host string, port int) {
 	return host, port + 1
 }
 
-func (l *localAgent) rpcText() string {
+func (l *localAgent) rpcHostPort() string {
 	host, port := l.rpcAddress()
 	return net.JoinHostPort(host, strconv.Itoa(port))
 }
@@ -157,21 +157,21 @@ func (h *agentHandler) readSelf(*request) (any, error) {
 		}
 	}
 	state := agentState{Member: h.agent.member(), Stats: map[string]map[string]string{
-		"client": {"node_id": h.agent.nodeID, "known_servers": h.agent.rpcText(), "num_allocations": strconv.Itoa(running)},
-		"nomad":  {"server": "true", "leader": "true", "leader_addr": h.agent.rpcText(), "bootstrap": "true", "known_regions": "1"},
+		"client": {"node_id": h.agent.nodeID, "known_servers": h.agent.rpcHostPort(), "num_allocations": strconv.Itoa(running)},
+		"nomad":  {"server": "true", "leader": "true", "leader_addr": h.agent.rpcHostPort(), "bootstrap": "true", "known_regions": "1"},
 		"runtime": {
 			"arch": runtime.GOARCH, "version": runtime.Version(), "max_procs": strconv.Itoa(runtime.GOMAXPROCS(0)),
 			"cpu_count": strconv.Itoa(runtime.NumCPU()), "goroutines": strconv.Itoa(runtime.NumGoroutine()),
 			"kernel.name": runtime.GOOS,
 		},
 	}}
-	if h.self != nil {
-		state.Config = h.self()
+	if h.agentConfig != nil {
+		state.Config = h.agentConfig()
 	}
 	return state, nil
 }
 
-func (h *agentHandler) servers(*request) (any, error) { return []string{h.agent.rpcText()}, nil }
+func (h *agentHandler) servers(*request) (any, error) { return []string{h.agent.rpcHostPort()}, nil }
 
 // reloadConfig reloads the configuration, as SIGHUP does.
 func (h *agentHandler) reloadConfig(*request) (any, error) {
@@ -183,12 +183,12 @@ func (h *agentHandler) reloadConfig(*request) (any, error) {
 
 func (h *agentHandler) regions(*request) (any, error) { return []string{h.agent.region}, nil }
 
-func (h *agentHandler) leader(*request) (any, error) { return h.agent.rpcText(), nil }
+func (h *agentHandler) leader(*request) (any, error) { return h.agent.rpcHostPort(), nil }
 
-func (h *agentHandler) peers(*request) (any, error) { return []string{h.agent.rpcText()}, nil }
+func (h *agentHandler) peers(*request) (any, error) { return []string{h.agent.rpcHostPort()}, nil }
 
-// collectRecords continues after the client has disconnected, as documented.
-func (h *agentHandler) collectRecords(r *request) (any, error) {
+// forceGC continues after the client has disconnected, as documented.
+func (h *agentHandler) forceGC(r *request) (any, error) {
 	h.node.CollectAllocs()
 	if _, err := h.scheduler.CollectGarbage(context.WithoutCancel(r.Context())); err != nil {
 		return nil, err

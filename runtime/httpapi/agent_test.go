@@ -62,16 +62,16 @@ func (f *fixture) putAlloc(t testing.TB, job string) string {
 // checklist 1
 func TestLeaderAndRootPage(t *testing.T) {
 	f := newFixture(t, nil)
-	f.answers(t, []call{
+	f.runRequests(t, []requestCase{
 		{"the leader is an address in quotes", "GET", "/v1/status/leader", "", 200, `"10.1.2.3:4647"`},
 		{"the root leads to the page for people", "GET", "/?a=b", "", 307, ""},
 		{"the page is HTML", "GET", "/ui/", "", 200, "…<!doctype html>"},
 		{"what is below it too", "GET", "/ui/jobs/web@default", "", 200, "…<!doctype html>"},
 	})
-	if to := f.ask("GET", "/?a=b", nil).Header.Get("Location"); to != "/ui/?a=b" {
+	if to := f.send("GET", "/?a=b", nil).Header.Get("Location"); to != "/ui/?a=b" {
 		t.Errorf("the root leads to %s", to)
 	}
-	if r := f.ask("GET", "/v1/nope", nil); r.StatusCode != 404 || text(r) != "" {
+	if r := f.send("GET", "/v1/nope", nil); r.StatusCode != 404 || bodyText(r) != "" {
 		t.Errorf("an unknown path: %d", r.StatusCode)
 	}
 }
@@ -82,12 +82,12 @@ func TestRepliesFromTheStateHaveAnIndex(t *testing.T) {
 	f.putNode(t)
 	f.putJob(t, "web")
 	for _, rt := range f.routes {
-		if !rt.serves("GET") || !strings.Contains(strings.Join(rt.params, " "), "index wait") || rt.kind != "" {
+		if !rt.allowsMethod("GET") || !strings.Contains(strings.Join(rt.params, " "), "index wait") || rt.contentType != "" {
 			continue // not a reply from the state
 		}
 		path := strings.NewReplacer("/pool/{id}", "/pool/default", "{id...}", "web", "{id}", f.config.NodeID).Replace(rt.pattern)
 		path = strings.Replace(path, "/v1/allocation/web", "/v1/allocation/"+f.config.NodeID, 1) // no such allocation exists
-		h := f.ask("GET", path+"?version=0", nil).Header
+		h := f.send("GET", path+"?version=0", nil).Header
 		if index := h.Get("X-Nomad-Index"); index == "" || index == "0" || h.Get("X-Nomad-Lastcontact") != "0" || h.Get("X-Nomad-Knownleader") != "true" {
 			t.Errorf("%s: headers %v", path, h)
 		}
@@ -100,13 +100,13 @@ func TestBlockingQueryReturnsAfterItsWait(t *testing.T) {
 		f := newFixture(t, nil)
 		index := f.putJob(t, "web")
 		begin := time.Now()
-		r := f.ask("GET", "/v1/jobs?index=1&wait=2s", nil)
+		r := f.send("GET", "/v1/jobs?index=1&wait=2s", nil)
 		if took := time.Since(begin); took < 2*time.Second || took > 2200*time.Millisecond || r.Header.Get("X-Nomad-Index") != "1" || index != 1 {
 			t.Errorf("index %s after %v", r.Header.Get("X-Nomad-Index"), took)
 		}
 		answered := make(chan *http.Response)
 		begin = time.Now()
-		go func() { answered <- f.ask("GET", "/v1/jobs?index=1&wait=2s", nil) }()
+		go func() { answered <- f.send("GET", "/v1/jobs?index=1&wait=2s", nil) }()
 		time.Sleep(time.Second)
 		f.putJob(t, "other")
 		if r := <-answered; r.Header.Get("X-Nomad-Index") != "2" || time.Since(begin) > 1100*time.Millisecond {
@@ -119,7 +119,7 @@ func TestBlockingQueryReturnsAfterItsWait(t *testing.T) {
 func TestMissingOrPartialBodyIsRejected(t *testing.T) {
 	f := newFixture(t, nil)
 	for _, path := range []string{"/v1/jobs", "/v1/job/x/revert", "/v1/job/x/stable"} {
-		f.answers(t, []call{
+		f.runRequests(t, []requestCase{
 			{"no body, " + path, "PUT", path, "", 400, "Request body is empty"},
 			{"half a body, " + path, "PUT", path, `{"Job": {`, 400, "…unexpected end of JSON input"},
 		})
@@ -146,8 +146,8 @@ func TestRegionNamespaceAndToken(t *testing.T) {
 		{"all namespaces, for a node", "/v1/node/" + f.config.NodeID + "?namespace=*", nil},
 		{"what Prometheus sends", "/v1/services?namespace=default&region=global&stale=", nil},
 	} {
-		if r := f.ask("GET", c.target, nil, c.header...); r.StatusCode != 200 {
-			t.Errorf("%s: %d %s", c.name, r.StatusCode, text(r))
+		if r := f.send("GET", c.target, nil, c.header...); r.StatusCode != 200 {
+			t.Errorf("%s: %d %s", c.name, r.StatusCode, bodyText(r))
 		}
 	}
 }
@@ -159,12 +159,12 @@ func TestPrettyAndCompressedReplies(t *testing.T) {
 	f.putJob(t, "web")
 	f.putAlloc(t, "web")
 	f.putAlloc(t, "web")
-	f.answers(t, []call{
+	f.runRequests(t, []requestCase{
 		{"indented", "GET", "/v1/regions?pretty", "", 200, "[\n    \"global\"\n]\n"},
 		{"indented with a value", "GET", "/v1/regions?pretty=1", "", 200, "[\n    \"global\"\n]\n"},
 		{"not indented", "GET", "/v1/regions?pretty=0", "", 200, `["global"]`},
 	})
-	r := f.ask("GET", "/v1/allocations?resources=true", nil, "Accept-Encoding", "deflate, gzip;q=1.0")
+	r := f.send("GET", "/v1/allocations?resources=true", nil, "Accept-Encoding", "deflate, gzip;q=1.0")
 	z, err := gzip.NewReader(r.Body)
 	if err != nil {
 		t.Fatalf("%v, headers %v", err, r.Header)
@@ -174,23 +174,23 @@ func TestPrettyAndCompressedReplies(t *testing.T) {
 		t.Errorf("%d, %v", len(stubs), err)
 	}
 	for _, refuses := range []string{"", "identity", "gzip;q=0"} {
-		if r := f.ask("GET", "/v1/allocations?resources=true", nil, "Accept-Encoding", refuses); r.Header.Get("Content-Encoding") != "" {
+		if r := f.send("GET", "/v1/allocations?resources=true", nil, "Accept-Encoding", refuses); r.Header.Get("Content-Encoding") != "" {
 			t.Errorf("compressed for %q", refuses)
 		}
 	}
 	// Errors, replies without a body and streams are not compressed.
 	for _, target := range []string{"/v1/nope", "/v1/operator/license", "/v1/metrics?format=prometheus"} {
-		if r := f.ask("GET", target, nil, "Accept-Encoding", "gzip"); r.Header.Get("Content-Encoding") != "" {
+		if r := f.send("GET", target, nil, "Accept-Encoding", "gzip"); r.Header.Get("Content-Encoding") != "" {
 			t.Errorf("%s is compressed", target)
 		}
 	}
 }
 
 // Requests that need a cluster get replies with which Nomad's own client continues.
-func TestAlone(t *testing.T) {
+func TestClusterRoutes(t *testing.T) {
 	f := newFixture(t, nil)
 	f.putNode(t)
-	f.answers(t, []call{
+	f.runRequests(t, []requestCase{
 		{"to join", "PUT", "/v1/agent/join?address=x", "", 200, `{"error":"clustering is not supported","num_joined":0,"warning":""}`},
 		{"to make somebody leave", "PUT", "/v1/agent/force-leave?node=x", "", 501, ""},
 		{"keys of gossip", "GET", "/v1/agent/keyring/list", "", 501, ""},
@@ -269,7 +269,7 @@ func TestAlone(t *testing.T) {
 func TestAgentSelf(t *testing.T) {
 	reloads := 0
 	f := newFixture(t, func(c *Config) {
-		c.Self = func() map[string]any {
+		c.AgentConfig = func() map[string]any {
 			return map[string]any{"Region": "global", "Datacenter": "dc1", "Token": c.Token, "UI": map[string]any{"ShowCLIHints": false}}
 		}
 		c.Reload = func() error { reloads++; return errors.New("not today") }
@@ -284,7 +284,7 @@ func TestAgentSelf(t *testing.T) {
 	}
 	defer client.Close()
 	self, err := client.Agent().Self()
-	if err != nil || self.Stats["client"]["node_id"] != f.config.NodeID || self.Stats["client"]["num_allocations"] != "1" || self.Config["Token"] != redacted {
+	if err != nil || self.Stats["client"]["node_id"] != f.config.NodeID || self.Stats["client"]["num_allocations"] != "1" || self.Config["Token"] != redactedText {
 		t.Errorf("%+v, %v", self, err)
 	}
 	for name, got := range map[string]func() (string, error){"global": client.Agent().Region, "dc1": client.Agent().Datacenter, "n1.global": client.Agent().NodeName} {
@@ -299,12 +299,12 @@ func TestAgentSelf(t *testing.T) {
 
 func TestHealth(t *testing.T) {
 	f := newFixture(t, nil)
-	f.answers(t, []call{
+	f.runRequests(t, []requestCase{
 		{"a node that is not there yet", "GET", "/v1/agent/health", "", 500, `{"client":{"message":"the node is not ready","ok":false},"server":{"message":"ok","ok":true}}`},
 		{"its state is well", "GET", "/v1/agent/health?type=server", "", 200, `{"server":{"message":"ok","ok":true}}`},
 	})
 	f.putNode(t)
-	f.answers(t, []call{
+	f.runRequests(t, []requestCase{
 		{"all is well", "GET", "/v1/agent/health", "", 200, `{"client":{"message":"ok","ok":true},"server":{"message":"ok","ok":true}}`},
 	})
 }
@@ -313,11 +313,11 @@ func TestDebugging(t *testing.T) {
 	t.Setenv("SOMEBODYS_TOKEN", "xyzzy")
 	f := newFixture(t, func(c *Config) { c.Debug = true })
 	f.putNode(t)
-	host := text(f.ask("GET", "/v1/agent/host", nil))
+	host := bodyText(f.send("GET", "/v1/agent/host", nil))
 	if strings.Contains(host, "xyzzy") || !strings.Contains(host, `"SOMEBODYS_TOKEN":"<redacted>"`) {
 		t.Errorf("the environment is shown: %s", host)
 	}
-	f.answers(t, []call{
+	f.runRequests(t, []requestCase{
 		{"a profile", "GET", "/v1/agent/pprof/heap?debug=1", "", 200, "…heap profile"},
 		{"one that there is not", "GET", "/v1/agent/pprof/nope", "", 404, ""},
 		{"of another node", "GET", "/v1/agent/pprof/heap?node_id=x", "", 404, "Unknown node x"},
@@ -325,7 +325,7 @@ func TestDebugging(t *testing.T) {
 }
 
 // busyNode is a node with host statistics.
-type busyNode struct{ idleNode }
+type busyNode struct{ stubNode }
 
 func (busyNode) Usage(context.Context) hoststats.Stats {
 	disk := &api.HostDiskStats{Device: "/dev/vda", Size: 1 << 30}
@@ -353,8 +353,8 @@ func TestMetrics(t *testing.T) {
 		`nomad_nomad_job_summary_running{host="n1",job="web",namespace="default",task_group="g"} 1`: true,
 		"go_goroutines": true,
 	}
-	r := f.ask("GET", "/v1/metrics?format=prometheus", nil)
-	got := text(r)
+	r := f.send("GET", "/v1/metrics?format=prometheus", nil)
+	got := bodyText(r)
 	for line := range want {
 		if !strings.Contains(got, line) {
 			t.Errorf("there is no %s in\n%s", line, got)
@@ -364,16 +364,16 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("%d %s", r.StatusCode, kind)
 	}
 
-	if some := text(f.ask("GET", "/v1/metrics?format=prometheus&name[]=go_goroutines", nil)); !strings.Contains(some, "\ngo_goroutines ") || strings.Contains(some, "nomad_") {
+	if some := bodyText(f.send("GET", "/v1/metrics?format=prometheus&name[]=go_goroutines", nil)); !strings.Contains(some, "\ngo_goroutines ") || strings.Contains(some, "nomad_") {
 		t.Errorf("one metric by its name is:\n%s", some)
 	}
-	binary := f.ask("GET", "/v1/metrics?format=prometheus", nil, "Accept", string(expfmt.NewFormat(expfmt.TypeProtoDelim)))
-	if kind := expfmt.ResponseFormat(binary.Header); kind.FormatType() != expfmt.TypeProtoDelim || strings.Contains(text(binary), "# TYPE") {
+	binary := f.send("GET", "/v1/metrics?format=prometheus", nil, "Accept", string(expfmt.NewFormat(expfmt.TypeProtoDelim)))
+	if kind := expfmt.ResponseFormat(binary.Header); kind.FormatType() != expfmt.TypeProtoDelim || strings.Contains(bodyText(binary), "# TYPE") {
 		t.Errorf("who wants protobuf is given %q", kind)
 	}
 
 	var s api.MetricsSummary
-	if err := json.Unmarshal([]byte(text(f.ask("GET", "/v1/metrics", nil))), &s); err != nil || len(s.Gauges) < 20 || len(s.Counters) != 1 {
+	if err := json.Unmarshal([]byte(bodyText(f.send("GET", "/v1/metrics", nil))), &s); err != nil || len(s.Gauges) < 20 || len(s.Counters) != 1 {
 		t.Fatalf("%d gauges, %d counters, %v", len(s.Gauges), len(s.Counters), err)
 	}
 	for _, g := range s.Gauges {
@@ -383,15 +383,15 @@ func TestMetrics(t *testing.T) {
 	}
 
 	f.SetTelemetry(Telemetry{OmitPrometheusFormat: true, OmitNodeMetrics: true, OmitAllocationMetrics: true})
-	f.answers(t, []call{{"switched off", "GET", "/v1/metrics?format=prometheus", "", 415, "Prometheus is not enabled"}})
-	if all := text(f.ask("GET", "/v1/metrics", nil)); strings.Contains(all, "client.host") || strings.Contains(all, "client.allocs") || !strings.Contains(all, "job_summary") {
+	f.runRequests(t, []requestCase{{"switched off", "GET", "/v1/metrics?format=prometheus", "", 415, "Prometheus is not enabled"}})
+	if all := bodyText(f.send("GET", "/v1/metrics", nil)); strings.Contains(all, "client.host") || strings.Contains(all, "client.allocs") || !strings.Contains(all, "job_summary") {
 		t.Error("what is switched off is shown, or more is")
 	}
 }
 
 // A follower that is too slow loses lines, and is notified; the log never waits.
-func TestFollowerIsTooSlow(t *testing.T) {
-	f := &follower{lines: make(chan []byte, 2), dropped: make(chan int, 1)}
+func TestSlowMonitorClient(t *testing.T) {
+	f := &logSink{lines: make(chan []byte, 2), dropped: make(chan int, 1)}
 	for range 10 {
 		if _, err := f.Write([]byte("line\n")); err != nil {
 			t.Fatal(err)
@@ -399,7 +399,7 @@ func TestFollowerIsTooSlow(t *testing.T) {
 	}
 	var seen bytes.Buffer
 	ctx, cancel := context.WithCancel(t.Context())
-	_ = f.follow(ctx, func(line []byte) error {
+	_ = f.forwardLines(ctx, func(line []byte) error {
 		seen.Write(line)
 		if strings.Count(seen.String(), "\n") == 3 {
 			cancel()
@@ -410,7 +410,7 @@ func TestFollowerIsTooSlow(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	f.Write([]byte("more\n"))
-	if err := f.follow(t.Context(), func([]byte) error { return io.ErrClosedPipe }, nil); err != nil {
+	if err := f.forwardLines(t.Context(), func([]byte) error { return io.ErrClosedPipe }, nil); err != nil {
 		t.Error(err) // the client has disconnected without an error
 	}
 }

@@ -33,7 +33,7 @@ type allocStub struct {
 	delays            map[*api.RescheduleEvent]time.Duration
 }
 
-func stubOf(a *api.Allocation, states, resources bool) allocStub {
+func newAllocStub(a *api.Allocation, states, resources bool) allocStub {
 	stub := a.Stub()
 	if !states {
 		stub.TaskStates = nil
@@ -73,23 +73,23 @@ func checkUUID(what, id string) error {
 
 func (r *request) allocSortKey(a *api.Allocation) sortKey { return r.creationKey(a.CreateIndex, a.ID) }
 
-// stubs returns the list entries of allocations.
-func (r *request) stubs(allocs []*api.Allocation) ([]allocStub, error) {
-	return page(r, allocs, r.allocSortKey, func(a *api.Allocation) allocStub { return stubOf(a, true, false) })
+// allocStubs returns the list entries of allocations.
+func (r *request) allocStubs(allocs []*api.Allocation) ([]allocStub, error) {
+	return listPage(r, allocs, r.allocSortKey, func(a *api.Allocation) allocStub { return newAllocStub(a, true, false) })
 }
 
 func (h *allocHandler) list(r *request) (any, error) {
 	states := r.query.Get("task_states") != "false"
 	resources := r.query.Get("resources") == "true"
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Allocations(ws, r.query.Get("prefix")), func(alloc *api.Allocation) bool { return !r.includesNamespace(alloc.Namespace) })
-		stubs, err := page(r, found, r.allocSortKey, func(alloc *api.Allocation) allocStub { return stubOf(alloc, states, resources) })
+		stubs, err := listPage(r, found, r.allocSortKey, func(alloc *api.Allocation) allocStub { return newAllocStub(alloc, states, resources) })
 		return stubs, s.TableIndex(ws, store.Allocations), err
 	})
 }
 
-// byCreation sorts allocations by creation.
-func byCreation(allocs []*api.Allocation) []*api.Allocation {
+// sortByCreation sorts allocations by creation.
+func sortByCreation(allocs []*api.Allocation) []*api.Allocation {
 	slices.SortStableFunc(allocs, func(a, b *api.Allocation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	return allocs
 }
@@ -101,7 +101,7 @@ func (h *allocHandler) read(r *request) (any, error) {
 	if err := checkUUID("alloc", r.id); err != nil {
 		return nil, err
 	}
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		alloc := s.Allocation(ws, r.id)
 		if alloc == nil {
 			return nil, s.TableIndex(ws, store.Allocations), notFound("alloc not found")
@@ -111,11 +111,11 @@ func (h *allocHandler) read(r *request) (any, error) {
 }
 
 func (h *allocHandler) stop(r *request) (any, error) {
-	reschedule, err := r.flag("reschedule")
+	reschedule, err := r.boolParam("reschedule")
 	if err != nil {
 		return nil, err
 	}
-	skipDelay, err := r.flag("no_shutdown_delay")
+	skipDelay, err := r.boolParam("no_shutdown_delay")
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func (h *allocHandler) stop(r *request) (any, error) {
 	}
 	return struct {
 		EvalID string
-		meta
+		replyMeta
 	}{out.EvalID, r.meta(out.Index)}, nil
 }
 
@@ -148,7 +148,7 @@ func (h *allocHandler) runner(id, task string, unknown, ended error) (*allocrunn
 	switch {
 	case runner != nil:
 		return runner, nil
-	case task != "" && taskOf(alloc, task) == nil:
+	case task != "" && findTask(alloc, task) == nil:
 		return nil, unknown
 	}
 	return nil, ended
@@ -159,7 +159,7 @@ func (h *allocHandler) restart(r *request) (any, error) {
 		TaskName string
 		AllTasks bool
 	}
-	if err := r.body(&body, maxBody, true); err != nil {
+	if err := r.decodeBody(&body, maxBodyBytes, true); err != nil {
 		return nil, err
 	}
 	runner, err := h.runner(r.id, body.TaskName, allocrunner.UnknownTask(body.TaskName), allocrunner.ErrShouldNotRun)
@@ -177,12 +177,12 @@ func (h *allocHandler) restart(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return meta{}, nil
+	return replyMeta{}, nil
 }
 
 func (h *allocHandler) signal(r *request) (any, error) {
 	var body struct{ Task, Signal string }
-	if err := r.body(&body, maxBody, true); err != nil {
+	if err := r.decodeBody(&body, maxBodyBytes, true); err != nil {
 		return nil, err
 	}
 	runner, err := h.runner(r.id, body.Task, allocrunner.ErrTaskNotFound, allocrunner.ErrNotRunning)
@@ -192,12 +192,12 @@ func (h *allocHandler) signal(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return meta{}, nil
+	return replyMeta{}, nil
 }
 
-// collect replies with an object: Nomad's reply is empty, and Nomad's own client fails
+// gcAllocation replies with an object: Nomad's reply is empty, and Nomad's own client fails
 // to decode it.
-func (h *allocHandler) collect(r *request) (any, error) {
+func (h *allocHandler) gcAllocation(r *request) (any, error) {
 	if _, err := findAllocation(h.store, r.id); err != nil {
 		return nil, err
 	}
@@ -207,9 +207,9 @@ func (h *allocHandler) collect(r *request) (any, error) {
 	return struct{}{}, nil
 }
 
-func (h *allocHandler) collectAll(r *request) (any, error) {
+func (h *allocHandler) gcAllocations(r *request) (any, error) {
 	// A link or an image in a page makes a browser send a GET request.
-	if r.Method == http.MethodGet && fromBrowser(r.Request) {
+	if r.Method == http.MethodGet && isFromBrowser(r.Request) {
 		return nil, &statusError{http.StatusForbidden, "a browser must ask with PUT to collect allocations"}
 	}
 	h.node.CollectAllocs()

@@ -17,8 +17,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// meta has the metadata fields at the end of many replies.
-type meta struct {
+// replyMeta has the metadata fields at the end of many replies.
+type replyMeta struct {
 	Index       uint64
 	LastContact int64
 	KnownLeader bool
@@ -26,9 +26,9 @@ type meta struct {
 }
 
 // meta returns the metadata of the reply to a write, which created the index.
-func (r *request) meta(index uint64) meta {
-	r.index = index
-	return meta{Index: index}
+func (r *request) meta(index uint64) replyMeta {
+	r.replyIndex = index
+	return replyMeta{Index: index}
 }
 
 // val returns the value of an optional field, or zero if it is nil.
@@ -39,8 +39,8 @@ func val[T any](p *T) (v T) {
 	return v
 }
 
-// list returns an empty slice instead of nil.
-func list[T any](found []T) []T {
+// emptyIfNil returns an empty slice instead of nil.
+func emptyIfNil[T any](found []T) []T {
 	if found == nil {
 		return []T{}
 	}
@@ -50,8 +50,8 @@ func list[T any](found []T) []T {
 // noContent is a reply without a body.
 type noContent struct{}
 
-// compressFrom is the size in bytes from which a reply is compressed.
-const compressFrom = 1 << 10
+// minCompressSize is the size in bytes from which a reply is compressed.
+const minCompressSize = 1 << 10
 
 // A compressor uses a megabyte, and a long list several megabytes: both are pooled for busy times.
 var (
@@ -62,27 +62,27 @@ var (
 		}
 		return z
 	}}
-	buffers = sync.Pool{New: func() any { return new([]byte) }}
+	bufferPool = sync.Pool{New: func() any { return new([]byte) }}
 )
 
-// maxBuffer is the size of the largest buffer that is pooled.
-const maxBuffer = 4 << 20
+// maxPooledBuffer is the size of the largest buffer that is pooled.
+const maxPooledBuffer = 4 << 20
 
 // writeReply writes a value as JSON.
 func (a *API) writeReply(r *request, value any) {
 	r.setHeaders()
 	if _, empty := value.(noContent); empty {
-		if r.code != http.StatusNoContent {
+		if r.statusCode != http.StatusNoContent {
 			r.w.Header().Set("Content-Length", "0")
 		}
-		r.w.WriteHeader(cmp.Or(r.code, http.StatusOK))
+		r.w.WriteHeader(cmp.Or(r.statusCode, http.StatusOK))
 		return
 	}
-	buffer := buffers.Get().(*[]byte)
+	buffer := bufferPool.Get().(*[]byte)
 	text, err := appendValue((*buffer)[:0], reflect.ValueOf(value), r.readOnly)
 	defer func() {
-		if *buffer = text; cap(text) <= maxBuffer {
-			buffers.Put(buffer)
+		if *buffer = text; cap(text) <= maxPooledBuffer {
+			bufferPool.Put(buffer)
 		}
 	}()
 	if err != nil {
@@ -98,9 +98,9 @@ func (a *API) writeReply(r *request, value any) {
 	}
 	h := r.w.Header()
 	h.Set("Content-Type", "application/json")
-	if len(text) >= compressFrom && acceptsGzip(r.Request) {
+	if len(text) >= minCompressSize && acceptsGzip(r.Request) {
 		h.Set("Content-Encoding", "gzip")
-		r.w.WriteHeader(cmp.Or(r.code, http.StatusOK))
+		r.w.WriteHeader(cmp.Or(r.statusCode, http.StatusOK))
 		z := gzipPool.Get().(*gzip.Writer)
 		z.Reset(r.w)
 		_, err = z.Write(text)
@@ -108,7 +108,7 @@ func (a *API) writeReply(r *request, value any) {
 		gzipPool.Put(z)
 	} else {
 		h.Set("Content-Length", strconv.Itoa(len(text)))
-		r.w.WriteHeader(cmp.Or(r.code, http.StatusOK))
+		r.w.WriteHeader(cmp.Or(r.statusCode, http.StatusOK))
 		_, err = r.w.Write(text)
 	}
 	if err != nil {
@@ -154,10 +154,10 @@ func (r *request) notFoundIs404() bool { return strings.HasPrefix(r.URL.Path, "/
 // setHeaders sets the headers that clients use to poll.
 func (r *request) setHeaders() {
 	h := r.w.Header()
-	if r.index > 0 {
-		h.Set("X-Nomad-Index", strconv.FormatUint(r.index, 10))
+	if r.replyIndex > 0 {
+		h.Set("X-Nomad-Index", strconv.FormatUint(r.replyIndex, 10))
 	}
-	if r.read {
+	if r.isRead {
 		h.Set("X-Nomad-Lastcontact", "0")
 		h.Set("X-Nomad-Knownleader", "true")
 	}

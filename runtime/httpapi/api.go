@@ -53,17 +53,17 @@ type Node interface {
 
 // Config configures an API.
 type Config struct {
-	Store     *store.Store
-	Scheduler *scheduler.Scheduler
-	Node      Node
-	Parser    parser
-	NodeID    string
-	Region    string
-	Advertise string // host:port that other programs use to reach the node
-	// Self returns the configuration of the agent without secrets, because all clients may read
+	Store         *store.Store
+	Scheduler     *scheduler.Scheduler
+	Node          Node
+	Parser        parser
+	NodeID        string
+	Region        string
+	AdvertiseAddr string // host:port that other programs use to reach the node
+	// AgentConfig returns the configuration of the agent without secrets, because all clients may read
 	// it. Reload reloads the configuration. Both may be nil.
-	Self   func() map[string]any
-	Reload func() error
+	AgentConfig func() map[string]any
+	Reload      func() error
 	// Log is the logger whose lines the monitor streams; nil disables the monitor.
 	Log hclog.InterceptLogger
 	// Debug enables profiles and host data.
@@ -79,8 +79,8 @@ type Config struct {
 	ReadToken Secret
 	// HandshakeTimeout limits a TLS handshake; 0 means five seconds.
 	HandshakeTimeout time.Duration
-	// Names are the accepted host names, besides localhost and any IP address.
-	Names []string
+	// HostNames are the accepted host names, besides localhost and any IP address.
+	HostNames []string
 	// Headers are added to all replies.
 	Headers map[string]string
 
@@ -89,23 +89,23 @@ type Config struct {
 
 // API serves the HTTP API.
 type API struct {
-	config    Config
-	access    *accessPolicy
-	routes    []route
-	logger    hclog.Logger
-	variables *variables.Variables
-	telemetry atomic.Pointer[Telemetry]
-	bodies    budget
-	sessions  sessionGroup
+	config     Config
+	access     *accessPolicy
+	routes     []route
+	logger     hclog.Logger
+	variables  *variables.Variables
+	telemetry  atomic.Pointer[Telemetry]
+	bodyBudget memoryBudget
+	sessions   sessionGroup
 }
 
 // New returns an API that does not listen yet.
 func New(c Config) *API {
 	logger := c.Logger.Named("http")
 	a := &API{
-		config: c, access: &accessPolicy{c.Token, c.ReadToken, c.Names}, logger: logger, variables: variables.New(c.Store, logger),
+		config: c, access: &accessPolicy{c.Token, c.ReadToken, c.HostNames}, logger: logger, variables: variables.New(c.Store, logger),
 	}
-	a.bodies.free.Store(maxBodies)
+	a.bodyBudget.freeBytes.Store(maxBodyMemory)
 	a.SetTelemetry(Telemetry{})
 	a.routes = a.newRoutes()
 	return a
@@ -114,30 +114,30 @@ func New(c Config) *API {
 // Limits of a connection. A blocking reply has no limit for its total time, but each write has
 // one.
 const (
-	headerTimeout    = 15 * time.Second // a loaded machine needs seconds for hundreds of simultaneous clients
-	bodyTimeout      = time.Minute
-	refuseTimeout    = time.Second // for a body that is discarded
-	writeTimeout     = time.Minute
-	handshakeTimeout = 5 * time.Second // TLS handshake, unless configured
-	idleTimeout      = 2 * time.Minute
-	maxHeader        = 16 << 10
-	maxBody          = 1 << 20
-	maxJob           = 16 << 20
-	stopTimeout      = time.Second
+	headerTimeout      = 15 * time.Second // a loaded machine needs seconds for hundreds of simultaneous clients
+	bodyTimeout        = time.Minute
+	discardBodyTimeout = time.Second // for a body that is discarded
+	writeTimeout       = time.Minute
+	handshakeTimeout   = 5 * time.Second // TLS handshake, unless configured
+	idleTimeout        = 2 * time.Minute
+	maxHeaderBytes     = 16 << 10
+	maxBodyBytes       = 1 << 20
+	maxJobBytes        = 16 << 20
+	stopTimeout        = time.Second
 )
 
-// http1 returns the protocol that Nomad's clients use and websockets need.
-func http1() *http.Protocols {
+// http1Protocol returns the protocol that Nomad's clients use and websockets need.
+func http1Protocol() *http.Protocols {
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
 	return p
 }
 
-// unixKey marks the context of a request over a unix socket. connKey is the context key of the
+// unixSocketKey marks the context of a request over a unix socket. limitConnKey is the context key of the
 // connection, if it is counted.
 type (
-	unixKey struct{}
-	connKey struct{}
+	unixSocketKey struct{}
+	limitConnKey  struct{}
 )
 
 // Serve serves the listeners until ctx ends, and closes them. It replies to blocking requests
@@ -148,19 +148,19 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	handshake := cmp.Or(a.config.HandshakeTimeout, handshakeTimeout)
 	server := &http.Server{
 		Handler:   a,
-		Protocols: http1(),
+		Protocols: http1Protocol(),
 		// The smaller value limits the TLS handshake. Each request sets its own write deadline.
 		ReadHeaderTimeout: max(headerTimeout, handshake),
 		WriteTimeout:      handshake,
 		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeader - 4<<10, // net/http adds 4 KiB
+		MaxHeaderBytes:    maxHeaderBytes - 4<<10, // net/http adds 4 KiB
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			if c.LocalAddr().Network() == "unix" {
-				ctx = context.WithValue(ctx, unixKey{}, true)
+				ctx = context.WithValue(ctx, unixSocketKey{}, true)
 			}
-			if limited := connOf(c); limited != nil {
-				ctx = context.WithValue(ctx, connKey{}, limited)
+			if limited := limitConnOf(c); limited != nil {
+				ctx = context.WithValue(ctx, limitConnKey{}, limited)
 			}
 			return ctx
 		},
@@ -197,13 +197,13 @@ func (a *API) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	}
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Vary", "Accept-Encoding, Origin")
-	r := &request{Request: hr, w: w, control: http.NewResponseController(w), query: hr.URL.Query(), bodies: &a.bodies}
-	r.conn, _ = hr.Context().Value(connKey{}).(*limitConn)
+	r := &request{Request: hr, w: w, control: http.NewResponseController(w), query: hr.URL.Query(), bodyBudget: &a.bodyBudget}
+	r.conn, _ = hr.Context().Value(limitConnKey{}).(*limitConn)
 	defer r.releaseBody()
 	r.limitBody()
-	value, err := a.answer(r)
+	value, err := a.handleRequest(r)
 	switch {
-	case r.answered:
+	case r.replyWritten:
 	case err != nil:
 		r.startReply()
 		a.writeError(r, err)
@@ -214,7 +214,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	a.logger.Debug("request complete", "method", hr.Method, "path", hr.URL.Path, "duration", time.Since(begin))
 }
 
-func (a *API) answer(r *request) (value any, err error) {
+func (a *API) handleRequest(r *request) (value any, err error) {
 	defer func() {
 		switch p := recover(); p {
 		case nil:
@@ -225,12 +225,12 @@ func (a *API) answer(r *request) (value any, err error) {
 			err = errors.New("this request has met a fault of nomad-lite, which the log of the agent describes")
 		}
 	}()
-	r.conn.request(r.ContentLength != 0)
+	r.conn.headerReceived(r.ContentLength != 0)
 	authenticated, err := a.access.authorize(r.Request)
 	if !authenticated {
-		r.refuseBody()
+		r.discardBody()
 	} else {
-		err = a.count(r)
+		err = a.countAuthenticated(r)
 	}
 	if err != nil {
 		return nil, err
@@ -245,17 +245,17 @@ func (a *API) answer(r *request) (value any, err error) {
 	rt, id, found, otherMethod := findRoute(a.routes, method, r.URL.Path)
 	switch {
 	case otherMethod && !found:
-		return nil, errMethod
+		return nil, errInvalidMethod
 	case !found:
 		return nil, &statusError{http.StatusNotFound, ""}
 	}
 	r.id = id
-	if r.readOnly = a.access.readOnly(r.Request); r.readOnly {
-		if err := r.admitReadOnly(method, rt); err != nil {
+	if r.readOnly = a.access.isReadOnly(r.Request); r.readOnly {
+		if err := r.checkReadOnly(method, rt); err != nil {
 			return nil, err
 		}
 	}
-	if err := r.parse(a.config.Region); err != nil {
+	if err := r.parseParams(a.config.Region); err != nil {
 		return nil, err
 	}
 	if method == http.MethodGet {
@@ -263,5 +263,5 @@ func (a *API) answer(r *request) (value any, err error) {
 			return nil, err
 		}
 	}
-	return rt.serve(r)
+	return rt.handler(r)
 }

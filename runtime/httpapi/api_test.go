@@ -29,22 +29,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
 )
 
-// idleNode is a node without running tasks.
-type idleNode struct{}
+// stubNode is a node without running tasks.
+type stubNode struct{}
 
-func (idleNode) Alloc(string) *allocrunner.Runner           { return nil }
-func (idleNode) CollectAlloc(context.Context, string) error { return errors.New("not here") }
-func (idleNode) CollectAllocs()                             {}
-func (idleNode) CheckAttachments(context.Context, *api.Job) ([]model.Unsupported, []error) {
+func (stubNode) Alloc(string) *allocrunner.Runner           { return nil }
+func (stubNode) CollectAlloc(context.Context, string) error { return errors.New("not here") }
+func (stubNode) CollectAllocs()                             {}
+func (stubNode) CheckAttachments(context.Context, *api.Job) ([]model.Unsupported, []error) {
 	return nil, nil
 }
 
-func (idleNode) Logs() *logs.Collector                     { return nil }
-func (idleNode) LogDir(string) string                      { return "" }
-func (idleNode) Files(string) (*taskfiles.Dir, error)      { return nil, fs.ErrNotExist }
-func (idleNode) Usage(context.Context) (s hoststats.Stats) { return s }
-func (idleNode) Meta() (m api.NodeMetaResponse)            { return m }
-func (idleNode) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spec, error) {
+func (stubNode) Logs() *logs.Collector                     { return nil }
+func (stubNode) LogDir(string) string                      { return "" }
+func (stubNode) Files(string) (*taskfiles.Dir, error)      { return nil, fs.ErrNotExist }
+func (stubNode) Usage(context.Context) (s hoststats.Stats) { return s }
+func (stubNode) Meta() (m api.NodeMetaResponse)            { return m }
+func (stubNode) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spec, error) {
 	switch driver {
 	case "mock":
 	case "schemaless":
@@ -55,7 +55,7 @@ func (idleNode) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spe
 	return hclspec.Object(map[string]*hclspec.Spec{"run_for": hclspec.Attr("run_for", "string", false)}), nil
 }
 
-func (idleNode) SetMeta(context.Context, map[string]*string) error { return errors.New("not here") }
+func (stubNode) SetMeta(context.Context, map[string]*string) error { return errors.New("not here") }
 
 // fixture is an API over a store without an agent.
 type fixture struct {
@@ -71,18 +71,18 @@ func newFixture(t testing.TB, edit func(*Config)) *fixture {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	c := Config{Store: s, Node: idleNode{}, NodeID: uuid.NewString(), Region: api.GlobalRegion, Advertise: "10.1.2.3:4646", Logger: hclog.NewNullLogger()}
-	c.Scheduler = scheduler.New(scheduler.Config{Store: noStore{s}, Logger: hclog.NewNullLogger()})
+	c := Config{Store: s, Node: stubNode{}, NodeID: uuid.NewString(), Region: api.GlobalRegion, AdvertiseAddr: "10.1.2.3:4646", Logger: hclog.NewNullLogger()}
+	c.Scheduler = scheduler.New(scheduler.Config{Store: rejectingStore{s}, Logger: hclog.NewNullLogger()})
 	if edit != nil {
 		edit(&c)
 	}
 	return &fixture{New(c), s}
 }
 
-// noStore rejects all changes.
-type noStore struct{ *store.Store }
+// rejectingStore rejects all changes.
+type rejectingStore struct{ *store.Store }
 
-func (noStore) Update(context.Context, func(*store.Txn) error) (uint64, error) {
+func (rejectingStore) Update(context.Context, func(*store.Txn) error) (uint64, error) {
 	return 0, &scheduler.RequestError{Kind: scheduler.Invalid, Text: "no changes here"}
 }
 
@@ -98,7 +98,7 @@ func (f *fixture) putJob(t *testing.T, id string) uint64 {
 	return index
 }
 
-func (f *fixture) ask(method, target string, body io.Reader, header ...string) *http.Response {
+func (f *fixture) send(method, target string, body io.Reader, header ...string) *http.Response {
 	r := httptest.NewRequest(method, target, body)
 	for i := 0; i < len(header); i += 2 {
 		if header[i] == "Host" {
@@ -115,7 +115,7 @@ func (f *fixture) ask(method, target string, body io.Reader, header ...string) *
 	return w.Result()
 }
 
-func text(r *http.Response) string {
+func bodyText(r *http.Response) string {
 	b, _ := io.ReadAll(r.Body)
 	return string(b)
 }
@@ -142,7 +142,7 @@ func TestEachRouteIsFound(t *testing.T) {
 	}
 }
 
-func TestAnswers(t *testing.T) {
+func TestReplies(t *testing.T) {
 	f := newFixture(t, nil)
 	f.putJob(t, "a/b")
 	for _, c := range []struct {
@@ -184,8 +184,8 @@ func TestAnswers(t *testing.T) {
 		{"our own web page", "GET", "/v1/regions", "", []string{"Origin", "http://127.0.0.1:4646"}, 200, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := f.ask(c.method, c.target, strings.NewReader(c.body), c.header...)
-			got := text(r)
+			r := f.send(c.method, c.target, strings.NewReader(c.body), c.header...)
+			got := bodyText(r)
 			if r.StatusCode != c.code || c.want != "" && got != c.want {
 				t.Errorf("%d %q, want %d %q", r.StatusCode, got, c.code, c.want)
 			}
@@ -213,16 +213,16 @@ func TestToken(t *testing.T) {
 		{"none, for what is not there", "/v1/nope", nil, 403},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if r := f.ask("GET", c.target, nil, c.header...); r.StatusCode != c.code {
+			if r := f.send("GET", c.target, nil, c.header...); r.StatusCode != c.code {
 				t.Errorf("status %d, want %d", r.StatusCode, c.code)
 			}
 		})
 	}
 }
 
-func TestTooLargeABody(t *testing.T) {
+func TestBodyTooLarge(t *testing.T) {
 	f := newFixture(t, nil)
-	r := f.ask("PUT", "/v1/job/x/dispatch", strings.NewReader(strings.Repeat("x", maxBody+1)))
+	r := f.send("PUT", "/v1/job/x/dispatch", strings.NewReader(strings.Repeat("x", maxBodyBytes+1)))
 	if r.StatusCode != http.StatusRequestEntityTooLarge {
 		t.Errorf("status %d", r.StatusCode)
 	}
@@ -233,7 +233,7 @@ func TestCompression(t *testing.T) {
 	for range 20 {
 		f.putJob(t, uuid.NewString())
 	}
-	r := f.ask("GET", "/v1/jobs", nil, "Accept-Encoding", "gzip")
+	r := f.send("GET", "/v1/jobs", nil, "Accept-Encoding", "gzip")
 	if r.Header.Get("Content-Encoding") != "gzip" {
 		t.Fatal("a long answer is not compressed")
 	}
@@ -245,7 +245,7 @@ func TestCompression(t *testing.T) {
 	if err := json.NewDecoder(z).Decode(&jobs); err != nil || len(jobs) != 20 || jobs[0].JobSummary == nil {
 		t.Errorf("%d jobs, %v", len(jobs), err)
 	}
-	if r := f.ask("GET", "/v1/regions", nil, "Accept-Encoding", "gzip"); r.Header.Get("Content-Encoding") != "" {
+	if r := f.send("GET", "/v1/regions", nil, "Accept-Encoding", "gzip"); r.Header.Get("Content-Encoding") != "" {
 		t.Error("a short answer is compressed")
 	}
 }
@@ -253,7 +253,7 @@ func TestCompression(t *testing.T) {
 func TestBlockingQuery(t *testing.T) {
 	f := newFixture(t, nil)
 	index := f.putJob(t, "web")
-	r := f.ask("GET", "/v1/job/web", nil)
+	r := f.send("GET", "/v1/job/web", nil)
 	if got := r.Header.Get("X-Nomad-Index"); got != "1" || index != 1 {
 		t.Fatalf("index %q", got)
 	}
@@ -263,13 +263,13 @@ func TestBlockingQuery(t *testing.T) {
 
 	// A request with the current index blocks until its wait time has passed.
 	begin := time.Now()
-	if r := f.ask("GET", "/v1/job/web?index=1&wait=50ms", nil); r.StatusCode != 200 || time.Since(begin) < 50*time.Millisecond {
+	if r := f.send("GET", "/v1/job/web?index=1&wait=50ms", nil); r.StatusCode != 200 || time.Since(begin) < 50*time.Millisecond {
 		t.Errorf("status %d after %v", r.StatusCode, time.Since(begin))
 	}
 
 	// A change of another object does not end the wait, a change of the job does.
 	answered := make(chan *http.Response)
-	go func() { answered <- f.ask("GET", "/v1/job/web?index=1&wait=60s", nil) }()
+	go func() { answered <- f.send("GET", "/v1/job/web?index=1&wait=60s", nil) }()
 	f.putJob(t, "other")
 	select {
 	case <-answered:
@@ -282,7 +282,7 @@ func TestBlockingQuery(t *testing.T) {
 	}
 
 	// The same holds for an object that does not exist yet.
-	go func() { answered <- f.ask("GET", "/v1/job/new?index=3&wait=60s", nil) }()
+	go func() { answered <- f.send("GET", "/v1/job/new?index=3&wait=60s", nil) }()
 	f.putJob(t, "new")
 	if r := <-answered; r.StatusCode != 200 {
 		t.Errorf("status %d", r.StatusCode)

@@ -18,17 +18,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// bench is an API over a real store and a real scheduler, with a node that simulates its tasks,
+// clientFixture is an API over a real store and a real scheduler, with a node that simulates its tasks,
 // and the public client.
-type bench struct {
+type clientFixture struct {
 	*fixture
 	*api.Client
 	ctx context.Context
 }
 
-// newBench starts a bench. lives has the life of an allocation by the name of its group; with
+// newClientFixture starts a clientFixture. lives has the life of an allocation by the name of its group; with
 // the zero value an allocation is healthy at once and runs until it is stopped.
-func newBench(t testing.TB, lives map[string]schedtest.AllocTimes) *bench {
+func newClientFixture(t testing.TB, lives map[string]schedtest.AllocTimes) *clientFixture {
 	t.Helper()
 	node := schedtest.NewNode(4096)
 	var sched *scheduler.Scheduler
@@ -36,7 +36,7 @@ func newBench(t testing.TB, lives map[string]schedtest.AllocTimes) *bench {
 		sched = scheduler.New(scheduler.Config{Store: c.Store, NodeID: node.ID, Logger: hclog.NewNullLogger(), Host: scheduler.Env{
 			NewID: uuid.NewString, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now,
 		}})
-		c.Scheduler, c.NodeID, c.Parser = sched, node.ID, inProcess{}
+		c.Scheduler, c.NodeID, c.Parser = sched, node.ID, inProcessParser{}
 	})
 	if _, err := f.store.Update(t.Context(), func(tx *store.Txn) error { tx.PutNode(node); return nil }); err != nil {
 		t.Fatal(err)
@@ -59,13 +59,13 @@ func newBench(t testing.TB, lives map[string]schedtest.AllocTimes) *bench {
 		server.Close()
 		running.Wait()
 	})
-	return &bench{f, client, ctx}
+	return &clientFixture{f, client, ctx}
 }
 
-// inProcess parses the texts of tests without a child process.
-type inProcess struct{}
+// inProcessParser parses the texts of tests without a child process.
+type inProcessParser struct{}
 
-func (inProcess) Parse(_ context.Context, text, variables string) (*api.Job, error) {
+func (inProcessParser) Parse(_ context.Context, text, variables string) (*api.Job, error) {
 	file, diags := jobspec.Parse(jobspec.Source{Name: "input.hcl", Text: []byte(text), VarText: variables})
 	if err := jobspec.Err(diags); err != nil {
 		return nil, &confined.TextError{Text: err.Error()}
@@ -87,26 +87,26 @@ func newJob(id, kind, group string, edit ...func(*api.Job)) *api.Job {
 	return job
 }
 
-func env(value string) func(*api.Job) {
+func withEnv(value string) func(*api.Job) {
 	return func(j *api.Job) { j.TaskGroups[0].Tasks[0].Env = map[string]string{"V": value} }
 }
 
-func count(n int) func(*api.Job) { return func(j *api.Job) { j.TaskGroups[0].Count = &n } }
+func withCount(n int) func(*api.Job) { return func(j *api.Job) { j.TaskGroups[0].Count = &n } }
 
-// register submits a job and waits like `job run` for the end of the evaluation and of its
+// registerAndWait submits a job and waits like `job run` for the end of the evaluation and of its
 // deployment, if there is one.
-func (b *bench) register(t testing.TB, job *api.Job) (*api.JobRegisterResponse, *api.Evaluation, *api.Deployment) {
+func (b *clientFixture) registerAndWait(t testing.TB, job *api.Job) (*api.JobRegisterResponse, *api.Evaluation, *api.Deployment) {
 	t.Helper()
 	written, _, err := b.Jobs().Register(job, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	eval, deployment := b.follow(t, written.EvalID)
+	eval, deployment := b.waitEvaluation(t, written.EvalID)
 	return written, eval, deployment
 }
 
-// follow waits like the monitor of the command line.
-func (b *bench) follow(t testing.TB, evalID string) (*api.Evaluation, *api.Deployment) {
+// waitEvaluation waits like the monitor of the command line.
+func (b *clientFixture) waitEvaluation(t testing.TB, evalID string) (*api.Evaluation, *api.Deployment) {
 	t.Helper()
 	if evalID == "" {
 		return nil, nil
@@ -140,8 +140,8 @@ func (b *bench) follow(t testing.TB, evalID string) (*api.Evaluation, *api.Deplo
 	return nil, nil
 }
 
-// until queries a state until it holds, with a blocking query each time.
-func until[T any](t testing.TB, what string, ask func(*api.QueryOptions) (T, *api.QueryMeta, error), holds func(T) bool) T {
+// waitUntil queries a state until it holds, with a blocking query each time.
+func waitUntil[T any](t testing.TB, what string, ask func(*api.QueryOptions) (T, *api.QueryMeta, error), holds func(T) bool) T {
 	t.Helper()
 	q := &api.QueryOptions{WaitTime: 5 * time.Second}
 	for range 100 {

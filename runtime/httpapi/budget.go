@@ -9,33 +9,33 @@ import (
 	"sync/atomic"
 )
 
-// maxBodies is how much memory the bodies of all requests may use. The largest job needs its size
+// maxBodyMemory is how much memory the bodies of all requests may use. The largest job needs its size
 // twice, for its pieces and for the complete body.
-const maxBodies = 2*maxJob + maxBody
+const maxBodyMemory = 2*maxJobBytes + maxBodyBytes
 
 // errTooManyBodies is the reply to a request that the client may send again.
 var errTooManyBodies = &statusError{http.StatusServiceUnavailable,
-	fmt.Sprintf("the bodies of all requests together are larger than %d bytes: send this one again", maxBodies)}
+	fmt.Sprintf("the bodies of all requests together are larger than %d bytes: send this one again", maxBodyMemory)}
 
-// budget is memory that several requests share.
-type budget struct{ free atomic.Int64 }
+// memoryBudget is memory that several requests share.
+type memoryBudget struct{ freeBytes atomic.Int64 }
 
-func (b *budget) reserve(n int64) bool {
-	if b.free.Add(-n) >= 0 {
+func (b *memoryBudget) reserve(n int64) bool {
+	if b.freeBytes.Add(-n) >= 0 {
 		return true
 	}
-	b.free.Add(n)
+	b.freeBytes.Add(n)
 	return false
 }
 
-func (b *budget) release(n int64) { b.free.Add(n) }
+func (b *memoryBudget) release(n int64) { b.freeBytes.Add(n) }
 
-// maxPiece limits the memory that is reserved for a body before its bytes arrive.
-const maxPiece = 64 << 10
+// maxChunk limits the memory that is reserved for a body before its bytes arrive.
+const maxChunk = 64 << 10
 
 // readAll reads r to its end. size is the length of the text, -1 if it is unknown. The caller
 // releases the bytes in taken; taken is zero after an error.
-func (b *budget) readAll(r io.Reader, size int64) (text []byte, taken int64, err error) {
+func (b *memoryBudget) readAll(r io.Reader, size int64) (text []byte, taken int64, err error) {
 	defer func() {
 		if err != nil {
 			b.release(taken)
@@ -44,17 +44,17 @@ func (b *budget) readAll(r io.Reader, size int64) (text []byte, taken int64, err
 	}()
 	var pieces [][]byte
 	// One extra byte makes the read of the last piece reach the end of the text.
-	next := min(max(size, 511)+1, maxPiece)
+	next := min(max(size, 511)+1, maxChunk)
 	for {
 		if !b.reserve(next) {
 			return nil, taken, errTooManyBodies
 		}
 		taken += next
-		piece, err := fill(r, make([]byte, next))
+		piece, err := readFull(r, make([]byte, next))
 		pieces = append(pieces, piece)
 		switch {
 		case err == nil:
-			next = maxPiece
+			next = maxChunk
 			continue
 		case !errors.Is(err, io.EOF):
 			return nil, taken, err
@@ -71,9 +71,9 @@ func (b *budget) readAll(r io.Reader, size int64) (text []byte, taken int64, err
 	}
 }
 
-// fill reads until the buffer is full. Unlike io.ReadFull it returns the error of the reader,
+// readFull reads until the buffer is full. Unlike io.ReadFull it returns the error of the reader,
 // which distinguishes a complete text from a truncated text.
-func fill(r io.Reader, p []byte) (read []byte, err error) {
+func readFull(r io.Reader, p []byte) (read []byte, err error) {
 	n := 0
 	for n < len(p) && err == nil {
 		var m int

@@ -31,11 +31,11 @@ func errorRoute(code int, text string) func(*request) (any, error) {
 }
 
 var (
-	noCluster    = errorRoute(http.StatusNotImplemented, "this agent is not part of a cluster")
-	noVolumes    = errorRoute(http.StatusNotImplemented, "volumes cannot be made here")
-	noEnterprise = errorRoute(http.StatusNotImplemented, "Nomad Enterprise only endpoint")
-	changePools  = errorRoute(http.StatusNotImplemented, "node pools cannot be changed: that of the only node is set by node_pool in the client block of its configuration")
-	noACL        = errorRoute(http.StatusBadRequest, "ACL support disabled")
+	noClusterRoute    = errorRoute(http.StatusNotImplemented, "this agent is not part of a cluster")
+	noVolumesRoute    = errorRoute(http.StatusNotImplemented, "volumes cannot be made here")
+	noEnterpriseRoute = errorRoute(http.StatusNotImplemented, "Nomad Enterprise only endpoint")
+	poolChangeRoute   = errorRoute(http.StatusNotImplemented, "node pools cannot be changed: that of the only node is set by node_pool in the client block of its configuration")
+	noACLRoute        = errorRoute(http.StatusBadRequest, "ACL support disabled")
 )
 
 // joined is the reply to a request to join other agents.
@@ -57,39 +57,39 @@ func listVolumes(r *request) (any, error) {
 	return nil, notFound("resource not found")
 }
 
-// schedulers are the names of the schedulers that a job can use.
-var schedulers = []string{api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch}
+// schedulerTypes are the names of the schedulers that a job can use.
+var schedulerTypes = []string{api.JobTypeService, api.JobTypeBatch, api.JobTypeSystem, api.JobTypeSysbatch}
 
 func (h *clusterHandler) schedulers(*request) (any, error) {
 	return api.AgentSchedulerWorkersInfo{ServerID: h.agent.nodeID, Schedulers: []api.AgentSchedulerWorkerInfo{{
-		ID: h.agent.nodeID, EnabledSchedulers: schedulers, Started: h.started.UTC().Format(time.RFC3339Nano),
+		ID: h.agent.nodeID, EnabledSchedulers: schedulerTypes, Started: h.started.UTC().Format(time.RFC3339Nano),
 		Status: "WaitingToDequeue", WorkloadStatus: "Waiting",
 	}}}, nil
 }
 
 func (h *clusterHandler) schedulerWorkers(*request) (any, error) {
-	return api.AgentSchedulerWorkerConfigResponse{ServerID: h.agent.nodeID, NumSchedulers: 1, EnabledSchedulers: schedulers}, nil
+	return api.AgentSchedulerWorkerConfigResponse{ServerID: h.agent.nodeID, NumSchedulers: 1, EnabledSchedulers: schedulerTypes}, nil
 }
 
 // schedulerConfiguration returns the scheduling algorithm of this agent.
 func (h *clusterHandler) schedulerConfiguration(*request) (any, error) {
 	return struct {
 		SchedulerConfig api.SchedulerConfiguration
-		meta
+		replyMeta
 	}{api.SchedulerConfiguration{
 		SchedulerAlgorithm: api.SchedulerAlgorithmBinpack, PreemptionConfig: api.PreemptionConfig{SystemSchedulerEnabled: true},
-	}, meta{Index: 1, KnownLeader: true}}, nil
+	}, replyMeta{Index: 1, KnownLeader: true}}, nil
 }
 
 func (h *clusterHandler) raftConfiguration(*request) (any, error) {
 	return api.RaftConfiguration{Index: 1, Servers: []*api.RaftServer{{
-		ID: h.agent.nodeID, Node: h.agent.member().Name, Address: h.agent.rpcText(), Leader: true, Voter: true, RaftProtocol: "3",
+		ID: h.agent.nodeID, Node: h.agent.member().Name, Address: h.agent.rpcHostPort(), Leader: true, Voter: true, RaftProtocol: "3",
 	}}}, nil
 }
 
 // autopilotConfiguration returns Nomad's defaults.
 func (h *clusterHandler) autopilotConfiguration(*request) (any, error) {
-	return object{
+	return jsonObject{
 		"CleanupDeadServers": true, "LastContactThreshold": "200ms", "MaxTrailingLogs": 250, "MinQuorum": 0,
 		"ServerStabilizationTime": "10s", "EnableRedundancyZones": false, "DisableUpgradeMigration": false,
 		"EnableCustomUpgrades": false, "CreateIndex": 1, "ModifyIndex": 1,
@@ -97,10 +97,10 @@ func (h *clusterHandler) autopilotConfiguration(*request) (any, error) {
 }
 
 func (h *clusterHandler) autopilotHealth(*request) (any, error) {
-	return object{
+	return jsonObject{
 		"Healthy": true, "FailureTolerance": 0, "Leader": h.agent.nodeID, "Voters": []string{h.agent.nodeID},
-		"Servers": []object{{
-			"ID": h.agent.nodeID, "Name": h.agent.member().Name, "Address": h.agent.rpcText(), "SerfStatus": "alive", "Version": h.agent.version,
+		"Servers": []jsonObject{{
+			"ID": h.agent.nodeID, "Name": h.agent.member().Name, "Address": h.agent.rpcHostPort(), "SerfStatus": "alive", "Version": h.agent.version,
 			"Leader": true, "Voter": true, "Healthy": true, "StableSince": h.started, "LastContact": "0s", "LastTerm": 1,
 			"LastIndex": h.store.Index(),
 		}},
@@ -109,7 +109,7 @@ func (h *clusterHandler) autopilotHealth(*request) (any, error) {
 
 // noLicense replies without a body, which clients interpret as "none".
 func noLicense(r *request) (any, error) {
-	r.answered = true
+	r.replyWritten = true
 	r.w.WriteHeader(http.StatusNoContent)
 	return nil, nil
 }
@@ -121,7 +121,7 @@ type vaultUpgrade struct {
 
 // redirect redirects to the page for browsers.
 func redirect(r *request) (any, error) {
-	r.answered = true
+	r.replyWritten = true
 	to := "/ui/"
 	if r.URL.RawQuery != "" {
 		to += "?" + r.URL.RawQuery
@@ -146,7 +146,7 @@ const welcomeHTML = `<!doctype html>
 
 // welcomePage replies to a browser.
 func welcomePage(r *request) (any, error) {
-	r.answered = true
+	r.replyWritten = true
 	h := r.w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")

@@ -39,7 +39,7 @@ func fullDeployment(s *store.Snapshot, d *api.Deployment) deployment {
 
 // fullDeployments returns the page of deployments that a request asks for.
 func (r *request) fullDeployments(s *store.Snapshot, found []*api.Deployment) ([]deployment, error) {
-	return page(r, found, r.deploymentSortKey, func(d *api.Deployment) deployment { return fullDeployment(s, d) })
+	return listPage(r, found, r.deploymentSortKey, func(d *api.Deployment) deployment { return fullDeployment(s, d) })
 }
 
 // deploymentHandler serves the routes of deployments.
@@ -53,7 +53,7 @@ func (r *request) deploymentSortKey(d *api.Deployment) sortKey {
 }
 
 func (h *deploymentHandler) list(r *request) (any, error) {
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Deployments(ws, r.query.Get("prefix")), func(d *api.Deployment) bool {
 			return !r.includesNamespace(d.Namespace)
 		})
@@ -66,7 +66,7 @@ func (h *deploymentHandler) read(r *request) (any, error) {
 	if err := checkUUID("deployment", r.id); err != nil {
 		return nil, err
 	}
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		d := s.Deployment(ws, r.id)
 		if d == nil {
 			return nil, s.TableIndex(ws, store.Deployments), notFound("deployment not found")
@@ -76,8 +76,8 @@ func (h *deploymentHandler) read(r *request) (any, error) {
 }
 
 func (h *deploymentHandler) allocations(r *request) (any, error) {
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		stubs, err := r.stubs(s.AllocationsByDeployment(ws, r.id))
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		stubs, err := r.allocStubs(s.AllocationsByDeployment(ws, r.id))
 		return stubs, s.TableIndex(ws, store.Allocations), err
 	})
 }
@@ -92,7 +92,7 @@ func (r *request) deploymentReply(o scheduler.Outcome, err error) (any, error) {
 		EvalCreateIndex       uint64
 		DeploymentModifyIndex uint64
 		RevertedJobVersion    *uint64
-		meta
+		replyMeta
 	}{o.EvalID, o.EvalCreateIndex, o.DeploymentModifyIndex, o.RevertedJobVersion, r.meta(o.Index)}, nil
 }
 
@@ -112,7 +112,7 @@ func (b deploymentBody) of(r *request) error {
 
 func (h *deploymentHandler) fail(r *request) (any, error) {
 	var body deploymentBody
-	if err := r.body(&body, maxBody, true); err != nil {
+	if err := r.decodeBody(&body, maxBodyBytes, true); err != nil {
 		return nil, err
 	}
 	if body.DeploymentID != "" && body.DeploymentID != r.id {
@@ -124,7 +124,7 @@ func (h *deploymentHandler) fail(r *request) (any, error) {
 // unblock does nothing: no other region waits for this deployment.
 func (h *deploymentHandler) unblock(r *request) (any, error) {
 	var body deploymentBody
-	if err := r.bodyOf(&body, false); err != nil {
+	if err := r.decodeBodyWithID(&body, false); err != nil {
 		return nil, err
 	}
 	return r.deploymentReply(h.scheduler.UnblockDeployment(r.Context(), r.id))
@@ -135,7 +135,7 @@ func (h *deploymentHandler) pause(r *request) (any, error) {
 		deploymentBody
 		Pause bool
 	}
-	if err := r.bodyOf(&body, false); err != nil {
+	if err := r.decodeBodyWithID(&body, false); err != nil {
 		return nil, err
 	}
 	return r.deploymentReply(h.scheduler.PauseDeployment(r.Context(), r.id, body.Pause))
@@ -147,7 +147,7 @@ func (h *deploymentHandler) promote(r *request) (any, error) {
 		All    bool
 		Groups []string
 	}
-	if err := r.bodyOf(&body, false); err != nil {
+	if err := r.decodeBodyWithID(&body, false); err != nil {
 		return nil, err
 	}
 	switch {
@@ -166,7 +166,7 @@ func (h *deploymentHandler) setAllocationHealth(r *request) (any, error) {
 		deploymentBody
 		HealthyAllocationIDs, UnhealthyAllocationIDs []string
 	}
-	if err := r.bodyOf(&body, false); err != nil {
+	if err := r.decodeBodyWithID(&body, false); err != nil {
 		return nil, err
 	}
 	return r.deploymentReply(h.scheduler.SetAllocHealth(r.Context(), r.id, body.HealthyAllocationIDs, body.UnhealthyAllocationIDs))

@@ -34,8 +34,8 @@ var (
 	allocWithoutJobType = reflect.TypeFor[allocWithoutJob]()
 	textType            = reflect.TypeFor[encoding.TextMarshaler]()
 	omitEmptyTypes      = []reflect.Type{reflect.TypeFor[api.Evaluation](), reflect.TypeFor[api.Allocation](), reflect.TypeFor[allocWithoutJob](), reflect.TypeFor[api.NetworkResource](), reflect.TypeFor[api.Port](), reflect.TypeFor[api.PortMapping]()}
-	knownStructs        sync.Map // reflect.Type -> []field
-	maxEncodeDeep       = 200
+	structFieldCache    sync.Map // reflect.Type -> []field
+	maxEncodeDepth      = 200
 )
 
 // fieldRenames are the names that a server uses for fields of the client's types. A field with an
@@ -52,50 +52,50 @@ var fieldRenames = map[reflect.Type]map[string]string{
 	reflect.TypeFor[api.TaskEvent]():     {"DiskSize": ""},
 }
 
-// omitEmptyField is a field that is omitted when it is empty, in a type whose other fields are not.
-var omitEmptyField = map[reflect.Type]string{reflect.TypeFor[api.Variable](): "Items"}
+// omitEmptyFields is a field that is omitted when it is empty, in a type whose other fields are not.
+var omitEmptyFields = map[reflect.Type]string{reflect.TypeFor[api.Variable](): "Items"}
 
-// ofJob stands for the namespace of the job that has the object.
-const ofJob = "namespace of the job"
+// jobNamespaceValue stands for the namespace of the job that has the object.
+const jobNamespaceValue = "namespace of the job"
 
-// ofTracker stands for the delay of a reschedule, which depends on the tracker that has the event.
-const ofTracker = "delay of the reschedule"
+// rescheduleDelayValue stands for the delay of a reschedule, which depends on the tracker that has the event.
+const rescheduleDelayValue = "delay of the reschedule"
 
-// serverFields are the fields that the client's types lack, and their values.
-var serverFields = map[reflect.Type]map[string]string{
+// serverOnlyFields are the fields that the client's types lack, and their values.
+var serverOnlyFields = map[reflect.Type]map[string]string{
 	reflect.TypeFor[api.MemoryStats](): {"MappedFile": "0"},
 	reflect.TypeFor[api.Node](): {
 		"ComputedClass": `""`, "IdentitySigningKeyID": `""`, "LastAllocUpdateIndex": "0", "LastMissedHeartbeatIndex": "0", "SecretID": `""`,
 	},
 	reflect.TypeFor[api.NodeListStub]():    {"HostVolumes": "null"},
-	reflect.TypeFor[api.RescheduleEvent](): {"Delay": ofTracker},
-	reflect.TypeFor[api.Service]():         {"Namespace": ofJob},
+	reflect.TypeFor[api.RescheduleEvent](): {"Delay": rescheduleDelayValue},
+	reflect.TypeFor[api.Service]():         {"Namespace": jobNamespaceValue},
 	reflect.TypeFor[api.TaskState]():       {"Paused": `""`},
 }
 
-// zeroFilled are the types whose numbers, booleans and strings are written as zero when they are
+// zeroFilledTypes are the types whose numbers, booleans and strings are written as zero when they are
 // nil. A nil duration is null.
-var zeroFilled = map[reflect.Type]bool{reflect.TypeFor[api.Resources](): true, reflect.TypeFor[api.TaskGroup](): true}
+var zeroFilledTypes = map[reflect.Type]bool{reflect.TypeFor[api.Resources](): true, reflect.TypeFor[api.TaskGroup](): true}
 
-// field is one field of a struct as it is encoded.
-type field struct {
-	name      string
-	label     string // the encoded name with the colon
-	form      form
-	hidden    bool  // hidden from the read-only token
-	index     []int // nil if the field has only text
-	text      string
-	omitEmpty bool
-	quoted    bool
-	filled    bool
+// structField is one field of a struct as it is encoded.
+type structField struct {
+	name               string
+	quotedName         string // the encoded name with the colon
+	encoding           valueEncoding
+	hiddenFromReadOnly bool  // hidden from the read-only token
+	index              []int // nil if the field has only text
+	constantJSON       string
+	omitEmpty          bool
+	asString           bool
+	zeroWhenNil        bool
 }
 
-// fieldsOf returns the fields of a struct in the order of their names.
-func fieldsOf(t reflect.Type) []*field {
-	if known, ok := knownStructs.Load(t); ok {
-		return known.([]*field)
+// structFields returns the fields of a struct in the order of their names.
+func structFields(t reflect.Type) []*structField {
+	if known, ok := structFieldCache.Load(t); ok {
+		return known.([]*structField)
 	}
-	var fields []*field
+	var fields []*structField
 	for _, f := range reflect.VisibleFields(t) {
 		tag, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		embedded := f.Anonymous && tag == "" && deref(f.Type).Kind() == reflect.Struct
@@ -106,30 +106,30 @@ func fieldsOf(t reflect.Type) []*field {
 		if named && name == "" {
 			continue
 		}
-		fields = append(fields, &field{
-			name:      cmp.Or(name, tag, f.Name),
-			form:      formOf(f.Type),
-			hidden:    isHidden(t, cmp.Or(name, tag, f.Name)),
-			index:     f.Index,
-			omitEmpty: !named && (strings.Contains(options, "omitempty") || slices.Contains(omitEmptyTypes, t) || omitEmptyField[t] == f.Name),
-			quoted:    strings.Contains(options, "string"),
-			filled:    zeroFilled[t] && slices.Contains([]reflect.Kind{reflect.Bool, reflect.Int, reflect.String}, deref(f.Type).Kind()),
+		fields = append(fields, &structField{
+			name:               cmp.Or(name, tag, f.Name),
+			encoding:           encodingOf(f.Type),
+			hiddenFromReadOnly: isHidden(t, cmp.Or(name, tag, f.Name)),
+			index:              f.Index,
+			omitEmpty:          !named && (strings.Contains(options, "omitempty") || slices.Contains(omitEmptyTypes, t) || omitEmptyFields[t] == f.Name),
+			asString:           strings.Contains(options, "string"),
+			zeroWhenNil:        zeroFilledTypes[t] && slices.Contains([]reflect.Kind{reflect.Bool, reflect.Int, reflect.String}, deref(f.Type).Kind()),
 		})
 	}
-	for name, text := range serverFields[t] {
-		fields = append(fields, &field{name: name, text: text})
+	for name, text := range serverOnlyFields[t] {
+		fields = append(fields, &structField{name: name, constantJSON: text})
 	}
 	for _, f := range fields {
-		f.label = string(appendString(nil, f.name)) + ":"
+		f.quotedName = string(appendString(nil, f.name)) + ":"
 	}
-	slices.SortStableFunc(fields, func(a, b *field) int { return strings.Compare(a.name, b.name) })
-	knownStructs.Store(t, fields)
+	slices.SortStableFunc(fields, func(a, b *structField) int { return strings.Compare(a.name, b.name) })
+	structFieldCache.Store(t, fields)
 	return fields
 }
 
 func isHidden(t reflect.Type, name string) bool {
-	shown, limited := shownFields[t]
-	return limited && !slices.Contains(shown, name) || slices.Contains(hiddenFields[t], name)
+	shown, limited := readOnlyShownFields[t]
+	return limited && !slices.Contains(shown, name) || slices.Contains(readOnlyHiddenFields[t], name)
 }
 
 func deref(t reflect.Type) reflect.Type {
@@ -139,30 +139,30 @@ func deref(t reflect.Type) reflect.Type {
 	return t
 }
 
-// form is how values of a type are encoded.
-type form byte
+// valueEncoding is how values of a type are encoded.
+type valueEncoding byte
 
 const (
-	byKind        form = iota // according to the kind
-	formTime                  // as a time
-	formMarshaler             // with json.Marshaler
-	formText                  // with encoding.TextMarshaler
+	encodeByKind    valueEncoding = iota // according to the kind
+	encodeTime                           // as a time
+	encodeMarshaler                      // with json.Marshaler
+	encodeText                           // with encoding.TextMarshaler
 )
 
-func formOf(t reflect.Type) form {
+func encodingOf(t reflect.Type) valueEncoding {
 	switch {
 	case t == timeType:
-		return formTime
+		return encodeTime
 	case t.Implements(jsonType):
-		return formMarshaler
+		return encodeMarshaler
 	case t.Implements(textType) && t.Kind() != reflect.Pointer:
-		return formText
+		return encodeText
 	}
-	return byKind
+	return encodeByKind
 }
 
-// encoder keeps the position in a document.
-type encoder struct {
+// jsonEncoder keeps the position in a document.
+type jsonEncoder struct {
 	readOnly  bool                                   // hidden fields are encoded as unset
 	namespace string                                 // of the current job
 	delays    map[*api.RescheduleEvent]time.Duration // of the current allocation
@@ -172,18 +172,18 @@ func appendValue(b []byte, v reflect.Value, readOnly bool) ([]byte, error) {
 	if !v.IsValid() {
 		return append(b, "null"...), nil
 	}
-	return (&encoder{readOnly: readOnly}).appendDeep(b, v, formOf(v.Type()), 0)
+	return (&jsonEncoder{readOnly: readOnly}).appendNested(b, v, encodingOf(v.Type()), 0)
 }
 
-func (e *encoder) appendDeep(b []byte, v reflect.Value, how form, depth int) ([]byte, error) {
-	if depth > maxEncodeDeep {
+func (e *jsonEncoder) appendNested(b []byte, v reflect.Value, how valueEncoding, depth int) ([]byte, error) {
+	if depth > maxEncodeDepth {
 		return b, fmt.Errorf("encode %s: nested too deep", v.Type())
 	}
 	if (v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface) && v.IsNil() {
 		return append(b, "null"...), nil
 	}
 	switch how {
-	case formTime:
+	case encodeTime:
 		t := v.Interface().(time.Time)
 		if t.IsZero() {
 			return append(b, "null"...), nil
@@ -191,22 +191,22 @@ func (e *encoder) appendDeep(b []byte, v reflect.Value, how form, depth int) ([]
 		b = append(b, '"')
 		b = t.UTC().AppendFormat(b, time.RFC3339Nano)
 		return append(b, '"'), nil
-	case formMarshaler:
+	case encodeMarshaler:
 		text, err := v.Interface().(json.Marshaler).MarshalJSON()
 		return append(b, text...), err
-	case formText:
+	case encodeText:
 		text, err := v.Interface().(encoding.TextMarshaler).MarshalText()
 		return appendString(b, string(text)), err
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
-		return e.appendDeep(b, v.Elem(), formOf(v.Type().Elem()), depth+1)
+		return e.appendNested(b, v.Elem(), encodingOf(v.Type().Elem()), depth+1)
 	case reflect.Interface:
 		// A number that was decoded from JSON has no integer type, so its value decides.
 		if f, ok := v.Elem().Interface().(float64); ok && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
 			return strconv.AppendInt(b, int64(f), 10), nil
 		}
-		return e.appendDeep(b, v.Elem(), formOf(v.Elem().Type()), depth+1)
+		return e.appendNested(b, v.Elem(), encodingOf(v.Elem().Type()), depth+1)
 	case reflect.Bool:
 		return strconv.AppendBool(b, v.Bool()), nil
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
@@ -227,7 +227,7 @@ func (e *encoder) appendDeep(b []byte, v reflect.Value, how form, depth int) ([]
 	return b, fmt.Errorf("encode %s: there is no JSON of it", v.Type())
 }
 
-func (e *encoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte, error) {
+func (e *jsonEncoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte, error) {
 	if v.Type() == jobType {
 		e.namespace = api.DefaultNamespace
 		if named := v.FieldByName("Namespace"); !named.IsNil() {
@@ -248,44 +248,44 @@ func (e *encoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte, er
 	}
 	b = append(b, '{')
 	first := true
-	for _, f := range fieldsOf(v.Type()) {
+	for _, f := range structFields(v.Type()) {
 		value, err := v.FieldByIndexErr(f.index)
-		if err == nil && f.hidden && e.readOnly {
+		if err == nil && f.hiddenFromReadOnly && e.readOnly {
 			value = reflect.Zero(value.Type())
 		}
 		if err != nil || f.omitEmpty && isEmpty(value) {
 			continue
 		}
-		if f.filled && value.Kind() == reflect.Pointer && value.IsNil() {
+		if f.zeroWhenNil && value.Kind() == reflect.Pointer && value.IsNil() {
 			value = reflect.Zero(value.Type().Elem())
 		}
 		if !first {
 			b = append(b, ',')
 		}
 		first = false
-		b = append(b, f.label...)
+		b = append(b, f.quotedName...)
 		if f.index == nil {
-			switch f.text {
-			case ofJob:
+			switch f.constantJSON {
+			case jobNamespaceValue:
 				b = appendString(b, e.namespace)
-			case ofTracker:
+			case rescheduleDelayValue:
 				delay := time.Duration(0)
 				if v.CanAddr() {
 					delay = e.delays[v.Addr().Interface().(*api.RescheduleEvent)]
 				}
 				b = strconv.AppendInt(b, int64(delay), 10)
 			default:
-				b = append(b, f.text...)
+				b = append(b, f.constantJSON...)
 			}
 			continue
 		}
-		if f.quoted {
+		if f.asString {
 			b = append(b, '"')
 		}
-		if b, err = e.appendDeep(b, value, f.form, depth+1); err != nil {
+		if b, err = e.appendNested(b, value, f.encoding, depth+1); err != nil {
 			return b, err
 		}
-		if f.quoted {
+		if f.asString {
 			b = append(b, '"')
 		}
 	}
@@ -300,7 +300,7 @@ func isEmpty(v reflect.Value) bool {
 	return v.IsZero()
 }
 
-func (e *encoder) appendMap(b []byte, v reflect.Value, depth int) ([]byte, error) {
+func (e *jsonEncoder) appendMap(b []byte, v reflect.Value, depth int) ([]byte, error) {
 	if v.IsNil() {
 		return append(b, "null"...), nil
 	}
@@ -316,21 +316,21 @@ func (e *encoder) appendMap(b []byte, v reflect.Value, depth int) ([]byte, error
 	}
 	slices.Sort(names)
 	b = append(b, '{')
-	how := formOf(v.Type().Elem())
+	how := encodingOf(v.Type().Elem())
 	for i, name := range names {
 		if i > 0 {
 			b = append(b, ',')
 		}
 		b = append(appendString(b, name), ':')
 		var err error
-		if b, err = e.appendDeep(b, values[name], how, depth+1); err != nil {
+		if b, err = e.appendNested(b, values[name], how, depth+1); err != nil {
 			return b, err
 		}
 	}
 	return append(b, '}'), nil
 }
 
-func (e *encoder) appendList(b []byte, v reflect.Value, depth int) ([]byte, error) {
+func (e *jsonEncoder) appendList(b []byte, v reflect.Value, depth int) ([]byte, error) {
 	if v.Kind() == reflect.Slice && v.IsNil() {
 		return append(b, "null"...), nil
 	}
@@ -340,13 +340,13 @@ func (e *encoder) appendList(b []byte, v reflect.Value, depth int) ([]byte, erro
 		return append(b, '"'), nil
 	}
 	b = append(b, '[')
-	how := formOf(v.Type().Elem())
+	how := encodingOf(v.Type().Elem())
 	for i := range v.Len() {
 		if i > 0 {
 			b = append(b, ',')
 		}
 		var err error
-		if b, err = e.appendDeep(b, v.Index(i), how, depth+1); err != nil {
+		if b, err = e.appendNested(b, v.Index(i), how, depth+1); err != nil {
 			return b, err
 		}
 	}

@@ -26,35 +26,35 @@ func (r *request) evaluations(s *store.Snapshot, ws store.WatchSet) ([]*api.Eval
 func (r *request) evalSortKey(e *api.Evaluation) sortKey { return r.creationKey(e.CreateIndex, e.ID) }
 
 func (h *evaluationHandler) list(r *request) (any, error) {
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		index := s.TableIndex(ws, store.Evaluations)
 		found, err := r.evaluations(s, ws)
 		if err != nil {
 			return nil, index, err
 		}
-		evals, err := page(r, found, r.evalSortKey, identity)
+		evals, err := listPage(r, found, r.evalSortKey, identity)
 		return evals, index, err
 	})
 }
 
 type evaluationCount struct {
 	Count int
-	meta
+	replyMeta
 }
 
 // count counts the evaluations on all pages of a list.
 func (h *evaluationHandler) count(r *request) (any, error) {
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		index := s.TableIndex(ws, store.Evaluations)
 		found, err := r.evaluations(s, ws)
 		if err != nil {
 			return nil, index, err
 		}
-		matches, err := r.matcher()
+		matches, err := r.filterFunc()
 		if err != nil {
 			return nil, index, err
 		}
-		answer := evaluationCount{meta: meta{Index: index, KnownLeader: true}}
+		answer := evaluationCount{replyMeta: replyMeta{Index: index, KnownLeader: true}}
 		for _, e := range found {
 			ok, err := matches(e)
 			if err != nil {
@@ -76,27 +76,27 @@ func (h *evaluationHandler) read(r *request) (any, error) {
 	if err := checkUUID("eval", r.id); err != nil {
 		return nil, err
 	}
-	related, err := r.flag("related")
+	related, err := r.boolParam("related")
 	if err != nil {
 		return nil, err
 	}
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		e := s.Evaluation(ws, r.id)
 		if e == nil {
 			return nil, s.TableIndex(ws, store.Evaluations), notFound("eval not found")
 		}
 		if related {
 			copied := *e
-			copied.RelatedEvals = relatedTo(e, s.EvaluationsByJob(ws, e.Namespace, e.JobID))
+			copied.RelatedEvals = relatedEvaluations(e, s.EvaluationsByJob(ws, e.Namespace, e.JobID))
 			e = &copied
 		}
 		return e, e.ModifyIndex, nil
 	})
 }
 
-// relatedTo returns the evaluations that are linked to e in either direction, over any number of
+// relatedEvaluations returns the evaluations that are linked to e in either direction, over any number of
 // steps.
-func relatedTo(e *api.Evaluation, all []*api.Evaluation) (stubs []*api.EvaluationStub) {
+func relatedEvaluations(e *api.Evaluation, all []*api.Evaluation) (stubs []*api.EvaluationStub) {
 	near := func(a, b *api.Evaluation) bool {
 		return a.PreviousEval == b.ID || a.NextEval == b.ID || a.BlockedEval == b.ID
 	}
@@ -119,8 +119,8 @@ func relatedTo(e *api.Evaluation, all []*api.Evaluation) (stubs []*api.Evaluatio
 }
 
 func (h *evaluationHandler) allocations(r *request) (any, error) {
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		stubs, err := r.stubs(s.AllocationsByEvaluation(ws, r.id))
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		stubs, err := r.allocStubs(s.AllocationsByEvaluation(ws, r.id))
 		return stubs, s.TableIndex(ws, store.Allocations), err
 	})
 }

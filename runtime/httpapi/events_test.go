@@ -58,21 +58,21 @@ func (f *fixture) listen(t *testing.T) (address string) {
 }
 
 func (f *fixture) putVariable(t *testing.T, path string) uint64 {
-	return f.put(t, func(tx *store.Txn) { tx.PutVariable(&api.Variable{Namespace: "default", Path: path}) })
+	return f.updateStore(t, func(tx *store.Txn) { tx.PutVariable(&api.Variable{Namespace: "default", Path: path}) })
 }
 
-// watcher is a client of the event stream that reads the raw response.
-type watcher struct {
+// eventClient is a client of the event stream that reads the raw response.
+type eventClient struct {
 	net.Conn
 	lines *bufio.Scanner
 }
 
-// follow requests the stream, and returns when the headers are read.
-func follow(conn net.Conn, query string) (*watcher, error) {
+// openEventStream requests the stream, and returns when the headers are read.
+func openEventStream(conn net.Conn, query string) (*eventClient, error) {
 	if _, err := fmt.Fprintf(conn, "GET /v1/event/stream?%s HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept-Encoding: gzip\r\n\r\n", query); err != nil {
 		return nil, err
 	}
-	w := &watcher{conn, bufio.NewScanner(conn)}
+	w := &eventClient{conn, bufio.NewScanner(conn)}
 	w.lines.Buffer(nil, 1<<20)
 	for want := []string{"HTTP/1.1 200 OK", "Content-Type: application/json", "Cache-Control: no-cache", "Transfer-Encoding: chunked"}; w.lines.Scan(); {
 		line := w.lines.Text()
@@ -89,8 +89,8 @@ func follow(conn net.Conn, query string) (*watcher, error) {
 	return nil, errors.Join(w.lines.Err(), io.ErrUnexpectedEOF)
 }
 
-// next returns the next line of JSON.
-func (w *watcher) next() (string, error) {
+// nextLine returns the next line of JSON.
+func (w *eventClient) nextLine() (string, error) {
 	for w.lines.Scan() {
 		if line := w.lines.Text(); strings.HasPrefix(line, "{") { // skips the lengths of chunks
 			return line, nil
@@ -99,9 +99,9 @@ func (w *watcher) next() (string, error) {
 	return "", errors.Join(w.lines.Err(), io.EOF)
 }
 
-func (w *watcher) want(t *testing.T, what string) (events []api.Event) {
+func (w *eventClient) wantEvents(t *testing.T, what string) (events []api.Event) {
 	t.Helper()
-	line, err := w.next()
+	line, err := w.nextLine()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,22 +126,22 @@ func (w *watcher) want(t *testing.T, what string) (events []api.Event) {
 func TestEventStream(t *testing.T) {
 	f := newFixture(t, nil)
 	address := f.listen(t)
-	open := func(query string) *watcher {
+	open := func(query string) *eventClient {
 		t.Helper()
 		conn, err := net.Dial("tcp", address)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { conn.Close() })
-		w, err := follow(conn, query)
+		w, err := openEventStream(conn, query)
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.want(t, "") // the first line is a heartbeat
+		w.wantEvents(t, "") // the first line is a heartbeat
 		return w
 	}
 	f.putJob(t, "web")
-	f.put(t, func(tx *store.Txn) {
+	f.updateStore(t, func(tx *store.Txn) {
 		tx.Operation("PlanResult")
 		tx.PutAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", Job: &api.Job{ID: new("web"), Namespace: new("default")}})
 		tx.PutEvaluation(&api.Evaluation{ID: "e", Namespace: "default", JobID: "web"})
@@ -150,38 +150,38 @@ func TestEventStream(t *testing.T) {
 	f.putVariable(t, "v")
 
 	w := open("index=0") // past events are replayed before new ones
-	w.want(t, "Job:web")
-	all := w.want(t, "Allocation:a Evaluation:e Node:n")
+	w.wantEvents(t, "Job:web")
+	all := w.wantEvents(t, "Allocation:a Evaluation:e Node:n")
 	if e := all[0]; e.Type != "PlanResult" || !slices.Equal(e.FilterKeys, []string{"web", ""}) {
 		t.Errorf("%+v", e)
 	}
 	if a, err := all[0].Allocation(); err != nil || a.ID != "a" || a.Job != nil {
 		t.Errorf("%+v, %v", a, err)
 	}
-	w.want(t, "Variable:v")
+	w.wantEvents(t, "Variable:v")
 	f.putVariable(t, "w")
-	w.want(t, "Variable:w")
+	w.wantEvents(t, "Variable:w")
 
 	w = open("topic=Allocation:web&topic=Job:db&topic=Evaluation:web")
-	w.want(t, "Allocation:a Evaluation:e")
+	w.wantEvents(t, "Allocation:a Evaluation:e")
 	f.putJob(t, "db")
-	w.want(t, "Job:db")
+	w.wantEvents(t, "Job:db")
 
-	open("index=3").want(t, "Variable:v")
+	open("index=3").wantEvents(t, "Variable:v")
 	w = open("index=99") // an index in the future
 	f.putJob(t, "more")
-	w.want(t, "Job:more")
-	open("namespace=prod").want(t, "Node:n")
-	open("namespace=*&topic=Job").want(t, "Job:web")
+	w.wantEvents(t, "Job:more")
+	open("namespace=prod").wantEvents(t, "Node:n")
+	open("namespace=*&topic=Job").wantEvents(t, "Job:web")
 
-	f.answers(t, []call{
+	f.runRequests(t, []requestCase{
 		{"an index that is none", "GET", "/v1/event/stream?index=x", "", 400, "…Unable to parse index: "},
 		{"a topic that is none", "GET", "/v1/event/stream?topic=a:b:c", "", 400, "Invalid topic query: error parsing topics: Invalid key value pair for topic, topic: a:b:c"},
 	})
 }
 
 // Traefik watches services with these requests.
-func TestWatchOfTraefik(t *testing.T) {
+func TestTraefikEventStream(t *testing.T) {
 	f := newFixture(t, nil)
 	client, err := api.NewClient(&api.Config{Address: "http://" + f.listen(t)})
 	if err != nil {
@@ -192,10 +192,10 @@ func TestWatchOfTraefik(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.put(t, func(tx *store.Txn) {
+	f.updateStore(t, func(tx *store.Txn) {
 		tx.PutService(&api.ServiceRegistration{Namespace: "default", ID: "s", ServiceName: "web", JobID: "j"})
 	})
-	f.put(t, func(tx *store.Txn) { tx.DeleteService("default", "s") })
+	f.updateStore(t, func(tx *store.Txn) { tx.DeleteService("default", "s") })
 	for _, want := range []string{"ServiceRegistration", "ServiceDeregistration"} {
 		batch := <-stream
 		if batch.Err != nil || batch.Events[0].Type != want || !slices.Equal(batch.Events[0].FilterKeys, []string{"j", "web"}) {
@@ -207,9 +207,9 @@ func TestWatchOfTraefik(t *testing.T) {
 	}
 }
 
-// leak returns a function that waits until there are no more goroutines and descriptors than at
+// checkLeaks returns a function that waits until there are no more goroutines and descriptors than at
 // the call of leak.
-func leak(t *testing.T) (gone func()) {
+func checkLeaks(t *testing.T) (gone func()) {
 	descriptors := func() int {
 		open, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
@@ -230,14 +230,14 @@ func leak(t *testing.T) (gone func()) {
 }
 
 // A thousand clients that disconnect, some of them without a FIN, leave no resources.
-func TestVanishedEventClientsLeaveNothing(t *testing.T) {
+func TestDisconnectedEventClientsLeakNothing(t *testing.T) {
 	f := newFixture(t, nil)
 	address := f.listen(t)
 	f.putVariable(t, "v")
 	var before runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	gone := leak(t)
+	gone := checkLeaks(t)
 	goroutines := runtime.NumGoroutine()
 
 	clients := make([]net.Conn, 1000)
@@ -248,10 +248,10 @@ func TestVanishedEventClientsLeaveNothing(t *testing.T) {
 			if clients[i], errs[i] = net.Dial("tcp", address); errs[i] != nil {
 				return
 			}
-			w, err := follow(clients[i], "index=0")
+			w, err := openEventStream(clients[i], "index=0")
 			for range 2 { // the heartbeat and the event
 				if err == nil {
-					_, err = w.next()
+					_, err = w.nextLine()
 				}
 			}
 			errs[i] = err
@@ -281,10 +281,10 @@ func TestVanishedEventClientsLeaveNothing(t *testing.T) {
 	}
 }
 
-// pipes is a listener whose connections have no buffers.
-type pipes chan net.Conn
+// pipeListener is a listener whose connections have no buffers.
+type pipeListener chan net.Conn
 
-func (p pipes) Accept() (net.Conn, error) {
+func (p pipeListener) Accept() (net.Conn, error) {
 	c, ok := <-p
 	if !ok {
 		return nil, net.ErrClosed
@@ -292,39 +292,39 @@ func (p pipes) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-func (p pipes) Close() error {
+func (p pipeListener) Close() error {
 	close(p)
 	return nil
 }
 
-func (p pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+func (p pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
 // A client that does not read is disconnected, and blocks no other client.
-func TestStuckEventClientIsCutOff(t *testing.T) {
+func TestStuckEventClientIsDisconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
-		l := make(pipes)
+		l := make(pipeListener)
 		f.serve(t, l)
-		client := func() *watcher {
+		client := func() *eventClient {
 			ours, theirs := net.Pipe()
 			l <- theirs
-			w, err := follow(ours, "")
+			w, err := openEventStream(ours, "")
 			if err != nil {
 				t.Fatal(err)
 			}
-			w.want(t, "")
+			w.wantEvents(t, "")
 			return w
 		}
 		stuck, lively := client(), client()
 		f.putVariable(t, "v")
-		lively.want(t, "Variable:v")
+		lively.wantEvents(t, "Variable:v")
 		begin := time.Now()
 		synctest.Wait()
 		time.Sleep(writeTimeout + time.Second)
 		synctest.Wait()
 		_ = stuck.SetReadDeadline(time.Now().Add(time.Second))
 		for err := error(nil); !errors.Is(err, io.EOF); {
-			if _, err = stuck.next(); errors.Is(err, os.ErrDeadlineExceeded) {
+			if _, err = stuck.nextLine(); errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Fatalf("after %v the client is still there", time.Since(begin))
 			}
 		}
@@ -344,7 +344,7 @@ func TestMonitorStreamsNewLogLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	gone := leak(t)
+	gone := checkLeaks(t)
 	log.Debug("before anybody looks")
 	for _, c := range []struct{ level, plain string }{{"DEBUG", "false"}, {"warn", "false"}, {"DEBUG", "true"}} {
 		stop := make(chan struct{})
@@ -388,7 +388,7 @@ func TestMonitorStreamsNewLogLines(t *testing.T) {
 	}
 	client.Close()
 	gone()
-	f.answers(t, []call{
+	f.runRequests(t, []requestCase{
 		{"an unknown level", "GET", "/v1/agent/monitor?log_level=zz", "", 400, "Unknown log level: zz"},
 		{"two targets", "GET", "/v1/agent/monitor?node_id=x&server_id=y", "", 400, "Cannot target node and server simultaneously"},
 	})

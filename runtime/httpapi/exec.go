@@ -28,7 +28,7 @@ type execCommand struct {
 }
 
 func (h *execHandler) execTask(r *request) (any, error) {
-	return h.serve(r, func() (execCommand, error) {
+	return h.serveSession(r, func() (execCommand, error) {
 		var command []string
 		if err := json.Unmarshal([]byte(r.query.Get("command")), &command); err != nil || len(command) == 0 {
 			return execCommand{}, execError("command is not present")
@@ -37,13 +37,13 @@ func (h *execHandler) execTask(r *request) (any, error) {
 		if alloc == nil {
 			return execCommand{}, execError("Unknown allocation %q", r.id)
 		}
-		return h.command(r, alloc, command)
+		return h.newExecCommand(r, alloc, command)
 	})
 }
 
 // runAction runs an action of the job.
 func (h *execHandler) runAction(r *request) (any, error) {
-	return h.serve(r, func() (execCommand, error) {
+	return h.serveSession(r, func() (execCommand, error) {
 		s, allocID := h.store.Snapshot(), r.query.Get("allocID")
 		if s.Job(nil, r.namespace, r.id) == nil {
 			return execCommand{}, execError("Unknown job %q", r.id)
@@ -53,42 +53,42 @@ func (h *execHandler) runAction(r *request) (any, error) {
 			return execCommand{}, execError("job %s does not have allocation %s", r.id, allocID)
 		}
 		name, action := r.query.Get("task"), r.query.Get("action")
-		task := taskOf(alloc, name)
+		task := findTask(alloc, name)
 		if task == nil {
 			return execCommand{}, execError("unknown task name %q", name)
 		}
 		for _, known := range task.Actions {
 			if known.Name == action {
-				return h.command(r, alloc, append([]string{known.Command}, known.Args...))
+				return h.newExecCommand(r, alloc, append([]string{known.Command}, known.Args...))
 			}
 		}
 		return execCommand{}, execError("action %s not found in task %s", action, name)
 	})
 }
 
-// command checks that the task can run a command.
-func (h *execHandler) command(r *request, alloc *api.Allocation, command []string) (execCommand, error) {
-	tty, err := r.flag("tty")
+// newExecCommand checks that the task can run a command.
+func (h *execHandler) newExecCommand(r *request, alloc *api.Allocation, command []string) (execCommand, error) {
+	tty, err := r.boolParam("tty")
 	task := r.query.Get("task")
 	switch state := alloc.TaskStates[task]; {
 	case err != nil:
 		return execCommand{}, execError("%v", err)
-	case taskOf(alloc, task) == nil:
+	case findTask(alloc, task) == nil:
 		return execCommand{}, execError("unknown task name %q", task)
 	case state == nil || state.StartedAt.IsZero():
 		return execCommand{}, execError("task %q not started yet.", task)
 	}
 	runner := h.node.Alloc(alloc.ID)
 	if runner == nil {
-		return execCommand{}, notRunning(task)
+		return execCommand{}, taskNotRunningError(task)
 	}
 	return execCommand{driver.Exec{Command: command, TTY: tty}, func(ctx context.Context, exec driver.Exec) (*driver.ExitResult, error) {
 		exit, err := runner.ExecStreaming(ctx, task, exec)
 		if errors.Is(err, allocrunner.ErrNotRunning) {
-			err = notRunning(task)
+			err = taskNotRunningError(task)
 		}
 		return exit, err
 	}}, nil
 }
 
-func notRunning(task string) error { return execError("task %q is not running.", task) }
+func taskNotRunningError(task string) error { return execError("task %q is not running.", task) }

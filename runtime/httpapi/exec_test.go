@@ -22,15 +22,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// terminal is the client's end of a session.
-type terminal struct {
+// sessionClient is the client's end of a session.
+type sessionClient struct {
 	t *testing.T
 	*websocket.Conn
 }
 
-// converse connects a client to a command. The returned channel is closed when the session has
+// startSession connects a client to a command. The returned channel is closed when the session has
 // ended.
-func converse(t *testing.T, stop context.Context, command execCommand) (*terminal, <-chan struct{}) {
+func startSession(t *testing.T, stop context.Context, command execCommand) (*sessionClient, <-chan struct{}) {
 	t.Helper()
 	ended := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -49,18 +49,18 @@ func converse(t *testing.T, stop context.Context, command execCommand) (*termina
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.CloseNow() })
-	return &terminal{t, conn}, ended
+	return &sessionClient{t, conn}, ended
 }
 
-func (c *terminal) say(text string) {
+func (c *sessionClient) sendMessage(text string) {
 	c.t.Helper()
 	if err := c.Write(c.t.Context(), websocket.MessageText, []byte(text)); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-// hear returns one message, or the error.
-func (c *terminal) hear() string {
+// readMessage returns one message, or the error.
+func (c *sessionClient) readMessage() string {
 	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
 	defer cancel()
 	kind, text, err := c.Read(ctx)
@@ -76,16 +76,16 @@ func (c *terminal) hear() string {
 	return string(text)
 }
 
-func (c *terminal) expect(want ...string) {
+func (c *sessionClient) wantMessages(want ...string) {
 	c.t.Helper()
 	for _, w := range want {
-		if got := c.hear(); got != w {
+		if got := c.readMessage(); got != w {
 			c.t.Fatalf("%s, want %s", got, w)
 		}
 	}
 }
 
-func soonClosed(t *testing.T, what string, c <-chan struct{}) {
+func wantClosed(t *testing.T, what string, c <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-c:
@@ -97,36 +97,36 @@ func soonClosed(t *testing.T, what string, c <-chan struct{}) {
 // The messages have the order that clients expect.
 func TestSession(t *testing.T) {
 	sizes := make(chan driver.TerminalSize, 3)
-	c, ended := converse(t, t.Context(), execCommand{run: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
+	c, ended := startSession(t, t.Context(), execCommand{run: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
 		sizes <- <-e.Resize
 		text, err := io.ReadAll(e.Stdin)
 		fmt.Fprintf(e.Stdout, "%s!", text)
 		fmt.Fprint(e.Stderr, "bad")
 		return &driver.ExitResult{ExitCode: 5}, err
 	}})
-	c.say(`{}`)
-	c.say(`{"tty_size":{}}`)
-	c.say(`{"tty_size":{"height":24,"width":80}}`)
-	c.say(`{"stdin":{"data":"aGVs"}}`)
-	c.say(`{"stdin":{"data":"bG8="}}`)
-	c.say(`{"stdin":{"close":true}}`)
-	c.expect(`{"stdout":{"data":"aGVsbG8h"}}`, `{"stderr":{"data":"YmFk"}}`, `{"stdout":{"close":true}}`, `{"stderr":{"close":true}}`,
+	c.sendMessage(`{}`)
+	c.sendMessage(`{"tty_size":{}}`)
+	c.sendMessage(`{"tty_size":{"height":24,"width":80}}`)
+	c.sendMessage(`{"stdin":{"data":"aGVs"}}`)
+	c.sendMessage(`{"stdin":{"data":"bG8="}}`)
+	c.sendMessage(`{"stdin":{"close":true}}`)
+	c.wantMessages(`{"stdout":{"data":"aGVsbG8h"}}`, `{"stderr":{"data":"YmFk"}}`, `{"stdout":{"close":true}}`, `{"stderr":{"close":true}}`,
 		`{"exited":true,"result":{"exit_code":5}}`, "closed 1000 ")
 	if size := <-sizes; size != (driver.TerminalSize{Height: 24, Width: 80}) {
 		t.Errorf("size %+v", size)
 	}
-	soonClosed(t, "the end of the session", ended)
+	wantClosed(t, "the end of the session", ended)
 }
 
 func TestSessionWithTerminal(t *testing.T) {
 	command := execCommand{run: func(_ context.Context, e driver.Exec) (*driver.ExitResult, error) { return &driver.ExitResult{}, nil }}
 	command.TTY = true
-	c, _ := converse(t, t.Context(), command)
-	c.expect(`{"stdout":{"close":true}}`, `{"exited":true,"result":{}}`, "closed 1000 ")
+	c, _ := startSession(t, t.Context(), command)
+	c.wantMessages(`{"stdout":{"close":true}}`, `{"exited":true,"result":{}}`, "closed 1000 ")
 }
 
-// untilKilled returns a command that runs until it is killed.
-func untilKilled(killed chan struct{}) execCommand {
+// commandUntilKilled returns a command that runs until it is killed.
+func commandUntilKilled(killed chan struct{}) execCommand {
 	return execCommand{run: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
 		<-ctx.Done()
 		close(killed)
@@ -150,45 +150,45 @@ func TestSessionEnds(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			client, ended := converse(t, t.Context(), execCommand{run: func(context.Context, driver.Exec) (*driver.ExitResult, error) { return nil, c.err }})
-			client.expect(c.want...)
-			soonClosed(t, "the end of the session", ended)
+			client, ended := startSession(t, t.Context(), execCommand{run: func(context.Context, driver.Exec) (*driver.ExitResult, error) { return nil, c.err }})
+			client.wantMessages(c.want...)
+			wantClosed(t, "the end of the session", ended)
 		})
 	}
 	t.Run("a client that hangs up", func(t *testing.T) {
 		t.Parallel()
 		killed := make(chan struct{})
-		c, ended := converse(t, t.Context(), untilKilled(killed))
+		c, ended := startSession(t, t.Context(), commandUntilKilled(killed))
 		c.CloseNow()
-		soonClosed(t, "the end of the command", killed)
-		soonClosed(t, "the end of the session", ended)
+		wantClosed(t, "the end of the command", killed)
+		wantClosed(t, "the end of the session", ended)
 	})
 	t.Run("a client that talks nonsense", func(t *testing.T) {
 		t.Parallel()
 		killed := make(chan struct{})
-		c, ended := converse(t, t.Context(), untilKilled(killed))
-		c.say("nonsense")
-		if got := c.hear(); !strings.HasPrefix(got, "closed 1008 failed to decode input") {
+		c, ended := startSession(t, t.Context(), commandUntilKilled(killed))
+		c.sendMessage("nonsense")
+		if got := c.readMessage(); !strings.HasPrefix(got, "closed 1008 failed to decode input") {
 			t.Error(got)
 		}
-		soonClosed(t, "the end of the command", killed)
-		soonClosed(t, "the end of the session", ended)
+		wantClosed(t, "the end of the command", killed)
+		wantClosed(t, "the end of the session", ended)
 	})
 	t.Run("an agent that stops", func(t *testing.T) {
 		t.Parallel()
 		stopped, stop := context.WithCancel(t.Context())
 		killed := make(chan struct{})
-		c, ended := converse(t, stopped, untilKilled(killed))
+		c, ended := startSession(t, stopped, commandUntilKilled(killed))
 		stop()
-		c.expect("closed 1001 the agent is stopping")
-		soonClosed(t, "the end of the command", killed)
-		soonClosed(t, "the end of the session", ended)
+		c.wantMessages("closed 1001 the agent is stopping")
+		wantClosed(t, "the end of the command", killed)
+		wantClosed(t, "the end of the session", ended)
 	})
 	t.Run("an agent that stops while the client does not read", func(t *testing.T) {
 		t.Parallel()
 		stopped, stop := context.WithCancel(t.Context())
 		stuck := make(chan struct{})
-		_, ended := converse(t, stopped, execCommand{run: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
+		_, ended := startSession(t, stopped, execCommand{run: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
 			block := make([]byte, 1<<20)
 			time.AfterFunc(200*time.Millisecond, func() { close(stuck) })
 			for {
@@ -199,18 +199,18 @@ func TestSessionEnds(t *testing.T) {
 		}})
 		<-stuck
 		stop()
-		soonClosed(t, "the end of the session", ended)
+		wantClosed(t, "the end of the session", ended)
 	})
 	t.Run("a client that goes while the command does not read", func(t *testing.T) {
 		t.Parallel()
 		killed := make(chan struct{})
-		c, ended := converse(t, t.Context(), untilKilled(killed))
+		c, ended := startSession(t, t.Context(), commandUntilKilled(killed))
 		for range 3 {
-			c.say(`{"stdin":{"data":"aGVs"}}`)
+			c.sendMessage(`{"stdin":{"data":"aGVs"}}`)
 		}
 		c.CloseNow()
-		soonClosed(t, "the end of the command", killed)
-		soonClosed(t, "the end of the session", ended)
+		wantClosed(t, "the end of the command", killed)
+		wantClosed(t, "the end of the session", ended)
 	})
 }
 
@@ -246,14 +246,14 @@ func TestHandshake(t *testing.T) {
 				return
 			}
 			defer conn.CloseNow()
-			client := &terminal{t, conn}
+			client := &sessionClient{t, conn}
 			if c.hello != "" {
-				client.say(c.hello)
+				client.sendMessage(c.hello)
 			}
-			client.expect(c.want)
+			client.wantMessages(c.want)
 		})
 	}
-	if r := f.ask("GET", "/v1/jobs?ws_handshake=true", nil, "Upgrade", "websocket"); r.StatusCode != http.StatusForbidden {
+	if r := f.send("GET", "/v1/jobs?ws_handshake=true", nil, "Upgrade", "websocket"); r.StatusCode != http.StatusForbidden {
 		t.Errorf("a handshake opens what has none: %d", r.StatusCode)
 	}
 	stop()
@@ -266,11 +266,11 @@ func TestHandshake(t *testing.T) {
 func TestNoSessionStartsAfterServe(t *testing.T) {
 	f := newFixture(t, nil)
 	asked, ended, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	exec := &execHandler{f.store, idleNode{}, f.access, &f.sessions}
+	exec := &execHandler{f.store, stubNode{}, f.access, &f.sessions}
 	f.routes = []route{{"GET", "/v1/late", func(r *request) (any, error) {
 		close(asked)
 		<-ended
-		_, err := exec.serve(r, func() (execCommand, error) {
+		_, err := exec.serveSession(r, func() (execCommand, error) {
 			t.Error("the session looks for its command")
 			return execCommand{}, errStopping
 		})
@@ -318,7 +318,7 @@ func FuzzExecFrames(f *testing.F) {
 			got, _ := io.ReadAll(stdin)
 			read <- string(got)
 		}()
-		if err := in.take(text); (err == nil) != valid {
+		if err := in.handleMessage(text); (err == nil) != valid {
 			t.Errorf("%q: %v", text, err)
 		}
 		typed.Close()

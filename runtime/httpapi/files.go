@@ -56,23 +56,23 @@ func collectedHint(alloc *api.Allocation) string {
 	return ""
 }
 
-// fileCodes are the status codes for file errors.
-type fileCodes struct{ missing, escapes, protected int }
+// fileStatusCodes are the status codes for file errors.
+type fileStatusCodes struct{ missing, outsideDir, protected int }
 
 // Nomad replies with 200 and the error text as content if a file cannot be read.
 var (
-	statCodes   = fileCodes{http.StatusNotFound, http.StatusInternalServerError, 0} // stat and list of protected files are allowed
-	readCodes   = fileCodes{http.StatusNotFound, http.StatusBadRequest, http.StatusForbidden}
-	streamCodes = fileCodes{http.StatusBadRequest, http.StatusBadRequest, http.StatusInternalServerError}
+	statCodes   = fileStatusCodes{http.StatusNotFound, http.StatusInternalServerError, 0} // stat and list of protected files are allowed
+	readCodes   = fileStatusCodes{http.StatusNotFound, http.StatusBadRequest, http.StatusForbidden}
+	streamCodes = fileStatusCodes{http.StatusBadRequest, http.StatusBadRequest, http.StatusInternalServerError}
 )
 
-func (c fileCodes) toStatus(err error) error {
+func (c fileStatusCodes) toStatusError(err error) error {
 	var protected *taskfiles.ProtectedError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return &statusError{c.missing, err.Error()}
 	case errors.Is(err, taskfiles.ErrEscapes):
-		return &statusError{c.escapes, err.Error()}
+		return &statusError{c.outsideDir, err.Error()}
 	case errors.As(err, &protected):
 		return &statusError{c.protected, err.Error()}
 	case errors.Is(err, taskfiles.ErrDirectory), errors.Is(err, taskfiles.ErrNotRegular):
@@ -88,8 +88,8 @@ func fileInfo(i taskfiles.Info) api.AllocFileInfo {
 	}
 }
 
-// describe replies with the result of ask for the directory of an allocation.
-func (h *fileHandler) describe(r *request, ask func(*taskfiles.Dir) (any, error)) (any, error) {
+// replyFromDir replies with the result of ask for the directory of an allocation.
+func (h *fileHandler) replyFromDir(r *request, ask func(*taskfiles.Dir) (any, error)) (any, error) {
 	dir, err := h.dir(r)
 	if err != nil {
 		return nil, err
@@ -97,13 +97,13 @@ func (h *fileHandler) describe(r *request, ask func(*taskfiles.Dir) (any, error)
 	defer dir.Close()
 	value, err := ask(dir)
 	if err != nil {
-		return nil, statCodes.toStatus(err)
+		return nil, statCodes.toStatusError(err)
 	}
 	return value, nil
 }
 
 func (h *fileHandler) list(r *request) (any, error) {
-	return h.describe(r, func(dir *taskfiles.Dir) (any, error) {
+	return h.replyFromDir(r, func(dir *taskfiles.Dir) (any, error) {
 		infos, err := dir.List(cmp.Or(r.query.Get("path"), "/"))
 		list := make([]api.AllocFileInfo, len(infos))
 		for i, info := range infos {
@@ -120,7 +120,7 @@ func (h *fileHandler) stat(r *request) (any, error) {
 	if path == "" {
 		return nil, errNoFile
 	}
-	return h.describe(r, func(dir *taskfiles.Dir) (any, error) {
+	return h.replyFromDir(r, func(dir *taskfiles.Dir) (any, error) {
 		info, err := dir.Stat(path)
 		if err != nil {
 			return nil, err
@@ -130,7 +130,7 @@ func (h *fileHandler) stat(r *request) (any, error) {
 }
 
 // open opens the file of a request.
-func (h *fileHandler) open(r *request, codes fileCodes) (*taskfiles.File, error) {
+func (h *fileHandler) open(r *request, codes fileStatusCodes) (*taskfiles.File, error) {
 	path := r.query.Get("path")
 	if path == "" {
 		return nil, errNoFile
@@ -142,7 +142,7 @@ func (h *fileHandler) open(r *request, codes fileCodes) (*taskfiles.File, error)
 	defer dir.Close()
 	f, err := dir.Open(path)
 	if err != nil {
-		return nil, codes.toStatus(err)
+		return nil, codes.toStatusError(err)
 	}
 	return f, nil
 }
@@ -203,7 +203,7 @@ func (h *fileHandler) stream(r *request) (any, error) {
 	if end {
 		ask.Origin = taskfiles.FromEnd
 	}
-	r.frames(func(ctx context.Context, emit func(api.StreamFrame) error) error {
+	r.streamFrames(func(ctx context.Context, emit func(api.StreamFrame) error) error {
 		return f.Follow(ctx, ask, func(c taskfiles.Chunk) error {
 			return emit(api.StreamFrame{File: f.Path(), Offset: c.Offset, Data: c.Data, FileEvent: c.Event})
 		})

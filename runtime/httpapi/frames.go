@@ -13,19 +13,19 @@ import (
 // emptyFrame is a heartbeat that clients ignore.
 var emptyFrame = []byte("{}")
 
-// frames replies with a sequence of JSON objects without separators, until follow returns. When
+// streamFrames replies with a sequence of JSON objects without separators, until follow returns. When
 // the client has disconnected, the context of follow ends at the next heartbeat at the latest.
-func (r *request) frames(follow func(ctx context.Context, emit func(api.StreamFrame) error) error) {
+func (r *request) streamFrames(follow func(ctx context.Context, emit func(api.StreamFrame) error) error) {
 	s := r.stream("application/json")
 	ctx, cancel := context.WithCancel(r.Context())
-	var beating sync.WaitGroup
-	defer beating.Wait()
+	var heartbeats sync.WaitGroup
+	defer heartbeats.Wait()
 	defer cancel()
 
 	var mu sync.Mutex // one frame at a time
 	var buf []byte
-	beating.Go(func() {
-		ticker := time.NewTicker(heartbeat)
+	heartbeats.Go(func() {
+		ticker := time.NewTicker(heartbeatInterval)
 		defer ticker.Stop()
 		for {
 			select {

@@ -50,7 +50,7 @@ func TestHeartbeat(t *testing.T) {
 		w := httptest.NewRecorder()
 		r := &request{Request: httptest.NewRequest("GET", "/", nil).WithContext(ctx), w: w, control: http.NewResponseController(w)}
 		time.AfterFunc(3500*time.Millisecond, hangUp)
-		r.frames(func(ctx context.Context, emit func(api.StreamFrame) error) error {
+		r.streamFrames(func(ctx context.Context, emit func(api.StreamFrame) error) error {
 			if err := emit(api.StreamFrame{File: "f", Data: []byte("x"), Offset: 1}); err != nil {
 				return err
 			}

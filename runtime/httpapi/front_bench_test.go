@@ -10,8 +10,8 @@ import (
 // BenchmarkFront sends requests over the loopback interface and discards the replies. The floor is
 // a bare handler of net/http that returns the same bytes.
 func BenchmarkFront(b *testing.B) {
-	f := newBench(b, nil)
-	f.register(b, newJob("web", "batch", "app"))
+	f := newClientFixture(b, nil)
+	f.registerAndWait(b, newJob("web", "batch", "app"))
 	var last string
 	for range 1000 {
 		last = f.putAlloc(b, "web")
@@ -46,10 +46,10 @@ func BenchmarkFront(b *testing.B) {
 		floor := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(same) }))
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
-			latency(b, func(int) error { ask(b, server.URL+c.path); return nil })
+			reportLatency(b, func(int) error { ask(b, server.URL+c.path); return nil })
 		})
 		b.Run(c.name+", floor", func(b *testing.B) {
-			latency(b, func(int) error { ask(b, floor.URL); return nil })
+			reportLatency(b, func(int) error { ask(b, floor.URL); return nil })
 		})
 		floor.Close()
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-func TestOtherWebSites(t *testing.T) {
+func TestCrossOriginRequests(t *testing.T) {
 	const page = "https://ui.example"
 	guarded := newFixture(t, func(c *Config) { c.Token = "secret" })
 	free := newFixture(t, nil)
@@ -45,7 +45,7 @@ func TestOtherWebSites(t *testing.T) {
 		{"an origin that a browser hides", free, "GET", "/v1/jobs", []string{"Origin", "null"}, 403, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := c.f.ask(c.method, c.target, nil, c.header...)
+			r := c.f.send(c.method, c.target, nil, c.header...)
 			h := r.Header
 			if r.StatusCode != c.code || h.Get("Access-Control-Allow-Origin") != c.origin || h.Get("Access-Control-Allow-Methods") != c.methods {
 				t.Errorf("status %d, headers %v", r.StatusCode, h)
@@ -57,20 +57,20 @@ func TestOtherWebSites(t *testing.T) {
 func TestHeaders(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.Headers = map[string]string{"X-Mine": "1", "X-Content-Type-Options": "none"} })
 	for _, target := range []string{"/v1/jobs", "/v1/nope", "/ui/", "/"} {
-		h := f.ask("GET", target, nil).Header
+		h := f.send("GET", target, nil).Header
 		if h.Get("X-Mine") != "1" || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Vary") != "Accept-Encoding, Origin" {
 			t.Errorf("%s: %v", target, h)
 		}
 	}
-	if r := f.ask("HEAD", "/v1/jobs", nil); r.StatusCode != 200 || r.Header.Get("X-Nomad-Index") == "" {
+	if r := f.send("HEAD", "/v1/jobs", nil); r.StatusCode != 200 || r.Header.Get("X-Nomad-Index") == "" {
 		t.Errorf("HEAD: %d %v", r.StatusCode, r.Header)
 	}
 }
 
-func TestFaultOfThisProgram(t *testing.T) {
+func TestHandlerPanic(t *testing.T) {
 	f := newFixture(t, nil)
 	f.routes = []route{{"GET", "/v1/x", func(*request) (any, error) { panic("oh") }, routeDoc{}}}
-	if r := f.ask("GET", "/v1/x", nil); r.StatusCode != 500 || strings.Contains(text(r), "oh") {
+	if r := f.send("GET", "/v1/x", nil); r.StatusCode != 500 || strings.Contains(bodyText(r), "oh") {
 		t.Errorf("status %d", r.StatusCode)
 	}
 }
@@ -88,7 +88,7 @@ func TestSecret(t *testing.T) {
 }
 
 // dial connects to the listener.
-func (p pipes) dial() net.Conn {
+func (p pipeListener) dial() net.Conn {
 	ours, theirs := net.Pipe()
 	p <- theirs
 	return ours
@@ -110,7 +110,7 @@ func TestSlowClients(t *testing.T) {
 	}, routeDoc{}}
 	takes := route{"PUT", "/v1/take", func(r *request) (any, error) {
 		var body struct{}
-		return noContent{}, r.body(&body, maxBody, false)
+		return noContent{}, r.decodeBody(&body, maxBodyBytes, false)
 	}, routeDoc{}}
 	ignores := route{"PUT", "/v1/ignore", constantRoute(noContent{}), routeDoc{}}
 
@@ -133,7 +133,7 @@ func TestSlowClients(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFixture(t, nil)
 				f.routes = append([]route{stuck, waits, takes, ignores}, f.routes...)
-				l := make(pipes)
+				l := make(pipeListener)
 				f.serve(t, l)
 				client := l.dial()
 				begin := time.Now()
@@ -181,7 +181,7 @@ func TestStreamContinues(t *testing.T) {
 			}
 			return nil, nil
 		}, routeDoc{}}}
-		l := make(pipes)
+		l := make(pipeListener)
 		f.serve(t, l)
 		client := l.dial()
 		go io.WriteString(client, "GET /v1/stream HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -197,13 +197,13 @@ func TestStreamContinues(t *testing.T) {
 	})
 }
 
-func TestFloods(t *testing.T) {
+func TestConnectionFloods(t *testing.T) {
 	f := newFixture(t, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.serve(t, Limit(l, 0, 3))
+	f.serve(t, LimitListener(l, 0, 3))
 	get := func(conn net.Conn, header string) int {
 		t.Helper()
 		go io.WriteString(conn, "GET /v1/regions HTTP/1.1\r\nHost: localhost\r\n"+header+"\r\n") // the server may close the connection before all is written
@@ -227,7 +227,7 @@ func TestFloods(t *testing.T) {
 	}
 
 	flood := dial()
-	if code := get(flood, "X: "+strings.Repeat("x", 2*maxHeader)+"\r\n"); code != http.StatusRequestHeaderFieldsTooLarge {
+	if code := get(flood, "X: "+strings.Repeat("x", 2*maxHeaderBytes)+"\r\n"); code != http.StatusRequestHeaderFieldsTooLarge {
 		t.Errorf("a flood of headers: %d", code)
 	}
 	flood.Close()

@@ -13,7 +13,7 @@ import (
 // profile returns profiles of the agent for troubleshooting.
 func (h *debugHandler) profile(r *request) (any, error) {
 	if !h.enabled {
-		return nil, errDenied
+		return nil, errPermissionDenied
 	}
 	if err := h.agent.checkTarget(r); err != nil {
 		return nil, err
@@ -27,18 +27,18 @@ func (h *debugHandler) profile(r *request) (any, error) {
 	case "trace":
 		handler = pprof.Trace
 	}
-	r.answered = true
+	r.replyWritten = true
 	handler(r.w, r.Request)
 	return nil, nil
 }
 
-// shownEnvVars are the environment variables whose values are not secret.
-var shownEnvVars = []string{"GODEBUG", "GOMAXPROCS", "GOMEMLIMIT", "HOME", "LANG", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
+// publicEnvVars are the environment variables whose values are not secret.
+var publicEnvVars = []string{"GODEBUG", "GOMAXPROCS", "GOMEMLIMIT", "HOME", "LANG", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
 
 // host returns host data for a bug report.
 func (h *debugHandler) host(r *request) (any, error) {
 	if !h.enabled {
-		return nil, errDenied
+		return nil, errPermissionDenied
 	}
 	if err := h.agent.checkTarget(r); err != nil {
 		return nil, err
@@ -46,15 +46,15 @@ func (h *debugHandler) host(r *request) (any, error) {
 	n := h.agent.currentNode()
 	host := &api.HostData{
 		OS:          strings.TrimSpace(n.Attributes["os.name"] + " " + n.Attributes["os.version"] + " " + n.Attributes["kernel.version"]),
-		ResolvConf:  fileText("/etc/resolv.conf"),
-		Hosts:       fileText("/etc/hosts"),
+		ResolvConf:  readFileText("/etc/resolv.conf"),
+		Hosts:       readFileText("/etc/hosts"),
 		Environment: make(map[string]string),
 		Disk:        make(map[string]api.DiskUsage),
 	}
 	for _, variable := range os.Environ() {
 		name, value, _ := strings.Cut(variable, "=")
-		if !slices.Contains(shownEnvVars, name) {
-			value = redacted
+		if !slices.Contains(publicEnvVars, name) {
+			value = redactedText
 		}
 		host.Environment[name] = value
 	}
@@ -79,8 +79,8 @@ func (h *debugHandler) host(r *request) (any, error) {
 	return api.HostDataResponse{AgentID: h.agent.nodeID, HostData: host}, nil
 }
 
-// fileText returns the content of a file, or "" if it cannot be read.
-func fileText(path string) string {
+// readFileText returns the content of a file, or "" if it cannot be read.
+func readFileText(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return ""

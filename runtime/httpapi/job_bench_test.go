@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// latency calls f repeatedly and reports the median and the 99th percentile of its duration.
-func latency(b *testing.B, f func(i int) error) {
+// reportLatency calls f repeatedly and reports the median and the 99th percentile of its duration.
+func reportLatency(b *testing.B, f func(i int) error) {
 	b.Helper()
 	var times []time.Duration
 	for i := 0; b.Loop(); i++ {
@@ -25,28 +25,28 @@ func latency(b *testing.B, f func(i int) error) {
 
 // BenchmarkJobs uses the public client over the loopback interface.
 func BenchmarkJobs(b *testing.B) {
-	api := newBench(b, nil)
+	api := newClientFixture(b, nil)
 	for i := range 100 {
-		api.register(b, newJob(fmt.Sprintf("job-%03d", i), "batch", "app"))
+		api.registerAndWait(b, newJob(fmt.Sprintf("job-%03d", i), "batch", "app"))
 	}
 	b.Run("list of 100", func(b *testing.B) {
-		latency(b, func(int) error { _, _, err := api.Jobs().List(nil); return err })
+		reportLatency(b, func(int) error { _, _, err := api.Jobs().List(nil); return err })
 	})
 	b.Run("info", func(b *testing.B) {
-		latency(b, func(int) error { _, _, err := api.Jobs().Info("job-050", nil); return err })
+		reportLatency(b, func(int) error { _, _, err := api.Jobs().Info("job-050", nil); return err })
 	})
 	b.Run("plan", func(b *testing.B) {
-		latency(b, func(i int) error {
-			_, _, err := api.Jobs().Plan(newJob("job-050", "batch", "app", env(fmt.Sprint(i))), true, nil)
+		reportLatency(b, func(i int) error {
+			_, _, err := api.Jobs().Plan(newJob("job-050", "batch", "app", withEnv(fmt.Sprint(i))), true, nil)
 			return err
 		})
 	})
 	b.Run("register unchanged", func(b *testing.B) {
-		latency(b, func(int) error { _, _, err := api.Jobs().Register(newJob("job-050", "batch", "app"), nil); return err })
+		reportLatency(b, func(int) error { _, _, err := api.Jobs().Register(newJob("job-050", "batch", "app"), nil); return err })
 	})
 	b.Run("register a new version", func(b *testing.B) {
-		latency(b, func(i int) error {
-			_, _, err := api.Jobs().Register(newJob("job-050", "batch", "app", env(fmt.Sprint(i))), nil)
+		reportLatency(b, func(i int) error {
+			_, _, err := api.Jobs().Register(newJob("job-050", "batch", "app", withEnv(fmt.Sprint(i))), nil)
 			return err
 		})
 	})

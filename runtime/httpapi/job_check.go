@@ -32,10 +32,10 @@ type sentJob struct {
 	Namespace string
 }
 
-// decode reads the body of a request, of which sent is a part, and returns the canonical form of its
+// decodeJob reads the body of a request, of which sent is a part, and returns the canonical form of its
 // job.
-func (c *jobChecker) decode(r *request, body any, sent *sentJob) (*api.Job, error) {
-	if err := r.body(body, maxJob, false); err != nil {
+func (c *jobChecker) decodeJob(r *request, body any, sent *sentJob) (*api.Job, error) {
+	if err := r.decodeBody(body, maxJobBytes, false); err != nil {
 		return nil, err
 	}
 	job := sent.Job
@@ -62,13 +62,13 @@ func (c *jobChecker) decode(r *request, body any, sent *sentJob) (*api.Job, erro
 	return job, nil
 }
 
-// hookTimeout is how long a registration waits for hook plugins that are starting.
-const hookTimeout = 10 * time.Second
+// hookStartTimeout is how long a registration waits for hook plugins that are starting.
+const hookStartTimeout = 10 * time.Second
 
-// check returns an error for an invalid job or for a feature that this build does not support.
+// checkJob returns an error for an invalid job or for a feature that this build does not support.
 // A missing driver may be installed later; a missing hook would be noticed only when the job runs.
 // The warnings are about hooks that cannot start at present.
-func (c *jobChecker) check(ctx context.Context, job *api.Job) (warnings []string, err error) {
+func (c *jobChecker) checkJob(ctx context.Context, job *api.Job) (warnings []string, err error) {
 	scales := func(g *api.TaskGroup) bool { return g.Scaling != nil }
 	if val(job.Type) == api.JobTypeSystem && slices.ContainsFunc(job.TaskGroups, scales) {
 		return nil, badRequest("Task groups with job type system do not support scaling blocks")
@@ -77,7 +77,7 @@ func (c *jobChecker) check(ctx context.Context, job *api.Job) (warnings []string
 		return nil, err
 	}
 	var lines []string
-	ctx, cancel := context.WithTimeout(ctx, hookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, hookStartTimeout)
 	defer cancel()
 	attachments, trouble := c.node.CheckAttachments(ctx, job)
 	for _, err := range trouble {
@@ -103,13 +103,13 @@ func (c *jobChecker) namespaceNames() []string {
 	return names
 }
 
-// schemaWait is how long a request waits for the schemas of drivers.
-const schemaWait = time.Second
+// schemaTimeout is how long a request waits for the schemas of drivers.
+const schemaTimeout = time.Second
 
-// configFaults compares the config blocks of a job's tasks with the schemas of their drivers. all
+// configErrors compares the config blocks of a job's tasks with the schemas of their drivers. all
 // is false if a driver is missing or does not reply, so that its schema is unknown.
-func (c *jobChecker) configFaults(ctx context.Context, job *api.Job) (faults []string, all bool) {
-	wait, cancel := context.WithTimeout(ctx, schemaWait)
+func (c *jobChecker) configErrors(ctx context.Context, job *api.Job) (faults []string, all bool) {
+	wait, cancel := context.WithTimeout(ctx, schemaTimeout)
 	defer cancel()
 	type answer struct {
 		schema *hclspec.Spec
@@ -146,10 +146,10 @@ func (c *jobChecker) configFaults(ctx context.Context, job *api.Job) (faults []s
 	return faults, all && ctx.Err() == nil
 }
 
-// configWarnings returns the errors of configFaults as warnings for a job that is registered:
+// configWarnings returns the errors of configErrors as warnings for a job that is registered:
 // another version of the driver may run when the job is placed.
 func (c *jobChecker) configWarnings(ctx context.Context, job *api.Job) []string {
-	faults, _ := c.configFaults(ctx, job)
+	faults, _ := c.configErrors(ctx, job)
 	for i, text := range faults {
 		faults[i] = text + " The task will fail when it is started."
 	}

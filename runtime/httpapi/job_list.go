@@ -27,19 +27,19 @@ type jobStub struct {
 }
 
 func (h *jobReader) list(r *request) (any, error) {
-	return h.matching(r, func(*api.Job) bool { return true })
+	return h.listMatching(r, func(*api.Job) bool { return true })
 }
 
-// matching lists the jobs that which selects.
-func (h *jobReader) matching(r *request, which func(*api.Job) bool) (any, error) {
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+// listMatching lists the jobs that which selects.
+func (h *jobReader) listMatching(r *request, which func(*api.Job) bool) (any, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Jobs(ws, r.namespace, r.query.Get("prefix")), func(j *api.Job) bool { return !which(j) })
-		stubs, err := page(r, found, jobSortKey, func(j *api.Job) jobStub {
+		stubs, err := listPage(r, found, jobSortKey, func(j *api.Job) jobStub {
 			stub := jobStub{
 				ID: val(j.ID), ParentID: val(j.ParentID), Name: val(j.Name), Namespace: val(j.Namespace), NodePool: val(j.NodePool),
 				Type: val(j.Type), Status: val(j.Status), StatusDescription: val(j.StatusDescription), Datacenters: j.Datacenters,
 				Multiregion: j.Multiregion, Priority: val(j.Priority), Periodic: j.Periodic != nil, ParameterizedJob: j.IsParameterized(),
-				Stop: val(j.Stop), JobSummary: summarize(s, ws, j), CreateIndex: val(j.CreateIndex), ModifyIndex: val(j.ModifyIndex),
+				Stop: val(j.Stop), JobSummary: newJobSummary(s, ws, j), CreateIndex: val(j.CreateIndex), ModifyIndex: val(j.ModifyIndex),
 				JobModifyIndex: val(j.JobModifyIndex), SubmitTime: val(j.SubmitTime),
 			}
 			if r.query.Get("meta") == "true" {
@@ -53,8 +53,8 @@ func (h *jobReader) matching(r *request, which func(*api.Job) bool) (any, error)
 
 func jobSortKey(j *api.Job) sortKey { return nameKey(val(j.Namespace), val(j.ID)) }
 
-// summarize counts the allocations of a job, or the children of a periodic or parameterized job.
-func summarize(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary {
+// newJobSummary counts the allocations of a job, or the children of a periodic or parameterized job.
+func newJobSummary(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary {
 	namespace, id := val(j.Namespace), val(j.ID)
 	sum := &api.JobSummary{
 		JobID: id, Namespace: namespace, Summary: make(map[string]api.TaskGroupSummary), Children: &api.JobChildrenSummary{},
@@ -85,7 +85,7 @@ func summarize(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary
 			sum.Summary[group] = counts
 		}
 	}
-	for _, alloc := range allocationsOf(s, ws, j) {
+	for _, alloc := range jobAllocations(s, ws, j) {
 		counts := sum.Summary[alloc.TaskGroup]
 		switch alloc.ClientStatus {
 		case api.AllocClientStatusPending:
@@ -107,9 +107,9 @@ func summarize(s *store.Snapshot, ws store.WatchSet, j *api.Job) *api.JobSummary
 	return sum
 }
 
-// allocationsOf returns the allocations of a job, without the allocations of a purged job of the
+// jobAllocations returns the allocations of a job, without the allocations of a purged job of the
 // same name.
-func allocationsOf(s *store.Snapshot, ws store.WatchSet, j *api.Job) []*api.Allocation {
+func jobAllocations(s *store.Snapshot, ws store.WatchSet, j *api.Job) []*api.Allocation {
 	return slices.DeleteFunc(s.AllocationsByJob(ws, val(j.Namespace), val(j.ID)), func(a *api.Allocation) bool {
 		return val(a.Job.CreateIndex) != val(j.CreateIndex)
 	})

@@ -22,7 +22,7 @@ func (h *jobWriter) parse(r *request) (any, error) {
 		JobHCL, Variables string
 		Canonicalize      bool
 	}
-	if err := r.body(&body, maxJob, false); err != nil {
+	if err := r.decodeBody(&body, maxJobBytes, false); err != nil {
 		return nil, err
 	}
 	if body.JobHCL == "" {

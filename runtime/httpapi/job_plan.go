@@ -19,11 +19,11 @@ type planRequest struct {
 // plan returns the effects of a registration, and changes nothing.
 func (h *jobWriter) plan(r *request) (any, error) {
 	var body planRequest
-	job, err := h.checker.decode(r, &body, &body.sentJob)
+	job, err := h.checker.decodeJob(r, &body, &body.sentJob)
 	if err != nil {
 		return nil, err
 	}
-	hookWarnings, err := h.checker.check(r.Context(), job)
+	hookWarnings, err := h.checker.checkJob(r.Context(), job)
 	if err != nil {
 		return nil, err
 	}
@@ -40,10 +40,10 @@ func (h *jobWriter) plan(r *request) (any, error) {
 		Diff               *api.JobDiff
 		NextPeriodicLaunch time.Time
 		Warnings           string
-		meta
+		replyMeta
 	}{
 		Annotations: plan.Eval.PlanAnnotations, FailedTGAllocs: plan.Eval.FailedTGAllocs, CreatedEvals: plan.Evals,
-		meta: r.meta(index),
+		replyMeta: r.meta(index),
 	}
 	warnings := model.Warnings(job)
 	if current != nil {

@@ -13,7 +13,7 @@ import (
 // readJob replies with the result of read for the job in the path, or with an error if the job does
 // not exist.
 func readJob(r *request, state *store.Store, read func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64)) (any, error) {
-	return r.state(state, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(state, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.id)
 		if j == nil {
 			return nil, s.TableIndex(ws, store.Jobs), notFound("job not found")
@@ -31,7 +31,7 @@ func (h *jobReader) read(r *request) (any, error) {
 
 func (h *jobReader) summary(r *request) (any, error) {
 	return readJob(r, h.store, func(s *store.Snapshot, ws store.WatchSet, j *api.Job) (any, uint64) {
-		sum := summarize(s, ws, j)
+		sum := newJobSummary(s, ws, j)
 		return sum, sum.ModifyIndex
 	})
 }
@@ -41,7 +41,7 @@ func (h *jobReader) submission(r *request) (any, error) {
 	if err != nil {
 		return nil, badRequest("Unable to parse job submission version parameter")
 	}
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		index := s.TableIndex(ws, store.JobSubmissions)
 		submission := s.JobSubmission(ws, r.namespace, r.id, version)
 		if submission == nil {
@@ -59,36 +59,36 @@ func (h *jobReader) submission(r *request) (any, error) {
 	})
 }
 
-// ofThisJob reports whether an object of a job with this name is listed: without the parameter
+// includesJobObject reports whether an object of a job with this name is listed: without the parameter
 // "all", only objects of the current job with the name are listed.
-func (r *request) ofThisJob(j *api.Job, jobCreateIndex uint64) bool {
+func (r *request) includesJobObject(j *api.Job, jobCreateIndex uint64) bool {
 	all, err := strconv.ParseBool(r.query.Get("all"))
 	return err == nil && all || j != nil && jobCreateIndex == val(j.CreateIndex)
 }
 
 func (h *jobReader) allocations(r *request) (any, error) {
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.id)
 		found := slices.DeleteFunc(s.AllocationsByJob(ws, r.namespace, r.id), func(alloc *api.Allocation) bool {
-			return !r.ofThisJob(j, val(alloc.Job.CreateIndex))
+			return !r.includesJobObject(j, val(alloc.Job.CreateIndex))
 		})
-		stubs, err := r.stubs(found)
+		stubs, err := r.allocStubs(found)
 		return stubs, s.TableIndex(ws, store.Allocations), err
 	})
 }
 
 func (h *jobReader) evaluations(r *request) (any, error) {
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		evals, err := page(r, s.EvaluationsByJob(ws, r.namespace, r.id), r.evalSortKey, identity)
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		evals, err := listPage(r, s.EvaluationsByJob(ws, r.namespace, r.id), r.evalSortKey, identity)
 		return evals, s.TableIndex(ws, store.Evaluations), err
 	})
 }
 
 func (h *jobReader) deployments(r *request) (any, error) {
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.id)
 		found := slices.DeleteFunc(s.DeploymentsByJob(ws, r.namespace, r.id), func(d *api.Deployment) bool {
-			return !r.ofThisJob(j, d.JobCreateIndex)
+			return !r.includesJobObject(j, d.JobCreateIndex)
 		})
 		deployments, err := r.fullDeployments(s, found)
 		return deployments, s.TableIndex(ws, store.Deployments), err
@@ -96,7 +96,7 @@ func (h *jobReader) deployments(r *request) (any, error) {
 }
 
 func (h *jobReader) latestDeployment(r *request) (any, error) {
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		d := s.LatestDeployment(ws, r.namespace, r.id)
 		if d == nil {
 			return nil, s.TableIndex(ws, store.Deployments), nil
@@ -107,7 +107,7 @@ func (h *jobReader) latestDeployment(r *request) (any, error) {
 
 func (h *jobReader) services(r *request) (any, error) {
 	return readJob(r, h.store, func(s *store.Snapshot, ws store.WatchSet, _ *api.Job) (any, uint64) {
-		return list(s.ServicesByJob(ws, r.namespace, r.id)), s.TableIndex(ws, store.Services)
+		return emptyIfNil(s.ServicesByJob(ws, r.namespace, r.id)), s.TableIndex(ws, store.Services)
 	})
 }
 
@@ -118,7 +118,7 @@ type jobAction struct {
 }
 
 func (h *jobReader) actions(r *request) (any, error) {
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.id)
 		if j == nil {
 			//lint:ignore ST1005 the text is Nomad's

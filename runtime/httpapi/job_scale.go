@@ -25,10 +25,10 @@ func (h *scalingHandler) status(r *request) (any, error) {
 		}
 		events := s.ScalingEvents(ws, r.namespace, r.id)
 		for _, g := range j.TaskGroups {
-			status.TaskGroups[val(g.Name)] = api.TaskGroupScaleStatus{Desired: val(g.Count), Events: list(events[val(g.Name)])}
+			status.TaskGroups[val(g.Name)] = api.TaskGroupScaleStatus{Desired: val(g.Count), Events: emptyIfNil(events[val(g.Name)])}
 		}
 		index := max(val(j.ModifyIndex), s.TableIndex(ws, store.ScalingEvents))
-		for _, alloc := range allocationsOf(s, ws, j) {
+		for _, alloc := range jobAllocations(s, ws, j) {
 			index = max(index, alloc.ModifyIndex)
 			g, known := status.TaskGroups[alloc.TaskGroup]
 			if !known || model.Terminal(alloc) {
@@ -60,7 +60,7 @@ func (h *scalingHandler) scale(r *request) (any, error) {
 		Meta           map[string]any
 		JobModifyIndex uint64
 	}
-	if err := r.body(&body, maxBody, false); err != nil {
+	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
 	if job := body.Target["Job"]; job != "" && job != r.id {
@@ -83,8 +83,8 @@ func (h *scalingHandler) scale(r *request) (any, error) {
 	return r.jobReply(out), nil
 }
 
-// policy returns the scaling block of a group as a scaling policy.
-func policy(j *api.Job, g *api.TaskGroup) *api.ScalingPolicy {
+// scalingPolicy returns the scaling block of a group as a scaling policy.
+func scalingPolicy(j *api.Job, g *api.TaskGroup) *api.ScalingPolicy {
 	p := *g.Scaling
 	if p.ModifyIndex == 0 { // stored by an earlier version
 		p.CreateIndex, p.ModifyIndex = val(j.CreateIndex), val(j.JobModifyIndex)
@@ -95,11 +95,11 @@ func policy(j *api.Job, g *api.TaskGroup) *api.ScalingPolicy {
 	return &p
 }
 
-func policies(s *store.Snapshot, ws store.WatchSet, namespace string) (all []*api.ScalingPolicy) {
+func scalingPolicies(s *store.Snapshot, ws store.WatchSet, namespace string) (all []*api.ScalingPolicy) {
 	for _, j := range s.Jobs(ws, namespace, "") {
 		for _, g := range j.TaskGroups {
 			if g.Scaling != nil {
-				all = append(all, policy(j, g))
+				all = append(all, scalingPolicy(j, g))
 			}
 		}
 	}
@@ -109,25 +109,25 @@ func policies(s *store.Snapshot, ws store.WatchSet, namespace string) (all []*ap
 func (h *scalingHandler) listPolicies(r *request) (any, error) {
 	job, kind, prefix := r.query.Get("job"), r.query.Get("type"), r.query.Get("prefix")
 	bare := func(id string) string { return strings.ReplaceAll(strings.ToLower(id), "-", "") }
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		stubs := []*api.ScalingPolicyListStub{}
-		for _, p := range policies(s, ws, r.namespace) {
+		for _, p := range scalingPolicies(s, ws, r.namespace) {
 			if (job == "" || p.Target["Job"] == job) && (kind == "" || p.Type == kind) && strings.HasPrefix(bare(p.ID), bare(prefix)) {
 				stubs = append(stubs, &api.ScalingPolicyListStub{
 					ID: p.ID, Enabled: val(p.Enabled), Type: p.Type, Target: p.Target, CreateIndex: p.CreateIndex, ModifyIndex: p.ModifyIndex,
 				})
 			}
 		}
-		return stubs, policiesIndex(s, ws), nil
+		return stubs, scalingPoliciesIndex(s, ws), nil
 	})
 }
 
-// policiesIndex is the last index that changed a scaling policy. The state of an earlier version
+// scalingPoliciesIndex is the last index that changed a scaling policy. The state of an earlier version
 // has none.
-func policiesIndex(s *store.Snapshot, ws store.WatchSet) uint64 {
+func scalingPoliciesIndex(s *store.Snapshot, ws store.WatchSet) uint64 {
 	index := s.TableIndex(ws, store.ScalingPolicies)
 	if index == 0 {
-		for _, p := range policies(s, ws, store.AnyNamespace) {
+		for _, p := range scalingPolicies(s, ws, store.AnyNamespace) {
 			index = max(index, p.ModifyIndex)
 		}
 	}
@@ -135,12 +135,12 @@ func policiesIndex(s *store.Snapshot, ws store.WatchSet) uint64 {
 }
 
 func (h *scalingHandler) readPolicy(r *request) (any, error) {
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		for _, p := range policies(s, ws, store.AnyNamespace) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		for _, p := range scalingPolicies(s, ws, store.AnyNamespace) {
 			if p.ID == r.id {
 				return p, p.ModifyIndex, nil
 			}
 		}
-		return nil, policiesIndex(s, ws), notFound("policy not found")
+		return nil, scalingPoliciesIndex(s, ws), notFound("policy not found")
 	})
 }

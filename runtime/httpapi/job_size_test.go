@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
-// listOf returns n different texts for a config block.
-func listOf(n int) []any {
+// argumentList returns n different texts for a config block.
+func argumentList(n int) []any {
 	list := make([]any, n)
 	for i := range list {
 		list[i] = fmt.Sprint("argument-", i)
@@ -25,47 +25,47 @@ func listOf(n int) []any {
 	return list
 }
 
-// fickleNode is a node with drivers whose config has a list. It calls onAsk at each request for a
+// schemaNode is a node with drivers whose config has a list. It calls onRequest at each request for a
 // schema.
-type fickleNode struct {
-	idleNode
-	asked []string
-	onAsk func()
+type schemaNode struct {
+	stubNode
+	requestedDrivers []string
+	onRequest        func()
 }
 
-func (n *fickleNode) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spec, error) {
-	n.asked = append(n.asked, driver)
-	if n.onAsk != nil {
-		n.onAsk()
+func (n *schemaNode) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spec, error) {
+	n.requestedDrivers = append(n.requestedDrivers, driver)
+	if n.onRequest != nil {
+		n.onRequest()
 	}
 	return hclspec.Object(map[string]*hclspec.Spec{"args": hclspec.Attr("args", "list(string)", false)}), nil
 }
 
-func threeTasks() *api.Job {
+func newJobWithThreeDrivers() *api.Job {
 	return newJob("big", "batch", "app", func(j *api.Job) {
 		j.TaskGroups[0].Tasks = nil
 		for _, driver := range []string{"one", "two", "three"} {
-			j.TaskGroups[0].Tasks = append(j.TaskGroups[0].Tasks, &api.Task{Name: driver, Driver: driver, Config: map[string]any{"args": listOf(10), "wrong": 1}})
+			j.TaskGroups[0].Tasks = append(j.TaskGroups[0].Tasks, &api.Task{Name: driver, Driver: driver, Config: map[string]any{"args": argumentList(10), "wrong": 1}})
 		}
 	})
 }
 
 func TestConfigCheckEndsWithClient(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	node := &fickleNode{}
+	node := &schemaNode{}
 	f := newFixture(t, nil)
 	checker := &jobChecker{f.store, node, api.GlobalRegion, hclog.NewNullLogger()}
-	if faults, all := checker.configFaults(ctx, threeTasks()); len(faults) != 3 || !all || len(node.asked) != 3 {
-		t.Fatalf("with a client: faults %q, all %v, asked %q", faults, all, node.asked)
+	if faults, all := checker.configErrors(ctx, newJobWithThreeDrivers()); len(faults) != 3 || !all || len(node.requestedDrivers) != 3 {
+		t.Fatalf("with a client: faults %q, all %v, asked %q", faults, all, node.requestedDrivers)
 	}
-	node.asked, node.onAsk = nil, cancel
-	if faults, all := checker.configFaults(ctx, threeTasks()); len(faults) > 1 || all || len(node.asked) != 1 {
-		t.Errorf("the client has gone while the first driver was asked: faults %q, all %v, asked %q", faults, all, node.asked)
+	node.requestedDrivers, node.onRequest = nil, cancel
+	if faults, all := checker.configErrors(ctx, newJobWithThreeDrivers()); len(faults) > 1 || all || len(node.requestedDrivers) != 1 {
+		t.Errorf("the client has gone while the first driver was asked: faults %q, all %v, asked %q", faults, all, node.requestedDrivers)
 	}
 }
 
 func TestRegistrationOfClientThatIsGoneChangesNothing(t *testing.T) {
-	b := newBench(t, nil)
+	b := newClientFixture(t, nil)
 	body, err := json.Marshal(map[string]any{"Job": newJob("gone", "batch", "app")})
 	if err != nil {
 		t.Fatal(err)
@@ -83,9 +83,9 @@ func TestRegistrationOfClientThatIsGoneChangesNothing(t *testing.T) {
 }
 
 func TestConfigBlockThatIsTooLargeIsRefused(t *testing.T) {
-	b := newBench(t, nil)
+	b := newClientFixture(t, nil)
 	job := newJob("big", "batch", "app", func(j *api.Job) {
-		j.TaskGroups[0].Tasks[0].Config = map[string]any{"args": listOf(hclspec.MaxValues)}
+		j.TaskGroups[0].Tasks[0].Config = map[string]any{"args": argumentList(hclspec.MaxValues)}
 	})
 	want := fmt.Sprintf("group.app.task.t.config: the config block holds %d values, and %d are allowed", hclspec.MaxValues+2, hclspec.MaxValues)
 	if _, _, err := b.Jobs().Register(job, nil); err == nil || !strings.Contains(err.Error(), want) {
@@ -120,11 +120,11 @@ func BenchmarkLongLists(b *testing.B) {
 			t.Services = append(t.Services, &api.Service{Name: fmt.Sprint("service-", i), Provider: "nomad"})
 		}},
 	}
-	run := func(b *testing.B, client *bench, n int, edit func(t *api.Task, version int)) {
+	run := func(b *testing.B, client *clientFixture, n int, edit func(t *api.Task, version int)) {
 		version := 0
 		job := func() *api.Job {
 			version++
-			return newJob("long", "batch", "app", count(0), func(j *api.Job) { edit(j.TaskGroups[0].Tasks[0], version) })
+			return newJob("long", "batch", "app", withCount(0), func(j *api.Job) { edit(j.TaskGroups[0].Tasks[0], version) })
 		}
 		for what, call := range map[string]func(*api.Job) error{
 			"register": func(j *api.Job) error { _, _, err := client.Jobs().Register(j, nil); return err },
@@ -141,11 +141,11 @@ func BenchmarkLongLists(b *testing.B) {
 		}
 	}
 	for _, n := range []int{1000, 10_000, hclspec.MaxValues - 10} {
-		client := newBench(b, nil)
-		client.config.Node = &fickleNode{}
+		client := newClientFixture(b, nil)
+		client.config.Node = &schemaNode{}
 		b.Run(fmt.Sprintf("args/%d", n), func(b *testing.B) {
 			run(b, client, n, func(t *api.Task, version int) {
-				args := listOf(n)
+				args := argumentList(n)
 				args[0] = version
 				t.Config = map[string]any{"args": args}
 			})
@@ -153,7 +153,7 @@ func BenchmarkLongLists(b *testing.B) {
 	}
 	for _, list := range lists {
 		for _, n := range []int{list.n / 10, list.n} {
-			client := newBench(b, nil)
+			client := newClientFixture(b, nil)
 			b.Run(fmt.Sprintf("%s/%d", list.name, n), func(b *testing.B) {
 				run(b, client, n, func(t *api.Task, version int) {
 					for i := range n {

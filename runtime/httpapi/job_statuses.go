@@ -42,16 +42,16 @@ type jobStatusDeployment struct {
 func (h *jobReader) statuses(r *request) (any, error) {
 	var body api.JobStatusesRequest
 	if r.Method != "GET" {
-		if err := r.body(&body, maxBody, true); err != nil {
+		if err := r.decodeBody(&body, maxBodyBytes, true); err != nil {
 			return nil, err
 		}
 	}
-	children, err := r.flag("include_children")
+	children, err := r.boolParam("include_children")
 	if err != nil {
 		return nil, err
 	}
 	children = children || body.IncludeChildren
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		jobs := slices.DeleteFunc(s.Jobs(ws, r.namespace, r.query.Get("prefix")), func(j *api.Job) bool {
 			return !children && val(j.ParentID) != ""
 		})
@@ -66,12 +66,12 @@ func (h *jobReader) statuses(r *request) (any, error) {
 		byChange := func(j *api.Job) sortKey {
 			return sortKey{created: val(j.ModifyIndex), name: val(j.Namespace) + "/" + val(j.ID)}
 		}
-		statuses, err := page(r, jobs, byChange, func(j *api.Job) jobStatus { return statusOf(s, ws, j) })
+		statuses, err := listPage(r, jobs, byChange, func(j *api.Job) jobStatus { return newJobStatus(s, ws, j) })
 		return statuses, s.TableIndex(ws, store.Jobs, store.Allocations, store.Deployments), err
 	})
 }
 
-func statusOf(s *store.Snapshot, ws store.WatchSet, j *api.Job) jobStatus {
+func newJobStatus(s *store.Snapshot, ws store.WatchSet, j *api.Job) jobStatus {
 	status := jobStatus{
 		ID: val(j.ID), Namespace: val(j.Namespace), Name: val(j.Name), Type: val(j.Type), NodePool: val(j.NodePool),
 		ParentID: val(j.ParentID), Status: val(j.Status), Datacenters: j.Datacenters, Priority: val(j.Priority),
@@ -87,7 +87,7 @@ func statusOf(s *store.Snapshot, ws store.WatchSet, j *api.Job) jobStatus {
 			status.ChildStatuses = append(status.ChildStatuses, val(child.Status))
 		}
 	}
-	for _, alloc := range byCreation(allocationsOf(s, ws, j)) {
+	for _, alloc := range sortByCreation(jobAllocations(s, ws, j)) {
 		one := jobStatusAlloc{
 			ID: alloc.ID, Group: alloc.TaskGroup, ClientStatus: alloc.ClientStatus, NodeID: alloc.NodeID,
 			FollowupEvalID: alloc.FollowupEvalID, JobVersion: val(alloc.Job.Version),
@@ -98,12 +98,12 @@ func statusOf(s *store.Snapshot, ws store.WatchSet, j *api.Job) jobStatus {
 		status.Allocs = append(status.Allocs, one)
 	}
 	if d := s.LatestDeployment(ws, status.Namespace, status.ID); d != nil && d.JobCreateIndex == val(j.CreateIndex) {
-		status.LatestDeployment = statusOfDeployment(d, j)
+		status.LatestDeployment = newJobStatusDeployment(d, j)
 	}
 	return status
 }
 
-func statusOfDeployment(d *api.Deployment, j *api.Job) *jobStatusDeployment {
+func newJobStatusDeployment(d *api.Deployment, j *api.Job) *jobStatusDeployment {
 	status := &jobStatusDeployment{
 		ID: d.ID, Status: d.Status, StatusDescription: d.StatusDescription, JobVersion: d.JobVersion,
 		IsActive: model.DeploymentActive(d), AllAutoPromote: len(d.TaskGroups) > 0,

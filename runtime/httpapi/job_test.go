@@ -19,8 +19,8 @@ import (
 // (checklist 5)
 func TestJobIDWithSlashes(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
-	b.register(t, newJob("a/b", "service", "app"))
+	b := newClientFixture(t, nil)
+	b.registerAndWait(t, newJob("a/b", "service", "app"))
 	if job, _, err := b.Jobs().Info("a/b", nil); err != nil || *job.ID != "a/b" {
 		t.Error(err)
 	}
@@ -36,15 +36,15 @@ func TestJobIDWithSlashes(t *testing.T) {
 // (checklist 6)
 func TestRegisterReturnsEvaluation(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, map[string]schedtest.AllocTimes{"quick": {Run: time.Millisecond}})
-	_, eval, _ := b.register(t, newJob("quick", "batch", "quick"))
+	b := newClientFixture(t, map[string]schedtest.AllocTimes{"quick": {Run: time.Millisecond}})
+	_, eval, _ := b.registerAndWait(t, newJob("quick", "batch", "quick"))
 	if eval.DeploymentID != "" || eval.BlockedEval != "" {
 		t.Errorf("%+v", eval)
 	}
-	until(t, "the end of a batch job", func(q *api.QueryOptions) (*api.Job, *api.QueryMeta, error) { return b.Jobs().Info("quick", q) },
+	waitUntil(t, "the end of a batch job", func(q *api.QueryOptions) (*api.Job, *api.QueryMeta, error) { return b.Jobs().Info("quick", q) },
 		func(j *api.Job) bool { return *j.Status == "dead" })
 
-	_, eval, _ = b.register(t, newJob("large", "batch", "app", func(j *api.Job) {
+	_, eval, _ = b.registerAndWait(t, newJob("large", "batch", "app", func(j *api.Job) {
 		j.TaskGroups[0].Tasks[0].Resources = &api.Resources{MemoryMB: new(1 << 20)}
 	}))
 	if m := eval.FailedTGAllocs["app"]; m == nil || m.DimensionExhausted["memory"] != 1 {
@@ -64,15 +64,15 @@ func TestRegisterReturnsEvaluation(t *testing.T) {
 // (checklist 7)
 func TestDeploymentOfRegisteredJobSucceeds(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, map[string]schedtest.AllocTimes{"bad": {Sick: true}})
-	if _, _, d := b.register(t, newJob("good", "service", "app", count(2))); d.Status != "successful" || d.TaskGroups["app"].HealthyAllocs != 2 {
+	b := newClientFixture(t, map[string]schedtest.AllocTimes{"bad": {Sick: true}})
+	if _, _, d := b.registerAndWait(t, newJob("good", "service", "app", withCount(2))); d.Status != "successful" || d.TaskGroups["app"].HealthyAllocs != 2 {
 		t.Errorf("%+v", d)
 	}
 	versions, _, _, err := b.Jobs().Versions("good", false, nil)
 	if err != nil || !*versions[0].Stable {
 		t.Errorf("not stable, %v", err)
 	}
-	_, _, d := b.register(t, newJob("bad", "service", "bad", func(j *api.Job) {
+	_, _, d := b.registerAndWait(t, newJob("bad", "service", "bad", func(j *api.Job) {
 		j.Update.ProgressDeadline, j.Update.HealthyDeadline = new(time.Duration(0)), new(time.Minute)
 		j.TaskGroups[0].ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
 	}))
@@ -81,8 +81,8 @@ func TestDeploymentOfRegisteredJobSucceeds(t *testing.T) {
 	}
 }
 
-// placements returns the number from which clients derive the exit code of a plan.
-func placements(p *api.JobPlanResponse) (n uint64) {
+// countPlacements returns the number from which clients derive the exit code of a plan.
+func countPlacements(p *api.JobPlanResponse) (n uint64) {
 	for _, u := range p.Annotations.DesiredTGUpdates {
 		n += u.Stop + u.Place + u.Migrate + u.DestructiveUpdate + u.Canary
 	}
@@ -93,7 +93,7 @@ func placements(p *api.JobPlanResponse) (n uint64) {
 // (checklist 8)
 func TestPlanReportsChanges(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
+	b := newClientFixture(t, nil)
 	plan := func(job *api.Job) *api.JobPlanResponse {
 		t.Helper()
 		p, _, err := b.Jobs().Plan(job, true, nil)
@@ -102,24 +102,24 @@ func TestPlanReportsChanges(t *testing.T) {
 		}
 		return p
 	}
-	p := plan(newJob("web", "service", "app", count(3)))
-	if p.Diff.Type != model.DiffAdded || p.JobModifyIndex != 0 || placements(p) != 3 || p.Diff.TaskGroups[0].Updates["create"] != 3 {
+	p := plan(newJob("web", "service", "app", withCount(3)))
+	if p.Diff.Type != model.DiffAdded || p.JobModifyIndex != 0 || countPlacements(p) != 3 || p.Diff.TaskGroups[0].Updates["create"] != 3 {
 		t.Errorf("new: %+v", p.Diff)
 	}
-	written, _, _ := b.register(t, newJob("web", "service", "app", count(3)))
-	p = plan(newJob("web", "service", "app", count(3)))
-	if p.Diff.Type != model.DiffNone || p.JobModifyIndex != written.JobModifyIndex || placements(p) != 0 || p.FailedTGAllocs != nil {
+	written, _, _ := b.registerAndWait(t, newJob("web", "service", "app", withCount(3)))
+	p = plan(newJob("web", "service", "app", withCount(3)))
+	if p.Diff.Type != model.DiffNone || p.JobModifyIndex != written.JobModifyIndex || countPlacements(p) != 0 || p.FailedTGAllocs != nil {
 		t.Errorf("unchanged: %+v", p)
 	}
-	p = plan(newJob("web", "service", "app", count(3), env("2")))
+	p = plan(newJob("web", "service", "app", withCount(3), withEnv("2")))
 	group := p.Diff.TaskGroups[0]
-	if p.Diff.Type != model.DiffEdited || placements(p) != 1 || group.Updates["create/destroy update"] != 1 || group.Updates["ignore"] != 2 ||
+	if p.Diff.Type != model.DiffEdited || countPlacements(p) != 1 || group.Updates["create/destroy update"] != 1 || group.Updates["ignore"] != 2 ||
 		group.Tasks[0].Annotations[0] != "forces create/destroy update" {
 		t.Errorf("changed: %+v", group)
 	}
 	// A change that needs no restart of the task is not counted.
-	p = plan(newJob("web", "service", "app", count(3), func(j *api.Job) { j.TaskGroups[0].Tasks[0].KillTimeout = new(9 * time.Second) }))
-	if group := p.Diff.TaskGroups[0]; placements(p) != 0 || group.Updates["in-place update"] != 3 || group.Tasks[0].Annotations[0] != "forces in-place update" {
+	p = plan(newJob("web", "service", "app", withCount(3), func(j *api.Job) { j.TaskGroups[0].Tasks[0].KillTimeout = new(9 * time.Second) }))
+	if group := p.Diff.TaskGroups[0]; countPlacements(p) != 0 || group.Updates["in-place update"] != 3 || group.Tasks[0].Annotations[0] != "forces in-place update" {
 		t.Errorf("in place: %+v", group)
 	}
 	// The plan annotates each group with the numbers of changes that the scheduler has counted.
@@ -128,10 +128,10 @@ func TestPlanReportsChanges(t *testing.T) {
 		job  *api.Job
 		want string
 	}{
-		{"fewer", newJob("web", "service", "app", count(1)), "map[destroy:2 in-place update:1]"},
-		{"all at once", newJob("web", "service", "app", count(3), env("2"), func(j *api.Job) { j.Update.MaxParallel = new(0) }), "map[create/destroy update:3]"},
-		{"a canary", newJob("web", "service", "app", count(3), env("2"), func(j *api.Job) { j.Update.Canary = new(1) }), "map[canary:1 ignore:3]"},
-		{"metadata of the job", newJob("web", "service", "app", count(3), func(j *api.Job) { j.Meta = map[string]string{"a": "1"} }), "map[create/destroy update:1 ignore:2]"},
+		{"fewer", newJob("web", "service", "app", withCount(1)), "map[destroy:2 in-place update:1]"},
+		{"all at once", newJob("web", "service", "app", withCount(3), withEnv("2"), func(j *api.Job) { j.Update.MaxParallel = new(0) }), "map[create/destroy update:3]"},
+		{"a canary", newJob("web", "service", "app", withCount(3), withEnv("2"), func(j *api.Job) { j.Update.Canary = new(1) }), "map[canary:1 ignore:3]"},
+		{"metadata of the job", newJob("web", "service", "app", withCount(3), func(j *api.Job) { j.Meta = map[string]string{"a": "1"} }), "map[create/destroy update:1 ignore:2]"},
 	} {
 		group := plan(c.job).Diff.TaskGroups[0]
 		if got := fmt.Sprint(group.Updates); got != c.want {
@@ -142,12 +142,12 @@ func TestPlanReportsChanges(t *testing.T) {
 		}
 	}
 	// Allocations that cannot be placed are counted all the same.
-	p = plan(newJob("web", "service", "app", count(4), func(j *api.Job) { j.Datacenters = []string{"moon"} }))
-	if placements(p) == 0 || p.FailedTGAllocs["app"] == nil {
+	p = plan(newJob("web", "service", "app", withCount(4), func(j *api.Job) { j.Datacenters = []string{"moon"} }))
+	if countPlacements(p) == 0 || p.FailedTGAllocs["app"] == nil {
 		t.Errorf("unplaceable: %+v", p)
 	}
 	// A registration would be rejected, so the plan has a warning.
-	p = plan(newJob("web", "batch", "app", count(3)))
+	p = plan(newJob("web", "batch", "app", withCount(3)))
 	if !strings.Contains(p.Warnings, `cannot update job from type "service" to "batch"`) {
 		t.Errorf("warnings %q", p.Warnings)
 	}
@@ -161,11 +161,11 @@ func TestPlanReportsChanges(t *testing.T) {
 // (checklist 9)
 func TestPlanChangesNothing(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
-	b.register(t, newJob("web", "service", "app"))
+	b := newClientFixture(t, nil)
+	b.registerAndWait(t, newJob("web", "service", "app"))
 	before := b.store.Snapshot().Index()
 	for range 2 {
-		p, _, err := b.Jobs().Plan(newJob("web", "service", "app", env("x")), true, nil)
+		p, _, err := b.Jobs().Plan(newJob("web", "service", "app", withEnv("x")), true, nil)
 		if err != nil || p.Diff.Type != model.DiffEdited {
 			t.Error(p, err)
 		}
@@ -179,7 +179,7 @@ func TestPlanChangesNothing(t *testing.T) {
 // (checklist 10)
 func TestRegisterChecksModifyIndex(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
+	b := newClientFixture(t, nil)
 	job := func() *api.Job { return newJob("web", "service", "app") }
 	refused := func(index uint64, want string) {
 		t.Helper()
@@ -203,9 +203,9 @@ func TestRegisterChecksModifyIndex(t *testing.T) {
 // (checklist 11)
 func TestUnchangedJobGetsNoVersion(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
-	first, _, _ := b.register(t, newJob("web", "service", "app"))
-	second, eval, _ := b.register(t, newJob("web", "service", "app"))
+	b := newClientFixture(t, nil)
+	first, _, _ := b.registerAndWait(t, newJob("web", "service", "app"))
+	second, eval, _ := b.registerAndWait(t, newJob("web", "service", "app"))
 	job, _, err := b.Jobs().Info("web", nil)
 	if err != nil || *job.Version != 0 || first.EvalID == second.EvalID || *job.JobModifyIndex != first.JobModifyIndex {
 		t.Errorf("version %d, %+v, %v", *job.Version, second, err)
@@ -222,7 +222,7 @@ func TestUnchangedJobGetsNoVersion(t *testing.T) {
 // (checklist 12)
 func TestJobSubmissionIsReturnedUnchanged(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
+	b := newClientFixture(t, nil)
 	submission := &api.JobSubmission{
 		Source: "# ünï <>&\u2028\n\tjob \"web\" {}\r\n", Format: "hcl2", Variables: "x = \"y\"\n", VariableFlags: map[string]string{"a": "1 + %2F"},
 	}
@@ -259,12 +259,12 @@ func TestJobSubmissionIsReturnedUnchanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	stopped.Stop = new(false)
-	if _, _, d := b.register(t, stopped); d.Status != "successful" {
+	if _, _, d := b.registerAndWait(t, stopped); d.Status != "successful" {
 		t.Errorf("%+v", d)
 	}
 
 	// A source that is too large is omitted, with a warning.
-	huge := &api.JobSubmission{Source: strings.Repeat("x", maxSource+1)}
+	huge := &api.JobSubmission{Source: strings.Repeat("x", maxSubmissionBytes+1)}
 	written, _, err := b.Jobs().RegisterOpts(newJob("huge", "service", "app"), &api.RegisterOptions{Submission: huge}, nil)
 	if err != nil || !strings.Contains(written.Warnings, "job source size of 1.0 MB exceeds maximum of 1.0 MB and will be discarded") {
 		t.Errorf("%v, %v", written, err)
@@ -275,9 +275,9 @@ func TestJobSubmissionIsReturnedUnchanged(t *testing.T) {
 // (checklist 13)
 func TestJobVersionDiffs(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
+	b := newClientFixture(t, nil)
 	for _, v := range []string{"1", "2", "3"} {
-		b.register(t, newJob("web", "service", "app", env(v)))
+		b.registerAndWait(t, newJob("web", "service", "app", withEnv(v)))
 	}
 	changes := func(diffs []*api.JobDiff) (all []string) {
 		for _, d := range diffs {
@@ -315,9 +315,9 @@ func TestJobVersionDiffs(t *testing.T) {
 
 func TestVersionTags(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
+	b := newClientFixture(t, nil)
 	for v := range 9 {
-		b.register(t, newJob("web", "service", "app", env(fmt.Sprint(v))))
+		b.registerAndWait(t, newJob("web", "service", "app", withEnv(fmt.Sprint(v))))
 		if v == 0 {
 			if _, err := b.Jobs().TagVersionOpts("web", "first", &api.TagVersionRequest{Latest: true, Description: "x"}, nil); err != nil {
 				t.Fatal(err)
@@ -350,8 +350,8 @@ func TestVersionTags(t *testing.T) {
 // (checklist 14)
 func TestLatestDeploymentIsNullWithoutDeployments(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
-	b.register(t, newJob("work", "batch", "app"))
+	b := newClientFixture(t, nil)
+	b.registerAndWait(t, newJob("work", "batch", "app"))
 	d, meta, err := b.Jobs().LatestDeployment("work", nil)
 	if err != nil || d != nil || meta.LastIndex == 0 {
 		t.Errorf("%+v, %+v, %v", d, meta, err)
@@ -361,7 +361,7 @@ func TestLatestDeploymentIsNullWithoutDeployments(t *testing.T) {
 	}
 }
 
-func parameterized(j *api.Job) {
+func makeParameterized(j *api.Job) {
 	j.ParameterizedJob = &api.ParameterizedJobConfig{MetaRequired: []string{"who"}, MetaOptional: []string{"why"}}
 }
 
@@ -369,8 +369,8 @@ func parameterized(j *api.Job) {
 // (checklist 15)
 func TestDispatchRequiresMeta(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
-	if written, _, _ := b.register(t, newJob("param", "batch", "app", parameterized)); written.EvalID != "" {
+	b := newClientFixture(t, nil)
+	if written, _, _ := b.registerAndWait(t, newJob("param", "batch", "app", makeParameterized)); written.EvalID != "" {
 		t.Error("there is an evaluation of the parent")
 	}
 	if _, _, err := b.Jobs().Dispatch("param", nil, nil, "", nil); err == nil ||
@@ -405,8 +405,8 @@ func TestDispatchRequiresMeta(t *testing.T) {
 	}
 
 	// The body is the payload.
-	b.register(t, newJob("plain", "batch", "app", func(j *api.Job) { j.ParameterizedJob = &api.ParameterizedJobConfig{} }))
-	answer := b.ask("PUT", "/v1/job/plain/dispatch/payload", strings.NewReader("\x00raw"))
+	b.registerAndWait(t, newJob("plain", "batch", "app", func(j *api.Job) { j.ParameterizedJob = &api.ParameterizedJobConfig{} }))
+	answer := b.send("PUT", "/v1/job/plain/dispatch/payload", strings.NewReader("\x00raw"))
 	var dispatched api.JobDispatchResponse
 	if err := json.NewDecoder(answer.Body).Decode(&dispatched); err != nil {
 		t.Fatal(err)
@@ -420,13 +420,13 @@ func TestDispatchRequiresMeta(t *testing.T) {
 // (checklist 16)
 func TestForcePeriodicLaunch(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
-	b.register(t, newJob("cron", "batch", "app", func(j *api.Job) { j.Periodic = &api.PeriodicConfig{Specs: []string{"0 0 1 1 *"}} }))
+	b := newClientFixture(t, nil)
+	b.registerAndWait(t, newJob("cron", "batch", "app", func(j *api.Job) { j.Periodic = &api.PeriodicConfig{Specs: []string{"0 0 1 1 *"}} }))
 	evalID, _, err := b.Jobs().PeriodicForce("cron", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	eval, _ := b.follow(t, evalID)
+	eval, _ := b.waitEvaluation(t, evalID)
 	if !strings.HasPrefix(eval.JobID, "cron/periodic-") {
 		t.Errorf("job %q", eval.JobID)
 	}
@@ -442,9 +442,9 @@ func TestForcePeriodicLaunch(t *testing.T) {
 // (checklist 17)
 func TestStoppedAllocNamesItsReplacement(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
-	b.register(t, newJob("web", "service", "app"))
-	b.register(t, newJob("sys", "system", "app"))
+	b := newClientFixture(t, nil)
+	b.registerAndWait(t, newJob("web", "service", "app"))
+	b.registerAndWait(t, newJob("sys", "system", "app"))
 	for _, id := range []string{"web", "sys"} {
 		stubs, _, err := b.Jobs().Allocations(id, true, nil)
 		if err != nil || len(stubs) != 1 {
@@ -465,8 +465,8 @@ func TestStoppedAllocNamesItsReplacement(t *testing.T) {
 		info := func(id string) func(*api.QueryOptions) (*api.Allocation, *api.QueryMeta, error) {
 			return func(q *api.QueryOptions) (*api.Allocation, *api.QueryMeta, error) { return b.Allocations().Info(id, q) }
 		}
-		old := until(t, "a replacement", info(alloc.ID), func(a *api.Allocation) bool { return a.NextAllocation != "" })
-		until(t, "a replacement that runs", info(old.NextAllocation), func(a *api.Allocation) bool { return a.ClientStatus == "running" })
+		old := waitUntil(t, "a replacement", info(alloc.ID), func(a *api.Allocation) bool { return a.NextAllocation != "" })
+		waitUntil(t, "a replacement that runs", info(old.NextAllocation), func(a *api.Allocation) bool { return a.ClientStatus == "running" })
 	}
 }
 
@@ -474,8 +474,8 @@ func TestStoppedAllocNamesItsReplacement(t *testing.T) {
 // (checklist 30)
 func TestPrefixFindsEvaluationsAndDeployments(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
-	_, eval, deployment := b.register(t, newJob("web", "service", "app"))
+	b := newClientFixture(t, nil)
+	_, eval, deployment := b.registerAndWait(t, newJob("web", "service", "app"))
 	for _, n := range []int{1, 7, 8, 9, 13, 36} {
 		evals, _, err := b.Evaluations().PrefixList(eval.ID[:n])
 		if err != nil || !slices.ContainsFunc(evals, func(e *api.Evaluation) bool { return e.ID == eval.ID }) {
@@ -496,7 +496,7 @@ func TestPrefixFindsEvaluationsAndDeployments(t *testing.T) {
 	if n, _, err := b.Evaluations().Count(&api.QueryOptions{Filter: `JobID == "web" and TriggeredBy == "job-register"`}); err != nil || n.Count != 1 {
 		t.Error(n, err)
 	}
-	if r := b.ask("DELETE", "/v1/evaluations", strings.NewReader(`{"EvalIDs":[]}`)); r.StatusCode != 500 || text(r) != "eval broker is enabled; eval broker must be paused to delete evals" {
+	if r := b.send("DELETE", "/v1/evaluations", strings.NewReader(`{"EvalIDs":[]}`)); r.StatusCode != 500 || bodyText(r) != "eval broker is enabled; eval broker must be paused to delete evals" {
 		t.Error(r.StatusCode)
 	}
 }
@@ -506,7 +506,7 @@ func TestPrefixFindsEvaluationsAndDeployments(t *testing.T) {
 // (checklist 40)
 func TestTerraformJobRequests(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
+	b := newClientFixture(t, nil)
 	source := "job \"web\" {} # as it is in the configuration\n"
 	planned := func(job *api.Job) uint64 {
 		t.Helper()
@@ -525,7 +525,7 @@ func TestTerraformJobRequests(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, d := b.follow(t, written.EvalID); d.Status != "successful" {
+		if _, d := b.waitEvaluation(t, written.EvalID); d.Status != "successful" {
 			t.Errorf("%+v", d)
 		}
 	}
@@ -545,7 +545,7 @@ func TestTerraformJobRequests(t *testing.T) {
 	if job := refresh(); planned(newJob("web", "service", "app")) != *job.JobModifyIndex || job.Datacenters[0] != "*" || *job.Namespace != "default" {
 		t.Error("a plan of what is there says that something has changed")
 	}
-	apply(newJob("web", "service", "app", env("2")), *refresh().JobModifyIndex)
+	apply(newJob("web", "service", "app", withEnv("2")), *refresh().JobModifyIndex)
 	if *refresh().Version != 1 {
 		t.Error("no new version")
 	}
@@ -569,7 +569,7 @@ func TestTerraformJobRequests(t *testing.T) {
 // precedence.
 func TestNamespaceOfARegistration(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
+	b := newClientFixture(t, nil)
 	for _, name := range []string{"one", "two", "three"} {
 		if _, err := b.Namespaces().Register(&api.Namespace{Name: name}, nil); err != nil {
 			t.Fatal(err)
@@ -583,7 +583,7 @@ func TestNamespaceOfARegistration(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := b.ask("PUT", "/v1/jobs"+c.query, strings.NewReader(fmt.Sprintf(`{%s,"Region":"global","Job":%s}`, c.body, text)))
+		r := b.send("PUT", "/v1/jobs"+c.query, strings.NewReader(fmt.Sprintf(`{%s,"Region":"global","Job":%s}`, c.body, text)))
 		if r.StatusCode != http.StatusOK {
 			t.Fatal(r.StatusCode)
 		}
@@ -594,8 +594,8 @@ func TestNamespaceOfARegistration(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := b.ask("PUT", "/v1/jobs", strings.NewReader(`{"Job":{"ID":"x","Region":"mars"}}`))
-	if got := text(r); r.StatusCode != 500 || got != "No path to region" {
+	r := b.send("PUT", "/v1/jobs", strings.NewReader(`{"Job":{"ID":"x","Region":"mars"}}`))
+	if got := bodyText(r); r.StatusCode != 500 || got != "No path to region" {
 		t.Errorf("%d %q", r.StatusCode, got)
 	}
 }

@@ -25,7 +25,7 @@ func (h *jobWriter) dispatch(r *request) (any, error) {
 		IdPrefixTemplate string
 		Priority         int
 	}
-	if err := r.bodyOf(&body, true); err != nil {
+	if err := r.decodeBodyWithID(&body, true); err != nil {
 		return nil, err
 	}
 	return h.sendDispatch(r, scheduler.DispatchRequest{
@@ -35,7 +35,7 @@ func (h *jobWriter) dispatch(r *request) (any, error) {
 
 // dispatchPayload uses the raw body as the payload.
 func (h *jobWriter) dispatchPayload(r *request) (any, error) {
-	payload, err := r.bytes(maxBody)
+	payload, err := r.readBodyBytes(maxBodyBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (h *jobWriter) sendDispatch(r *request, d scheduler.DispatchRequest) (any, 
 		EvalID          string
 		EvalCreateIndex uint64
 		JobCreateIndex  uint64
-		meta
+		replyMeta
 	}{out.JobID, out.EvalID, out.EvalCreateIndex, out.JobCreateIndex, r.meta(out.Index)}, nil
 }
 
@@ -62,7 +62,7 @@ func (h *jobWriter) evaluate(r *request) (any, error) {
 		jobBody
 		EvalOptions api.EvalOptions
 	}
-	if err := r.bodyOf(&body, true); err != nil {
+	if err := r.decodeBodyWithID(&body, true); err != nil {
 		return nil, err
 	}
 	out, err := h.scheduler.Evaluate(r.Context(), r.key(), body.EvalOptions.ForceReschedule)
@@ -72,8 +72,8 @@ func (h *jobWriter) evaluate(r *request) (any, error) {
 	return r.jobReply(out), nil
 }
 
-func (h *jobWriter) forceLaunch(r *request) (any, error) {
-	if _, err := r.bytes(maxBody); err != nil { // the content of the body is ignored
+func (h *jobWriter) forcePeriodicLaunch(r *request) (any, error) {
+	if _, err := r.readBodyBytes(maxBodyBytes); err != nil { // the content of the body is ignored
 		return nil, err
 	}
 	out, err := h.scheduler.ForceLaunch(r.Context(), r.key())
@@ -83,7 +83,7 @@ func (h *jobWriter) forceLaunch(r *request) (any, error) {
 	return struct {
 		EvalID          string
 		EvalCreateIndex uint64
-		meta
+		replyMeta
 	}{out.EvalID, out.EvalCreateIndex, r.meta(out.Index)}, nil
 }
 
@@ -93,7 +93,7 @@ func (h *jobWriter) revert(r *request) (any, error) {
 		JobVersion          uint64
 		EnforcePriorVersion *uint64
 	}
-	if err := r.bodyOf(&body, false); err != nil {
+	if err := r.decodeBodyWithID(&body, false); err != nil {
 		return nil, err
 	}
 	out, err := h.scheduler.Revert(r.Context(), r.key(), body.JobVersion, body.EnforcePriorVersion)
@@ -109,7 +109,7 @@ func (h *jobWriter) setStable(r *request) (any, error) {
 		JobVersion uint64
 		Stable     bool
 	}
-	if err := r.bodyOf(&body, false); err != nil {
+	if err := r.decodeBodyWithID(&body, false); err != nil {
 		return nil, err
 	}
 	index, err := h.scheduler.SetStable(r.Context(), r.key(), body.JobVersion, body.Stable)
@@ -118,6 +118,6 @@ func (h *jobWriter) setStable(r *request) (any, error) {
 	}
 	return struct {
 		JobModifyIndex uint64
-		meta
+		replyMeta
 	}{index, r.meta(index)}, nil
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// answers checks an error of the client: its status and a part of the text.
-func answers(t *testing.T, err error, code int, want string) {
+// wantClientError checks an error of the client: its status and a part of the text.
+func wantClientError(t *testing.T, err error, code int, want string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("Unexpected response code: %d (", code)) || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %d with %s", err, code, want)
@@ -23,14 +23,14 @@ func answers(t *testing.T, err error, code int, want string) {
 }
 
 // Errors for jobs, evaluations and deployments.
-func TestJobRefusals(t *testing.T) {
+func TestRejectedJobRequests(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
-	b.register(t, newJob("web", "service", "app", count(2)))
-	_, _, done := b.register(t, newJob("web", "service", "app", count(2), env("2")))
-	b.register(t, newJob("param", "batch", "app", func(j *api.Job) { j.ParameterizedJob = &api.ParameterizedJobConfig{Payload: "required"} }))
-	b.register(t, newJob("cron", "batch", "app", func(j *api.Job) { j.Periodic = &api.PeriodicConfig{Specs: []string{"0 0 1 1 *"}} }))
-	b.register(t, newJob("sys", "system", "app"))
+	b := newClientFixture(t, nil)
+	b.registerAndWait(t, newJob("web", "service", "app", withCount(2)))
+	_, _, done := b.registerAndWait(t, newJob("web", "service", "app", withCount(2), withEnv("2")))
+	b.registerAndWait(t, newJob("param", "batch", "app", func(j *api.Job) { j.ParameterizedJob = &api.ParameterizedJobConfig{Payload: "required"} }))
+	b.registerAndWait(t, newJob("cron", "batch", "app", func(j *api.Job) { j.Periodic = &api.PeriodicConfig{Specs: []string{"0 0 1 1 *"}} }))
+	b.registerAndWait(t, newJob("sys", "system", "app"))
 	unknown := "00000000-0000-4000-8000-000000000000"
 	deployment := func(id string) string { return `{"DeploymentID":"` + id + `"}` }
 	for _, c := range []struct {
@@ -67,14 +67,14 @@ func TestJobRefusals(t *testing.T) {
 		{"scale a system job", "PUT", "/v1/job/sys/scale", `{"Count":2,"Target":{"Group":"app"}}`, 400, `jobs of type "system" can only be scaled between 0 and 1`},
 		{"stop an unknown job", "DELETE", "/v1/job/nope", "", 200, ""},
 		{"a space in the id", "PUT", "/v1/jobs", `{"Job":{"ID":"a b"}}`, 500, ""},
-		{"an unknown namespace", "PUT", "/v1/jobs?namespace=nope", body(newJob("web", "batch", "app")), 500,
+		{"an unknown namespace", "PUT", "/v1/jobs?namespace=nope", jobBodyText(newJob("web", "batch", "app")), 500,
 			"1 error occurred:\n\t* job \"web\" is in nonexistent namespace \"nope\"\n\n"},
-		{"another type", "PUT", "/v1/jobs", body(newJob("web", "batch", "app")), 500, `cannot update job from type "service" to "batch"`},
-		{"a priority that is none", "PUT", "/v1/jobs", strings.Replace(body(newJob("x", "batch", "app")), "{", `{"EvalPriority":101,`, 1), 400,
+		{"another type", "PUT", "/v1/jobs", jobBodyText(newJob("web", "batch", "app")), 500, `cannot update job from type "service" to "batch"`},
+		{"a priority that is none", "PUT", "/v1/jobs", strings.Replace(jobBodyText(newJob("x", "batch", "app")), "{", `{"EvalPriority":101,`, 1), 400,
 			"eval priority must be between 1 and 100 inclusively"},
-		{"a system job that scales", "PUT", "/v1/jobs", body(newJob("sys", "system", "app", func(j *api.Job) { j.TaskGroups[0].Scaling = &api.ScalingPolicy{} })), 400,
+		{"a system job that scales", "PUT", "/v1/jobs", jobBodyText(newJob("sys", "system", "app", func(j *api.Job) { j.TaskGroups[0].Scaling = &api.ScalingPolicy{} })), 400,
 			"Task groups with job type system do not support scaling blocks"},
-		{"a plan of another job", "PUT", "/v1/job/x/plan", body(newJob("web", "service", "app")), 400, "Job ID does not match name"},
+		{"a plan of another job", "PUT", "/v1/job/x/plan", jobBodyText(newJob("web", "service", "app")), 400, "Job ID does not match name"},
 		{"a plan of what is not valid", "PUT", "/v1/job/y/plan", `{"Job":{"ID":"y","Type":"batch"}}`, 500, "1 error occurred:\n\t* Missing job task groups\n\n"},
 		{"a text that is empty", "PUT", "/v1/jobs/parse", `{"JobHCL":""}`, 400, "Job spec is empty"},
 		{"an unknown evaluation", "GET", "/v1/evaluation/" + unknown, "", 404, "eval not found"},
@@ -93,16 +93,16 @@ func TestJobRefusals(t *testing.T) {
 		{"a tag without versions", "PUT", "/v1/job/web/tag", "{}", 404, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := b.ask(c.method, c.target, strings.NewReader(c.body))
-			if got := text(r); r.StatusCode != c.code || c.want != "" && got != c.want {
+			r := b.send(c.method, c.target, strings.NewReader(c.body))
+			if got := bodyText(r); r.StatusCode != c.code || c.want != "" && got != c.want {
 				t.Errorf("%d %q, want %d %q", r.StatusCode, got, c.code, c.want)
 			}
 		})
 	}
 }
 
-// body returns a request body that has only a job.
-func body(job *api.Job) string {
+// jobBodyText returns a request body that has only a job.
+func jobBodyText(job *api.Job) string {
 	text, err := json.Marshal(map[string]any{"Job": job})
 	if err != nil {
 		panic(err)
@@ -112,19 +112,19 @@ func body(job *api.Job) string {
 
 func TestScale(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
-	b.register(t, newJob("web", "service", "app", count(2), func(j *api.Job) {
+	b := newClientFixture(t, nil)
+	b.registerAndWait(t, newJob("web", "service", "app", withCount(2), func(j *api.Job) {
 		j.TaskGroups[0].Scaling = &api.ScalingPolicy{Min: new(int64(2)), Max: new(int64(4)), Enabled: new(true)}
 	}))
 	_, _, err := b.Jobs().Scale("web", "app", new(1), "", false, nil, nil)
-	answers(t, err, 400, "group count was less than scaling policy minimum: 1 < 2")
+	wantClientError(t, err, 400, "group count was less than scaling policy minimum: 1 < 2")
 	_, _, err = b.Jobs().Scale("web", "app", new(9), "", false, nil, nil)
-	answers(t, err, 400, "group count was greater than scaling policy maximum: 9 > 4")
+	wantClientError(t, err, 400, "group count was greater than scaling policy maximum: 9 > 4")
 	written, _, err := b.Jobs().Scale("web", "app", new(3), "more", false, map[string]any{"why": "load"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if eval, _ := b.follow(t, written.EvalID); eval.TriggeredBy != "job-scaling" {
+	if eval, _ := b.waitEvaluation(t, written.EvalID); eval.TriggeredBy != "job-scaling" {
 		t.Errorf("evaluation %+v", eval)
 	}
 	if _, _, err := b.Jobs().Scale("web", "app", nil, "only a note", false, nil, nil); err != nil {
@@ -145,14 +145,14 @@ func TestScale(t *testing.T) {
 		t.Errorf("%+v", g.Events[0])
 	}
 	// A registration keeps the count on request.
-	if _, _, err := b.Jobs().RegisterOpts(newJob("web", "service", "app", count(2), env("x")), &api.RegisterOptions{PreserveCounts: true}, nil); err != nil {
+	if _, _, err := b.Jobs().RegisterOpts(newJob("web", "service", "app", withCount(2), withEnv("x")), &api.RegisterOptions{PreserveCounts: true}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if job, _, _ := b.Jobs().Info("web", nil); *job.TaskGroups[0].Count != 3 {
 		t.Errorf("count %d", *job.TaskGroups[0].Count)
 	}
 
-	b.register(t, newJob("auto", "service", "app", func(j *api.Job) {
+	b.registerAndWait(t, newJob("auto", "service", "app", func(j *api.Job) {
 		j.TaskGroups[0].Scaling = &api.ScalingPolicy{Max: new(int64(4)), Enabled: new(true), Policy: map[string]any{"cooldown": "1m"}}
 	}))
 	stubs, _, err := b.Scaling().ListPolicies(&api.QueryOptions{Params: map[string]string{"job": "auto"}})
@@ -171,9 +171,9 @@ func TestScale(t *testing.T) {
 // not when another part of a job has changed.
 func TestPoliciesWakeOnlyForPolicies(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
+	b := newClientFixture(t, nil)
 	scaled := func(value string, most int64) *api.Job {
-		return newJob("auto", "service", "app", env(value), func(j *api.Job) {
+		return newJob("auto", "service", "app", withEnv(value), func(j *api.Job) {
 			j.TaskGroups[0].Scaling = &api.ScalingPolicy{Max: &most, Enabled: new(true), Policy: map[string]any{"n": 1}}
 		})
 	}
@@ -189,17 +189,17 @@ func TestPoliciesWakeOnlyForPolicies(t *testing.T) {
 		}
 		index = meta.LastIndex
 	}
-	b.register(t, scaled("1", 4))
+	b.registerAndWait(t, scaled("1", 4))
 	changed("a policy was added", true)
-	b.register(t, newJob("other", "service", "app"))
+	b.registerAndWait(t, newJob("other", "service", "app"))
 	changed("another job was registered", false)
-	b.register(t, scaled("2", 4))
+	b.registerAndWait(t, scaled("2", 4))
 	changed("the job was changed, and not its policy", false)
 	if _, _, err := b.Jobs().Scale("auto", "app", new(3), "", false, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	changed("the job was scaled", false)
-	b.register(t, scaled("2", 5))
+	b.registerAndWait(t, scaled("2", 5))
 	changed("the policy was changed", true)
 	if policies, _, err := b.Scaling().ListPolicies(nil); err != nil || len(policies) != 1 || policies[0].ModifyIndex != index || policies[0].CreateIndex >= index {
 		t.Errorf("%+v, %v; want the index %d", policies, err, index)
@@ -212,14 +212,14 @@ func TestPoliciesWakeOnlyForPolicies(t *testing.T) {
 
 func TestRevert(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
-	b.register(t, newJob("web", "service", "app", env("1")))
-	b.register(t, newJob("web", "service", "app", env("2")))
+	b := newClientFixture(t, nil)
+	b.registerAndWait(t, newJob("web", "service", "app", withEnv("1")))
+	b.registerAndWait(t, newJob("web", "service", "app", withEnv("2")))
 	written, _, err := b.Jobs().Revert("web", 0, new(uint64(1)), nil, "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, d := b.follow(t, written.EvalID); d.Status != "successful" || d.JobVersion != 2 {
+	if _, d := b.waitEvaluation(t, written.EvalID); d.Status != "successful" || d.JobVersion != 2 {
 		t.Errorf("%+v", d)
 	}
 	job, _, err := b.Jobs().Info("web", nil)
@@ -237,14 +237,14 @@ func TestRevert(t *testing.T) {
 // A purged job does not exist, and a new job of its name does not inherit its data.
 func TestPurge(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, map[string]schedtest.AllocTimes{"slow": {Stop: time.Hour}})
-	b.register(t, newJob("web", "service", "slow"))
+	b := newClientFixture(t, map[string]schedtest.AllocTimes{"slow": {Stop: time.Hour}})
+	b.registerAndWait(t, newJob("web", "service", "slow"))
 	if _, _, err := b.Jobs().DeregisterOpts("web", &api.DeregisterOptions{Purge: true, EvalPriority: 60, NoShutdownDelay: true}, nil); err != nil {
 		t.Fatal(err)
 	}
 	_, _, err := b.Jobs().Info("web", nil)
-	answers(t, err, 404, "job not found")
-	b.register(t, newJob("web", "service", "app"))
+	wantClientError(t, err, 404, "job not found")
+	b.registerAndWait(t, newJob("web", "service", "app"))
 	for all, want := range map[bool]int{false: 1, true: 2} {
 		if allocs, _, err := b.Jobs().Allocations("web", all, nil); err != nil || len(allocs) != want {
 			t.Errorf("all=%v: %d allocations, %v", all, len(allocs), err)
@@ -261,8 +261,8 @@ func TestPurge(t *testing.T) {
 // A service of provider consul waits, with the reason.
 func TestServiceOfConsul(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
-	_, eval, _ := b.register(t, newJob("web", "service", "app", func(j *api.Job) {
+	b := newClientFixture(t, nil)
+	_, eval, _ := b.registerAndWait(t, newJob("web", "service", "app", func(j *api.Job) {
 		j.TaskGroups[0].Services = []*api.Service{{Name: "web"}}
 	}))
 	m := eval.FailedTGAllocs["app"]
@@ -279,7 +279,7 @@ func TestServiceOfConsul(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
+	b := newClientFixture(t, nil)
 	file := `variable "n" { default = 1 }
 job "web" {
   group "app" {
@@ -296,7 +296,7 @@ job "web" {
 		t.Errorf("%+v, %v", job, err)
 	}
 	// The reply has the client's format.
-	r := text(b.ask("PUT", "/v1/jobs/parse", strings.NewReader(`{"JobHCL":"job \"a\" {\n meta { x = \"<\" } \n}"}`)))
+	r := bodyText(b.send("PUT", "/v1/jobs/parse", strings.NewReader(`{"JobHCL":"job \"a\" {\n meta { x = \"<\" } \n}"}`)))
 	if !strings.Contains(r, `"Migrate":null`) || !strings.Contains(r, `"Meta":{"x":"<"}`) {
 		t.Error(r)
 	}
@@ -308,12 +308,12 @@ job "web" {
 		t.Errorf("a weight out of range: got %v", err)
 	}
 	_, err = b.Jobs().ParseHCL("bad {}", false)
-	answers(t, err, 400, "Failed to parse job: input.hcl:1,1-4: Unsupported block type; ")
+	wantClientError(t, err, 400, "Failed to parse job: input.hcl:1,1-4: Unsupported block type; ")
 }
 
 func TestValidateJob(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
+	b := newClientFixture(t, nil)
 	good, _, err := b.Jobs().Validate(newJob("web", "service", "app"), nil)
 	if err != nil || good.Error != "" || good.ValidationErrors != nil || !good.DriverConfigValidated {
 		t.Errorf("%+v, %v", good, err)
@@ -332,7 +332,7 @@ func TestValidateJob(t *testing.T) {
 	if err != nil || schemaless.Error != "" || !schemaless.DriverConfigValidated {
 		t.Errorf("a driver without a schema: %+v, %v", schemaless, err)
 	}
-	if got := text(b.ask("PUT", "/v1/validate/job", strings.NewReader(`{"Job":{"ID":"x","TaskGroups":[null,{"Tasks":[null]}]}}`))); !strings.Contains(got, `"ValidationErrors":["`) {
+	if got := bodyText(b.send("PUT", "/v1/validate/job", strings.NewReader(`{"Job":{"ID":"x","TaskGroups":[null,{"Tasks":[null]}]}}`))); !strings.Contains(got, `"ValidationErrors":["`) {
 		t.Error(got)
 	}
 	// Nomad accepts both forms: the command line is stricter.
@@ -364,11 +364,11 @@ func TestValidateJob(t *testing.T) {
 }
 
 // A deployment with a canary is paused, resumed, marked and promoted on request.
-func TestDeploymentByHand(t *testing.T) {
+func TestManualDeployment(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, map[string]schedtest.AllocTimes{"slow": {Healthy: time.Hour}})
+	b := newClientFixture(t, map[string]schedtest.AllocTimes{"slow": {Healthy: time.Hour}})
 	canary := func(j *api.Job) { j.Update.Canary = new(1) }
-	written, _, err := b.Jobs().Register(newJob("web", "service", "slow", count(2), canary), nil)
+	written, _, err := b.Jobs().Register(newJob("web", "service", "slow", withCount(2), canary), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -401,7 +401,7 @@ func TestDeploymentByHand(t *testing.T) {
 	healthy(eval.DeploymentID)
 	state(eval.DeploymentID, "successful", model.DeploymentSuccessful)
 
-	if _, _, err := b.Jobs().Register(newJob("web", "service", "slow", count(2), canary, env("2")), nil); err != nil {
+	if _, _, err := b.Jobs().Register(newJob("web", "service", "slow", withCount(2), canary, withEnv("2")), nil); err != nil {
 		t.Fatal(err)
 	}
 	latest, _, err := b.Jobs().LatestDeployment("web", nil)
@@ -413,7 +413,7 @@ func TestDeploymentByHand(t *testing.T) {
 		t.Errorf("%+v", d.TaskGroups["slow"])
 	}
 	_, _, err = b.Deployments().PromoteAll(id, nil)
-	answers(t, err, 500, `Task group "slow" has 0/1 healthy allocations`)
+	wantClientError(t, err, 500, `Task group "slow" has 0/1 healthy allocations`)
 	if _, _, err := b.Deployments().Pause(id, true, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -440,16 +440,16 @@ func TestDeploymentByHand(t *testing.T) {
 
 func TestJobStatuses(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
-	b.register(t, newJob("param", "batch", "app", func(j *api.Job) { j.ParameterizedJob = &api.ParameterizedJobConfig{} }))
+	b := newClientFixture(t, nil)
+	b.registerAndWait(t, newJob("param", "batch", "app", func(j *api.Job) { j.ParameterizedJob = &api.ParameterizedJobConfig{} }))
 	if _, _, err := b.Jobs().Dispatch("param", nil, nil, "", nil); err != nil {
 		t.Fatal(err)
 	}
-	b.register(t, newJob("web", "service", "app", count(2)))
+	b.registerAndWait(t, newJob("web", "service", "app", withCount(2)))
 	ask := func(method, target, body string) (names []string, all map[string]jobStatus) {
 		t.Helper()
 		var statuses []jobStatus
-		r := b.ask(method, target, strings.NewReader(body))
+		r := b.send(method, target, strings.NewReader(body))
 		if err := json.NewDecoder(r.Body).Decode(&statuses); err != nil {
 			t.Fatal(r.StatusCode, err)
 		}
@@ -489,11 +489,11 @@ func TestJobStatuses(t *testing.T) {
 
 func TestActionsAndServicesOfAJob(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
-	b.register(t, newJob("web", "service", "app", func(j *api.Job) {
+	b := newClientFixture(t, nil)
+	b.registerAndWait(t, newJob("web", "service", "app", func(j *api.Job) {
 		j.TaskGroups[0].Tasks[0].Actions = []*api.Action{{Name: "flush", Command: "/bin/flush", Args: []string{"-a"}}}
 	}))
-	if got := text(b.ask("GET", "/v1/job/web/actions", nil)); got != `[{"Args":["-a"],"Command":"/bin/flush","Name":"flush","TaskGroupName":"app","TaskName":"t"}]` {
+	if got := bodyText(b.send("GET", "/v1/job/web/actions", nil)); got != `[{"Args":["-a"],"Command":"/bin/flush","Name":"flush","TaskGroupName":"app","TaskName":"t"}]` {
 		t.Error(got)
 	}
 	if services, _, err := b.Jobs().Services("web", nil); err != nil || len(services) != 0 {
@@ -513,16 +513,16 @@ func TestActionsAndServicesOfAJob(t *testing.T) {
 // Any input is rejected or accepted. The work for accepted jobs continues during the next input,
 // so that the fuzzer cannot minimize one: run these targets with -fuzzminimizetime=1x.
 func fuzzJobs(f *testing.F, method, target string) {
-	b := newBench(f, nil)
-	f.Add(body(newJob("web", "service", "app", count(2), env("1"))))
-	f.Add(body(newJob("web", "batch", "app", parameterized)))
+	b := newClientFixture(f, nil)
+	f.Add(jobBodyText(newJob("web", "service", "app", withCount(2), withEnv("1"))))
+	f.Add(jobBodyText(newJob("web", "batch", "app", makeParameterized)))
 	f.Add(`{"Job":{"ID":"web","TaskGroups":[null,{"Tasks":[null,{"Config":{"a":[{"b":null}]},"Services":[null],"Resources":{"Networks":[null]}}]}]}}`)
 	f.Add(`{"Job":{"ID":"web","Constraints":[null],"Periodic":{"Specs":["* * * * *"],"TimeZone":"x"},"Update":{}},"Diff":true}`)
 	f.Add(`{"JobHCL":"job \"a\" {}","Variables":"x = 1","Canonicalize":true}`)
 	f.Add(`{"Job":null}`)
 	f.Fuzz(func(t *testing.T, body string) {
-		r := b.ask(method, target, strings.NewReader(body))
-		answer := text(r)
+		r := b.send(method, target, strings.NewReader(body))
+		answer := bodyText(r)
 		switch r.StatusCode {
 		case 200:
 			if !json.Valid([]byte(answer)) {

@@ -13,7 +13,7 @@ import (
 )
 
 func (h *jobReader) versions(r *request) (any, error) {
-	diffs, err := r.flag("diffs")
+	diffs, err := r.boolParam("diffs")
 	if err != nil {
 		return nil, err
 	}
@@ -21,7 +21,7 @@ func (h *jobReader) versions(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		versions := s.JobVersions(ws, r.namespace, r.id)
 		if len(versions) == 0 {
 			return nil, s.TableIndex(ws, store.Jobs), notFound("job versions not found")
@@ -29,7 +29,7 @@ func (h *jobReader) versions(r *request) (any, error) {
 		answer := struct {
 			Versions []*api.Job
 			Diffs    []*api.JobDiff
-			meta
+			replyMeta
 		}{Versions: versions}
 		for _, v := range versions {
 			answer.Index = max(answer.Index, val(v.ModifyIndex))
@@ -102,7 +102,7 @@ func (h *jobWriter) tagVersion(r *request) (any, error) {
 		Latest      bool
 		Description string
 	}
-	if err := r.body(&body, maxBody, false); err != nil {
+	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
 	if body.Latest && val(body.Version) == 0 {
@@ -111,7 +111,7 @@ func (h *jobWriter) tagVersion(r *request) (any, error) {
 		body.Version = new(uint64(0)) // clients omit zero values
 	}
 	tag, index, err := h.scheduler.TagVersion(r.Context(), key, body.Version, api.JobVersionTag{Name: name, Description: body.Description})
-	return replyTagged(r, tag, index, err)
+	return replyWithTag(r, tag, index, err)
 }
 
 func (h *jobWriter) untagVersion(r *request) (any, error) {
@@ -120,16 +120,16 @@ func (h *jobWriter) untagVersion(r *request) (any, error) {
 		return nil, err
 	}
 	index, err := h.scheduler.UntagVersion(r.Context(), key, name)
-	return replyTagged(r, api.JobVersionTag{}, index, err)
+	return replyWithTag(r, api.JobVersionTag{}, index, err)
 }
 
-// replyTagged is the reply to a change of a tag.
-func replyTagged(r *request, tag api.JobVersionTag, index uint64, err error) (any, error) {
+// replyWithTag is the reply to a change of a tag.
+func replyWithTag(r *request, tag api.JobVersionTag, index uint64, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}
 	return struct {
 		api.JobVersionTag
-		meta
+		replyMeta
 	}{tag, r.meta(index)}, nil
 }

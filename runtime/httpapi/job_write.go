@@ -27,18 +27,18 @@ type jobWritten struct {
 	EvalCreateIndex uint64
 	JobModifyIndex  uint64
 	Warnings        string
-	meta
+	replyMeta
 }
 
 func (r *request) jobReply(o scheduler.Outcome) jobWritten {
 	return jobWritten{
 		EvalID: o.EvalID, EvalCreateIndex: o.EvalCreateIndex, JobModifyIndex: o.JobModifyIndex,
-		Warnings: model.FormatWarnings(o.Warnings), meta: r.meta(o.Index),
+		Warnings: model.FormatWarnings(o.Warnings), replyMeta: r.meta(o.Index),
 	}
 }
 
-// maxSource is the maximum length of a job source that is stored.
-const maxSource = 1_000_000
+// maxSubmissionBytes is the maximum length of a job source that is stored.
+const maxSubmissionBytes = 1_000_000
 
 // limitSubmission returns the submission to store, or nil and a warning if it is too large.
 func limitSubmission(s *api.JobSubmission) (*api.JobSubmission, []string) {
@@ -49,11 +49,11 @@ func limitSubmission(s *api.JobSubmission) (*api.JobSubmission, []string) {
 	for name, value := range s.VariableFlags {
 		size += len(name) + len(value)
 	}
-	if size <= maxSource {
+	if size <= maxSubmissionBytes {
 		return s, nil
 	}
 	megabytes := func(n int) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
-	return nil, []string{fmt.Sprintf("job source size of %s exceeds maximum of %s and will be discarded", megabytes(size), megabytes(maxSource))}
+	return nil, []string{fmt.Sprintf("job source size of %s exceeds maximum of %s and will be discarded", megabytes(size), megabytes(maxSubmissionBytes))}
 }
 
 // registration is the body of a registration.
@@ -69,11 +69,11 @@ type registration struct {
 
 func (h *jobWriter) register(r *request) (any, error) {
 	var body registration
-	job, err := h.checker.decode(r, &body, &body.sentJob)
+	job, err := h.checker.decodeJob(r, &body, &body.sentJob)
 	if err != nil {
 		return nil, err
 	}
-	hookWarnings, err := h.checker.check(r.Context(), job)
+	hookWarnings, err := h.checker.checkJob(r.Context(), job)
 	if err != nil {
 		return nil, err
 	}
@@ -91,17 +91,17 @@ func (h *jobWriter) register(r *request) (any, error) {
 
 func (h *jobWriter) validate(r *request) (any, error) {
 	var body sentJob
-	job, err := h.checker.decode(r, &body, &body)
+	job, err := h.checker.decodeJob(r, &body, &body)
 	if err != nil {
 		return nil, err
 	}
-	hookWarnings, err := h.checker.check(r.Context(), job)
+	hookWarnings, err := h.checker.checkJob(r.Context(), job)
 	answer := api.JobValidateResponse{Warnings: model.FormatWarnings(append(model.Warnings(job), hookWarnings...))}
 	if err != nil {
 		answer.Error = err.Error()
 		answer.ValidationErrors = errorSentences(err)
 	}
-	faults, all := h.checker.configFaults(r.Context(), job)
+	faults, all := h.checker.configErrors(r.Context(), job)
 	answer.DriverConfigValidated = all
 	if len(faults) > 0 {
 		answer.ValidationErrors = append(answer.ValidationErrors, faults...)
@@ -124,15 +124,15 @@ func errorSentences(err error) []string {
 }
 
 func (h *jobWriter) deregister(r *request) (any, error) {
-	purge, err := r.flag("purge")
+	purge, err := r.boolParam("purge")
 	if err != nil {
 		return nil, err
 	}
-	skipDelay, err := r.flag("no_shutdown_delay")
+	skipDelay, err := r.boolParam("no_shutdown_delay")
 	if err != nil {
 		return nil, err
 	}
-	if _, err := r.flag("global"); err != nil {
+	if _, err := r.boolParam("global"); err != nil {
 		return nil, err
 	}
 	priority := 0
@@ -153,6 +153,6 @@ func (h *jobWriter) deregister(r *request) (any, error) {
 		JobModifyIndex  uint64
 		VolumeEvalID    string
 		VolumeEvalIndex uint64
-		meta
-	}{EvalID: out.EvalID, EvalCreateIndex: out.EvalCreateIndex, JobModifyIndex: out.JobModifyIndex, meta: r.meta(out.Index)}, nil
+		replyMeta
+	}{EvalID: out.EvalID, EvalCreateIndex: out.EvalCreateIndex, JobModifyIndex: out.JobModifyIndex, replyMeta: r.meta(out.Index)}, nil
 }

@@ -14,7 +14,7 @@ import (
 // keyRotated is the reply to a key rotation.
 type keyRotated struct {
 	Key *api.RootKeyMeta
-	meta
+	replyMeta
 }
 
 // keyringHandler serves the routes of the keys of variables.
@@ -32,7 +32,7 @@ func (h *keyringHandler) list(*request) (any, error) {
 }
 
 func (h *keyringHandler) rotate(r *request) (any, error) {
-	full, err := r.flag("full")
+	full, err := r.boolParam("full")
 	if err != nil {
 		return nil, err
 	}
@@ -50,11 +50,11 @@ func (h *keyringHandler) rotate(r *request) (any, error) {
 		return nil, err
 	}
 	h.logger.Info("key of variables rotated", "key_id", key.KeyID, "full", full)
-	return keyRotated{Key: key, meta: meta{Index: h.store.Index(), KnownLeader: true}}, nil
+	return keyRotated{Key: key, replyMeta: replyMeta{Index: h.store.Index(), KnownLeader: true}}, nil
 }
 
 func (h *keyringHandler) remove(r *request) (any, error) {
-	force, err := r.flag("force")
+	force, err := r.boolParam("force")
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,7 @@ func TestKeyring(t *testing.T) {
 	f := newFixture(t, nil)
 	ids := func() (all []string) {
 		t.Helper()
-		for _, k := range decoded[[]api.RootKeyMeta](t, f.ask("GET", "/v1/operator/keyring/keys", nil)) {
+		for _, k := range decodeReply[[]api.RootKeyMeta](t, f.send("GET", "/v1/operator/keyring/keys", nil)) {
 			all = append(all, k.KeyID+" "+string(k.State))
 		}
 		return all
@@ -26,7 +26,7 @@ func TestKeyring(t *testing.T) {
 		t.Fatalf("keys %v", first)
 	}
 	old, _, _ := strings.Cut(first[0], " ")
-	f.answers(t, []call{
+	f.runRequests(t, []requestCase{
 		{"put", "PUT", "/v1/var/app/db", `{"Items": {"password": "hunter2"}}`, 200, ""},
 		{"rotate", "PUT", "/v1/operator/keyring/rotate", "", 200, `…"State":"active"`},
 		{"another algorithm", "PUT", "/v1/operator/keyring/rotate?algo=xchacha20", "", 400, "the algorithm of a key must be aes256-gcm"},
@@ -43,7 +43,7 @@ func TestKeyring(t *testing.T) {
 		t.Errorf("keys %v", now)
 	}
 	active, _, _ := strings.Cut(now[1], " ")
-	f.answers(t, []call{{"remove the active key", "DELETE", "/v1/operator/keyring/key/" + active + "?force=true", "", 409, "…active"}})
+	f.runRequests(t, []requestCase{{"remove the active key", "DELETE", "/v1/operator/keyring/key/" + active + "?force=true", "", 409, "…active"}})
 }
 
 func TestVariablesWithoutTheirKey(t *testing.T) {
@@ -60,7 +60,7 @@ func TestVariablesWithoutTheirKey(t *testing.T) {
 		return f
 	}
 	f := open()
-	f.answers(t, []call{{"put", "PUT", "/v1/var/app/db", `{"Items": {"password": "hunter2"}}`, 200, ""}})
+	f.runRequests(t, []requestCase{{"put", "PUT", "/v1/var/app/db", `{"Items": {"password": "hunter2"}}`, 200, ""}})
 	if err := f.store.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestVariablesWithoutTheirKey(t *testing.T) {
 	}
 	f = open()
 	where := "…" + config.KeyFile
-	f.answers(t, []call{
+	f.runRequests(t, []requestCase{
 		{"read", "GET", "/v1/var/app/db", "", 500, where},
 		{"list", "GET", "/v1/vars", "", 200, `…"Path":"app/db"`},
 		{"put", "PUT", "/v1/var/app/other", `{"Items": {"a": "b"}}`, 500, where},

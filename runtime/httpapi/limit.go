@@ -23,41 +23,42 @@ const (
 	// evicted connections that the server still has. A request uses up to 17 times as much memory:
 	// a header is a map with an entry for each of its lines.
 	maxUnauthenticatedBytes = 512 << 10
-	// smallRequest is the number of bytes up to which a request does not wait for the end of evicted
-	// connections. Most requests are smaller, so that attackers do not delay other clients.
-	smallRequest = 1 << 10
-	// turnDuration is how long after its turn an unauthenticated connection that keeps the server
-	// waiting is served while other connections of its client wait. Then it is closed.
-	turnDuration = 2 * time.Second
-	// turnInterval is how often a waiting connection checks for one whose turn is over.
-	turnInterval = 100 * time.Millisecond
+	// smallRequestBytes is the number of bytes up to which a request does not wait for the end of
+	// evicted connections. Most requests are smaller, so that attackers do not delay other clients.
+	smallRequestBytes = 1 << 10
+	// minServeTime is how long an unauthenticated connection that keeps the server waiting is
+	// served while other connections of its client wait. Then the server closes it.
+	minServeTime = 2 * time.Second
+	// overdueCheckInterval is how often a waiting connection checks whether a served connection
+	// is overdue.
+	overdueCheckInterval = 100 * time.Millisecond
 )
 
-// tooMany is Nomad's text for a client with one connection too many.
-const tooMany = "Your IP is issuing too many concurrent connections, please rate limit your calls"
+// tooManyConnsText is Nomad's text for a client with one connection too many.
+const tooManyConnsText = "Your IP is issuing too many concurrent connections, please rate limit your calls"
 
-const tooManyAnswer = "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n" + tooMany
+const tooManyConnsResponse = "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n" + tooManyConnsText
 
-var errTooMany = &statusError{http.StatusTooManyRequests, tooMany}
+var errTooManyConns = &statusError{http.StatusTooManyRequests, tooManyConnsText}
 
 // limitListener limits how many connections are open at once.
 //
-// It serves 100 unauthenticated connections per address: further connections are not read until it
-// is their turn. There are 1,000 such connections in total. If another client connects then, the
+// It serves 100 unauthenticated connections per address: further connections wait until
+// one of these is closed. There are 1,000 such connections in total. If another client connects then, the
 // client with the most of them loses its oldest connection, so that no client blocks the others.
 // When they have sent too much in total, the connection that has sent most is closed.
 type limitListener struct {
 	net.Listener
-	most, perClient int
-	local           bool // a unix socket: its file mode controls access
+	maxConns, maxPerClient int
+	isUnixSocket           bool // a unix socket: its file mode controls access
 
 	mu              sync.Mutex
-	open            int // connections of all clients, authenticated or not
+	openConns       int // connections of all clients, authenticated or not
 	unauthenticated int // unauthenticated connections of all clients
-	sent            int // bytes from all unauthenticated connections
-	evicted         int // bytes from connections that were closed here and that the server still has in memory
+	receivedBytes   int // bytes from all unauthenticated connections
+	evictedBytes    int // bytes from connections that were closed here and that the server still has in memory
 	clients         map[string]*clientConns
-	released        chan struct{} // closed when evicted is no longer above its limit; nil if it is not above
+	evictedReleased chan struct{} // closed when evictedBytes is no longer above its limit; nil if it is not above
 }
 
 // clientConns are the connections of one address.
@@ -69,13 +70,13 @@ type clientConns struct {
 
 func (c *clientConns) unauthenticated() int { return len(c.served) + len(c.waiting) }
 
-// Limit returns a listener that has at most most connections open at once, of which at most
-// perClient are authenticated and come from one address; 0 means no limit. The number of
+// LimitListener returns a listener that has at most most connections open at once, of which at most
+// maxPerClient are authenticated and come from one address; 0 means no limit. The number of
 // unauthenticated connections is fixed, and is not limited for a unix socket, which counts as one
 // client.
-func Limit(l net.Listener, most, perClient int) net.Listener {
+func LimitListener(l net.Listener, most, perClient int) net.Listener {
 	return &limitListener{
-		Listener: l, most: most, perClient: perClient, local: l.Addr().Network() == "unix", clients: make(map[string]*clientConns),
+		Listener: l, maxConns: most, maxPerClient: perClient, isUnixSocket: l.Addr().Network() == "unix", clients: make(map[string]*clientConns),
 	}
 }
 
@@ -89,31 +90,31 @@ func (l *limitListener) Accept() (net.Conn, error) {
 		if err != nil {
 			host = conn.RemoteAddr().String()
 		}
-		c := &limitConn{Conn: conn, listener: l, host: host, turn: make(chan struct{}), closed: make(chan struct{})}
-		if l.add(c) {
+		c := &limitConn{Conn: conn, listener: l, host: host, serveStarted: make(chan struct{}), closed: make(chan struct{})}
+		if l.addConn(c) {
 			return c, nil
 		}
 		// The reply fits into the socket buffer; if not, the client gets none.
 		_ = conn.SetWriteDeadline(time.Now().Add(time.Millisecond))
-		_, _ = io.WriteString(conn, tooManyAnswer)
+		_, _ = io.WriteString(conn, tooManyConnsResponse)
 		conn.Close()
 	}
 }
 
-// add counts a connection. It reports whether the connection is within the limits.
-func (l *limitListener) add(c *limitConn) bool {
+// addConn counts a connection. It reports whether the connection is within the limits.
+func (l *limitListener) addConn(c *limitConn) bool {
 	l.mu.Lock()
-	if l.most > 0 && l.open >= l.most {
+	if l.maxConns > 0 && l.openConns >= l.maxConns {
 		l.mu.Unlock()
 		return false
 	}
-	l.open++
+	l.openConns++
 	var evicted *limitConn
-	if l.local {
-		c.serve()
+	if l.isUnixSocket {
+		c.startServing()
 	} else {
 		if l.unauthenticated >= maxUnauthenticated {
-			evicted = l.oldestOfBusiest()
+			evicted = l.oldestConnOfBusiestClient()
 			l.removeUnauthenticated(evicted)
 		}
 		client := l.clients[c.host]
@@ -122,19 +123,19 @@ func (l *limitListener) add(c *limitConn) bool {
 			l.clients[c.host] = client
 		}
 		l.unauthenticated++
-		c.isCounted.Store(true)
+		c.countsBytes.Store(true)
 		client.waiting = append(client.waiting, c)
-		client.advance()
+		client.serveWaiting()
 	}
 	l.mu.Unlock()
 	if evicted != nil {
-		evicted.end()
+		evicted.disconnect()
 	}
 	return true
 }
 
-// oldestOfBusiest returns the oldest unauthenticated connection of the client that has the most of them.
-func (l *limitListener) oldestOfBusiest() *limitConn {
+// oldestConnOfBusiestClient returns the oldest unauthenticated connection of the client that has the most of them.
+func (l *limitListener) oldestConnOfBusiestClient() *limitConn {
 	var most *clientConns
 	for _, client := range l.clients {
 		if most == nil || client.unauthenticated() > most.unauthenticated() {
@@ -148,7 +149,7 @@ func (l *limitListener) oldestOfBusiest() *limitConn {
 func (l *limitListener) largestSender() (most *limitConn) {
 	for _, client := range l.clients {
 		for _, c := range client.served {
-			if most == nil || c.sent > most.sent {
+			if most == nil || c.receivedBytes > most.receivedBytes {
 				most = c
 			}
 		}
@@ -163,24 +164,24 @@ func (l *limitListener) largestSender() (most *limitConn) {
 func (l *limitListener) addBytes(c *limitConn, n int) bool {
 	var evicted []*limitConn
 	l.mu.Lock()
-	if c.isCounted.Load() {
-		c.sent += n
-		l.sent += n
+	if c.countsBytes.Load() {
+		c.receivedBytes += n
+		l.receivedBytes += n
 	}
-	for l.sent > maxUnauthenticatedBytes {
+	for l.receivedBytes > maxUnauthenticatedBytes {
 		most := l.largestSender()
-		most.evicted = most.sent
-		l.evicted += most.evicted
+		most.evictedBytes = most.receivedBytes
+		l.evictedBytes += most.evictedBytes
 		l.removeUnauthenticated(most)
 		evicted = append(evicted, most)
 	}
-	if l.released == nil && l.evicted > maxUnauthenticatedBytes {
-		l.released = make(chan struct{})
+	if l.evictedReleased == nil && l.evictedBytes > maxUnauthenticatedBytes {
+		l.evictedReleased = make(chan struct{})
 	}
-	released, small := l.released, c.sent <= smallRequest
+	released, small := l.evictedReleased, c.receivedBytes <= smallRequestBytes
 	l.mu.Unlock()
 	for _, c := range evicted {
-		c.end()
+		c.disconnect()
 	}
 	if released != nil && !small {
 		select {
@@ -196,31 +197,31 @@ func (l *limitListener) addBytes(c *limitConn, n int) bool {
 	}
 }
 
-// release subtracts the bytes of an evicted connection that the server has closed.
-func (l *limitListener) release(c *limitConn) {
+// releaseEvictedBytes subtracts the bytes of an evicted connection that the server has closed.
+func (l *limitListener) releaseEvictedBytes(c *limitConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.evicted -= c.evicted
-	c.evicted = 0
-	if l.released != nil && l.evicted <= maxUnauthenticatedBytes {
-		close(l.released)
-		l.released = nil
+	l.evictedBytes -= c.evictedBytes
+	c.evictedBytes = 0
+	if l.evictedReleased != nil && l.evictedBytes <= maxUnauthenticatedBytes {
+		close(l.evictedReleased)
+		l.evictedReleased = nil
 	}
 }
 
 // resetBytes subtracts the bytes that a connection has sent.
 func (l *limitListener) resetBytes(c *limitConn) {
-	l.sent -= c.sent
-	c.sent = 0
+	l.receivedBytes -= c.receivedBytes
+	c.receivedBytes = 0
 }
 
-// advance serves waiting connections up to the limit.
-func (c *clientConns) advance() {
+// serveWaiting serves waiting connections up to the limit.
+func (c *clientConns) serveWaiting() {
 	for len(c.waiting) > 0 && len(c.served) < maxUnauthenticatedPerClient {
 		next := c.waiting[0]
 		c.waiting = slices.Delete(c.waiting, 0, 1)
 		c.served = append(c.served, next)
-		next.serve()
+		next.startServing()
 	}
 }
 
@@ -231,19 +232,19 @@ func (l *limitListener) removeUnauthenticated(c *limitConn) {
 	if client == nil {
 		return
 	}
-	c.isCounted.Store(false)
+	c.countsBytes.Store(false)
 	l.resetBytes(c)
 	same := func(other *limitConn) bool { return other == c }
 	before := client.unauthenticated()
 	client.served = slices.DeleteFunc(client.served, same)
 	client.waiting = slices.DeleteFunc(client.waiting, same)
 	l.unauthenticated -= before - client.unauthenticated()
-	client.advance()
-	l.dropIfEmpty(c.host)
+	client.serveWaiting()
+	l.removeClientIfEmpty(c.host)
 }
 
-// dropIfEmpty removes the entry of a client without connections.
-func (l *limitListener) dropIfEmpty(host string) {
+// removeClientIfEmpty removes the entry of a client without connections.
+func (l *limitListener) removeClientIfEmpty(host string) {
 	if client := l.clients[host]; client.authenticated+client.unauthenticated() == 0 {
 		delete(l.clients, host)
 	}
@@ -260,7 +261,7 @@ func (l *limitListener) closeOverdue(c *limitConn) {
 		return
 	}
 	for _, served := range client.served {
-		if len(overdue) < len(client.waiting) && served.overdue() {
+		if len(overdue) < len(client.waiting) && served.isOverdue() {
 			overdue = append(overdue, served)
 		}
 	}
@@ -269,19 +270,19 @@ func (l *limitListener) closeOverdue(c *limitConn) {
 	}
 	l.mu.Unlock()
 	for _, served := range overdue {
-		served.end()
+		served.disconnect()
 	}
 }
 
-// remove removes a connection from all counts.
-func (l *limitListener) remove(c *limitConn) {
+// removeConn removes a connection from all counts.
+func (l *limitListener) removeConn(c *limitConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.open--
-	c.ended = true
+	l.openConns--
+	c.isClosed = true
 	if c.authenticated {
 		l.clients[c.host].authenticated--
-		l.dropIfEmpty(c.host)
+		l.removeClientIfEmpty(c.host)
 		return
 	}
 	l.removeUnauthenticated(c)
@@ -290,28 +291,28 @@ func (l *limitListener) remove(c *limitConn) {
 // limitConn is a connection that is counted until it is closed.
 type limitConn struct {
 	net.Conn
-	listener *limitListener
-	host     string
-	turn     chan struct{} // closed by the listener when the connection is served
-	closed   chan struct{} // closed by the first Close
+	listener     *limitListener
+	host         string
+	serveStarted chan struct{} // closed by the listener when the connection is served
+	closed       chan struct{} // closed by the first Close
 
-	ending        sync.Once
-	ended         bool          // guarded by listener.mu
+	closeOnce     sync.Once
+	isClosed      bool          // guarded by listener.mu
 	authenticated bool          // guarded by listener.mu
-	sent          int           // bytes of the client's request; guarded by listener.mu
-	evicted       int           // sent at the eviction, until the server closes the connection; guarded by listener.mu
-	isCounted     atomic.Bool   // bytes of the client are counted; set with listener.mu held
-	served        atomic.Bool   // turn is closed
-	readTimeout   time.Duration // read timeout of the server from the turn of the connection; 0 means none
-	reading       atomic.Bool   // the server reads
-	since         time.Time     // start of its turn; guarded by listener.mu
+	receivedBytes int           // bytes of the client's request; guarded by listener.mu
+	evictedBytes  int           // receivedBytes at the eviction, until the server closes the connection; guarded by listener.mu
+	countsBytes   atomic.Bool   // bytes of the client are counted; set with listener.mu held
+	isServed      atomic.Bool   // serveStarted is closed
+	readTimeout   time.Duration // read timeout of the server, which starts with startServing; 0 means none
+	isReading     atomic.Bool   // the server reads
+	servedSince   time.Time     // time of startServing; guarded by listener.mu
 }
 
-// overdue reports whether the turn of the connection is over and the server waits for it. On a
+// isOverdue reports whether the connection was served for minServeTime and the server waits for it. On a
 // loaded machine the client often waits for the server: its bytes have arrived and were not read
 // yet.
-func (c *limitConn) overdue() bool {
-	if !c.reading.Load() || time.Since(c.since) < turnDuration {
+func (c *limitConn) isOverdue() bool {
+	if !c.isReading.Load() || time.Since(c.servedSince) < minServeTime {
 		return false
 	}
 	unread := 0
@@ -323,8 +324,8 @@ func (c *limitConn) overdue() bool {
 	return unread == 0
 }
 
-// connOf returns the counted connection below a connection, nil if there is none.
-func connOf(c net.Conn) *limitConn {
+// limitConnOf returns the counted connection below a connection, nil if there is none.
+func limitConnOf(c net.Conn) *limitConn {
 	if secure, ok := c.(*tls.Conn); ok {
 		c = secure.NetConn()
 	}
@@ -341,11 +342,11 @@ func (c *limitConn) authenticate() bool {
 	l := c.listener
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.authenticated || c.ended {
+	if c.authenticated || c.isClosed {
 		return true
 	}
 	client := cmp.Or(l.clients[c.host], &clientConns{})
-	if l.perClient > 0 && client.authenticated >= l.perClient {
+	if l.maxPerClient > 0 && client.authenticated >= l.maxPerClient {
 		return false
 	}
 	c.authenticated = true
@@ -355,31 +356,31 @@ func (c *limitConn) authenticate() bool {
 	return true
 }
 
-// request is called when the client has sent the header of a request: then only the header of the
+// headerReceived is called when the client has sent the header of a request: then only the header of the
 // next request is counted. With a body, counting stops, because the body is either discarded or
 // has its own limit.
-func (c *limitConn) request(body bool) {
-	if c == nil || !c.isCounted.Load() {
+func (c *limitConn) headerReceived(body bool) {
+	if c == nil || !c.countsBytes.Load() {
 		return
 	}
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
 	c.listener.resetBytes(c)
 	if body {
-		c.isCounted.Store(false)
+		c.countsBytes.Store(false)
 	}
 }
 
-func (c *limitConn) serve() {
-	c.since = time.Now()
-	c.served.Store(true)
-	close(c.turn)
+func (c *limitConn) startServing() {
+	c.servedSince = time.Now()
+	c.isServed.Store(true)
+	close(c.serveStarted)
 }
 
-// SetReadDeadline keeps the time that a connection has to send its request, which starts with its
-// turn.
+// SetReadDeadline keeps the time that a connection has to send its request, which starts when the
+// connection is served.
 func (c *limitConn) SetReadDeadline(t time.Time) error {
-	if !c.served.Load() {
+	if !c.isServed.Load() {
 		c.readTimeout = 0
 		if !t.IsZero() {
 			c.readTimeout = time.Until(t)
@@ -388,14 +389,14 @@ func (c *limitConn) SetReadDeadline(t time.Time) error {
 	return c.Conn.SetReadDeadline(t)
 }
 
-// Read first waits for the turn of the connection.
+// Read first waits until the connection is served.
 func (c *limitConn) Read(p []byte) (int, error) {
-	for !c.served.Load() {
+	for !c.isServed.Load() {
 		select {
-		case <-c.turn:
+		case <-c.serveStarted:
 		case <-c.closed:
 			return 0, net.ErrClosed
-		case <-time.After(turnInterval):
+		case <-time.After(overdueCheckInterval):
 			c.listener.closeOverdue(c)
 		}
 	}
@@ -405,10 +406,10 @@ func (c *limitConn) Read(p []byte) (int, error) {
 		}
 		c.readTimeout = 0
 	}
-	c.reading.Store(true)
+	c.isReading.Store(true)
 	n, err := c.Conn.Read(p)
-	c.reading.Store(false)
-	if c.isCounted.Load() && !c.listener.addBytes(c, n) {
+	c.isReading.Store(false)
+	if c.countsBytes.Load() && !c.listener.addBytes(c, n) {
 		return 0, net.ErrClosed
 	}
 	return n, err
@@ -424,16 +425,16 @@ func (c *limitConn) CloseWrite() error {
 
 // Close implements net.Conn. The server calls it when it no longer needs the connection.
 func (c *limitConn) Close() error {
-	err := c.end()
-	c.listener.release(c)
+	err := c.disconnect()
+	c.listener.releaseEvictedBytes(c)
 	return err
 }
 
-// end closes the connection and removes it from the counts. Reads of the server fail from then on.
-func (c *limitConn) end() error {
-	c.ending.Do(func() {
+// disconnect closes the connection and removes it from the counts. Reads of the server fail from then on.
+func (c *limitConn) disconnect() error {
+	c.closeOnce.Do(func() {
 		close(c.closed)
-		c.listener.remove(c)
+		c.listener.removeConn(c)
 	})
 	return c.Conn.Close()
 }

@@ -22,60 +22,60 @@ import (
 // addressedConn is the server's end of a pipe with the address of a client.
 type addressedConn struct {
 	net.Conn
-	from net.IP
+	clientIP net.IP
 }
 
-func (a addressedConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: a.from, Port: 1} }
+func (a addressedConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: a.clientIP, Port: 1} }
 
 // dialFrom connects to the listener from an address.
-func (p pipes) dialFrom(ip net.IP) net.Conn {
+func (p pipeListener) dialFrom(ip net.IP) net.Conn {
 	ours, theirs := net.Pipe()
 	p <- addressedConn{theirs, ip}
 	return ours
 }
 
 var (
-	attacker = net.IPv4(127, 0, 0, 1)
-	other    = net.IPv4(127, 0, 0, 2)
+	attackerIP = net.IPv4(127, 0, 0, 1)
+	otherIP    = net.IPv4(127, 0, 0, 2)
 )
 
 // silentClient is a client that writes once and reads until the connection is closed.
 type silentClient struct {
 	net.Conn
-	ended chan struct{} // closed at the end of the connection
-	after time.Duration // lifetime of the connection; valid after ended is closed
+	closed   chan struct{} // closed at the end of the connection
+	lifetime time.Duration // lifetime of the connection; valid after closed is closed
 
-	mu   sync.Mutex
-	text bytes.Buffer
+	mu       sync.Mutex
+	received bytes.Buffer
 }
 
 func (l *silentClient) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.text.Write(p)
+	return l.received.Write(p)
 }
 
-func (l *silentClient) heard() string {
+func (l *silentClient) receivedText() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.text.String()
+	return l.received.String()
 }
 
-func lurk(conn net.Conn, says string) *silentClient {
-	l := &silentClient{Conn: conn, ended: make(chan struct{})}
+func startSilentClient(conn net.Conn, says string) *silentClient {
+	l := &silentClient{Conn: conn, closed: make(chan struct{})}
 	begin := time.Now()
 	go io.WriteString(conn, says) // the server may never read it
 	go func() {
-		defer close(l.ended)
+		defer close(l.closed)
 		_, _ = io.Copy(l, conn)
-		l.after = time.Since(begin)
+		l.lifetime = time.Since(begin)
 	}()
 	return l
 }
 
 func (l *silentClient) isOpen() bool {
 	select {
-	case <-l.ended:
+	case <-l.closed:
 		return false
 	default:
 		return true
@@ -91,23 +91,23 @@ func countOpen(all []*silentClient) (n int) {
 	return n
 }
 
-// limited serves a fixture with a token and the limits of connections.
-func limited(t *testing.T, perClient int) (*fixture, pipes, *limitListener) {
+// newLimitedFixture serves a fixture with a token and the limits of connections.
+func newLimitedFixture(t *testing.T, perClient int) (*fixture, pipeListener, *limitListener) {
 	f := newFixture(t, func(c *Config) { c.Token = "secret" })
-	l := make(pipes)
-	limit := Limit(l, 0, perClient).(*limitListener)
+	l := make(pipeListener)
+	limit := LimitListener(l, 0, perClient).(*limitListener)
 	f.serve(t, limit)
 	return f, l, limit
 }
 
 const (
-	halfHeader = "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Half: "
-	healthy    = "GET /v1/agent/health?type=server HTTP/1.1\r\nHost: localhost\r\n\r\n"
-	withToken  = "GET /v1/regions HTTP/1.1\r\nHost: localhost\r\nX-Nomad-Token: secret\r\n\r\n"
+	partialHeader    = "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Half: "
+	healthRequest    = "GET /v1/agent/health?type=server HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	requestWithToken = "GET /v1/regions HTTP/1.1\r\nHost: localhost\r\nX-Nomad-Token: secret\r\n\r\n"
 )
 
-// answered sends a request and returns the status and the time of the reply.
-func answered(t *testing.T, conn net.Conn, says string) (int, time.Duration) {
+// sendRequest sends a request and returns the status and the time of the reply.
+func sendRequest(t *testing.T, conn net.Conn, says string) (int, time.Duration) {
 	t.Helper()
 	begin := time.Now()
 	go io.WriteString(conn, says)
@@ -122,12 +122,12 @@ func answered(t *testing.T, conn net.Conn, says string) (int, time.Duration) {
 
 func TestConnectionsThatHaveNotAuthenticatedAreLimitedPerAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, l, _ := limited(t, 0)
+		_, l, _ := newLimitedFixture(t, 0)
 		var all []*silentClient
 		for range 300 {
-			all = append(all, lurk(l.dialFrom(attacker), halfHeader))
+			all = append(all, startSilentClient(l.dialFrom(attackerIP), partialHeader))
 		}
-		if code, took := answered(t, l.dialFrom(other), healthy); code != 200 || took > 0 {
+		if code, took := sendRequest(t, l.dialFrom(otherIP), healthRequest); code != 200 || took > 0 {
 			t.Errorf("another address: %d after %v", code, took)
 		}
 		synctest.Wait()
@@ -135,9 +135,9 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedPerAddress(t *testing.T) {
 			t.Errorf("%d connections are open at once, want all", n)
 		}
 		// A new connection of the same address replaces the oldest one.
-		conn := l.dialFrom(attacker)
-		const turns = 300 / maxUnauthenticatedPerClient * turnDuration
-		if code, took := answered(t, conn, withToken); code != 200 || took > turns {
+		conn := l.dialFrom(attackerIP)
+		const turns = 300 / maxUnauthenticatedPerClient * minServeTime
+		if code, took := sendRequest(t, conn, requestWithToken); code != 200 || took > turns {
 			t.Errorf("the same address: %d after %v", code, took)
 		}
 		time.Sleep(turns)
@@ -150,7 +150,7 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedPerAddress(t *testing.T) {
 		if n := countOpen(all); n != 0 {
 			t.Errorf("%d connections are open after %v", n, headerTimeout)
 		}
-		if code, _ := answered(t, conn, withToken); code != 200 {
+		if code, _ := sendRequest(t, conn, requestWithToken); code != 200 {
 			t.Errorf("the connection that has authenticated: %d", code)
 		}
 		conn.Close()
@@ -164,7 +164,7 @@ func TestRequestsThatHaveArrivedAreNotReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tcp.Close()
-	listener := Limit(tcp, 0, 0)
+	listener := LimitListener(tcp, 0, 0)
 	var served []net.Conn
 	for range maxUnauthenticatedPerClient + 1 {
 		client, err := net.Dial("tcp", tcp.Addr().String())
@@ -172,7 +172,7 @@ func TestRequestsThatHaveArrivedAreNotReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer client.Close()
-		if _, err := io.WriteString(client, withToken); err != nil {
+		if _, err := io.WriteString(client, requestWithToken); err != nil {
 			t.Fatal(err)
 		}
 		conn, err := listener.Accept()
@@ -185,16 +185,16 @@ func TestRequestsThatHaveArrivedAreNotReplaced(t *testing.T) {
 	waiting := served[maxUnauthenticatedPerClient].(*limitConn)
 	read := make(chan error)
 	go func() {
-		if err := waiting.SetReadDeadline(time.Now().Add(turnDuration)); err != nil {
+		if err := waiting.SetReadDeadline(time.Now().Add(minServeTime)); err != nil {
 			read <- err
 			return
 		}
-		_, err := io.ReadFull(waiting, make([]byte, len(withToken)))
+		_, err := io.ReadFull(waiting, make([]byte, len(requestWithToken)))
 		read <- err
 	}()
-	time.Sleep(turnDuration + 3*turnInterval)
+	time.Sleep(minServeTime + 3*overdueCheckInterval)
 	for i, conn := range served[:maxUnauthenticatedPerClient] {
-		if _, err := io.ReadFull(conn, make([]byte, len(withToken))); err != nil {
+		if _, err := io.ReadFull(conn, make([]byte, len(requestWithToken))); err != nil {
 			t.Fatalf("connection %d: %v", i, err)
 		}
 	}
@@ -208,17 +208,17 @@ func TestRequestsThatHaveArrivedAreNotReplaced(t *testing.T) {
 // 100 connections that request only public paths do not block another client at the same address.
 func TestIdleConnectionsThatHaveNotAuthenticatedAreReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, l, _ := limited(t, 0)
+		_, l, _ := newLimitedFixture(t, 0)
 		var all []*silentClient
 		for range maxUnauthenticatedPerClient {
-			all = append(all, lurk(l.dialFrom(attacker), healthy))
+			all = append(all, startSilentClient(l.dialFrom(attackerIP), healthRequest))
 		}
 		time.Sleep(2 * headerTimeout)
 		synctest.Wait()
 		if n := countOpen(all); n != maxUnauthenticatedPerClient {
 			t.Errorf("%d connections are open, want all", n)
 		}
-		if code, took := answered(t, l.dialFrom(attacker), withToken); code != 200 || took > turnDuration {
+		if code, took := sendRequest(t, l.dialFrom(attackerIP), requestWithToken); code != 200 || took > minServeTime {
 			t.Errorf("%d after %v", code, took)
 		}
 		synctest.Wait()
@@ -230,16 +230,16 @@ func TestIdleConnectionsThatHaveNotAuthenticatedAreReplaced(t *testing.T) {
 
 func TestConnectionsThatHaveNotAuthenticatedAreLimitedInTotal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, l, limit := limited(t, 0)
+		_, l, limit := newLimitedFixture(t, 0)
 		byAddress := make(map[byte][]*silentClient)
 		for host := byte(10); host < 20; host++ {
 			for range maxUnauthenticated / 10 {
-				byAddress[host] = append(byAddress[host], lurk(l.dialFrom(net.IPv4(127, 0, 0, host)), halfHeader))
+				byAddress[host] = append(byAddress[host], startSilentClient(l.dialFrom(net.IPv4(127, 0, 0, host)), partialHeader))
 			}
 		}
 		synctest.Wait()
-		conn := l.dialFrom(other)
-		if code, took := answered(t, conn, healthy); code != 200 || took > 0 {
+		conn := l.dialFrom(otherIP)
+		if code, took := sendRequest(t, conn, healthRequest); code != 200 || took > 0 {
 			t.Errorf("one more address: %d after %v", code, took)
 		}
 		synctest.Wait()
@@ -263,10 +263,10 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedInTotal(t *testing.T) {
 // The number of connections that exec sessions and followed logs of one address need.
 func TestAuthenticatedConnectionsHaveNoLimitUnlessConfigured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, l, limit := limited(t, 0)
+		_, l, limit := newLimitedFixture(t, 0)
 		var all []*silentClient
 		for range 600 {
-			all = append(all, lurk(l.dialFrom(attacker), withToken))
+			all = append(all, startSilentClient(l.dialFrom(attackerIP), requestWithToken))
 		}
 		time.Sleep(headerTimeout)
 		synctest.Wait()
@@ -274,34 +274,34 @@ func TestAuthenticatedConnectionsHaveNoLimitUnlessConfigured(t *testing.T) {
 			t.Errorf("%d connections are open, want all", n)
 		}
 		for _, one := range all {
-			if !strings.HasPrefix(one.heard(), "HTTP/1.1 200") {
-				t.Errorf("answer %q", one.heard())
+			if !strings.HasPrefix(one.receivedText(), "HTTP/1.1 200") {
+				t.Errorf("answer %q", one.receivedText())
 			}
 			one.Close()
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if limit.open != 0 || limit.unauthenticated != 0 || len(limit.clients) != 0 {
-			t.Errorf("after the end %d connections are counted, %d of them not authenticated, of %d addresses", limit.open, limit.unauthenticated, len(limit.clients))
+		if limit.openConns != 0 || limit.unauthenticated != 0 || len(limit.clients) != 0 {
+			t.Errorf("after the end %d connections are counted, %d of them not authenticated, of %d addresses", limit.openConns, limit.unauthenticated, len(limit.clients))
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		_, l, _ := limited(t, 3)
+		_, l, _ := newLimitedFixture(t, 3)
 		var all []*silentClient
 		for range 50 { // not counted as authenticated
-			all = append(all, lurk(l.dialFrom(attacker), healthy))
+			all = append(all, startSilentClient(l.dialFrom(attackerIP), healthRequest))
 		}
 		for range 3 {
-			conn := l.dialFrom(attacker)
+			conn := l.dialFrom(attackerIP)
 			defer conn.Close()
-			if code, _ := answered(t, conn, withToken); code != 200 {
+			if code, _ := sendRequest(t, conn, requestWithToken); code != 200 {
 				t.Errorf("a connection within the limit: %d", code)
 			}
 		}
-		if code, _ := answered(t, l.dialFrom(attacker), withToken); code != http.StatusTooManyRequests {
+		if code, _ := sendRequest(t, l.dialFrom(attackerIP), requestWithToken); code != http.StatusTooManyRequests {
 			t.Errorf("a connection above the limit: %d", code)
 		}
-		if code, _ := answered(t, l.dialFrom(other), withToken); code != 200 {
+		if code, _ := sendRequest(t, l.dialFrom(otherIP), requestWithToken); code != 200 {
 			t.Errorf("another address: %d", code)
 		}
 		synctest.Wait()
@@ -319,7 +319,7 @@ func TestConnectionsOfUnixSocketAreLimitedOnlyByConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.serve(t, Limit(listener, 0, maxUnauthenticatedPerClient+20))
+	f.serve(t, LimitListener(listener, 0, maxUnauthenticatedPerClient+20))
 	var codes [600]int
 	for range maxUnauthenticatedPerClient + 21 {
 		conn, err := net.Dial("unix", path)
@@ -327,7 +327,7 @@ func TestConnectionsOfUnixSocketAreLimitedOnlyByConfiguration(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		code, _ := answered(t, conn, "GET /v1/regions HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		code, _ := sendRequest(t, conn, "GET /v1/regions HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		codes[code]++
 	}
 	if codes[200] != maxUnauthenticatedPerClient+20 || codes[429] != 1 {
@@ -339,27 +339,27 @@ func TestConnectionsOfUnixSocketAreLimitedOnlyByConfiguration(t *testing.T) {
 func TestCompleteRequestAuthenticatesWithoutTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
-		l := make(pipes)
-		limit := Limit(l, 0, 0).(*limitListener)
+		l := make(pipeListener)
+		limit := LimitListener(l, 0, 0).(*limitListener)
 		f.serve(t, limit)
 		state := func() (unauthenticated, authenticated int) {
 			synctest.Wait()
 			limit.mu.Lock()
 			defer limit.mu.Unlock()
-			return limit.unauthenticated, limit.clients[attacker.String()].authenticated
+			return limit.unauthenticated, limit.clients[attackerIP.String()].authenticated
 		}
 		for i, says := range []string{
 			"GET /v1/regions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhalf",
 			"PUT /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhalf",
 		} {
-			conn := l.dialFrom(attacker)
-			half := lurk(conn, says)
+			conn := l.dialFrom(attackerIP)
+			half := startSilentClient(conn, says)
 			if unauthenticated, authenticated := state(); unauthenticated != 1 || authenticated != i {
 				t.Errorf("with half of a request: %d not authenticated, %d authenticated", unauthenticated, authenticated)
 			}
 			io.WriteString(conn, "!")
-			if unauthenticated, authenticated := state(); unauthenticated != 0 || authenticated != i+1 || half.heard() == "" {
-				t.Errorf("with all of it: %d not authenticated, %d authenticated, answer %q", unauthenticated, authenticated, half.heard())
+			if unauthenticated, authenticated := state(); unauthenticated != 0 || authenticated != i+1 || half.receivedText() == "" {
+				t.Errorf("with all of it: %d not authenticated, %d authenticated, answer %q", unauthenticated, authenticated, half.receivedText())
 			}
 			defer conn.Close()
 		}
@@ -378,16 +378,16 @@ func TestBodiesOfClientsWithoutTokenAreNotRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				_, l, _ := limited(t, 0)
-				client := lurk(l.dialFrom(attacker), c.says)
+				_, l, _ := newLimitedFixture(t, 0)
+				client := startSilentClient(l.dialFrom(attackerIP), c.says)
 				time.Sleep(time.Millisecond)
 				synctest.Wait()
-				if got := client.heard(); !strings.HasPrefix(got, c.want) || !strings.Contains(got, "Connection: close") {
+				if got := client.receivedText(); !strings.HasPrefix(got, c.want) || !strings.Contains(got, "Connection: close") {
 					t.Errorf("answer %q, want %s", got, c.want)
 				}
-				<-client.ended
-				if client.after > 2*time.Second {
-					t.Errorf("the connection is closed after %v", client.after)
+				<-client.closed
+				if client.lifetime > 2*time.Second {
+					t.Errorf("the connection is closed after %v", client.lifetime)
 				}
 			})
 		})
@@ -399,7 +399,7 @@ func TestMessageBeforeTokenOfWebsocketIsLimited(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.Token = "secret" })
 	server := httptest.NewServer(f)
 	defer server.Close()
-	for _, size := range []int{maxHandshake - 100, 4 * maxHandshake} {
+	for _, size := range []int{maxHandshakeBytes - 100, 4 * maxHandshakeBytes} {
 		conn, _, err := websocket.Dial(t.Context(), server.URL+"/v1/client/allocation/x/exec?ws_handshake=true", nil)
 		if err != nil {
 			t.Fatal(err)
@@ -410,7 +410,7 @@ func TestMessageBeforeTokenOfWebsocketIsLimited(t *testing.T) {
 		}
 		_, err = fmt.Fprintf(message, `{"version":1,"auth_token":%q}`, strings.Repeat("x", size))
 		begin := time.Now()
-		if size < maxHandshake {
+		if size < maxHandshakeBytes {
 			if err := errors.Join(err, message.Close()); err != nil {
 				t.Fatal(err)
 			}
@@ -426,33 +426,33 @@ func TestMessageBeforeTokenOfWebsocketIsLimited(t *testing.T) {
 	}
 }
 
-// halfBody is a body that blocks after its first part.
-type halfBody struct {
+// blockingBody is a body that blocks after its first part.
+type blockingBody struct {
 	io.Reader
-	came    *sync.WaitGroup
-	rest    chan struct{} // closed when the rest may be read
-	waiting bool
+	arrived *sync.WaitGroup
+	unblock chan struct{} // closed when the rest may be read
+	blocked bool
 }
 
-func newHalfBody(size int, came *sync.WaitGroup, rest chan struct{}) *halfBody {
+func newBlockingBody(size int, came *sync.WaitGroup, rest chan struct{}) *blockingBody {
 	came.Add(1)
-	return &halfBody{Reader: io.LimitReader(spaces{}, int64(size)), came: came, rest: rest}
+	return &blockingBody{Reader: io.LimitReader(spaceReader{}, int64(size)), arrived: came, unblock: rest}
 }
 
-func (b *halfBody) Read(p []byte) (int, error) {
+func (b *blockingBody) Read(p []byte) (int, error) {
 	n, err := b.Reader.Read(p)
-	if err != nil && !b.waiting {
-		b.waiting = true
-		b.came.Done()
-		<-b.rest
+	if err != nil && !b.blocked {
+		b.blocked = true
+		b.arrived.Done()
+		<-b.unblock
 	}
 	return n, err
 }
 
-// spaces is endless white space, which JSON ignores.
-type spaces struct{}
+// spaceReader is endless white space, which JSON ignores.
+type spaceReader struct{}
 
-func (spaces) Read(p []byte) (int, error) {
+func (spaceReader) Read(p []byte) (int, error) {
 	for i := range p {
 		p[i] = ' '
 	}
@@ -463,16 +463,16 @@ func TestBodiesOfAllRequestsHaveOneLimit(t *testing.T) {
 	f := newFixture(t, nil) // no token is configured
 	ask := func(body io.Reader) int {
 		r := httptest.NewRequest("PUT", "/v1/jobs/parse", body)
-		r.Host, r.ContentLength = "localhost", maxJob
+		r.Host, r.ContentLength = "localhost", maxJobBytes
 		w := httptest.NewRecorder()
 		f.ServeHTTP(w, r)
 		return w.Code
 	}
 	var came, all sync.WaitGroup
 	rest := make(chan struct{})
-	const size = maxJob / 2
-	for range maxBodies / size {
-		body := newHalfBody(size-maxPiece, &came, rest)
+	const size = maxJobBytes / 2
+	for range maxBodyMemory / size {
+		body := newBlockingBody(size-maxChunk, &came, rest)
 		all.Go(func() {
 			if code := ask(body); code != http.StatusBadRequest && code != http.StatusServiceUnavailable { // the body has no job
 				t.Errorf("a body within the limit: %d", code)
@@ -480,40 +480,40 @@ func TestBodiesOfAllRequestsHaveOneLimit(t *testing.T) {
 		})
 	}
 	came.Wait()
-	if code := ask(io.LimitReader(spaces{}, size)); code != http.StatusServiceUnavailable {
+	if code := ask(io.LimitReader(spaceReader{}, size)); code != http.StatusServiceUnavailable {
 		t.Errorf("a body above the limit: %d", code)
 	}
 	// A request without a body needs no budget.
-	if r := f.ask("GET", "/v1/regions", nil); r.StatusCode != 200 {
+	if r := f.send("GET", "/v1/regions", nil); r.StatusCode != 200 {
 		t.Errorf("a request without a body: %d", r.StatusCode)
 	}
 	close(rest)
 	all.Wait()
-	if free := f.bodies.free.Load(); free != maxBodies {
-		t.Errorf("%d bytes are free in the end, want %d", free, maxBodies)
+	if free := f.bodyBudget.freeBytes.Load(); free != maxBodyMemory {
+		t.Errorf("%d bytes are free in the end, want %d", free, maxBodyMemory)
 	}
-	if code := ask(io.LimitReader(spaces{}, maxJob)); code != http.StatusBadRequest {
+	if code := ask(io.LimitReader(spaceReader{}, maxJobBytes)); code != http.StatusBadRequest {
 		t.Errorf("the largest body: %d", code)
 	}
 }
 
 func TestBodiesAreReadWhole(t *testing.T) {
-	for _, length := range []int{0, 1, 511, 512, 513, maxPiece - 1, maxPiece, maxPiece + 1, 5*maxPiece + 17} {
+	for _, length := range []int{0, 1, 511, 512, 513, maxChunk - 1, maxChunk, maxChunk + 1, 5*maxChunk + 17} {
 		want := bytes.Repeat([]byte("0123456789abcdefg"), length/17+1)[:length]
 		for _, size := range []int64{-1, int64(length)} {
-			var b budget
-			b.free.Store(maxBodies)
+			var b memoryBudget
+			b.freeBytes.Store(maxBodyMemory)
 			got, taken, err := b.readAll(bytes.NewReader(want), size)
-			if err != nil || !bytes.Equal(got, want) || taken < int64(length) || b.free.Load() != maxBodies-taken {
-				t.Errorf("%d bytes, announced as %d: %d bytes, %d taken, %d free, %v", length, size, len(got), taken, b.free.Load(), err)
+			if err != nil || !bytes.Equal(got, want) || taken < int64(length) || b.freeBytes.Load() != maxBodyMemory-taken {
+				t.Errorf("%d bytes, announced as %d: %d bytes, %d taken, %d free, %v", length, size, len(got), taken, b.freeBytes.Load(), err)
 			}
 		}
 	}
-	var b budget
-	b.free.Store(maxBodies)
+	var b memoryBudget
+	b.freeBytes.Store(maxBodyMemory)
 	cut := io.MultiReader(strings.NewReader("half"), &failingReader{})
-	if text, taken, err := b.readAll(cut, 8); err != io.ErrUnexpectedEOF || text != nil || taken != 0 || b.free.Load() != maxBodies {
-		t.Errorf("a body that was cut off: %q, %d taken, %d free, %v", text, taken, b.free.Load(), err)
+	if text, taken, err := b.readAll(cut, 8); err != io.ErrUnexpectedEOF || text != nil || taken != 0 || b.freeBytes.Load() != maxBodyMemory {
+		t.Errorf("a body that was cut off: %q, %d taken, %d free, %v", text, taken, b.freeBytes.Load(), err)
 	}
 }
 
@@ -528,8 +528,8 @@ func TestHeadersHaveALimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.serve(t, Limit(listener, 0, 0))
-	for size, want := range map[int]int{maxHeader - 200: 200, maxHeader + 1: http.StatusRequestHeaderFieldsTooLarge} {
+	f.serve(t, LimitListener(listener, 0, 0))
+	for size, want := range map[int]int{maxHeaderBytes - 200: 200, maxHeaderBytes + 1: http.StatusRequestHeaderFieldsTooLarge} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		r, err := http.NewRequestWithContext(ctx, "GET", "http://"+listener.Addr().String()+"/v1/regions", nil)
@@ -553,33 +553,33 @@ func TestHeadersHaveALimit(t *testing.T) {
 // bytes stay open.
 func TestHeadersOfClientsWithoutTokenAreLimitedInTotal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, l, limit := limited(t, 0)
+		_, l, limit := newLimitedFixture(t, 0)
 		var small, large []*silentClient
 		for range 50 {
-			small = append(small, lurk(l.dialFrom(other), halfHeader))
+			small = append(small, startSilentClient(l.dialFrom(otherIP), partialHeader))
 		}
-		const size = maxHeader - 1<<10
+		const size = maxHeaderBytes - 1<<10
 		for host := byte(10); host < 20; host++ {
 			for range 50 {
-				large = append(large, lurk(l.dialFrom(net.IPv4(127, 0, 0, host)), halfHeader+strings.Repeat("x", size)))
+				large = append(large, startSilentClient(l.dialFrom(net.IPv4(127, 0, 0, host)), partialHeader+strings.Repeat("x", size)))
 			}
 		}
 		synctest.Wait()
-		if open := countOpen(large); open < maxUnauthenticatedBytes/maxHeader-1 || open*size > maxUnauthenticatedBytes {
+		if open := countOpen(large); open < maxUnauthenticatedBytes/maxHeaderBytes-1 || open*size > maxUnauthenticatedBytes {
 			t.Errorf("%d connections are open that have sent %d bytes", open, size)
 		}
 		if n := countOpen(small); n != len(small) {
 			t.Errorf("%d connections are open that have sent little, want %d", n, len(small))
 		}
-		if code, took := answered(t, l.dialFrom(attacker), withToken); code != 200 || took > 0 {
+		if code, took := sendRequest(t, l.dialFrom(attackerIP), requestWithToken); code != 200 || took > 0 {
 			t.Errorf("a client with a token: %d after %v", code, took)
 		}
 		time.Sleep(2 * headerTimeout)
 		synctest.Wait()
 		limit.mu.Lock()
 		defer limit.mu.Unlock()
-		if limit.sent != 0 {
-			t.Errorf("%d bytes are counted of connections that are closed", limit.sent)
+		if limit.receivedBytes != 0 {
+			t.Errorf("%d bytes are counted of connections that are closed", limit.receivedBytes)
 		}
 	})
 }
@@ -587,8 +587,8 @@ func TestHeadersOfClientsWithoutTokenAreLimitedInTotal(t *testing.T) {
 // The server gets no further bytes while it still processes those of evicted connections.
 func TestBytesOfEvictedConnectionsCountUntilTheServerClosesThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := make(pipes)
-		limit := Limit(l, 0, 0)
+		l := make(pipeListener)
+		limit := LimitListener(l, 0, 0)
 		defer limit.Close()
 		var clients, served []net.Conn
 		for host := byte(10); host < 14; host++ {
@@ -617,14 +617,14 @@ func TestBytesOfEvictedConnectionsCountUntilTheServerClosesThem(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		third := read(2, 2*smallRequest) // it evicts the second one
+		third := read(2, 2*smallRequestBytes) // it evicts the second one
 		synctest.Wait()
 		select {
 		case err := <-third:
 			t.Fatalf("the server has read more (error %v) while it has %d bytes of evicted connections", err, 2*maxUnauthenticatedBytes)
 		default:
 		}
-		if err := <-read(3, smallRequest); err != nil {
+		if err := <-read(3, smallRequestBytes); err != nil {
 			t.Errorf("a small request: %v", err)
 		}
 		served[0].Close()
@@ -639,8 +639,8 @@ func TestBytesOfEvictedConnectionsCountUntilTheServerClosesThem(t *testing.T) {
 			served[i].Close()
 			clients[i].Close()
 		}
-		if limited := limit.(*limitListener); limited.evicted != 0 || limited.sent != 0 {
-			t.Errorf("%d and %d bytes are counted of connections that are closed", limited.sent, limited.evicted)
+		if limited := limit.(*limitListener); limited.evictedBytes != 0 || limited.receivedBytes != 0 {
+			t.Errorf("%d and %d bytes are counted of connections that are closed", limited.receivedBytes, limited.evictedBytes)
 		}
 	})
 }
@@ -648,18 +648,18 @@ func TestBytesOfEvictedConnectionsCountUntilTheServerClosesThem(t *testing.T) {
 // A client that repeats requests for public paths has few counted bytes at any time.
 func TestRequestsThatAreCompleteAreNotCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, l, limit := limited(t, 0)
-		conn := l.dialFrom(attacker)
-		long := strings.Replace(healthy, "\r\n\r\n", "\r\nX-Long: "+strings.Repeat("x", maxHeader/2)+"\r\n\r\n", 1)
-		for range 2 * maxUnauthenticatedBytes / maxHeader {
-			if code, _ := answered(t, conn, long); code != 200 {
+		_, l, limit := newLimitedFixture(t, 0)
+		conn := l.dialFrom(attackerIP)
+		long := strings.Replace(healthRequest, "\r\n\r\n", "\r\nX-Long: "+strings.Repeat("x", maxHeaderBytes/2)+"\r\n\r\n", 1)
+		for range 2 * maxUnauthenticatedBytes / maxHeaderBytes {
+			if code, _ := sendRequest(t, conn, long); code != 200 {
 				t.Fatalf("status %d", code)
 			}
 		}
 		limit.mu.Lock()
 		defer limit.mu.Unlock()
-		if limit.sent != 0 {
-			t.Errorf("%d bytes are counted", limit.sent)
+		if limit.receivedBytes != 0 {
+			t.Errorf("%d bytes are counted", limit.receivedBytes)
 		}
 		conn.Close()
 	})

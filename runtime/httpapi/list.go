@@ -34,7 +34,7 @@ func (p sortKey) compare(q sortKey) int {
 	return cmp.Or(cmp.Compare(p.created, q.created), strings.Compare(p.namespace, q.namespace), strings.Compare(p.name, q.name))
 }
 
-func (p sortKey) token() string {
+func (p sortKey) pageToken() string {
 	switch {
 	case p.created > 0:
 		return strconv.FormatUint(p.created, 10) + "." + p.name
@@ -44,8 +44,8 @@ func (p sortKey) token() string {
 	return p.name
 }
 
-// parse parses a page token with the fields that p has. An invalid token is used as a name.
-func (p sortKey) parse(token string) sortKey {
+// parseToken parses a page token with the fields that p has. An invalid token is used as a name.
+func (p sortKey) parseToken(token string) sortKey {
 	before, name, cut := strings.Cut(token, ".")
 	switch {
 	case !cut:
@@ -59,14 +59,14 @@ func (p sortKey) parse(token string) sortKey {
 	return sortKey{name: token}
 }
 
-// page makes the reply to a list request from stored objects: sorted, filtered by the expression,
+// listPage makes the reply to a list request from stored objects: sorted, filtered by the expression,
 // starting at the token, and at most one page. The filter is applied to the stored objects, and
 // only the objects on the page are converted to stubs. The result is never nil. page sets the
 // token of the next page.
-func page[T, S any](r *request, objects []T, key func(T) sortKey, stub func(T) S) ([]S, error) {
-	entries := make([]entry, len(objects))
+func listPage[T, S any](r *request, objects []T, key func(T) sortKey, stub func(T) S) ([]S, error) {
+	entries := make([]listEntry, len(objects))
 	for i, o := range objects {
-		entries[i] = entry{key(o), o}
+		entries[i] = listEntry{key(o), o}
 	}
 	entries, err := r.paginate(entries)
 	if err != nil {
@@ -79,15 +79,15 @@ func page[T, S any](r *request, objects []T, key func(T) sortKey, stub func(T) S
 	return stubs, nil
 }
 
-// entry is an object with its sort key.
-type entry struct {
+// listEntry is an object with its sort key.
+type listEntry struct {
 	sortKey
 	object any
 }
 
 // paginate sorts entries and returns the entries of the page, in the same array.
-func (r *request) paginate(entries []entry) ([]entry, error) {
-	matches, err := r.matcher()
+func (r *request) paginate(entries []listEntry) ([]listEntry, error) {
+	matches, err := r.filterFunc()
 	if err != nil {
 		return nil, err
 	}
@@ -95,10 +95,10 @@ func (r *request) paginate(entries []entry) ([]entry, error) {
 	if r.query.Get("reverse") == "true" {
 		direction = -1
 	}
-	slices.SortStableFunc(entries, func(a, b entry) int { return direction * a.compare(b.sortKey) })
+	slices.SortStableFunc(entries, func(a, b listEntry) int { return direction * a.compare(b.sortKey) })
 	if token := r.query.Get("next_token"); token != "" && len(entries) > 0 {
-		from := entries[0].parse(token)
-		first, _ := slices.BinarySearchFunc(entries, from, func(e entry, from sortKey) int { return direction * e.compare(from) })
+		from := entries[0].parseToken(token)
+		first, _ := slices.BinarySearchFunc(entries, from, func(e listEntry, from sortKey) int { return direction * e.compare(from) })
 		entries = entries[first:]
 	}
 	r.nextToken = ""
@@ -110,7 +110,7 @@ func (r *request) paginate(entries []entry) ([]entry, error) {
 			continue
 		}
 		if r.perPage > 0 && len(onPage) == r.perPage {
-			r.nextToken = e.token()
+			r.nextToken = e.pageToken()
 			break
 		}
 		onPage = append(onPage, e)
@@ -124,18 +124,18 @@ func identity[T any](o T) T { return o }
 // Limits of a filter. The parser's time doubles with each nested parenthesis; an expression of the
 // maximum length takes 100,000 steps.
 const (
-	maxFilter      = 8 << 10
+	maxFilterBytes = 8 << 10
 	maxFilterSteps = 200_000
 )
 
-// matcher returns a function that reports whether an object matches the filter of the request.
-func (r *request) matcher() (func(object any) (bool, error), error) {
+// filterFunc returns a function that reports whether an object matches the filter of the request.
+func (r *request) filterFunc() (func(object any) (bool, error), error) {
 	text := r.query.Get("filter")
 	if text == "" {
 		return func(any) (bool, error) { return true, nil }, nil
 	}
-	if len(text) > maxFilter {
-		return nil, badRequest(fmt.Sprintf("failed to create result paginator: failed to read filter expression: longer than %d bytes", maxFilter))
+	if len(text) > maxFilterBytes {
+		return nil, badRequest(fmt.Sprintf("failed to create result paginator: failed to read filter expression: longer than %d bytes", maxFilterBytes))
 	}
 	if r.filter == nil {
 		filter, err := bexpr.CreateEvaluator(text, bexpr.WithMaxExpressions(maxFilterSteps), bexpr.WithHookFn(derefValue))
@@ -149,7 +149,7 @@ func (r *request) matcher() (func(object any) (bool, error), error) {
 		if err := r.Context().Err(); err != nil {
 			return false, err // the client has disconnected
 		}
-		ok, err := evaluate(r.filter, object)
+		ok, err := evaluateFilter(r.filter, object)
 		if err != nil {
 			return false, badRequest("failed to read result page: " + err.Error())
 		}
@@ -157,9 +157,9 @@ func (r *request) matcher() (func(object any) (bool, error), error) {
 	}, nil
 }
 
-// evaluate returns a panic of the library as an error: the library compares values without
+// evaluateFilter returns a panic of the library as an error: the library compares values without
 // checking their kinds.
-func evaluate(filter *bexpr.Evaluator, object any) (ok bool, err error) {
+func evaluateFilter(filter *bexpr.Evaluator, object any) (ok bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			ok, err = false, fmt.Errorf("filter %q does not fit: %v", filter.Expression(), p)

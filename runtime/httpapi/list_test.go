@@ -23,7 +23,7 @@ func listRequest(t testing.TB, query string) *request {
 		t.Fatal(err)
 	}
 	r := &request{Request: hr, query: values}
-	if err := r.parse(api.GlobalRegion); err != nil {
+	if err := r.parseParams(api.GlobalRegion); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -61,7 +61,7 @@ func TestPage(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := listRequest(t, (&url.URL{Path: c.query}).EscapedPath())
-			got, err := page(r, jobs(), func(j *api.Job) sortKey { return nameKey(*j.Namespace, *j.ID) }, func(j *api.Job) string { return *j.Namespace + "/" + *j.ID })
+			got, err := listPage(r, jobs(), func(j *api.Job) sortKey { return nameKey(*j.Namespace, *j.ID) }, func(j *api.Job) string { return *j.Namespace + "/" + *j.ID })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -83,7 +83,7 @@ func TestPageByCreation(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := listRequest(t, c.query)
-			got, err := page(r, allocs(), func(a *api.Allocation) sortKey { return r.creationKey(a.CreateIndex, a.ID) }, func(a *api.Allocation) string { return a.ID })
+			got, err := listPage(r, allocs(), func(a *api.Allocation) sortKey { return r.creationKey(a.CreateIndex, a.ID) }, func(a *api.Allocation) string { return a.ID })
 			if strings.Join(got, " ") != c.want || r.nextToken != c.next || err != nil {
 				t.Errorf("got %q, next %q, %v, want %q, %q", got, r.nextToken, err, c.want, c.next)
 			}
@@ -91,7 +91,7 @@ func TestPageByCreation(t *testing.T) {
 	}
 }
 
-func TestFilterThatIsWrong(t *testing.T) {
+func TestInvalidFilter(t *testing.T) {
 	f := newFixture(t, nil)
 	f.putJob(t, "web")
 	for _, c := range []struct{ name, filter, want string }{
@@ -103,8 +103,8 @@ func TestFilterThatIsWrong(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			// A request with an invalid filter does not block.
-			r := f.ask("GET", "/v1/jobs?index=999999&filter="+url.QueryEscape(c.filter), nil)
-			if got := text(r); r.StatusCode != http.StatusBadRequest || !strings.HasPrefix(got, c.want) {
+			r := f.send("GET", "/v1/jobs?index=999999&filter="+url.QueryEscape(c.filter), nil)
+			if got := bodyText(r); r.StatusCode != http.StatusBadRequest || !strings.HasPrefix(got, c.want) {
 				t.Errorf("%d %q, want 400 %q", r.StatusCode, got, c.want)
 			}
 		})
@@ -124,8 +124,8 @@ func TestPrefixOfUUIDs(t *testing.T) {
 		"0": true, "0a1": true, "0A1B": true, "0a1b2c3d": true, "0a1b2c3d-": true, "0a1b2c3d4e5": true, "0a1b2c3d-4e5f-6": true,
 		strings.ReplaceAll(id, "-", ""): true, id: true, "0a1b2c3e": false, "zz": false,
 	} {
-		r := f.ask("GET", "/v1/evaluations?prefix="+prefix, nil)
-		if got := strings.Contains(text(r), id); r.StatusCode != 200 || got != want {
+		r := f.send("GET", "/v1/evaluations?prefix="+prefix, nil)
+		if got := strings.Contains(bodyText(r), id); r.StatusCode != 200 || got != want {
 			t.Errorf("prefix %q: found %v, status %d", prefix, got, r.StatusCode)
 		}
 	}
@@ -146,7 +146,7 @@ func FuzzFilter(f *testing.F) {
 	f.Fuzz(func(t *testing.T, expression string) {
 		r := listRequest(t, "filter="+url.QueryEscape(expression))
 		begin := time.Now()
-		got, err := page(r, []*api.Job{job, job}, func(j *api.Job) sortKey { return nameKey("", *j.ID) }, identity)
+		got, err := listPage(r, []*api.Job{job, job}, func(j *api.Job) sortKey { return nameKey("", *j.ID) }, identity)
 		if took := time.Since(begin); took > time.Minute {
 			t.Errorf("%q takes %v", expression, took)
 		}

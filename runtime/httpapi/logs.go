@@ -32,11 +32,11 @@ func (r *request) streamPosition() (end bool, offset int64, err error) {
 }
 
 // followParam reads whether the response continues at the end of the stream.
-func (r *request) followParam(unlessSaid bool) (bool, error) {
+func (r *request) followParam(defaultValue bool) (bool, error) {
 	if r.query.Get("follow") == "" {
-		return unlessSaid, nil
+		return defaultValue, nil
 	}
-	follow, err := r.flag("follow")
+	follow, err := r.boolParam("follow")
 	if err != nil {
 		return false, badRequest(err.Error())
 	}
@@ -45,16 +45,16 @@ func (r *request) followParam(unlessSaid bool) (bool, error) {
 
 // taskLogs streams the past and the new output of a task.
 func (h *fileHandler) taskLogs(r *request) (any, error) {
-	ask, err := h.logRequest(r)
+	ask, err := h.newFollowRequest(r)
 	if err != nil {
 		return nil, err
 	}
-	plain, err := r.flag("plain")
+	plain, err := r.boolParam("plain")
 	if err != nil {
 		return nil, badRequest(err.Error())
 	}
 	if !plain {
-		r.frames(func(ctx context.Context, emit func(api.StreamFrame) error) error {
+		r.streamFrames(func(ctx context.Context, emit func(api.StreamFrame) error) error {
 			return h.node.Logs().Follow(ctx, ask, func(c logs.Chunk) error {
 				return emit(api.StreamFrame{File: path.Join("alloc/logs", c.File), Offset: c.Offset + int64(len(c.Data)), Data: c.Data})
 			})
@@ -69,8 +69,8 @@ func (h *fileHandler) taskLogs(r *request) (any, error) {
 	return nil, nil
 }
 
-// logRequest reads the parameters, and checks that the requested output exists.
-func (h *fileHandler) logRequest(r *request) (logs.FollowRequest, error) {
+// newFollowRequest reads the parameters, and checks that the requested output exists.
+func (h *fileHandler) newFollowRequest(r *request) (logs.FollowRequest, error) {
 	ask := logs.FollowRequest{AllocID: r.id, Task: r.query.Get("task"), Dir: h.node.LogDir(r.id), Stream: logs.Stream(r.query.Get("type"))}
 	end, offset, err := r.streamPosition()
 	if err != nil {
@@ -90,7 +90,7 @@ func (h *fileHandler) logRequest(r *request) (logs.FollowRequest, error) {
 	if err != nil {
 		return ask, err
 	}
-	if taskOf(alloc, ask.Task) == nil {
+	if findTask(alloc, ask.Task) == nil {
 		return ask, badRequest(fmt.Sprintf("unknown task name %q", ask.Task))
 	}
 	if state := alloc.TaskStates[ask.Task]; state == nil || state.StartedAt.IsZero() {
@@ -113,8 +113,8 @@ func (h *fileHandler) logRequest(r *request) (logs.FollowRequest, error) {
 	return ask, nil
 }
 
-// taskOf returns the task with the name, nil if the allocation has none.
-func taskOf(alloc *api.Allocation, name string) *api.Task {
+// findTask returns the task with the name, nil if the allocation has none.
+func findTask(alloc *api.Allocation, name string) *api.Task {
 	if g := model.Group(alloc.Job, alloc.TaskGroup); g != nil {
 		for _, t := range g.Tasks {
 			if t.Name == name {

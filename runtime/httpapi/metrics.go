@@ -32,12 +32,12 @@ type Telemetry struct {
 // SetTelemetry takes effect with the next request.
 func (a *API) SetTelemetry(t Telemetry) { a.telemetry.Store(&t) }
 
-// sample is one value with the name and the labels of Nomad's metrics.
-type sample struct {
-	name   string
-	labels map[string]string
-	value  float64
-	counts bool // a counter, which never decreases
+// metric is one value with the name and the labels of Nomad's metrics.
+type metric struct {
+	name      string
+	labels    map[string]string
+	value     float64
+	isCounter bool // a counter, which never decreases
 }
 
 // metricsHandler serves the metrics of the agent, of the machine and of allocations.
@@ -57,13 +57,13 @@ func (h *metricsHandler) read(r *request) (any, error) {
 			return nil, &statusError{http.StatusUnsupportedMediaType, "Prometheus is not enabled"}
 		}
 		registry := prometheus.NewRegistry()
-		registry.MustRegister(scrape(h.measure(r.Context(), t)))
+		registry.MustRegister(metricCollector(h.collectMetrics(r.Context(), t)))
 		// promhttp would add 0.3 MB: see DESIGN.md.
 		families, err := prometheus.Gatherers{prometheus.DefaultGatherer, registry}.Gather()
 		if len(families) == 0 {
 			return nil, err
 		}
-		r.answered = true
+		r.replyWritten = true
 		r.startReply()
 		format, names := expfmt.NegotiateAccept(r.Header, expfmt.DefaultAcceptedFormats()...), r.query["name[]"]
 		r.w.Header().Set("Content-Type", string(format))
@@ -75,27 +75,27 @@ func (h *metricsHandler) read(r *request) (any, error) {
 		}
 		return nil, nil
 	case "":
-		return summary(h.measure(r.Context(), t), time.Now()), nil
+		return newMetricsSummary(h.collectMetrics(r.Context(), t), time.Now()), nil
 	default:
 		return nil, badRequest("format must be prometheus, or be left out")
 	}
 }
 
-// scrape passes samples to the Prometheus library.
-type scrape []*sample
+// metricCollector passes samples to the Prometheus library.
+type metricCollector []*metric
 
 // Describe sends nothing: the metrics depend on the jobs.
-func (scrape) Describe(chan<- *prometheus.Desc) {}
+func (metricCollector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (s scrape) Collect(metrics chan<- prometheus.Metric) {
+func (s metricCollector) Collect(metrics chan<- prometheus.Metric) {
 	for _, one := range s {
 		names, values := make([]string, 0, len(one.labels)), make([]string, 0, len(one.labels))
 		for name, value := range one.labels {
 			names, values = append(names, name), append(values, strings.ToValidUTF8(value, "?"))
 		}
 		kind := prometheus.GaugeValue
-		if one.counts {
+		if one.isCounter {
 			kind = prometheus.CounterValue
 		}
 		name := strings.NewReplacer(".", "_", "-", "_").Replace(one.name)
@@ -103,14 +103,14 @@ func (s scrape) Collect(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// summary returns the samples in the format of Nomad's command line.
-func summary(samples []*sample, now time.Time) api.MetricsSummary {
+// newMetricsSummary returns the samples in the format of Nomad's command line.
+func newMetricsSummary(samples []*metric, now time.Time) api.MetricsSummary {
 	s := api.MetricsSummary{
 		Timestamp: now.UTC().Truncate(time.Second).Format("2006-01-02 15:04:05 -0700 MST"),
 		Gauges:    []api.GaugeValue{}, Points: []api.PointValue{}, Counters: []api.SampledValue{}, Samples: []api.SampledValue{},
 	}
 	for _, one := range samples {
-		if !one.counts {
+		if !one.isCounter {
 			s.Gauges = append(s.Gauges, api.GaugeValue{Name: one.name, Value: float32(one.value), DisplayLabels: one.labels})
 			continue
 		}
@@ -122,58 +122,58 @@ func summary(samples []*sample, now time.Time) api.MetricsSummary {
 	return s
 }
 
-// measure returns all samples, by name.
-func (h *metricsHandler) measure(ctx context.Context, t *Telemetry) []*sample {
+// collectMetrics returns all samples, by name.
+func (h *metricsHandler) collectMetrics(ctx context.Context, t *Telemetry) []*metric {
 	n := h.agent.currentNode()
-	m := measurement{host: n.Name}
-	m.agent()
+	m := metricSet{host: n.Name}
+	m.addAgent()
 	s := h.store.Snapshot()
 	for _, j := range s.Jobs(nil, "*", "") {
-		m.job(j, summarize(s, nil, j))
+		m.addJob(j, newJobSummary(s, nil, j))
 	}
-	m.statuses()
+	m.addJobStatuses()
 	allocs := s.AllocationsByNode(nil, n.ID)
-	m.node(n, allocs)
+	m.addNode(n, allocs)
 	if !t.OmitNodeMetrics {
-		m.machine(h.node.Usage(ctx))
+		m.addHost(h.node.Usage(ctx))
 	}
 	if !t.OmitAllocationMetrics {
 		for _, alloc := range allocs {
-			m.allocation(alloc)
+			m.addAllocation(alloc)
 		}
-		m.usage(h.usage(ctx, allocs))
+		m.addTaskUsages(h.taskUsages(ctx, allocs))
 	}
-	slices.SortStableFunc(m.samples, func(a, b *sample) int { return strings.Compare(a.name, b.name) })
-	return m.samples
+	slices.SortStableFunc(m.metrics, func(a, b *metric) int { return strings.Compare(a.name, b.name) })
+	return m.metrics
 }
 
-// measurement collects samples.
-type measurement struct {
+// metricSet collects samples.
+type metricSet struct {
 	host    string
-	samples []*sample
+	metrics []*metric
 	jobs    struct{ pending, running, dead int }
 }
 
-// add adds a gauge.
-func (m *measurement) add(name string, value float64, labels map[string]string) {
-	m.samples = append(m.samples, &sample{name: "nomad." + name, labels: labels, value: value})
+// addGauge adds a gauge.
+func (m *metricSet) addGauge(name string, value float64, labels map[string]string) {
+	m.metrics = append(m.metrics, &metric{name: "nomad." + name, labels: labels, value: value})
 }
 
-func (m *measurement) agent() {
+func (m *metricSet) addAgent() {
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
 	labels := map[string]string{"host": m.host}
-	m.add("runtime.num_goroutines", float64(runtime.NumGoroutine()), labels)
-	m.add("runtime.alloc_bytes", float64(memory.Alloc), labels)
-	m.add("runtime.sys_bytes", float64(memory.Sys), labels)
-	m.add("runtime.heap_objects", float64(memory.HeapObjects), labels)
-	m.add("runtime.malloc_count", float64(memory.Mallocs), labels)
-	m.add("runtime.free_count", float64(memory.Frees), labels)
-	m.add("runtime.total_gc_pause_ns", float64(memory.PauseTotalNs), labels)
-	m.add("runtime.total_gc_runs", float64(memory.NumGC), labels)
+	m.addGauge("runtime.num_goroutines", float64(runtime.NumGoroutine()), labels)
+	m.addGauge("runtime.alloc_bytes", float64(memory.Alloc), labels)
+	m.addGauge("runtime.sys_bytes", float64(memory.Sys), labels)
+	m.addGauge("runtime.heap_objects", float64(memory.HeapObjects), labels)
+	m.addGauge("runtime.malloc_count", float64(memory.Mallocs), labels)
+	m.addGauge("runtime.free_count", float64(memory.Frees), labels)
+	m.addGauge("runtime.total_gc_pause_ns", float64(memory.PauseTotalNs), labels)
+	m.addGauge("runtime.total_gc_runs", float64(memory.NumGC), labels)
 }
 
-func (m *measurement) job(j *api.Job, sum *api.JobSummary) {
+func (m *metricSet) addJob(j *api.Job, sum *api.JobSummary) {
 	switch val(j.Status) {
 	case model.JobPending:
 		m.jobs.pending++
@@ -194,21 +194,21 @@ func (m *measurement) job(j *api.Job, sum *api.JobSummary) {
 			{"queued", counts.Queued}, {"starting", counts.Starting}, {"running", counts.Running}, {"complete", counts.Complete},
 			{"failed", counts.Failed}, {"lost", counts.Lost}, {"unknown", counts.Unknown},
 		} {
-			m.add("nomad.job_summary."+c.name, float64(c.count), labels)
+			m.addGauge("nomad.job_summary."+c.name, float64(c.count), labels)
 		}
 	}
 }
 
-func (m *measurement) statuses() {
+func (m *metricSet) addJobStatuses() {
 	labels := map[string]string{"host": m.host}
-	m.add("nomad.job_status.pending", float64(m.jobs.pending), labels)
-	m.add("nomad.job_status.running", float64(m.jobs.running), labels)
-	m.add("nomad.job_status.dead", float64(m.jobs.dead), labels)
+	m.addGauge("nomad.job_status.pending", float64(m.jobs.pending), labels)
+	m.addGauge("nomad.job_status.running", float64(m.jobs.running), labels)
+	m.addGauge("nomad.job_status.dead", float64(m.jobs.dead), labels)
 }
 
-// node adds the resources of the node, the part that is allocated, and the states of its
+// addNode adds the resources of the node, the part that is allocated, and the states of its
 // allocations.
-func (m *measurement) node(n *api.Node, allocs []*api.Allocation) {
+func (m *metricSet) addNode(n *api.Node, allocs []*api.Allocation) {
 	labels := map[string]string{
 		"host": m.host, "node_id": n.ID, "datacenter": n.Datacenter, "node_class": cmp.Or(n.NodeClass, "none"), "node_pool": n.NodePool,
 		"node_status": n.Status, "node_scheduling_eligibility": n.SchedulingEligibility,
@@ -233,69 +233,69 @@ func (m *measurement) node(n *api.Node, allocs []*api.Allocation) {
 			}
 		}
 	}
-	m.add("client.allocations.pending", float64(pending), labels)
-	m.add("client.allocations.running", float64(running), labels)
-	m.add("client.allocations.terminal", float64(terminal), labels)
-	m.add("client.allocated.cpu", float64(cpu), labels)
-	m.add("client.allocated.memory", float64(memory), labels)
-	m.add("client.allocated.disk", float64(disk), labels)
+	m.addGauge("client.allocations.pending", float64(pending), labels)
+	m.addGauge("client.allocations.running", float64(running), labels)
+	m.addGauge("client.allocations.terminal", float64(terminal), labels)
+	m.addGauge("client.allocated.cpu", float64(cpu), labels)
+	m.addGauge("client.allocated.memory", float64(memory), labels)
+	m.addGauge("client.allocated.disk", float64(disk), labels)
 	if has, kept := n.NodeResources, n.ReservedResources; has != nil && kept != nil {
-		m.add("client.unallocated.cpu", float64(has.Cpu.CpuShares-int64(kept.Cpu.CpuShares)-cpu), labels)
-		m.add("client.unallocated.memory", float64(has.Memory.MemoryMB-int64(kept.Memory.MemoryMB)-memory), labels)
-		m.add("client.unallocated.disk", float64(has.Disk.DiskMB-int64(kept.Disk.DiskMB)-disk), labels)
+		m.addGauge("client.unallocated.cpu", float64(has.Cpu.CpuShares-int64(kept.Cpu.CpuShares)-cpu), labels)
+		m.addGauge("client.unallocated.memory", float64(has.Memory.MemoryMB-int64(kept.Memory.MemoryMB)-memory), labels)
+		m.addGauge("client.unallocated.disk", float64(has.Disk.DiskMB-int64(kept.Disk.DiskMB)-disk), labels)
 	}
 }
 
-// machine adds the resource usage of the machine.
-func (m *measurement) machine(s hoststats.Stats) {
+// addHost adds the resource usage of the machine.
+func (m *metricSet) addHost(s hoststats.Stats) {
 	labels := map[string]string{"host": m.host}
-	m.add("client.uptime", float64(s.Uptime), labels)
-	m.add("client.host.cpu.total_ticks_count", s.CPUTicksConsumed, labels)
+	m.addGauge("client.uptime", float64(s.Uptime), labels)
+	m.addGauge("client.host.cpu.total_ticks_count", s.CPUTicksConsumed, labels)
 	for _, c := range s.CPU {
 		one := map[string]string{"host": m.host, "cpu": c.CPU}
-		m.add("client.host.cpu.user", c.User, one)
-		m.add("client.host.cpu.system", c.System, one)
-		m.add("client.host.cpu.idle", c.Idle, one)
-		m.add("client.host.cpu.total_percent", c.TotalPercent, one)
-		m.add("client.host.cpu.total_ticks", c.TotalTicks, one)
+		m.addGauge("client.host.cpu.user", c.User, one)
+		m.addGauge("client.host.cpu.system", c.System, one)
+		m.addGauge("client.host.cpu.idle", c.Idle, one)
+		m.addGauge("client.host.cpu.total_percent", c.TotalPercent, one)
+		m.addGauge("client.host.cpu.total_ticks", c.TotalTicks, one)
 	}
 	if memory := s.Memory; memory != nil {
-		m.add("client.host.memory.total", float64(memory.Total), labels)
-		m.add("client.host.memory.available", float64(memory.Available), labels)
-		m.add("client.host.memory.used", float64(memory.Used), labels)
-		m.add("client.host.memory.free", float64(memory.Free), labels)
+		m.addGauge("client.host.memory.total", float64(memory.Total), labels)
+		m.addGauge("client.host.memory.available", float64(memory.Available), labels)
+		m.addGauge("client.host.memory.used", float64(memory.Used), labels)
+		m.addGauge("client.host.memory.free", float64(memory.Free), labels)
 	}
 	for _, d := range s.DiskStats {
 		one := map[string]string{"host": m.host, "disk": d.Device}
-		m.add("client.host.disk.size", float64(d.Size), one)
-		m.add("client.host.disk.used", float64(d.Used), one)
-		m.add("client.host.disk.available", float64(d.Available), one)
-		m.add("client.host.disk.used_percent", d.UsedPercent, one)
-		m.add("client.host.disk.inodes_percent", d.InodesUsedPercent, one)
+		m.addGauge("client.host.disk.size", float64(d.Size), one)
+		m.addGauge("client.host.disk.used", float64(d.Used), one)
+		m.addGauge("client.host.disk.available", float64(d.Available), one)
+		m.addGauge("client.host.disk.used_percent", d.UsedPercent, one)
+		m.addGauge("client.host.disk.inodes_percent", d.InodesUsedPercent, one)
 	}
 }
 
-// allocation adds the restarts and the allocated resources of an allocation's tasks.
-func (m *measurement) allocation(alloc *api.Allocation) {
+// addAllocation adds the restarts and the allocated resources of an allocation's tasks.
+func (m *metricSet) addAllocation(alloc *api.Allocation) {
 	for task, state := range alloc.TaskStates {
-		m.samples = append(m.samples, &sample{
-			name: "nomad.client.allocs.restart", labels: m.task(alloc, task), value: float64(state.Restarts), counts: true,
+		m.metrics = append(m.metrics, &metric{
+			name: "nomad.client.allocs.restart", labels: m.taskLabels(alloc, task), value: float64(state.Restarts), isCounter: true,
 		})
 	}
 	if alloc.ClientTerminalStatus() || alloc.AllocatedResources == nil {
 		return
 	}
 	for task, given := range alloc.AllocatedResources.Tasks {
-		labels := m.task(alloc, task)
-		m.add("client.allocs.cpu.allocated", float64(given.Cpu.CpuShares), labels)
-		m.add("client.allocs.memory.allocated", float64(given.Memory.MemoryMB)*(1<<20), labels)
+		labels := m.taskLabels(alloc, task)
+		m.addGauge("client.allocs.cpu.allocated", float64(given.Cpu.CpuShares), labels)
+		m.addGauge("client.allocs.memory.allocated", float64(given.Memory.MemoryMB)*(1<<20), labels)
 		if most := given.Memory.MemoryMaxMB; most > 0 {
-			m.add("client.allocs.memory.max_allocated", float64(most)*(1<<20), labels)
+			m.addGauge("client.allocs.memory.max_allocated", float64(most)*(1<<20), labels)
 		}
 	}
 }
 
-func (m *measurement) task(alloc *api.Allocation, task string) map[string]string {
+func (m *metricSet) taskLabels(alloc *api.Allocation, task string) map[string]string {
 	return map[string]string{
 		"host": m.host, "alloc_id": alloc.ID, "namespace": alloc.Namespace, "job": alloc.JobID, "task_group": alloc.TaskGroup, "task": task,
 	}
@@ -308,8 +308,8 @@ type taskUsage struct {
 	driver.Usage
 }
 
-// usage requests the usage of all tasks in parallel, and omits tasks without a timely reply.
-func (h *metricsHandler) usage(ctx context.Context, allocs []*api.Allocation) []taskUsage {
+// taskUsages requests the usage of all tasks in parallel, and omits tasks without a timely reply.
+func (h *metricsHandler) taskUsages(ctx context.Context, allocs []*api.Allocation) []taskUsage {
 	stats := make([]allocrunner.Stats, len(allocs))
 	var asking sync.WaitGroup
 	for i, alloc := range allocs {
@@ -327,9 +327,9 @@ func (h *metricsHandler) usage(ctx context.Context, allocs []*api.Allocation) []
 	return all
 }
 
-func (m *measurement) usage(all []taskUsage) {
+func (m *metricSet) addTaskUsages(all []taskUsage) {
 	for _, u := range all {
-		labels := m.task(u.alloc, u.task)
+		labels := m.taskLabels(u.alloc, u.task)
 		for _, figure := range []struct {
 			name  string
 			value float64
@@ -348,7 +348,7 @@ func (m *measurement) usage(all []taskUsage) {
 			{"memory.kernel_usage", float64(u.Memory.KernelUsage)},
 			{"memory.kernel_max_usage", float64(u.Memory.KernelMaxUsage)},
 		} {
-			m.add("client.allocs."+figure.name, figure.value, labels)
+			m.addGauge("client.allocs."+figure.name, figure.value, labels)
 		}
 	}
 }

@@ -13,9 +13,9 @@ import (
 // Limits of a monitor: a line that does not fit is split into frames, and lines for which the
 // client reads too slowly are dropped and counted.
 const (
-	monitorFrame = 1 << 10
-	monitorLines = 512
-	heartbeat    = time.Second
+	monitorFrameSize   = 1 << 10
+	monitorBufferLines = 512
+	heartbeatInterval  = time.Second
 )
 
 // logFrame is a piece of the log stream, in the format of file frames.
@@ -24,13 +24,13 @@ type logFrame struct {
 	FileEvent string `json:",omitempty"`
 }
 
-// follower receives the lines of a log. It never blocks the logger.
-type follower struct {
+// logSink receives the lines of a log. It never blocks the logger.
+type logSink struct {
 	lines   chan []byte
 	dropped chan int // the number of dropped lines
 }
 
-func (f *follower) Write(line []byte) (int, error) {
+func (f *logSink) Write(line []byte) (int, error) {
 	select {
 	case f.lines <- append([]byte(nil), line...):
 	default:
@@ -66,11 +66,11 @@ func (h *debugHandler) monitor(r *request) (any, error) {
 			return nil, badRequest("Unknown log level: " + name)
 		}
 	}
-	inJSON, err := r.flag("log_json")
+	inJSON, err := r.boolParam("log_json")
 	if err != nil {
 		return nil, badRequest(err.Error())
 	}
-	plain, err := r.flag("plain")
+	plain, err := r.boolParam("plain")
 	if err != nil {
 		return nil, badRequest(err.Error())
 	}
@@ -78,29 +78,29 @@ func (h *debugHandler) monitor(r *request) (any, error) {
 		return nil, &statusError{http.StatusNotImplemented, "this agent has no log to follow"}
 	}
 
-	f := &follower{lines: make(chan []byte, monitorLines), dropped: make(chan int, 1)}
+	f := &logSink{lines: make(chan []byte, monitorBufferLines), dropped: make(chan int, 1)}
 	sink := hclog.NewSinkAdapter(&hclog.LoggerOptions{Name: h.log.Name(), Level: level, Output: f, JSONFormat: inJSON})
 	h.log.RegisterSink(sink)
 	defer h.log.DeregisterSink(sink)
 	if plain {
 		s := r.stream("text/plain; charset=utf-8")
-		return nil, f.follow(r.Context(), func(line []byte) error { _, err := s.Write(line); return err }, nil)
+		return nil, f.forwardLines(r.Context(), func(line []byte) error { _, err := s.Write(line); return err }, nil)
 	}
 	frames := json.NewEncoder(r.stream("application/json"))
-	return nil, f.follow(r.Context(), func(line []byte) error {
-		for len(line) > monitorFrame {
-			if err := frames.Encode(logFrame{line[:monitorFrame], "log"}); err != nil {
+	return nil, f.forwardLines(r.Context(), func(line []byte) error {
+		for len(line) > monitorFrameSize {
+			if err := frames.Encode(logFrame{line[:monitorFrameSize], "log"}); err != nil {
 				return err
 			}
-			line = line[monitorFrame:]
+			line = line[monitorFrameSize:]
 		}
 		return frames.Encode(logFrame{line, "log"})
 	}, func() error { return frames.Encode(struct{}{}) })
 }
 
-// follow writes lines until ctx ends or a write fails.
-func (f *follower) follow(ctx context.Context, write func(line []byte) error, beat func() error) error {
-	ticker := time.NewTicker(heartbeat)
+// forwardLines writes lines until ctx ends or a write fails.
+func (f *logSink) forwardLines(ctx context.Context, write func(line []byte) error, beat func() error) error {
+	ticker := time.NewTicker(heartbeatInterval)
 	defer ticker.Stop()
 	for {
 		var err error

@@ -19,16 +19,16 @@ type namespaceHandler struct{ store *store.Store }
 // defaultNamespace always exists.
 var defaultNamespace = &api.Namespace{Name: api.DefaultNamespace, Description: "Default shared namespace", CreateIndex: 1, ModifyIndex: 1}
 
-// namespace returns the stored namespace, or the default namespace.
-func namespace(s store.Reader, ws store.WatchSet, name string) *api.Namespace {
+// findNamespace returns the stored namespace, or the default namespace.
+func findNamespace(s store.Reader, ws store.WatchSet, name string) *api.Namespace {
 	if n := s.Namespace(ws, name); n != nil || name != api.DefaultNamespace {
 		return n
 	}
 	return defaultNamespace
 }
 
-// namespaces returns the namespaces with the prefix, including the default namespace.
-func namespaces(s store.Reader, ws store.WatchSet, prefix string) []*api.Namespace {
+// listNamespaces returns the namespaces with the prefix, including the default namespace.
+func listNamespaces(s store.Reader, ws store.WatchSet, prefix string) []*api.Namespace {
 	found := s.Namespaces(ws, prefix)
 	if strings.HasPrefix(api.DefaultNamespace, prefix) && s.Namespace(ws, api.DefaultNamespace) == nil {
 		found = append(found, defaultNamespace)
@@ -42,14 +42,14 @@ type namespaceWithHash struct {
 	Hash []byte
 }
 
-func namespaceHashed(n *api.Namespace) namespaceWithHash {
+func newNamespaceWithHash(n *api.Namespace) namespaceWithHash {
 	content := *n
 	content.CreateIndex, content.ModifyIndex = 0, 0
-	return namespaceWithHash{n, hashOf(content)}
+	return namespaceWithHash{n, contentHash(content)}
 }
 
-// hashOf returns different hashes for different objects.
-func hashOf(object any) []byte {
+// contentHash returns different hashes for different objects.
+func contentHash(object any) []byte {
 	text, err := encode(object)
 	if err != nil {
 		panic(err) // the object was decoded from JSON
@@ -59,26 +59,26 @@ func hashOf(object any) []byte {
 }
 
 func (h *namespaceHandler) list(r *request) (any, error) {
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		byName := func(n *api.Namespace) sortKey { return nameKey("", n.Name) }
-		list, err := page(r, namespaces(s.Reader, ws, r.query.Get("prefix")), byName, namespaceHashed)
+		list, err := listPage(r, listNamespaces(s.Reader, ws, r.query.Get("prefix")), byName, newNamespaceWithHash)
 		return list, s.TableIndex(ws, store.Namespaces), err
 	})
 }
 
 func (h *namespaceHandler) read(r *request) (any, error) {
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		n := namespace(s.Reader, ws, r.id)
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		n := findNamespace(s.Reader, ws, r.id)
 		if n == nil {
 			return nil, s.TableIndex(ws, store.Namespaces), notFound("Namespace not found")
 		}
-		return namespaceHashed(n), n.ModifyIndex, nil
+		return newNamespaceWithHash(n), n.ModifyIndex, nil
 	})
 }
 
 func (h *namespaceHandler) put(r *request) (any, error) {
 	var n api.Namespace
-	if err := r.body(&n, maxBody, false); err != nil {
+	if err := r.decodeBody(&n, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
 	if r.id != "" && n.Name != r.id {
@@ -91,7 +91,7 @@ func (h *namespaceHandler) put(r *request) (any, error) {
 		tx.PutNamespace(&n)
 		return nil
 	})
-	r.index = index
+	r.replyIndex = index
 	return noContent{}, err
 }
 
@@ -103,18 +103,18 @@ func (h *namespaceHandler) delete(r *request) (any, error) {
 		if tx.Namespace(nil, r.id) == nil {
 			return notFound("Namespace not found")
 		}
-		if use := inUse(tx.Reader, r.id); use != "" {
+		if use := findNamespaceUse(tx.Reader, r.id); use != "" {
 			return &statusError{http.StatusInternalServerError, fmt.Sprintf("namespace %q has %s", r.id, use)}
 		}
 		tx.DeleteNamespace(r.id)
 		return nil
 	})
-	r.index = index
+	r.replyIndex = index
 	return noContent{}, err
 }
 
-// inUse returns which active objects a namespace has, and how to remove them.
-func inUse(s store.Reader, name string) string {
+// findNamespaceUse returns which active objects a namespace has, and how to remove them.
+func findNamespaceUse(s store.Reader, name string) string {
 	for _, job := range s.Jobs(nil, name, "") {
 		if val(job.Status) != model.JobDead {
 			return fmt.Sprintf("a job that is %s, %q: stop it first", val(job.Status), val(job.ID))

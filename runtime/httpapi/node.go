@@ -27,21 +27,21 @@ type nodeStub struct {
 	HostVolumes map[string]*api.HostVolumeInfo
 }
 
-func (h *nodeHandler) list(r *request) (any, error) { return h.inPool(r, api.NodePoolAll) }
+func (h *nodeHandler) list(r *request) (any, error) { return h.listNodesOfPool(r, api.NodePoolAll) }
 
-// inPool lists the nodes of a pool.
-func (h *nodeHandler) inPool(r *request, pool string) (any, error) {
-	withOS, err := r.flag("os")
+// listNodesOfPool lists the nodes of a pool.
+func (h *nodeHandler) listNodesOfPool(r *request, pool string) (any, error) {
+	withOS, err := r.boolParam("os")
 	if err != nil {
 		return nil, badRequest(err.Error())
 	}
-	withResources, err := r.flag("resources")
+	withResources, err := r.boolParam("resources")
 	if err != nil {
 		return nil, badRequest(err.Error())
 	}
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		found := slices.DeleteFunc(s.Nodes(ws, r.query.Get("prefix")), func(n *api.Node) bool { return !inPool(n, pool) })
-		stubs, err := page(r, found, func(n *api.Node) sortKey { return nameKey("", n.ID) }, func(n *api.Node) nodeStub {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		found := slices.DeleteFunc(s.Nodes(ws, r.query.Get("prefix")), func(n *api.Node) bool { return !isInPool(n, pool) })
+		stubs, err := listPage(r, found, func(n *api.Node) sortKey { return nameKey("", n.ID) }, func(n *api.Node) nodeStub {
 			address, _, err := net.SplitHostPort(n.HTTPAddr)
 			if err != nil {
 				address = n.HTTPAddr
@@ -68,12 +68,12 @@ func (h *nodeHandler) read(r *request) (any, error) {
 	if err := checkUUID("node", r.id); err != nil {
 		return nil, err
 	}
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		n := s.Node(ws, r.id)
 		if n == nil {
 			return nil, s.TableIndex(ws, store.Nodes), notFound("node not found")
 		}
-		if h.token != "" && r.Context().Value(unixKey{}) != nil {
+		if h.token != "" && r.Context().Value(unixSocketKey{}) != nil {
 			// Clients connect to the address for logs and exec sessions. A client that needs no
 			// token here would be rejected there and would not retry; without the address it uses
 			// this connection.
@@ -86,8 +86,8 @@ func (h *nodeHandler) read(r *request) (any, error) {
 }
 
 func (h *nodeHandler) allocations(r *request) (any, error) {
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		return list(byCreation(s.AllocationsByNode(ws, r.id))), s.TableIndex(ws, store.Allocations), nil
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		return emptyIfNil(sortByCreation(s.AllocationsByNode(ws, r.id))), s.TableIndex(ws, store.Allocations), nil
 	})
 }
 
@@ -95,7 +95,7 @@ func (h *nodeHandler) allocations(r *request) (any, error) {
 type nodeWritten struct {
 	EvalIDs                          []string
 	EvalCreateIndex, NodeModifyIndex uint64
-	meta
+	replyMeta
 }
 
 // nodeReply returns the reply to a change of the node. Nomad replies with 500 to invalid changes,
@@ -117,7 +117,7 @@ func (h *nodeHandler) checkID(r *request) error {
 
 func (h *nodeHandler) setEligibility(r *request) (any, error) {
 	var body api.NodeUpdateEligibilityRequest
-	if err := r.body(&body, maxBody, false); err != nil {
+	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
 	if err := h.checkID(r); err != nil {
@@ -128,7 +128,7 @@ func (h *nodeHandler) setEligibility(r *request) (any, error) {
 
 func (h *nodeHandler) drain(r *request) (any, error) {
 	var body api.NodeUpdateDrainRequest
-	if err := r.body(&body, maxBody, false); err != nil {
+	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
 	if err := h.checkID(r); err != nil {
@@ -165,7 +165,7 @@ func (h *nodeHandler) readMetadata(r *request) (any, error) {
 
 func (h *nodeHandler) setMetadata(r *request) (any, error) {
 	var body api.NodeMetaApplyRequest
-	if err := r.body(&body, maxBody, false); err != nil {
+	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
 	if err := h.agent.checkTarget(r); err != nil {
@@ -195,11 +195,11 @@ type poolHandler struct {
 	jobs  *jobReader
 }
 
-// inPool reports whether a node is in a pool; all nodes are in "all".
-func inPool(n *api.Node, pool string) bool { return pool == api.NodePoolAll || n.NodePool == pool }
+// isInPool reports whether a node is in a pool; all nodes are in "all".
+func isInPool(n *api.Node, pool string) bool { return pool == api.NodePoolAll || n.NodePool == pool }
 
-// pools returns the builtin node pools and the pools of the nodes; other pools do not exist.
-func pools(s *store.Snapshot, ws store.WatchSet) []*api.NodePool {
+// listPools returns the builtin node pools and the pools of the nodes; other pools do not exist.
+func listPools(s *store.Snapshot, ws store.WatchSet) []*api.NodePool {
 	all := []*api.NodePool{
 		{Name: api.NodePoolAll, Description: "Node pool with all nodes in the cluster.", CreateIndex: 1, ModifyIndex: 1},
 		{Name: api.NodePoolDefault, Description: "Default node pool.", CreateIndex: 1, ModifyIndex: 1},
@@ -214,32 +214,32 @@ func pools(s *store.Snapshot, ws store.WatchSet) []*api.NodePool {
 
 // poolWithHash is a node pool in the server's JSON format.
 type poolWithHash struct {
-	*barePool
+	*poolWithoutMethods
 	Hash []byte
 }
 
-// barePool has no methods, so that MarshalJSON of the client's type is not used: the client writes
+// poolWithoutMethods has no methods, so that MarshalJSON of the client's type is not used: the client writes
 // durations as texts, the server as numbers.
-type barePool api.NodePool
+type poolWithoutMethods api.NodePool
 
-func poolHashed(p *api.NodePool) poolWithHash {
-	bare := (*barePool)(p)
+func newPoolWithHash(p *api.NodePool) poolWithHash {
+	bare := (*poolWithoutMethods)(p)
 	content := *bare
 	content.CreateIndex, content.ModifyIndex = 0, 0
-	return poolWithHash{bare, hashOf(content)}
+	return poolWithHash{bare, contentHash(content)}
 }
 
 func (h *poolHandler) list(r *request) (any, error) {
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		found := slices.DeleteFunc(pools(s, ws), func(p *api.NodePool) bool { return !strings.HasPrefix(p.Name, r.query.Get("prefix")) })
-		all, err := page(r, found, func(p *api.NodePool) sortKey { return nameKey("", p.Name) }, poolHashed)
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		found := slices.DeleteFunc(listPools(s, ws), func(p *api.NodePool) bool { return !strings.HasPrefix(p.Name, r.query.Get("prefix")) })
+		all, err := listPage(r, found, func(p *api.NodePool) sortKey { return nameKey("", p.Name) }, newPoolWithHash)
 		return all, s.TableIndex(ws, store.Nodes), err
 	})
 }
 
 // findPool returns the node pool in the path.
 func findPool(r *request, s *store.Snapshot, ws store.WatchSet) (*api.NodePool, error) {
-	for _, p := range pools(s, ws) {
+	for _, p := range listPools(s, ws) {
 		if p.Name == r.id {
 			return p, nil
 		}
@@ -248,12 +248,12 @@ func findPool(r *request, s *store.Snapshot, ws store.WatchSet) (*api.NodePool, 
 }
 
 func (h *poolHandler) read(r *request) (any, error) {
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		p, err := findPool(r, s, ws)
 		if err != nil {
 			return nil, s.TableIndex(ws, store.Nodes), err
 		}
-		return poolHashed(p), s.TableIndex(ws, store.Nodes), nil
+		return newPoolWithHash(p), s.TableIndex(ws, store.Nodes), nil
 	})
 }
 
@@ -261,12 +261,12 @@ func (h *poolHandler) listNodes(r *request) (any, error) {
 	if _, err := findPool(r, h.store.Snapshot(), nil); err != nil {
 		return nil, err
 	}
-	return h.nodes.inPool(r, r.id)
+	return h.nodes.listNodesOfPool(r, r.id)
 }
 
 func (h *poolHandler) listJobs(r *request) (any, error) {
 	if _, err := findPool(r, h.store.Snapshot(), nil); err != nil {
 		return nil, err
 	}
-	return h.jobs.matching(r, func(j *api.Job) bool { return r.id == api.NodePoolAll || val(j.NodePool) == r.id })
+	return h.jobs.listMatching(r, func(j *api.Job) bool { return r.id == api.NodePoolAll || val(j.NodePool) == r.id })
 }

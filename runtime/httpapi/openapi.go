@@ -80,56 +80,56 @@ var parameters = map[string]struct{ kind, means string }{
 	"version":           {"integer", "the version of the job"},
 }
 
-// object is a JSON object.
-type object = map[string]any
+// jsonObject is a JSON object.
+type jsonObject = map[string]any
 
-// openapi returns the description of an API with these routes.
-func openapi(routes []route) object {
+// newOpenAPIDocument returns the description of an API with these routes.
+func newOpenAPIDocument(routes []route) jsonObject {
 	s := schemas{}
-	paths := object{}
+	paths := jsonObject{}
 	for _, rt := range routes {
 		path := strings.ReplaceAll(rt.pattern, "...}", "}")
-		item, ok := paths[path].(object)
+		item, ok := paths[path].(jsonObject)
 		if !ok {
-			item = object{}
+			item = jsonObject{}
 			paths[path] = item
 		}
 		for method := range strings.FieldsSeq(rt.methods) {
 			item[strings.ToLower(method)] = s.operation(rt)
 		}
 	}
-	return object{
+	return jsonObject{
 		"openapi": "3.1.0",
-		"info": object{
+		"info": jsonObject{
 			"title":       "nomad-lite",
 			"description": "Nomad's HTTP API, as an agent that runs jobs on one machine serves it. Errors are plain text.",
 			"version":     "1",
 		},
 		"paths": paths,
-		"components": object{
+		"components": jsonObject{
 			"schemas": s,
-			"securitySchemes": object{
-				"token":  object{"type": "apiKey", "in": "header", "name": "X-Nomad-Token"},
-				"bearer": object{"type": "http", "scheme": "bearer"},
+			"securitySchemes": jsonObject{
+				"token":  jsonObject{"type": "apiKey", "in": "header", "name": "X-Nomad-Token"},
+				"bearer": jsonObject{"type": "http", "scheme": "bearer"},
 			},
 		},
-		"security": []object{{"token": []string{}}, {"bearer": []string{}}, {}},
+		"security": []jsonObject{{"token": []string{}}, {"bearer": []string{}}, {}},
 	}
 }
 
-func (a *API) describe(*request) (any, error) { return openapi(a.routes), nil }
+func (a *API) serveOpenAPI(*request) (any, error) { return newOpenAPIDocument(a.routes), nil }
 
 // schemas are the schemas of the named types found so far.
-type schemas object
+type schemas jsonObject
 
-func (s schemas) operation(rt route) object {
-	var params []object
+func (s schemas) operation(rt route) jsonObject {
+	var params []jsonObject
 	for rest := rt.pattern; strings.Contains(rest, "{"); {
 		_, after, _ := strings.Cut(rest, "{")
 		name, end, _ := strings.Cut(after, "}")
 		rest = end
 		name, many := strings.CutSuffix(name, "...")
-		p := object{"name": name, "in": "path", "required": true, "schema": object{"type": "string"}}
+		p := jsonObject{"name": name, "in": "path", "required": true, "schema": jsonObject{"type": "string"}}
 		if many {
 			p["description"] = "may have slashes"
 		}
@@ -137,82 +137,82 @@ func (s schemas) operation(rt route) object {
 	}
 	for _, name := range strings.Fields("region namespace pretty " + strings.Join(rt.params, " ")) {
 		known := parameters[name]
-		params = append(params, object{"name": name, "in": "query", "description": known.means, "schema": object{"type": known.kind}})
+		params = append(params, jsonObject{"name": name, "in": "query", "description": known.means, "schema": jsonObject{"type": known.kind}})
 	}
-	answer := object{"description": "the answer"}
+	answer := jsonObject{"description": "the answer"}
 	switch {
-	case rt.kind != "":
-		answer["content"] = object{rt.kind: object{}}
-	case rt.gives != reflect.TypeFor[noContent]():
-		answer["content"] = object{"application/json": object{"schema": s.of(rt.gives)}}
+	case rt.contentType != "":
+		answer["content"] = jsonObject{rt.contentType: jsonObject{}}
+	case rt.responseType != reflect.TypeFor[noContent]():
+		answer["content"] = jsonObject{"application/json": jsonObject{"schema": s.schemaOf(rt.responseType)}}
 	}
-	op := object{
+	op := jsonObject{
 		"summary": rt.summary, "parameters": params,
-		"responses": object{"200": answer, "default": object{"description": "an error", "content": object{"text/plain": object{}}}},
+		"responses": jsonObject{"200": answer, "default": jsonObject{"description": "an error", "content": jsonObject{"text/plain": jsonObject{}}}},
 	}
-	if rt.takes != nil {
-		op["requestBody"] = object{"content": object{"application/json": object{"schema": s.of(rt.takes)}}}
+	if rt.requestType != nil {
+		op["requestBody"] = jsonObject{"content": jsonObject{"application/json": jsonObject{"schema": s.schemaOf(rt.requestType)}}}
 	}
 	return op
 }
 
-// of returns the schema of a type as [encode] writes it.
-func (s schemas) of(t reflect.Type) object {
+// schemaOf returns the schema of a type as [encode] writes it.
+func (s schemas) schemaOf(t reflect.Type) jsonObject {
 	switch {
 	case t == timeType:
-		return object{"type": []string{"string", "null"}, "format": "date-time"}
+		return jsonObject{"type": []string{"string", "null"}, "format": "date-time"}
 	case t == reflect.TypeFor[time.Duration]():
-		return object{"type": "integer", "description": "nanoseconds"}
+		return jsonObject{"type": "integer", "description": "nanoseconds"}
 	case t.Implements(reflect.TypeFor[json.Marshaler]()):
-		return object{}
+		return jsonObject{}
 	case t.Implements(reflect.TypeFor[encoding.TextMarshaler]()):
-		return object{"type": "string"}
+		return jsonObject{"type": "string"}
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
-		return object{"oneOf": []object{s.of(t.Elem()), {"type": "null"}}}
+		return jsonObject{"oneOf": []jsonObject{s.schemaOf(t.Elem()), {"type": "null"}}}
 	case reflect.Bool:
-		return object{"type": "boolean"}
+		return jsonObject{"type": "boolean"}
 	case reflect.String:
-		return object{"type": "string"}
+		return jsonObject{"type": "string"}
 	case reflect.Float32, reflect.Float64:
-		return object{"type": "number"}
+		return jsonObject{"type": "number"}
 	case reflect.Slice, reflect.Array:
 		if t.Elem().Kind() == reflect.Uint8 {
-			return object{"type": []string{"string", "null"}, "contentEncoding": "base64"}
+			return jsonObject{"type": []string{"string", "null"}, "contentEncoding": "base64"}
 		}
-		return object{"type": []string{"array", "null"}, "items": s.of(t.Elem())}
+		return jsonObject{"type": []string{"array", "null"}, "items": s.schemaOf(t.Elem())}
 	case reflect.Map:
-		return object{"type": []string{"object", "null"}, "additionalProperties": s.of(t.Elem())}
+		return jsonObject{"type": []string{"object", "null"}, "additionalProperties": s.schemaOf(t.Elem())}
 	case reflect.Struct:
-		return s.structure(t)
+		return s.structSchema(t)
 	case reflect.Interface:
-		return object{}
+		return jsonObject{}
 	}
-	return object{"type": "integer"}
+	return jsonObject{"type": "integer"}
 }
 
-// structure describes a struct once, under its name, because some structs are recursive.
-func (s schemas) structure(t reflect.Type) object {
+// structSchema describes a struct once, under its name, because some structs are recursive.
+func (s schemas) structSchema(t reflect.Type) jsonObject {
 	name := t.Name()
 	if name != "" {
 		name = strings.TrimPrefix(t.String(), "api.")
 	}
-	reference := object{"$ref": "#/components/schemas/" + name}
+	reference := jsonObject{"$ref": "#/components/schemas/" + name}
 	if _, known := s[name]; known && name != "" {
 		return reference
 	}
-	properties := object{}
-	schema := object{"type": "object", "properties": properties}
+	properties := jsonObject{}
+	schema := jsonObject{"type": "object", "properties": properties}
 	if name != "" {
 		s[name] = schema
 	}
-	for _, f := range fieldsOf(t) {
+	for _, f := range structFields(t) {
 		if f.index == nil {
-			properties[f.name] = object{"description": "always " + f.text}
+			properties[f.name] = jsonObject{"description": "always " + f.constantJSON}
 			continue
 		}
-		properties[f.name] = s.of(t.FieldByIndex(f.index).Type)
+		properties[f.name] = s.schemaOf(t.FieldByIndex(f.index).Type)
 	}
 	if name == "" {
 		return schema

@@ -8,10 +8,10 @@ import (
 
 // The description is compared with the routes in both directions, and each reference in it has a
 // target.
-func TestDescription(t *testing.T) {
+func TestOpenAPIDocument(t *testing.T) {
 	f := newFixture(t, nil)
-	r := f.ask("GET", "/v1/openapi.json", nil)
-	whole := text(r)
+	r := f.send("GET", "/v1/openapi.json", nil)
+	whole := bodyText(r)
 	var d struct {
 		OpenAPI string
 		Paths   map[string]map[string]struct {

@@ -49,10 +49,10 @@ var readOnlyTopics = map[api.Topic]bool{
 	api.TopicJob: true, api.TopicAllocation: true, api.TopicEvaluation: true, api.TopicDeployment: true, api.TopicNode: true, api.TopicService: true,
 }
 
-// shownFields are, by JSON name, the only fields of these types that the read-only token may read;
+// readOnlyShownFields are, by JSON name, the only fields of these types that the read-only token may read;
 // other fields appear unset. A field that a newer version of the API adds is hidden until it is
 // listed here.
-var shownFields = map[reflect.Type][]string{
+var readOnlyShownFields = map[reflect.Type][]string{
 	reflect.TypeFor[api.Job](): {
 		"Region", "Namespace", "ID", "Name", "Type", "Priority", "AllAtOnce", "Datacenters", "NodePool", "TaskGroups", "Update", "Periodic",
 		"ParameterizedJob", "Stop", "ParentID", "Dispatched", "Status", "StatusDescription", "Stable", "Version", "SubmitTime", "CreateIndex",
@@ -76,25 +76,25 @@ var shownFields = map[reflect.Type][]string{
 	},
 }
 
-// hiddenFields are the fields of other types that the read-only token may not read.
-var hiddenFields = map[reflect.Type][]string{
+// readOnlyHiddenFields are the fields of other types that the read-only token may not read.
+var readOnlyHiddenFields = map[reflect.Type][]string{
 	reflect.TypeFor[jobStub]():             {"Meta", "Multiregion"},
 	reflect.TypeFor[api.NetworkResource](): {"CNI"},
 	reflect.TypeFor[api.Node]():            {"Meta", "Links", "Events"},
 	reflect.TypeFor[api.ScalingEvent]():    {"Meta", "Message"},
 }
 
-// readOnly reports whether the read-only token is the only authentication of a request.
-func (p *accessPolicy) readOnly(r *http.Request) bool {
+// isReadOnly reports whether the read-only token is the only authentication of a request.
+func (p *accessPolicy) isReadOnly(r *http.Request) bool {
 	if p.isTrusted(r) || p.readToken == "" {
 		return false
 	}
-	token := tokenOf(r)
-	return sameSecret(token, string(p.readToken)) && !sameSecret(token, string(p.token))
+	token := requestToken(r)
+	return equalSecrets(token, string(p.readToken)) && !equalSecrets(token, string(p.token))
 }
 
-// admitReadOnly rejects a request that the read-only token does not permit.
-func (r *request) admitReadOnly(method string, rt route) error {
+// checkReadOnly rejects a request that the read-only token does not permit.
+func (r *request) checkReadOnly(method string, rt route) error {
 	filters, known := readOnlyRoutes[rt.pattern]
 	_, filter := r.query["filter"]
 	switch {

@@ -36,7 +36,7 @@ func TestReadOnlyTokenOpensWhatTheTableNames(t *testing.T) {
 			if !is || opened && found.pattern == eventsPath { // the stream has no end
 				continue
 			}
-			r := f.ask(method, path, strings.NewReader("{}"), "X-Nomad-Token", "reader")
+			r := f.send(method, path, strings.NewReader("{}"), "X-Nomad-Token", "reader")
 			if (r.StatusCode != http.StatusForbidden) != opened {
 				t.Errorf("%s %s: status %d, opened by the table %t", method, path, r.StatusCode, opened)
 			}
@@ -65,46 +65,46 @@ func TestReadOnlyTokenIsNoOther(t *testing.T) {
 		{"reader", "/v1/jobs?filter=Meta.password+matches+%22%5Eh%22", 403},
 		{"reader", "/v1/service/web?filter=Address+matches+%22%5E1%22", 200},
 	} {
-		if r := f.ask("GET", tc.target, nil, "X-Nomad-Token", tc.token); r.StatusCode != tc.code {
+		if r := f.send("GET", tc.target, nil, "X-Nomad-Token", tc.token); r.StatusCode != tc.code {
 			t.Errorf("%s with token %q: status %d, want %d", tc.target, tc.token, r.StatusCode, tc.code)
 		}
 	}
 	none := newFixture(t, func(c *Config) { c.Token = "operator" })
-	if r := none.ask("GET", "/v1/jobs", nil); r.StatusCode != 403 {
+	if r := none.send("GET", "/v1/jobs", nil); r.StatusCode != 403 {
 		t.Errorf("without a read-only token and without any: status %d", r.StatusCode)
 	}
 	// A page of another web site may not use the read-only token.
-	if r := f.ask("GET", "/v1/jobs", nil, "X-Nomad-Token", "reader", "Origin", "https://example.org"); r.StatusCode != 403 {
+	if r := f.send("GET", "/v1/jobs", nil, "X-Nomad-Token", "reader", "Origin", "https://example.org"); r.StatusCode != 403 {
 		t.Errorf("from another site: status %d", r.StatusCode)
 	}
 }
 
-const hiddenWord = "hunter2"
+const secretValue = "hunter2"
 
-// secretJob has the word in each field that the read-only token must not read.
-func secretJob() *api.Job {
-	words := map[string]string{"word": hiddenWord}
+// newJobWithSecrets has the word in each field that the read-only token must not read.
+func newJobWithSecrets() *api.Job {
+	words := map[string]string{"word": secretValue}
 	return &api.Job{
 		ID: new("web"), Name: new("web"), Namespace: new("default"), Version: new(uint64(0)), Type: new("service"), Status: new("running"),
-		Meta: words, Payload: []byte(hiddenWord), DispatchIdempotencyToken: new(hiddenWord), NomadTokenID: new(hiddenWord),
-		Constraints: []*api.Constraint{{RTarget: hiddenWord}},
+		Meta: words, Payload: []byte(secretValue), DispatchIdempotencyToken: new(secretValue), NomadTokenID: new(secretValue),
+		Constraints: []*api.Constraint{{RTarget: secretValue}},
 		Multiregion: &api.Multiregion{Regions: []*api.MultiregionRegion{{Name: "r", Meta: words}}},
 		TaskGroups: []*api.TaskGroup{{
 			Name: new("g"), Count: new(1), Meta: words,
-			Scaling:  &api.ScalingPolicy{Policy: map[string]any{"word": hiddenWord}},
+			Scaling:  &api.ScalingPolicy{Policy: map[string]any{"word": secretValue}},
 			Networks: []*api.NetworkResource{{CNI: &api.CNIConfig{Args: words}}},
-			Volumes:  map[string]*api.VolumeRequest{"v": {Name: "v", MountOptions: &api.CSIMountOptions{MountFlags: []string{hiddenWord}}}},
+			Volumes:  map[string]*api.VolumeRequest{"v": {Name: "v", MountOptions: &api.CSIMountOptions{MountFlags: []string{secretValue}}}},
 			Services: []*api.Service{{
 				Name: "web", Tags: []string{"shown-tag"}, Meta: words, CanaryMeta: words,
-				Checks: []api.ServiceCheck{{Args: []string{hiddenWord}, Body: hiddenWord, Header: map[string][]string{"h": {hiddenWord}}}},
+				Checks: []api.ServiceCheck{{Args: []string{secretValue}, Body: secretValue, Header: map[string][]string{"h": {secretValue}}}},
 			}},
 			Tasks: []*api.Task{{
 				Name: "t", Driver: "raw_exec", Env: words, Meta: words,
-				Config:    map[string]any{"args": []any{hiddenWord}},
-				Templates: []*api.Template{{EmbeddedTmpl: new(hiddenWord), SourcePath: new(hiddenWord)}},
-				Artifacts: []*api.TaskArtifact{{GetterSource: new("https://u:" + hiddenWord + "@x"), GetterOptions: words, GetterHeaders: words}},
-				Actions:   []*api.Action{{Name: "a", Command: hiddenWord, Args: []string{hiddenWord}}},
-				Secrets:   []*api.Secret{{Name: "s", Provider: "p", Path: hiddenWord}},
+				Config:    map[string]any{"args": []any{secretValue}},
+				Templates: []*api.Template{{EmbeddedTmpl: new(secretValue), SourcePath: new(secretValue)}},
+				Artifacts: []*api.TaskArtifact{{GetterSource: new("https://u:" + secretValue + "@x"), GetterOptions: words, GetterHeaders: words}},
+				Actions:   []*api.Action{{Name: "a", Command: secretValue, Args: []string{secretValue}}},
+				Secrets:   []*api.Secret{{Name: "s", Provider: "p", Path: secretValue}},
 			}},
 		}},
 	}
@@ -113,23 +113,23 @@ func secretJob() *api.Job {
 func TestReadOnlyTokenHidesSecrets(t *testing.T) {
 	f := readOnlyFixture(t)
 	const alloc, node = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
-	job := secretJob()
-	f.put(t, func(tx *store.Txn) {
+	job := newJobWithSecrets()
+	f.updateStore(t, func(tx *store.Txn) {
 		tx.PutJob(job)
-		tx.PutNode(&api.Node{ID: node, Name: "n", Meta: map[string]string{"word": hiddenWord}, Events: []*api.NodeEvent{{Message: hiddenWord}}})
+		tx.PutNode(&api.Node{ID: node, Name: "n", Meta: map[string]string{"word": secretValue}, Events: []*api.NodeEvent{{Message: secretValue}}})
 		tx.PutAllocation(&api.Allocation{
 			ID: alloc, Namespace: "default", JobID: "web", NodeID: node, TaskGroup: "g", Job: job, EvalID: "33333333-3333-3333-3333-333333333333",
 			TaskStates: map[string]*api.TaskState{"t": {State: "running", Events: []*api.TaskEvent{{
-				Type: "Terminated", DisplayMessage: hiddenWord, Message: hiddenWord, DriverError: hiddenWord, DriverMessage: hiddenWord, DownloadError: hiddenWord,
-				SetupError: hiddenWord, ValidationError: hiddenWord, RestartReason: hiddenWord, KillReason: hiddenWord, KillError: hiddenWord, TaskSignalReason: hiddenWord,
-				Details: map[string]string{"word": hiddenWord},
+				Type: "Terminated", DisplayMessage: secretValue, Message: secretValue, DriverError: secretValue, DriverMessage: secretValue, DownloadError: secretValue,
+				SetupError: secretValue, ValidationError: secretValue, RestartReason: secretValue, KillReason: secretValue, KillError: secretValue, TaskSignalReason: secretValue,
+				Details: map[string]string{"word": secretValue},
 			}}}},
 		})
 		tx.PutEvaluation(&api.Evaluation{ID: "33333333-3333-3333-3333-333333333333", Namespace: "default", JobID: "web"})
 		tx.PutDeployment(&api.Deployment{ID: "44444444-4444-4444-4444-444444444444", Namespace: "default", JobID: "web"})
 		tx.PutService(&api.ServiceRegistration{ID: "s", ServiceName: "web", Namespace: "default", JobID: "web", AllocID: alloc, NodeID: node, Tags: []string{"shown-tag"}})
-		tx.PutVariable(&api.Variable{Namespace: "default", Path: "path-of-a-variable", Items: api.VariableItems{"word": hiddenWord}})
-		tx.AddScalingEvent("default", "web", "g", api.ScalingEvent{Message: hiddenWord, Meta: map[string]any{"word": hiddenWord}})
+		tx.PutVariable(&api.Variable{Namespace: "default", Path: "path-of-a-variable", Items: api.VariableItems{"word": secretValue}})
+		tx.AddScalingEvent("default", "web", "g", api.ScalingEvent{Message: secretValue, Meta: map[string]any{"word": secretValue}})
 	})
 	ids := map[string]string{"alloc": alloc, "node": node, "eval": "33333333-3333-3333-3333-333333333333", "deploy": "44444444-4444-4444-4444-444444444444"}
 	for pattern := range readOnlyRoutes {
@@ -144,22 +144,22 @@ func TestReadOnlyTokenHidesSecrets(t *testing.T) {
 		}
 		path := strings.NewReplacer("{id...}", id, "{id}", id).Replace(pattern)
 		for _, query := range []string{"", "?meta=true&resources=true&os=true&pretty"} {
-			r := f.ask("GET", path+query, nil, "X-Nomad-Token", "reader")
-			body := text(r)
+			r := f.send("GET", path+query, nil, "X-Nomad-Token", "reader")
+			body := bodyText(r)
 			if r.StatusCode != 200 && pattern != "/v1/agent/health" {
 				t.Errorf("%s: status %d: %s", path, r.StatusCode, body)
 			}
-			if strings.Contains(body, hiddenWord) {
+			if strings.Contains(body, secretValue) {
 				t.Errorf("%s shows the secret: %s", path, body)
 			}
 		}
 	}
 	for _, path := range []string{"/v1/job/web", "/v1/allocation/" + alloc, "/v1/node/" + node, "/v1/jobs?meta=true"} {
-		if body := text(f.ask("GET", path, nil, "X-Nomad-Token", "operator")); !strings.Contains(body, hiddenWord) {
+		if body := bodyText(f.send("GET", path, nil, "X-Nomad-Token", "operator")); !strings.Contains(body, secretValue) {
 			t.Errorf("%s hides the word from the operator: %s", path, body)
 		}
 	}
-	read := decoded[api.Job](t, f.ask("GET", "/v1/job/web", nil, "X-Nomad-Token", "reader"))
+	read := decodeReply[api.Job](t, f.send("GET", "/v1/job/web", nil, "X-Nomad-Token", "reader"))
 	if g := read.TaskGroups[0]; *read.ID != "web" || *g.Count != 1 || g.Tasks[0].Driver != "raw_exec" || g.Services[0].Tags[0] != "shown-tag" {
 		t.Errorf("the job lacks more than its secrets: %+v", read)
 	}
@@ -167,11 +167,11 @@ func TestReadOnlyTokenHidesSecrets(t *testing.T) {
 
 func TestReadOnlyTokenSeesEventsWithoutSecrets(t *testing.T) {
 	f := readOnlyFixture(t)
-	job := secretJob()
-	f.put(t, func(tx *store.Txn) {
-		tx.PutVariable(&api.Variable{Namespace: "default", Path: "path-of-a-variable", Items: api.VariableItems{"word": hiddenWord}})
+	job := newJobWithSecrets()
+	f.updateStore(t, func(tx *store.Txn) {
+		tx.PutVariable(&api.Variable{Namespace: "default", Path: "path-of-a-variable", Items: api.VariableItems{"word": secretValue}})
 	})
-	f.put(t, func(tx *store.Txn) { tx.PutJob(job) })
+	f.updateStore(t, func(tx *store.Txn) { tx.PutJob(job) })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	r := httptest.NewRequestWithContext(ctx, "GET", "/v1/event/stream?topic=*&index=0", nil)
@@ -183,17 +183,17 @@ func TestReadOnlyTokenSeesEventsWithoutSecrets(t *testing.T) {
 	if !strings.Contains(body, `"JobRegistered"`) || !strings.Contains(body, "shown-tag") {
 		t.Errorf("the event of the job is missing: %s", body)
 	}
-	if strings.Contains(body, hiddenWord) || strings.Contains(body, "path-of-a-variable") {
+	if strings.Contains(body, secretValue) || strings.Contains(body, "path-of-a-variable") {
 		t.Errorf("the events show a secret: %s", body)
 	}
 }
 
 // Each name in the tables is a field.
 func TestReadOnlyFieldsAreThere(t *testing.T) {
-	for _, table := range []map[reflect.Type][]string{shownFields, hiddenFields} {
+	for _, table := range []map[reflect.Type][]string{readOnlyShownFields, readOnlyHiddenFields} {
 		for of, names := range table {
 			for _, name := range names {
-				if !slices.ContainsFunc(fieldsOf(of), func(f *field) bool { return f.name == name }) {
+				if !slices.ContainsFunc(structFields(of), func(f *structField) bool { return f.name == name }) {
 					t.Errorf("%s has no field %s", of, name)
 				}
 			}

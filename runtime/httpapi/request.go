@@ -23,26 +23,26 @@ import (
 // request is the state of one request that all routes share.
 type request struct {
 	*http.Request
-	w         http.ResponseWriter
-	control   *http.ResponseController
-	query     url.Values
-	id        string
-	namespace string
-	minIndex  uint64
-	wait      time.Duration
-	index     uint64 // index of the reply; 0 sets no header
-	read      bool   // the reply is a read of the state
-	perPage   int    // 0 means all
-	nextToken string // token of the next page
-	filter    *bexpr.Evaluator
-	readOnly  bool // the client has sent only the read-only token
-	code      int  // status of a successful reply; 0 means 200
-	answered  bool // the route has written the reply itself
+	w            http.ResponseWriter
+	control      *http.ResponseController
+	query        url.Values
+	id           string
+	namespace    string
+	minIndex     uint64
+	waitTime     time.Duration
+	replyIndex   uint64 // index of the reply; 0 sets no header
+	isRead       bool   // the reply is a read of the state
+	perPage      int    // 0 means all
+	nextToken    string // token of the next page
+	filter       *bexpr.Evaluator
+	readOnly     bool // the client has sent only the read-only token
+	statusCode   int  // status of a successful reply; 0 means 200
+	replyWritten bool // the route has written the reply itself
 
-	conn      *limitConn // nil if the connection is not counted
-	uncounted bool       // the connection is counted when the body has been read
-	bodies    *budget
-	held      int64 // bytes of the body budget that this request holds
+	conn           *limitConn // nil if the connection is not counted
+	countAfterBody bool       // the connection is counted when the body has been read
+	bodyBudget     *memoryBudget
+	reservedBytes  int64 // bytes of the body budget that this request holds
 }
 
 const (
@@ -55,8 +55,8 @@ const (
 //lint:ignore ST1005 Nomad's clients match on the text
 var errNoRegion = errors.New("No path to region")
 
-// parse reads the parameters that all routes have.
-func (r *request) parse(region string) error {
+// parseParams reads the parameters that all routes have.
+func (r *request) parseParams(region string) error {
 	if other := r.query.Get("region"); other != "" && other != region && other != api.GlobalRegion && !strings.HasPrefix(r.URL.Path, "/v1/client/") {
 		return errNoRegion
 	}
@@ -74,7 +74,7 @@ func (r *request) parse(region string) error {
 		if err != nil {
 			return badRequest("Invalid wait time")
 		}
-		r.wait = d
+		r.waitTime = d
 	}
 	if text := r.query.Get("index"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)
@@ -93,11 +93,11 @@ func (r *request) parse(region string) error {
 		}
 		r.perPage = int(n)
 	}
-	if r.wait <= 0 {
-		r.wait = defaultWait
+	if r.waitTime <= 0 {
+		r.waitTime = defaultWait
 	}
-	r.wait = min(r.wait, maxWait)
-	r.wait += rand.N(r.wait/16 + 1)
+	r.waitTime = min(r.waitTime, maxWait)
+	r.waitTime += rand.N(r.waitTime/16 + 1)
 	return nil
 }
 
@@ -109,8 +109,8 @@ func (r *request) includesNamespace(namespace string) bool {
 // key returns the job in the path.
 func (r *request) key() scheduler.JobKey { return scheduler.JobKey{Namespace: r.namespace, ID: r.id} }
 
-// flag reads a boolean parameter.
-func (r *request) flag(name string) (bool, error) {
+// boolParam reads a boolean parameter.
+func (r *request) boolParam(name string) (bool, error) {
 	text := r.query.Get(name)
 	if text == "" {
 		return false, nil
@@ -147,27 +147,27 @@ func (r *request) countConn() error {
 	if r.conn.authenticate() {
 		return nil
 	}
-	r.refuseBody()
+	r.discardBody()
 	r.w.Header().Set("Connection", "close")
-	return errTooMany
+	return errTooManyConns
 }
 
-// refuseBody discards the body of a request. The server reads the body for a short time after the
+// discardBody discards the body of a request. The server reads the body for a short time after the
 // reply, for clients that read the reply last.
-func (r *request) refuseBody() {
+func (r *request) discardBody() {
 	if r.ContentLength == 0 {
 		return
 	}
 	r.w.Header().Set("Connection", "close")
-	_ = r.control.SetReadDeadline(time.Now().Add(refuseTimeout))
+	_ = r.control.SetReadDeadline(time.Now().Add(discardBodyTimeout))
 	r.Body, r.ContentLength = http.NoBody, 0
 }
 
-// bytes reads the body, which is counted until releaseBody. It removes the read deadline: a
+// readBodyBytes reads the body, which is counted until releaseBody. It removes the read deadline: a
 // deadline would end the request while it blocks.
-func (r *request) bytes(limit int64) (text []byte, err error) {
+func (r *request) readBodyBytes(limit int64) (text []byte, err error) {
 	err = r.readBody(limit, func(body io.Reader) (err error) {
-		text, r.held, err = r.bodies.readAll(body, r.ContentLength)
+		text, r.reservedBytes, err = r.bodyBudget.readAll(body, r.ContentLength)
 		return err
 	})
 	return text, err
@@ -175,8 +175,8 @@ func (r *request) bytes(limit int64) (text []byte, err error) {
 
 // releaseBody releases the memory of the body, which the caller no longer uses.
 func (r *request) releaseBody() {
-	r.bodies.release(r.held)
-	r.held = 0
+	r.bodyBudget.release(r.reservedBytes)
+	r.reservedBytes = 0
 }
 
 // skipBody reads and discards a body without meaning: net/http detects a lost client only after
@@ -185,7 +185,7 @@ func (r *request) skipBody() error {
 	if r.ContentLength == 0 {
 		return nil
 	}
-	return r.readBody(maxBody, func(body io.Reader) error {
+	return r.readBody(maxBodyBytes, func(body io.Reader) error {
 		_, err := io.Copy(io.Discard, body)
 		return err
 	})
@@ -208,8 +208,8 @@ func (r *request) readBody(limit int64, read func(io.Reader) error) error {
 		return badRequest("read the body of the request: " + err.Error())
 	}
 	_ = r.control.SetReadDeadline(time.Time{})
-	if r.uncounted {
-		r.uncounted = false
+	if r.countAfterBody {
+		r.countAfterBody = false
 		return r.countConn()
 	}
 	return nil
@@ -219,9 +219,9 @@ func tooLarge(limit int64) error {
 	return &statusError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body of the request is larger than %d bytes", limit)}
 }
 
-// body decodes the JSON of a request. An empty body is an error unless mayBeEmpty is set.
-func (r *request) body(into any, limit int64, mayBeEmpty bool) error {
-	text, err := r.bytes(limit)
+// decodeBody decodes the JSON of a request. An empty body is an error unless mayBeEmpty is set.
+func (r *request) decodeBody(into any, limit int64, mayBeEmpty bool) error {
+	text, err := r.readBodyBytes(limit)
 	switch {
 	case err != nil:
 		return err
@@ -238,23 +238,23 @@ func (r *request) body(into any, limit int64, mayBeEmpty bool) error {
 	return nil
 }
 
-// bodyOf decodes a body that repeats the id in the path.
-func (r *request) bodyOf(into interface{ of(*request) error }, mayBeEmpty bool) error {
-	if err := r.body(into, maxBody, mayBeEmpty); err != nil {
+// decodeBodyWithID decodes a body that repeats the id in the path.
+func (r *request) decodeBodyWithID(into interface{ of(*request) error }, mayBeEmpty bool) error {
+	if err := r.decodeBody(into, maxBodyBytes, mayBeEmpty); err != nil {
 		return err
 	}
 	return into.of(r)
 }
 
-// reader makes a reply from a state. It adds to ws, which may be nil, the channels that report
+// stateReader makes a reply from a state. It adds to ws, which may be nil, the channels that report
 // changes of the reply; a missing object is watched too. The index is valid with an error as well.
-type reader func(s *store.Snapshot, ws store.WatchSet) (value any, index uint64, err error)
+type stateReader func(s *store.Snapshot, ws store.WatchSet) (value any, index uint64, err error)
 
-// state replies with the result of read when its index is higher than the index that the client
+// blockingQuery replies with the result of read when its index is higher than the index that the client
 // has sent. It blocks until then, at most for the wait time.
-func (r *request) state(state *store.Store, read reader) (any, error) {
-	r.read = true
-	ctx, cancel := context.WithTimeout(r.Context(), r.wait)
+func (r *request) blockingQuery(state *store.Store, read stateReader) (any, error) {
+	r.isRead = true
+	ctx, cancel := context.WithTimeout(r.Context(), r.waitTime)
 	defer cancel()
 	for {
 		var ws store.WatchSet
@@ -262,8 +262,8 @@ func (r *request) state(state *store.Store, read reader) (any, error) {
 			ws = store.NewWatchSet()
 		}
 		value, index, err := read(state.Snapshot(), ws)
-		r.index = max(index, 1)
-		if r.minIndex == 0 || r.index > r.minIndex || isBadRequest(err) {
+		r.replyIndex = max(index, 1)
+		if r.minIndex == 0 || r.replyIndex > r.minIndex || isBadRequest(err) {
 			return value, err
 		}
 		if ws.WatchCtx(ctx) != nil {

@@ -25,7 +25,7 @@ func TestRescheduleEventsHaveTheirDelay(t *testing.T) {
 
 	for name, value := range map[string]any{
 		"an allocation":           alloc,
-		"a list":                  []allocStub{stubOf(alloc, true, true)},
+		"a list":                  []allocStub{newAllocStub(alloc, true, true)},
 		"an allocation in a list": []*api.Allocation{alloc},
 		"an event":                map[string]any{"Allocation": allocWithoutJob{&jobless, rescheduleDelays(alloc)}},
 	} {

@@ -5,32 +5,32 @@ import "reflect"
 // routeDoc describes the purpose of a route, its parameters and its types. The OpenAPI description is
 // generated from it, so each route has one.
 type routeDoc struct {
-	summary string
-	params  []string // query parameters besides the common ones; groups are separated by spaces
-	takes   reflect.Type
-	gives   reflect.Type
-	kind    string // content type of the response, if it is not JSON
+	summary      string
+	params       []string // query parameters besides the common ones; groups are separated by spaces
+	requestType  reflect.Type
+	responseType reflect.Type
+	contentType  string // content type of the response, if it is not JSON
 }
 
-// reads describes a route that returns a part of the state, at once or when it has changed.
-func reads[Out any](summary string, params ...string) routeDoc {
-	return routeDoc{summary: summary, params: append(params, "index wait stale"), gives: reflect.TypeFor[Out]()}
+// readDoc describes a route that returns a part of the state, at once or when it has changed.
+func readDoc[Out any](summary string, params ...string) routeDoc {
+	return routeDoc{summary: summary, params: append(params, "index wait stale"), responseType: reflect.TypeFor[Out]()}
 }
 
-// noBody describes a route whose request has no body.
-func noBody[Out any](summary string, params ...string) routeDoc {
-	return routeDoc{summary: summary, params: params, gives: reflect.TypeFor[Out]()}
+// noBodyDoc describes a route whose request has no body.
+func noBodyDoc[Out any](summary string, params ...string) routeDoc {
+	return routeDoc{summary: summary, params: params, responseType: reflect.TypeFor[Out]()}
 }
 
-// withBody describes a route whose request has a body.
-func withBody[In, Out any](summary string, params ...string) routeDoc {
-	return routeDoc{summary: summary, params: params, takes: reflect.TypeFor[In](), gives: reflect.TypeFor[Out]()}
+// withBodyDoc describes a route whose request has a body.
+func withBodyDoc[In, Out any](summary string, params ...string) routeDoc {
+	return routeDoc{summary: summary, params: params, requestType: reflect.TypeFor[In](), responseType: reflect.TypeFor[Out]()}
 }
 
-// streams describes a route whose response is not JSON, or has no end.
-func streams(kind, summary string, params ...string) routeDoc {
-	return routeDoc{summary: summary, params: params, kind: kind}
+// streamDoc describes a route whose response is not JSON, or has no end.
+func streamDoc(kind, summary string, params ...string) routeDoc {
+	return routeDoc{summary: summary, params: params, contentType: kind}
 }
 
-// pageParams are the parameters of lists; see [page].
+// pageParams are the parameters of lists; see [listPage].
 const pageParams = "prefix filter per_page next_token reverse"

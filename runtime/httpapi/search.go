@@ -17,8 +17,8 @@ import (
 // maxMatches is the maximum number of matches per context; the rest is truncated.
 const maxMatches = 20
 
-// minFuzzy is the minimum length of a text for a fuzzy search.
-const minFuzzy = 2
+// minFuzzyLen is the minimum length of a text for a fuzzy search.
+const minFuzzyLen = 2
 
 // candidate is an object that a search may return.
 type candidate struct {
@@ -26,35 +26,35 @@ type candidate struct {
 	scope []string // the ids of its parent objects
 }
 
-// finder returns the candidates of one context for a text.
-type finder func(s *searchState, text string) []*candidate
+// findFunc returns the candidates of one context for a text.
+type findFunc func(s *searchState, text string) []*candidate
 
 // prefixContexts are the contexts of a prefix search.
-var prefixContexts = map[contexts.Context]finder{
+var prefixContexts = map[contexts.Context]findFunc{
 	contexts.Allocs: func(s *searchState, prefix string) []*candidate {
-		return ids(s, prefix, s.Allocations, func(a *api.Allocation) (string, string) { return a.Namespace, a.ID })
+		return candidatesByID(s, prefix, s.Allocations, func(a *api.Allocation) (string, string) { return a.Namespace, a.ID })
 	},
 	contexts.Deployments: func(s *searchState, prefix string) []*candidate {
-		return ids(s, prefix, s.Deployments, func(d *api.Deployment) (string, string) { return d.Namespace, d.ID })
+		return candidatesByID(s, prefix, s.Deployments, func(d *api.Deployment) (string, string) { return d.Namespace, d.ID })
 	},
 	contexts.Evals: func(s *searchState, prefix string) []*candidate {
-		return ids(s, prefix, s.Evaluations, func(e *api.Evaluation) (string, string) { return e.Namespace, e.ID })
+		return candidatesByID(s, prefix, s.Evaluations, func(e *api.Evaluation) (string, string) { return e.Namespace, e.ID })
 	},
 	contexts.Nodes: func(s *searchState, prefix string) []*candidate {
-		return ids(s, prefix, s.Nodes, func(n *api.Node) (string, string) { return "", n.ID })
+		return candidatesByID(s, prefix, s.Nodes, func(n *api.Node) (string, string) { return "", n.ID })
 	},
 	contexts.Jobs: func(s *searchState, prefix string) []*candidate {
-		return convert(s.Jobs(nil, s.namespace, prefix), func(j *api.Job) *candidate { return &candidate{name: val(j.ID)} })
+		return toCandidates(s.Jobs(nil, s.namespace, prefix), func(j *api.Job) *candidate { return &candidate{name: val(j.ID)} })
 	},
 	contexts.Namespaces: func(s *searchState, prefix string) []*candidate {
-		return convert(namespaces(s.Reader, nil, prefix), func(n *api.Namespace) *candidate { return &candidate{name: n.Name} })
+		return toCandidates(listNamespaces(s.Reader, nil, prefix), func(n *api.Namespace) *candidate { return &candidate{name: n.Name} })
 	},
 	contexts.NodePools: func(_ *searchState, prefix string) []*candidate {
 		pools := slices.DeleteFunc([]string{api.NodePoolAll, api.NodePoolDefault}, func(pool string) bool { return !strings.HasPrefix(pool, prefix) })
-		return convert(pools, func(pool string) *candidate { return &candidate{name: pool} })
+		return toCandidates(pools, func(pool string) *candidate { return &candidate{name: pool} })
 	},
 	contexts.Variables: func(s *searchState, prefix string) []*candidate {
-		return convert(s.Variables(nil, s.namespace, prefix), func(v *api.Variable) *candidate { return &candidate{name: v.Path} })
+		return toCandidates(s.Variables(nil, s.namespace, prefix), func(v *api.Variable) *candidate { return &candidate{name: v.Path} })
 	},
 	contexts.Plugins:         findNothing,
 	contexts.Quotas:          findNothing,
@@ -66,29 +66,29 @@ var prefixContexts = map[contexts.Context]finder{
 
 // fuzzyContexts are the contexts of a fuzzy search. For an object without a name, the id must
 // start with the text.
-var fuzzyContexts = map[contexts.Context]finder{
+var fuzzyContexts = map[contexts.Context]findFunc{
 	contexts.Deployments: prefixContexts[contexts.Deployments],
 	contexts.Evals:       prefixContexts[contexts.Evals],
 	contexts.Namespaces:  containingFinder(func(s *searchState) []*candidate { return prefixContexts[contexts.Namespaces](s, "") }),
 	contexts.NodePools:   containingFinder(func(s *searchState) []*candidate { return prefixContexts[contexts.NodePools](s, "") }),
 	contexts.Allocs: containingFinder(func(s *searchState) []*candidate {
 		seen := slices.DeleteFunc(s.Allocations(nil, ""), func(a *api.Allocation) bool { return !s.includesNamespace(a.Namespace) })
-		return convert(seen, func(a *api.Allocation) *candidate { return &candidate{a.Name, []string{a.Namespace, a.ID}} })
+		return toCandidates(seen, func(a *api.Allocation) *candidate { return &candidate{a.Name, []string{a.Namespace, a.ID}} })
 	}),
 	contexts.Nodes: containingFinder(func(s *searchState) []*candidate {
-		return convert(s.Nodes(nil, ""), func(n *api.Node) *candidate { return &candidate{n.Name, []string{n.ID}} })
+		return toCandidates(s.Nodes(nil, ""), func(n *api.Node) *candidate { return &candidate{n.Name, []string{n.ID}} })
 	}),
 	contexts.Classes: containingFinder(func(s *searchState) []*candidate {
-		return convert(s.Nodes(nil, ""), func(n *api.Node) *candidate { return &candidate{n.NodeClass, []string{n.ID}} })
+		return toCandidates(s.Nodes(nil, ""), func(n *api.Node) *candidate { return &candidate{n.NodeClass, []string{n.ID}} })
 	}),
 	contexts.Variables: containingFinder(func(s *searchState) []*candidate {
-		return convert(s.Variables(nil, s.namespace, ""), func(v *api.Variable) *candidate { return &candidate{v.Path, []string{v.Namespace, v.Path}} })
+		return toCandidates(s.Variables(nil, s.namespace, ""), func(v *api.Variable) *candidate { return &candidate{v.Path, []string{v.Namespace, v.Path}} })
 	}),
 	contexts.Jobs: containingFinder(func(s *searchState) []*candidate {
-		return convert(s.Jobs(nil, s.namespace, ""), func(j *api.Job) *candidate { return &candidate{val(j.Name), jobScope(j)} })
+		return toCandidates(s.Jobs(nil, s.namespace, ""), func(j *api.Job) *candidate { return &candidate{val(j.Name), jobScope(j)} })
 	}),
 	contexts.Groups: containingFinder(func(s *searchState) (found []*candidate) {
-		s.groups(func(j *api.Job, g *api.TaskGroup) { found = append(found, &candidate{val(g.Name), jobScope(j)}) })
+		s.forEachGroup(func(j *api.Job, g *api.TaskGroup) { found = append(found, &candidate{val(g.Name), jobScope(j)}) })
 		return found
 	}),
 	contexts.Services: containingFinder(func(s *searchState) (found []*candidate) {
@@ -97,7 +97,7 @@ var fuzzyContexts = map[contexts.Context]finder{
 				found = append(found, &candidate{service.Name, scope})
 			}
 		}
-		s.groups(func(j *api.Job, g *api.TaskGroup) {
+		s.forEachGroup(func(j *api.Job, g *api.TaskGroup) {
 			add(g.Services, append(jobScope(j), val(g.Name))...)
 			for _, t := range g.Tasks {
 				add(t.Services, append(jobScope(j), val(g.Name), t.Name)...)
@@ -106,10 +106,10 @@ var fuzzyContexts = map[contexts.Context]finder{
 		return found
 	}),
 	contexts.Tasks: containingFinder(func(s *searchState) []*candidate {
-		return s.tasks(func(t *api.Task, group []string) *candidate { return &candidate{t.Name, group} })
+		return s.taskCandidates(func(t *api.Task, group []string) *candidate { return &candidate{t.Name, group} })
 	}),
-	contexts.Images:          containingFinder(func(s *searchState) []*candidate { return s.configured("image") }),
-	contexts.Commands:        containingFinder(func(s *searchState) []*candidate { return s.configured("command") }),
+	contexts.Images:          containingFinder(func(s *searchState) []*candidate { return s.configCandidates("image") }),
+	contexts.Commands:        containingFinder(func(s *searchState) []*candidate { return s.configCandidates("command") }),
 	contexts.Plugins:         findNothing,
 	contexts.Volumes:         findNothing,
 	contexts.ScalingPolicies: findNothing,
@@ -128,11 +128,11 @@ func (s *searchState) includesNamespace(namespace string) bool {
 func findNothing(*searchState, string) []*candidate { return nil }
 
 // containingFinder returns a finder for the closest of all candidates.
-func containingFinder(all func(*searchState) []*candidate) finder {
+func containingFinder(all func(*searchState) []*candidate) findFunc {
 	return func(s *searchState, text string) []*candidate { return closestCandidates(all(s), text) }
 }
 
-func convert[T any](all []T, of func(T) *candidate) []*candidate {
+func toCandidates[T any](all []T, of func(T) *candidate) []*candidate {
 	found := make([]*candidate, len(all))
 	for i, o := range all {
 		found[i] = of(o)
@@ -140,8 +140,8 @@ func convert[T any](all []T, of func(T) *candidate) []*candidate {
 	return found
 }
 
-// ids returns the candidates of objects that have only an id.
-func ids[T any](s *searchState, prefix string, list func(store.WatchSet, string) []T, key func(T) (namespace, id string)) (found []*candidate) {
+// candidatesByID returns the candidates of objects that have only an id.
+func candidatesByID[T any](s *searchState, prefix string, list func(store.WatchSet, string) []T, key func(T) (namespace, id string)) (found []*candidate) {
 	for _, o := range list(nil, prefix) {
 		if namespace, id := key(o); s.includesNamespace(namespace) {
 			found = append(found, &candidate{name: id})
@@ -152,7 +152,7 @@ func ids[T any](s *searchState, prefix string, list func(store.WatchSet, string)
 
 func jobScope(j *api.Job) []string { return []string{val(j.Namespace), val(j.ID)} }
 
-func (s *searchState) groups(visit func(*api.Job, *api.TaskGroup)) {
+func (s *searchState) forEachGroup(visit func(*api.Job, *api.TaskGroup)) {
 	for _, j := range s.Jobs(nil, s.namespace, "") {
 		for _, g := range j.TaskGroups {
 			visit(j, g)
@@ -160,9 +160,9 @@ func (s *searchState) groups(visit func(*api.Job, *api.TaskGroup)) {
 	}
 }
 
-// tasks returns candidates for the tasks of all jobs.
-func (s *searchState) tasks(of func(t *api.Task, group []string) *candidate) (found []*candidate) {
-	s.groups(func(j *api.Job, g *api.TaskGroup) {
+// taskCandidates returns candidates for the tasks of all jobs.
+func (s *searchState) taskCandidates(of func(t *api.Task, group []string) *candidate) (found []*candidate) {
+	s.forEachGroup(func(j *api.Job, g *api.TaskGroup) {
 		for _, t := range g.Tasks {
 			found = append(found, of(t, append(jobScope(j), val(g.Name))))
 		}
@@ -170,9 +170,9 @@ func (s *searchState) tasks(of func(t *api.Task, group []string) *candidate) (fo
 	return found
 }
 
-// configured returns the texts under a key of the tasks' config blocks.
-func (s *searchState) configured(key string) []*candidate {
-	return s.tasks(func(t *api.Task, group []string) *candidate {
+// configCandidates returns the texts under a key of the tasks' config blocks.
+func (s *searchState) configCandidates(key string) []*candidate {
+	return s.taskCandidates(func(t *api.Task, group []string) *candidate {
 		text, _ := t.Config[key].(string)
 		return &candidate{text, append(group, t.Name)}
 	})
@@ -189,7 +189,7 @@ type searchBody struct {
 type searchAnswer struct {
 	Matches     map[contexts.Context]any
 	Truncations map[contexts.Context]bool
-	meta
+	replyMeta
 }
 
 // searchHandler serves the search.
@@ -197,7 +197,7 @@ type searchHandler struct{ store *store.Store }
 
 func (h *searchHandler) prefix(r *request) (any, error) {
 	var body searchBody
-	if err := r.body(&body, maxBody, false); err != nil {
+	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
 	return h.search(r, prefixContexts, body.Context, body.Prefix, func(found []*candidate) any {
@@ -211,11 +211,11 @@ func (h *searchHandler) prefix(r *request) (any, error) {
 
 func (h *searchHandler) fuzzy(r *request) (any, error) {
 	var body searchBody
-	if err := r.body(&body, maxBody, false); err != nil {
+	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
-	if n := utf8.RuneCountInString(body.Text); n < minFuzzy {
-		return nil, fmt.Errorf("fuzzy search query must be at least %d characters, got %d", minFuzzy, n)
+	if n := utf8.RuneCountInString(body.Text); n < minFuzzyLen {
+		return nil, fmt.Errorf("fuzzy search query must be at least %d characters, got %d", minFuzzyLen, n)
 	}
 	return h.search(r, fuzzyContexts, body.Context, body.Text, func(found []*candidate) any {
 		matches := make([]api.FuzzyMatch, len(found))
@@ -227,14 +227,14 @@ func (h *searchHandler) fuzzy(r *request) (any, error) {
 }
 
 // search searches for a text in one context, or in all contexts.
-func (h *searchHandler) search(r *request, in map[contexts.Context]finder, context contexts.Context, text string, encode func([]*candidate) any) (any, error) {
+func (h *searchHandler) search(r *request, in map[contexts.Context]findFunc, context contexts.Context, text string, encode func([]*candidate) any) (any, error) {
 	asked := []contexts.Context{context}
 	if context == contexts.All || context == "" {
 		asked = slices.Collect(maps.Keys(in))
 	} else if in[context] == nil {
 		return nil, fmt.Errorf("context must be one of %v or 'all' for all contexts; got %q", slices.Sorted(maps.Keys(in)), context)
 	}
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		state := &searchState{s, r.namespace}
 		answer := searchAnswer{make(map[contexts.Context]any), make(map[contexts.Context]bool), r.meta(s.Index())}
 		for _, c := range asked {

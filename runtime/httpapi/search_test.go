@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	searchedAlloc  = "ab111111-2222-4333-8444-555555555555"
-	searchedOther  = "ab111111-9999-4333-8444-555555555555"
-	searchedEval   = "cd111111-2222-4333-8444-555555555555"
-	searchedDeploy = "ef111111-2222-4333-8444-555555555555"
-	searchedNode   = "12111111-2222-4333-8444-555555555555"
+	searchAllocID      = "ab111111-2222-4333-8444-555555555555"
+	searchOtherAllocID = "ab111111-9999-4333-8444-555555555555"
+	searchEvalID       = "cd111111-2222-4333-8444-555555555555"
+	searchDeploymentID = "ef111111-2222-4333-8444-555555555555"
+	searchNodeID       = "12111111-2222-4333-8444-555555555555"
 )
 
-func withEverything(t *testing.T) *fixture {
+func newSearchFixture(t *testing.T) *fixture {
 	f := newFixture(t, nil)
-	f.put(t, func(tx *store.Txn) {
+	f.updateStore(t, func(tx *store.Txn) {
 		web := &api.Job{
 			ID: new("web"), Name: new("web"), Namespace: new("default"), Version: new(uint64(0)),
 			TaskGroups: []*api.TaskGroup{{
@@ -36,11 +36,11 @@ func withEverything(t *testing.T) *fixture {
 		tx.PutJob(web)
 		tx.PutJob(&api.Job{ID: new("website"), Name: new("website"), Namespace: new("default"), Version: new(uint64(0))})
 		tx.PutJob(&api.Job{ID: new("web"), Name: new("web"), Namespace: new("prod"), Version: new(uint64(0))})
-		tx.PutAllocation(&api.Allocation{ID: searchedAlloc, Name: "web.front[0]", Namespace: "default", JobID: "web", Job: web})
-		tx.PutAllocation(&api.Allocation{ID: searchedOther, Name: "web.front[0]", Namespace: "prod", JobID: "web", Job: web})
-		tx.PutEvaluation(&api.Evaluation{ID: searchedEval, Namespace: "default", JobID: "web"})
-		tx.PutDeployment(&api.Deployment{ID: searchedDeploy, Namespace: "default", JobID: "web"})
-		tx.PutNode(&api.Node{ID: searchedNode, Name: "web-01", NodeClass: "webbed"})
+		tx.PutAllocation(&api.Allocation{ID: searchAllocID, Name: "web.front[0]", Namespace: "default", JobID: "web", Job: web})
+		tx.PutAllocation(&api.Allocation{ID: searchOtherAllocID, Name: "web.front[0]", Namespace: "prod", JobID: "web", Job: web})
+		tx.PutEvaluation(&api.Evaluation{ID: searchEvalID, Namespace: "default", JobID: "web"})
+		tx.PutDeployment(&api.Deployment{ID: searchDeploymentID, Namespace: "default", JobID: "web"})
+		tx.PutNode(&api.Node{ID: searchNodeID, Name: "web-01", NodeClass: "webbed"})
 		tx.PutNamespace(&api.Namespace{Name: "webspace"})
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "web/db", Items: api.VariableItems{"k": "v"}})
 	})
@@ -50,18 +50,18 @@ func withEverything(t *testing.T) *fixture {
 // `status X` uses the only context that has an exact or a single match.
 // (checklist 36)
 func TestPrefixSearch(t *testing.T) {
-	f := withEverything(t)
+	f := newSearchFixture(t)
 	for _, c := range []struct {
 		prefix, context, namespace string
 		want                       map[contexts.Context][]string
 	}{
-		{"ab11", "all", "", map[contexts.Context][]string{"allocs": {searchedAlloc}}},
-		{"ab111", "allocs", "", map[contexts.Context][]string{"allocs": {searchedAlloc}}},
-		{"AB111111-22", "allocs", "", map[contexts.Context][]string{"allocs": {searchedAlloc}}},
-		{"ab", "allocs", "*", map[contexts.Context][]string{"allocs": {searchedAlloc, searchedOther}}},
-		{searchedEval, "all", "", map[contexts.Context][]string{"evals": {searchedEval}}},
-		{"ef1", "deployment", "", map[contexts.Context][]string{"deployment": {searchedDeploy}}},
-		{"12", "", "", map[contexts.Context][]string{"nodes": {searchedNode}}},
+		{"ab11", "all", "", map[contexts.Context][]string{"allocs": {searchAllocID}}},
+		{"ab111", "allocs", "", map[contexts.Context][]string{"allocs": {searchAllocID}}},
+		{"AB111111-22", "allocs", "", map[contexts.Context][]string{"allocs": {searchAllocID}}},
+		{"ab", "allocs", "*", map[contexts.Context][]string{"allocs": {searchAllocID, searchOtherAllocID}}},
+		{searchEvalID, "all", "", map[contexts.Context][]string{"evals": {searchEvalID}}},
+		{"ef1", "deployment", "", map[contexts.Context][]string{"deployment": {searchDeploymentID}}},
+		{"12", "", "", map[contexts.Context][]string{"nodes": {searchNodeID}}},
 		{"web", "all", "", map[contexts.Context][]string{"jobs": {"web", "website"}, "namespaces": {"webspace"}, "vars": {"web/db"}}},
 		{"website", "all", "", map[contexts.Context][]string{"jobs": {"website"}}},
 		{"web", "jobs", "*", map[contexts.Context][]string{"jobs": {"web", "website", "web"}}},
@@ -70,7 +70,7 @@ func TestPrefixSearch(t *testing.T) {
 		{"x", "volumes", "", nil},
 	} {
 		body, _ := json.Marshal(map[string]string{"Prefix": c.prefix, "Context": c.context})
-		answer := decoded[api.SearchResponse](t, f.ask("PUT", "/v1/search?namespace="+c.namespace, strings.NewReader(string(body))))
+		answer := decodeReply[api.SearchResponse](t, f.send("PUT", "/v1/search?namespace="+c.namespace, strings.NewReader(string(body))))
 		for context, got := range answer.Matches {
 			if !slices.Equal(got, c.want[context]) || answer.Truncations[context] {
 				t.Errorf("%q in %q: %s %q, want %q", c.prefix, c.context, context, got, c.want[context])
@@ -82,28 +82,28 @@ func TestPrefixSearch(t *testing.T) {
 			}
 		}
 	}
-	f.answers(t, []call{
+	f.runRequests(t, []requestCase{
 		{"an unknown context", "PUT", "/v1/search", `{"Context":"x"}`, 500, `…got "x"`},
 		{"no body", "PUT", "/v1/search", "", 400, "Request body is empty"},
 	})
-	if r := f.ask("POST", "/v1/search", strings.NewReader(`{"Prefix":"web"}`)); r.Header.Get("X-Nomad-Index") != "1" || r.Header.Get("X-Nomad-Knownleader") != "true" {
+	if r := f.send("POST", "/v1/search", strings.NewReader(`{"Prefix":"web"}`)); r.Header.Get("X-Nomad-Index") != "1" || r.Header.Get("X-Nomad-Knownleader") != "true" {
 		t.Errorf("headers %v", r.Header)
 	}
 }
 
 func TestFuzzySearch(t *testing.T) {
-	f := withEverything(t)
+	f := newSearchFixture(t)
 	search := func(in, context string) map[contexts.Context][]api.FuzzyMatch {
-		return decoded[api.FuzzySearchResponse](t, f.ask("PUT", "/v1/search/fuzzy", strings.NewReader(fmt.Sprintf(`{"Text":%q,"Context":%q}`, in, context)))).Matches
+		return decodeReply[api.FuzzySearchResponse](t, f.send("PUT", "/v1/search/fuzzy", strings.NewReader(fmt.Sprintf(`{"Text":%q,"Context":%q}`, in, context)))).Matches
 	}
 	want := map[contexts.Context]string{
 		"jobs":       "[{web [default web]} {website [default website]}]",
-		"allocs":     "[{web.front[0] [default " + searchedAlloc + "]}]",
+		"allocs":     "[{web.front[0] [default " + searchAllocID + "]}]",
 		"services":   "[{web-http [default web front]} {my-web-admin [default web front server]}]",
 		"images":     "[{nginx:Web [default web front server]}]",
 		"commands":   "[{/bin/webserver [default web front server]}]",
-		"nodes":      "[{web-01 [" + searchedNode + "]}]",
-		"classes":    "[{webbed [" + searchedNode + "]}]",
+		"nodes":      "[{web-01 [" + searchNodeID + "]}]",
+		"classes":    "[{webbed [" + searchNodeID + "]}]",
 		"namespaces": "[{webspace []}]",
 		"vars":       "[{web/db [default web/db]}]",
 	}
@@ -115,24 +115,24 @@ func TestFuzzySearch(t *testing.T) {
 	for _, c := range []struct{ text, context, want string }{
 		{"ront", "groups", "[{front [default web]}]"},
 		{"er", "tasks", "[{server [default web front]}]"},
-		{"ef1", "deployment", "[{" + searchedDeploy + " []}]"},
+		{"ef1", "deployment", "[{" + searchDeploymentID + " []}]"},
 	} {
 		if got := fmt.Sprint(search(c.text, c.context)[contexts.Context(c.context)]); got != c.want {
 			t.Errorf("%q in %s: %s, want %s", c.text, c.context, got, c.want)
 		}
 	}
-	f.answers(t, []call{
+	f.runRequests(t, []requestCase{
 		{"too short", "PUT", "/v1/search/fuzzy", `{"Text":"w","Context":"all"}`, 500, "fuzzy search query must be at least 2 characters, got 1"},
 		{"an unknown context", "PUT", "/v1/search/fuzzy", `{"Text":"web","Context":"x"}`, 500, `…got "x"`},
 	})
 }
 
-func TestSearchIsCutShort(t *testing.T) {
+func TestSearchIsTruncated(t *testing.T) {
 	f := newFixture(t, nil)
 	for i := range 21 {
 		f.putJob(t, fmt.Sprintf("job-%02d", i))
 	}
-	answer := decoded[api.SearchResponse](t, f.ask("PUT", "/v1/search", strings.NewReader(`{"Prefix":"job","Context":"jobs"}`)))
+	answer := decodeReply[api.SearchResponse](t, f.send("PUT", "/v1/search", strings.NewReader(`{"Prefix":"job","Context":"jobs"}`)))
 	if got := answer.Matches["jobs"]; len(got) != 20 || got[0] != "job-00" || !answer.Truncations["jobs"] {
 		t.Errorf("%d matches, %v", len(got), answer.Truncations)
 	}
@@ -144,11 +144,11 @@ func TestEmptyListsAreNotNull(t *testing.T) {
 	f := newFixture(t, nil)
 	lists := 0
 	for _, rt := range f.routes {
-		if rt.gives == nil || rt.gives.Kind().String() != "slice" || !slices.Contains(strings.Fields(rt.methods), "GET") || strings.Contains(rt.pattern, "{") {
+		if rt.responseType == nil || rt.responseType.Kind().String() != "slice" || !slices.Contains(strings.Fields(rt.methods), "GET") || strings.Contains(rt.pattern, "{") {
 			continue
 		}
-		r := f.ask("GET", rt.pattern, nil)
-		if got := text(r); r.StatusCode == 200 && !strings.HasPrefix(got, "[") {
+		r := f.send("GET", rt.pattern, nil)
+		if got := bodyText(r); r.StatusCode == 200 && !strings.HasPrefix(got, "[") {
 			t.Errorf("%s: %d %s", rt.pattern, r.StatusCode, got)
 		}
 		lists++

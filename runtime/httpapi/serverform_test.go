@@ -11,9 +11,9 @@ import (
 )
 
 // Fields that the client's types lack have correct values.
-func TestServerSendsMoreThanTheClientHas(t *testing.T) {
+func TestServerOnlyFields(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, nil)
+	b := newClientFixture(t, nil)
 	if _, err := b.store.Update(t.Context(), func(tx *store.Txn) error {
 		tx.PutNamespace(&api.Namespace{Name: "dev"})
 		tx.PutVariable(&api.Variable{Namespace: "dev", Path: "empty"})
@@ -21,14 +21,14 @@ func TestServerSendsMoreThanTheClientHas(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	written, _, err := b.Jobs().RegisterOpts(newJob("web", "service", "app", count(2), func(j *api.Job) {
+	written, _, err := b.Jobs().RegisterOpts(newJob("web", "service", "app", withCount(2), func(j *api.Job) {
 		j.Priority = new(70)
 		j.Update.Canary, j.Update.AutoPromote = new(1), new(true)
 	}), &api.RegisterOptions{EvalPriority: 60}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, d := b.follow(t, written.EvalID)
+	_, d := b.waitEvaluation(t, written.EvalID)
 	var one struct {
 		EvalPriority int
 		TaskGroups   map[string]struct {
@@ -45,7 +45,7 @@ func TestServerSendsMoreThanTheClientHas(t *testing.T) {
 			t.Errorf("%s: %+v", where, one)
 		}
 	}
-	get := func(path string) string { return text(b.ask("GET", path, nil)) }
+	get := func(path string) string { return bodyText(b.send("GET", path, nil)) }
 	for _, path := range []string{"/v1/deployment/" + d.ID, "/v1/deployments", "/v1/job/web/deployment", "/v1/job/web/deployments"} {
 		complete(path, get(path))
 	}
@@ -81,7 +81,7 @@ func TestServerSendsMoreThanTheClientHas(t *testing.T) {
 	if pool, _, err := b.NodePools().Info("all", nil); err != nil || pool.Name != "all" {
 		t.Errorf("%+v, %v", pool, err)
 	}
-	if a, b := namespaceHashed(&api.Namespace{Name: "a", ModifyIndex: 1}), namespaceHashed(&api.Namespace{Name: "a", ModifyIndex: 2}); string(a.Hash) != string(b.Hash) {
+	if a, b := newNamespaceWithHash(&api.Namespace{Name: "a", ModifyIndex: 1}), newNamespaceWithHash(&api.Namespace{Name: "a", ModifyIndex: 2}); string(a.Hash) != string(b.Hash) {
 		t.Error("the hash of what is the same differs")
 	}
 }

@@ -19,7 +19,7 @@ type serviceHandler struct{ store *store.Store }
 // list lists names by namespace. Nomad ignores the prefix, so that `service info` shows
 // other services if the requested service does not exist.
 func (h *serviceHandler) list(r *request) (any, error) {
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		known := slices.DeleteFunc(s.Services(ws, r.namespace), func(reg *api.ServiceRegistration) bool {
 			return !strings.HasPrefix(reg.ServiceName, r.query.Get("prefix"))
 		})
@@ -52,17 +52,17 @@ func (h *serviceHandler) read(r *request) (any, error) {
 	if strings.Contains(r.id, "/") {
 		return nil, badRequest("invalid URI")
 	}
-	choose, err := parseChoice(r.query.Get("choose"))
+	choose, err := parseInstanceChoice(r.query.Get("choose"))
 	if err != nil {
 		return nil, err
 	}
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		found, err := page(r, s.ServicesByName(ws, r.namespace, r.id), byServiceID, identity)
-		return choose.from(found), s.TableIndex(ws, store.Services), err
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+		found, err := listPage(r, s.ServicesByName(ws, r.namespace, r.id), serviceSortKey, identity)
+		return choose.chooseFrom(found), s.TableIndex(ws, store.Services), err
 	})
 }
 
-func byServiceID(reg *api.ServiceRegistration) sortKey { return nameKey(reg.Namespace, reg.ID) }
+func serviceSortKey(reg *api.ServiceRegistration) sortKey { return nameKey(reg.Namespace, reg.ID) }
 
 // instanceChoice selects some instances of a service: for the same key it selects the same instances, as
 // long as they exist.
@@ -71,7 +71,7 @@ type instanceChoice struct {
 	key   string
 }
 
-func parseChoice(text string) (instanceChoice, error) {
+func parseInstanceChoice(text string) (instanceChoice, error) {
 	if text == "" {
 		return instanceChoice{}, nil
 	}
@@ -83,24 +83,24 @@ func parseChoice(text string) (instanceChoice, error) {
 	return instanceChoice{count, key}, nil
 }
 
-// from gives each instance a rank that depends only on the instance and the key, so that a new or
+// chooseFrom gives each instance a rank that depends only on the instance and the key, so that a new or
 // removed instance does not change the order of the others.
-func (c instanceChoice) from(found []*api.ServiceRegistration) []*api.ServiceRegistration {
+func (c instanceChoice) chooseFrom(found []*api.ServiceRegistration) []*api.ServiceRegistration {
 	if c.count == 0 {
 		return found
 	}
 	rank := func(reg *api.ServiceRegistration) uint64 {
 		h := fnv.New64a()
 		_, _ = h.Write([]byte(c.key + "\x00" + reg.AllocID + "\x00" + reg.ID)) // never fails
-		return hash64(h.Sum64())
+		return mixHash(h.Sum64())
 	}
 	slices.SortStableFunc(found, func(a, b *api.ServiceRegistration) int { return cmp.Compare(rank(b), rank(a)) })
 	return found[:min(c.count, len(found))]
 }
 
-// hash64 makes each bit of a hash depend on all bits: otherwise ids with the same prefix would have
+// mixHash makes each bit of a hash depend on all bits: otherwise ids with the same prefix would have
 // similar ranks.
-func hash64(h uint64) uint64 {
+func mixHash(h uint64) uint64 {
 	h ^= h >> 33
 	h *= 0xff51afd7ed558ccd
 	h ^= h >> 33
@@ -127,6 +127,6 @@ func (h *serviceHandler) delete(r *request) (any, error) {
 		tx.DeleteService(r.namespace, id)
 		return nil
 	})
-	r.index = index
+	r.replyIndex = index
 	return noContent{}, err
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// put changes the store.
-func (f *fixture) put(t *testing.T, change func(*store.Txn)) uint64 {
+// updateStore changes the store.
+func (f *fixture) updateStore(t *testing.T, change func(*store.Txn)) uint64 {
 	t.Helper()
 	index, err := f.store.Update(t.Context(), func(tx *store.Txn) error {
 		change(tx)
@@ -26,20 +26,20 @@ func (f *fixture) put(t *testing.T, change func(*store.Txn)) uint64 {
 	return index
 }
 
-// call is a request with its expected reply.
-type call struct {
+// requestCase is a request with its expected reply.
+type requestCase struct {
 	name, method, target, body string
 	code                       int
 	want                       string // the whole reply, or a part of it after an ellipsis; empty matches any reply
 }
 
-// answers sends requests one after the other.
-func (f *fixture) answers(t *testing.T, calls []call) {
+// runRequests sends requests one after the other.
+func (f *fixture) runRequests(t *testing.T, calls []requestCase) {
 	for _, c := range calls {
 		t.Run(c.name, func(t *testing.T) {
 			t.Helper()
-			r := f.ask(c.method, c.target, strings.NewReader(c.body))
-			got := text(r)
+			r := f.send(c.method, c.target, strings.NewReader(c.body))
+			got := bodyText(r)
 			part, partly := strings.CutPrefix(c.want, "…")
 			if r.StatusCode != c.code || partly && !strings.Contains(got, part) || !partly && c.want != "" && got != c.want {
 				t.Errorf("%d %q, want %d %q", r.StatusCode, got, c.code, c.want)
@@ -48,20 +48,20 @@ func (f *fixture) answers(t *testing.T, calls []call) {
 	}
 }
 
-func decoded[T any](t *testing.T, r *http.Response) (v T) {
+func decodeReply[T any](t *testing.T, r *http.Response) (v T) {
 	t.Helper()
-	whole := text(r)
+	whole := bodyText(r)
 	if err := json.Unmarshal([]byte(whole), &v); err != nil || r.StatusCode != 200 {
 		t.Fatalf("status %d, %v: %s", r.StatusCode, err, whole)
 	}
 	return v
 }
 
-// withServices has two instances of a service, another service, and a service of the same name in
+// newServiceFixture has two instances of a service, another service, and a service of the same name in
 // another namespace.
-func withServices(t *testing.T) *fixture {
+func newServiceFixture(t *testing.T) *fixture {
 	f := newFixture(t, nil)
-	f.put(t, func(tx *store.Txn) {
+	f.updateStore(t, func(tx *store.Txn) {
 		for i, s := range []api.ServiceRegistration{
 			{Namespace: "default", ServiceName: "web", Tags: []string{"blue", "traefik.enable=true"}},
 			{Namespace: "default", ServiceName: "web", Tags: []string{"blue", "green"}},
@@ -79,13 +79,13 @@ func withServices(t *testing.T) *fixture {
 // `service list`, `service info`, `service delete`.
 // (checklist 33)
 func TestServiceCommands(t *testing.T) {
-	f := withServices(t)
+	f := newServiceFixture(t)
 	list := func(namespace, services string) string {
 		return `{"Namespace":"` + namespace + `","Services":[` + services + `]}`
 	}
 	web := `{"ServiceName":"web","Tags":["blue","green","traefik.enable=true"]}`
 	db := `{"ServiceName":"db","Tags":[]}`
-	f.answers(t, []call{
+	f.runRequests(t, []requestCase{
 		{"names with the tags of all instances", "GET", "/v1/services", "", 200, "[" + list("default", db+","+web) + "]"},
 		{"names of all namespaces", "GET", "/v1/services?namespace=*", "", 200, "[" + list("default", db+","+web) + "," + list("prod", `{"ServiceName":"web","Tags":["prod"]}`) + "]"},
 		{"names of a namespace without any", "GET", "/v1/services?namespace=x", "", 200, "[]"},
@@ -110,13 +110,13 @@ func TestServiceCommands(t *testing.T) {
 
 func TestChooseServices(t *testing.T) {
 	f := newFixture(t, nil)
-	f.put(t, func(tx *store.Txn) {
+	f.updateStore(t, func(tx *store.Txn) {
 		for i := range 30 {
 			tx.PutService(&api.ServiceRegistration{Namespace: "default", ServiceName: "web", ID: fmt.Sprintf("id-%02d", i)})
 		}
 	})
 	chosen := func(choose string) (ids []string) {
-		for _, s := range decoded[[]api.ServiceRegistration](t, f.ask("GET", "/v1/service/web?choose="+choose, nil)) {
+		for _, s := range decodeReply[[]api.ServiceRegistration](t, f.send("GET", "/v1/service/web?choose="+choose, nil)) {
 			ids = append(ids, s.ID)
 		}
 		return ids
@@ -142,12 +142,12 @@ func TestChooseServices(t *testing.T) {
 		t.Errorf("only %d of 30 are ever chosen", len(firsts))
 	}
 	// The removal of an instance does not change the choice of other keys.
-	f.put(t, func(tx *store.Txn) { tx.DeleteService("default", mine[0]) })
+	f.updateStore(t, func(tx *store.Txn) { tx.DeleteService("default", mine[0]) })
 	if again := chosen("2|me"); !slices.Equal(again, mine[1:]) {
 		t.Errorf("chosen %v after %v", again, mine)
 	}
 	for _, wrong := range []string{"3", "x|me", "0|me", "-1|me", "3|me|you", "|"} {
-		if r := f.ask("GET", "/v1/service/web?choose="+wrong, nil); r.StatusCode != 400 || text(r) != "Parameter for choose must be in form '<number>|<key>'" {
+		if r := f.send("GET", "/v1/service/web?choose="+wrong, nil); r.StatusCode != 400 || bodyText(r) != "Parameter for choose must be in form '<number>|<key>'" {
 			t.Errorf("choose=%s: %d", wrong, r.StatusCode)
 		}
 	}
@@ -155,21 +155,21 @@ func TestChooseServices(t *testing.T) {
 
 // Requests of Traefik and of Prometheus.
 func TestDiscoveryOfOthers(t *testing.T) {
-	f := withServices(t)
+	f := newServiceFixture(t)
 	for _, c := range []struct{ client, list, service string }{
 		{"traefik", "/v1/services?stale=", `/v1/service/%s?filter=Tags+contains+"traefik.enable=true"&stale=`},
 		{"prometheus", "/v1/services?namespace=default&region=global&stale=", "/v1/service/%s?namespace=default&region=global&stale="},
 	} {
 		t.Run(c.client, func(t *testing.T) {
-			lists := decoded[[]api.ServiceRegistrationListStub](t, f.ask("GET", c.list, nil))
+			lists := decodeReply[[]api.ServiceRegistrationListStub](t, f.send("GET", c.list, nil))
 			targets := 0
 			for _, list := range lists {
 				for _, s := range list.Services {
-					r := f.ask("GET", fmt.Sprintf(c.service, s.ServiceName), nil)
+					r := f.send("GET", fmt.Sprintf(c.service, s.ServiceName), nil)
 					if r.Header.Get("X-Nomad-Index") == "" {
 						t.Error("no index")
 					}
-					for _, reg := range decoded[[]api.ServiceRegistration](t, r) {
+					for _, reg := range decodeReply[[]api.ServiceRegistration](t, r) {
 						if reg.Address == "" || reg.Port == 0 || reg.Datacenter == "" || reg.NodeID == "" || reg.Namespace != "default" || reg.ServiceName != s.ServiceName || reg.ID == "" {
 							t.Errorf("%+v", reg)
 						}

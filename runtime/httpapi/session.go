@@ -24,14 +24,14 @@ import (
 
 // Limits of a session.
 const (
-	maxInput        = 1 << 20 // bytes per message
-	maxHandshake    = 4 << 10 // bytes per message of a client that has not authenticated
-	pingEvery       = 10 * time.Second
-	pingBusy        = time.Second     // ping interval while input is not read, so that its end would not be seen
-	idleExecTimeout = 2 * time.Minute // a client that sends nothing for this time is disconnected
-	tokenTimeout    = 10 * time.Second
-	closeTimeout    = time.Second // for output to a client after the command was killed
-	maxReason       = 123         // bytes of the text of a close frame
+	maxInputBytes     = 1 << 20 // bytes per message
+	maxHandshakeBytes = 4 << 10 // bytes per message of a client that has not authenticated
+	pingInterval      = 10 * time.Second
+	busyPingInterval  = time.Second     // ping interval while input is not read, so that its end would not be seen
+	idleExecTimeout   = 2 * time.Minute // a client that sends nothing for this time is disconnected
+	tokenTimeout      = 10 * time.Second
+	closeTimeout      = time.Second // for output to a client after the command was killed
+	maxCloseReason    = 123         // bytes of the text of a close frame
 )
 
 var (
@@ -81,9 +81,9 @@ func (g *sessionGroup) stop() {
 	g.running.Wait()
 }
 
-// serve runs a command for a client over a websocket. Errors of the request are sent in the
+// serveSession runs a command for a client over a websocket. Errors of the request are sent in the
 // session, too, because clients show only that text.
-func (h *execHandler) serve(r *request, find func() (execCommand, error)) (any, error) {
+func (h *execHandler) serveSession(r *request, find func() (execCommand, error)) (any, error) {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return nil, &statusError{http.StatusInternalServerError, "websocket connection not found in context"}
 	}
@@ -91,7 +91,7 @@ func (h *execHandler) serve(r *request, find func() (execCommand, error)) (any, 
 		return nil, &statusError{http.StatusServiceUnavailable, errStopping.Error()}
 	}
 	defer h.sessions.end()
-	r.answered = true
+	r.replyWritten = true
 	// The token and the origin of the request have been checked.
 	conn, err := websocket.Accept(r.w, r.Request, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {
@@ -99,7 +99,7 @@ func (h *execHandler) serve(r *request, find func() (execCommand, error)) (any, 
 	}
 	defer conn.CloseNow()
 	err = h.handshake(r, conn)
-	conn.SetReadLimit(maxInput)
+	conn.SetReadLimit(maxInputBytes)
 	var command execCommand
 	if err == nil {
 		command, err = find()
@@ -128,32 +128,32 @@ func closeConn(conn *websocket.Conn, err error) {
 	case errors.Is(err, errStopping):
 		_ = conn.Close(websocket.StatusGoingAway, errStopping.Error())
 	default:
-		if len(text) > maxReason {
+		if len(text) > maxCloseReason {
 			// The reason is truncated. The complete text precedes it, as output of the command.
 			ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 			defer cancel()
 			_, _ = io.WriteString(execWriter{&execOutput{ctx: ctx, conn: conn}, "stderr"}, text+"\n")
 		}
-		_ = conn.Close(code, reason(text))
+		_ = conn.Close(code, truncateReason(text))
 	}
 }
 
-// reason truncates a text to the size of a close frame.
-func reason(text string) string {
-	if len(text) <= maxReason {
+// truncateReason truncates a text to the size of a close frame.
+func truncateReason(text string) string {
+	if len(text) <= maxCloseReason {
 		return text
 	}
 	const cut = "…"
-	text = text[:maxReason-len(cut)]
+	text = text[:maxCloseReason-len(cut)]
 	for !utf8.ValidString(text) {
 		text = text[:len(text)-1]
 	}
 	return text + cut
 }
 
-// sendsTokenLater reports whether a client sends its token in the session: browsers cannot set the
+// sendsTokenInSession reports whether a client sends its token in the session: browsers cannot set the
 // headers of a websocket.
-func sendsTokenLater(r *http.Request) bool {
+func sendsTokenInSession(r *http.Request) bool {
 	later := r.URL.Query().Get("ws_handshake")
 	return (later == "true" || later == "1") && r.Method == http.MethodGet && strings.EqualFold(r.Header.Get("Upgrade"), "websocket") &&
 		(strings.HasPrefix(r.URL.Path, "/v1/client/allocation/") && strings.HasSuffix(r.URL.Path, "/exec") ||
@@ -162,12 +162,12 @@ func sendsTokenLater(r *http.Request) bool {
 
 // handshake reads the token of a client that sends it in the session.
 func (h *execHandler) handshake(r *request, conn *websocket.Conn) error {
-	if !sendsTokenLater(r.Request) {
+	if !sendsTokenInSession(r.Request) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), tokenTimeout)
 	defer cancel()
-	conn.SetReadLimit(maxHandshake)
+	conn.SetReadLimit(maxHandshakeBytes)
 	_, text, err := conn.Read(ctx)
 	if err != nil {
 		return errClientGone
@@ -182,11 +182,11 @@ func (h *execHandler) handshake(r *request, conn *websocket.Conn) error {
 	case hello.Version != 1:
 		return execError("unsupported handshake version: %d", hello.Version)
 	}
-	if !h.access.isTrusted(r.Request) && !sameSecret(hello.AuthToken, string(h.access.token)) {
-		return execError("%v", errDenied)
+	if !h.access.isTrusted(r.Request) && !equalSecrets(hello.AuthToken, string(h.access.token)) {
+		return execError("%v", errPermissionDenied)
 	}
 	if !r.conn.authenticate() {
-		return execError("%v", errTooMany)
+		return execError("%v", errTooManyConns)
 	}
 	return nil
 }
@@ -206,15 +206,15 @@ func serveExec(parent context.Context, conn *websocket.Conn, command execCommand
 	stdin, typed := io.Pipe()
 	resize := make(chan driver.TerminalSize, 1)
 	in := &execInput{conn: conn, stdin: typed, resize: resize}
-	in.heard.Store(time.Now().UnixNano())
+	in.lastMessage.Store(time.Now().UnixNano())
 	var background sync.WaitGroup
 	defer background.Wait()
 	background.Go(func() {
-		cancel(in.read(connCtx))
+		cancel(in.readMessages(connCtx))
 		endSoon()
 	})
 	background.Go(func() {
-		if in.watch(ctx) {
+		if in.awaitDisconnect(ctx) {
 			cancel(errClientGone)
 			cancelConn()
 		}
@@ -228,7 +228,7 @@ func serveExec(parent context.Context, conn *websocket.Conn, command execCommand
 	cause := context.Cause(ctx)
 	switch {
 	case err == nil && exit.Err == nil:
-		err = out.end(exit.ExitCode, command.TTY)
+		err = out.sendExit(exit.ExitCode, command.TTY)
 	case parent.Err() != nil:
 		err = errStopping
 	case cause != nil:
@@ -242,31 +242,31 @@ func serveExec(parent context.Context, conn *websocket.Conn, command execCommand
 
 // execInput is the input from the client.
 type execInput struct {
-	conn   *websocket.Conn
-	stdin  *io.PipeWriter
-	resize chan driver.TerminalSize
-	heard  atomic.Int64 // time of the last message
-	busy   atomic.Bool  // the command does not read its input
+	conn         *websocket.Conn
+	stdin        *io.PipeWriter
+	resize       chan driver.TerminalSize
+	lastMessage  atomic.Int64 // time of the last message
+	stdinBlocked atomic.Bool  // the command does not read its input
 }
 
-// read passes the client's messages on until the connection fails, which ends the command. It
+// readMessages passes the client's messages on until the connection fails, which ends the command. It
 // returns the reason.
-func (in *execInput) read(ctx context.Context) error {
+func (in *execInput) readMessages(ctx context.Context) error {
 	defer in.stdin.CloseWithError(errClientGone)
 	for {
 		_, text, err := in.conn.Read(ctx)
 		if err != nil {
 			return errClientGone
 		}
-		if err := in.take(text); err != nil {
+		if err := in.handleMessage(text); err != nil {
 			return err
 		}
 	}
 }
 
-// take handles one message.
-func (in *execInput) take(text []byte) error {
-	in.heard.Store(time.Now().UnixNano())
+// handleMessage handles one message.
+func (in *execInput) handleMessage(text []byte) error {
+	in.lastMessage.Store(time.Now().UnixNano())
 	var frame api.ExecStreamingInput
 	if err := json.Unmarshal(text, &frame); err != nil {
 		return execError("failed to decode input: %v", err)
@@ -282,10 +282,10 @@ func (in *execInput) take(text []byte) error {
 		return nil // a heartbeat
 	}
 	if len(frame.Stdin.Data) > 0 {
-		in.busy.Store(true)
+		in.stdinBlocked.Store(true)
 		_, _ = in.stdin.Write(frame.Stdin.Data) // ignores that the command has closed its input
-		in.busy.Store(false)
-		in.heard.Store(time.Now().UnixNano())
+		in.stdinBlocked.Store(false)
+		in.lastMessage.Store(time.Now().UnixNano())
 	}
 	if frame.Stdin.Close {
 		_ = in.stdin.Close()
@@ -293,31 +293,31 @@ func (in *execInput) take(text []byte) error {
 	return nil
 }
 
-// watch returns true if the client has disconnected without a close frame, and false if ctx ends.
+// awaitDisconnect returns true if the client has disconnected without a close frame, and false if ctx ends.
 // A client whose terminal is stopped accepts no output and replies to no ping, but still sends its
 // heartbeat.
-func (in *execInput) watch(ctx context.Context) (gone bool) {
-	ticker := time.NewTicker(pingBusy)
+func (in *execInput) awaitDisconnect(ctx context.Context) (gone bool) {
+	ticker := time.NewTicker(busyPingInterval)
 	defer ticker.Stop()
-	for next := time.Now().Add(pingEvery); ; {
+	for next := time.Now().Add(pingInterval); ; {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
 			return false
 		}
-		if !in.busy.Load() && time.Now().Before(next) {
+		if !in.stdinBlocked.Load() && time.Now().Before(next) {
 			continue
 		}
-		next = time.Now().Add(pingEvery)
-		ping, end := context.WithTimeout(ctx, pingBusy)
+		next = time.Now().Add(pingInterval)
+		ping, end := context.WithTimeout(ctx, busyPingInterval)
 		err := in.conn.Ping(ping)
 		end()
-		switch quiet := time.Since(time.Unix(0, in.heard.Load())); {
+		switch quiet := time.Since(time.Unix(0, in.lastMessage.Load())); {
 		case err == nil:
-			in.heard.Store(time.Now().UnixNano())
+			in.lastMessage.Store(time.Now().UnixNano())
 		case ctx.Err() != nil:
 			return false
-		case !errors.Is(err, context.DeadlineExceeded), quiet > idleExecTimeout && !in.busy.Load():
+		case !errors.Is(err, context.DeadlineExceeded), quiet > idleExecTimeout && !in.stdinBlocked.Load():
 			return true
 		}
 	}
@@ -336,8 +336,8 @@ func (o *execOutput) send(text []byte) error {
 	return nil
 }
 
-// end sends the exit code of the command. The client waits for a result, which is empty for 0.
-func (o *execOutput) end(code int, tty bool) error {
+// sendExit sends the exit code of the command. The client waits for a result, which is empty for 0.
+func (o *execOutput) sendExit(code int, tty bool) error {
 	if err := o.send([]byte(`{"stdout":{"close":true}}`)); err != nil {
 		return err
 	}
@@ -355,13 +355,13 @@ func (o *execOutput) end(code int, tty bool) error {
 
 // execWriter sends stdout or stderr. Both may be written concurrently.
 type execWriter struct {
-	out  *execOutput
-	name string
+	out        *execOutput
+	streamName string
 }
 
 func (w execWriter) Write(p []byte) (int, error) {
 	text := make([]byte, 0, len(`{"stdout":{"data":""}}`)+base64.StdEncoding.EncodedLen(len(p)))
-	text = append(append(append(text, `{"`...), w.name...), `":{"data":"`...)
+	text = append(append(append(text, `{"`...), w.streamName...), `":{"data":"`...)
 	text = base64.StdEncoding.AppendEncode(text, p)
 	text = append(text, `"}}`...)
 	if err := w.out.send(text); err != nil {

@@ -78,7 +78,7 @@ func TestShapes(t *testing.T) {
 				want[field] = true
 			}
 		}
-		for _, f := range fieldsOf(typ) {
+		for _, f := range structFields(typ) {
 			omit, known := want[f.name]
 			delete(want, f.name)
 			switch {

@@ -12,7 +12,7 @@ type stream struct {
 // stream starts a response of a content type with no known length. It sends the headers at once.
 // After this call the route returns nil and no error.
 func (r *request) stream(contentType string) *stream {
-	r.answered = true
+	r.replyWritten = true
 	r.setHeaders()
 	r.w.Header().Set("Content-Type", contentType)
 	r.startReply()

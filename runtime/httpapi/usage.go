@@ -18,23 +18,23 @@ func (h *allocHandler) stats(r *request) (any, error) {
 	if runner := h.node.Alloc(r.id); runner != nil {
 		stats = runner.Stats(r.Context(), r.query.Get("task"))
 	}
-	all := api.AllocResourceUsage{ResourceUsage: usageOf(stats.Total), Tasks: make(map[string]*api.TaskResourceUsage, len(stats.Tasks))}
+	all := api.AllocResourceUsage{ResourceUsage: toResourceUsage(stats.Total), Tasks: make(map[string]*api.TaskResourceUsage, len(stats.Tasks))}
 	if !stats.Timestamp.IsZero() {
 		all.Timestamp = stats.Timestamp.UnixNano()
 	}
 	for name, sample := range stats.Tasks {
 		task := &api.TaskResourceUsage{
-			ResourceUsage: usageOf(sample.Total), Timestamp: sample.Timestamp.UnixNano(), Pids: make(map[string]*api.ResourceUsage, len(sample.ByPID)),
+			ResourceUsage: toResourceUsage(sample.Total), Timestamp: sample.Timestamp.UnixNano(), Pids: make(map[string]*api.ResourceUsage, len(sample.ByPID)),
 		}
 		for pid, usage := range sample.ByPID {
-			task.Pids[pid] = usageOf(usage)
+			task.Pids[pid] = toResourceUsage(usage)
 		}
 		all.Tasks[name] = task
 	}
 	return all, nil
 }
 
-func usageOf(u driver.Usage) *api.ResourceUsage {
+func toResourceUsage(u driver.Usage) *api.ResourceUsage {
 	return &api.ResourceUsage{
 		MemoryStats: &api.MemoryStats{
 			RSS: u.Memory.RSS, Cache: u.Memory.Cache, Swap: u.Memory.Swap, Usage: u.Memory.Usage, MaxUsage: u.Memory.MaxUsage,
@@ -92,12 +92,12 @@ func (h *allocHandler) services(r *request) (any, error) {
 	if err := checkUUID("alloc", r.id); err != nil {
 		return nil, err
 	}
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		index := s.TableIndex(ws, store.Services)
 		if s.Allocation(ws, r.id) == nil {
 			return nil, index, notFound("allocation not found")
 		}
-		all, err := page(r, s.ServicesByAllocation(ws, r.id), byServiceID, identity)
+		all, err := listPage(r, s.ServicesByAllocation(ws, r.id), serviceSortKey, identity)
 		return all, index, err
 	})
 }

@@ -23,12 +23,12 @@ type variableHandler struct {
 // list applies filters to metadata only: a filter on items would disclose their values
 // bit by bit.
 func (h *variableHandler) list(r *request) (any, error) {
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := []*api.VariableMetadata{}
 		for _, v := range s.Variables(ws, r.namespace, r.query.Get("prefix")) {
 			found = append(found, model.VariableMetadata(v))
 		}
-		list, err := page(r, found, func(m *api.VariableMetadata) sortKey { return nameKey(m.Namespace, m.Path) }, identity)
+		list, err := listPage(r, found, func(m *api.VariableMetadata) sortKey { return nameKey(m.Namespace, m.Path) }, identity)
 		return list, s.TableIndex(ws, store.Variables), err
 	})
 }
@@ -38,10 +38,12 @@ func (h *variableHandler) noPath(*request) (any, error) {
 }
 
 // otherMethod replies to other methods with Nomad's text and status.
-func (h *variableHandler) otherMethod(*request) (any, error) { return nil, badRequest(errMethod.text) }
+func (h *variableHandler) otherMethod(*request) (any, error) {
+	return nil, badRequest(errInvalidMethod.text)
+}
 
 func (h *variableHandler) read(r *request) (any, error) {
-	return r.state(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
+	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		v := s.Variable(ws, r.namespace, r.id)
 		if v == nil {
 			return nil, s.TableIndex(ws, store.Variables), notFound("variable not found")
@@ -66,7 +68,7 @@ func (h *variableHandler) put(r *request) (any, error) {
 		return nil, err
 	}
 	var v *api.Variable
-	if err := r.body(&v, maxVariableBody, false); err != nil {
+	if err := r.decodeBody(&v, maxVariableBody, false); err != nil {
 		return nil, err
 	}
 	if v == nil {
@@ -84,7 +86,7 @@ func (h *variableHandler) put(r *request) (any, error) {
 	if err != nil {
 		return replyNotChanged(r, err, check)
 	}
-	r.index = v.ModifyIndex
+	r.replyIndex = v.ModifyIndex
 	return v, nil
 }
 
@@ -93,11 +95,11 @@ func (h *variableHandler) delete(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.index, err = h.variables.Delete(r.Context(), r.namespace, r.id, check)
+	r.replyIndex, err = h.variables.Delete(r.Context(), r.namespace, r.id, check)
 	if err != nil {
 		return replyNotChanged(r, err, check)
 	}
-	r.code = http.StatusNoContent
+	r.statusCode = http.StatusNoContent
 	return noContent{}, nil
 }
 
@@ -143,7 +145,7 @@ func replyNotChanged(r *request, err error, check variables.Check) (any, error) 
 	case errors.As(err, &invalid):
 		return nil, badRequest(invalid.Error())
 	case errors.As(err, &conflict) && check != nil:
-		r.index, r.code = conflict.Current.ModifyIndex, http.StatusConflict
+		r.replyIndex, r.statusCode = conflict.Current.ModifyIndex, http.StatusConflict
 		return model.VariableForOthers(conflict.Current), nil
 	case errors.As(err, &conflict):
 		return nil, &statusError{http.StatusConflict, conflict.Text}

@@ -14,7 +14,7 @@ import (
 func TestVariableCommands(t *testing.T) {
 	f := newFixture(t, nil)
 	put := `{"Namespace":"default","Path":"ignored","Items":{"user":"me","password":"s3cret"}}`
-	f.answers(t, []call{
+	f.runRequests(t, []requestCase{
 		{"read of nothing", "GET", "/v1/var/app/db", "", 404, "variable not found"},
 		{"put", "PUT", "/v1/var/app/db?cas=0", put, 200, `…"Items":{"password":"s3cret","user":"me"},"ModifyIndex":1`},
 		{"put again", "PUT", "/v1/var/app/db?cas=0", strings.Replace(put, `"me"`, `"you"`, 1), 409, `…"Items":{"password":"s3cret","user":"me"},"ModifyIndex":1`},
@@ -55,11 +55,11 @@ func TestVariableHeaders(t *testing.T) {
 		{"GET", "/v1/vars", "2"},
 		{"DELETE", "/v1/var/p", "3"},
 	} {
-		r := f.ask(c.method, c.target, strings.NewReader(body))
+		r := f.send(c.method, c.target, strings.NewReader(body))
 		if got := r.Header.Get("X-Nomad-Index"); got != c.index {
 			t.Errorf("%s %s: index %q, want %s", c.method, c.target, got, c.index)
 		}
-		if r.StatusCode == 204 && (text(r) != "" || r.Header.Get("Content-Length") != "") {
+		if r.StatusCode == 204 && (bodyText(r) != "" || r.Header.Get("Content-Length") != "") {
 			t.Errorf("%s %s: something is in what has no content", c.method, c.target)
 		}
 	}
@@ -70,7 +70,7 @@ func TestVariableHeaders(t *testing.T) {
 // (checklist 32)
 func TestNamespaceOfBodyHasPrecedence(t *testing.T) {
 	f := newFixture(t, nil)
-	f.answers(t, []call{
+	f.runRequests(t, []requestCase{
 		{"in the body only", "PUT", "/v1/var/p", `{"Namespace":"prod","Items":{"k":"1"}}`, 200, `…"Namespace":"prod"`},
 		{"in both", "PUT", "/v1/var/p?namespace=other", `{"Namespace":"prod","Items":{"k":"2"}}`, 200, `…"Namespace":"prod"`},
 		{"in the query only", "PUT", "/v1/var/q?namespace=other", `{"Items":{"k":"3"}}`, 200, `…"Namespace":"other"`},
@@ -79,7 +79,7 @@ func TestNamespaceOfBodyHasPrecedence(t *testing.T) {
 		{"no wildcard for one", "GET", "/v1/var/p?namespace=*", "", 404, "variable not found"},
 		{"nor to write one", "PUT", "/v1/var/p?namespace=*", `{"Items":{"k":"1"}}`, 400, ""},
 	})
-	all := decoded[[]api.VariableMetadata](t, f.ask("GET", "/v1/vars?namespace=*", nil))
+	all := decodeReply[[]api.VariableMetadata](t, f.send("GET", "/v1/vars?namespace=*", nil))
 	if len(all) != 2 || all[0].Namespace != "other" || all[1].Namespace != "prod" {
 		t.Errorf("%+v", all)
 	}
@@ -90,7 +90,7 @@ func TestNamespaceOfBodyHasPrecedence(t *testing.T) {
 // (checklist 40)
 func TestTerraformVariableRequests(t *testing.T) {
 	f := newFixture(t, nil)
-	f.answers(t, []call{
+	f.runRequests(t, []requestCase{
 		{"create", "PUT", "/v1/var/tf", `{"Namespace":"default","Path":"tf","Items":{"k":"1"}}`, 200, `…"k":"1"`},
 		{"refresh", "GET", "/v1/var/tf?namespace=default", "", 200, `…"k":"1"`},
 		{"change", "PUT", "/v1/var/tf", `{"Namespace":"default","Path":"tf","Items":{"k":"2"}}`, 200, `…"k":"2"`},
@@ -106,8 +106,8 @@ func TestTerraformVariableRequests(t *testing.T) {
 // No reply about variables in general has their items or the credentials of their locks.
 func TestSecretsStayInVariables(t *testing.T) {
 	f := newFixture(t, nil)
-	v := decoded[api.Variable](t, f.ask("PUT", "/v1/var/p?lock-acquire", strings.NewReader(`{"Items":{"k":"s3cret"}}`)))
-	for _, c := range []call{
+	v := decodeReply[api.Variable](t, f.send("PUT", "/v1/var/p?lock-acquire", strings.NewReader(`{"Items":{"k":"s3cret"}}`)))
+	for _, c := range []requestCase{
 		{method: "GET", target: "/v1/vars"},
 		{method: "GET", target: `/v1/vars?filter=Items.k+==+"s3cret"`}, // would disclose the items bit by bit
 		{method: "PUT", target: "/v1/search", body: `{"Prefix":"p","Context":"all"}`},
@@ -115,18 +115,18 @@ func TestSecretsStayInVariables(t *testing.T) {
 		{method: "PUT", target: "/v1/var/a%20b", body: `{"Items":{"k":"n3w"}}`},
 		{method: "DELETE", target: "/v1/var/p"},
 	} {
-		if got := text(f.ask(c.method, c.target, strings.NewReader(c.body))); strings.Contains(got, "s3cret") || strings.Contains(got, "n3w") || strings.Contains(got, v.LockID()) {
+		if got := bodyText(f.send(c.method, c.target, strings.NewReader(c.body))); strings.Contains(got, "s3cret") || strings.Contains(got, "n3w") || strings.Contains(got, v.LockID()) {
 			t.Errorf("%s %s: %s", c.method, c.target, got)
 		}
 	}
-	if got := text(f.ask("PUT", "/v1/var/p?cas=0", strings.NewReader(`{"Items":{}}`))); strings.Contains(got, v.LockID()) {
+	if got := bodyText(f.send("PUT", "/v1/var/p?cas=0", strings.NewReader(`{"Items":{}}`))); strings.Contains(got, v.LockID()) {
 		t.Errorf("a conflict shows the lock: %s", got)
 	}
 }
 
 func TestNamespaces(t *testing.T) {
 	f := newFixture(t, nil)
-	f.answers(t, []call{
+	f.runRequests(t, []requestCase{
 		{"the default is there", "GET", "/v1/namespaces", "", 200, `…"Name":"default"`},
 		{"it can be read", "GET", "/v1/namespace/default", "", 200, `…"Description":"Default shared namespace"`},
 		{"it cannot be deleted", "DELETE", "/v1/namespace/default", "", 400, "can not delete default namespace"},
@@ -148,7 +148,7 @@ func TestNamespaces(t *testing.T) {
 		{"what is so anyhow", "PUT", "/v1/namespace", `{"Name":"prod","Meta":{"k":"v"},"NodePoolConfiguration":{"Default":"default"},"ConsulConfiguration":{"Default":"default"}}`, 200, ""},
 		{"capabilities", "PUT", "/v1/namespace", `{"Name":"y","Capabilities":{"DisabledTaskDrivers":["exec"]}}`, 400, "…capabilities"},
 	})
-	if all := decoded[[]api.Namespace](t, f.ask("GET", "/v1/namespaces", nil)); len(all) != 2 || all[0].Name != "default" || all[1].Name != "prod" {
+	if all := decodeReply[[]api.Namespace](t, f.send("GET", "/v1/namespaces", nil)); len(all) != 2 || all[0].Name != "default" || all[1].Name != "prod" {
 		t.Errorf("%+v", all)
 	}
 }
@@ -161,7 +161,7 @@ func TestNamespaceInUse(t *testing.T) {
 	alloc := func(status string) *api.Allocation {
 		return &api.Allocation{ID: "11111111-2222-4333-8444-555555555555", Namespace: "prod", JobID: "web", ClientStatus: status, Job: job("dead")}
 	}
-	f.put(t, func(tx *store.Txn) {
+	f.updateStore(t, func(tx *store.Txn) {
 		tx.PutNamespace(&api.Namespace{Name: "prod"})
 		tx.PutJob(job("running"))
 		tx.PutAllocation(alloc("running"))
@@ -175,12 +175,12 @@ func TestNamespaceInUse(t *testing.T) {
 		{`namespace "prod" has an allocation that is running, 11111111-2222-4333-8444-555555555555: stop it first`, func(tx *store.Txn) { tx.PutAllocation(alloc("complete")) }},
 		{`namespace "prod" has a variable, "p": purge it first`, func(tx *store.Txn) { tx.DeleteVariable("prod", "p") }},
 	} {
-		if r := f.ask("DELETE", "/v1/namespace/prod", nil); r.StatusCode != 500 || text(r) != c.want {
+		if r := f.send("DELETE", "/v1/namespace/prod", nil); r.StatusCode != 500 || bodyText(r) != c.want {
 			t.Errorf("%d, want %q", r.StatusCode, c.want)
 		}
-		f.put(t, c.next)
+		f.updateStore(t, c.next)
 	}
-	if r := f.ask("DELETE", "/v1/namespace/prod", nil); r.StatusCode != 200 {
-		t.Errorf("%d %s", r.StatusCode, text(r))
+	if r := f.send("DELETE", "/v1/namespace/prod", nil); r.StatusCode != 200 {
+		t.Errorf("%d %s", r.StatusCode, bodyText(r))
 	}
 }

@@ -82,7 +82,7 @@ func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*listeners, err
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err == nil {
 		most = int(min(uint64(most), limit.Cur/2))
 	}
-	l.tcpListener = httpapi.Limit(tcp, most, c.HTTPConns)
+	l.tcpListener = httpapi.LimitListener(tcp, most, c.HTTPConns)
 	if l.certificates != nil {
 		l.tcpListener = tls.NewListener(l.tcpListener, l.certificates.listenerTLSConfig())
 	}
@@ -120,7 +120,7 @@ func (l *listeners) addSocket(dataDir, group string, conns int, logger hclog.Log
 		unix.Close()
 		return fmt.Errorf("make unix socket: %w", err)
 	}
-	l.unixListener, l.socketPath = httpapi.Limit(unix, 0, conns), socket
+	l.unixListener, l.socketPath = httpapi.LimitListener(unix, 0, conns), socket
 	return nil
 }
 
