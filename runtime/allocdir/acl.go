@@ -26,7 +26,7 @@ const (
 	aclUndefinedID = 1<<32 - 1
 )
 
-// The rights of an entry.
+// The permissions of an ACL entry.
 const (
 	aclTraverse = 1 // open files in a directory by name
 	aclRWX      = 7

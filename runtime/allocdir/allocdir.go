@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/failpoint"
 )
 
-// The names of the layout.
+// The names of the directories below the directory of an allocation.
 const (
 	sharedName  = "alloc"
 	dataName    = "data"

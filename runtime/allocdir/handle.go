@@ -102,11 +102,11 @@ func (h *dirHandle) open(name string) (*dirHandle, error) {
 type dirOwner bool
 
 const (
-	agentOwned dirOwner = false // of the agent: mode and owner are restored on each ensure
+	agentOwned dirOwner = false // of the agent: mode and owner are restored by each ensureDir
 	taskOwned  dirOwner = true  // of the tasks: set once, then the tasks may change them
 )
 
-// makeDir opens the directory called name. If the name does not exist, make creates the
+// makeDir opens the directory called name. If the name does not exist, makeDir creates the
 // directory, closed to other accounts.
 func (h *dirHandle) makeDir(name string) (dir *dirHandle, made bool, err error) {
 	err = unix.Mkdirat(h.fd, name, 0o700)
@@ -163,9 +163,9 @@ func (h *dirHandle) applyOwnership(made bool, mode fs.FileMode, whose dirOwner) 
 	return nil
 }
 
-// ensureTraversable is ensureDir for a directory of a root agent that is closed to all other
-// accounts except users, who may pass through it. Users that may pass already are not
-// locked out at any time.
+// ensureTraversable is ensureDir for a directory of a root agent that is closed to all
+// other accounts except users, which may pass through it. Users that may pass already
+// keep their access during the call.
 func (h *dirHandle) ensureTraversable(name string, users []uint32, fallback bool) (*dirHandle, error) {
 	if len(users) == 0 {
 		return h.ensureDir(name, 0o700, agentOwned)

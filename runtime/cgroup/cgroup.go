@@ -26,7 +26,7 @@ const (
 // v2Controllers are the required controllers of version 2, which are enabled for each task.
 var v2Controllers = []string{"cpuset", "cpu", "io", "memory", "pids"}
 
-// v1Controllers are the hierarchies of version 1 in which a task has its own cgroup.
+// v1Controllers are the controllers of version 1 whose hierarchies have a cgroup for each task.
 var v1Controllers = []string{"freezer", "cpu", "memory"}
 
 // Hierarchy is the cgroup hierarchy of tasks. Its methods may be called concurrently.

@@ -98,7 +98,7 @@ func TestEventPayload(t *testing.T) {
 	}
 }
 
-// channelSource is a feed of given changes.
+// channelSource is an eventSource of given changes.
 type channelSource chan []store.Event
 
 func (c channelSource) Next(ctx context.Context) ([]store.Event, error) {

@@ -9,7 +9,7 @@ import (
 
 // Limits of the requests of hooks.
 const (
-	maxRequestBytes = 4 << 20 // bytes
+	maxRequestBytes = 4 << 20
 	// maxCalls limits the calls on one connection. A plugin has one connection, and the
 	// templates of hundreds of tasks wait for changes on it.
 	maxCalls     = 50_000

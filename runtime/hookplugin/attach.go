@@ -54,7 +54,7 @@ type Config struct {
 type Set struct {
 	config       Config
 	logger       hclog.Logger
-	cleanupAdded chan struct{} // holds a tick when a pending cleanup is new
+	cleanupAdded chan struct{} // receives a value when a pending cleanup is new
 	rules        atomic.Pointer[[]Rule]
 
 	mu          sync.Mutex

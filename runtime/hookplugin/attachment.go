@@ -16,9 +16,9 @@ import (
 
 // attachment is the configuration of a hook for one allocation or task.
 type attachment struct {
-	explicit    bool            // made is set if the operator, the job or the runner attached the hook
-	jobJSON     string          // job is the job's attachment as JSON; "" for none
-	builtinJSON json.RawMessage // raw is the runner's JSON for a builtin hook, passed on unchanged
+	explicit    bool            // explicit is set if the operator, the job or the runner attached the hook
+	jobJSON     string          // jobJSON is the job's attachment as JSON; "" for none
+	builtinJSON json.RawMessage // builtinJSON is the runner's JSON for a builtin hook, passed on unchanged
 }
 
 // merge returns the job's attachment, overridden by the operator's configuration.

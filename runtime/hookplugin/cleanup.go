@@ -59,7 +59,7 @@ func (h *Hook) enqueueCleanup(d state.PendingCleanup, err error) error {
 // Run retries pending cleanups, of this agent and of earlier ones, and blocks until ctx
 // ends. A hook that does not answer does not delay the retries of other hooks.
 func (s *Set) Run(ctx context.Context) {
-	loops := make(map[string]chan struct{}) // keyed by hook name; each channel holds a tick when a pending cleanup is new
+	loops := make(map[string]chan struct{}) // keyed by hook name; each channel receives a value when a pending cleanup is new
 	ended := make(chan string)
 	begin := func(name string) {
 		enqueued := make(chan struct{}, 1)
@@ -153,8 +153,8 @@ func (s *Set) retryOnce(ctx context.Context, hook string) (pending bool) {
 	return pending && ctx.Err() == nil
 }
 
-// waitForCleanup waits for d, for enqueued or for the end of ctx. It reports whether enqueued ended
-// it.
+// waitForCleanup waits for d, for enqueued or for the end of ctx. It reports whether a value
+// was received from enqueued.
 func waitForCleanup(ctx context.Context, d time.Duration, enqueued <-chan struct{}) bool {
 	select {
 	case <-time.After(d):

@@ -479,12 +479,12 @@ func TestHangingHookDoesNotDelayOtherCleanup(t *testing.T) {
 			}
 		}
 		cancel()
-		time.Sleep(2 * time.Hour) // the remote of this test ignores its context
+		time.Sleep(2 * time.Hour) // the plugin of this test ignores its context
 		<-done
 	})
 }
 
-// lockedMemoryStore is a memory for several goroutines.
+// lockedMemoryStore is a memoryStore for several goroutines.
 type lockedMemoryStore struct {
 	mu sync.Mutex
 	memoryStore
@@ -639,7 +639,7 @@ type fakeProcess struct {
 	Remote
 	done          chan struct{}
 	onPoststart   func(hook.TaskPoststartRequest) error
-	repeatedFlags []bool // repeated are the flags of the calls of Poststart
+	repeatedFlags []bool // repeatedFlags are the flags of the calls of Poststart
 }
 
 func (p *fakeProcess) Done() <-chan struct{} { return p.done }

@@ -29,12 +29,12 @@ type oldHook struct {
 	service protoreflect.ServiceDescriptor
 
 	mu             sync.Mutex
-	poststartCalls []poststartCall // calls are the calls of Poststart
+	poststartCalls []poststartCall // poststartCalls are the calls of Poststart
 }
 
 type poststartCall struct {
 	process      int
-	unknownBytes int // unknown counts the bytes of fields that the hook does not define
+	unknownBytes int // unknownBytes counts the bytes of fields that the hook does not define
 }
 
 func newOldHook(t *testing.T) *oldHook {

@@ -18,7 +18,7 @@ func bindRequest[Q, R any](method func(Remote, context.Context, Q) (R, error), r
 	return func(ctx context.Context, r Remote, m callMeta) error {
 		*meta = m.RequestMeta
 		defer func() { *meta = hook.RequestMeta{} }()
-		if m.allocJSON != nil { // else a pending cleanup has it from the first call
+		if m.allocJSON != nil { // nil for a pending cleanup, whose stored request has the JSON
 			alloc.JSON = m.allocJSON
 		}
 		_, err := method(r, ctx, *request)

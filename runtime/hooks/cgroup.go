@@ -14,7 +14,7 @@ var (
 	_ hook.TaskStop     = (*Cgroup)(nil)
 )
 
-// Cgroups makes and removes the cgroups of tasks; [cgroup.Tree] implements it.
+// Cgroups makes and removes the cgroups of tasks; [cgroup.Hierarchy] implements it.
 type Cgroups interface {
 	Make(allocID, task string) (string, error)
 	Remove(allocID, task string) error

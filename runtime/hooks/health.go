@@ -45,7 +45,7 @@ type healthWatch struct {
 	cancel context.CancelFunc
 
 	done    chan struct{} // done is closed when the watch returns
-	decided bool          // decided is set if there was a verdict, or none is wanted; valid once done is closed
+	decided bool          // decided is set if there was a verdict, or if Params reports that the allocation has no health settings; valid once done is closed
 }
 
 // NewHealth returns the hook for one allocation.

@@ -46,17 +46,17 @@ type Stats struct {
 
 	mu          sync.Mutex
 	latest      *driver.TaskStats // latest is nil before the first sample
-	taskRunning bool              // running is set from Poststart until Exited, Stop or Shutdown
-	stream      *sampleStream     // sampling is nil before the first Latest for this process
-	wg          sync.WaitGroup    // wg counts all samplings; it grows only while running
+	taskRunning bool              // taskRunning is set from Poststart until Exited, Stop or Shutdown
+	stream      *sampleStream     // stream is nil before the first Latest for this process
+	wg          sync.WaitGroup    // wg counts all samplings; it grows only while taskRunning is set
 }
 
 // sampleStream is one stream of samples, reopened when it breaks.
 type sampleStream struct {
 	cancel       context.CancelFunc
-	idleTimer    *time.Timer   // idle cancels the stream streamIdleTimeout after the last Latest
-	firstAttempt chan struct{} // first is closed by sample after the first attempt, with or without a sample
-	unsupported  bool          // final means that the driver has no samples of this process; guarded by Stats.mu
+	idleTimer    *time.Timer   // idleTimer cancels the stream streamIdleTimeout after the last Latest
+	firstAttempt chan struct{} // firstAttempt is closed by runStream after the first attempt, with or without a sample
+	unsupported  bool          // unsupported means that the driver has no samples of this process; guarded by Stats.mu
 }
 
 // NewStats returns the hook for one task.

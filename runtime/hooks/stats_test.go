@@ -36,11 +36,11 @@ func endStats(t *testing.T, h *Stats) {
 type fakeDriver struct {
 	begin time.Time
 
-	silent bool // mute means that the driver sends nothing
+	silent bool // silent means that the driver sends nothing
 
 	mu          sync.Mutex
-	sampleCount uint64 // n is the number of samples
-	openStreams int    // open is the number of open streams
+	sampleCount uint64 // sampleCount is the number of samples
+	openStreams int    // openStreams is the number of open streams
 }
 
 func (s *fakeDriver) openStream(ctx context.Context, interval time.Duration) (<-chan *driver.TaskStats, error) {

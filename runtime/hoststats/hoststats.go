@@ -37,7 +37,7 @@ type Sampler struct {
 	MHz int
 
 	mu        sync.Mutex
-	lastTime  time.Time  // time of last
+	lastTime  time.Time  // time of lastTicks
 	lastTicks []cpuTicks // nil before the first sample
 	usage     []*CPU     // between the last two samples
 }

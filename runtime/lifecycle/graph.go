@@ -104,7 +104,7 @@ func joinNames(tasks []Task) string {
 }
 
 // startGraph is the graph of starts that precede other starts. Its vertices are the tasks,
-// followed by the entries of begins. These extra vertices keep the number of edges
+// followed by the entries of stageOrder. These extra vertices keep the number of edges
 // linear in the number of tasks.
 type startGraph struct {
 	tasks        []Task
@@ -204,7 +204,7 @@ func (o *startGraph) describeCycle(cycle []int) string {
 	var steps []string
 	for i := 0; i < len(cycle); i++ {
 		from, to, why := cycle[i], cycle[(i+1)%len(cycle)], "lite_after"
-		if to >= len(o.tasks) { // to is an entry of begins
+		if to >= len(o.tasks) { // to is an entry of stageOrder
 			i++
 			to = cycle[(i+1)%len(cycle)]
 			why = fmt.Sprintf("%v before %v", o.tasks[to].Stage, o.tasks[from].Stage)

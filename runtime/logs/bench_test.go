@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// newBenchFixture is a setting without the checks of a test.
+// newBenchFixture returns a fixture for a benchmark.
 func newBenchFixture(b *testing.B) *fixture {
 	b.Helper()
 	base := b.TempDir()
@@ -42,7 +42,7 @@ func newBenchFixture(b *testing.B) *fixture {
 	return s
 }
 
-// gibibyte is what the throughput benchmarks write, in pieces of 64 KiB.
+// gibibyte is the number of bytes that the throughput benchmarks write.
 const gibibyte = 1 << 30
 
 // measureThroughput makes another process write a gibibyte to path, as a task does, and then waits for

@@ -128,7 +128,7 @@ type taskState struct {
 // streamState is the state of a stream that followers wait on. Guarded by Collector.mu.
 type streamState struct {
 	newestFile int64         // the newest file that the collector process has reported
-	changed    chan struct{} // closed and replaced when index changes or the stream stops
+	changed    chan struct{} // closed and replaced when newestFile changes or the stream stops
 	ended      bool
 }
 
@@ -324,7 +324,7 @@ func (c *Collector) getOrAddTaskLocked(task Task) *taskState {
 	return t
 }
 
-// signalTaskCountLocked notifies maintain if the number of tasks is equal to tasks.
+// signalTaskCountLocked notifies maintainConn if the number of tasks is equal to tasks.
 func (c *Collector) signalTaskCountLocked(tasks int) {
 	if len(c.tasks) != tasks {
 		return

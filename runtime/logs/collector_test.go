@@ -956,7 +956,7 @@ func TestProcessEndsWithoutTasks(t *testing.T) {
 			t.Fatalf("round %d: process %v, before %v", round, p, last)
 		}
 		f := s.openFIFO(stdout)
-		time.Sleep(50 * time.Millisecond) // no reason to exit
+		time.Sleep(50 * time.Millisecond) // the process must not exit during this time
 		line := fmt.Sprintln("round", round)
 		want += line
 		s.writeText(f, line)
@@ -999,7 +999,7 @@ func TestNextAgentConnectsToProcess(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	for s.collector.conns.Now() != nil {
-		time.Sleep(time.Millisecond) // until the quiet time has passed
+		time.Sleep(time.Millisecond) // until idleTimeout has passed
 	}
 	s.writeText(f, "before the next agent knows of me\n")
 	s.awaitOutput(Stdout, "before the next agent knows of me\n")

@@ -67,7 +67,7 @@ func (c *Collector) hasTasks() bool {
 }
 
 // serveConn returns when the connection to the process is down, or when the process had no task for
-// the quiet time; then the process is stopped if it is idle. A process that never had a task of
+// idleTimeout; then the process is stopped if it is idle. A process that never had a task of
 // this agent is not stopped: it may have streams of tasks that are restored later.
 func (c *Collector) serveConn(ctx context.Context, l *processConn) {
 	idle := time.NewTimer(c.conf.idleTimeout)

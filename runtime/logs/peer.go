@@ -26,7 +26,7 @@ type peer struct {
 }
 
 // maxQueuedMessages is how many messages are queued for an agent that does not read. An agent that is
-// further behind is disconnected; it arms again when it reconnects.
+// further behind is disconnected; it subscribes again when it reconnects.
 const maxQueuedMessages = 4096
 
 // accept accepts the pending connections.

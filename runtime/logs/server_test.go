@@ -134,7 +134,7 @@ func TestHostileClients(t *testing.T) {
 		}
 		conn.Close()
 	}
-	// A client arms a stream again and again and never reads.
+	// A client subscribes to a stream repeatedly and never reads.
 	deaf := connect()
 	defer deaf.Close()
 	want := ""

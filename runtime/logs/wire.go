@@ -41,7 +41,7 @@ type message struct {
 	KeepOpen    bool   `json:"keep,omitempty"`  // stop: read on while the FIFO has a writer
 	HasWriter   bool   `json:"open,omitempty"`  // reply to stop: the FIFO has a writer
 
-	Index  int64 `json:"index,omitempty"` // arm, output, replies: number of the newest file
+	Index  int64 `json:"index,omitempty"` // subscribe, output, replies: number of the newest file
 	Offset int64 `json:"offset,omitempty"`
 
 	Error     string     `json:"error,omitempty"`
