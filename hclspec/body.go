@@ -15,11 +15,11 @@ const (
 	// in lists and blocks at any depth. The kernel rejects a command with more than about
 	// twice as many arguments.
 	MaxValues = 100_000
-	// maxBlocks limits the number of blocks of one type in a body, and maxAny the number
+	// maxBlocks limits the number of blocks of one type in a body, and maxAnyValues the number
 	// of values in all arguments of the type "any" inside of such blocks together: hcldec
 	// compares each block of a list with every other block.
-	maxBlocks = 1000
-	maxAny    = 2000
+	maxBlocks    = 1000
+	maxAnyValues = 2000
 )
 
 // CountValues returns the number of values in a config block.
@@ -44,65 +44,65 @@ func countValues(v any) int {
 	return n
 }
 
-// layout is the structure of one body according to a Spec: the types of its arguments,
+// bodyLayout is the structure of one body according to a Spec: the types of its arguments,
 // and the layouts of its blocks.
-type layout struct {
-	args   map[string]cty.Type
-	blocks map[string]*layout
-	// every is the type of all arguments of a block whose arguments can have any name.
-	every *cty.Type
-	// listed reports whether there can be several such bodies.
-	listed bool
+type bodyLayout struct {
+	argTypes map[string]cty.Type
+	blocks   map[string]*bodyLayout
+	// anyArgType is the type of all arguments of a block whose arguments can have any name.
+	anyArgType *cty.Type
+	// isRepeated reports whether there can be several such bodies.
+	isRepeated bool
 }
 
-func newLayout(listed bool) *layout {
-	return &layout{args: make(map[string]cty.Type), blocks: make(map[string]*layout), listed: listed}
+func newLayout(listed bool) *bodyLayout {
+	return &bodyLayout{argTypes: make(map[string]cty.Type), blocks: make(map[string]*bodyLayout), isRepeated: listed}
 }
 
 // addArg records the type of an argument. An argument that a Spec reads with two types
 // is left to the library.
-func (l *layout) addArg(name string, ty cty.Type) {
-	if known, twice := l.args[name]; twice && !known.Equals(ty) {
+func (l *bodyLayout) addArg(name string, ty cty.Type) {
+	if known, twice := l.argTypes[name]; twice && !known.Equals(ty) {
 		ty = cty.String
 	}
-	l.args[name] = ty
+	l.argTypes[name] = ty
 }
 
 // typedBody passes values to hcldec that it can convert in linear time, and stops when
 // the context ends.
 type typedBody struct {
 	hcl.Body
-	*layout
-	run *decoding
+	*bodyLayout
+	run *decodeRun
 }
 
-// decoding is one call of Decode or Check.
-type decoding struct {
-	ctx context.Context
-	any int // number of values in arguments of the type "any" inside of listed blocks
-	// fault has ended the decoding: hcldec's diagnostics for the rest are meaningless.
-	fault *hcl.Diagnostic
+// decodeRun is one call of Decode or Check.
+type decodeRun struct {
+	ctx           context.Context
+	anyValueCount int // number of values in arguments of the type "any" inside of listed blocks
+	// addFault has ended the decoding: hcldec's diagnostics for the rest are meaningless.
+	stopDiag *hcl.Diagnostic
 }
 
 func (b *typedBody) Content(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Diagnostics) {
 	content, diags := b.Body.Content(schema)
-	return b.content(content, diags)
+	return b.typeContent(content, diags)
 }
 
 func (b *typedBody) PartialContent(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Body, hcl.Diagnostics) {
 	content, rest, diags := b.Body.PartialContent(schema)
-	content, diags = b.content(content, diags)
-	return content, &typedBody{rest, b.layout, b.run}, diags
+	content, diags = b.typeContent(content, diags)
+	return content, &typedBody{rest, b.bodyLayout, b.run}, diags
 }
 
-func (b *typedBody) content(content *hcl.BodyContent, diags hcl.Diagnostics) (*hcl.BodyContent, hcl.Diagnostics) {
+func (b *typedBody) typeContent(content *hcl.BodyContent, diags hcl.Diagnostics) (*hcl.BodyContent, hcl.Diagnostics) {
 	if content == nil {
 		return nil, diags
 	}
 	typed := *content
 	typed.Attributes = make(hcl.Attributes, len(content.Attributes))
 	for name, attr := range content.Attributes {
-		typed.Attributes[name] = b.attribute(attr, b.args[name])
+		typed.Attributes[name] = b.typeAttribute(attr, b.argTypes[name])
 	}
 	counts := make(map[string]int)
 	typed.Blocks = nil
@@ -130,52 +130,52 @@ func (b *typedBody) content(content *hcl.BodyContent, diags hcl.Diagnostics) (*h
 
 func (b *typedBody) JustAttributes() (hcl.Attributes, hcl.Diagnostics) {
 	attrs, diags := b.Body.JustAttributes()
-	if b.every == nil {
+	if b.anyArgType == nil {
 		return attrs, diags
 	}
 	typed := make(hcl.Attributes, len(attrs))
 	for name, attr := range attrs {
-		typed[name] = b.attribute(attr, *b.every)
+		typed[name] = b.typeAttribute(attr, *b.anyArgType)
 	}
 	return typed, diags
 }
 
-func (b *typedBody) attribute(attr *hcl.Attribute, ty cty.Type) *hcl.Attribute {
+func (b *typedBody) typeAttribute(attr *hcl.Attribute, ty cty.Type) *hcl.Attribute {
 	typed := *attr
-	typed.Expr = &argument{Expression: attr.Expr, name: attr.Name, run: b.run}
+	typed.Expr = &argumentExpr{Expression: attr.Expr, name: attr.Name, run: b.run}
 	if ty != cty.NilType {
-		typed.Expr = &argument{
+		typed.Expr = &argumentExpr{
 			Expression: convert.Expression(attr.Expr, attr.Name, ty), name: attr.Name, run: b.run,
-			bounded: b.listed && ty.HasDynamicTypes(),
+			countsAgainstMaxAny: b.isRepeated && ty.HasDynamicTypes(),
 		}
 	}
 	return &typed
 }
 
-// argument is the expression of an argument.
-type argument struct {
+// argumentExpr is the expression of an argument.
+type argumentExpr struct {
 	hcl.Expression
-	name    string
-	run     *decoding
-	bounded bool // whether maxAny applies
+	name                string
+	run                 *decodeRun
+	countsAgainstMaxAny bool // whether maxAnyValues applies
 }
 
-func (a *argument) Value(scope *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
-	if err := a.run.ctx.Err(); err != nil && a.run.fault == nil {
-		a.run.fault = stoppedError(err)
+func (a *argumentExpr) Value(scope *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+	if err := a.run.ctx.Err(); err != nil && a.run.stopDiag == nil {
+		a.run.stopDiag = stoppedDiag(err)
 	}
-	if a.run.fault != nil {
+	if a.run.stopDiag != nil {
 		return cty.DynamicVal, nil
 	}
 	val, diags := a.Expression.Value(scope)
-	if !a.bounded {
+	if !a.countsAgainstMaxAny {
 		return val, diags
 	}
-	if a.run.any += convert.Weigh(val.Type()); a.run.any > maxAny {
-		a.run.fault = &hcl.Diagnostic{
+	if a.run.anyValueCount += convert.Weigh(val.Type()); a.run.anyValueCount > maxAnyValues {
+		a.run.stopDiag = &hcl.Diagnostic{
 			Severity: hcl.DiagError,
 			Summary:  "Incorrect attribute value type",
-			Detail:   fmt.Sprintf("Inappropriate value for attribute %q: the blocks of one type hold too many values of any type, %d are allowed.", a.name, maxAny),
+			Detail:   fmt.Sprintf("Inappropriate value for attribute %q: the blocks of one type hold too many values of any type, %d are allowed.", a.name, maxAnyValues),
 			Subject:  a.Range().Ptr(),
 		}
 		return cty.DynamicVal, nil
@@ -183,8 +183,8 @@ func (a *argument) Value(scope *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	return val, diags
 }
 
-func (a *argument) UnwrapExpression() hcl.Expression { return a.Expression }
+func (a *argumentExpr) UnwrapExpression() hcl.Expression { return a.Expression }
 
-func stoppedError(err error) *hcl.Diagnostic {
+func stoppedDiag(err error) *hcl.Diagnostic {
 	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "Config not read", Detail: err.Error()}
 }

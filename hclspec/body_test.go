@@ -20,7 +20,7 @@ var commandSpec = Object(map[string]*Spec{
 	"label":   Default(Attr("label", "list(string)", false), Literal(`["none"]`)),
 })
 
-func arguments(n int) []any {
+func newArguments(n int) []any {
 	args := make([]any, n)
 	for i := range args {
 		args[i] = fmt.Sprint("argument-", i)
@@ -31,12 +31,12 @@ func arguments(n int) []any {
 // go-cty would compare each element of a tuple with every other.
 func TestDecoderSeesListsInsteadOfTuples(t *testing.T) {
 	c := newCompiler()
-	spec := c.compile(commandSpec, "config", "")
+	spec := c.compileSpec(commandSpec, "config", "")
 	file, diags := hcljson.Parse([]byte(`{"command": "x", "args": ["a", "b"], "label": ["a"], "env": {"A": ["a"]}, "mount": [{"options": ["a", "b"]}]}`), "config")
 	if diags.HasErrors() {
 		t.Fatal(diags)
 	}
-	body := &typedBody{file.Body, c.body, &decoding{ctx: t.Context()}}
+	body := &typedBody{file.Body, c.body, &decodeRun{ctx: t.Context()}}
 	content, diags := body.Content(hcldec.ImpliedSchema(spec))
 	if diags.HasErrors() {
 		t.Fatal(diags)
@@ -70,15 +70,15 @@ func TestConfigLimits(t *testing.T) {
 		blocks[i] = map[string]any{}
 	}
 	for i := range anys {
-		anys[i] = map[string]any{"any": arguments(maxAny/2 + i)}
+		anys[i] = map[string]any{"any": newArguments(maxAnyValues/2 + i)}
 	}
 	for _, c := range []struct {
 		name   string
 		config map[string]any
 		want   string // empty means that the config is valid
 	}{
-		{"the most arguments", map[string]any{"command": "x", "args": arguments(MaxValues - 3)}, ""},
-		{"one argument more", map[string]any{"command": "x", "args": arguments(MaxValues - 2)},
+		{"the most arguments", map[string]any{"command": "x", "args": newArguments(MaxValues - 3)}, ""},
+		{"one argument more", map[string]any{"command": "x", "args": newArguments(MaxValues - 2)},
 			"Config too large: A config block can hold 100000 values at most, and this one holds 100001."},
 		{"the most blocks", map[string]any{"command": "x", "mount": blocks[:maxBlocks]}, ""},
 		{"one block more", map[string]any{"command": "x", "mount": blocks}, `Too many mount blocks: No more than 1000 "mount" blocks are allowed.`},
@@ -97,13 +97,13 @@ func TestConfigLimits(t *testing.T) {
 func TestCheckEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	diags := commandSpec.Check(ctx, map[string]any{"args": arguments(10)})
+	diags := commandSpec.Check(ctx, map[string]any{"args": newArguments(10)})
 	if got := Messages(diags); len(got) != 1 || got[0] != "Config not read: context canceled" {
 		t.Errorf("got %q", got)
 	}
 	// The context can also end between two arguments.
-	a := &argument{run: &decoding{ctx: ctx}}
-	if val, _ := a.Value(nil); val != cty.DynamicVal || a.run.fault == nil {
+	a := &argumentExpr{run: &decodeRun{ctx: ctx}}
+	if val, _ := a.Value(nil); val != cty.DynamicVal || a.run.stopDiag == nil {
 		t.Errorf("the argument was evaluated: %#v", val)
 	}
 }
@@ -111,7 +111,7 @@ func TestCheckEndsWithContext(t *testing.T) {
 // BenchmarkCheckArgs measures the time of a check for different numbers of arguments.
 func BenchmarkCheckArgs(b *testing.B) {
 	for _, n := range []int{1000, 10_000, MaxValues - 3} {
-		config := map[string]any{"command": "x", "args": arguments(n)}
+		config := map[string]any{"command": "x", "args": newArguments(n)}
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			for b.Loop() {
 				if diags := commandSpec.Check(b.Context(), config); diags.HasErrors() {

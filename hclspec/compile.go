@@ -18,38 +18,38 @@ import (
 // compiler converts a Spec to a spec of hcldec, and collects the errors of the Spec.
 type compiler struct {
 	diags hcl.Diagnostics
-	body  *layout // layout of the body to which the compiled part belongs
+	body  *bodyLayout // layout of the body to which the compiled part belongs
 }
 
 func newCompiler() *compiler { return &compiler{body: newLayout(false)} }
 
-// compiled is the result of compiling a Spec. It is immutable.
-type compiled struct {
+// compiledSpec is the result of compiling a Spec. It is immutable.
+type compiledSpec struct {
 	spec  hcldec.Spec
-	body  *layout
+	body  *bodyLayout
 	diags hcl.Diagnostics
 }
 
 // compiled compiles the Spec of a whole block at the first call: the expressions of its
 // types and defaults take longer to parse than most config blocks.
-func (s *Spec) compiled() *compiled {
+func (s *Spec) compiled() *compiledSpec {
 	if s != nil {
-		if done := s.cache.Load(); done != nil {
+		if done := s.compiledCache.Load(); done != nil {
 			return done
 		}
 	}
 	c := newCompiler()
-	spec := c.compile(s, "config", "")
-	done := &compiled{spec, c.body, c.diags}
+	spec := c.compileSpec(s, "config", "")
+	done := &compiledSpec{spec, c.body, c.diags}
 	if s != nil {
-		s.cache.Store(done)
+		s.compiledCache.Store(done)
 	}
 	return done
 }
 
-// fault reports an error in the part of the spec at path. hcldec would panic on most of
+// addFault reports an error in the part of the spec at path. hcldec would panic on most of
 // these parts.
-func (c *compiler) fault(path, summary, detail string, args ...any) hcldec.Spec {
+func (c *compiler) addFault(path, summary, detail string, args ...any) hcldec.Spec {
 	c.diags = append(c.diags, &hcl.Diagnostic{
 		Severity: hcl.DiagError,
 		Summary:  summary,
@@ -58,17 +58,17 @@ func (c *compiler) fault(path, summary, detail string, args ...any) hcldec.Spec 
 	return &hcldec.LiteralSpec{Value: cty.DynamicVal}
 }
 
-// faults reports the errors that a library has found at path.
-func (c *compiler) faults(path string, diags hcl.Diagnostics) {
+// addDiags reports the errors that a library has found at path.
+func (c *compiler) addDiags(path string, diags hcl.Diagnostics) {
 	for _, d := range diags {
-		c.fault(path, d.Summary, "%s", d.Detail)
+		c.addFault(path, d.Summary, "%s", d.Detail)
 	}
 }
 
-// compile compiles the part, which gets the name key if it has no name.
-func (c *compiler) compile(s *Spec, path, key string) hcldec.Spec {
+// compileSpec compiles the part, which gets the name key if it has no name.
+func (c *compiler) compileSpec(s *Spec, path, key string) hcldec.Spec {
 	if s == nil {
-		return c.fault(path, "nil spec given", "nothing stands there.")
+		return c.addFault(path, "nil spec given", "nothing stands there.")
 	}
 	name := s.name
 	if name == "" {
@@ -78,67 +78,67 @@ func (c *compiler) compile(s *Spec, path, key string) hcldec.Spec {
 	case kindObject:
 		object := make(hcldec.ObjectSpec, len(s.attributes))
 		for _, key := range slices.Sorted(maps.Keys(s.attributes)) {
-			object[key] = c.compile(s.attributes[key], path+"."+key, key)
+			object[key] = c.compileSpec(s.attributes[key], path+"."+key, key)
 		}
 		return object
 
 	case kindArray:
 		tuple := make(hcldec.TupleSpec, len(s.values))
 		for i, part := range s.values {
-			tuple[i] = c.compile(part, fmt.Sprintf("%s[%d]", path, i), "")
+			tuple[i] = c.compileSpec(part, fmt.Sprintf("%s[%d]", path, i), "")
 		}
 		return tuple
 
 	case kindAttr:
 		if name == "" {
-			return c.fault(path, "Missing name in attribute spec", "an argument needs a name.")
+			return c.addFault(path, "Missing name in attribute spec", "an argument needs a name.")
 		}
-		ty := c.typ(s, path)
+		ty := c.parseType(s, path)
 		c.body.addArg(name, ty)
 		return &hcldec.AttrSpec{Name: name, Type: ty, Required: s.required}
 
 	case kindBlockAttrs:
 		if name == "" {
-			return c.fault(path, "Missing name in block_attrs spec", "a block needs a name.")
+			return c.addFault(path, "Missing name in block_attrs spec", "a block needs a name.")
 		}
-		ty := c.typ(s, path)
-		c.nestedBody(name, false).every = &ty
+		ty := c.parseType(s, path)
+		c.nestedBody(name, false).anyArgType = &ty
 		return &hcldec.BlockAttrsSpec{TypeName: name, ElementType: ty, Required: s.required}
 
 	case kindBlock, kindBlockList, kindBlockSet, kindBlockMap:
-		return c.block(s, path, name)
+		return c.compileBlock(s, path, name)
 
 	case kindDefault:
-		return &hcldec.DefaultSpec{Primary: c.compile(s.nested, path, ""), Default: c.compile(s.fallback, path, "")}
+		return &hcldec.DefaultSpec{Primary: c.compileSpec(s.nested, path, ""), Default: c.compileSpec(s.defaultSpec, path, "")}
 
 	case kindLiteral:
-		expr := c.expression(s.text, path, "Invalid literal")
+		expr := c.parseExpression(s.text, path, "Invalid literal")
 		if expr == nil {
 			return &hcldec.LiteralSpec{Value: cty.DynamicVal}
 		}
 		value, diags := expr.Value(nil)
-		c.faults(path, diags)
+		c.addDiags(path, diags)
 		return &hcldec.LiteralSpec{Value: value}
 
 	default:
-		return c.fault(path, "Invalid spec", "it says neither argument nor block nor literal.")
+		return c.addFault(path, "Invalid spec", "it says neither argument nor block nor literal.")
 	}
 }
 
-func (c *compiler) block(s *Spec, path, name string) hcldec.Spec {
+func (c *compiler) compileBlock(s *Spec, path, name string) hcldec.Spec {
 	if name == "" {
-		return c.fault(path, "Missing name in block spec", "a block needs a name.")
+		return c.addFault(path, "Missing name in block spec", "a block needs a name.")
 	}
 	if s.nested == nil {
-		return c.fault(path, "Missing spec block", "a block needs a spec of its content.")
+		return c.addFault(path, "Missing spec block", "a block needs a spec of its content.")
 	}
 	if s.min > math.MaxInt32 || s.max > math.MaxInt32 {
-		return c.fault(path, "Invalid block limits", "%d to %d blocks are out of range.", s.min, s.max)
+		return c.addFault(path, "Invalid block limits", "%d to %d blocks are out of range.", s.min, s.max)
 	}
 
 	outer := c.body
 	c.body = c.nestedBody(name, s.kind != kindBlock)
-	nested := c.compile(s.nested, path, "")
+	nested := c.compileSpec(s.nested, path, "")
 	c.body = outer
 	switch s.kind {
 	case kindBlock:
@@ -150,48 +150,48 @@ func (c *compiler) block(s *Spec, path, name string) hcldec.Spec {
 	}
 
 	if len(s.labels) == 0 {
-		return c.fault(path, "Missing labels in block_map spec", "a map of blocks needs at least one label.")
+		return c.addFault(path, "Missing labels in block_map spec", "a map of blocks needs at least one label.")
 	}
 	if len(s.labels) > maxSpecDepth {
-		return c.fault(path, "Invalid labels in block_map spec", "%d labels are too many.", len(s.labels))
+		return c.addFault(path, "Invalid labels in block_map spec", "%d labels are too many.", len(s.labels))
 	}
 	if len(c.diags) == 0 && hcldec.ImpliedType(nested).HasDynamicTypes() {
-		return c.fault(path, "Invalid type in block_map spec", `the type "any" cannot stand in a map of blocks.`)
+		return c.addFault(path, "Invalid type in block_map spec", `the type "any" cannot stand in a map of blocks.`)
 	}
 	return &hcldec.BlockMapSpec{TypeName: name, LabelNames: slices.Clone(s.labels), Nested: nested}
 }
 
 // nestedBody returns the layout of the blocks of one type. Two parts of a Spec can read
 // the same blocks.
-func (c *compiler) nestedBody(name string, listed bool) *layout {
-	listed = listed || c.body.listed
+func (c *compiler) nestedBody(name string, listed bool) *bodyLayout {
+	listed = listed || c.body.isRepeated
 	nested := c.body.blocks[name]
 	if nested == nil {
 		nested = newLayout(listed)
 		c.body.blocks[name] = nested
 	}
-	nested.listed = nested.listed || listed
+	nested.isRepeated = nested.isRepeated || listed
 	return nested
 }
 
-// typ parses the type expression of s.
-func (c *compiler) typ(s *Spec, path string) cty.Type {
-	expr := c.expression(s.text, path, "Invalid type specification")
+// parseType parses the type expression of s.
+func (c *compiler) parseType(s *Spec, path string) cty.Type {
+	expr := c.parseExpression(s.text, path, "Invalid type specification")
 	if expr == nil {
 		return cty.DynamicPseudoType
 	}
 	ty, diags := typeexpr.TypeConstraint(expr)
-	c.faults(path, diags)
+	c.addDiags(path, diags)
 	return ty
 }
 
-func (c *compiler) expression(text, path, summary string) hclsyntax.Expression {
+func (c *compiler) parseExpression(text, path, summary string) hclsyntax.Expression {
 	if diags := nesting.Expression([]byte(text), ""); diags.HasErrors() {
-		c.fault(path, summary, "%s", diags[0].Detail)
+		c.addFault(path, summary, "%s", diags[0].Detail)
 		return nil
 	}
 	expr, diags := hclsyntax.ParseExpression([]byte(text), "", hcl.InitialPos)
-	c.faults(path, diags)
+	c.addDiags(path, diags)
 	if diags.HasErrors() {
 		return nil
 	}

@@ -65,10 +65,10 @@ func (s *Spec) CheckPart(config map[string]any) hcl.Diagnostics {
 }
 
 func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.Body, hcldec.Spec) map[string]cty.Value) (value cty.Value, diags hcl.Diagnostics) {
-	run := &decoding{ctx: ctx}
+	run := &decodeRun{ctx: ctx}
 	defer func() {
-		if run.fault != nil {
-			value, diags = cty.DynamicVal, hcl.Diagnostics{run.fault}
+		if run.stopDiag != nil {
+			value, diags = cty.DynamicVal, hcl.Diagnostics{run.stopDiag}
 		}
 	}()
 	// hcldec trusts its spec and panics if the parts do not fit together. This spec comes
@@ -115,9 +115,9 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 		return cty.DynamicVal, diags
 	}
 	if err := ctx.Err(); err != nil {
-		return cty.DynamicVal, hcl.Diagnostics{stoppedError(err)}
+		return cty.DynamicVal, hcl.Diagnostics{stoppedDiag(err)}
 	}
-	scope := &hcl.EvalContext{Functions: functions}
+	scope := &hcl.EvalContext{Functions: hclFunctions}
 	body := &typedBody{file.Body, c.body, run}
 	if refers {
 		scope.Variables = vars(body, c.spec)
@@ -182,8 +182,8 @@ func Messages(diags hcl.Diagnostics) []string {
 	return messages
 }
 
-// functions are the functions that a config block can call.
-var functions = map[string]function.Function{
+// hclFunctions are the functions that a config block can call.
+var hclFunctions = map[string]function.Function{
 	"abs":        stdlib.AbsoluteFunc,
 	"coalesce":   stdlib.CoalesceFunc,
 	"concat":     stdlib.ConcatFunc,

@@ -14,18 +14,18 @@ import (
 
 // Schemas of the protocol's worked examples.
 var (
-	greeting = Object(map[string]*Spec{
+	greetingSpec = Object(map[string]*Spec{
 		"greeting": Default(Attr("greeting", "string", false), Literal(`"Hello, World!"`)),
 	})
-	number = Object(map[string]*Spec{"n": Attr("n", "number", false)})
-	exec   = Object(map[string]*Spec{
+	numberSpec = Object(map[string]*Spec{"n": Attr("n", "number", false)})
+	execSpec   = Object(map[string]*Spec{
 		"command":       Attr("", "string", true),
 		"args":          Attr("", "list(string)", false),
 		"work_dir":      Attr("", "string", false),
 		"oom_score_adj": Attr("", "number", false),
 		"env":           BlockAttrs("", "string", false),
 	})
-	defaults = Object(map[string]*Spec{
+	defaultsSpec = Object(map[string]*Spec{
 		"enabled": Default(Attr("enabled", "bool", false), Literal("true")),
 		"timeout": Default(Attr("timeout", "string", false), Literal(`"5m"`)),
 		"cap":     Default(Attr("cap", "list(string)", false), Literal(`["a","b"]`)),
@@ -34,7 +34,7 @@ var (
 			"delay": Attr("delay", "string", false),
 		}), false), Literal("{ image = false }")),
 	})
-	blocks = Object(map[string]*Spec{
+	blocksSpec = Object(map[string]*Spec{
 		"mount": BlockList("mount", Object(map[string]*Spec{
 			"source": Attr("source", "string", false),
 			"ro":     Default(Attr("ro", "bool", false), Literal("false")),
@@ -45,13 +45,13 @@ var (
 		"bm":     BlockMap("bm", []string{"name"}, Object(map[string]*Spec{"v": Attr("v", "number", false)})),
 		"bs":     BlockSet("bs", Object(map[string]*Spec{"v": Attr("v", "number", false)}), 0, 0),
 	})
-	types = Object(map[string]*Spec{
+	typesSpec = Object(map[string]*Spec{
 		"a": Attr("a", "any", false),
 		"t": Attr("t", "tuple([string, number])", false),
 		"o": Attr("o", "object({x=string,y=number})", false),
 		"s": Attr("s", "set(string)", false),
 	})
-	plugin = Object(map[string]*Spec{
+	pluginConfigSpec = Object(map[string]*Spec{
 		"enabled": Default(Attr("enabled", "bool", false), Literal("true")),
 		"fs":      Default(Attr("fs", "string", false), Literal(`"none"`)),
 		"mode":    Attr("mode", "string", false),
@@ -79,14 +79,14 @@ func varsFunc(vars map[string]cty.Value) func() map[string]cty.Value {
 	return func() map[string]cty.Value { return vars }
 }
 
-var vars = map[string]cty.Value{
+var nomadVars = map[string]cty.Value{
 	"NOMAD_PORT_http": cty.StringVal("21000"),
 	"FOO":             cty.StringVal("foo"),
 	"env":             cty.MapVal(map[string]cty.Value{"dotted.name": cty.StringVal("dotted")}),
 	"attr":            cty.ObjectVal(map[string]cty.Value{"cpu": cty.ObjectVal(map[string]cty.Value{"arch": cty.StringVal("amd64")})}),
 }
 
-func config(t testing.TB, text string) map[string]any {
+func parseConfig(t testing.TB, text string) map[string]any {
 	t.Helper()
 	var m map[string]any
 	dec := json.NewDecoder(strings.NewReader(text))
@@ -117,46 +117,46 @@ func TestBytes(t *testing.T) {
 		config string
 		want   string
 	}{
-		{"0", number, `{"n":0}`, "81a16e00"},
-		{"127", number, `{"n":127}`, "81a16e7f"},
-		{"128", number, `{"n":128}`, "81a16ecc80"},
-		{"255", number, `{"n":255}`, "81a16eccff"},
-		{"256", number, `{"n":256}`, "81a16ecd0100"},
-		{"65535", number, `{"n":65535}`, "81a16ecdffff"},
-		{"65536", number, `{"n":65536}`, "81a16ece00010000"},
-		{"4294967296", number, `{"n":4294967296}`, "81a16ecf0000000100000000"},
-		{"-1", number, `{"n":-1}`, "81a16eff"},
-		{"-33", number, `{"n":-33}`, "81a16ed0df"},
-		{"-129", number, `{"n":-129}`, "81a16ed1ff7f"},
-		{"-32769", number, `{"n":-32769}`, "81a16ed2ffff7fff"},
-		{"1.5", number, `{"n":1.5}`, "81a16ecb3ff8000000000000"},
-		{"0.1 is text", number, `{"n":0.1}`, "81a16ea3302e31"},
-		{"1e20 is text", number, `{"n":1e20}`, "81a16eb5313030303030303030303030303030303030303030"},
-		{"2^64-1 is text", number, `{"n":18446744073709551615}`, "81a16eb43138343436373434303733373039353531363135"},
-		{"a whole number as text", number, `{"n":"12"}`, "81a16e0c"},
-		{"a fraction as text", number, `{"n":"0.25"}`, "81a16ecb3fd0000000000000"},
-		{"null", number, `{"n":null}`, "81a16ec0"},
+		{"0", numberSpec, `{"n":0}`, "81a16e00"},
+		{"127", numberSpec, `{"n":127}`, "81a16e7f"},
+		{"128", numberSpec, `{"n":128}`, "81a16ecc80"},
+		{"255", numberSpec, `{"n":255}`, "81a16eccff"},
+		{"256", numberSpec, `{"n":256}`, "81a16ecd0100"},
+		{"65535", numberSpec, `{"n":65535}`, "81a16ecdffff"},
+		{"65536", numberSpec, `{"n":65536}`, "81a16ece00010000"},
+		{"4294967296", numberSpec, `{"n":4294967296}`, "81a16ecf0000000100000000"},
+		{"-1", numberSpec, `{"n":-1}`, "81a16eff"},
+		{"-33", numberSpec, `{"n":-33}`, "81a16ed0df"},
+		{"-129", numberSpec, `{"n":-129}`, "81a16ed1ff7f"},
+		{"-32769", numberSpec, `{"n":-32769}`, "81a16ed2ffff7fff"},
+		{"1.5", numberSpec, `{"n":1.5}`, "81a16ecb3ff8000000000000"},
+		{"0.1 is text", numberSpec, `{"n":0.1}`, "81a16ea3302e31"},
+		{"1e20 is text", numberSpec, `{"n":1e20}`, "81a16eb5313030303030303030303030303030303030303030"},
+		{"2^64-1 is text", numberSpec, `{"n":18446744073709551615}`, "81a16eb43138343436373434303733373039353531363135"},
+		{"a whole number as text", numberSpec, `{"n":"12"}`, "81a16e0c"},
+		{"a fraction as text", numberSpec, `{"n":"0.25"}`, "81a16ecb3fd0000000000000"},
+		{"null", numberSpec, `{"n":null}`, "81a16ec0"},
 
-		{"a default", greeting, `{}`, "81a86772656574696e67ad48656c6c6f2c20576f726c6421"},
-		{"no default", greeting, `{"greeting":"hi"}`, "81a86772656574696e67a26869"},
-		{"names from the keys", exec, `{"command":"/bin/sleep","args":["300"]}`,
+		{"a default", greetingSpec, `{}`, "81a86772656574696e67ad48656c6c6f2c20576f726c6421"},
+		{"no default", greetingSpec, `{"greeting":"hi"}`, "81a86772656574696e67a26869"},
+		{"names from the keys", execSpec, `{"command":"/bin/sleep","args":["300"]}`,
 			"85a46172677391a3333030a7636f6d6d616e64aa2f62696e2f736c656570a3656e76c0ad6f6f6d5f73636f72655f61646ac0a8776f726b5f646972c0"},
-		{"scalars become strings", exec, `{"command":5,"args":[1,true,"x"]}`,
+		{"scalars become strings", execSpec, `{"command":5,"args":[1,true,"x"]}`,
 			"85a46172677393a131a474727565a178a7636f6d6d616e64a135a3656e76c0ad6f6f6d5f73636f72655f61646ac0a8776f726b5f646972c0"},
-		{"defaults of all kinds", defaults, `{}`, "84a363617092a161a162a7656e61626c6564c3a2676381a5696d616765c2a774696d656f7574a2356d"},
-		{"a block in place of its default", defaults, `{"enabled":"false","gc":[{"delay":"3s"}]}`,
+		{"defaults of all kinds", defaultsSpec, `{}`, "84a363617092a161a162a7656e61626c6564c3a2676381a5696d616765c2a774696d656f7574a2356d"},
+		{"a block in place of its default", defaultsSpec, `{"enabled":"false","gc":[{"delay":"3s"}]}`,
 			"84a363617092a161a162a7656e61626c6564c2a2676382a564656c6179a23373a5696d616765c3a774696d656f7574a2356d"},
-		{"a block without a list around it", defaults, `{"enabled":false,"gc":{"delay":"3s"}}`,
+		{"a block without a list around it", defaultsSpec, `{"enabled":false,"gc":{"delay":"3s"}}`,
 			"84a363617092a161a162a7656e61626c6564c2a2676382a564656c6179a23373a5696d616765c3a774696d656f7574a2356d"},
-		{"absent blocks", blocks, `{}`, "86a2626d80a2627390a66c6162656c73c0a56d6f756e7490a46f707473c0a3737973c0"},
-		{"blocks of all kinds", blocks,
+		{"absent blocks", blocksSpec, `{}`, "86a2626d80a2627390a66c6162656c73c0a56d6f756e7490a46f707473c0a3737973c0"},
+		{"blocks of all kinds", blocksSpec,
 			`{"mount":[{"source":"/a"},{"source":"/b","ro":true}],"labels":[{"k":"v"},{"k2":"v2"}],"opts":{"x":"1"},"sys":[{"net.core":"1"}],"bm":[{"one":[{"v":1}]},{"two":[{"v":2}]}],"bs":[{"v":2},{"v":1},{"v":2}]}`,
 			"86a2626d82a36f6e6581a17601a374776f81a17602a262739281a1760181a17602a66c6162656c739281a16ba17681a26b32a27632a56d6f756e749282a2726fc2a6736f75726365a22f6182a2726fc3a6736f75726365a22f62a46f70747381a178a131a373797381a86e65742e636f7265a131"},
-		{"types of all kinds", types, `{"a":{"k":[1,"x",true]},"t":["p",2],"o":{"x":"q","y":3},"s":["b","a","b"]}`,
+		{"types of all kinds", typesSpec, `{"a":{"k":[1,"x",true]},"t":["p",2],"o":{"x":"q","y":3},"s":["b","a","b"]}`,
 			"84a16181a16b9301a178c3a16f82a178a171a17903a17392a161a162a17492a17002"},
 		{"an empty object", Object(nil), `{}`, "80"},
 		{"an array at the root", Array(Attr("x", "string", false), Attr("y", "number", false)), `{"x":"q","y":3}`, "92a17103"},
-		{"the config of a plugin", plugin, `{"mode":"hello"}`, "83a7656e61626c6564c3a26673a46e6f6e65a46d6f6465a568656c6c6f"},
+		{"the config of a plugin", pluginConfigSpec, `{"mode":"hello"}`, "83a7656e61626c6564c3a26673a46e6f6e65a46d6f6465a568656c6c6f"},
 		{"40 characters", Object(map[string]*Spec{"s": Attr("s", "string", false)}), `{"s":"` + strings.Repeat("a", 40) + `"}`,
 			"81a173d928" + strings.Repeat("61", 40)},
 		{"a default of another type", Object(map[string]*Spec{"s": Default(Attr("s", "string", false), Literal("5"))}), `{}`, "81a17305"},
@@ -184,7 +184,7 @@ func TestBytes(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			value, diags := tt.spec.Decode(config(t, tt.config), varsFunc(vars))
+			value, diags := tt.spec.Decode(parseConfig(t, tt.config), varsFunc(nomadVars))
 			if diags.HasErrors() {
 				t.Fatal(Messages(diags))
 			}
@@ -202,7 +202,7 @@ func TestBytes(t *testing.T) {
 func TestJobThroughTheAPI(t *testing.T) {
 	// Numbers that were JSON are float64.
 	s := Object(map[string]*Spec{"n": Attr("n", "list(map(list(number)))", false)})
-	value, diags := s.Decode(map[string]any{"n": []map[string]any{{"k": []any{float64(9223372036854775807)}}}}, varsFunc(vars))
+	value, diags := s.Decode(map[string]any{"n": []map[string]any{{"k": []any{float64(9223372036854775807)}}}}, varsFunc(nomadVars))
 	if diags.HasErrors() {
 		t.Fatal(diags)
 	}
@@ -248,7 +248,7 @@ func TestTemplates(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			value, diags := s.Decode(map[string]any{"a": tt.in}, varsFunc(vars))
+			value, diags := s.Decode(map[string]any{"a": tt.in}, varsFunc(nomadVars))
 			if diags.HasErrors() {
 				t.Fatal(Messages(diags))
 			}
@@ -271,23 +271,23 @@ func TestMessages(t *testing.T) {
 		vars   map[string]cty.Value
 		want   string // prefix of one message
 	}{
-		{"an unknown name", exec, `{"command":"x","bogus":1}`, none, `Invalid label: No argument or block type is named "bogus".`},
-		{"an unknown name in a block", defaults, `{"gc":[{"bogus":1}]}`, none, `Invalid label: No argument or block type is named "bogus".`},
-		{"an almost known name", exec, `{"command":"x","argz":1}`, none, `Invalid label: No argument or block type is named "argz". Did you mean "args"?`},
-		{"a missing argument", exec, `{}`, none, `Missing required argument: The argument "command" is required, but no definition was found.`},
-		{"a string for a list", exec, `{"command":"x","args":"y"}`, none,
+		{"an unknown name", execSpec, `{"command":"x","bogus":1}`, none, `Invalid label: No argument or block type is named "bogus".`},
+		{"an unknown name in a block", defaultsSpec, `{"gc":[{"bogus":1}]}`, none, `Invalid label: No argument or block type is named "bogus".`},
+		{"an almost known name", execSpec, `{"command":"x","argz":1}`, none, `Invalid label: No argument or block type is named "argz". Did you mean "args"?`},
+		{"a missing argument", execSpec, `{}`, none, `Missing required argument: The argument "command" is required, but no definition was found.`},
+		{"a string for a list", execSpec, `{"command":"x","args":"y"}`, none,
 			`Incorrect attribute value type: Inappropriate value for attribute "args": list of string required, but have string.`},
-		{"text for a number", number, `{"n":"x"}`, none, `Incorrect attribute value type: Inappropriate value for attribute "n": a number is required.`},
-		{"a bool for a number", number, `{"n":true}`, none, `Incorrect attribute value type: Inappropriate value for attribute "n": number required, but have bool.`},
+		{"text for a number", numberSpec, `{"n":"x"}`, none, `Incorrect attribute value type: Inappropriate value for attribute "n": a number is required.`},
+		{"a bool for a number", numberSpec, `{"n":true}`, none, `Incorrect attribute value type: Inappropriate value for attribute "n": number required, but have bool.`},
 		{"a map as HCL writes it", job, `{"command":"x","mapattr":[{"k":"v"}]}`, none,
 			`Incorrect attribute value type: Inappropriate value for attribute "mapattr": map of string required`},
-		{"an object in a list", job, `{"command":"x","args":["${attr.cpu}"]}`, vars,
+		{"an object in a list", job, `{"command":"x","args":["${attr.cpu}"]}`, nomadVars,
 			`Incorrect attribute value type: Inappropriate value for attribute "args": element 0: string required, but have object.`},
-		{"an unknown variable", number, `{"n":"${FOO}"}`, none, `Unknown variable: There is no variable named "FOO".`},
-		{"an unknown attribute", number, `{"n":"${attr.nope}"}`, vars, `Unsupported attribute: This object does not have an attribute named "nope".`},
-		{"no variables at all", number, `{"n":"${FOO}"}`, nil, `Variables not allowed: Variables may not be used here.`},
-		{"an unknown function", number, `{"n":"${nosuch()}"}`, none, `Call to unknown function: There is no function named "nosuch".`},
-		{"two of a block", defaults, `{"gc":[{},{}]}`, none, `Duplicate gc block: Only one block of type "gc" is allowed. Previous definition was at `},
+		{"an unknown variable", numberSpec, `{"n":"${FOO}"}`, none, `Unknown variable: There is no variable named "FOO".`},
+		{"an unknown attribute", numberSpec, `{"n":"${attr.nope}"}`, nomadVars, `Unsupported attribute: This object does not have an attribute named "nope".`},
+		{"no variables at all", numberSpec, `{"n":"${FOO}"}`, nil, `Variables not allowed: Variables may not be used here.`},
+		{"an unknown function", numberSpec, `{"n":"${nosuch()}"}`, none, `Call to unknown function: There is no function named "nosuch".`},
+		{"two of a block", defaultsSpec, `{"gc":[{},{}]}`, none, `Duplicate gc block: Only one block of type "gc" is allowed. Previous definition was at `},
 		{"too many blocks", block(0, 2), `{"b":[{},{},{}]}`, none, `Too many b blocks: No more than 2 "b" blocks are allowed`},
 		{"too few blocks", block(1, 0), `{}`, none, `Insufficient b blocks: At least 1 "b" blocks are required.`},
 		{"a missing block", Object(map[string]*Spec{"b": Block("b", Object(nil), true)}), `{}`, none,
@@ -312,7 +312,7 @@ func TestMessages(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, diags := tt.spec.Decode(config(t, tt.config), varsFunc(tt.vars))
+			_, diags := tt.spec.Decode(parseConfig(t, tt.config), varsFunc(tt.vars))
 			messages := Messages(diags)
 			for _, m := range messages {
 				if strings.HasPrefix(m, tt.want) {
@@ -328,7 +328,7 @@ func TestMessages(t *testing.T) {
 func TestHostile(t *testing.T) {
 	s := Object(map[string]*Spec{"a": Attr("a", "any", false)})
 	const n = 1 << 16
-	vars := maps.Clone(vars)
+	vars := maps.Clone(nomadVars)
 	vars["DEEP"] = cty.StringVal(strings.Repeat("[", n))
 	nested := any("x")
 	for range 20_000 {
@@ -355,7 +355,7 @@ func TestHostile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, diags := s.Decode(map[string]any{"a": value}, varsFunc(vars))
-			wantLimitError(t, diags)
+			expectLimitError(t, diags)
 		})
 	}
 
@@ -368,12 +368,12 @@ func TestHostile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, diags := spec.Decode(nil, varsFunc(vars))
-			wantLimitError(t, diags)
+			expectLimitError(t, diags)
 		})
 	}
 
 	t.Run("a number in text", func(t *testing.T) {
-		value, diags := number.Decode(map[string]any{"n": "1e100000000"}, varsFunc(vars))
+		value, diags := numberSpec.Decode(map[string]any{"n": "1e100000000"}, varsFunc(vars))
 		if diags.HasErrors() {
 			t.Fatal(diags)
 		}
@@ -389,8 +389,8 @@ func TestHostile(t *testing.T) {
 	})
 }
 
-// wantLimitError checks that a limit was the reason for the rejection.
-func wantLimitError(t *testing.T, diags hcl.Diagnostics) {
+// expectLimitError checks that a limit was the reason for the rejection.
+func expectLimitError(t *testing.T, diags hcl.Diagnostics) {
 	t.Helper()
 	messages := strings.Join(Messages(diags), "; ")
 	for _, reason := range []string{"levels deep at most", "operators at most", "out of range", "digits in its exponent", "too many"} {
@@ -402,7 +402,7 @@ func wantLimitError(t *testing.T, diags hcl.Diagnostics) {
 }
 
 func TestConfigThatIsNoJSON(t *testing.T) {
-	_, diags := number.Decode(map[string]any{"n": math.Inf(1)}, varsFunc(vars))
+	_, diags := numberSpec.Decode(map[string]any{"n": math.Inf(1)}, varsFunc(nomadVars))
 	if got := Messages(diags); len(got) != 1 || !strings.HasPrefix(got[0], "Invalid config: The config cannot be read: ") {
 		t.Errorf("got %q", got)
 	}

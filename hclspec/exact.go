@@ -20,50 +20,50 @@ func UnmarshalExact(b []byte, dst any) error {
 	if t == nil || t.Kind() != reflect.Pointer || len(b) == 0 {
 		return Unmarshal(b, dst)
 	}
-	var loose any
-	if err := UnmarshalState(b, &loose); err != nil {
+	var untyped any
+	if err := UnmarshalState(b, &untyped); err != nil {
 		return err
 	}
-	loose, _ = fitType(loose, t)
-	if err := mismatch(nil, loose, t.Elem()); err != nil {
+	untyped, _ = fitType(untyped, t)
+	if err := checkFits(nil, untyped, t.Elem()); err != nil {
 		return err
 	}
 	return Unmarshal(b, dst)
 }
 
-// ownDecoders are implemented by types with their own decoder: the values that they
+// customDecoderTypes are implemented by types with their own decoder: the values that they
 // accept are unknown.
-var ownDecoders = []reflect.Type{
+var customDecoderTypes = []reflect.Type{
 	reflect.TypeFor[codec.Selfer](), reflect.TypeFor[encoding.BinaryUnmarshaler](),
 }
 
-// mismatch returns an error if decoding v into a value of type t would fail or lose
+// checkFits returns an error if decoding v into a value of type t would fail or lose
 // data. path leads to v from the start of the config.
-func mismatch(path []string, v any, t reflect.Type) error {
+func checkFits(path []string, v any, t reflect.Type) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	if v == nil || t.Kind() == reflect.Interface ||
-		slices.ContainsFunc(ownDecoders, func(own reflect.Type) bool { return reflect.PointerTo(t).Implements(own) }) {
+		slices.ContainsFunc(customDecoderTypes, func(own reflect.Type) bool { return reflect.PointerTo(t).Implements(own) }) {
 		return nil
 	}
 	does := func(fits bool) error {
 		if fits {
 			return nil
 		}
-		return fmt.Errorf("%s is %s, which does not fit %s", pathText(path), describe(v), typeName(t))
+		return fmt.Errorf("%s is %s, which does not fit %s", formatPath(path), describeValue(v), describeType(t))
 	}
 	switch t.Kind() {
 	case reflect.Bool:
 		_, ok := v.(bool)
 		return does(ok)
 	case reflect.String:
-		return does(isText(v))
+		return does(isStringOrBytes(v))
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		n, ok := signed(v)
+		n, ok := toInt64(v)
 		return does(ok && !reflect.Zero(t).OverflowInt(n))
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		n, ok := unsigned(v)
+		n, ok := toUint64(v)
 		return does(ok && !reflect.Zero(t).OverflowUint(n))
 	case reflect.Float32, reflect.Float64:
 		switch v.(type) {
@@ -72,7 +72,7 @@ func mismatch(path []string, v any, t reflect.Type) error {
 		}
 		return does(false)
 	case reflect.Slice, reflect.Array:
-		if isText(v) && t.Elem().Kind() == reflect.Uint8 {
+		if isStringOrBytes(v) && t.Elem().Kind() == reflect.Uint8 {
 			return nil
 		}
 		list, ok := v.([]any)
@@ -80,7 +80,7 @@ func mismatch(path []string, v any, t reflect.Type) error {
 			return does(false)
 		}
 		for i, elem := range list {
-			if err := mismatch(append(path, strconv.Itoa(i)), elem, t.Elem()); err != nil {
+			if err := checkFits(append(path, strconv.Itoa(i)), elem, t.Elem()); err != nil {
 				return err
 			}
 		}
@@ -91,7 +91,7 @@ func mismatch(path []string, v any, t reflect.Type) error {
 			return does(false)
 		}
 		for _, key := range sortedKeys(m) {
-			if err := mismatch(append(path, key), m[key], t.Elem()); err != nil {
+			if err := checkFits(append(path, key), m[key], t.Elem()); err != nil {
 				return err
 			}
 		}
@@ -101,13 +101,13 @@ func mismatch(path []string, v any, t reflect.Type) error {
 		if !ok {
 			return does(false)
 		}
-		fields := fieldsOf(t)
+		fields := fieldTypes(t)
 		for _, key := range sortedKeys(m) {
 			field, ok := fields[key]
 			if !ok {
-				return fmt.Errorf("%s has no field in %s: add one with the tag `codec:%q`", pathText(append(path, key)), typeName(t), key)
+				return fmt.Errorf("%s has no field in %s: add one with the tag `codec:%q`", formatPath(append(path, key)), describeType(t), key)
 			}
-			if err := mismatch(append(path, key), m[key], field); err != nil {
+			if err := checkFits(append(path, key), m[key], field); err != nil {
 				return err
 			}
 		}
@@ -116,8 +116,8 @@ func mismatch(path []string, v any, t reflect.Type) error {
 	return does(false)
 }
 
-// fieldsOf returns the types of the fields that a struct is decoded into, by key.
-func fieldsOf(t reflect.Type) map[string]reflect.Type {
+// fieldTypes returns the types of the fields that a struct is decoded into, by key.
+func fieldTypes(t reflect.Type) map[string]reflect.Type {
 	fields := map[string]reflect.Type{}
 	for i := range t.NumField() {
 		field := t.Field(i)
@@ -129,7 +129,7 @@ func fieldsOf(t reflect.Type) map[string]reflect.Type {
 		switch {
 		case name == "-":
 		case name == "" && field.Anonymous && embedded.Kind() == reflect.Struct:
-			for key, deeper := range fieldsOf(embedded) {
+			for key, deeper := range fieldTypes(embedded) {
 				if _, nearer := fields[key]; !nearer {
 					fields[key] = deeper
 				}
@@ -153,21 +153,21 @@ func sortedKeys(m map[string]any) []string {
 	return keys
 }
 
-func pathText(path []string) string {
+func formatPath(path []string) string {
 	if len(path) == 0 {
 		return "the config"
 	}
 	return strconv.Quote(strings.Join(path, "."))
 }
 
-func typeName(t reflect.Type) string {
+func describeType(t reflect.Type) string {
 	if t.Kind() == reflect.Struct && t.Name() == "" {
 		return "the Go struct" // the text of an anonymous type would be its whole declaration
 	}
 	return fmt.Sprintf("the Go type %v", t)
 }
 
-func isText(v any) bool {
+func isStringOrBytes(v any) bool {
 	switch v.(type) {
 	case string, []byte:
 		return true
@@ -175,7 +175,7 @@ func isText(v any) bool {
 	return false
 }
 
-func signed(v any) (int64, bool) {
+func toInt64(v any) (int64, bool) {
 	switch n := v.(type) {
 	case int64:
 		return n, true
@@ -185,7 +185,7 @@ func signed(v any) (int64, bool) {
 	return 0, false
 }
 
-func unsigned(v any) (uint64, bool) {
+func toUint64(v any) (uint64, bool) {
 	switch n := v.(type) {
 	case int64:
 		return uint64(n), n >= 0
@@ -195,8 +195,8 @@ func unsigned(v any) (uint64, bool) {
 	return 0, false
 }
 
-// describe describes a value without its text, which may be a secret.
-func describe(v any) string {
+// describeValue describes a value without its text, which may be a secret.
+func describeValue(v any) string {
 	switch v := v.(type) {
 	case bool:
 		return "a bool"

@@ -8,15 +8,15 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// upper has its own decoder.
-type upper struct{ text string }
+// upperCaseText has its own decoder.
+type upperCaseText struct{ text string }
 
-func (u *upper) UnmarshalBinary(b []byte) error {
+func (u *upperCaseText) UnmarshalBinary(b []byte) error {
 	u.text = strings.ToUpper(string(b))
 	return nil
 }
 
-func (u upper) MarshalBinary() ([]byte, error) { return []byte(u.text), nil }
+func (u upperCaseText) MarshalBinary() ([]byte, error) { return []byte(u.text), nil }
 
 func TestUnmarshalExactRejectsWhatGoWouldLose(t *testing.T) {
 	type inner struct {
@@ -85,7 +85,7 @@ func TestUnmarshalExactDecodesWhatFits(t *testing.T) {
 		F     float64             `codec:"f"`
 		M     map[string]string   `codec:"m"`
 		Lists []map[string]string `codec:"lists"`
-		Upper upper               `codec:"upper"`
+		Upper upperCaseText       `codec:"upper"`
 		Any   any                 `codec:"any"`
 		Unset *string             `codec:"unset"`
 		Opt   bool                `codec:"opt,omitempty"`
@@ -104,12 +104,12 @@ func TestUnmarshalExactDecodesWhatFits(t *testing.T) {
 		t.Fatal(err)
 	}
 	one := 1
-	want := all{embedded{65535}, "x", []byte("b"), &one, 0.1, map[string]string{"k": "v"}, []map[string]string{{"k": "w"}}, upper{"LOW"}, int64(7), nil, true}
+	want := all{embedded{65535}, "x", []byte("b"), &one, 0.1, map[string]string{"k": "v"}, []map[string]string{{"k": "w"}}, upperCaseText{"LOW"}, int64(7), nil, true}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	var loose map[string]any
-	if err := UnmarshalExact(b, &loose); err != nil || len(loose) != 11 {
-		t.Errorf("into a map: %v, %v", loose, err)
+	var untyped map[string]any
+	if err := UnmarshalExact(b, &untyped); err != nil || len(untyped) != 11 {
+		t.Errorf("into a map: %v, %v", untyped, err)
 	}
 }

@@ -31,31 +31,31 @@ func (s *Spec) Fault() (err error) {
 		return errors.New(strings.Join(Messages(c.diags), "; "))
 	}
 	hcldec.ImpliedType(c.spec)
-	return s.defaultFault("config")
+	return s.checkDefaults("config")
 }
 
-// defaultFault returns an error if a default does not have the type of its attribute.
-func (s *Spec) defaultFault(path string) error {
+// checkDefaults returns an error if a default does not have the type of its attribute.
+func (s *Spec) checkDefaults(path string) error {
 	if s == nil {
 		return nil
 	}
-	if s.kind == kindDefault && s.nested.kind == kindAttr && s.fallback.kind == kindLiteral {
+	if s.kind == kindDefault && s.nested.kind == kindAttr && s.defaultSpec.kind == kindLiteral {
 		c := newCompiler()
-		want := c.typ(s.nested, path)
-		value := c.compile(s.fallback, path, "").(*hcldec.LiteralSpec).Value
+		want := c.parseType(s.nested, path)
+		value := c.compileSpec(s.defaultSpec, path, "").(*hcldec.LiteralSpec).Value
 		_, err := convert.Convert(value, want)
 		// The plugin receives a default unconverted.
 		if err != nil || want.IsPrimitiveType() && !value.IsNull() && !value.Type().Equals(want) {
-			return fmt.Errorf("the default of %q is %s, and its type is %s", path, s.fallback.text, s.nested.text)
+			return fmt.Errorf("the default of %q is %s, and its type is %s", path, s.defaultSpec.text, s.nested.text)
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.attributes)) {
-		if err := s.attributes[key].defaultFault(path + "." + key); err != nil {
+		if err := s.attributes[key].checkDefaults(path + "." + key); err != nil {
 			return err
 		}
 	}
-	for _, part := range append(slices.Clip(s.values), s.nested, s.fallback) {
-		if err := part.defaultFault(path); err != nil {
+	for _, part := range append(slices.Clip(s.values), s.nested, s.defaultSpec) {
+		if err := part.checkDefaults(path); err != nil {
 			return err
 		}
 	}

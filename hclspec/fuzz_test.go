@@ -17,7 +17,7 @@ import (
 // FuzzConfig checks that any spec and any config give either messages or a value that
 // can be encoded and decoded.
 func FuzzConfig(f *testing.F) {
-	for _, s := range []*Spec{greeting, number, exec, defaults, blocks, types, job, fullSpec} {
+	for _, s := range []*Spec{greetingSpec, numberSpec, execSpec, defaultsSpec, blocksSpec, typesSpec, job, fullSpec} {
 		b, err := proto.Marshal(s.Proto())
 		if err != nil {
 			f.Fatal(err)
@@ -40,7 +40,7 @@ func FuzzConfig(f *testing.F) {
 		if json.Unmarshal(text, &config) != nil {
 			return
 		}
-		value, diags := s.Decode(config, varsFunc(vars))
+		value, diags := s.Decode(config, varsFunc(nomadVars))
 		if diags.HasErrors() {
 			if len(Messages(diags)) == 0 {
 				t.Fatal("an error without a message")
@@ -58,8 +58,8 @@ func FuzzConfig(f *testing.F) {
 		if again, err := Marshal(back); err != nil || !bytes.Equal(again, b) {
 			t.Fatalf("%x became %x, %v", b, again, err)
 		}
-		var loose any
-		if err := Unmarshal(b, &loose); err != nil && value.Type() != cty.DynamicPseudoType {
+		var untyped any
+		if err := Unmarshal(b, &untyped); err != nil && value.Type() != cty.DynamicPseudoType {
 			t.Fatalf("a driver cannot read %x: %v", b, err)
 		}
 	})

@@ -78,11 +78,11 @@ func Unmarshal(b []byte, dst any) error {
 	if err == nil || len(b) == 0 {
 		return err
 	}
-	var loose any
-	if UnmarshalState(b, &loose) != nil {
+	var untyped any
+	if UnmarshalState(b, &untyped) != nil {
 		return err
 	}
-	fitted, changed := fitType(loose, reflect.TypeOf(dst))
+	fitted, changed := fitType(untyped, reflect.TypeOf(dst))
 	if !changed {
 		return err
 	}
@@ -101,16 +101,16 @@ func UnmarshalJSON(b []byte, dst any) error {
 	if err := decoder.Decode(&config); err != nil {
 		return err
 	}
-	encoded, err := MarshalState(numbers(config))
+	encoded, err := MarshalState(convertJSONNumbers(config))
 	if err != nil {
 		return err
 	}
 	return UnmarshalExact(encoded, dst)
 }
 
-// numbers converts JSON numbers to Go's number types. A number that fits into none
+// convertJSONNumbers converts JSON numbers to Go's number types. A number that fits into none
 // stays its decimal text, as in Marshal.
-func numbers(v any) any {
+func convertJSONNumbers(v any) any {
 	switch v := v.(type) {
 	case json.Number:
 		if n, err := v.Int64(); err == nil {
@@ -122,11 +122,11 @@ func numbers(v any) any {
 		return v.String()
 	case []any:
 		for i := range v {
-			v[i] = numbers(v[i])
+			v[i] = convertJSONNumbers(v[i])
 		}
 	case map[string]any:
 		for key := range v {
-			v[key] = numbers(v[key])
+			v[key] = convertJSONNumbers(v[key])
 		}
 	}
 	return v

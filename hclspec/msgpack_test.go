@@ -13,7 +13,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-func unhex(t testing.TB, text string) []byte {
+func decodeHex(t testing.TB, text string) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(text)
 	if err != nil {
@@ -89,7 +89,7 @@ func TestUnmarshal(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := tt.into
-			if err := Unmarshal(unhex(t, tt.hex), &got); err != nil {
+			if err := Unmarshal(decodeHex(t, tt.hex), &got); err != nil {
 				t.Fatal(err)
 			}
 			if !reflect.DeepEqual(got, tt.want) {
@@ -121,7 +121,7 @@ func TestUnmarshalErrors(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var got all
-			err := Unmarshal(unhex(t, tt.hex), &got)
+			err := Unmarshal(decodeHex(t, tt.hex), &got)
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got error %v, want %q", err, tt.want)
 			}
@@ -155,7 +155,7 @@ func TestConfigRoundTrip(t *testing.T) {
 		"oom_score_adj": Attr("", "number", false),
 		"Env":           Attr("env", "list(map(string))", false),
 	})
-	value, diags := s.Decode(config(t, `{"command":"/bin/${FOO}","args":[1],"env":[{"A":"1"},{"B":"2"}]}`), varsFunc(vars))
+	value, diags := s.Decode(parseConfig(t, `{"command":"/bin/${FOO}","args":[1],"env":[{"A":"1"},{"B":"2"}]}`), varsFunc(nomadVars))
 	if diags.HasErrors() {
 		t.Fatal(Messages(diags))
 	}

@@ -24,12 +24,12 @@ type Spec struct {
 	labels   []string
 	min, max uint64
 
-	nested     *Spec // content of a block; first choice of a default
-	fallback   *Spec
-	attributes map[string]*Spec
-	values     []*Spec
+	nested      *Spec // content of a block; first choice of a default
+	defaultSpec *Spec
+	attributes  map[string]*Spec
+	values      []*Spec
 
-	cache atomic.Pointer[compiled] // nil until the first Decode
+	compiledCache atomic.Pointer[compiledSpec] // nil until the first Decode
 }
 
 type kind uint8
@@ -102,7 +102,7 @@ func BlockMap(name string, labels []string, nested *Spec) *Spec {
 // Default is primary, or def if primary is null. Both need a name if their kind has
 // one: Default(Attr("retries", "number", false), Literal("3")).
 func Default(primary, def *Spec) *Spec {
-	return &Spec{kind: kindDefault, nested: primary, fallback: def}
+	return &Spec{kind: kindDefault, nested: primary, defaultSpec: def}
 }
 
 // Literal is a constant, written as an HCL expression: `"text"`, `5`, `["a"]`.
@@ -161,7 +161,7 @@ func fromProto(p *specpb.Spec, depth int) (*Spec, error) {
 	case *specpb.Spec_Default:
 		s.kind = kindDefault
 		if s.nested, err = fromProto(b.Default.GetPrimary(), depth-1); err == nil {
-			s.fallback, err = fromProto(b.Default.GetDefault(), depth-1)
+			s.defaultSpec, err = fromProto(b.Default.GetDefault(), depth-1)
 		}
 	case *specpb.Spec_Literal:
 		s.kind, s.text = kindLiteral, b.Literal.GetValue()
@@ -203,7 +203,7 @@ func (s *Spec) Proto() *specpb.Spec {
 	case kindBlockMap:
 		return &specpb.Spec{Block: &specpb.Spec_BlockMap{BlockMap: &specpb.BlockMap{Name: s.name, Labels: s.labels, Nested: s.nested.Proto()}}}
 	case kindDefault:
-		return &specpb.Spec{Block: &specpb.Spec_Default{Default: &specpb.Default{Primary: s.nested.Proto(), Default: s.fallback.Proto()}}}
+		return &specpb.Spec{Block: &specpb.Spec_Default{Default: &specpb.Default{Primary: s.nested.Proto(), Default: s.defaultSpec.Proto()}}}
 	case kindLiteral:
 		return &specpb.Spec{Block: &specpb.Spec_Literal{Literal: &specpb.Literal{Value: s.text}}}
 	default:

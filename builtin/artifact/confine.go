@@ -28,7 +28,7 @@ func Confine() {
 	if err != nil {
 		hclog.Default().Debug("artifacts are downloaded by a process with all capabilities", "error", err)
 	}
-	confine.DenyProcess(confine.Machine()...)
+	confine.DenyProcess(confine.MachineCalls()...)
 }
 
 // Access rights of a download to a part of the file system.
@@ -123,7 +123,7 @@ func restrictThread(stage *os.File, limits Limits, proc bool) error {
 	}
 	// Landlock does not restrict connections to sockets in the file system.
 	confine.DenyThread(
-		confine.Call{Number: unix.SYS_SOCKET, Only: true, Argument: unix.AF_UNIX},
+		confine.Call{Number: unix.SYS_SOCKET, CheckArgument: true, Argument: unix.AF_UNIX},
 		confine.Call{Number: unix.SYS_IO_URING_SETUP}, // io_uring can make sockets too
 	)
 	return nil

@@ -99,7 +99,7 @@ func (p *downloadProcess) start(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return p.spawn(ctx, nil)
 	}
-	set, err := idrange.Downloads(p.request.Limits.UIDs)
+	set, err := idrange.ParseDownloads(p.request.Limits.UIDs)
 	if err != nil {
 		return fmt.Errorf("download_uids in the client's artifact block: %w", err)
 	}
@@ -248,7 +248,7 @@ func startOnThread(cmd *exec.Cmd, stage *os.File, o downloadRequest) error {
 		}
 	}
 	// The namespaces above need these system calls, so they are denied only now.
-	confine.DenyThread(append(confine.Namespaces(), confine.Machine()...)...)
+	confine.DenyThread(append(confine.NamespaceCalls(), confine.MachineCalls()...)...)
 	return cmd.Start()
 }
 

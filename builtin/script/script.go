@@ -72,7 +72,7 @@ func (h *Hook) Configure(_ context.Context, c *sdk.Config) error {
 	}
 	h.commandsAllowed.Store(config.Commands)
 	if h.OwnProcess && !config.Commands { // another configuration means another process
-		confine.DenyProcess(confine.Powers()...)
+		confine.DenyProcess(confine.ProcessAndMachineCalls()...)
 	}
 	return nil
 }

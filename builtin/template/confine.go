@@ -31,7 +31,7 @@ func Confine() {
 	if err := confine.KeepProcess(fileCapabilities()...); err != nil {
 		hclog.Default().Debug("templates are rendered by a process with all capabilities", "error", err)
 	}
-	confine.DenyProcess(append(confine.Powers(), confine.Internet()...)...)
+	confine.DenyProcess(append(confine.ProcessAndMachineCalls(), confine.InternetSocketCalls()...)...)
 }
 
 // noDir is the directory for calls that need no files; they get a nil root.

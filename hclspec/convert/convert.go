@@ -16,12 +16,12 @@ import (
 // type takes quadratic time in the number of types.
 const maxTypes = 200
 
-// maxUnprepared limits the number of values in a value that only go-cty converts if the
+// maxUnpreparedTypes limits the number of values in a value that only go-cty converts if the
 // wanted type is partly dynamic. In this case the result of go-cty can depend on the
 // empty collections in the value.
-const maxUnprepared = 1000
+const maxUnpreparedTypes = 1000
 
-var errTypes = fmt.Errorf("the elements have too many different types: %d are allowed", maxTypes)
+var errTooManyTypes = fmt.Errorf("the elements have too many different types: %d are allowed", maxTypes)
 
 // Convert returns val as a value of the type want, or the error of go-cty.
 func Convert(val cty.Value, want cty.Type) (cty.Value, error) {
@@ -41,7 +41,7 @@ func Prepare(val cty.Value, want cty.Type) (cty.Value, error) {
 	if val == cty.NilVal || want == cty.NilType || val.ContainsMarked() {
 		return val, nil
 	}
-	if want.HasDynamicTypes() && Weigh(val.Type()) <= maxUnprepared {
+	if want.HasDynamicTypes() && Weigh(val.Type()) <= maxUnpreparedTypes {
 		return val, nil
 	}
 	return prepare(val, want)
@@ -54,7 +54,7 @@ func prepare(val cty.Value, want cty.Type) (cty.Value, error) {
 	}
 	switch {
 	case (want.IsListType() || want.IsSetType()) && ty.IsTupleType():
-		elems, same, err := prepareCollection(values(val), want)
+		elems, same, err := prepareCollection(elementsOf(val), want)
 		switch {
 		case err != nil:
 			return cty.NilVal, err
@@ -67,16 +67,16 @@ func prepare(val cty.Value, want cty.Type) (cty.Value, error) {
 	case want.IsMapType() && ty.IsObjectType():
 		attrs := val.AsValueMap()
 		names := slices.Sorted(maps.Keys(attrs))
-		elems, same, err := prepareCollection(inOrder(attrs, names), want)
+		elems, same, err := prepareCollection(valuesInOrder(attrs, names), want)
 		switch {
 		case err != nil:
 			return cty.NilVal, err
 		case !same:
-			return cty.ObjectVal(byName(names[:len(elems)], elems)), nil
+			return cty.ObjectVal(valuesByName(names[:len(elems)], elems)), nil
 		}
-		return cty.MapVal(byName(names, elems)), nil
+		return cty.MapVal(valuesByName(names, elems)), nil
 	case want.IsTupleType() && ty.IsTupleType() && ty.Length() == want.Length():
-		elems, err := prepareEach(values(val), want.TupleElementType)
+		elems, err := prepareEach(elementsOf(val), want.TupleElementType)
 		if err != nil {
 			return cty.NilVal, err
 		}
@@ -123,7 +123,7 @@ func prepareCollection(elems []cty.Value, want cty.Type) (prepared []cty.Value, 
 		return elems, false, nil // go-cty rejects the value immediately
 	}
 	if weight > maxTypes {
-		return nil, false, errTypes
+		return nil, false, errTooManyTypes
 	}
 	types := make([]cty.Type, len(samples))
 	for i, sample := range samples {
@@ -134,8 +134,8 @@ func prepareCollection(elems []cty.Value, want cty.Type) (prepared []cty.Value, 
 			return converted, true, nil
 		}
 	}
-	if convertible(samples, want) {
-		return nil, false, errTypes
+	if canConvert(samples, want) {
+		return nil, false, errTooManyTypes
 	}
 	// The conversion of all elements would fail like the conversion of the samples, only
 	// slower.
@@ -150,8 +150,8 @@ func needsUnification(collection cty.Type) bool {
 		collection.IsMapType() && (elem.IsCollectionType() || elem.IsObjectType())
 }
 
-// convertible reports whether go-cty converts the elements to the collection want.
-func convertible(elems []cty.Value, want cty.Type) bool {
+// canConvert reports whether go-cty converts the elements to the collection want.
+func canConvert(elems []cty.Value, want cty.Type) bool {
 	val := cty.TupleVal(elems)
 	if want.IsMapType() {
 		attrs := make(map[string]cty.Value, len(elems))
@@ -164,7 +164,7 @@ func convertible(elems []cty.Value, want cty.Type) bool {
 	return err == nil
 }
 
-func values(val cty.Value) []cty.Value {
+func elementsOf(val cty.Value) []cty.Value {
 	elems := make([]cty.Value, 0, val.LengthInt())
 	for it := val.ElementIterator(); it.Next(); {
 		_, elem := it.Element()
@@ -173,7 +173,7 @@ func values(val cty.Value) []cty.Value {
 	return elems
 }
 
-func inOrder(attrs map[string]cty.Value, names []string) []cty.Value {
+func valuesInOrder(attrs map[string]cty.Value, names []string) []cty.Value {
 	vals := make([]cty.Value, len(names))
 	for i, name := range names {
 		vals[i] = attrs[name]
@@ -181,7 +181,7 @@ func inOrder(attrs map[string]cty.Value, names []string) []cty.Value {
 	return vals
 }
 
-func byName(names []string, vals []cty.Value) map[string]cty.Value {
+func valuesByName(names []string, vals []cty.Value) map[string]cty.Value {
 	attrs := make(map[string]cty.Value, len(names))
 	for i, name := range names {
 		attrs[name] = vals[i]

@@ -78,9 +78,9 @@ func randomType(r *rand.Rand, depth int) cty.Type {
 	}
 }
 
-// outcome returns the result of a conversion as text. Errors in maps and objects name a
-// random entry, so outcome makes them equal.
-func outcome(f func(cty.Value, cty.Type) (cty.Value, error), val cty.Value, want cty.Type) (text string) {
+// convertToText returns the result of a conversion as text. Errors in maps and objects name a
+// random entry, so convertToText makes them equal.
+func convertToText(f func(cty.Value, cty.Type) (cty.Value, error), val cty.Value, want cty.Type) (text string) {
 	defer func() {
 		if recover() != nil {
 			text = "panic"
@@ -101,15 +101,15 @@ func TestConvertAgreesWithLibrary(t *testing.T) {
 	for seed := range uint64(100_000) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		val, want := randomValue(r, 3), randomType(r, 3)
-		got := outcome(Convert, val, want)
-		var theirs string
+		got := convertToText(Convert, val, want)
+		var ctyResult string
 		for range 20 { // go-cty's own result can depend on the order of a map
-			if theirs = outcome(convert.Convert, val, want); theirs == got || theirs == "panic" {
+			if ctyResult = convertToText(convert.Convert, val, want); ctyResult == got || ctyResult == "panic" {
 				break
 			}
 		}
-		if got != theirs && theirs != "panic" {
-			t.Fatalf("seed %d: convert %#v to %#v:\n got %s\nwant %s", seed, val, want, got, theirs)
+		if got != ctyResult && ctyResult != "panic" {
+			t.Fatalf("seed %d: convert %#v to %#v:\n got %s\nwant %s", seed, val, want, got, ctyResult)
 		}
 		if strings.HasPrefix(got, "cty.") {
 			converted++
@@ -120,7 +120,7 @@ func TestConvertAgreesWithLibrary(t *testing.T) {
 	}
 }
 
-func texts(n int) []cty.Value {
+func stringValues(n int) []cty.Value {
 	elems := make([]cty.Value, n)
 	for i := range elems {
 		elems[i] = cty.StringVal(fmt.Sprint("argument-", i))
@@ -131,16 +131,16 @@ func texts(n int) []cty.Value {
 // go-cty's own conversion takes quadratic time only for tuples, so its input must
 // already be a list.
 func TestPrepareLeavesNoTuple(t *testing.T) {
-	rows := cty.TupleVal([]cty.Value{cty.TupleVal(texts(2000)), cty.TupleVal(texts(1999))})
+	rows := cty.TupleVal([]cty.Value{cty.TupleVal(stringValues(2000)), cty.TupleVal(stringValues(1999))})
 	for _, c := range []struct {
 		name string
 		val  cty.Value
 		want cty.Type
 	}{
-		{"list of texts", cty.TupleVal(texts(2000)), cty.List(cty.String)},
-		{"list of anything", cty.TupleVal(texts(2000)), cty.List(cty.DynamicPseudoType)},
-		{"list of texts and numbers", cty.TupleVal(append(texts(2000), cty.NumberIntVal(1))), cty.List(cty.String)},
-		{"list of unknown values", cty.TupleVal(append(texts(2000), cty.DynamicVal)), cty.List(cty.String)},
+		{"list of texts", cty.TupleVal(stringValues(2000)), cty.List(cty.String)},
+		{"list of anything", cty.TupleVal(stringValues(2000)), cty.List(cty.DynamicPseudoType)},
+		{"list of texts and numbers", cty.TupleVal(append(stringValues(2000), cty.NumberIntVal(1))), cty.List(cty.String)},
+		{"list of unknown values", cty.TupleVal(append(stringValues(2000), cty.DynamicVal)), cty.List(cty.String)},
 		{"list of lists", rows, cty.List(cty.List(cty.String))},
 		{"list of lists of anything", rows, cty.List(cty.List(cty.DynamicPseudoType))},
 		{"list in a map", cty.ObjectVal(map[string]cty.Value{"a": rows, "b": rows}), cty.Map(cty.List(cty.List(cty.String)))},
@@ -158,8 +158,8 @@ func TestPrepareLeavesNoTuple(t *testing.T) {
 	}
 }
 
-// manyTypes returns a tuple of objects, each with a different type.
-func manyTypes() cty.Value {
+// tupleOfManyTypes returns a tuple of objects, each with a different type.
+func tupleOfManyTypes() cty.Value {
 	var elems []cty.Value
 	for i := range 2000 {
 		elems = append(elems, cty.ObjectVal(map[string]cty.Value{fmt.Sprint("a", i): cty.True}))
@@ -169,7 +169,7 @@ func manyTypes() cty.Value {
 
 // A list that cannot be converted must not make go-cty compare its elements.
 func TestListWithoutCommonTypeIsCutShort(t *testing.T) {
-	val, want := cty.TupleVal(append(texts(100_000), cty.EmptyObjectVal)), cty.List(cty.DynamicPseudoType)
+	val, want := cty.TupleVal(append(stringValues(100_000), cty.EmptyObjectVal)), cty.List(cty.DynamicPseudoType)
 	prepared, err := Prepare(val, want)
 	if err != nil {
 		t.Fatal(err)
@@ -183,7 +183,7 @@ func TestListWithoutCommonTypeIsCutShort(t *testing.T) {
 }
 
 func TestManyTypesAreAnError(t *testing.T) {
-	_, diags := Expression(hcl.StaticExpr(manyTypes(), hcl.Range{}), "args", cty.List(cty.DynamicPseudoType)).Value(nil)
+	_, diags := Expression(hcl.StaticExpr(tupleOfManyTypes(), hcl.Range{}), "args", cty.List(cty.DynamicPseudoType)).Value(nil)
 	want := `Inappropriate value for attribute "args": the elements have too many different types: 200 are allowed.`
 	if len(diags) != 1 || diags[0].Detail != want {
 		t.Errorf("got %v, want %s", diags, want)
@@ -193,7 +193,7 @@ func TestManyTypesAreAnError(t *testing.T) {
 // BenchmarkConvert measures the time of a conversion for different lengths of the list.
 func BenchmarkConvert(b *testing.B) {
 	for _, n := range []int{1000, 10_000, 100_000} {
-		val := cty.TupleVal(texts(n))
+		val := cty.TupleVal(stringValues(n))
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			for b.Loop() {
 				if _, err := Convert(val, cty.List(cty.String)); err != nil {

@@ -14,18 +14,18 @@ const (
 	// MaxOperators limits the depth of an expression tree without brackets: 1 + 1 + 1 + …
 	// is a tree as deep as it is long, and evaluation recurses.
 	MaxOperators = 2000
-	// maxNumber limits the length of a number, maxExponent the digits of its exponent:
+	// maxNumberLength limits the length of a number, maxExponentDigits the digits of its exponent:
 	// 1e999999999 is a gigabyte of text when it becomes a string. The exponent of a
 	// float64 has three digits.
-	maxNumber   = 4096
-	maxExponent = 3
+	maxNumberLength   = 4096
+	maxExponentDigits = 3
 )
 
 func limitError(summary, detail string, rng hcl.Range) *hcl.Diagnostic {
 	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: summary, Detail: detail, Subject: rng.Ptr()}
 }
 
-func tooDeep(rng hcl.Range) hcl.Diagnostics {
+func depthError(rng hcl.Range) hcl.Diagnostics {
 	return hcl.Diagnostics{limitError("Nesting too deep",
 		fmt.Sprintf("Brackets, templates, operators and blocks may be nested %d levels deep at most.", Max), rng)}
 }
@@ -42,32 +42,32 @@ func checkNumber(text []byte, rng hcl.Range) *hcl.Diagnostic {
 	if e := bytes.IndexAny(text, "eE"); e >= 0 {
 		digits = len(bytes.TrimLeft(text[e+1:], "+-0"))
 	}
-	if len(text) <= maxNumber && digits <= maxExponent {
+	if len(text) <= maxNumberLength && digits <= maxExponentDigits {
 		return nil
 	}
-	return limitError("Number out of range", fmt.Sprintf("A number may have %d characters, and %d digits in its exponent, at most.", maxNumber, maxExponent), rng)
+	return limitError("Number out of range", fmt.Sprintf("A number may have %d characters, and %d digits in its exponent, at most.", maxNumberLength, maxExponentDigits), rng)
 }
 
-// frame is one open bracket, quote, heredoc or template sequence.
-type frame struct {
-	open hclsyntax.TokenType
-	// unary is the number of operators in front of the bracket: !(-(!(…
-	unary int
-	// chain is the number of tokens that recurse to the right without a bracket:
+// openBracket is one open bracket, quote, heredoc or template sequence.
+type openBracket struct {
+	token hclsyntax.TokenType
+	// unaryOperators is the number of operators in front of the bracket: !(-(!(…
+	unaryOperators int
+	// chainLength is the number of tokens that recurse to the right without a bracket:
 	// a ? b : c ? …, x[*][*]…; it is reset for each item of a list or a body.
-	chain int
+	chainLength int
 	// operators is the number of tokens that make the tree of one expression deeper
 	// without recursion in the parser: 1 + 1 + 1 + …, x[a][b]…
 	operators int
 	// directives is the number of open %{ if } and %{ for } in a template.
 	directives int
-	// loop is true in a { for … } expression, where a newline ends no item.
-	loop bool
+	// isForLoop is true in a { for … } expression, where a newline ends no item.
+	isForLoop bool
 }
 
-func (f *frame) depth() int { return 1 + f.unary + f.chain + f.directives }
+func (f *openBracket) totalDepth() int { return 1 + f.unaryOperators + f.chainLength + f.directives }
 
-var openersOf = map[hclsyntax.TokenType][]hclsyntax.TokenType{
+var openTokensByClose = map[hclsyntax.TokenType][]hclsyntax.TokenType{
 	hclsyntax.TokenCBrace:         {hclsyntax.TokenOBrace},
 	hclsyntax.TokenCBrack:         {hclsyntax.TokenOBrack},
 	hclsyntax.TokenCParen:         {hclsyntax.TokenOParen},
@@ -76,45 +76,45 @@ var openersOf = map[hclsyntax.TokenType][]hclsyntax.TokenType{
 	hclsyntax.TokenTemplateSeqEnd: {hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl},
 }
 
-// nesting computes the recursion depth of the parser from the tokens of a text. For
+// parserDepth computes the recursion depth of the parser from the tokens of a text. For
 // malformed text it may compute a higher depth, never a lower one.
-type nesting struct {
-	frames    []frame
-	depth     int
-	operators int // sum over all frames: operators in brackets are a part of the enclosing expression
-	unary     int
-	// operand is true after a token from which a minus can subtract.
-	operand bool
+type parserDepth struct {
+	frames         []openBracket
+	depth          int
+	operators      int // sum over all frames: operators in brackets are a part of the enclosing expression
+	unaryOperators int
+	// afterOperand is true after a token from which a minus can subtract.
+	afterOperand bool
 }
 
-// firstScan is the size of the first part of a text, which is scanned before the rest:
+// firstScanSize is the size of the first part of a text, which is scanned before the rest:
 // most text that nests too deeply does so from the start.
-const firstScan = 64 << 10
+const firstScanSize = 64 << 10
 
-type lexer func(text []byte, name string, start hcl.Pos) (hclsyntax.Tokens, hcl.Diagnostics)
+type lexFunc func(text []byte, name string, start hcl.Pos) (hclsyntax.Tokens, hcl.Diagnostics)
 
 // Config scans a file with arguments and blocks.
 func Config(text []byte, name string) hcl.Diagnostics {
-	return scan(hclsyntax.LexConfig, frame{}, text, name, hcl.InitialPos)
+	return scanText(hclsyntax.LexConfig, openBracket{}, text, name, hcl.InitialPos)
 }
 
 // Expression scans the text of one expression.
 func Expression(text []byte, name string) hcl.Diagnostics {
-	return scan(hclsyntax.LexExpression, frame{open: wholeText}, text, name, hcl.InitialPos)
+	return scanText(hclsyntax.LexExpression, openBracket{token: tokenWholeText}, text, name, hcl.InitialPos)
 }
 
 // Template scans the content of a quoted template. start is its position in the file
 // name.
 func Template(text []byte, name string, start hcl.Pos) hcl.Diagnostics {
-	return scan(hclsyntax.LexTemplate, frame{open: wholeText}, text, name, start)
+	return scanText(hclsyntax.LexTemplate, openBracket{token: tokenWholeText}, text, name, start)
 }
 
-// wholeText opens a text that is one item, in which a newline ends no item.
-const wholeText = hclsyntax.TokenEOF
+// tokenWholeText opens a text that is one item, in which a newline ends no item.
+const tokenWholeText = hclsyntax.TokenEOF
 
-func scan(lex lexer, root frame, text []byte, name string, start hcl.Pos) hcl.Diagnostics {
-	if len(text) > firstScan {
-		tokens, _ := lex(text[:firstScan], name, start)
+func scanText(lex lexFunc, root openBracket, text []byte, name string, start hcl.Pos) hcl.Diagnostics {
+	if len(text) > firstScanSize {
+		tokens, _ := lex(text[:firstScanSize], name, start)
 		if diags := scanTokens(root, tokens); diags.HasErrors() {
 			return diags
 		}
@@ -123,17 +123,17 @@ func scan(lex lexer, root frame, text []byte, name string, start hcl.Pos) hcl.Di
 	return scanTokens(root, tokens)
 }
 
-func scanTokens(root frame, tokens hclsyntax.Tokens) hcl.Diagnostics {
-	n := nesting{frames: []frame{root}}
+func scanTokens(root openBracket, tokens hclsyntax.Tokens) hcl.Diagnostics {
+	n := parserDepth{frames: []openBracket{root}}
 	for i, token := range tokens {
 		if token.Type == hclsyntax.TokenNumberLit {
 			if diag := checkNumber(token.Bytes, token.Range); diag != nil {
 				return hcl.Diagnostics{diag}
 			}
 		}
-		n.token(token, tokens[i+1:])
-		if n.depth+n.unary > Max {
-			return tooDeep(token.Range)
+		n.processToken(token, tokens[i+1:])
+		if n.depth+n.unaryOperators > Max {
+			return depthError(token.Range)
 		}
 		if n.operators > MaxOperators {
 			return hcl.Diagnostics{TooLong(token.Range)}
@@ -142,82 +142,82 @@ func scanTokens(root frame, tokens hclsyntax.Tokens) hcl.Diagnostics {
 	return nil
 }
 
-// token processes one token; rest are the tokens after it.
-func (n *nesting) token(token hclsyntax.Token, rest hclsyntax.Tokens) {
+// processToken processes one token; rest are the tokens after it.
+func (n *parserDepth) processToken(token hclsyntax.Token, rest hclsyntax.Tokens) {
 	top := &n.frames[len(n.frames)-1]
 	switch token.Type {
 	case hclsyntax.TokenOBrace, hclsyntax.TokenOBrack, hclsyntax.TokenOParen,
 		hclsyntax.TokenOQuote, hclsyntax.TokenOHeredoc, hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
-		n.open(token, rest)
+		n.openFrame(token, rest)
 	case hclsyntax.TokenCBrace, hclsyntax.TokenCBrack, hclsyntax.TokenCParen,
 		hclsyntax.TokenCQuote, hclsyntax.TokenCHeredoc, hclsyntax.TokenTemplateSeqEnd:
-		n.close(token.Type)
+		n.closeFrame(token.Type)
 	case hclsyntax.TokenBang:
-		n.unary++
-		n.operand = false
+		n.unaryOperators++
+		n.afterOperand = false
 	case hclsyntax.TokenMinus:
-		if !n.operand {
-			n.unary++
+		if !n.afterOperand {
+			n.unaryOperators++
 			return
 		}
-		n.operator(top, 1)
-		n.unary, n.operand = 0, false
+		n.addOperators(top, 1)
+		n.unaryOperators, n.afterOperand = 0, false
 	case hclsyntax.TokenPlus, hclsyntax.TokenStar, hclsyntax.TokenSlash, hclsyntax.TokenPercent,
 		hclsyntax.TokenEqualOp, hclsyntax.TokenNotEqual, hclsyntax.TokenLessThan, hclsyntax.TokenLessThanEq,
 		hclsyntax.TokenGreaterThan, hclsyntax.TokenGreaterThanEq, hclsyntax.TokenAnd, hclsyntax.TokenOr:
-		n.operator(top, 1)
-		n.unary, n.operand = 0, false
+		n.addOperators(top, 1)
+		n.unaryOperators, n.afterOperand = 0, false
 	case hclsyntax.TokenQuestion, hclsyntax.TokenDoubleColon:
-		n.chain(top, 1)
-		n.unary, n.operand = 0, false
+		n.addChain(top, 1)
+		n.unaryOperators, n.afterOperand = 0, false
 	case hclsyntax.TokenComma:
-		n.item(top)
+		n.startItem(top)
 	case hclsyntax.TokenNewline:
-		if ends := top.open == 0 || top.open == hclsyntax.TokenOBrace && !top.loop; ends {
-			n.item(top)
+		if ends := top.token == 0 || top.token == hclsyntax.TokenOBrace && !top.isForLoop; ends {
+			n.startItem(top)
 		}
 	case hclsyntax.TokenComment:
 		// The parser ignores comments.
 	case hclsyntax.TokenIdent, hclsyntax.TokenNumberLit:
-		n.unary, n.operand = 0, true
+		n.unaryOperators, n.afterOperand = 0, true
 	default:
-		n.unary, n.operand = 0, false
+		n.unaryOperators, n.afterOperand = 0, false
 	}
 }
 
-func (n *nesting) chain(f *frame, by int) {
-	f.chain += by
+func (n *parserDepth) addChain(f *openBracket, by int) {
+	f.chainLength += by
 	n.depth += by
 }
 
-func (n *nesting) operator(f *frame, by int) {
+func (n *parserDepth) addOperators(f *openBracket, by int) {
 	f.operators += by
 	n.operators += by
 }
 
-// item starts a new item of a list or a body.
-func (n *nesting) item(f *frame) {
-	n.chain(f, -f.chain)
-	n.operator(f, -f.operators)
-	n.unary, n.operand = 0, false
+// startItem starts a new item of a list or a body.
+func (n *parserDepth) startItem(f *openBracket) {
+	n.addChain(f, -f.chainLength)
+	n.addOperators(f, -f.operators)
+	n.unaryOperators, n.afterOperand = 0, false
 }
 
-func (n *nesting) open(token hclsyntax.Token, rest hclsyntax.Tokens) {
+func (n *parserDepth) openFrame(token hclsyntax.Token, rest hclsyntax.Tokens) {
 	top := &n.frames[len(n.frames)-1]
 	next := firstWord(rest)
 	if token.Type == hclsyntax.TokenOBrack && next.Type == hclsyntax.TokenStar {
-		n.chain(top, 1)
+		n.addChain(top, 1)
 	}
-	if token.Type == hclsyntax.TokenOBrack && n.operand {
-		n.operator(top, 1)
+	if token.Type == hclsyntax.TokenOBrack && n.afterOperand {
+		n.addOperators(top, 1)
 	}
 	if token.Type == hclsyntax.TokenTemplateControl {
-		n.directive(top, string(next.Bytes))
+		n.countDirective(top, string(next.Bytes))
 	}
-	f := frame{open: token.Type, unary: n.unary, loop: string(next.Bytes) == "for"}
+	f := openBracket{token: token.Type, unaryOperators: n.unaryOperators, isForLoop: string(next.Bytes) == "for"}
 	n.frames = append(n.frames, f)
-	n.depth += f.depth()
-	n.unary, n.operand = 0, false
+	n.depth += f.totalDepth()
+	n.unaryOperators, n.afterOperand = 0, false
 }
 
 // firstWord returns the first token that is neither a newline nor a comment.
@@ -230,8 +230,8 @@ func firstWord(tokens hclsyntax.Tokens) hclsyntax.Token {
 	return hclsyntax.Token{}
 }
 
-// directive counts open %{ if } and %{ for }.
-func (n *nesting) directive(f *frame, word string) {
+// countDirective counts open %{ if } and %{ for }.
+func (n *parserDepth) countDirective(f *openBracket, word string) {
 	by := 0
 	switch word {
 	case "if", "for":
@@ -243,16 +243,16 @@ func (n *nesting) directive(f *frame, word string) {
 	n.depth += by
 }
 
-// close closes the innermost frame if the token matches it. A token that does not match
+// closeFrame closes the innermost frame if the token matches it. A token that does not match
 // closes nothing: the parser rejects the text anyway, and the count stays on the safe
 // side.
-func (n *nesting) close(token hclsyntax.TokenType) {
-	n.unary, n.operand = 0, true
+func (n *parserDepth) closeFrame(token hclsyntax.TokenType) {
+	n.unaryOperators, n.afterOperand = 0, true
 	top := n.frames[len(n.frames)-1]
-	for _, open := range openersOf[token] {
-		if top.open == open {
+	for _, open := range openTokensByClose[token] {
+		if top.token == open {
 			n.frames = n.frames[:len(n.frames)-1]
-			n.depth -= top.depth()
+			n.depth -= top.totalDepth()
 			n.operators -= top.operators
 			return
 		}
@@ -273,7 +273,7 @@ func JSON(text []byte, name string) hcl.Diagnostics {
 			}
 		case c == '{' || c == '[':
 			if depth++; depth > Max {
-				return tooDeep(Range(text, name, i, i+1))
+				return depthError(Range(text, name, i, i+1))
 			}
 		case c == '}' || c == ']':
 			depth = max(0, depth-1)
@@ -282,7 +282,7 @@ func JSON(text []byte, name string) hcl.Diagnostics {
 			for i+1 < len(text) && isNumberByte(text[i+1]) {
 				i++
 			}
-			if i-start < maxExponent {
+			if i-start < maxExponentDigits {
 				continue
 			}
 			if diag := checkNumber(text[start:i+1], Range(text, name, start, i+1)); diag != nil {

@@ -24,8 +24,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/basepb"
 )
 
-// serve runs a server on a unix socket until the test ends.
-func serve(t *testing.T, register func(grpc.ServiceRegistrar)) *grpc.ClientConn {
+// serveOnSocket runs a server on a unix socket until the test ends.
+func serveOnSocket(t *testing.T, register func(grpc.ServiceRegistrar)) *grpc.ClientConn {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "base")
 	if err != nil {
@@ -57,24 +57,24 @@ func serve(t *testing.T, register func(grpc.ServiceRegistrar)) *grpc.ClientConn 
 	return conn
 }
 
-// fake is a plugin that returns the values of its fields.
-type fake struct {
+// fakePlugin is a plugin that returns the values of its fields.
+type fakePlugin struct {
 	info   *Info
 	spec   *hclspec.Spec
 	config *Config
 	err    error
 }
 
-func (f *fake) PluginInfo(context.Context) (*Info, error) { return f.info, f.err }
+func (f *fakePlugin) PluginInfo(context.Context) (*Info, error) { return f.info, f.err }
 
-func (f *fake) ConfigSchema(context.Context) (*hclspec.Spec, error) { return f.spec, f.err }
+func (f *fakePlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) { return f.spec, f.err }
 
-func (f *fake) SetConfig(_ context.Context, c *Config) error {
+func (f *fakePlugin) SetConfig(_ context.Context, c *Config) error {
 	f.config = c
 	return f.err
 }
 
-func TestBothWays(t *testing.T) {
+func TestFieldsSurviveBothDirections(t *testing.T) {
 	full := &Config{
 		Plugin:     []byte{0x80},
 		APIVersion: "0.1.0",
@@ -93,11 +93,11 @@ func TestBothWays(t *testing.T) {
 			},
 		},
 	}
-	f := &fake{
+	f := &fakePlugin{
 		info: &Info{Type: TypeDriver, APIVersions: []string{"v0.1.0", "v0.2.0"}, Version: "0.1.0", Name: "spy"},
 		spec: hclspec.Object(map[string]*hclspec.Spec{"x": hclspec.Attr("x", "string", true)}),
 	}
-	conn := serve(t, func(s grpc.ServiceRegistrar) { RegisterServer(s, f) })
+	conn := serveOnSocket(t, func(s grpc.ServiceRegistrar) { RegisterServer(s, f) })
 	p := NewClient(conn, nil)
 
 	info, err := p.PluginInfo(t.Context())
@@ -135,7 +135,7 @@ func TestBothWays(t *testing.T) {
 
 // TestInfoBytes has the example of plugin-protocol 2.1.
 func TestInfoBytes(t *testing.T) {
-	s := &server{impl: &fake{info: &Info{Type: TypeDriver, APIVersions: []string{"v0.1.0"}, Version: "0.1.0", Name: "spy"}}}
+	s := &server{impl: &fakePlugin{info: &Info{Type: TypeDriver, APIVersions: []string{"v0.1.0"}, Version: "0.1.0", Name: "spy"}}}
 	resp, err := s.PluginInfo(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -149,21 +149,21 @@ func TestInfoBytes(t *testing.T) {
 	}
 }
 
-// oddServer returns empty responses.
-type oddServer struct {
+// emptyResponseServer returns empty responses.
+type emptyResponseServer struct {
 	basepb.UnimplementedBasePluginServer
 }
 
-func (oddServer) PluginInfo(context.Context, *basepb.PluginInfoRequest) (*basepb.PluginInfoResponse, error) {
+func (emptyResponseServer) PluginInfo(context.Context, *basepb.PluginInfoRequest) (*basepb.PluginInfoResponse, error) {
 	return &basepb.PluginInfoResponse{}, nil
 }
 
-func (oddServer) ConfigSchema(context.Context, *basepb.ConfigSchemaRequest) (*basepb.ConfigSchemaResponse, error) {
+func (emptyResponseServer) ConfigSchema(context.Context, *basepb.ConfigSchemaRequest) (*basepb.ConfigSchemaResponse, error) {
 	return &basepb.ConfigSchemaResponse{}, nil
 }
 
-func TestOddServer(t *testing.T) {
-	conn := serve(t, func(s grpc.ServiceRegistrar) { basepb.RegisterBasePluginServer(s, oddServer{}) })
+func TestEmptyResponses(t *testing.T) {
+	conn := serveOnSocket(t, func(s grpc.ServiceRegistrar) { basepb.RegisterBasePluginServer(s, emptyResponseServer{}) })
 	p := NewClient(conn, nil)
 	if info, err := p.PluginInfo(t.Context()); err != nil || !reflect.DeepEqual(info, &Info{}) {
 		t.Errorf("PluginInfo: got %+v, %v", info, err)
@@ -176,7 +176,7 @@ func TestOddServer(t *testing.T) {
 	}
 }
 
-func TestDistancesAreWhatTheirValuesSay(t *testing.T) {
+func TestTopologyDistancesFromProto(t *testing.T) {
 	tests := []struct {
 		name   string
 		in     *basepb.ClientTopologySLIT
@@ -201,20 +201,20 @@ func TestDistancesAreWhatTheirValuesSay(t *testing.T) {
 	}
 }
 
-// state is a connection in a fixed state.
-type state struct {
+// fixedStateConn is a connection in a fixed state.
+type fixedStateConn struct {
 	grpc.ClientConnInterface
 	connectivity.State
 }
 
-func (s state) GetState() connectivity.State { return s.State }
+func (s fixedStateConn) GetState() connectivity.State { return s.State }
 
-func TestErr(t *testing.T) {
+func TestConnErr(t *testing.T) {
 	unavailable := status.Error(codes.Unavailable, "EOF")
 	canceled := status.Error(codes.Canceled, "closing")
 	deadline := status.Error(codes.DeadlineExceeded, "too slow")
 	plain := status.Error(codes.Unknown, "plain")
-	const never = time.Hour
+	const noTimeout = time.Hour
 	tests := []struct {
 		name  string
 		err   error
@@ -224,16 +224,16 @@ func TestErr(t *testing.T) {
 		want  error
 		after time.Duration
 	}{
-		{"an answer is an answer", plain, connectivity.Ready, never, never, plain, 0},
-		{"nothing counts from the dead", plain, connectivity.Ready, 0, never, ErrPluginDown, 0},
+		{"an answer is an answer", plain, connectivity.Ready, noTimeout, noTimeout, plain, 0},
+		{"nothing counts from the dead", plain, connectivity.Ready, 0, noTimeout, ErrPluginDown, 0},
 		{"the dead win over the caller", canceled, connectivity.Idle, 0, 0, ErrPluginDown, 0},
-		{"a broken connection waits for the news", unavailable, connectivity.Idle, time.Second, never, ErrPluginDown, time.Second},
-		{"a broken connection is down without news", unavailable, connectivity.TransientFailure, never, never, ErrPluginDown, 3 * time.Second},
-		{"a live plugin may say it too", unavailable, connectivity.Ready, never, never, unavailable, 3 * time.Second},
-		{"the caller's own end is told at once", canceled, connectivity.Ready, never, 0, context.Canceled, 0},
-		{"the caller's end while waiting", unavailable, connectivity.Ready, never, time.Second, context.Canceled, time.Second},
-		{"a connection that we close", canceled, connectivity.Shutdown, time.Second, never, ErrPluginDown, time.Second},
-		{"a deadline of the plugin's own", deadline, connectivity.Ready, never, never, deadline, 0},
+		{"a broken connection waits for the news", unavailable, connectivity.Idle, time.Second, noTimeout, ErrPluginDown, time.Second},
+		{"a broken connection is down without news", unavailable, connectivity.TransientFailure, noTimeout, noTimeout, ErrPluginDown, 3 * time.Second},
+		{"a live plugin may say it too", unavailable, connectivity.Ready, noTimeout, noTimeout, unavailable, 3 * time.Second},
+		{"the caller's own end is told at once", canceled, connectivity.Ready, noTimeout, 0, context.Canceled, 0},
+		{"the caller's end while waiting", unavailable, connectivity.Ready, noTimeout, time.Second, context.Canceled, time.Second},
+		{"a connection that we close", canceled, connectivity.Shutdown, time.Second, noTimeout, ErrPluginDown, time.Second},
+		{"a deadline of the plugin's own", deadline, connectivity.Ready, noTimeout, noTimeout, deadline, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -248,7 +248,7 @@ func TestErr(t *testing.T) {
 				synctest.Wait()
 
 				start := time.Now()
-				got := NewConn(state{State: tt.state}, done).Err(ctx, tt.err)
+				got := NewConn(fixedStateConn{State: tt.state}, done).Err(ctx, tt.err)
 				if got != tt.want {
 					t.Errorf("got %v, want %v", got, tt.want)
 				}
@@ -293,14 +293,14 @@ func FuzzTopology(f *testing.F) {
 }
 
 func TestErrorMessageKeepsWrappingText(t *testing.T) {
-	remote := status.Error(codes.Unknown, "no such image")
+	grpcErr := status.Error(codes.Unknown, "no such image")
 	for _, c := range []struct {
 		err  error
 		want string
 	}{
 		{errors.New("plain"), "plain"},
-		{remote, "no such image"},
-		{fmt.Errorf("pull: %w", remote), "pull: no such image"},
+		{grpcErr, "no such image"},
+		{fmt.Errorf("pull: %w", grpcErr), "pull: no such image"},
 		{status.Error(codes.Unavailable, ""), "rpc error: code = Unavailable desc = "},
 	} {
 		if got := ErrorMessage(c.err); got != c.want {

@@ -18,17 +18,17 @@ import (
 // process from the supervisor.
 var ErrPluginDown = errors.New("plugin is shut down")
 
-// exitGrace is the maximum delay between the end of a connection and the exit of its
+// maxExitDelay is the maximum delay between the end of a connection and the exit of its
 // process.
-const exitGrace = 3 * time.Second
+const maxExitDelay = 3 * time.Second
 
 // Conn is a connection to one plugin process, for the clients of its services. Messages
 // may have any size, unless WithMaxRecvSize limits them.
 type Conn struct {
-	conn    grpc.ClientConnInterface
-	done    <-chan struct{}
-	largest int // maximum size of a response, in bytes
-	options []grpc.CallOption
+	conn        grpc.ClientConnInterface
+	done        <-chan struct{}
+	maxRecvSize int // maximum size of a response, in bytes
+	callOptions []grpc.CallOption
 }
 
 // NewConn returns a Conn. The owner of the process closes done when the process has
@@ -42,23 +42,23 @@ func (c *Conn) Done() <-chan struct{} { return c.done }
 
 // WithMaxRecvSize returns the connection with a limit for responses, in bytes. A call
 // with a larger response returns an error.
-func (c *Conn) WithMaxRecvSize(answer int) *Conn {
-	return newLimitedConn(c.conn, c.done, answer)
+func (c *Conn) WithMaxRecvSize(maxRecvSize int) *Conn {
+	return newLimitedConn(c.conn, c.done, maxRecvSize)
 }
 
 // Invoke makes a unary call.
 func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	return c.conn.Invoke(ctx, method, args, reply, append(opts, c.options...)...)
+	return c.conn.Invoke(ctx, method, args, reply, append(opts, c.callOptions...)...)
 }
 
 // NewStream starts a streaming call.
 func (c *Conn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	return c.conn.NewStream(ctx, desc, method, append(opts, c.options...)...)
+	return c.conn.NewStream(ctx, desc, method, append(opts, c.callOptions...)...)
 }
 
 // newLimitedConn returns a Conn that limits the size of responses. Requests may have any size.
-func newLimitedConn(conn grpc.ClientConnInterface, done <-chan struct{}, answer int) *Conn {
-	return &Conn{conn: conn, done: done, largest: answer, options: []grpc.CallOption{grpc.MaxCallRecvMsgSize(answer), grpc.MaxCallSendMsgSize(math.MaxInt32)}}
+func newLimitedConn(conn grpc.ClientConnInterface, done <-chan struct{}, maxRecvSize int) *Conn {
+	return &Conn{conn: conn, done: done, maxRecvSize: maxRecvSize, callOptions: []grpc.CallOption{grpc.MaxCallRecvMsgSize(maxRecvSize), grpc.MaxCallSendMsgSize(math.MaxInt32)}}
 }
 
 // Err maps the error of a call under ctx: it returns ErrPluginDown if the plugin has
@@ -66,7 +66,7 @@ func newLimitedConn(conn grpc.ClientConnInterface, done <-chan struct{}, answer 
 // error unchanged.
 //
 // A connection breaks shortly before the exit of its process is seen, so Err may block
-// for up to exitGrace.
+// for up to maxExitDelay.
 func (c *Conn) Err(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -90,13 +90,13 @@ func (c *Conn) Err(ctx context.Context, err error) error {
 		}
 	case codes.ResourceExhausted:
 		if strings.HasPrefix(ErrorMessage(err), "grpc: received message larger than max") {
-			return fmt.Errorf("its answer has more than the %d bytes that are taken", c.largest)
+			return fmt.Errorf("its answer has more than the %d bytes that are taken", c.maxRecvSize)
 		}
 		return err
 	default:
 		return err
 	}
-	if c.PluginExited(ctx) || !c.alive() {
+	if c.PluginExited(ctx) || !c.isConnected() {
 		return ErrPluginDown
 	}
 	if ctx.Err() != nil {
@@ -108,23 +108,23 @@ func (c *Conn) Err(ctx context.Context, err error) error {
 // ErrorMessage returns the text of an error that has come over a connection, without
 // the prefix of the gRPC library.
 func ErrorMessage(err error) string {
-	var remote interface {
+	var grpcErr interface {
 		error
 		GRPCStatus() *status.Status
 	}
 	text := err.Error()
-	if !errors.As(err, &remote) || remote.GRPCStatus().Message() == "" {
+	if !errors.As(err, &grpcErr) || grpcErr.GRPCStatus().Message() == "" {
 		return text
 	}
 	// Text that wraps the gRPC error stays.
-	return strings.Replace(text, remote.Error(), remote.GRPCStatus().Message(), 1)
+	return strings.Replace(text, grpcErr.Error(), grpcErr.GRPCStatus().Message(), 1)
 }
 
-// PluginExited reports whether the process has exited. It blocks for up to exitGrace,
+// PluginExited reports whether the process has exited. It blocks for up to maxExitDelay,
 // or until ctx ends, because the exit of a process can be seen later than the end of
 // its connection.
 func (c *Conn) PluginExited(ctx context.Context) bool {
-	timer := time.NewTimer(exitGrace)
+	timer := time.NewTimer(maxExitDelay)
 	defer timer.Stop()
 	select {
 	case <-c.done:
@@ -140,8 +140,8 @@ func (c *Conn) PluginExited(ctx context.Context) bool {
 	}
 }
 
-// alive reports whether the connection is established.
-func (c *Conn) alive() bool {
+// isConnected reports whether the connection is established.
+func (c *Conn) isConnected() bool {
 	conn, ok := c.conn.(interface{ GetState() connectivity.State })
 	return ok && conn.GetState() == connectivity.Ready
 }

@@ -19,58 +19,58 @@ func KeepProcess(keep ...uint) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	var kept uint64
+	var keptCaps uint64
 	for _, c := range keep {
-		kept |= 1 << c
+		keptCaps |= 1 << c
 	}
-	var drop []uintptr
+	var droppedCaps []uintptr
 	for c := range uintptr(64) {
 		has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0)
 		if err != nil {
 			break // the kernel has no higher capability
 		}
-		if has == 1 && kept&(1<<c) == 0 {
-			drop = append(drop, c)
+		if has == 1 && keptCaps&(1<<c) == 0 {
+			droppedCaps = append(droppedCaps, c)
 		}
 	}
-	if len(drop) == 0 {
+	if len(droppedCaps) == 0 {
 		return nil
 	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var sets [2]unix.CapUserData // 32 capabilities per element
-	if err := unix.Capget(&header, &sets[0]); err != nil {
+	var capSets [2]unix.CapUserData // 32 capabilities per element
+	if err := unix.Capget(&header, &capSets[0]); err != nil {
 		return fmt.Errorf("read capabilities: %w", err)
 	}
-	for i := range sets {
-		sets[i].Permitted &= uint32(kept >> (32 * i))
-		sets[i].Effective, sets[i].Inheritable = sets[i].Permitted, 0
+	for i := range capSets {
+		capSets[i].Permitted &= uint32(keptCaps >> (32 * i))
+		capSets[i].Effective, capSets[i].Inheritable = capSets[i].Permitted, 0
 	}
-	for _, c := range drop {
+	for _, c := range droppedCaps {
 		_, _, errno := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
 		if errno == unix.ENOTSUP { // the program uses cgo
-			return keepAgain(drop, &header, &sets)
+			return reexecWithCapabilities(droppedCaps, &header, &capSets)
 		}
 		if errno != 0 {
 			return fmt.Errorf("drop capability %d from the bounding set: %w", c, errno)
 		}
 	}
-	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&sets)), 0); errno != 0 {
+	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&capSets)), 0); errno != 0 {
 		return fmt.Errorf("drop capabilities: %w", errno)
 	}
 	return nil
 }
 
-// keepAgain executes the program again from a thread with reduced capabilities, so that
+// reexecWithCapabilities executes the program again from a thread with reduced capabilities, so that
 // each thread of the second execution has the reduced capabilities.
-func keepAgain(drop []uintptr, header *unix.CapUserHeader, sets *[2]unix.CapUserData) error {
+func reexecWithCapabilities(droppedCaps []uintptr, header *unix.CapUserHeader, capSets *[2]unix.CapUserData) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	for _, c := range drop {
+	for _, c := range droppedCaps {
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
 			return fmt.Errorf("drop capability %d from the bounding set: %w", c, err)
 		}
 	}
-	err := unix.Capset(header, &sets[0])
+	err := unix.Capset(header, &capSets[0])
 	if err == nil {
 		err = syscall.Exec("/proc/self/exe", os.Args, os.Environ())
 	}
@@ -83,17 +83,17 @@ func keepAgain(drop []uintptr, header *unix.CapUserHeader, sets *[2]unix.CapUser
 // without capabilities gets none.
 func KeepCapabilities(keep ...uint) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var sets, kept [2]unix.CapUserData // 32 capabilities per element
-	err := unix.Capget(&header, &sets[0])
+	var capSets, keptCaps [2]unix.CapUserData // 32 capabilities per element
+	err := unix.Capget(&header, &capSets[0])
 	for _, c := range keep {
-		kept[c/32].Permitted |= 1 << (c % 32)
+		keptCaps[c/32].Permitted |= 1 << (c % 32)
 	}
-	for i := range sets {
-		kept[i].Permitted &= sets[i].Permitted
-		kept[i].Effective = kept[i].Permitted
+	for i := range capSets {
+		keptCaps[i].Permitted &= capSets[i].Permitted
+		keptCaps[i].Effective = keptCaps[i].Permitted
 	}
 	if err == nil {
-		err = unix.Capset(&header, &kept[0])
+		err = unix.Capset(&header, &keptCaps[0])
 	}
 	if err != nil {
 		return fmt.Errorf("drop capabilities: %w", err)

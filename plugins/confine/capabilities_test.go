@@ -47,9 +47,9 @@ func TestKeepCapabilities(t *testing.T) {
 	}
 }
 
-// keepChown keeps one capability, and prints the capabilities of its threads and of a
+// keepChownAndPrintCaps keeps one capability, and prints the capabilities of its threads and of a
 // child.
-func keepChown() int {
+func keepChownAndPrintCaps() int {
 	if err := KeepProcess(unix.CAP_CHOWN); err != nil {
 		fmt.Println(err)
 		return 1

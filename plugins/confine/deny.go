@@ -11,25 +11,25 @@ import (
 // Call is a denied system call: every call, or only calls with a certain first
 // argument.
 type Call struct {
-	Number   uint32
-	Only     bool
-	Argument uint32
+	Number        uint32
+	CheckArgument bool
+	Argument      uint32
 }
 
-// Powers returns the calls of a process that starts programs, inspects other processes
+// ProcessAndMachineCalls returns the calls of a process that starts programs, inspects other processes
 // or changes the machine. A process that reads and writes files needs none of them.
-func Powers() []Call {
-	return slices.Concat(callsOf(unix.SYS_EXECVE, unix.SYS_EXECVEAT), Namespaces(), Machine())
+func ProcessAndMachineCalls() []Call {
+	return slices.Concat(newCalls(unix.SYS_EXECVE, unix.SYS_EXECVEAT), NamespaceCalls(), MachineCalls())
 }
 
-// Namespaces returns the calls with which a process creates namespaces, and mounts in
+// NamespaceCalls returns the calls with which a process creates namespaces, and mounts in
 // them.
-func Namespaces() []Call { return callsOf(unix.SYS_UNSHARE, unix.SYS_MOUNT) }
+func NamespaceCalls() []Call { return newCalls(unix.SYS_UNSHARE, unix.SYS_MOUNT) }
 
-// Machine returns the calls that inspect other processes or change the machine. A
+// MachineCalls returns the calls that inspect other processes or change the machine. A
 // process that starts programs in their own namespaces does not need them either.
-func Machine() []Call {
-	return callsOf(
+func MachineCalls() []Call {
+	return newCalls(
 		unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_PIDFD_GETFD, unix.SYS_KCMP,
 		unix.SYS_UMOUNT2, unix.SYS_OPEN_TREE, unix.SYS_MOVE_MOUNT, unix.SYS_FSOPEN, unix.SYS_FSPICK, unix.SYS_FSMOUNT, unix.SYS_MOUNT_SETATTR,
 		unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_SETNS, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_FANOTIFY_INIT,
@@ -41,7 +41,7 @@ func Machine() []Call {
 	)
 }
 
-func callsOf(numbers ...uint32) []Call {
+func newCalls(numbers ...uint32) []Call {
 	calls := make([]Call, len(numbers))
 	for i, number := range numbers {
 		calls[i].Number = number
@@ -49,17 +49,17 @@ func callsOf(numbers ...uint32) []Call {
 	return calls
 }
 
-// Internet returns the calls that create an internet socket.
-func Internet() []Call {
+// InternetSocketCalls returns the calls that create an internet socket.
+func InternetSocketCalls() []Call {
 	return []Call{
-		{Number: unix.SYS_SOCKET, Only: true, Argument: unix.AF_INET},
-		{Number: unix.SYS_SOCKET, Only: true, Argument: unix.AF_INET6},
+		{Number: unix.SYS_SOCKET, CheckArgument: true, Argument: unix.AF_INET},
+		{Number: unix.SYS_SOCKET, CheckArgument: true, Argument: unix.AF_INET6},
 	}
 }
 
-// architectures holds the audit architecture for each supported GOARCH, by whose system
+// auditArchByGOARCH holds the audit architecture for each supported GOARCH, by whose system
 // call numbers the filter identifies calls.
-var architectures = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
+var auditArchByGOARCH = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
 
 // DenyThread denies calls to the calling thread, and to the threads and processes that
 // it starts. The caller must have locked the thread. If the kernel does not support
@@ -74,49 +74,49 @@ func DenyProcess(calls ...Call) {
 }
 
 func installFilter(flags uintptr, calls []Call) {
-	arch, ok := architectures[runtime.GOARCH]
+	arch, ok := auditArchByGOARCH[runtime.GOARCH]
 	if !ok || unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != nil {
 		return
 	}
-	filter := compile(arch, calls)
+	filter := compileFilter(arch, calls)
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	_, _, _ = unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&program)))
 	runtime.KeepAlive(filter)
 }
 
-// compile returns a filter program for the kernel. Denied calls, and calls of another
+// compileFilter returns a filter program for the kernel. Denied calls, and calls of another
 // architecture, fail with EACCES.
-func compile(arch uint32, calls []Call) []unix.SockFilter {
+func compileFilter(arch uint32, calls []Call) []unix.SockFilter {
 	const (
-		load  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
-		equal = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
-		above = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
-		reply = unix.BPF_RET | unix.BPF_K
+		loadOp        = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
+		jumpIfEqual   = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+		jumpIfAtLeast = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
+		returnOp      = unix.BPF_RET | unix.BPF_K
 
 		// Offsets in struct seccomp_data.
 		number, architecture, argument = 0, 4, 16
-		x32                            = 0x40000000 // lowest system call number of the x32 ABI
+		x32ABIStart                    = 0x40000000 // lowest system call number of the x32 ABI
 	)
-	denied := unix.SockFilter{Code: reply, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EACCES)}
+	denied := unix.SockFilter{Code: returnOp, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EACCES)}
 	filter := []unix.SockFilter{
-		{Code: load, K: architecture},
-		{Code: equal, K: arch, Jt: 1},
+		{Code: loadOp, K: architecture},
+		{Code: jumpIfEqual, K: arch, Jt: 1},
 		denied,
-		{Code: load, K: number},
-		{Code: above, K: x32, Jf: 1},
+		{Code: loadOp, K: number},
+		{Code: jumpIfAtLeast, K: x32ABIStart, Jf: 1},
 		denied,
 	}
 	for _, c := range calls {
-		if !c.Only {
-			filter = append(filter, unix.SockFilter{Code: equal, K: c.Number, Jf: 1}, denied)
+		if !c.CheckArgument {
+			filter = append(filter, unix.SockFilter{Code: jumpIfEqual, K: c.Number, Jf: 1}, denied)
 			continue
 		}
 		filter = append(filter,
-			unix.SockFilter{Code: equal, K: c.Number, Jf: 4},
-			unix.SockFilter{Code: load, K: argument},
-			unix.SockFilter{Code: equal, K: c.Argument, Jf: 1},
+			unix.SockFilter{Code: jumpIfEqual, K: c.Number, Jf: 4},
+			unix.SockFilter{Code: loadOp, K: argument},
+			unix.SockFilter{Code: jumpIfEqual, K: c.Argument, Jf: 1},
 			denied,
-			unix.SockFilter{Code: load, K: number})
+			unix.SockFilter{Code: loadOp, K: number})
 	}
-	return append(filter, unix.SockFilter{Code: reply, K: unix.SECCOMP_RET_ALLOW})
+	return append(filter, unix.SockFilter{Code: returnOp, K: unix.SECCOMP_RET_ALLOW})
 }

@@ -11,26 +11,26 @@ import (
 )
 
 var (
-	sockets  = Call{Number: unix.SYS_SOCKET, Only: true, Argument: unix.AF_UNIX}
-	programs = Call{Number: unix.SYS_EXECVE}
+	unixSocketCall = Call{Number: unix.SYS_SOCKET, CheckArgument: true, Argument: unix.AF_UNIX}
+	execveCall     = Call{Number: unix.SYS_EXECVE}
 )
 
 // The test starts this binary again as the process that denies itself calls.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "deny" {
 		go func() { select {} }() // a second thread, at times
-		DenyProcess(programs, sockets)
-		os.Exit(tries())
+		DenyProcess(execveCall, unixSocketCall)
+		os.Exit(tryDeniedCalls())
 	}
 	if len(os.Args) == 2 && os.Args[1] == "keep" {
-		os.Exit(keepChown())
+		os.Exit(keepChownAndPrintCaps())
 	}
 	os.Exit(m.Run())
 }
 
-// tries returns a bit for each operation that works: a unix socket, an internet socket,
+// tryDeniedCalls returns a bit for each operation that works: a unix socket, an internet socket,
 // a program, another call.
-func tries() (worked int) {
+func tryDeniedCalls() (worked int) {
 	for i, family := range []int{unix.AF_UNIX, unix.AF_INET} {
 		fd, err := unix.Socket(family, unix.SOCK_STREAM, 0)
 		if err == nil {
@@ -52,7 +52,7 @@ func tries() (worked int) {
 }
 
 func TestDenyProcess(t *testing.T) {
-	if _, ok := architectures[runtime.GOARCH]; !ok {
+	if _, ok := auditArchByGOARCH[runtime.GOARCH]; !ok {
 		t.Skip("the calls of this machine have other numbers")
 	}
 	exe, err := os.Executable()
@@ -61,27 +61,27 @@ func TestDenyProcess(t *testing.T) {
 	}
 	cmd := exec.Command(exe, "deny")
 	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
-	var exit *exec.ExitError
-	if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != 2|8 {
+	var exitErr *exec.ExitError
+	if err := cmd.Run(); !errors.As(err, &exitErr) || exitErr.ExitCode() != 2|8 {
 		t.Errorf("got %v, want only a socket of the internet and the number of the process to be left", err)
 	}
 }
 
 // A thread and its children lose the calls; the rest of the process keeps them.
 func TestDenyThread(t *testing.T) {
-	if _, ok := architectures[runtime.GOARCH]; !ok {
+	if _, ok := auditArchByGOARCH[runtime.GOARCH]; !ok {
 		t.Skip("the calls of this machine have other numbers")
 	}
 	inside := make(chan int)
 	go func() {
 		runtime.LockOSThread() // the thread ends with the goroutine
-		DenyThread(sockets)
-		inside <- tries()
+		DenyThread(unixSocketCall)
+		inside <- tryDeniedCalls()
 	}()
 	if got := <-inside; got != 2|4|8 {
 		t.Errorf("on the thread %b works", got)
 	}
-	if got := tries(); got != 1|2|4|8 {
+	if got := tryDeniedCalls(); got != 1|2|4|8 {
 		t.Errorf("elsewhere %b works", got)
 	}
 }

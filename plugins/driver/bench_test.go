@@ -11,7 +11,7 @@ import (
 
 // BenchmarkUnary is the minimum cost: an empty call over a unix socket.
 func BenchmarkUnary(b *testing.B) {
-	p := serve(b, func(s grpc.ServiceRegistrar) { grpc_health_v1.RegisterHealthServer(s, health.NewServer()) })
+	p := serveOnSocket(b, func(s grpc.ServiceRegistrar) { grpc_health_v1.RegisterHealthServer(s, health.NewServer()) })
 	c := grpc_health_v1.NewHealthClient(p.conn)
 	for b.Loop() {
 		if _, err := c.Check(b.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil {
@@ -32,7 +32,7 @@ func BenchmarkStartTask(b *testing.B) {
 	for i := range 60 {
 		config.Env[fmt.Sprintf("NOMAD_VARIABLE_%d", i)] = "a value of some length, as a path has"
 	}
-	d, _ := open(b, &fake{handle: &Handle{Version: 1, Config: config, State: TaskRunning, DriverState: make([]byte, 128)}})
+	d, _ := newClientOf(b, &fakeDriver{handle: &Handle{Version: 1, Config: config, State: TaskRunning, DriverState: make([]byte, 128)}})
 	for b.Loop() {
 		if _, _, err := d.StartTask(b.Context(), config); err != nil {
 			b.Fatal(err)

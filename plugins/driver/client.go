@@ -45,9 +45,9 @@ func (c *client) err(ctx context.Context, err error) error {
 	return restoreErrorType(c.conn.Err(ctx, err))
 }
 
-// closed returns err for a stream or a response that the driver has ended early. A
-// driver also does that while its process exits: then closed returns ErrPluginDown.
-func (c *client) closed(ctx context.Context, err error) error {
+// channelClosedError returns err for a stream or a response that the driver has ended early. A
+// driver also does that while its process exits: then channelClosedError returns ErrPluginDown.
+func (c *client) channelClosedError(ctx context.Context, err error) error {
 	if c.conn.PluginExited(ctx) {
 		return ErrPluginDown
 	}
@@ -57,8 +57,8 @@ func (c *client) closed(ctx context.Context, err error) error {
 	return err
 }
 
-// optional maps the error of a call that older drivers do not implement.
-func (c *client) optional(ctx context.Context, err error) error {
+// ignoreUnimplemented maps the error of a call that older drivers do not implement.
+func (c *client) ignoreUnimplemented(ctx context.Context, err error) error {
 	if status.Code(err) == codes.Unimplemented {
 		return nil
 	}
@@ -67,12 +67,12 @@ func (c *client) optional(ctx context.Context, err error) error {
 
 func (c *client) Init(ctx context.Context) error {
 	_, err := c.pb.Init(ctx, &driverpb.InitRequest{})
-	return c.optional(ctx, err)
+	return c.ignoreUnimplemented(ctx, err)
 }
 
 func (c *client) Shutdown(ctx context.Context) error {
 	_, err := c.pb.Shutdown(ctx, &driverpb.ShutdownRequest{})
-	return c.optional(ctx, err)
+	return c.ignoreUnimplemented(ctx, err)
 }
 
 func (c *client) TaskConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
@@ -107,25 +107,25 @@ func (c *client) Fingerprint(ctx context.Context) (<-chan Fingerprint, error) {
 	ch := make(chan Fingerprint)
 	go func() {
 		defer close(ch)
-		err := forward(ctx, stream, ch, fingerprintFromProto)
+		err := forwardValues(ctx, stream, ch, fingerprintFromProto)
 		if ctx.Err() != nil {
 			return
 		}
 		switch err = restoreErrorType(err); {
 		case err == io.EOF: // older drivers close the channel like this
-			err = c.closed(ctx, ErrChannelClosed)
+			err = c.channelClosedError(ctx, ErrChannelClosed)
 		case errors.Is(err, ErrChannelClosed):
-			err = c.closed(ctx, err)
+			err = c.channelClosedError(ctx, err)
 		default:
 			err = c.err(ctx, err)
 		}
-		send(ctx, ch, Fingerprint{Err: err})
+		sendValue(ctx, ch, Fingerprint{Err: err})
 	}()
 	return ch, nil
 }
 
 func (c *client) StartTask(ctx context.Context, config *TaskConfig) (*Handle, *NetworkOverride, error) {
-	if err := checkText(config); err != nil {
+	if err := checkUTF8(config); err != nil {
 		return nil, nil, err
 	}
 	task := taskConfigProto(config)
@@ -144,9 +144,9 @@ func (c *client) StartTask(ctx context.Context, config *TaskConfig) (*Handle, *N
 	return handle, overrideFromProto(resp.GetNetworkOverride()), nil
 }
 
-// checkText returns an error that names a variable which protobuf would reject without
+// checkUTF8 returns an error that names a variable which protobuf would reject without
 // naming it.
-func checkText(config *TaskConfig) error {
+func checkUTF8(config *TaskConfig) error {
 	for _, env := range []map[string]string{config.Env, config.DeviceEnv} {
 		for _, name := range slices.Sorted(maps.Keys(env)) {
 			if !utf8.ValidString(name) || !utf8.ValidString(env[name]) {
@@ -171,18 +171,18 @@ func (c *client) WaitTask(ctx context.Context, taskID string) (*ExitResult, erro
 	resp, err := c.pb.WaitTask(ctx, &driverpb.WaitTaskRequest{TaskId: taskID})
 	if err != nil {
 		if err = c.err(ctx, err); errors.Is(err, ErrChannelClosed) {
-			err = c.closed(ctx, err)
+			err = c.channelClosedError(ctx, err)
 		}
 		return nil, err
 	}
 	if resp.GetResult() == nil && resp.GetErr() == ErrChannelClosed.Error() {
-		return nil, c.closed(ctx, ErrChannelClosed) // older drivers report a closed channel like this
+		return nil, c.channelClosedError(ctx, ErrChannelClosed) // older drivers report a closed channel like this
 	}
-	exit := exitFromProto(resp.GetResult())
+	exitResult := exitFromProto(resp.GetResult())
 	if resp.GetErr() != "" {
-		exit.Err = errors.New(resp.GetErr())
+		exitResult.Err = errors.New(resp.GetErr())
 	}
-	return &exit, nil
+	return &exitResult, nil
 }
 
 func (c *client) StopTask(ctx context.Context, taskID string, timeout time.Duration, signal string) error {
@@ -222,8 +222,8 @@ func (c *client) TaskStats(ctx context.Context, taskID string, interval time.Dur
 		defer close(ch)
 		defer cancel()
 		read := func(p *driverpb.TaskStatsResponse) *TaskStats { return statsFromProto(p.GetStats()) }
-		if err == nil && send(ctx, ch, read(first)) {
-			_ = forward(ctx, stream, ch, read) // every error ends the stream
+		if err == nil && sendValue(ctx, ch, read(first)) {
+			_ = forwardValues(ctx, stream, ch, read) // every error ends the stream
 		}
 	}()
 	return ch, nil
@@ -237,25 +237,25 @@ func (c *client) TaskEvents(ctx context.Context) (<-chan *TaskEvent, error) {
 	ch := make(chan *TaskEvent)
 	go func() {
 		defer close(ch)
-		_ = forward(ctx, stream, ch, eventFromProto) // every error ends the stream
+		_ = forwardValues(ctx, stream, ch, eventFromProto) // every error ends the stream
 	}()
 	return ch, nil
 }
 
-// forward sends the values of the stream to ch until the stream or ctx ends.
-func forward[P, V any](ctx context.Context, stream grpc.ServerStreamingClient[P], ch chan<- V, read func(*P) V) error {
+// forwardValues sends the values of the stream to ch until the stream or ctx ends.
+func forwardValues[P, V any](ctx context.Context, stream grpc.ServerStreamingClient[P], ch chan<- V, read func(*P) V) error {
 	for {
 		p, err := stream.Recv()
 		if err != nil {
 			return err
 		}
-		if !send(ctx, ch, read(p)) {
+		if !sendValue(ctx, ch, read(p)) {
 			return ctx.Err()
 		}
 	}
 }
 
-func send[V any](ctx context.Context, ch chan<- V, v V) bool {
+func sendValue[V any](ctx context.Context, ch chan<- V, v V) bool {
 	select {
 	case ch <- v:
 		return true

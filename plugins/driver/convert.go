@@ -292,13 +292,13 @@ func exitProto(r *ExitResult) *driverpb.ExitResult {
 	return &driverpb.ExitResult{ExitCode: int32(r.ExitCode), Signal: int32(r.Signal), OomKilled: r.OOMKilled}
 }
 
-// errNoResult replaces an exit status that the driver did not send: a missing status is
+// errNoExitResult replaces an exit status that the driver did not send: a missing status is
 // not a success.
-var errNoResult = errors.New("driver sent no exit status")
+var errNoExitResult = errors.New("driver sent no exit status")
 
 func exitFromProto(p *driverpb.ExitResult) ExitResult {
 	if p == nil {
-		return ExitResult{Err: errNoResult}
+		return ExitResult{Err: errNoExitResult}
 	}
 	return ExitResult{ExitCode: int(p.GetExitCode()), Signal: int(p.GetSignal()), OOMKilled: p.GetOomKilled()}
 }
@@ -448,8 +448,8 @@ func statusFromProto(p *driverpb.InspectTaskResponse) *TaskStatus {
 		NetworkOverride:  overrideFromProto(p.GetNetworkOverride()),
 	}
 	if task.GetResult() != nil {
-		exit := exitFromProto(task.GetResult())
-		s.ExitResult = &exit
+		exitResult := exitFromProto(task.GetResult())
+		s.ExitResult = &exitResult
 	}
 	return s
 }
@@ -501,7 +501,7 @@ func usageProto(u Usage) *driverpb.TaskResourceUsage {
 			ThrottledPeriods: u.CPU.ThrottledPeriods,
 			ThrottledTime:    u.CPU.ThrottledTime,
 			Percent:          u.CPU.Percent,
-			MeasuredFields:   fieldNumbers[driverpb.CPUUsage_Fields](u.CPU.Measured, cpuFields),
+			MeasuredFields:   measuredToProto[driverpb.CPUUsage_Fields](u.CPU.Measured, cpuFieldNames),
 		},
 		Memory: &driverpb.MemoryUsage{
 			Rss:            u.Memory.RSS,
@@ -511,7 +511,7 @@ func usageProto(u Usage) *driverpb.TaskResourceUsage {
 			KernelMaxUsage: u.Memory.KernelMaxUsage,
 			Usage:          u.Memory.Usage,
 			Swap:           u.Memory.Swap,
-			MeasuredFields: fieldNumbers[driverpb.MemoryUsage_Fields](u.Memory.Measured, memoryFields),
+			MeasuredFields: measuredToProto[driverpb.MemoryUsage_Fields](u.Memory.Measured, memoryFieldNames),
 		},
 	}
 }
@@ -526,7 +526,7 @@ func usageFromProto(p *driverpb.TaskResourceUsage) Usage {
 			TotalTicks:       cpu.GetTotalTicks(),
 			ThrottledPeriods: cpu.GetThrottledPeriods(),
 			ThrottledTime:    cpu.GetThrottledTime(),
-			Measured:         fieldNames(cpu.GetMeasuredFields(), cpuFields),
+			Measured:         measuredFromProto(cpu.GetMeasuredFields(), cpuFieldNames),
 		},
 		Memory: MemoryUsage{
 			RSS:            memory.GetRss(),
@@ -536,15 +536,15 @@ func usageFromProto(p *driverpb.TaskResourceUsage) Usage {
 			MaxUsage:       memory.GetMaxUsage(),
 			KernelUsage:    memory.GetKernelUsage(),
 			KernelMaxUsage: memory.GetKernelMaxUsage(),
-			Measured:       fieldNames(memory.GetMeasuredFields(), memoryFields),
+			Measured:       measuredFromProto(memory.GetMeasuredFields(), memoryFieldNames),
 		},
 	}
 }
 
 // Names of the measured fields, by their wire value. The stats API shows them.
 var (
-	cpuFields    = []string{"System Mode", "User Mode", "Total Ticks", "Throttled Periods", "Throttled Time", "Percent"}
-	memoryFields = []string{"RSS", "Cache", "Max Usage", "Kernel Usage", "Kernel Max Usage", "Usage", "Swap"}
+	cpuFieldNames    = []string{"System Mode", "User Mode", "Total Ticks", "Throttled Periods", "Throttled Time", "Percent"}
+	memoryFieldNames = []string{"RSS", "Cache", "Max Usage", "Kernel Usage", "Kernel Max Usage", "Usage", "Swap"}
 )
 
 // Validate returns an error that names the first unknown field in Measured. The host
@@ -568,7 +568,7 @@ func (u Usage) validate(at string) error {
 	for _, part := range []struct {
 		name            string
 		measured, known []string
-	}{{"CPU", u.CPU.Measured, cpuFields}, {"Memory", u.Memory.Measured, memoryFields}} {
+	}{{"CPU", u.CPU.Measured, cpuFieldNames}, {"Memory", u.Memory.Measured, memoryFieldNames}} {
 		for _, field := range part.measured {
 			if !slices.Contains(part.known, field) {
 				return fmt.Errorf("task stats: %s.%s.Measured: no field is named %q: the fields are %q", at, part.name, field, part.known)
@@ -578,7 +578,7 @@ func (u Usage) validate(at string) error {
 	return nil
 }
 
-func fieldNumbers[N ~int32](measured, names []string) []N {
+func measuredToProto[N ~int32](measured, names []string) []N {
 	var numbers []N
 	for _, name := range measured {
 		for n := range names {
@@ -590,7 +590,7 @@ func fieldNumbers[N ~int32](measured, names []string) []N {
 	return numbers
 }
 
-func fieldNames[N ~int32](numbers []N, names []string) []string {
+func measuredFromProto[N ~int32](numbers []N, names []string) []string {
 	var measured []string
 	for _, n := range numbers {
 		if n >= 0 && int(n) < len(names) {

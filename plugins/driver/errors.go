@@ -99,11 +99,11 @@ func statusError(err error) error {
 
 // remoteError is an error of the other side that this package recognizes.
 type remoteError struct {
-	error       // error as received; users read it
-	known error // one of the errors above
+	error          // error as received; users read it
+	sentinel error // one of the errors above
 }
 
-func (e *remoteError) Unwrap() []error { return []error{e.error, e.known} }
+func (e *remoteError) Unwrap() []error { return []error{e.error, e.sentinel} }
 
 // restoreErrorType restores the type of a plugin's error, which is lost on the wire.
 func restoreErrorType(err error) error {

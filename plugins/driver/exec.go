@@ -18,11 +18,11 @@ import (
 // server sends output, the end of both outputs, and the exit status last.
 
 const (
-	// frameSize is the maximum size of the output or input in one frame, in bytes.
-	frameSize = 32 * 1024
+	// maxFrameSize is the maximum size of the output or input in one frame, in bytes.
+	maxFrameSize = 32 * 1024
 
-	// exitedGrace is the maximum time between the exit status and the end of the stream.
-	exitedGrace = time.Second
+	// maxDelayAfterExit is the maximum time between the exit status and the end of the stream.
+	maxDelayAfterExit = time.Second
 )
 
 type (
@@ -38,7 +38,7 @@ func (c *client) ExecTaskStreaming(ctx context.Context, taskID string, exec Exec
 		return nil, c.err(ctx, err)
 	}
 	in := &execInput{stream: stream}
-	in.send(&driverpb.ExecTaskStreamingRequest{
+	in.sendFrame(&driverpb.ExecTaskStreamingRequest{
 		Setup: &driverpb.ExecTaskStreamingRequest_Setup{TaskId: taskID, Command: exec.Command, Tty: exec.TTY},
 	})
 
@@ -48,15 +48,15 @@ func (c *client) ExecTaskStreaming(ctx context.Context, taskID string, exec Exec
 	// ExecTaskStreaming does not wait for this goroutine: only the owner of Stdin can end
 	// its Read.
 	go func() {
-		if err := in.copy(exec.Stdin); err != nil {
+		if err := in.copyStdin(exec.Stdin); err != nil {
 			cancel(fmt.Errorf("exec task: read stdin: %w", err))
 		}
 	}()
-	wg.Go(func() { in.resize(callCtx, exec.Resize) })
+	wg.Go(func() { in.sendTerminalSizes(callCtx, exec.Resize) })
 
-	exit, err := receiveOutput(stream, exec, cancel)
-	if exit != nil {
-		return exit, nil
+	exitResult, err := receiveOutput(stream, exec, cancel)
+	if exitResult != nil {
+		return exitResult, nil
 	}
 	if cause := context.Cause(callCtx); cause != nil && ctx.Err() == nil {
 		return nil, cause // error of Stdin
@@ -66,7 +66,7 @@ func (c *client) ExecTaskStreaming(ctx context.Context, taskID string, exec Exec
 		return nil, fmt.Errorf("exec task: %w", err)
 	}
 	if err == io.EOF {
-		return nil, c.closed(ctx, fmt.Errorf("exec task: %w", errNoResult))
+		return nil, c.channelClosedError(ctx, fmt.Errorf("exec task: %w", errNoExitResult))
 	}
 	return nil, c.err(ctx, err)
 }
@@ -74,22 +74,22 @@ func (c *client) ExecTaskStreaming(ctx context.Context, taskID string, exec Exec
 // receiveOutput writes the command's output until the stream ends. The exit status is
 // the last frame; if the stream stays open after it, receiveOutput cancels the call.
 func receiveOutput(stream execClientStream, exec Exec, cancel context.CancelCauseFunc) (*ExitResult, error) {
-	var exit *ExitResult
+	var exitResult *ExitResult
 	for {
 		frame, err := stream.Recv()
 		if err != nil {
-			return exit, err
+			return exitResult, err
 		}
 		if err := writeFrame("stdout", exec.Stdout, frame.GetStdout()); err != nil {
-			return exit, err
+			return exitResult, err
 		}
 		if err := writeFrame("stderr", exec.Stderr, frame.GetStderr()); err != nil {
-			return exit, err
+			return exitResult, err
 		}
-		if frame.GetExited() && exit == nil {
+		if frame.GetExited() && exitResult == nil {
 			result := exitFromProto(frame.GetResult())
-			exit = &result
-			defer time.AfterFunc(exitedGrace, func() { cancel(nil) }).Stop()
+			exitResult = &result
+			defer time.AfterFunc(maxDelayAfterExit, func() { cancel(nil) }).Stop()
 		}
 	}
 }
@@ -120,19 +120,19 @@ type execInput struct {
 	stream execClientStream
 }
 
-// send reports whether the stream still accepts frames. The receiver gets the error.
-func (in *execInput) send(frame *driverpb.ExecTaskStreamingRequest) bool {
+// sendFrame reports whether the stream still accepts frames. The receiver gets the error.
+func (in *execInput) sendFrame(frame *driverpb.ExecTaskStreamingRequest) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.stream.Send(frame) == nil
 }
 
-// copy sends all of r and the end of stdin. It returns the error of r.
-func (in *execInput) copy(r io.Reader) error {
-	buf := make([]byte, frameSize)
+// copyStdin sends all of r and the end of stdin. It returns the error of r.
+func (in *execInput) copyStdin(r io.Reader) error {
+	buf := make([]byte, maxFrameSize)
 	for r != nil {
 		n, err := r.Read(buf)
-		if n > 0 && !in.send(stdinFrame(buf[:n], false)) {
+		if n > 0 && !in.sendFrame(stdinFrame(buf[:n], false)) {
 			return nil
 		}
 		if err == io.EOF {
@@ -142,7 +142,7 @@ func (in *execInput) copy(r io.Reader) error {
 			return err
 		}
 	}
-	in.send(stdinFrame(nil, true))
+	in.sendFrame(stdinFrame(nil, true))
 	return nil
 }
 
@@ -150,14 +150,14 @@ func stdinFrame(data []byte, close bool) *driverpb.ExecTaskStreamingRequest {
 	return &driverpb.ExecTaskStreamingRequest{Stdin: &driverpb.ExecTaskStreamingIOOperation{Data: data, Close: close}}
 }
 
-func (in *execInput) resize(ctx context.Context, sizes <-chan TerminalSize) {
+func (in *execInput) sendTerminalSizes(ctx context.Context, sizes <-chan TerminalSize) {
 	for {
 		select {
 		case size, ok := <-sizes:
 			if !ok {
 				return
 			}
-			in.send(&driverpb.ExecTaskStreamingRequest{
+			in.sendFrame(&driverpb.ExecTaskStreamingRequest{
 				TtySize: &driverpb.ExecTaskStreamingRequest_TerminalSize{Height: int32(size.Height), Width: int32(size.Width)},
 			})
 		case <-ctx.Done():
@@ -197,20 +197,20 @@ func (s *server) ExecTaskStreaming(stream execServerStream) error {
 		Stderr:  execWriter{out, stderrFrame},
 		Resize:  resize,
 	}
-	exit, err := s.impl.ExecTaskStreaming(ctx, setup.GetTaskId(), exec)
-	if err == nil && exit != nil {
-		err = exit.Err // the response has no other field for this error
+	exitResult, err := s.impl.ExecTaskStreaming(ctx, setup.GetTaskId(), exec)
+	if err == nil && exitResult != nil {
+		err = exitResult.Err // the response has no other field for this error
 	}
 	switch cause := context.Cause(ctx); {
 	case stream.Context().Err() == nil && cause != nil:
-		return out.end(cause)
+		return out.finish(cause)
 	case err != nil:
-		return out.end(err)
+		return out.finish(err)
 	}
-	return out.end(nil,
+	return out.finish(nil,
 		stdoutFrame(nil, true),
 		stderrFrame(nil, true),
-		&driverpb.ExecTaskStreamingResponse{Exited: true, Result: exitProto(exit)})
+		&driverpb.ExecTaskStreamingResponse{Exited: true, Result: exitProto(exitResult)})
 }
 
 // receiveInput passes the client's frames to the command until they end, and returns
@@ -254,17 +254,17 @@ func stderrFrame(data []byte, close bool) *driverpb.ExecTaskStreamingResponse {
 
 // execOutput is the server's half of a stream, for several writers.
 type execOutput struct {
-	mu     sync.Mutex
-	stream execServerStream
-	ended  bool
+	mu       sync.Mutex
+	stream   execServerStream
+	isClosed bool
 }
 
-// end sends the last frames, and returns err or the error of sending. After end, Write
+// finish sends the last frames, and returns err or the error of sending. After finish, Write
 // of a writer that the driver still holds fails.
-func (o *execOutput) end(err error, frames ...*driverpb.ExecTaskStreamingResponse) error {
+func (o *execOutput) finish(err error, frames ...*driverpb.ExecTaskStreamingResponse) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.ended = true
+	o.isClosed = true
 	for _, frame := range frames {
 		if sendErr := o.stream.Send(frame); sendErr != nil {
 			return sendErr
@@ -275,8 +275,8 @@ func (o *execOutput) end(err error, frames ...*driverpb.ExecTaskStreamingRespons
 
 // execWriter sends written data as frames of one kind.
 type execWriter struct {
-	out   *execOutput
-	frame func(data []byte, close bool) *driverpb.ExecTaskStreamingResponse
+	out      *execOutput
+	newFrame func(data []byte, close bool) *driverpb.ExecTaskStreamingResponse
 }
 
 func (w execWriter) Write(p []byte) (int, error) {
@@ -284,11 +284,11 @@ func (w execWriter) Write(p []byte) (int, error) {
 	defer w.out.mu.Unlock()
 	written := 0
 	for written < len(p) {
-		if w.out.ended {
+		if w.out.isClosed {
 			return written, io.ErrClosedPipe
 		}
-		chunk := p[written:min(len(p), written+frameSize)]
-		if err := w.out.stream.Send(w.frame(chunk, false)); err != nil {
+		chunk := p[written:min(len(p), written+maxFrameSize)]
+		if err := w.out.stream.Send(w.newFrame(chunk, false)); err != nil {
 			return written, err
 		}
 		written += len(chunk)

@@ -21,7 +21,7 @@ import (
 
 func TestExecStreaming(t *testing.T) {
 	t.Run("input, output and exit", func(t *testing.T) {
-		f := &fake{exec: func(_ context.Context, e Exec) (*ExitResult, error) {
+		f := &fakeDriver{execFunc: func(_ context.Context, e Exec) (*ExitResult, error) {
 			in, err := io.ReadAll(e.Stdin)
 			if err != nil {
 				return nil, err
@@ -30,18 +30,18 @@ func TestExecStreaming(t *testing.T) {
 			fmt.Fprint(e.Stderr, "err")
 			return &ExitResult{ExitCode: 3, Signal: 9, OOMKilled: true}, nil
 		}}
-		d, _ := open(t, f)
+		d, _ := newClientOf(t, f)
 		var stdout, stderr bytes.Buffer
-		exit, err := d.ExecTaskStreaming(t.Context(), "id", Exec{
+		exitResult, err := d.ExecTaskStreaming(t.Context(), "id", Exec{
 			Command: []string{"cat", "-"}, TTY: true, Stdin: strings.NewReader("in"), Stdout: &stdout, Stderr: &stderr,
 		})
-		same(t, "exit", []any{exit, err}, []any{&ExitResult{ExitCode: 3, Signal: 9, OOMKilled: true}, nil})
-		same(t, "call", f.last(), []any{"ExecTaskStreaming", "id", []string{"cat", "-"}, true})
-		same(t, "output", []string{stdout.String(), stderr.String()}, []string{"out:in", "err"})
+		expectEqual(t, "exit", []any{exitResult, err}, []any{&ExitResult{ExitCode: 3, Signal: 9, OOMKilled: true}, nil})
+		expectEqual(t, "call", f.lastCall(), []any{"ExecTaskStreaming", "id", []string{"cat", "-"}, true})
+		expectEqual(t, "output", []string{stdout.String(), stderr.String()}, []string{"out:in", "err"})
 	})
 
 	t.Run("nobody gives and nobody takes", func(t *testing.T) {
-		d, _ := open(t, &fake{exec: func(_ context.Context, e Exec) (*ExitResult, error) {
+		d, _ := newClientOf(t, &fakeDriver{execFunc: func(_ context.Context, e Exec) (*ExitResult, error) {
 			in, err := io.ReadAll(e.Stdin)
 			if len(in) > 0 || err != nil {
 				return nil, fmt.Errorf("got input %q, %v", in, err)
@@ -49,12 +49,12 @@ func TestExecStreaming(t *testing.T) {
 			fmt.Fprint(e.Stdout, "into the void")
 			return nil, nil
 		}})
-		exit, err := d.ExecTaskStreaming(t.Context(), "id", Exec{})
-		same(t, "exit", []any{exit, err}, []any{&ExitResult{}, nil})
+		exitResult, err := d.ExecTaskStreaming(t.Context(), "id", Exec{})
+		expectEqual(t, "exit", []any{exitResult, err}, []any{&ExitResult{}, nil})
 	})
 
 	t.Run("every byte arrives in order", func(t *testing.T) {
-		d, _ := open(t, &fake{exec: func(_ context.Context, e Exec) (*ExitResult, error) {
+		d, _ := newClientOf(t, &fakeDriver{execFunc: func(_ context.Context, e Exec) (*ExitResult, error) {
 			_, err := io.Copy(e.Stdout, e.Stdin)
 			return &ExitResult{}, err
 		}})
@@ -72,7 +72,7 @@ func TestExecStreaming(t *testing.T) {
 
 	t.Run("sizes of the terminal", func(t *testing.T) {
 		sizes := make(chan TerminalSize, 1)
-		d, _ := open(t, &fake{exec: func(_ context.Context, e Exec) (*ExitResult, error) {
+		d, _ := newClientOf(t, &fakeDriver{execFunc: func(_ context.Context, e Exec) (*ExitResult, error) {
 			size := <-e.Resize
 			fmt.Fprintf(e.Stdout, "%dx%d", size.Height, size.Width)
 			return &ExitResult{}, nil
@@ -83,11 +83,11 @@ func TestExecStreaming(t *testing.T) {
 		if _, err := d.ExecTaskStreaming(t.Context(), "id", Exec{TTY: true, Stdout: &stdout, Resize: sizes}); err != nil {
 			t.Fatal(err)
 		}
-		same(t, "size", stdout.String(), "24x80")
+		expectEqual(t, "size", stdout.String(), "24x80")
 	})
 
 	t.Run("the command ends before its input", func(t *testing.T) {
-		d, _ := open(t, &fake{exec: func(context.Context, Exec) (*ExitResult, error) { return &ExitResult{}, nil }})
+		d, _ := newClientOf(t, &fakeDriver{execFunc: func(context.Context, Exec) (*ExitResult, error) { return &ExitResult{}, nil }})
 		stdin, input := io.Pipe()
 		defer input.Close()
 		if _, err := d.ExecTaskStreaming(t.Context(), "id", Exec{Stdin: stdin}); err != nil {
@@ -103,7 +103,7 @@ func TestExecStreaming(t *testing.T) {
 			},
 			"after the exit": func(context.Context, Exec) (*ExitResult, error) { return &ExitResult{}, errors.New("no such file") },
 		} {
-			d, _ := open(t, &fake{exec: exec})
+			d, _ := newClientOf(t, &fakeDriver{execFunc: exec})
 			_, err := d.ExecTaskStreaming(t.Context(), "id", Exec{})
 			if err == nil || err.Error() != "rpc error: code = Unknown desc = no such file" {
 				t.Errorf("%s: got %v", name, err)
@@ -112,9 +112,9 @@ func TestExecStreaming(t *testing.T) {
 	})
 
 	// killed is a command that runs until it is killed.
-	killed := func() (*fake, chan error) {
+	killed := func() (*fakeDriver, chan error) {
 		causes := make(chan error, 1)
-		return &fake{exec: func(ctx context.Context, e Exec) (*ExitResult, error) {
+		return &fakeDriver{execFunc: func(ctx context.Context, e Exec) (*ExitResult, error) {
 			fmt.Fprint(e.Stdout, "up")
 			<-ctx.Done()
 			causes <- ctx.Err()
@@ -124,7 +124,7 @@ func TestExecStreaming(t *testing.T) {
 
 	t.Run("the end of the caller kills the command", func(t *testing.T) {
 		f, causes := killed()
-		d, _ := open(t, f)
+		d, _ := newClientOf(t, f)
 		ctx, cancel := context.WithCancel(t.Context())
 		_, err := d.ExecTaskStreaming(ctx, "id", Exec{Stdout: writerFunc(func(p []byte) (int, error) { cancel(); return len(p), nil })})
 		if err != context.Canceled {
@@ -135,19 +135,19 @@ func TestExecStreaming(t *testing.T) {
 
 	t.Run("a reader that fails kills the command", func(t *testing.T) {
 		f, causes := killed()
-		d, _ := open(t, f)
+		d, _ := newClientOf(t, f)
 		_, err := d.ExecTaskStreaming(t.Context(), "id", Exec{Stdin: iotest.ErrReader(errors.New("websocket gone"))})
 		if err == nil || err.Error() != "exec task: read stdin: websocket gone" {
 			t.Errorf("got %v", err)
 		}
-		if f.called("ExecTaskStreaming") {
+		if f.wasCalled("ExecTaskStreaming") {
 			<-causes
 		}
 	})
 
 	t.Run("a writer that fails kills the command", func(t *testing.T) {
 		f, causes := killed()
-		d, _ := open(t, f)
+		d, _ := newClientOf(t, f)
 		gone := errors.New("websocket gone")
 		_, err := d.ExecTaskStreaming(t.Context(), "id", Exec{Stdout: writerFunc(func([]byte) (int, error) { return 0, gone })})
 		if !errors.Is(err, gone) || err.Error() != "exec task: write stdout: websocket gone" {
@@ -159,7 +159,7 @@ func TestExecStreaming(t *testing.T) {
 	t.Run("a driver that leaves a writer behind", func(t *testing.T) {
 		late := make(chan error)
 		returned := make(chan struct{})
-		d, _ := open(t, &fake{exec: func(_ context.Context, e Exec) (*ExitResult, error) {
+		d, _ := newClientOf(t, &fakeDriver{execFunc: func(_ context.Context, e Exec) (*ExitResult, error) {
 			go func() {
 				<-returned
 				_, err := fmt.Fprint(e.Stdout, "late")
@@ -181,8 +181,8 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// frames returns all frames that the server sends.
-func frames(t *testing.T, stream execClientStream) ([]*driverpb.ExecTaskStreamingResponse, error) {
+// receiveAllFrames returns all frames that the server sends.
+func receiveAllFrames(t *testing.T, stream execClientStream) ([]*driverpb.ExecTaskStreamingResponse, error) {
 	t.Helper()
 	var all []*driverpb.ExecTaskStreamingResponse
 	for {
@@ -202,7 +202,7 @@ func TestExecFrames(t *testing.T) {
 	setup := &driverpb.ExecTaskStreamingRequest{Setup: &driverpb.ExecTaskStreamingRequest_Setup{TaskId: "id", Command: []string{"x"}}}
 	start := func(t *testing.T, exec func(context.Context, Exec) (*ExitResult, error), first *driverpb.ExecTaskStreamingRequest) execClientStream {
 		t.Helper()
-		p := serve(t, func(s grpc.ServiceRegistrar) { RegisterServer(s, &fake{exec: exec}) })
+		p := serveOnSocket(t, func(s grpc.ServiceRegistrar) { RegisterServer(s, &fakeDriver{execFunc: exec}) })
 		stream, err := driverpb.NewDriverClient(p.conn).ExecTaskStreaming(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -234,7 +234,7 @@ func TestExecFrames(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		got, err := frames(t, stream)
+		got, err := receiveAllFrames(t, stream)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -258,13 +258,13 @@ func TestExecFrames(t *testing.T) {
 		if err := stream.CloseSend(); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := frames(t, stream); err != nil || len(got) != 3 {
+		if got, err := receiveAllFrames(t, stream); err != nil || len(got) != 3 {
 			t.Errorf("got %v, %v", got, err)
 		}
 	})
 	t.Run("no setup first", func(t *testing.T) {
 		stream := start(t, cat, &driverpb.ExecTaskStreamingRequest{Stdin: op("x", false)})
-		_, err := frames(t, stream)
+		_, err := receiveAllFrames(t, stream)
 		if err == nil || !strings.Contains(err.Error(), "first message should always be setup") {
 			t.Errorf("got %v", err)
 		}
@@ -277,7 +277,7 @@ func TestExecFrames(t *testing.T) {
 		if err := stream.Send(setup); err != nil {
 			t.Fatal(err)
 		}
-		_, err := frames(t, stream)
+		_, err := receiveAllFrames(t, stream)
 		if err == nil || !strings.Contains(err.Error(), "unexpected message type: ") {
 			t.Errorf("got %v", err)
 		}
@@ -289,14 +289,14 @@ func TestExecFrames(t *testing.T) {
 				break
 			}
 		}
-		if got, err := frames(t, stream); err != nil || !got[len(got)-1].GetExited() {
+		if got, err := receiveAllFrames(t, stream); err != nil || !got[len(got)-1].GetExited() {
 			t.Errorf("got %v, %v", got, err)
 		}
 	})
 }
 
-// TestExecOddServers checks the client with unusual streams.
-func TestExecOddServers(t *testing.T) {
+// TestExecOfMalformedServers checks the client with unusual streams.
+func TestExecOfMalformedServers(t *testing.T) {
 	exited := &driverpb.ExecTaskStreamingResponse{Exited: true, Result: &driverpb.ExitResult{ExitCode: 1}}
 	out := &driverpb.ExecTaskStreamingResponse{Stdout: &driverpb.ExecTaskStreamingIOOperation{Data: []byte("x")}}
 	tests := []struct {
@@ -318,26 +318,26 @@ func TestExecOddServers(t *testing.T) {
 		}, &ExitResult{ExitCode: 1}, ""},
 		{"an exit without a status", func(s execServerStream) error {
 			return s.Send(&driverpb.ExecTaskStreamingResponse{Exited: true})
-		}, &ExitResult{Err: errNoResult}, ""},
+		}, &ExitResult{Err: errNoExitResult}, ""},
 		{"empty frames", func(s execServerStream) error {
 			return errors.Join(s.Send(&driverpb.ExecTaskStreamingResponse{}), s.Send(exited))
 		}, &ExitResult{ExitCode: 1}, ""},
 		{"an end without an exit", func(execServerStream) error { return nil }, nil, ""},
 	}
 	for _, tt := range tests {
-		withOdd(t, tt.name, &oddServer{exec: tt.exec}, func(t *testing.T, d Driver, _ *process) {
+		runWithMalformedServer(t, tt.name, &malformedServer{execHandler: tt.exec}, func(t *testing.T, d Driver, _ *fakeProcess) {
 			var stdout bytes.Buffer
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			exit, err := d.ExecTaskStreaming(ctx, "id", Exec{Stdout: &stdout})
+			exitResult, err := d.ExecTaskStreaming(ctx, "id", Exec{Stdout: &stdout})
 			if tt.exit == nil {
-				if err == nil || !strings.Contains(err.Error(), errNoResult.Error()) {
-					t.Errorf("got %+v, %v", exit, err)
+				if err == nil || !strings.Contains(err.Error(), errNoExitResult.Error()) {
+					t.Errorf("got %+v, %v", exitResult, err)
 				}
 				return
 			}
-			same(t, "exit", []any{exit, err}, []any{tt.exit, nil})
-			same(t, "stdout", stdout.String(), tt.stdout)
+			expectEqual(t, "exit", []any{exitResult, err}, []any{tt.exit, nil})
+			expectEqual(t, "stdout", stdout.String(), tt.stdout)
 		})
 	}
 }

@@ -18,7 +18,7 @@ func FuzzMessages(f *testing.F) {
 	for _, m := range []proto.Message{
 		taskConfigProto(&TaskConfig{ID: "id", Env: map[string]string{"A": "1"}, Mounts: []Mount{{}}, DNS: &DNSConfig{}}),
 		handleProto(&Handle{Version: 1, Config: &TaskConfig{NetworkIsolation: &NetworkIsolation{Hosts: &HostsConfig{}}}}),
-		statsProto("id", &TaskStats{ByPID: map[string]Usage{"1": {CPU: CPUUsage{Measured: cpuFields}}}}),
+		statsProto("id", &TaskStats{ByPID: map[string]Usage{"1": {CPU: CPUUsage{Measured: cpuFieldNames}}}}),
 		capabilitiesProto(&Capabilities{NetworkIsolationModes: []NetworkMode{NetworkNone}}),
 		&driverpb.FingerprintResponse{Err: "x"},
 	} {
@@ -29,29 +29,29 @@ func FuzzMessages(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		settles(t, b, &driverpb.TaskConfig{}, func(p *driverpb.TaskConfig) *driverpb.TaskConfig {
+		checkRoundTripIsStable(t, b, &driverpb.TaskConfig{}, func(p *driverpb.TaskConfig) *driverpb.TaskConfig {
 			return taskConfigProto(taskConfigFromProto(p))
 		})
-		settles(t, b, &driverpb.TaskHandle{}, func(p *driverpb.TaskHandle) *driverpb.TaskHandle {
+		checkRoundTripIsStable(t, b, &driverpb.TaskHandle{}, func(p *driverpb.TaskHandle) *driverpb.TaskHandle {
 			return handleProto(handleFromProto(p))
 		})
-		settles(t, b, &driverpb.TaskStats{}, func(p *driverpb.TaskStats) *driverpb.TaskStats {
+		checkRoundTripIsStable(t, b, &driverpb.TaskStats{}, func(p *driverpb.TaskStats) *driverpb.TaskStats {
 			return statsProto("", statsFromProto(p))
 		})
-		settles(t, b, &driverpb.DriverCapabilities{}, func(p *driverpb.DriverCapabilities) *driverpb.DriverCapabilities {
+		checkRoundTripIsStable(t, b, &driverpb.DriverCapabilities{}, func(p *driverpb.DriverCapabilities) *driverpb.DriverCapabilities {
 			return capabilitiesProto(capabilitiesFromProto(p))
 		})
-		settles(t, b, &driverpb.DriverTaskEvent{}, func(p *driverpb.DriverTaskEvent) *driverpb.DriverTaskEvent {
+		checkRoundTripIsStable(t, b, &driverpb.DriverTaskEvent{}, func(p *driverpb.DriverTaskEvent) *driverpb.DriverTaskEvent {
 			return eventProto(eventFromProto(p))
 		})
-		settles(t, b, &driverpb.FingerprintResponse{}, func(p *driverpb.FingerprintResponse) *driverpb.FingerprintResponse {
+		checkRoundTripIsStable(t, b, &driverpb.FingerprintResponse{}, func(p *driverpb.FingerprintResponse) *driverpb.FingerprintResponse {
 			p, err := fingerprintProto(fingerprintFromProto(p))
 			if err != nil {
 				t.Fatal(err)
 			}
 			return p
 		})
-		settles(t, b, &driverpb.InspectTaskResponse{}, func(p *driverpb.InspectTaskResponse) *driverpb.InspectTaskResponse {
+		checkRoundTripIsStable(t, b, &driverpb.InspectTaskResponse{}, func(p *driverpb.InspectTaskResponse) *driverpb.InspectTaskResponse {
 			p, err := statusProto(statusFromProto(p))
 			if err != nil {
 				t.Fatal(err)
@@ -61,8 +61,8 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// settles checks that a message that has been read and sent once no longer changes.
-func settles[M proto.Message](t *testing.T, b []byte, m M, again func(M) M) {
+// checkRoundTripIsStable checks that a message that has been read and sent once no longer changes.
+func checkRoundTripIsStable[M proto.Message](t *testing.T, b []byte, m M, again func(M) M) {
 	t.Helper()
 	if proto.Unmarshal(b, m) != nil {
 		return
@@ -85,17 +85,17 @@ func settles[M proto.Message](t *testing.T, b []byte, m M, again func(M) M) {
 	}
 }
 
-// frameStream is the server's end of a stream whose frames are all available.
-type frameStream struct {
+// fakeExecStream is the server's end of a stream whose frames are all available.
+type fakeExecStream struct {
 	grpc.ServerStream
-	ctx    context.Context
-	frames []*driverpb.ExecTaskStreamingRequest
-	last   *driverpb.ExecTaskStreamingResponse
+	ctx      context.Context
+	frames   []*driverpb.ExecTaskStreamingRequest
+	lastSent *driverpb.ExecTaskStreamingResponse
 }
 
-func (s *frameStream) Context() context.Context { return s.ctx }
+func (s *fakeExecStream) Context() context.Context { return s.ctx }
 
-func (s *frameStream) Recv() (*driverpb.ExecTaskStreamingRequest, error) {
+func (s *fakeExecStream) Recv() (*driverpb.ExecTaskStreamingRequest, error) {
 	if len(s.frames) == 0 {
 		return nil, io.EOF
 	}
@@ -104,8 +104,8 @@ func (s *frameStream) Recv() (*driverpb.ExecTaskStreamingRequest, error) {
 	return frame, nil
 }
 
-func (s *frameStream) Send(frame *driverpb.ExecTaskStreamingResponse) error {
-	s.last = frame
+func (s *fakeExecStream) Send(frame *driverpb.ExecTaskStreamingResponse) error {
+	s.lastSent = frame
 	return nil
 }
 
@@ -128,7 +128,7 @@ func FuzzExecFrames(f *testing.F) {
 		f.Add(all)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		stream := &frameStream{ctx: t.Context()}
+		stream := &fakeExecStream{ctx: t.Context()}
 		for len(b) > 0 {
 			n := min(int(b[0]), len(b)-1)
 			frame := &driverpb.ExecTaskStreamingRequest{}
@@ -137,14 +137,14 @@ func FuzzExecFrames(f *testing.F) {
 			}
 			b = b[1+n:]
 		}
-		s := &server{impl: &fake{exec: func(_ context.Context, e Exec) (*ExitResult, error) {
+		s := &server{impl: &fakeDriver{execFunc: func(_ context.Context, e Exec) (*ExitResult, error) {
 			_, err := io.Copy(e.Stdout, e.Stdin)
 			for range e.Resize {
 			}
 			return &ExitResult{}, err
 		}}}
-		if err := s.ExecTaskStreaming(stream); err == nil && !stream.last.GetExited() {
-			t.Fatalf("the last frame is %v", stream.last)
+		if err := s.ExecTaskStreaming(stream); err == nil && !stream.lastSent.GetExited() {
+			t.Fatalf("the last frame is %v", stream.lastSent)
 		}
 	})
 }

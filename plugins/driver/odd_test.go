@@ -21,63 +21,63 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/structspb"
 )
 
-// oddServer is a server like some existing ones: it has neither Init nor Shutdown, and
+// malformedServer is a server like some existing ones: it has neither Init nor Shutdown, and
 // returns an empty response to every call.
-type oddServer struct {
+type malformedServer struct {
 	driverpb.UnimplementedDriverServer
 
-	spec         *specpb.Spec
-	described    func() error // called for each request for schema or capabilities
-	start        driverpb.StartTaskResponse_Result
-	startErr     error
-	wait         *driverpb.WaitTaskResponse
-	waitErr      error
-	fingerprints []*driverpb.FingerprintResponse
-	fingerErr    error
-	exec         func(execServerStream) error
+	spec           *specpb.Spec
+	onDescribe     func() error // called for each request for schema or capabilities
+	startResult    driverpb.StartTaskResponse_Result
+	startErr       error
+	waitResponse   *driverpb.WaitTaskResponse
+	waitErr        error
+	fingerprints   []*driverpb.FingerprintResponse
+	fingerprintErr error
+	execHandler    func(execServerStream) error
 }
 
-func (o *oddServer) TaskConfigSchema(context.Context, *driverpb.TaskConfigSchemaRequest) (*driverpb.TaskConfigSchemaResponse, error) {
-	return &driverpb.TaskConfigSchemaResponse{Spec: o.spec}, o.describe()
+func (o *malformedServer) TaskConfigSchema(context.Context, *driverpb.TaskConfigSchemaRequest) (*driverpb.TaskConfigSchemaResponse, error) {
+	return &driverpb.TaskConfigSchemaResponse{Spec: o.spec}, o.callOnDescribe()
 }
 
-func (o *oddServer) Capabilities(context.Context, *driverpb.CapabilitiesRequest) (*driverpb.CapabilitiesResponse, error) {
-	return &driverpb.CapabilitiesResponse{}, o.describe()
+func (o *malformedServer) Capabilities(context.Context, *driverpb.CapabilitiesRequest) (*driverpb.CapabilitiesResponse, error) {
+	return &driverpb.CapabilitiesResponse{}, o.callOnDescribe()
 }
 
-func (o *oddServer) describe() error {
-	if o.described == nil {
+func (o *malformedServer) callOnDescribe() error {
+	if o.onDescribe == nil {
 		return nil
 	}
-	return o.described()
+	return o.onDescribe()
 }
 
-func (o *oddServer) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.ServerStreamingServer[driverpb.FingerprintResponse]) error {
+func (o *malformedServer) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.ServerStreamingServer[driverpb.FingerprintResponse]) error {
 	for _, f := range o.fingerprints {
 		if err := stream.Send(f); err != nil {
 			return err
 		}
 	}
-	return o.fingerErr
+	return o.fingerprintErr
 }
 
-func (o *oddServer) StartTask(context.Context, *driverpb.StartTaskRequest) (*driverpb.StartTaskResponse, error) {
-	return &driverpb.StartTaskResponse{Result: o.start, DriverErrorMsg: "nobody reads this"}, o.startErr
+func (o *malformedServer) StartTask(context.Context, *driverpb.StartTaskRequest) (*driverpb.StartTaskResponse, error) {
+	return &driverpb.StartTaskResponse{Result: o.startResult, DriverErrorMsg: "nobody reads this"}, o.startErr
 }
 
-func (o *oddServer) RecoverTask(context.Context, *driverpb.RecoverTaskRequest) (*driverpb.RecoverTaskResponse, error) {
+func (o *malformedServer) RecoverTask(context.Context, *driverpb.RecoverTaskRequest) (*driverpb.RecoverTaskResponse, error) {
 	return &driverpb.RecoverTaskResponse{}, nil
 }
 
-func (o *oddServer) WaitTask(context.Context, *driverpb.WaitTaskRequest) (*driverpb.WaitTaskResponse, error) {
-	return o.wait, o.waitErr
+func (o *malformedServer) WaitTask(context.Context, *driverpb.WaitTaskRequest) (*driverpb.WaitTaskResponse, error) {
+	return o.waitResponse, o.waitErr
 }
 
-func (o *oddServer) InspectTask(context.Context, *driverpb.InspectTaskRequest) (*driverpb.InspectTaskResponse, error) {
+func (o *malformedServer) InspectTask(context.Context, *driverpb.InspectTaskRequest) (*driverpb.InspectTaskResponse, error) {
 	return &driverpb.InspectTaskResponse{}, nil
 }
 
-func (o *oddServer) TaskStats(_ *driverpb.TaskStatsRequest, stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
+func (o *malformedServer) TaskStats(_ *driverpb.TaskStatsRequest, stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
 	for _, r := range []*driverpb.TaskStatsResponse{
 		{},
 		{Stats: &driverpb.TaskStats{}},
@@ -93,29 +93,31 @@ func (o *oddServer) TaskStats(_ *driverpb.TaskStatsRequest, stream grpc.ServerSt
 	return nil
 }
 
-func (o *oddServer) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
+func (o *malformedServer) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.ServerStreamingServer[driverpb.DriverTaskEvent]) error {
 	return stream.Send(&driverpb.DriverTaskEvent{})
 }
 
-func (o *oddServer) ExecTask(context.Context, *driverpb.ExecTaskRequest) (*driverpb.ExecTaskResponse, error) {
+func (o *malformedServer) ExecTask(context.Context, *driverpb.ExecTaskRequest) (*driverpb.ExecTaskResponse, error) {
 	return &driverpb.ExecTaskResponse{}, nil
 }
 
-func (o *oddServer) ExecTaskStreaming(stream execServerStream) error { return o.exec(stream) }
+func (o *malformedServer) ExecTaskStreaming(stream execServerStream) error {
+	return o.execHandler(stream)
+}
 
-func (o *oddServer) CreateNetwork(context.Context, *driverpb.CreateNetworkRequest) (*driverpb.CreateNetworkResponse, error) {
+func (o *malformedServer) CreateNetwork(context.Context, *driverpb.CreateNetworkRequest) (*driverpb.CreateNetworkResponse, error) {
 	return &driverpb.CreateNetworkResponse{}, nil
 }
 
-func openOdd(t *testing.T, o *oddServer) Driver {
+func openMalformedServer(t *testing.T, o *malformedServer) Driver {
 	t.Helper()
-	p := serve(t, func(s grpc.ServiceRegistrar) { driverpb.RegisterDriverServer(s, o) })
+	p := serveOnSocket(t, func(s grpc.ServiceRegistrar) { driverpb.RegisterDriverServer(s, o) })
 	return NewClient(p.conn, p.done)
 }
 
-// withOdd runs a test with a fake clock: a client that sees a stream or connection end
+// runWithMalformedServer runs a test with a fake clock: a client that sees a stream or connection end
 // waits for the exit of the process.
-func withOdd(t *testing.T, name string, o *oddServer, test func(*testing.T, Driver, *process)) {
+func runWithMalformedServer(t *testing.T, name string, o *malformedServer, test func(*testing.T, Driver, *fakeProcess)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -125,21 +127,21 @@ func withOdd(t *testing.T, name string, o *oddServer, test func(*testing.T, Driv
 	})
 }
 
-// TestDescribedOnce has many tasks request schema and capabilities at once, like the
+// TestDescriptionIsRequestedOnce has many tasks request schema and capabilities at once, like the
 // tasks of a new agent.
-func TestDescribedOnce(t *testing.T) {
-	describedOnce(t, "schema", func(ctx context.Context, d Driver) (any, error) { return d.TaskConfigSchema(ctx) })
-	describedOnce(t, "capabilities", func(ctx context.Context, d Driver) (any, error) { return d.Capabilities(ctx) })
+func TestDescriptionIsRequestedOnce(t *testing.T) {
+	testDescriptionIsRequestedOnce(t, "schema", func(ctx context.Context, d Driver) (any, error) { return d.TaskConfigSchema(ctx) })
+	testDescriptionIsRequestedOnce(t, "capabilities", func(ctx context.Context, d Driver) (any, error) { return d.Capabilities(ctx) })
 }
 
-func describedOnce(t *testing.T, name string, describe func(context.Context, Driver) (any, error)) {
-	var asked, answers chan error // channels of the synctest bubble
-	o := &oddServer{
-		spec:      &specpb.Spec{Block: &specpb.Spec_Object{Object: &specpb.Object{}}},
-		described: func() error { asked <- nil; return <-answers },
+func testDescriptionIsRequestedOnce(t *testing.T, name string, describe func(context.Context, Driver) (any, error)) {
+	var requests, responses chan error // channels of the synctest bubble
+	o := &malformedServer{
+		spec:       &specpb.Spec{Block: &specpb.Spec_Object{Object: &specpb.Object{}}},
+		onDescribe: func() error { requests <- nil; return <-responses },
 	}
-	withOdd(t, name, o, func(t *testing.T, d Driver, p *process) {
-		asked, answers = make(chan error, 10), make(chan error, 10)
+	runWithMalformedServer(t, name, o, func(t *testing.T, d Driver, p *fakeProcess) {
+		requests, responses = make(chan error, 10), make(chan error, 10)
 		results := make(chan error, 100)
 		all := func() {
 			for range cap(results) {
@@ -150,8 +152,8 @@ func describedOnce(t *testing.T, name string, describe func(context.Context, Dri
 		step := func(questions, ended int) {
 			t.Helper()
 			synctest.Wait()
-			if len(asked) != questions || len(results) != ended {
-				t.Errorf("asked %d times, want %d; %d tasks know, want %d", len(asked), questions, len(results), ended)
+			if len(requests) != questions || len(results) != ended {
+				t.Errorf("asked %d times, want %d; %d tasks know, want %d", len(requests), questions, len(results), ended)
 			}
 		}
 		impatient, giveUp := context.WithCancel(t.Context())
@@ -165,11 +167,11 @@ func describedOnce(t *testing.T, name string, describe func(context.Context, Dri
 			t.Errorf("who has asked and gives up gets %v", err)
 		}
 		step(2, 0)
-		answers <- nil // ends the first request, although its caller has given up
+		responses <- nil // ends the first request, although its caller has given up
 		if _, err := describe(impatient, d); !errors.Is(err, context.Canceled) {
 			t.Errorf("who waits and gives up gets %v", err)
 		}
-		answers <- status.Error(codes.Internal, "not now")
+		responses <- status.Error(codes.Internal, "not now")
 		step(2, 100)
 		for range cap(results) {
 			if err := <-results; status.Code(err) != codes.Internal {
@@ -178,7 +180,7 @@ func describedOnce(t *testing.T, name string, describe func(context.Context, Dri
 		}
 		all()
 		step(3, 0)
-		answers <- nil
+		responses <- nil
 		step(3, 100)
 		for range cap(results) {
 			if err := <-results; err != nil {
@@ -194,27 +196,27 @@ func describedOnce(t *testing.T, name string, describe func(context.Context, Dri
 	})
 }
 
-func TestOddServer(t *testing.T) {
-	d := openOdd(t, &oddServer{wait: &driverpb.WaitTaskResponse{}, start: driverpb.StartTaskResponse_FATAL})
+func TestMalformedServer(t *testing.T) {
+	d := openMalformedServer(t, &malformedServer{waitResponse: &driverpb.WaitTaskResponse{}, startResult: driverpb.StartTaskResponse_FATAL})
 	ctx := t.Context()
 
-	same(t, "Init", d.Init(ctx), nil)
-	same(t, "Shutdown", d.Shutdown(ctx), nil)
+	expectEqual(t, "Init", d.Init(ctx), nil)
+	expectEqual(t, "Shutdown", d.Shutdown(ctx), nil)
 	spec, err := d.TaskConfigSchema(ctx)
-	same(t, "TaskConfigSchema", []any{spec, err}, []any{(*hclspec.Spec)(nil), nil})
+	expectEqual(t, "TaskConfigSchema", []any{spec, err}, []any{(*hclspec.Spec)(nil), nil})
 	capabilities, err := d.Capabilities(ctx)
-	same(t, "Capabilities", []any{capabilities, err}, []any{&Capabilities{}, nil})
+	expectEqual(t, "Capabilities", []any{capabilities, err}, []any{&Capabilities{}, nil})
 
 	config := &TaskConfig{ID: "id"}
 	handle, override, err := d.StartTask(ctx, config)
-	same(t, "StartTask", []any{handle, override, err}, []any{&Handle{Config: config, State: TaskRunning}, (*NetworkOverride)(nil), nil})
+	expectEqual(t, "StartTask", []any{handle, override, err}, []any{&Handle{Config: config, State: TaskRunning}, (*NetworkOverride)(nil), nil})
 
-	exit, err := d.WaitTask(ctx, "id")
-	if err != nil || exit.Successful() {
-		t.Errorf("WaitTask: got %+v, %v, want no success", exit, err)
+	exitResult, err := d.WaitTask(ctx, "id")
+	if err != nil || exitResult.Successful() {
+		t.Errorf("WaitTask: got %+v, %v, want no success", exitResult, err)
 	}
 	status, err := d.InspectTask(ctx, "id")
-	same(t, "InspectTask", []any{status, err}, []any{&TaskStatus{}, nil})
+	expectEqual(t, "InspectTask", []any{status, err}, []any{&TaskStatus{}, nil})
 
 	stats, err := d.TaskStats(ctx, "id", time.Second)
 	if err != nil {
@@ -224,7 +226,7 @@ func TestOddServer(t *testing.T) {
 	for s := range stats {
 		got = append(got, s)
 	}
-	same(t, "TaskStats", got, []*TaskStats{
+	expectEqual(t, "TaskStats", got, []*TaskStats{
 		{}, {},
 		{Total: Usage{CPU: CPUUsage{Measured: []string{"Percent"}}}, ByPID: map[string]Usage{"1": {}}},
 	})
@@ -233,7 +235,7 @@ func TestOddServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, "TaskEvents", <-events, &TaskEvent{})
+	expectEqual(t, "TaskEvents", <-events, &TaskEvent{})
 	if _, ok := <-events; ok {
 		t.Error("the event stream goes on after its end")
 	}
@@ -243,27 +245,27 @@ func TestOddServer(t *testing.T) {
 		t.Errorf("ExecTask: got %+v, %v, want no success", result, err)
 	}
 	isolation, created, err := d.CreateNetwork(ctx, "", "")
-	same(t, "CreateNetwork", []any{isolation, created, err}, []any{(*NetworkIsolation)(nil), false, nil})
+	expectEqual(t, "CreateNetwork", []any{isolation, created, err}, []any{(*NetworkIsolation)(nil), false, nil})
 	if err := d.SignalTask(ctx, "id", ""); err == nil {
 		t.Error("SignalTask: a call that does not exist is no success")
 	}
 }
 
-func TestOddWaitTask(t *testing.T) {
+func TestMalformedWaitTaskResponse(t *testing.T) {
 	tests := []struct {
 		name string
-		odd  oddServer
+		odd  malformedServer
 	}{
-		{"as older servers say that the channel is closed", oddServer{wait: &driverpb.WaitTaskResponse{Err: "channel closed"}}},
-		{"as newer servers say it", oddServer{waitErr: errors.New("channel closed")}},
+		{"as older servers say that the channel is closed", malformedServer{waitResponse: &driverpb.WaitTaskResponse{Err: "channel closed"}}},
+		{"as newer servers say it", malformedServer{waitErr: errors.New("channel closed")}},
 	}
 	for _, tt := range tests {
-		withOdd(t, tt.name, &tt.odd, func(t *testing.T, d Driver, _ *process) {
+		runWithMalformedServer(t, tt.name, &tt.odd, func(t *testing.T, d Driver, _ *fakeProcess) {
 			if _, err := d.WaitTask(t.Context(), "id"); !errors.Is(err, ErrChannelClosed) {
 				t.Errorf("got %v", err)
 			}
 		})
-		withOdd(t, tt.name+" while the plugin ends", &tt.odd, func(t *testing.T, d Driver, p *process) {
+		runWithMalformedServer(t, tt.name+" while the plugin ends", &tt.odd, func(t *testing.T, d Driver, p *fakeProcess) {
 			errs := make(chan error)
 			go func() { _, err := d.WaitTask(t.Context(), "id"); errs <- err }()
 			time.Sleep(time.Second)
@@ -274,9 +276,9 @@ func TestOddWaitTask(t *testing.T) {
 		})
 	}
 	t.Run("an error of the driver beside a result", func(t *testing.T) {
-		d := openOdd(t, &oddServer{wait: &driverpb.WaitTaskResponse{Result: &driverpb.ExitResult{ExitCode: 7}, Err: "lost it"}})
-		exit, err := d.WaitTask(t.Context(), "id")
-		same(t, "WaitTask", []any{exit, err}, []any{&ExitResult{ExitCode: 7, Err: errors.New("lost it")}, nil})
+		d := openMalformedServer(t, &malformedServer{waitResponse: &driverpb.WaitTaskResponse{Result: &driverpb.ExitResult{ExitCode: 7}, Err: "lost it"}})
+		exitResult, err := d.WaitTask(t.Context(), "id")
+		expectEqual(t, "WaitTask", []any{exitResult, err}, []any{&ExitResult{ExitCode: 7, Err: errors.New("lost it")}, nil})
 	})
 }
 
@@ -290,12 +292,12 @@ func TestMalformedFingerprints(t *testing.T) {
 		},
 	}}
 	for name, end := range map[string]error{"a clean end": nil, "channel closed": errors.New("channel closed")} {
-		withOdd(t, name, &oddServer{fingerprints: some, fingerErr: end}, func(t *testing.T, d Driver, _ *process) {
+		runWithMalformedServer(t, name, &malformedServer{fingerprints: some, fingerprintErr: end}, func(t *testing.T, d Driver, _ *fakeProcess) {
 			ch, err := d.Fingerprint(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			same(t, "first", <-ch, Fingerprint{Health: 99, Attributes: map[string]Attribute{"good": {Value: "x"}}})
+			expectEqual(t, "first", <-ch, Fingerprint{Health: 99, Attributes: map[string]Attribute{"good": {Value: "x"}}})
 			if last := <-ch; !errors.Is(last.Err, ErrChannelClosed) {
 				t.Errorf("last: got %v", last.Err)
 			}
@@ -306,7 +308,7 @@ func TestMalformedFingerprints(t *testing.T) {
 	}
 }
 
-func TestOddStatus(t *testing.T) {
+func TestMalformedTaskStatus(t *testing.T) {
 	recoverable, err := anypb.New(&structspb.RecoverableError{Recoverable: true})
 	if err != nil {
 		t.Fatal(err)
@@ -330,15 +332,15 @@ func TestOddStatus(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := status.New(codes.FailedPrecondition, "x").Proto()
 			s.Details = tt.details
-			d := openOdd(t, &oddServer{startErr: status.FromProto(s).Err()})
+			d := openMalformedServer(t, &malformedServer{startErr: status.FromProto(s).Err()})
 			_, _, err := d.StartTask(t.Context(), &TaskConfig{})
 			if err == nil || IsRecoverable(err) != tt.want {
 				t.Errorf("got %v, recoverable %v, want %v", err, IsRecoverable(err), tt.want)
 			}
 		})
 	}
-	away := &oddServer{startErr: status.Error(codes.Unavailable, "containerd is away")}
-	withOdd(t, "Unavailable from a live plugin is not its death", away, func(t *testing.T, d Driver, _ *process) {
+	away := &malformedServer{startErr: status.Error(codes.Unavailable, "containerd is away")}
+	runWithMalformedServer(t, "Unavailable from a live plugin is not its death", away, func(t *testing.T, d Driver, _ *fakeProcess) {
 		_, _, err := d.StartTask(t.Context(), &TaskConfig{})
 		if got, want := err.Error(), "rpc error: code = Unavailable desc = containerd is away"; got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -349,7 +351,7 @@ func TestOddStatus(t *testing.T) {
 		for range 200 {
 			spec = &specpb.Spec{Block: &specpb.Spec_BlockValue{BlockValue: &specpb.Block{Name: "b", Nested: spec}}}
 		}
-		d := openOdd(t, &oddServer{spec: spec})
+		d := openMalformedServer(t, &malformedServer{spec: spec})
 		_, err := d.TaskConfigSchema(t.Context())
 		if got, want := err.Error(), "task config schema: spec is nested deeper than 100 levels"; got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -357,13 +359,13 @@ func TestOddStatus(t *testing.T) {
 	})
 }
 
-// TestOddClient sends requests with missing fields to the server, as some hosts do.
-func TestOddClient(t *testing.T) {
-	f := &fake{
-		handle: &Handle{Version: 3},
-		result: &ExecResult{Exit: ExitResult{ExitCode: 1, Err: errors.New("the driver's own")}},
+// TestMalformedClientRequests sends requests with missing fields to the server, as some hosts do.
+func TestMalformedClientRequests(t *testing.T) {
+	f := &fakeDriver{
+		handle:     &Handle{Version: 3},
+		execResult: &ExecResult{Exit: ExitResult{ExitCode: 1, Err: errors.New("the driver's own")}},
 	}
-	p := serve(t, func(s grpc.ServiceRegistrar) { RegisterServer(s, f) })
+	p := serveOnSocket(t, func(s grpc.ServiceRegistrar) { RegisterServer(s, f) })
 	c := driverpb.NewDriverClient(p.conn)
 	ctx := t.Context()
 
@@ -391,11 +393,11 @@ func TestOddClient(t *testing.T) {
 	if _, err := c.RecoverTask(ctx, &driverpb.RecoverTaskRequest{TaskId: "id", Handle: &driverpb.TaskHandle{}}); err != nil {
 		t.Error(err)
 	}
-	same(t, "RecoverTask's call", f.last(), []any{"RecoverTask", &Handle{Config: &TaskConfig{ID: "id"}}})
+	expectEqual(t, "RecoverTask's call", f.lastCall(), []any{"RecoverTask", &Handle{Config: &TaskConfig{ID: "id"}}})
 	if _, err := c.StopTask(ctx, &driverpb.StopTaskRequest{}); err != nil {
 		t.Error(err)
 	}
-	same(t, "StopTask's call", f.last(), []any{"StopTask", "", time.Duration(0), ""})
+	expectEqual(t, "StopTask's call", f.lastCall(), []any{"StopTask", "", time.Duration(0), ""})
 	if _, err := c.DestroyNetwork(ctx, &driverpb.DestroyNetworkRequest{}); err != nil {
 		t.Error(err)
 	}
@@ -404,12 +406,12 @@ func TestOddClient(t *testing.T) {
 	}
 }
 
-// TestOddClosedChannel checks the server's responses that older and newer hosts expect.
-func TestOddClosedChannel(t *testing.T) {
-	f := &fake{fingerprints: make(chan Fingerprint), stats: make(chan *TaskStats)}
+// TestClosedStatsChannel checks the server's responses that older and newer hosts expect.
+func TestClosedStatsChannel(t *testing.T) {
+	f := &fakeDriver{fingerprints: make(chan Fingerprint), stats: make(chan *TaskStats)}
 	close(f.fingerprints)
 	close(f.stats)
-	p := serve(t, func(s grpc.ServiceRegistrar) { RegisterServer(s, f) })
+	p := serveOnSocket(t, func(s grpc.ServiceRegistrar) { RegisterServer(s, f) })
 	c := driverpb.NewDriverClient(p.conn)
 
 	fingerprint, err := c.Fingerprint(t.Context(), &driverpb.FingerprintRequest{})

@@ -14,19 +14,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// asPlugin is the variable that makes the test binary a plugin.
-const asPlugin = "DRIVER_TEST_AS_PLUGIN"
+// envServePlugin is the variable that makes the test binary a plugin.
+const envServePlugin = "DRIVER_TEST_AS_PLUGIN"
 
 // servePlugin is the main function of the plugin process.
 func servePlugin() {
-	f := &fake{wait: func(ctx context.Context) (*ExitResult, error) {
+	f := &fakeDriver{waitFunc: func(ctx context.Context) (*ExitResult, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}}
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,
 		Plugins: plugin.PluginSet{
-			base.PluginName: &base.GRPCPlugin{Impl: namedPlugin{}},
+			base.PluginName: &base.GRPCPlugin{Impl: fakeBasePlugin{}},
 			PluginName:      &GRPCPlugin{Impl: f},
 		},
 		GRPCServer: base.NewServer,
@@ -34,21 +34,21 @@ func servePlugin() {
 	})
 }
 
-type namedPlugin struct{}
+type fakeBasePlugin struct{}
 
-func (namedPlugin) PluginInfo(context.Context) (*base.Info, error) {
+func (fakeBasePlugin) PluginInfo(context.Context) (*base.Info, error) {
 	return &base.Info{Type: base.TypeDriver, APIVersions: []string{APIVersion}, Version: "0.1.0", Name: "real"}, nil
 }
 
-func (namedPlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
+func (fakeBasePlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
 
-func (namedPlugin) SetConfig(context.Context, *base.Config) error { return errors.New("not now") }
+func (fakeBasePlugin) SetConfig(context.Context, *base.Config) error { return errors.New("not now") }
 
-// TestProcess runs both services over go-plugin in a separate process, and kills the
+// TestPluginProcess runs both services over go-plugin in a separate process, and kills the
 // process.
-func TestProcess(t *testing.T) {
+func TestPluginProcess(t *testing.T) {
 	command := exec.Command(os.Args[0])
-	command.Env = append(os.Environ(), asPlugin+"=1", "TMPDIR="+t.TempDir()) // a killed plugin leaves its socket
+	command.Env = append(os.Environ(), envServePlugin+"=1", "TMPDIR="+t.TempDir()) // a killed plugin leaves its socket
 	client := plugin.NewClient(&plugin.ClientConfig{
 		HandshakeConfig:  base.Handshake,
 		Plugins:          plugin.PluginSet{base.PluginName: &base.GRPCPlugin{}, PluginName: &GRPCPlugin{}},

@@ -12,17 +12,17 @@ import (
 // callers share one request, and all callers get the same result. Errors are not
 // cached.
 type rpcCache[T any] struct {
-	mu       sync.Mutex
-	question *inflightRequest[T] // the request in flight or the successful one; nil if there is none
+	mu      sync.Mutex
+	request *inflightRequest[T] // the request in flight or the successful one; nil if there is none
 }
 
 // inflightRequest is one request, made by one caller for all callers that arrive before it
 // ends.
 type inflightRequest[T any] struct {
-	over    chan struct{} // closed by the requester, after the other fields are set
-	answer  *T
-	err     error
-	givenUp bool // the request failed because the requester's context ended: the waiters retry
+	done      chan struct{} // closed by the requester, after the other fields are set
+	response  *T
+	err       error
+	cancelled bool // the request failed because the requester's context ended: the waiters retry
 }
 
 // get returns the value, and makes the request if there is none. Callers that wait for
@@ -34,39 +34,39 @@ func (t *rpcCache[T]) get(ctx context.Context, conn *base.Conn, ask func() (*T, 
 			return nil, ErrPluginDown
 		default:
 		}
-		q, leader := t.next()
+		q, leader := t.findOrStartRequest()
 		if leader {
-			q.answer, q.err = ask()
+			q.response, q.err = ask()
 			// The plugin can see the end of the deadline before this process does.
-			t.end(q, ctx.Err() != nil || errors.Is(q.err, context.DeadlineExceeded))
-			return q.answer, q.err
+			t.finishRequest(q, ctx.Err() != nil || errors.Is(q.err, context.DeadlineExceeded))
+			return q.response, q.err
 		}
 		select {
-		case <-q.over:
+		case <-q.done:
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		if q.err == nil || !q.givenUp {
-			return q.answer, q.err
+		if q.err == nil || !q.cancelled {
+			return q.response, q.err
 		}
 	}
 }
 
-// next returns the request to wait for; leader means that the caller must make it.
-func (t *rpcCache[T]) next() (q *inflightRequest[T], leader bool) {
+// findOrStartRequest returns the request to wait for; leader means that the caller must make it.
+func (t *rpcCache[T]) findOrStartRequest() (q *inflightRequest[T], leader bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.question == nil {
-		t.question, leader = &inflightRequest[T]{over: make(chan struct{})}, true
+	if t.request == nil {
+		t.request, leader = &inflightRequest[T]{done: make(chan struct{})}, true
 	}
-	return t.question, leader
+	return t.request, leader
 }
 
-func (t *rpcCache[T]) end(q *inflightRequest[T], givenUp bool) {
+func (t *rpcCache[T]) finishRequest(q *inflightRequest[T], givenUp bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if q.err != nil {
-		q.givenUp, t.question = givenUp, nil
+		q.cancelled, t.request = givenUp, nil
 	}
-	close(q.over)
+	close(q.done)
 }

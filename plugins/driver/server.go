@@ -128,15 +128,15 @@ func (s *server) RecoverTask(ctx context.Context, req *driverpb.RecoverTaskReque
 }
 
 func (s *server) WaitTask(ctx context.Context, req *driverpb.WaitTaskRequest) (*driverpb.WaitTaskResponse, error) {
-	exit, err := s.impl.WaitTask(ctx, req.GetTaskId())
+	exitResult, err := s.impl.WaitTask(ctx, req.GetTaskId())
 	if err != nil {
 		return nil, err
 	}
-	resp := &driverpb.WaitTaskResponse{Result: exitProto(exit)}
-	if exit == nil {
-		resp.Err = errNoResult.Error()
-	} else if exit.Err != nil {
-		resp.Err = exit.Err.Error()
+	resp := &driverpb.WaitTaskResponse{Result: exitProto(exitResult)}
+	if exitResult == nil {
+		resp.Err = errNoExitResult.Error()
+	} else if exitResult.Err != nil {
+		resp.Err = exitResult.Err.Error()
 	}
 	return resp, nil
 }
@@ -216,7 +216,7 @@ func (s *server) ExecTask(ctx context.Context, req *driverpb.ExecTaskRequest) (*
 	case err != nil:
 		return nil, err
 	case result == nil:
-		return nil, errNoResult
+		return nil, errNoExitResult
 	case result.Exit.Err != nil:
 		return nil, result.Exit.Err // the response has no other field for this error
 	}

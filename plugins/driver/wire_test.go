@@ -26,25 +26,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// process is one plugin process, as a client sees it.
-type process struct {
-	server *grpc.Server
-	conn   *grpc.ClientConn
-	done   chan struct{}
-	once   sync.Once
+// fakeProcess is one plugin process, as a client sees it.
+type fakeProcess struct {
+	server  *grpc.Server
+	conn    *grpc.ClientConn
+	done    chan struct{}
+	dieOnce sync.Once
 }
 
 // die ends the connections first and the process shortly after, like a kill.
-func (p *process) die() {
-	p.once.Do(func() {
+func (p *fakeProcess) die() {
+	p.dieOnce.Do(func() {
 		p.server.Stop()
 		time.Sleep(10 * time.Millisecond)
 		close(p.done)
 	})
 }
 
-// serve runs a server on a unix socket until the test ends.
-func serve(t testing.TB, register func(grpc.ServiceRegistrar)) *process {
+// serveOnSocket runs a server on a unix socket until the test ends.
+func serveOnSocket(t testing.TB, register func(grpc.ServiceRegistrar)) *fakeProcess {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "wire")
 	if err != nil {
@@ -59,20 +59,20 @@ func serve(t testing.TB, register func(grpc.ServiceRegistrar)) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return serveOn(t, listener, "unix://"+listener.Addr().String(), register)
+	return serveListener(t, listener, "unix://"+listener.Addr().String(), register)
 }
 
 // serveInMemory is serve for a test with a fake clock.
-func serveInMemory(t testing.TB, register func(grpc.ServiceRegistrar)) *process {
+func serveInMemory(t testing.TB, register func(grpc.ServiceRegistrar)) *fakeProcess {
 	t.Helper()
 	listener := bufconn.Listen(1 << 16)
-	return serveOn(t, listener, "passthrough:memory", register,
+	return serveListener(t, listener, "passthrough:memory", register,
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
 }
 
-func serveOn(t testing.TB, listener net.Listener, target string, register func(grpc.ServiceRegistrar), opts ...grpc.DialOption) *process {
+func serveListener(t testing.TB, listener net.Listener, target string, register func(grpc.ServiceRegistrar), opts ...grpc.DialOption) *fakeProcess {
 	t.Helper()
-	p := &process{server: base.NewServer(nil), done: make(chan struct{})}
+	p := &fakeProcess{server: base.NewServer(nil), done: make(chan struct{})}
 	register(p.server)
 	served := make(chan struct{})
 	go func() {
@@ -94,21 +94,21 @@ func serveOn(t testing.TB, listener net.Listener, target string, register func(g
 
 // TestMain checks that the tests leave no goroutine of this package running.
 func TestMain(m *testing.M) {
-	if os.Getenv(asPlugin) != "" {
+	if os.Getenv(envServePlugin) != "" {
 		servePlugin()
 		return
 	}
 	code := m.Run()
-	if left := goroutines(); len(left) > 0 {
+	if left := waitForGoroutines(); len(left) > 0 {
 		fmt.Fprintf(os.Stderr, "goroutines are left:\n%s\n", strings.Join(left, "\n\n"))
 		code = 1
 	}
 	os.Exit(code)
 }
 
-// goroutines waits for the last goroutines to end, and returns the stacks of the
+// waitForGoroutines waits for the last goroutines to end, and returns the stacks of the
 // goroutines that still run.
-func goroutines() []string {
+func waitForGoroutines() []string {
 	var left []string
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		buf := make([]byte, 1<<20)
@@ -125,131 +125,133 @@ func goroutines() []string {
 	return left
 }
 
-func open(t testing.TB, impl Driver) (Driver, *process) {
+func newClientOf(t testing.TB, impl Driver) (Driver, *fakeProcess) {
 	t.Helper()
-	p := serve(t, func(s grpc.ServiceRegistrar) { RegisterServer(s, impl) })
+	p := serveOnSocket(t, func(s grpc.ServiceRegistrar) { RegisterServer(s, impl) })
 	return NewClient(p.conn, p.done), p
 }
 
-// fake is a driver that records its calls, and returns the values of its fields.
-type fake struct {
+// fakeDriver is a driver that records its calls, and returns the values of its fields.
+type fakeDriver struct {
 	mu    sync.Mutex
 	calls []any
 
-	spec         *hclspec.Spec
-	capabilities *Capabilities
-	fingerprints chan Fingerprint
-	handle       *Handle
-	override     *NetworkOverride
-	exit         *ExitResult
-	status       *TaskStatus
-	stats        chan *TaskStats
-	events       chan *TaskEvent
-	result       *ExecResult
-	isolation    *NetworkIsolation
-	created      bool
-	exec         func(context.Context, Exec) (*ExitResult, error)
-	wait         func(context.Context) (*ExitResult, error)
-	err          error
+	spec           *hclspec.Spec
+	capabilities   *Capabilities
+	fingerprints   chan Fingerprint
+	handle         *Handle
+	override       *NetworkOverride
+	exitResult     *ExitResult
+	status         *TaskStatus
+	stats          chan *TaskStats
+	events         chan *TaskEvent
+	execResult     *ExecResult
+	isolation      *NetworkIsolation
+	networkCreated bool
+	execFunc       func(context.Context, Exec) (*ExitResult, error)
+	waitFunc       func(context.Context) (*ExitResult, error)
+	err            error
 }
 
-func (f *fake) record(call ...any) error {
+func (f *fakeDriver) recordCall(call ...any) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls = append(f.calls, call)
 	return f.err
 }
 
-func (f *fake) last() any {
+func (f *fakeDriver) lastCall() any {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.calls[len(f.calls)-1]
 }
 
-func (f *fake) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
-	return f.spec, f.record("TaskConfigSchema")
+func (f *fakeDriver) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
+	return f.spec, f.recordCall("TaskConfigSchema")
 }
 
-func (f *fake) Capabilities(context.Context) (*Capabilities, error) {
-	return f.capabilities, f.record("Capabilities")
+func (f *fakeDriver) Capabilities(context.Context) (*Capabilities, error) {
+	return f.capabilities, f.recordCall("Capabilities")
 }
 
-func (f *fake) Init(context.Context) error { return f.record("Init") }
+func (f *fakeDriver) Init(context.Context) error { return f.recordCall("Init") }
 
-func (f *fake) Shutdown(context.Context) error { return f.record("Shutdown") }
+func (f *fakeDriver) Shutdown(context.Context) error { return f.recordCall("Shutdown") }
 
-func (f *fake) Fingerprint(context.Context) (<-chan Fingerprint, error) {
-	return f.fingerprints, f.record("Fingerprint")
+func (f *fakeDriver) Fingerprint(context.Context) (<-chan Fingerprint, error) {
+	return f.fingerprints, f.recordCall("Fingerprint")
 }
 
-func (f *fake) StartTask(_ context.Context, c *TaskConfig) (*Handle, *NetworkOverride, error) {
-	return f.handle, f.override, f.record("StartTask", c)
+func (f *fakeDriver) StartTask(_ context.Context, c *TaskConfig) (*Handle, *NetworkOverride, error) {
+	return f.handle, f.override, f.recordCall("StartTask", c)
 }
 
-func (f *fake) RecoverTask(_ context.Context, h *Handle) error { return f.record("RecoverTask", h) }
+func (f *fakeDriver) RecoverTask(_ context.Context, h *Handle) error {
+	return f.recordCall("RecoverTask", h)
+}
 
-func (f *fake) WaitTask(ctx context.Context, id string) (*ExitResult, error) {
-	err := f.record("WaitTask", id)
-	if f.wait != nil {
-		return f.wait(ctx)
+func (f *fakeDriver) WaitTask(ctx context.Context, id string) (*ExitResult, error) {
+	err := f.recordCall("WaitTask", id)
+	if f.waitFunc != nil {
+		return f.waitFunc(ctx)
 	}
-	return f.exit, err
+	return f.exitResult, err
 }
 
-func (f *fake) StopTask(_ context.Context, id string, timeout time.Duration, signal string) error {
-	return f.record("StopTask", id, timeout, signal)
+func (f *fakeDriver) StopTask(_ context.Context, id string, timeout time.Duration, signal string) error {
+	return f.recordCall("StopTask", id, timeout, signal)
 }
 
-func (f *fake) DestroyTask(_ context.Context, id string, force bool) error {
-	return f.record("DestroyTask", id, force)
+func (f *fakeDriver) DestroyTask(_ context.Context, id string, force bool) error {
+	return f.recordCall("DestroyTask", id, force)
 }
 
-func (f *fake) InspectTask(_ context.Context, id string) (*TaskStatus, error) {
-	return f.status, f.record("InspectTask", id)
+func (f *fakeDriver) InspectTask(_ context.Context, id string) (*TaskStatus, error) {
+	return f.status, f.recordCall("InspectTask", id)
 }
 
-func (f *fake) TaskStats(_ context.Context, id string, interval time.Duration) (<-chan *TaskStats, error) {
-	return f.stats, f.record("TaskStats", id, interval)
+func (f *fakeDriver) TaskStats(_ context.Context, id string, interval time.Duration) (<-chan *TaskStats, error) {
+	return f.stats, f.recordCall("TaskStats", id, interval)
 }
 
-func (f *fake) TaskEvents(context.Context) (<-chan *TaskEvent, error) {
-	return f.events, f.record("TaskEvents")
+func (f *fakeDriver) TaskEvents(context.Context) (<-chan *TaskEvent, error) {
+	return f.events, f.recordCall("TaskEvents")
 }
 
-func (f *fake) SignalTask(_ context.Context, id, signal string) error {
-	return f.record("SignalTask", id, signal)
+func (f *fakeDriver) SignalTask(_ context.Context, id, signal string) error {
+	return f.recordCall("SignalTask", id, signal)
 }
 
-func (f *fake) ExecTask(_ context.Context, id string, command []string, timeout time.Duration) (*ExecResult, error) {
-	return f.result, f.record("ExecTask", id, command, timeout)
+func (f *fakeDriver) ExecTask(_ context.Context, id string, command []string, timeout time.Duration) (*ExecResult, error) {
+	return f.execResult, f.recordCall("ExecTask", id, command, timeout)
 }
 
-func (f *fake) ExecTaskStreaming(ctx context.Context, id string, exec Exec) (*ExitResult, error) {
-	if err := f.record("ExecTaskStreaming", id, exec.Command, exec.TTY); err != nil {
+func (f *fakeDriver) ExecTaskStreaming(ctx context.Context, id string, exec Exec) (*ExitResult, error) {
+	if err := f.recordCall("ExecTaskStreaming", id, exec.Command, exec.TTY); err != nil {
 		return nil, err
 	}
-	return f.exec(ctx, exec)
+	return f.execFunc(ctx, exec)
 }
 
-func (f *fake) CreateNetwork(_ context.Context, allocID, hostname string) (*NetworkIsolation, bool, error) {
-	return f.isolation, f.created, f.record("CreateNetwork", allocID, hostname)
+func (f *fakeDriver) CreateNetwork(_ context.Context, allocID, hostname string) (*NetworkIsolation, bool, error) {
+	return f.isolation, f.networkCreated, f.recordCall("CreateNetwork", allocID, hostname)
 }
 
-func (f *fake) DestroyNetwork(_ context.Context, allocID string, isolation *NetworkIsolation) error {
-	return f.record("DestroyNetwork", allocID, isolation)
+func (f *fakeDriver) DestroyNetwork(_ context.Context, allocID string, isolation *NetworkIsolation) error {
+	return f.recordCall("DestroyNetwork", allocID, isolation)
 }
 
-// filled returns a value in which no field is zero, so that a test detects a field that
+// newFilled returns a value in which no field is zero, so that a test detects a field that
 // a conversion omits.
-func filled[T any](t testing.TB) T {
+func newFilled[T any](t testing.TB) T {
 	t.Helper()
 	var v T
 	n := 0
-	fill(t, reflect.ValueOf(&v).Elem(), &n)
+	fillFields(t, reflect.ValueOf(&v).Elem(), &n)
 	return v
 }
 
-func fill(t testing.TB, v reflect.Value, n *int) {
+func fillFields(t testing.TB, v reflect.Value, n *int) {
 	t.Helper()
 	*n++
 	switch v.Interface().(type) {
@@ -265,22 +267,22 @@ func fill(t testing.TB, v reflect.Value, n *int) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		fill(t, v.Elem(), n)
+		fillFields(t, v.Elem(), n)
 	case reflect.Struct:
 		for i := range v.NumField() {
-			fill(t, v.Field(i), n)
+			fillFields(t, v.Field(i), n)
 		}
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
 		for i := range 2 {
-			fill(t, v.Index(i), n)
+			fillFields(t, v.Index(i), n)
 		}
 	case reflect.Map:
 		v.Set(reflect.MakeMap(v.Type()))
 		for range 2 {
 			key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
-			fill(t, key, n)
-			fill(t, value, n)
+			fillFields(t, key, n)
+			fillFields(t, value, n)
 			v.SetMapIndex(key, value)
 		}
 	case reflect.String:
@@ -302,26 +304,26 @@ func fill(t testing.TB, v reflect.Value, n *int) {
 	}
 }
 
-func same(t *testing.T, what string, got, want any) {
+func expectEqual(t *testing.T, what string, got, want any) {
 	t.Helper()
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%s:\ngot  %+v\nwant %+v", what, got, want)
 	}
 }
 
-// TestEveryFieldBothWays sends values in which every field is set.
-func TestEveryFieldBothWays(t *testing.T) {
-	stats := filled[TaskStats](t)
+// TestEveryFieldSurvivesBothDirections sends values in which every field is set.
+func TestEveryFieldSurvivesBothDirections(t *testing.T) {
+	stats := newFilled[TaskStats](t)
 	for _, usage := range stats.ByPID {
-		copy(usage.CPU.Measured, cpuFields)
-		copy(usage.Memory.Measured, memoryFields)
+		copy(usage.CPU.Measured, cpuFieldNames)
+		copy(usage.Memory.Measured, memoryFieldNames)
 	}
-	stats.Total.CPU.Measured, stats.Total.Memory.Measured = cpuFields, memoryFields
-	event := filled[TaskEvent](t)
-	exit := filled[ExitResult](t)
-	exit.Err = errors.New("the driver's own")
-	handle, override, inspect := filled[Handle](t), filled[NetworkOverride](t), filled[TaskStatus](t)
-	capabilities, isolation, result := filled[Capabilities](t), filled[NetworkIsolation](t), filled[ExecResult](t)
+	stats.Total.CPU.Measured, stats.Total.Memory.Measured = cpuFieldNames, memoryFieldNames
+	event := newFilled[TaskEvent](t)
+	exitResult := newFilled[ExitResult](t)
+	exitResult.Err = errors.New("the driver's own")
+	handle, override, inspect := newFilled[Handle](t), newFilled[NetworkOverride](t), newFilled[TaskStatus](t)
+	capabilities, isolation, result := newFilled[Capabilities](t), newFilled[NetworkIsolation](t), newFilled[ExecResult](t)
 	fingerprint := Fingerprint{
 		Attributes: map[string]Attribute{
 			"bool": {Value: true}, "int": {Value: int64(5), Unit: "GiB"}, "float": {Value: 1.5, Unit: "MHz"}, "string": {Value: "s"},
@@ -330,69 +332,69 @@ func TestEveryFieldBothWays(t *testing.T) {
 		HealthDescription: "Healthy",
 		Err:               errors.New("but not quite"),
 	}
-	f := &fake{
-		spec:         hclspec.Object(map[string]*hclspec.Spec{"x": hclspec.Attr("x", "string", true)}),
-		capabilities: &capabilities,
-		fingerprints: make(chan Fingerprint, 1),
-		handle:       &handle,
-		override:     &override,
-		exit:         &exit,
-		status:       &inspect,
-		stats:        make(chan *TaskStats, 1),
-		events:       make(chan *TaskEvent, 1),
-		result:       &result,
-		isolation:    &isolation,
-		created:      true,
+	f := &fakeDriver{
+		spec:           hclspec.Object(map[string]*hclspec.Spec{"x": hclspec.Attr("x", "string", true)}),
+		capabilities:   &capabilities,
+		fingerprints:   make(chan Fingerprint, 1),
+		handle:         &handle,
+		override:       &override,
+		exitResult:     &exitResult,
+		status:         &inspect,
+		stats:          make(chan *TaskStats, 1),
+		events:         make(chan *TaskEvent, 1),
+		execResult:     &result,
+		isolation:      &isolation,
+		networkCreated: true,
 	}
 	f.fingerprints <- fingerprint
 	f.stats <- &stats
 	close(f.stats)
 	f.events <- &event
 
-	d, _ := open(t, f)
+	d, _ := newClientOf(t, f)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 
 	spec, err := d.TaskConfigSchema(ctx)
-	same(t, "TaskConfigSchema", []any{spec, err}, []any{f.spec, nil})
+	expectEqual(t, "TaskConfigSchema", []any{spec, err}, []any{f.spec, nil})
 	gotCapabilities, err := d.Capabilities(ctx)
-	same(t, "Capabilities", []any{gotCapabilities, err}, []any{&capabilities, nil})
-	same(t, "Init", d.Init(ctx), nil)
-	same(t, "Init's call", f.last(), []any{"Init"})
+	expectEqual(t, "Capabilities", []any{gotCapabilities, err}, []any{&capabilities, nil})
+	expectEqual(t, "Init", d.Init(ctx), nil)
+	expectEqual(t, "Init's call", f.lastCall(), []any{"Init"})
 
 	fingerprints, err := d.Fingerprint(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, "Fingerprint", <-fingerprints, fingerprint)
+	expectEqual(t, "Fingerprint", <-fingerprints, fingerprint)
 
-	config := filled[TaskConfig](t)
+	config := newFilled[TaskConfig](t)
 	gotHandle, gotOverride, err := d.StartTask(ctx, &config)
-	same(t, "StartTask", []any{gotHandle, gotOverride, err}, []any{&handle, &override, nil})
-	same(t, "StartTask's call", f.last(), []any{"StartTask", &config})
+	expectEqual(t, "StartTask", []any{gotHandle, gotOverride, err}, []any{&handle, &override, nil})
+	expectEqual(t, "StartTask's call", f.lastCall(), []any{"StartTask", &config})
 
-	same(t, "RecoverTask", d.RecoverTask(ctx, &handle), nil)
-	same(t, "RecoverTask's call", f.last(), []any{"RecoverTask", &handle})
+	expectEqual(t, "RecoverTask", d.RecoverTask(ctx, &handle), nil)
+	expectEqual(t, "RecoverTask's call", f.lastCall(), []any{"RecoverTask", &handle})
 
 	gotExit, err := d.WaitTask(ctx, "id")
-	same(t, "WaitTask", []any{gotExit, err}, []any{&exit, nil})
-	same(t, "WaitTask's call", f.last(), []any{"WaitTask", "id"})
+	expectEqual(t, "WaitTask", []any{gotExit, err}, []any{&exitResult, nil})
+	expectEqual(t, "WaitTask's call", f.lastCall(), []any{"WaitTask", "id"})
 
-	same(t, "StopTask", d.StopTask(ctx, "id", 5*time.Second, "SIGHUP"), nil)
-	same(t, "StopTask's call", f.last(), []any{"StopTask", "id", 5 * time.Second, "SIGHUP"})
+	expectEqual(t, "StopTask", d.StopTask(ctx, "id", 5*time.Second, "SIGHUP"), nil)
+	expectEqual(t, "StopTask's call", f.lastCall(), []any{"StopTask", "id", 5 * time.Second, "SIGHUP"})
 
-	same(t, "DestroyTask", d.DestroyTask(ctx, "id", true), nil)
-	same(t, "DestroyTask's call", f.last(), []any{"DestroyTask", "id", true})
+	expectEqual(t, "DestroyTask", d.DestroyTask(ctx, "id", true), nil)
+	expectEqual(t, "DestroyTask's call", f.lastCall(), []any{"DestroyTask", "id", true})
 
 	gotStatus, err := d.InspectTask(ctx, "id")
-	same(t, "InspectTask", []any{gotStatus, err}, []any{&inspect, nil})
+	expectEqual(t, "InspectTask", []any{gotStatus, err}, []any{&inspect, nil})
 
 	statsStream, err := d.TaskStats(ctx, "id", time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, "TaskStats", <-statsStream, &stats)
-	same(t, "TaskStats' call", f.last(), []any{"TaskStats", "id", time.Second})
+	expectEqual(t, "TaskStats", <-statsStream, &stats)
+	expectEqual(t, "TaskStats' call", f.lastCall(), []any{"TaskStats", "id", time.Second})
 	if _, ok := <-statsStream; ok {
 		t.Error("the stats stream goes on after its end")
 	}
@@ -401,22 +403,22 @@ func TestEveryFieldBothWays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, "TaskEvents", <-events, &event)
+	expectEqual(t, "TaskEvents", <-events, &event)
 
-	same(t, "SignalTask", d.SignalTask(ctx, "id", "SIGUSR1"), nil)
-	same(t, "SignalTask's call", f.last(), []any{"SignalTask", "id", "SIGUSR1"})
+	expectEqual(t, "SignalTask", d.SignalTask(ctx, "id", "SIGUSR1"), nil)
+	expectEqual(t, "SignalTask's call", f.lastCall(), []any{"SignalTask", "id", "SIGUSR1"})
 
 	gotResult, err := d.ExecTask(ctx, "id", []string{"a", "b"}, time.Minute)
-	same(t, "ExecTask", []any{gotResult, err}, []any{&result, nil})
-	same(t, "ExecTask's call", f.last(), []any{"ExecTask", "id", []string{"a", "b"}, time.Minute})
+	expectEqual(t, "ExecTask", []any{gotResult, err}, []any{&result, nil})
+	expectEqual(t, "ExecTask's call", f.lastCall(), []any{"ExecTask", "id", []string{"a", "b"}, time.Minute})
 
 	gotIsolation, created, err := d.CreateNetwork(ctx, "alloc", "host")
-	same(t, "CreateNetwork", []any{gotIsolation, created, err}, []any{&isolation, true, nil})
-	same(t, "CreateNetwork's call", f.last(), []any{"CreateNetwork", "alloc", "host"})
-	same(t, "DestroyNetwork", d.DestroyNetwork(ctx, "alloc", &isolation), nil)
-	same(t, "DestroyNetwork's call", f.last(), []any{"DestroyNetwork", "alloc", &isolation})
+	expectEqual(t, "CreateNetwork", []any{gotIsolation, created, err}, []any{&isolation, true, nil})
+	expectEqual(t, "CreateNetwork's call", f.lastCall(), []any{"CreateNetwork", "alloc", "host"})
+	expectEqual(t, "DestroyNetwork", d.DestroyNetwork(ctx, "alloc", &isolation), nil)
+	expectEqual(t, "DestroyNetwork's call", f.lastCall(), []any{"DestroyNetwork", "alloc", &isolation})
 
-	same(t, "Shutdown", d.Shutdown(ctx), nil)
+	expectEqual(t, "Shutdown", d.Shutdown(ctx), nil)
 
 	cancel()
 	if _, ok := <-events; ok {
@@ -427,55 +429,55 @@ func TestEveryFieldBothWays(t *testing.T) {
 	}
 }
 
-// TestNothing returns the smallest response that Go allows from every call, on both
+// TestZeroValuesSurviveBothDirections returns the smallest response that Go allows from every call, on both
 // sides.
-func TestNothing(t *testing.T) {
-	f := &fake{stats: make(chan *TaskStats, 1)}
+func TestZeroValuesSurviveBothDirections(t *testing.T) {
+	f := &fakeDriver{stats: make(chan *TaskStats, 1)}
 	f.stats <- nil
 	close(f.stats)
-	d, _ := open(t, f)
+	d, _ := newClientOf(t, f)
 	ctx := t.Context()
 
 	spec, err := d.TaskConfigSchema(ctx)
-	same(t, "TaskConfigSchema", []any{spec, err}, []any{hclspec.Object(map[string]*hclspec.Spec{}), nil})
+	expectEqual(t, "TaskConfigSchema", []any{spec, err}, []any{hclspec.Object(map[string]*hclspec.Spec{}), nil})
 	capabilities, err := d.Capabilities(ctx)
-	same(t, "Capabilities", []any{capabilities, err}, []any{&Capabilities{}, nil})
+	expectEqual(t, "Capabilities", []any{capabilities, err}, []any{&Capabilities{}, nil})
 
 	config := &TaskConfig{ID: "id"}
 	handle, override, err := d.StartTask(ctx, config)
-	same(t, "StartTask", []any{handle, override, err}, []any{&Handle{Version: 1, Config: config, State: TaskRunning}, (*NetworkOverride)(nil), nil})
+	expectEqual(t, "StartTask", []any{handle, override, err}, []any{&Handle{Version: 1, Config: config, State: TaskRunning}, (*NetworkOverride)(nil), nil})
 	if handle.Config != config {
 		t.Error("the handle has a second copy of the config")
 	}
 
-	same(t, "RecoverTask", d.RecoverTask(ctx, &Handle{}), nil)
-	same(t, "RecoverTask's call", f.last(), []any{"RecoverTask", &Handle{Config: &TaskConfig{}}})
+	expectEqual(t, "RecoverTask", d.RecoverTask(ctx, &Handle{}), nil)
+	expectEqual(t, "RecoverTask's call", f.lastCall(), []any{"RecoverTask", &Handle{Config: &TaskConfig{}}})
 	if err := d.RecoverTask(ctx, nil); err == nil {
 		t.Error("RecoverTask takes no handle for one")
 	}
 
-	exit, err := d.WaitTask(ctx, "id")
-	if err != nil || exit.Err == nil || exit.Successful() {
-		t.Errorf("WaitTask: got %+v, %v, want no success", exit, err)
+	exitResult, err := d.WaitTask(ctx, "id")
+	if err != nil || exitResult.Err == nil || exitResult.Successful() {
+		t.Errorf("WaitTask: got %+v, %v, want no success", exitResult, err)
 	}
 	status, err := d.InspectTask(ctx, "id")
-	same(t, "InspectTask", []any{status, err}, []any{&TaskStatus{ExitResult: &ExitResult{}}, nil})
+	expectEqual(t, "InspectTask", []any{status, err}, []any{&TaskStatus{ExitResult: &ExitResult{}}, nil})
 	stats, err := d.TaskStats(ctx, "id", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, "TaskStats", <-stats, &TaskStats{})
+	expectEqual(t, "TaskStats", <-stats, &TaskStats{})
 	if _, err := d.ExecTask(ctx, "id", nil, 0); err == nil {
 		t.Error("ExecTask takes no result for one")
 	}
 	isolation, created, err := d.CreateNetwork(ctx, "", "")
-	same(t, "CreateNetwork", []any{isolation, created, err}, []any{(*NetworkIsolation)(nil), false, nil})
-	before := f.last()
-	same(t, "DestroyNetwork", d.DestroyNetwork(ctx, "alloc", nil), nil)
-	same(t, "DestroyNetwork makes no call", f.last(), before)
+	expectEqual(t, "CreateNetwork", []any{isolation, created, err}, []any{(*NetworkIsolation)(nil), false, nil})
+	before := f.lastCall()
+	expectEqual(t, "DestroyNetwork", d.DestroyNetwork(ctx, "alloc", nil), nil)
+	expectEqual(t, "DestroyNetwork makes no call", f.lastCall(), before)
 }
 
-func TestWhatIsSentIsComplete(t *testing.T) {
+func TestSentMessagesAreComplete(t *testing.T) {
 	// Existing drivers and hosts read these fields without checking for nil.
 	config := taskConfigProto(&TaskConfig{})
 	if r := config.Resources; r == nil || r.AllocatedResources == nil || r.AllocatedResources.Cpu == nil ||
@@ -501,7 +503,7 @@ func TestWhatIsSentIsComplete(t *testing.T) {
 	}
 }
 
-func TestErrors(t *testing.T) {
+func TestErrorsOverTheWire(t *testing.T) {
 	plain := errors.New("plain failure")
 	tests := []struct {
 		name        string
@@ -521,8 +523,8 @@ func TestErrors(t *testing.T) {
 		{"no stats", ErrStatsNotImplemented, "rpc error: code = Unknown desc = stats not implemented for driver", codes.Unknown, false, ErrStatsNotImplemented},
 		{"a status of something behind the driver", status.Error(codes.NotFound, "no such image"), "rpc error: code = NotFound desc = no such image", codes.NotFound, false, nil},
 	}
-	f := &fake{}
-	d, _ := open(t, f)
+	f := &fakeDriver{}
+	d, _ := newClientOf(t, f)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			f.err = tt.err
@@ -618,8 +620,8 @@ func TestRecoverableBytes(t *testing.T) {
 // TestLargeMessages exceeds gRPC's limit of 4 MiB in both directions.
 func TestLargeMessages(t *testing.T) {
 	large := strings.Repeat("x", 5<<20)
-	f := &fake{handle: &Handle{Version: 1, DriverState: []byte(large)}}
-	d, _ := open(t, f)
+	f := &fakeDriver{handle: &Handle{Version: 1, DriverState: []byte(large)}}
+	d, _ := newClientOf(t, f)
 	handle, _, err := d.StartTask(t.Context(), &TaskConfig{Env: map[string]string{"LARGE": large}})
 	if err != nil {
 		t.Fatal(err)
@@ -635,15 +637,15 @@ func TestPluginDown(t *testing.T) {
 		return nil, ctx.Err()
 	}
 	t.Run("during every kind of call", func(t *testing.T) {
-		f := &fake{
-			wait:         block,
-			exec:         func(ctx context.Context, _ Exec) (*ExitResult, error) { return block(ctx) },
+		f := &fakeDriver{
+			waitFunc:     block,
+			execFunc:     func(ctx context.Context, _ Exec) (*ExitResult, error) { return block(ctx) },
 			fingerprints: make(chan Fingerprint, 1),
 			stats:        make(chan *TaskStats, 1),
 		}
 		f.fingerprints <- Fingerprint{Health: HealthHealthy}
 		f.stats <- &TaskStats{}
-		d, p := open(t, f)
+		d, p := newClientOf(t, f)
 		ctx := t.Context()
 		fingerprints, err := d.Fingerprint(ctx)
 		if err != nil {
@@ -662,7 +664,7 @@ func TestPluginDown(t *testing.T) {
 		errs := make(chan error, 2)
 		go func() { _, err := d.WaitTask(ctx, "id"); errs <- err }()
 		go func() { _, err := d.ExecTaskStreaming(ctx, "id", Exec{}); errs <- err }()
-		for !f.called("WaitTask") || !f.called("ExecTaskStreaming") {
+		for !f.wasCalled("WaitTask") || !f.wasCalled("ExecTaskStreaming") {
 			time.Sleep(time.Millisecond)
 		}
 		p.die()
@@ -687,11 +689,11 @@ func TestPluginDown(t *testing.T) {
 		}
 	})
 	t.Run("but not by the caller's own end", func(t *testing.T) {
-		f := &fake{wait: block}
-		d, _ := open(t, f)
+		f := &fakeDriver{waitFunc: block}
+		d, _ := newClientOf(t, f)
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
-			for !f.called("WaitTask") {
+			for !f.wasCalled("WaitTask") {
 				time.Sleep(time.Millisecond)
 			}
 			cancel()
@@ -710,7 +712,7 @@ func TestPluginDown(t *testing.T) {
 	})
 }
 
-func (f *fake) called(name string) bool {
+func (f *fakeDriver) wasCalled(name string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, call := range f.calls {
@@ -723,9 +725,9 @@ func (f *fake) called(name string) bool {
 
 func TestFingerprintEnds(t *testing.T) {
 	t.Run("when the driver closes its channel", func(t *testing.T) {
-		f := &fake{fingerprints: make(chan Fingerprint)}
+		f := &fakeDriver{fingerprints: make(chan Fingerprint)}
 		close(f.fingerprints)
-		d, p := open(t, f)
+		d, p := newClientOf(t, f)
 		ch, err := d.Fingerprint(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -739,9 +741,9 @@ func TestFingerprintEnds(t *testing.T) {
 		}
 	})
 	t.Run("when an attribute is of no known type", func(t *testing.T) {
-		f := &fake{fingerprints: make(chan Fingerprint, 1)}
+		f := &fakeDriver{fingerprints: make(chan Fingerprint, 1)}
 		f.fingerprints <- Fingerprint{Attributes: map[string]Attribute{"x": {Value: []int{1}}}}
-		d, _ := open(t, f)
+		d, _ := newClientOf(t, f)
 		ch, err := d.Fingerprint(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -751,10 +753,10 @@ func TestFingerprintEnds(t *testing.T) {
 		}
 	})
 	t.Run("an abandoned stream", func(t *testing.T) {
-		f := &fake{fingerprints: make(chan Fingerprint, 2)}
+		f := &fakeDriver{fingerprints: make(chan Fingerprint, 2)}
 		f.fingerprints <- Fingerprint{}
 		f.fingerprints <- Fingerprint{}
-		d, _ := open(t, f)
+		d, _ := newClientOf(t, f)
 		ctx, cancel := context.WithCancel(t.Context())
 		if _, err := d.Fingerprint(ctx); err != nil {
 			t.Fatal(err)
@@ -770,7 +772,7 @@ func TestTaskEventsStayOpen(t *testing.T) {
 			if events != nil {
 				close(events)
 			}
-			d, _ := open(t, &fake{events: events})
+			d, _ := newClientOf(t, &fakeDriver{events: events})
 			ch, err := d.TaskEvents(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -791,21 +793,21 @@ func TestUnknownMeasuredFieldIsAnError(t *testing.T) {
 		stats TaskStats
 		want  string // part of the error; empty means no error
 	}{
-		{"all fields", TaskStats{Total: Usage{CPU: CPUUsage{Measured: cpuFields}, Memory: MemoryUsage{Measured: memoryFields}}}, ""},
+		{"all fields", TaskStats{Total: Usage{CPU: CPUUsage{Measured: cpuFieldNames}, Memory: MemoryUsage{Measured: memoryFieldNames}}}, ""},
 		{"a CPU field", TaskStats{Total: Usage{CPU: CPUUsage{Measured: []string{"Percent", "percent"}}}}, `Total.CPU.Measured: no field is named "percent"`},
 		{"a memory field", TaskStats{Total: Usage{Memory: MemoryUsage{Measured: []string{"Rss"}}}}, `Total.Memory.Measured: no field is named "Rss"`},
 		{"a field of a process", TaskStats{ByPID: map[string]Usage{"7": {Memory: MemoryUsage{Measured: []string{"Percent"}}}}}, `ByPID["7"].Memory.Measured: no field is named "Percent"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := &fake{stats: make(chan *TaskStats, 1)}
+			f := &fakeDriver{stats: make(chan *TaskStats, 1)}
 			f.stats <- &c.stats
-			d, _ := open(t, f)
+			d, _ := newClientOf(t, f)
 			stats, err := d.TaskStats(t.Context(), "id", time.Second)
 			switch {
 			case c.want == "" && err != nil:
 				t.Error(err)
 			case c.want == "":
-				same(t, "TaskStats", (<-stats).Total, c.stats.Total)
+				expectEqual(t, "TaskStats", (<-stats).Total, c.stats.Total)
 			case err == nil || !strings.Contains(err.Error(), c.want):
 				t.Errorf("error %v, want one with %q", err, c.want)
 			}

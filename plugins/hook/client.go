@@ -19,9 +19,9 @@ import (
 // process from the supervisor.
 var ErrPluginDown = base.ErrPluginDown
 
-// maxAnswer is the maximum size of a plugin's response, in bytes. It protects the
-// host's memory; responses that the host keeps have the lower limit maxKept.
-const maxAnswer = 4 * maxKept
+// maxResponseSize is the maximum size of a plugin's response, in bytes. It protects the
+// host's memory; responses that the host keeps have the lower limit maxStoredResponseSize.
+const maxResponseSize = 4 * maxStoredResponseSize
 
 // Client is the host's client of a hook plugin. It implements all hook points, also
 // those that the plugin has not subscribed to: the caller checks the Description first.
@@ -36,7 +36,7 @@ var _ Plugin = (*Client)(nil)
 
 // NewClient returns a Client; done must be closed when the plugin process has exited.
 func NewClient(conn grpc.ClientConnInterface, done <-chan struct{}) *Client {
-	c := base.NewConn(conn, done).WithMaxRecvSize(maxAnswer)
+	c := base.NewConn(conn, done).WithMaxRecvSize(maxResponseSize)
 	return &Client{conn: c, pb: hookpb.NewHookClient(c)}
 }
 
@@ -52,7 +52,7 @@ func (c *Client) Describe(ctx context.Context) (*Description, error) {
 	}
 	d := &Description{AllAllocs: p.GetAllAllocs(), IncludeAllocJSON: p.GetIncludeAllocJson(), ReportsHealth: p.GetReportsHealth()}
 	for _, part := range p.GetSubscriptions() {
-		if point := Point(part.GetPoint()); point.known() {
+		if point := Point(part.GetPoint()); point.isKnown() {
 			d.Subscriptions = append(d.Subscriptions, Subscription{Point: point, Timeout: max(part.GetTimeout().AsDuration(), 0)})
 		}
 	}
@@ -86,8 +86,8 @@ func pluginError(err error) error {
 // failureResponse is implemented by the responses of all hook points.
 type failureResponse interface{ GetFailure() *hookpb.Failure }
 
-// invoke makes one call, and returns its Failure or its error.
-func invoke[Q any, A failureResponse](ctx context.Context, c *Client, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (A, error) {
+// invokePoint makes one call, and returns its Failure or its error.
+func invokePoint[Q any, A failureResponse](ctx context.Context, c *Client, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (A, error) {
 	answer, err := call(ctx, request)
 	if err != nil {
 		return answer, pluginError(c.conn.Err(ctx, err))
@@ -103,81 +103,81 @@ func invoke[Q any, A failureResponse](ctx context.Context, c *Client, call func(
 }
 
 func invokeVoid[Q any, A failureResponse](ctx context.Context, c *Client, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) error {
-	_, err := invoke(ctx, c, call, request)
+	_, err := invokePoint(ctx, c, call, request)
 	return err
 }
 
 // Prerun implements the method of AllocPrerun.
 func (c *Client) Prerun(ctx context.Context, r AllocPrerunRequest) (AllocPrerunResponse, error) {
-	return AllocPrerunResponse{}, invokeVoid(ctx, c, c.pb.Prerun, allocRequest(r.RequestMeta, r.Alloc, r.Env))
+	return AllocPrerunResponse{}, invokeVoid(ctx, c, c.pb.Prerun, allocRequestProto(r.RequestMeta, r.Alloc, r.Env))
 }
 
 // UpdateAlloc implements the method of AllocUpdate.
 func (c *Client) UpdateAlloc(ctx context.Context, r AllocUpdateRequest) (AllocUpdateResponse, error) {
-	return AllocUpdateResponse{}, invokeVoid(ctx, c, c.pb.UpdateAlloc, allocRequest(r.RequestMeta, r.Alloc, r.Env))
+	return AllocUpdateResponse{}, invokeVoid(ctx, c, c.pb.UpdateAlloc, allocRequestProto(r.RequestMeta, r.Alloc, r.Env))
 }
 
 // PreTaskRestart implements the method of AllocPreTaskRestart.
 func (c *Client) PreTaskRestart(ctx context.Context, r AllocPreTaskRestartRequest) (AllocPreTaskRestartResponse, error) {
-	return AllocPreTaskRestartResponse{}, invokeVoid(ctx, c, c.pb.PreTaskRestart, allocRequest(r.RequestMeta, r.Alloc, nil))
+	return AllocPreTaskRestartResponse{}, invokeVoid(ctx, c, c.pb.PreTaskRestart, allocRequestProto(r.RequestMeta, r.Alloc, nil))
 }
 
 // PreKill implements the method of AllocPreKill.
 func (c *Client) PreKill(ctx context.Context, r AllocPreKillRequest) (AllocPreKillResponse, error) {
-	return AllocPreKillResponse{}, invokeVoid(ctx, c, c.pb.PreKill, allocRequest(r.RequestMeta, r.Alloc, nil))
+	return AllocPreKillResponse{}, invokeVoid(ctx, c, c.pb.PreKill, allocRequestProto(r.RequestMeta, r.Alloc, nil))
 }
 
 // Postrun implements the method of AllocPostrun.
 func (c *Client) Postrun(ctx context.Context, r AllocPostrunRequest) (AllocPostrunResponse, error) {
-	return AllocPostrunResponse{}, invokeVoid(ctx, c, c.pb.Postrun, allocRequest(r.RequestMeta, r.Alloc, nil))
+	return AllocPostrunResponse{}, invokeVoid(ctx, c, c.pb.Postrun, allocRequestProto(r.RequestMeta, r.Alloc, nil))
 }
 
 // Destroy implements the method of AllocDestroy.
 func (c *Client) Destroy(ctx context.Context, r AllocDestroyRequest) (AllocDestroyResponse, error) {
-	return AllocDestroyResponse{}, invokeVoid(ctx, c, c.pb.Destroy, allocRequest(r.RequestMeta, r.Alloc, nil))
+	return AllocDestroyResponse{}, invokeVoid(ctx, c, c.pb.Destroy, allocRequestProto(r.RequestMeta, r.Alloc, nil))
 }
 
 // ShutdownAlloc implements the method of AllocShutdown.
 func (c *Client) ShutdownAlloc(ctx context.Context, r AllocShutdownRequest) (AllocShutdownResponse, error) {
-	return AllocShutdownResponse{}, invokeVoid(ctx, c, c.pb.ShutdownAlloc, allocRequest(r.RequestMeta, r.Alloc, nil))
+	return AllocShutdownResponse{}, invokeVoid(ctx, c, c.pb.ShutdownAlloc, allocRequestProto(r.RequestMeta, r.Alloc, nil))
 }
 
 // Prestart implements the method of TaskPrestart. The State of the response is valid
 // with an error too.
 func (c *Client) Prestart(ctx context.Context, r TaskPrestartRequest) (TaskPrestartResponse, error) {
-	answer, err := invoke(ctx, c, c.pb.Prestart, prestartProto(r))
+	answer, err := invokePoint(ctx, c, c.pb.Prestart, prestartRequestProto(r))
 	if err != nil {
 		return TaskPrestartResponse{State: answer.GetState()}, err
 	}
-	return prestartAnswer(answer), nil
+	return prestartResponseFromProto(answer), nil
 }
 
 // Poststart implements the method of TaskPoststart.
 func (c *Client) Poststart(ctx context.Context, r TaskPoststartRequest) (TaskPoststartResponse, error) {
-	return TaskPoststartResponse{}, invokeVoid(ctx, c, c.pb.Poststart, poststartProto(r))
+	return TaskPoststartResponse{}, invokeVoid(ctx, c, c.pb.Poststart, poststartRequestProto(r))
 }
 
 // Update implements the method of TaskUpdate.
 func (c *Client) Update(ctx context.Context, r TaskUpdateRequest) (TaskUpdateResponse, error) {
-	return TaskUpdateResponse{}, invokeVoid(ctx, c, c.pb.Update, taskRequest(r.RequestMeta, r.Alloc, r.Task, r.Env))
+	return TaskUpdateResponse{}, invokeVoid(ctx, c, c.pb.Update, taskRequestProto(r.RequestMeta, r.Alloc, r.Task, r.Env))
 }
 
 // PreKilling implements the method of TaskPreKilling.
 func (c *Client) PreKilling(ctx context.Context, r TaskPreKillingRequest) (TaskPreKillingResponse, error) {
-	return TaskPreKillingResponse{}, invokeVoid(ctx, c, c.pb.PreKilling, taskRequest(r.RequestMeta, r.Alloc, r.Task, nil))
+	return TaskPreKillingResponse{}, invokeVoid(ctx, c, c.pb.PreKilling, taskRequestProto(r.RequestMeta, r.Alloc, r.Task, nil))
 }
 
 // Exited implements the method of TaskExited.
 func (c *Client) Exited(ctx context.Context, r TaskExitedRequest) (TaskExitedResponse, error) {
-	return TaskExitedResponse{}, invokeVoid(ctx, c, c.pb.Exited, exitedProto(r))
+	return TaskExitedResponse{}, invokeVoid(ctx, c, c.pb.Exited, exitedRequestProto(r))
 }
 
 // Stop implements the method of TaskStop.
 func (c *Client) Stop(ctx context.Context, r TaskStopRequest) (TaskStopResponse, error) {
-	return TaskStopResponse{}, invokeVoid(ctx, c, c.pb.Stop, stopProto(r))
+	return TaskStopResponse{}, invokeVoid(ctx, c, c.pb.Stop, stopRequestProto(r))
 }
 
 // Shutdown implements the method of TaskShutdown.
 func (c *Client) Shutdown(ctx context.Context, r TaskShutdownRequest) (TaskShutdownResponse, error) {
-	return TaskShutdownResponse{}, invokeVoid(ctx, c, c.pb.Shutdown, taskRequest(r.RequestMeta, r.Alloc, r.Task, nil))
+	return TaskShutdownResponse{}, invokeVoid(ctx, c, c.pb.Shutdown, taskRequestProto(r.RequestMeta, r.Alloc, r.Task, nil))
 }

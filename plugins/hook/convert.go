@@ -21,8 +21,8 @@ func nodeFromProto(p *hookpb.Node) Node {
 	}
 }
 
-// requestMeta returns the fields that every request has.
-func requestMeta(r interface {
+// requestMetaFromProto returns the fields that every request has.
+func requestMetaFromProto(r interface {
 	GetToken() string
 	GetAttachment() []byte
 }) RequestMeta {
@@ -118,22 +118,22 @@ func networkFromProto(p *hookpb.Network) *driver.NetworkOverride {
 	return n
 }
 
-func allocRequest(m RequestMeta, a Alloc, env map[string]string) *hookpb.AllocRequest {
+func allocRequestProto(m RequestMeta, a Alloc, env map[string]string) *hookpb.AllocRequest {
 	return &hookpb.AllocRequest{Alloc: allocProto(a), Token: m.Token, Attachment: m.Attachment, Env: env}
 }
 
-func taskRequest(m RequestMeta, a Alloc, t Task, env map[string]string) *hookpb.TaskRequest {
+func taskRequestProto(m RequestMeta, a Alloc, t Task, env map[string]string) *hookpb.TaskRequest {
 	return &hookpb.TaskRequest{Alloc: allocProto(a), Token: m.Token, Attachment: m.Attachment, Task: taskProto(t), Env: env}
 }
 
-func prestartProto(r TaskPrestartRequest) *hookpb.PrestartRequest {
+func prestartRequestProto(r TaskPrestartRequest) *hookpb.PrestartRequest {
 	return &hookpb.PrestartRequest{
 		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Task: taskProto(r.Task), Dir: dirProto(r.Dir),
 		Env: r.Env, Resources: resourcesProto(r.Resources), PreviousState: r.PreviousState, Running: r.Running,
 	}
 }
 
-func prestartAnswer(p *hookpb.PrestartResponse) TaskPrestartResponse {
+func prestartResponseFromProto(p *hookpb.PrestartResponse) TaskPrestartResponse {
 	r := TaskPrestartResponse{Env: p.GetEnv(), State: p.GetState(), Done: p.GetDone()}
 	for _, m := range p.GetMounts() {
 		r.Mounts = append(r.Mounts, driver.Mount{
@@ -147,7 +147,7 @@ func prestartAnswer(p *hookpb.PrestartResponse) TaskPrestartResponse {
 	return r
 }
 
-func prestartAnswerProto(r TaskPrestartResponse) *hookpb.PrestartResponse {
+func prestartResponseProto(r TaskPrestartResponse) *hookpb.PrestartResponse {
 	p := &hookpb.PrestartResponse{Env: r.Env, State: r.State, Done: r.Done}
 	for _, m := range r.Mounts {
 		p.Mounts = append(p.Mounts, &hookpb.Mount{
@@ -160,14 +160,14 @@ func prestartAnswerProto(r TaskPrestartResponse) *hookpb.PrestartResponse {
 	return p
 }
 
-func poststartProto(r TaskPoststartRequest) *hookpb.PoststartRequest {
+func poststartRequestProto(r TaskPoststartRequest) *hookpb.PoststartRequest {
 	return &hookpb.PoststartRequest{
 		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Task: taskProto(r.Task), Dir: dirProto(r.Dir),
 		Env: r.Env, Network: networkProto(r.Network), Repeated: r.Repeated,
 	}
 }
 
-func exitedProto(r TaskExitedRequest) *hookpb.ExitedRequest {
+func exitedRequestProto(r TaskExitedRequest) *hookpb.ExitedRequest {
 	p := &hookpb.ExitedRequest{
 		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Task: taskProto(r.Task),
 		ExitCode: int32(r.Exit.ExitCode), Signal: int32(r.Exit.Signal), OomKilled: r.Exit.OOMKilled, WillRestart: r.WillRestart,
@@ -178,7 +178,7 @@ func exitedProto(r TaskExitedRequest) *hookpb.ExitedRequest {
 	return p
 }
 
-func stopProto(r TaskStopRequest) *hookpb.StopRequest {
+func stopRequestProto(r TaskStopRequest) *hookpb.StopRequest {
 	return &hookpb.StopRequest{
 		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Task: taskProto(r.Task), Dir: dirProto(r.Dir),
 		PreviousState: r.PreviousState,

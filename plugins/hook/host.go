@@ -125,16 +125,16 @@ const (
 // eventTypes are the types that hosts accept; the last three are for builtin hooks.
 var eventTypes = []string{"", EventMessage, EventFailed, "Downloading Artifacts", "Failed Artifact Download", "Template"}
 
-// maxDetails is the maximum number of an event's details that are kept.
-const maxDetails = 16
+// maxEventDetails is the maximum number of an event's details that are kept.
+const maxEventDetails = 16
 
 // Fault returns the reason why a host rejects an event from a hook, or nil.
 func (e Event) Fault() error {
 	if !slices.Contains(eventTypes, e.Type) {
 		return fmt.Errorf("events of type %q are not a hook's: use %q, or none", e.Type, EventMessage)
 	}
-	if len(e.Details) > maxDetails {
-		return fmt.Errorf("an event with %d details: it may have %d", len(e.Details), maxDetails)
+	if len(e.Details) > maxEventDetails {
+		return fmt.Errorf("an event with %d details: it may have %d", len(e.Details), maxEventDetails)
 	}
 	return nil
 }

@@ -21,58 +21,58 @@ import (
 
 // fakeHost is a host that records its calls.
 type fakeHost struct {
-	got any
-	err error
+	lastCall any
+	err      error
 }
 
-func (b *fakeHost) note(asked ...any) error { b.got = asked; return b.err }
+func (b *fakeHost) recordCall(asked ...any) error { b.lastCall = asked; return b.err }
 
 func (b *fakeHost) Exec(_ context.Context, s hook.Scope, command []string, timeout time.Duration) (*driver.ExecResult, error) {
-	return &driver.ExecResult{Stdout: []byte("out"), Stderr: []byte("err"), Exit: driver.ExitResult{ExitCode: 3, Signal: 4}}, b.note(s, command, timeout)
+	return &driver.ExecResult{Stdout: []byte("out"), Stderr: []byte("err"), Exit: driver.ExitResult{ExitCode: 3, Signal: 4}}, b.recordCall(s, command, timeout)
 }
 
 func (b *fakeHost) Stats(ctx context.Context, s hook.Scope, interval time.Duration) (<-chan hook.Usage, error) {
-	if err := b.note(s, interval); err != nil {
+	if err := b.recordCall(s, interval); err != nil {
 		return nil, err
 	}
 	samples := make(chan hook.Usage, 2)
-	samples <- filled[hook.Usage]()
+	samples <- newFilled[hook.Usage]()
 	samples <- hook.Usage{}
 	close(samples)
 	return samples, nil
 }
 
 func (b *fakeHost) State(_ context.Context, s hook.Scope) (*hook.AllocState, error) {
-	state := filled[hook.AllocState]()
-	return &state, b.note(s)
+	state := newFilled[hook.AllocState]()
+	return &state, b.recordCall(s)
 }
 
 func (b *fakeHost) Interpolate(_ context.Context, s hook.Scope, text string) (string, error) {
-	return "<" + text + ">", b.note(s, text)
+	return "<" + text + ">", b.recordCall(s, text)
 }
 
 func (b *fakeHost) EmitEvent(_ context.Context, s hook.Scope, event hook.Event) error {
-	return b.note(s, event)
+	return b.recordCall(s, event)
 }
 
 func (b *fakeHost) Restart(_ context.Context, s hook.Scope, reason string, failure bool) error {
-	return b.note(s, "restart", reason, failure)
+	return b.recordCall(s, "restart", reason, failure)
 }
 
 func (b *fakeHost) Signal(_ context.Context, s hook.Scope, signal, reason string) error {
-	return b.note(s, "signal", signal, reason)
+	return b.recordCall(s, "signal", signal, reason)
 }
 
 func (b *fakeHost) Kill(_ context.Context, s hook.Scope, reason string) error {
-	return b.note(s, "kill", reason)
+	return b.recordCall(s, "kill", reason)
 }
 
 func (b *fakeHost) SetHealth(_ context.Context, s hook.Scope, healthy bool, reason string) error {
-	return b.note(s, healthy, reason)
+	return b.recordCall(s, healthy, reason)
 }
 
 func (b *fakeHost) Variable(_ context.Context, s hook.Scope, path string, after uint64) (map[string]string, uint64, error) {
-	switch err := b.note(s, path, after); path {
+	switch err := b.recordCall(s, path, after); path {
 	case "missing":
 		return nil, 8, err
 	case "empty":
@@ -83,16 +83,16 @@ func (b *fakeHost) Variable(_ context.Context, s hook.Scope, path string, after 
 }
 
 func (b *fakeHost) Variables(_ context.Context, s hook.Scope, prefix string, after uint64) ([]string, uint64, error) {
-	return []string{"a", "b"}, 9, b.note(s, prefix, after)
+	return []string{"a", "b"}, 9, b.recordCall(s, prefix, after)
 }
 
 func (b *fakeHost) Services(_ context.Context, s hook.Scope, name string, after uint64) ([]hook.Service, uint64, error) {
-	return []hook.Service{filled[hook.Service]()}, 9, b.note(s, name, after)
+	return []hook.Service{newFilled[hook.Service]()}, 9, b.recordCall(s, name, after)
 }
 
-func dial(t *testing.T, b *fakeHost) *hook.HostClient {
+func dialFakeHost(t *testing.T, b *fakeHost) *hook.HostClient {
 	t.Helper()
-	host, err := hook.DialHost(listen(t, func(s *grpc.Server) { hook.RegisterHost(s, b) }))
+	host, err := hook.DialHost(serveOnSocket(t, func(s *grpc.Server) { hook.RegisterHost(s, b) }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func dial(t *testing.T, b *fakeHost) *hook.HostClient {
 
 func TestHostCarriesAllFields(t *testing.T) {
 	b := &fakeHost{}
-	host := dial(t, b)
+	host := dialFakeHost(t, b)
 	ctx := t.Context()
 	of := hook.Scope{Token: "key", Task: "web"}
 	whole := hook.Scope{Token: "key"}
@@ -115,7 +115,7 @@ func TestHostCarriesAllFields(t *testing.T) {
 	}{
 		{"exec", func() (any, error) { return host.Exec(ctx, of, []string{"ls", "-l"}, time.Second) }, []any{of, []string{"ls", "-l"}, time.Second},
 			&driver.ExecResult{Stdout: []byte("out"), Stderr: []byte("err"), Exit: driver.ExitResult{ExitCode: 3, Signal: 4}}},
-		{"state", func() (any, error) { return host.State(ctx, whole) }, []any{whole}, func() any { s := filled[hook.AllocState](); return &s }()},
+		{"state", func() (any, error) { return host.State(ctx, whole) }, []any{whole}, func() any { s := newFilled[hook.AllocState](); return &s }()},
 		{"interpolate", func() (any, error) { return host.Interpolate(ctx, of, "x") }, []any{of, "x"}, "<x>"},
 		{"event", func() (any, error) { return nil, host.EmitEvent(ctx, of, event) }, []any{of, event}, nil},
 		{"restart", func() (any, error) { return nil, host.Restart(ctx, of, "why", true) }, []any{of, "restart", "why", true}, nil},
@@ -126,11 +126,11 @@ func TestHostCarriesAllFields(t *testing.T) {
 		{"no variable", func() (any, error) { v, i, err := host.Variable(ctx, whole, "missing", 5); return []any{v, i}, err }, []any{whole, "missing", uint64(5)}, []any{map[string]string(nil), uint64(8)}},
 		{"empty variable", func() (any, error) { v, i, err := host.Variable(ctx, whole, "empty", 5); return []any{v, i}, err }, []any{whole, "empty", uint64(5)}, []any{map[string]string{}, uint64(8)}},
 		{"variables", func() (any, error) { v, i, err := host.Variables(ctx, whole, "p", 5); return []any{v, i}, err }, []any{whole, "p", uint64(5)}, []any{[]string{"a", "b"}, uint64(9)}},
-		{"services", func() (any, error) { v, i, err := host.Services(ctx, whole, "s", 5); return []any{v, i}, err }, []any{whole, "s", uint64(5)}, []any{[]hook.Service{filled[hook.Service]()}, uint64(9)}},
+		{"services", func() (any, error) { v, i, err := host.Services(ctx, whole, "s", 5); return []any{v, i}, err }, []any{whole, "s", uint64(5)}, []any{[]hook.Service{newFilled[hook.Service]()}, uint64(9)}},
 	} {
 		got, err := test.call()
-		if err != nil || !reflect.DeepEqual(got, test.want) || !reflect.DeepEqual(b.got, test.asked) {
-			t.Errorf("%s: %v\nasked %+v\nwant  %+v\ngot  %+v\nwant %+v", test.name, err, b.got, test.asked, got, test.want)
+		if err != nil || !reflect.DeepEqual(got, test.want) || !reflect.DeepEqual(b.lastCall, test.asked) {
+			t.Errorf("%s: %v\nasked %+v\nwant  %+v\ngot  %+v\nwant %+v", test.name, err, b.lastCall, test.asked, got, test.want)
 		}
 		for _, known := range []error{hook.ErrPermissionDenied, hook.ErrTaskNotRunning, context.DeadlineExceeded} {
 			b.err = fmt.Errorf("%w: never", known)
@@ -152,21 +152,21 @@ func TestHostCarriesAllFields(t *testing.T) {
 }
 
 // A hook's message is often the output of a program, which may contain any bytes.
-func TestWhatIsNoTextBecomesOne(t *testing.T) {
+func TestInvalidUTF8IsReplaced(t *testing.T) {
 	b := &fakeHost{}
-	host := dial(t, b)
+	host := dialFakeHost(t, b)
 	event := hook.Event{Message: "a\xffb", Details: map[string]string{"k": "\xff"}}
 	if err := host.EmitEvent(t.Context(), hook.Scope{}, event); err != nil {
 		t.Fatal(err)
 	}
 	want := []any{hook.Scope{}, hook.Event{Message: "a\uFFFDb", Details: map[string]string{"k": "\uFFFD"}}}
-	if !reflect.DeepEqual(b.got, want) {
-		t.Errorf("the host is told %q, want %q", b.got, want)
+	if !reflect.DeepEqual(b.lastCall, want) {
+		t.Errorf("the host is told %q, want %q", b.lastCall, want)
 	}
 	if err := host.Kill(t.Context(), hook.Scope{}, "\xff"); err != nil {
 		t.Error(err)
 	}
-	client := connect(t, nil, &recordingHook{err: errors.New("it says \xff")})
+	client := newClientOf(t, nil, &recordingHook{err: errors.New("it says \xff")})
 	if _, err := client.Stop(t.Context(), hook.TaskStopRequest{}); err == nil || err.Error() != "it says \uFFFD" {
 		t.Errorf("the failure is %v", err)
 	}
@@ -174,7 +174,7 @@ func TestWhatIsNoTextBecomesOne(t *testing.T) {
 
 func TestHostStats(t *testing.T) {
 	b := &fakeHost{}
-	host := dial(t, b)
+	host := dialFakeHost(t, b)
 	samples, err := host.Stats(t.Context(), hook.Scope{}, time.Minute)
 	if err != nil {
 		t.Fatal(err)
@@ -183,7 +183,7 @@ func TestHostStats(t *testing.T) {
 	for s := range samples {
 		got = append(got, s)
 	}
-	if want := filled[hook.Usage](); len(got) != 2 || !reflect.DeepEqual(got[0], want) {
+	if want := newFilled[hook.Usage](); len(got) != 2 || !reflect.DeepEqual(got[0], want) {
 		t.Errorf("got %+v", got)
 	}
 	b.err = hook.ErrPermissionDenied
@@ -193,7 +193,7 @@ func TestHostStats(t *testing.T) {
 }
 
 // A hook that calls the host while no agent runs waits for the next agent.
-func TestHostThatComesLater(t *testing.T) {
+func TestCallsWaitForTheHost(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	host, err := hook.DialHost(socket)
 	if err != nil {
@@ -230,7 +230,7 @@ func TestHostThatComesLater(t *testing.T) {
 }
 
 // A stream of samples continues with the next host, and ends when that host ends it.
-func TestHostStatsOfTheNext(t *testing.T) {
+func TestHostStatsContinueWithTheNextHost(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	host, err := hook.DialHost(socket)
 	if err != nil {
@@ -253,7 +253,7 @@ func TestHostStatsOfTheNext(t *testing.T) {
 			}
 		}
 	}
-	first := newSampler()
+	first := newStatsHost()
 	stop := serve(first)
 	first.samples <- hook.Usage{MemoryRSS: 1}
 	samples, err := host.Stats(t.Context(), hook.Scope{}, time.Minute)
@@ -265,7 +265,7 @@ func TestHostStatsOfTheNext(t *testing.T) {
 	}
 	stop()
 	for _, memory := range []uint64{2, 3} {
-		next := newSampler()
+		next := newStatsHost()
 		stop = serve(next)
 		next.samples <- hook.Usage{MemoryRSS: memory}
 		if got, ok := <-samples; !ok || got.MemoryRSS != memory {
@@ -281,15 +281,15 @@ func TestHostStatsOfTheNext(t *testing.T) {
 	}
 }
 
-// sampler is a host with samples.
-type sampler struct {
+// statsHost is a host that streams samples.
+type statsHost struct {
 	hook.Host
 	samples chan hook.Usage
 }
 
-func newSampler() sampler { return sampler{samples: make(chan hook.Usage, 1)} }
+func newStatsHost() statsHost { return statsHost{samples: make(chan hook.Usage, 1)} }
 
-func (s sampler) Stats(context.Context, hook.Scope, time.Duration) (<-chan hook.Usage, error) {
+func (s statsHost) Stats(context.Context, hook.Scope, time.Duration) (<-chan hook.Usage, error) {
 	return s.samples, nil
 }
 

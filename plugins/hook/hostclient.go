@@ -62,12 +62,12 @@ func (c *HostClient) Close() error { return c.conn.Close() }
 
 // remoteError is an error of a kind, with the text of the other side.
 type remoteError struct {
-	kind error
-	text string
+	sentinel error
+	message  string
 }
 
-func (e *remoteError) Error() string { return e.text }
-func (e *remoteError) Unwrap() error { return e.kind }
+func (e *remoteError) Error() string { return e.message }
+func (e *remoteError) Unwrap() error { return e.sentinel }
 
 // hostError restores the type of an error, which is lost on the wire.
 func hostError(ctx context.Context, err error) error {
@@ -125,7 +125,7 @@ func (c *HostClient) Stats(ctx context.Context, s Scope, interval time.Duration)
 	if interval > 0 {
 		request.Interval = durationpb.New(interval)
 	}
-	stream, p, err := c.sample(ctx, request)
+	stream, p, err := c.openStatsStream(ctx, request)
 	if err != nil {
 		return nil, err
 	}
@@ -139,16 +139,16 @@ func (c *HostClient) Stats(ctx context.Context, s Scope, interval time.Duration)
 				return
 			}
 			if p, err = stream.Recv(); errors.Is(hostError(ctx, err), ErrHostUnavailable) {
-				stream, p, err = c.sample(ctx, request)
+				stream, p, err = c.openStatsStream(ctx, request)
 			}
 		}
 	}()
 	return samples, nil
 }
 
-// sample opens a stream and waits for its first sample, so that an error of the call is
+// openStatsStream opens a stream and waits for its first sample, so that an error of the call is
 // returned and is not an empty stream.
-func (c *HostClient) sample(ctx context.Context, request *hookpb.StatsRequest) (stream grpc.ServerStreamingClient[hookpb.StatsSample], first *hookpb.StatsSample, err error) {
+func (c *HostClient) openStatsStream(ctx context.Context, request *hookpb.StatsRequest) (stream grpc.ServerStreamingClient[hookpb.StatsSample], first *hookpb.StatsSample, err error) {
 	first, err = retryUnavailable(ctx, func(ctx context.Context, request *hookpb.StatsRequest, _ ...grpc.CallOption) (*hookpb.StatsSample, error) {
 		if stream, err = c.pb.Stats(ctx, request); err != nil {
 			return nil, err

@@ -39,8 +39,8 @@ func hostStatus(err error) error {
 	return status.Error(codes.Unknown, base.ErrorMessage(err))
 }
 
-// scope returns the fields that every request about a task has.
-func scope(r interface {
+// scopeFromProto returns the fields that every request about a task has.
+func scopeFromProto(r interface {
 	GetToken() string
 	GetTask() string
 }) Scope {
@@ -48,7 +48,7 @@ func scope(r interface {
 }
 
 func (s *hostServer) Exec(ctx context.Context, r *hookpb.ExecRequest) (*hookpb.ExecResponse, error) {
-	result, err := s.impl.Exec(ctx, scope(r), r.GetCommand(), r.GetTimeout().AsDuration())
+	result, err := s.impl.Exec(ctx, scopeFromProto(r), r.GetCommand(), r.GetTimeout().AsDuration())
 	if err == nil {
 		err = result.Exit.Err
 	}
@@ -61,7 +61,7 @@ func (s *hostServer) Exec(ctx context.Context, r *hookpb.ExecRequest) (*hookpb.E
 }
 
 func (s *hostServer) Stats(r *hookpb.StatsRequest, stream grpc.ServerStreamingServer[hookpb.StatsSample]) error {
-	samples, err := s.impl.Stats(stream.Context(), scope(r), r.GetInterval().AsDuration())
+	samples, err := s.impl.Stats(stream.Context(), scopeFromProto(r), r.GetInterval().AsDuration())
 	if err != nil {
 		return hostStatus(err)
 	}
@@ -99,7 +99,7 @@ func (s *hostServer) State(ctx context.Context, r *hookpb.StateRequest) (*hookpb
 }
 
 func (s *hostServer) Interpolate(ctx context.Context, r *hookpb.InterpolateRequest) (*hookpb.InterpolateResponse, error) {
-	text, err := s.impl.Interpolate(ctx, scope(r), r.GetText())
+	text, err := s.impl.Interpolate(ctx, scopeFromProto(r), r.GetText())
 	if err != nil {
 		return nil, hostStatus(err)
 	}
@@ -115,19 +115,19 @@ func doneResponse(err error) (*hookpb.Done, error) {
 }
 
 func (s *hostServer) EmitEvent(ctx context.Context, r *hookpb.EmitEventRequest) (*hookpb.Done, error) {
-	return doneResponse(s.impl.EmitEvent(ctx, scope(r), Event{Type: r.GetType(), Message: r.GetMessage(), Details: r.GetDetails()}))
+	return doneResponse(s.impl.EmitEvent(ctx, scopeFromProto(r), Event{Type: r.GetType(), Message: r.GetMessage(), Details: r.GetDetails()}))
 }
 
 func (s *hostServer) Restart(ctx context.Context, r *hookpb.RestartRequest) (*hookpb.Done, error) {
-	return doneResponse(s.impl.Restart(ctx, scope(r), r.GetReason(), r.GetFailure()))
+	return doneResponse(s.impl.Restart(ctx, scopeFromProto(r), r.GetReason(), r.GetFailure()))
 }
 
 func (s *hostServer) Signal(ctx context.Context, r *hookpb.SignalRequest) (*hookpb.Done, error) {
-	return doneResponse(s.impl.Signal(ctx, scope(r), r.GetSignal(), r.GetReason()))
+	return doneResponse(s.impl.Signal(ctx, scopeFromProto(r), r.GetSignal(), r.GetReason()))
 }
 
 func (s *hostServer) Kill(ctx context.Context, r *hookpb.KillRequest) (*hookpb.Done, error) {
-	return doneResponse(s.impl.Kill(ctx, scope(r), r.GetReason()))
+	return doneResponse(s.impl.Kill(ctx, scopeFromProto(r), r.GetReason()))
 }
 
 func (s *hostServer) SetHealth(ctx context.Context, r *hookpb.SetHealthRequest) (*hookpb.Done, error) {

@@ -27,9 +27,9 @@ const (
 	Shutdown
 )
 
-// points has a row for each Point: its name for users, and the interface that a hook
+// pointInfos has a row for each Point: its name for users, and the interface that a hook
 // implements to be called there.
-var points = [...]pointInfo{
+var pointInfos = [...]pointInfo{
 	Prerun:         {"prerun", reflect.TypeFor[AllocPrerun]()},
 	UpdateAlloc:    {"update_alloc", reflect.TypeFor[AllocUpdate]()},
 	PreTaskRestart: {"pre_task_restart", reflect.TypeFor[AllocPreTaskRestart]()},
@@ -47,22 +47,22 @@ var points = [...]pointInfo{
 }
 
 type pointInfo struct {
-	name  string
-	iface reflect.Type
+	name          string
+	interfaceType reflect.Type
 }
 
-// known reports whether this version has the hook point.
-func (p Point) known() bool { return p > 0 && int(p) < len(points) }
+// isKnown reports whether this version has the hook point.
+func (p Point) isKnown() bool { return p > 0 && int(p) < len(pointInfos) }
 
 // Interface returns the interface that a hook implements to be called at a known hook
 // point. It has one method.
-func (p Point) Interface() reflect.Type { return points[p].iface }
+func (p Point) Interface() reflect.Type { return pointInfos[p].interfaceType }
 
 func (p Point) String() string {
-	if !p.known() {
+	if !p.isKnown() {
 		return "unknown"
 	}
-	return points[p].name
+	return pointInfos[p].name
 }
 
 // IsTask reports whether the hook point belongs to a task, and not to an allocation.
@@ -71,7 +71,7 @@ func (p Point) IsTask() bool { return p >= Prestart }
 // AllPoints yields the hook points of this version, in order.
 func AllPoints() iter.Seq[Point] {
 	return func(yield func(Point) bool) {
-		for p := Point(1); p.known() && yield(p); p++ {
+		for p := Point(1); p.isKnown() && yield(p); p++ {
 		}
 	}
 }

@@ -51,9 +51,9 @@ func (s *server) Configure(ctx context.Context, r *hookpb.ConfigureRequest) (*ho
 	return &hookpb.ConfigureResponse{}, s.plugin.Configure(ctx, Config{HostSocket: r.GetHostSocket(), Node: nodeFromProto(r.GetNode())})
 }
 
-// failure converts an error of a hook to the message for it. If the hook failed because
-// the host ended the call, failure returns the status of ctx instead.
-func failure(ctx context.Context, err error) (*hookpb.Failure, error) {
+// failureProto converts an error of a hook to the message for it. If the hook failed because
+// the host ended the call, failureProto returns the status of ctx instead.
+func failureProto(ctx context.Context, err error) (*hookpb.Failure, error) {
 	switch {
 	case err == nil:
 		return nil, nil
@@ -63,13 +63,13 @@ func failure(ctx context.Context, err error) (*hookpb.Failure, error) {
 	return &hookpb.Failure{Message: sanitizeUTF8(err.Error()), Recoverable: driver.IsRecoverable(err)}, nil
 }
 
-// answer calls the hook at a hook point, if the hook implements I.
-func answer[I, Q, R any](ctx context.Context, s *server, point Point, call func(I, context.Context, Q) (R, error), request Q) (*hookpb.Response, error) {
+// callPoint calls the hook at a hook point, if the hook implements I.
+func callPoint[I, Q, R any](ctx context.Context, s *server, point Point, call func(I, context.Context, Q) (R, error), request Q) (*hookpb.Response, error) {
 	h, ok := s.hook.(I)
 	if !ok {
-		return nil, unimplemented(point)
+		return nil, unimplementedError(point)
 	}
-	f, err := failure(ctx, recovered(s.hook, point, func() error {
+	f, err := failureProto(ctx, callRecovered(s.hook, point, func() error {
 		_, err := call(h, ctx, request)
 		return err
 	}))
@@ -79,52 +79,52 @@ func answer[I, Q, R any](ctx context.Context, s *server, point Point, call func(
 	return &hookpb.Response{Failure: f}, nil
 }
 
-// recovered calls a method of the author. A panic becomes an error that names the
+// callRecovered calls a method of the author. A panic becomes an error that names the
 // method.
-func recovered(hook any, point Point, call func() error) (err error) {
+func callRecovered(hook any, point Point, call func() error) (err error) {
 	defer base.Recover(hook, point.Interface().Method(0).Name, &err)
 	return call()
 }
 
-func unimplemented(point Point) error {
+func unimplementedError(point Point) error {
 	return status.Error(codes.Unimplemented, fmt.Sprintf("this hook takes no part in %s", point))
 }
 
 func (s *server) Prerun(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, Prerun, AllocPrerun.Prerun, AllocPrerunRequest{RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc()), Env: r.GetEnv()})
+	return callPoint(ctx, s, Prerun, AllocPrerun.Prerun, AllocPrerunRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc()), Env: r.GetEnv()})
 }
 
 func (s *server) UpdateAlloc(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, UpdateAlloc, AllocUpdate.UpdateAlloc, AllocUpdateRequest{RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc()), Env: r.GetEnv()})
+	return callPoint(ctx, s, UpdateAlloc, AllocUpdate.UpdateAlloc, AllocUpdateRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc()), Env: r.GetEnv()})
 }
 
 func (s *server) PreTaskRestart(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, PreTaskRestart, AllocPreTaskRestart.PreTaskRestart, AllocPreTaskRestartRequest{RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc())})
+	return callPoint(ctx, s, PreTaskRestart, AllocPreTaskRestart.PreTaskRestart, AllocPreTaskRestartRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc())})
 }
 
 func (s *server) PreKill(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, PreKill, AllocPreKill.PreKill, AllocPreKillRequest{RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc())})
+	return callPoint(ctx, s, PreKill, AllocPreKill.PreKill, AllocPreKillRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc())})
 }
 
 func (s *server) Postrun(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, Postrun, AllocPostrun.Postrun, AllocPostrunRequest{RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc())})
+	return callPoint(ctx, s, Postrun, AllocPostrun.Postrun, AllocPostrunRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc())})
 }
 
 func (s *server) Destroy(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, Destroy, AllocDestroy.Destroy, AllocDestroyRequest{RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc())})
+	return callPoint(ctx, s, Destroy, AllocDestroy.Destroy, AllocDestroyRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc())})
 }
 
 func (s *server) ShutdownAlloc(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, ShutdownAlloc, AllocShutdown.ShutdownAlloc, AllocShutdownRequest{RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc())})
+	return callPoint(ctx, s, ShutdownAlloc, AllocShutdown.ShutdownAlloc, AllocShutdownRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc())})
 }
 
 func (s *server) Prestart(ctx context.Context, r *hookpb.PrestartRequest) (*hookpb.PrestartResponse, error) {
 	h, ok := s.hook.(TaskPrestart)
 	if !ok {
-		return nil, unimplemented(Prestart)
+		return nil, unimplementedError(Prestart)
 	}
 	request := TaskPrestartRequest{
-		RequestMeta:   requestMeta(r),
+		RequestMeta:   requestMetaFromProto(r),
 		Alloc:         allocFromProto(r.GetAlloc()),
 		Task:          taskFromProto(r.GetTask()),
 		Dir:           dirFromProto(r.GetDir()),
@@ -134,7 +134,7 @@ func (s *server) Prestart(ctx context.Context, r *hookpb.PrestartRequest) (*hook
 		Running:       r.GetRunning(),
 	}
 	var response TaskPrestartResponse
-	f, err := failure(ctx, recovered(s.hook, Prestart, func() (err error) {
+	f, err := failureProto(ctx, callRecovered(s.hook, Prestart, func() (err error) {
 		response, err = h.Prestart(ctx, request)
 		return err
 	}))
@@ -144,12 +144,12 @@ func (s *server) Prestart(ctx context.Context, r *hookpb.PrestartRequest) (*hook
 	if f != nil {
 		return &hookpb.PrestartResponse{Failure: f, State: response.State}, nil
 	}
-	return prestartAnswerProto(response), nil
+	return prestartResponseProto(response), nil
 }
 
 func (s *server) Poststart(ctx context.Context, r *hookpb.PoststartRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, Poststart, TaskPoststart.Poststart, TaskPoststartRequest{
-		RequestMeta: requestMeta(r),
+	return callPoint(ctx, s, Poststart, TaskPoststart.Poststart, TaskPoststartRequest{
+		RequestMeta: requestMetaFromProto(r),
 		Alloc:       allocFromProto(r.GetAlloc()),
 		Task:        taskFromProto(r.GetTask()),
 		Dir:         dirFromProto(r.GetDir()),
@@ -161,14 +161,14 @@ func (s *server) Poststart(ctx context.Context, r *hookpb.PoststartRequest) (*ho
 }
 
 func (s *server) Update(ctx context.Context, r *hookpb.TaskRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, Update, TaskUpdate.Update, TaskUpdateRequest{
-		RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()), Env: r.GetEnv(),
+	return callPoint(ctx, s, Update, TaskUpdate.Update, TaskUpdateRequest{
+		RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()), Env: r.GetEnv(),
 	})
 }
 
 func (s *server) PreKilling(ctx context.Context, r *hookpb.TaskRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, PreKilling, TaskPreKilling.PreKilling, TaskPreKillingRequest{
-		RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()),
+	return callPoint(ctx, s, PreKilling, TaskPreKilling.PreKilling, TaskPreKillingRequest{
+		RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()),
 	})
 }
 
@@ -177,14 +177,14 @@ func (s *server) Exited(ctx context.Context, r *hookpb.ExitedRequest) (*hookpb.R
 	if r.GetError() != "" {
 		exit.Err = errors.New(r.GetError())
 	}
-	return answer(ctx, s, Exited, TaskExited.Exited, TaskExitedRequest{
-		RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()), Exit: exit, WillRestart: r.GetWillRestart(),
+	return callPoint(ctx, s, Exited, TaskExited.Exited, TaskExitedRequest{
+		RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()), Exit: exit, WillRestart: r.GetWillRestart(),
 	})
 }
 
 func (s *server) Stop(ctx context.Context, r *hookpb.StopRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, Stop, TaskStop.Stop, TaskStopRequest{
-		RequestMeta:   requestMeta(r),
+	return callPoint(ctx, s, Stop, TaskStop.Stop, TaskStopRequest{
+		RequestMeta:   requestMetaFromProto(r),
 		Alloc:         allocFromProto(r.GetAlloc()),
 		Task:          taskFromProto(r.GetTask()),
 		Dir:           dirFromProto(r.GetDir()),
@@ -193,7 +193,7 @@ func (s *server) Stop(ctx context.Context, r *hookpb.StopRequest) (*hookpb.Respo
 }
 
 func (s *server) Shutdown(ctx context.Context, r *hookpb.TaskRequest) (*hookpb.Response, error) {
-	return answer(ctx, s, Shutdown, TaskShutdown.Shutdown, TaskShutdownRequest{
-		RequestMeta: requestMeta(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()),
+	return callPoint(ctx, s, Shutdown, TaskShutdown.Shutdown, TaskShutdownRequest{
+		RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()),
 	})
 }

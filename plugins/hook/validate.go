@@ -8,32 +8,32 @@ import (
 	"strings"
 )
 
-// maxKept is the maximum size of a response of Prestart, in bytes: the response is kept
+// maxStoredResponseSize is the maximum size of a response of Prestart, in bytes: the response is kept
 // in memory and on disk as long as the task.
-const maxKept = 1 << 20
+const maxStoredResponseSize = 1 << 20
 
-// maxVariable is Linux's limit for one string of an environment, in bytes.
-var maxVariable = 32 * os.Getpagesize()
+// maxVariableSize is Linux's limit for one string of an environment, in bytes.
+var maxVariableSize = 32 * os.Getpagesize()
 
-// entrySize is the size of an entry of a list without its texts, in bytes.
-const entrySize = 64
+// mapEntryOverhead is the size of an entry of a list without its texts, in bytes.
+const mapEntryOverhead = 64
 
 // Fault returns the reason why a host rejects the response, or nil.
 func (r TaskPrestartResponse) Fault() error {
-	if size := r.size(); size > maxKept {
-		return fmt.Errorf("its answer has %d bytes, more than the %d that are kept for a task", size, maxKept)
+	if size := r.storedSize(); size > maxStoredResponseSize {
+		return fmt.Errorf("its answer has %d bytes, more than the %d that are kept for a task", size, maxStoredResponseSize)
 	}
 	for name, value := range r.Env {
 		// The message omits the value, which may be a secret.
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
 			return fmt.Errorf("it sets the variable %q to what no environment can hold", name)
 		}
-		if size := len(name) + len(value) + len("=\x00"); size > maxVariable {
-			return fmt.Errorf("it sets the variable %q, of %d bytes, and no process can be given one with more than %d", name, size, maxVariable)
+		if size := len(name) + len(value) + len("=\x00"); size > maxVariableSize {
+			return fmt.Errorf("it sets the variable %q, of %d bytes, and no process can be given one with more than %d", name, size, maxVariableSize)
 		}
 	}
 	for _, m := range r.Mounts {
-		if !plainPath(m.TaskPath) || !plainPath(m.HostPath) {
+		if !isCleanAbsPath(m.TaskPath) || !isCleanAbsPath(m.HostPath) {
 			return fmt.Errorf("it mounts %q at %q: both must be absolute, and without .. in them", m.HostPath, m.TaskPath)
 		}
 		if !slices.Contains(propagationModes, m.PropagationMode) {
@@ -41,7 +41,7 @@ func (r TaskPrestartResponse) Fault() error {
 		}
 	}
 	for _, d := range r.Devices {
-		if !plainPath(d.TaskPath) || !plainPath(d.HostPath) || strings.Trim(d.Permissions, "rwm") != "" {
+		if !isCleanAbsPath(d.TaskPath) || !isCleanAbsPath(d.HostPath) || strings.Trim(d.Permissions, "rwm") != "" {
 			return fmt.Errorf("it shows the device %q at %q with permissions %q: the paths must be absolute, without .., and the permissions some of r, w and m", d.HostPath, d.TaskPath, d.Permissions)
 		}
 	}
@@ -51,23 +51,23 @@ func (r TaskPrestartResponse) Fault() error {
 // propagationModes are the modes that drivers support; "" means the driver's default.
 var propagationModes = []string{"", "private", "host-to-task", "bidirectional"}
 
-// plainPath reports whether a path is absolute and has the same meaning below another
+// isCleanAbsPath reports whether a path is absolute and has the same meaning below another
 // directory.
-func plainPath(path string) bool {
+func isCleanAbsPath(path string) bool {
 	return filepath.IsAbs(path) && !strings.Contains(path, "\x00") && !slices.Contains(strings.Split(path, "/"), "..")
 }
 
-func (r TaskPrestartResponse) size() (size int) {
+func (r TaskPrestartResponse) storedSize() (size int) {
 	for _, m := range []map[string]string{r.Env, r.State} {
 		for key, value := range m {
 			size += len(key) + len(value)
 		}
 	}
 	for _, m := range r.Mounts {
-		size += entrySize + len(m.TaskPath) + len(m.HostPath) + len(m.PropagationMode) + len(m.SELinuxLabel)
+		size += mapEntryOverhead + len(m.TaskPath) + len(m.HostPath) + len(m.PropagationMode) + len(m.SELinuxLabel)
 	}
 	for _, d := range r.Devices {
-		size += entrySize + len(d.TaskPath) + len(d.HostPath) + len(d.Permissions)
+		size += mapEntryOverhead + len(d.TaskPath) + len(d.HostPath) + len(d.Permissions)
 	}
 	return size
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-func TestFaultOfAnAnswer(t *testing.T) {
+func TestFaultOfPrestartResponse(t *testing.T) {
 	for what, c := range map[string]struct {
 		answer hook.TaskPrestartResponse
 		fault  string // "" means no fault

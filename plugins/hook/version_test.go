@@ -29,21 +29,21 @@ func addUnknownField(message any) {
 	}
 }
 
-// newer makes a server's response look like a response of the next version.
-func newer(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+// addFieldsToResponse makes a server's response look like a response of the next version.
+func addFieldsToResponse(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	answer, err := handler(ctx, request)
 	addUnknownField(answer)
 	return answer, err
 }
 
-// asksNewer makes a client's request look like a request of the next version.
-func asksNewer(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+// addFieldsToRequest makes a client's request look like a request of the next version.
+func addFieldsToRequest(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	addUnknownField(request)
 	return invoke(ctx, method, request, answer, conn, options...)
 }
 
-// older returns a service of the previous version: without some methods.
-func older(s grpc.ServiceDesc, without ...string) *grpc.ServiceDesc {
+// withoutMethods returns a service of the previous version: without some methods.
+func withoutMethods(s grpc.ServiceDesc, without ...string) *grpc.ServiceDesc {
 	var methods []grpc.MethodDesc
 	for _, m := range s.Methods {
 		if !slices.Contains(without, m.MethodName) {
@@ -54,20 +54,20 @@ func older(s grpc.ServiceDesc, without ...string) *grpc.ServiceDesc {
 	return &s
 }
 
-// registrar registers services of the previous version.
-type registrar struct {
+// filteringRegistrar registers services of the previous version.
+type filteringRegistrar struct {
 	*grpc.Server
-	without []string
+	omittedMethods []string
 }
 
-func (r registrar) RegisterService(s *grpc.ServiceDesc, impl any) {
-	r.Server.RegisterService(older(*s, r.without...), impl)
+func (r filteringRegistrar) RegisterService(s *grpc.ServiceDesc, impl any) {
+	r.Server.RegisterService(withoutMethods(*s, r.omittedMethods...), impl)
 }
 
-// dialWith connects to a server that is created with options.
-func dialWith(t *testing.T, serverOptions []grpc.ServerOption, register func(*grpc.Server), options ...grpc.DialOption) *grpc.ClientConn {
+// dialServer connects to a server that is created with options.
+func dialServer(t *testing.T, serverOptions []grpc.ServerOption, register func(*grpc.Server), options ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient("unix:"+listen(t, register, serverOptions...), append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	conn, err := grpc.NewClient("unix:"+serveOnSocket(t, register, serverOptions...), append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,33 +76,33 @@ func dialWith(t *testing.T, serverOptions []grpc.ServerOption, register func(*gr
 }
 
 func TestPluginOfTheNextVersion(t *testing.T) {
-	e := &recordingHook{answer: filled[hook.TaskPrestartResponse]()}
-	l := &lateHook{description: hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Stop}, {Point: 99}}}}
-	client := hook.NewClient(dialWith(t, []grpc.ServerOption{grpc.UnaryInterceptor(newer)}, func(s *grpc.Server) { hook.RegisterServer(s, l, e) }), nil)
+	e := &recordingHook{response: newFilled[hook.TaskPrestartResponse]()}
+	l := &stopOnlyHook{description: hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Stop}, {Point: 99}}}}
+	client := hook.NewClient(dialServer(t, []grpc.ServerOption{grpc.UnaryInterceptor(addFieldsToResponse)}, func(s *grpc.Server) { hook.RegisterServer(s, l, e) }), nil)
 	if d, err := client.Describe(t.Context()); err != nil || len(d.Subscriptions) != 1 || d.Subscriptions[0].Point != hook.Stop {
 		t.Errorf("%+v, %v", d, err)
 	}
 	for m := range hook.AllPoints() {
-		if _, out := call(client, m); out[len(out)-1].Interface() != nil {
+		if _, out := callMethod(client, m); out[len(out)-1].Interface() != nil {
 			t.Errorf("%s: %v", m, out)
 		}
 	}
 }
 
 func TestPluginOfTheVersionBefore(t *testing.T) {
-	e := &recordingHook{answer: filled[hook.TaskPrestartResponse]()}
+	e := &recordingHook{response: newFilled[hook.TaskPrestartResponse]()}
 	// A plugin of the previous version receives unknown fields, and lacks the newer
 	// methods.
-	conn := dialWith(t, nil, func(s *grpc.Server) {
-		hook.RegisterServer(registrar{s, []string{"Configure", "UpdateAlloc", "Exited"}}, &lateHook{}, e)
-	}, grpc.WithUnaryInterceptor(asksNewer))
+	conn := dialServer(t, nil, func(s *grpc.Server) {
+		hook.RegisterServer(filteringRegistrar{s, []string{"Configure", "UpdateAlloc", "Exited"}}, &stopOnlyHook{}, e)
+	}, grpc.WithUnaryInterceptor(addFieldsToRequest))
 	client := hook.NewClient(conn, nil)
 	if err := client.Configure(t.Context(), hook.Config{}); err != nil {
 		t.Errorf("one that asks its host for nothing: %v", err)
 	}
 	for m := range hook.AllPoints() {
-		e.got = nil
-		request, out := call(client, m)
+		e.lastRequest = nil
+		request, out := callMethod(client, m)
 		err, _ := out[len(out)-1].Interface().(error)
 		if m == hook.UpdateAlloc || m == hook.Exited {
 			if status.Code(err) != codes.Unimplemented {
@@ -110,8 +110,8 @@ func TestPluginOfTheVersionBefore(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || !reflect.DeepEqual(e.got, request) {
-			t.Errorf("%s: %v, got %+v", m, err, e.got)
+		if err != nil || !reflect.DeepEqual(e.lastRequest, request) {
+			t.Errorf("%s: %v, got %+v", m, err, e.lastRequest)
 		}
 	}
 }
@@ -119,7 +119,7 @@ func TestPluginOfTheVersionBefore(t *testing.T) {
 // An agent of the previous version lacks a method that a hook calls, and an agent of
 // the next version returns fields that the hook does not have.
 func TestAgentOfAnotherVersion(t *testing.T) {
-	before, err := hook.DialHost(listen(t, func(s *grpc.Server) { hook.RegisterHost(registrar{s, []string{"Services"}}, &fakeHost{}) }))
+	before, err := hook.DialHost(serveOnSocket(t, func(s *grpc.Server) { hook.RegisterHost(filteringRegistrar{s, []string{"Services"}}, &fakeHost{}) }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestAgentOfAnotherVersion(t *testing.T) {
 		t.Errorf("interpolate: %q, %v", text, err)
 	}
 
-	next, err := hook.DialHost(listen(t, func(s *grpc.Server) { hook.RegisterHost(s, &fakeHost{}) }, grpc.UnaryInterceptor(newer)))
+	next, err := hook.DialHost(serveOnSocket(t, func(s *grpc.Server) { hook.RegisterHost(s, &fakeHost{}) }, grpc.UnaryInterceptor(addFieldsToResponse)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,8 +145,8 @@ func TestAgentOfAnotherVersion(t *testing.T) {
 
 	// A hook of the next version sends fields that this agent does not have.
 	b := &fakeHost{}
-	conn := dialWith(t, nil, func(s *grpc.Server) { hook.RegisterHost(s, b) }, grpc.WithUnaryInterceptor(asksNewer))
-	if _, err := hookpb.NewHostClient(conn).Kill(t.Context(), &hookpb.KillRequest{Token: "key", Reason: "why"}); err != nil || fmt.Sprint(b.got) != "[{key } kill why]" {
-		t.Errorf("kill: %v, asked %v", err, b.got)
+	conn := dialServer(t, nil, func(s *grpc.Server) { hook.RegisterHost(s, b) }, grpc.WithUnaryInterceptor(addFieldsToRequest))
+	if _, err := hookpb.NewHostClient(conn).Kill(t.Context(), &hookpb.KillRequest{Token: "key", Reason: "why"}); err != nil || fmt.Sprint(b.lastCall) != "[{key } kill why]" {
+		t.Errorf("kill: %v, asked %v", err, b.lastCall)
 	}
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// listen serves on a unix socket until the test ends.
-func listen(t *testing.T, register func(*grpc.Server), options ...grpc.ServerOption) string {
+// serveOnSocket serves on a unix socket until the test ends.
+func serveOnSocket(t *testing.T, register func(*grpc.Server), options ...grpc.ServerOption) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
@@ -32,20 +32,20 @@ func listen(t *testing.T, register func(*grpc.Server), options ...grpc.ServerOpt
 	}
 	s := grpc.NewServer(options...)
 	register(s)
-	var serving sync.WaitGroup
-	serving.Go(func() {
+	var serverDone sync.WaitGroup
+	serverDone.Go(func() {
 		if err := s.Serve(l); err != nil {
 			t.Error(err)
 		}
 	})
-	t.Cleanup(func() { s.Stop(); serving.Wait() })
+	t.Cleanup(func() { s.Stop(); serverDone.Wait() })
 	return socket
 }
 
-// connect serves a hook and returns the host's client of it.
-func connect(t *testing.T, p hook.Plugin, h any) *hook.Client {
+// newClientOf serves a hook and returns the host's client of it.
+func newClientOf(t *testing.T, p hook.Plugin, h any) *hook.Client {
 	t.Helper()
-	socket := listen(t, func(s *grpc.Server) { hook.RegisterServer(s, p, h) })
+	socket := serveOnSocket(t, func(s *grpc.Server) { hook.RegisterServer(s, p, h) })
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -54,8 +54,8 @@ func connect(t *testing.T, p hook.Plugin, h any) *hook.Client {
 	return hook.NewClient(conn, nil)
 }
 
-// fill sets every field of a value, at any depth, to a different value.
-func fill(v reflect.Value, n *int) {
+// fillFields sets every field of a value, at any depth, to a different value.
+func fillFields(v reflect.Value, n *int) {
 	*n++
 	switch v.Kind() {
 	case reflect.String:
@@ -70,7 +70,7 @@ func fill(v reflect.Value, n *int) {
 		v.SetFloat(float64(*n) / 2)
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		fill(v.Elem(), n)
+		fillFields(v.Elem(), n)
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
 		for i := range v.Len() {
@@ -78,13 +78,13 @@ func fill(v reflect.Value, n *int) {
 				v.Index(i).SetUint(uint64('0' + i))
 				continue
 			}
-			fill(v.Index(i), n)
+			fillFields(v.Index(i), n)
 		}
 	case reflect.Map:
 		v.Set(reflect.MakeMap(v.Type()))
 		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
-		fill(key, n)
-		fill(value, n)
+		fillFields(key, n)
+		fillFields(value, n)
 		v.SetMapIndex(key, value)
 	case reflect.Interface:
 		v.Set(reflect.ValueOf(errors.New(fmt.Sprint("error ", *n))))
@@ -105,150 +105,152 @@ func fill(v reflect.Value, n *int) {
 			return
 		}
 		for i := range v.NumField() {
-			fill(v.Field(i), n)
+			fillFields(v.Field(i), n)
 		}
 	default:
 		panic("a field of kind " + v.Kind().String())
 	}
 }
 
-func filled[T any]() (v T) {
+func newFilled[T any]() (v T) {
 	n := 0
-	fill(reflect.ValueOf(&v).Elem(), &n)
+	fillFields(reflect.ValueOf(&v).Elem(), &n)
 	return v
 }
 
 // recordingHook implements all hook points, records the last request and returns the configured
 // response.
 type recordingHook struct {
-	got    any
-	answer hook.TaskPrestartResponse
-	err    error
-	panics bool
+	lastRequest any
+	response    hook.TaskPrestartResponse
+	err         error
+	panics      bool
 }
 
-func (e *recordingHook) note(request any) error {
+func (e *recordingHook) recordRequest(request any) error {
 	if e.panics {
 		panic("not today")
 	}
-	e.got = request
+	e.lastRequest = request
 	return e.err
 }
 
 func (e *recordingHook) Prerun(_ context.Context, r hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	return hook.AllocPrerunResponse{}, e.note(r)
+	return hook.AllocPrerunResponse{}, e.recordRequest(r)
 }
 func (e *recordingHook) UpdateAlloc(_ context.Context, r hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	return hook.AllocUpdateResponse{}, e.note(r)
+	return hook.AllocUpdateResponse{}, e.recordRequest(r)
 }
 func (e *recordingHook) PreTaskRestart(_ context.Context, r hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
-	return hook.AllocPreTaskRestartResponse{}, e.note(r)
+	return hook.AllocPreTaskRestartResponse{}, e.recordRequest(r)
 }
 func (e *recordingHook) PreKill(_ context.Context, r hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
-	return hook.AllocPreKillResponse{}, e.note(r)
+	return hook.AllocPreKillResponse{}, e.recordRequest(r)
 }
 func (e *recordingHook) Postrun(_ context.Context, r hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	return hook.AllocPostrunResponse{}, e.note(r)
+	return hook.AllocPostrunResponse{}, e.recordRequest(r)
 }
 func (e *recordingHook) Destroy(_ context.Context, r hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
-	return hook.AllocDestroyResponse{}, e.note(r)
+	return hook.AllocDestroyResponse{}, e.recordRequest(r)
 }
 func (e *recordingHook) ShutdownAlloc(_ context.Context, r hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
-	return hook.AllocShutdownResponse{}, e.note(r)
+	return hook.AllocShutdownResponse{}, e.recordRequest(r)
 }
 func (e *recordingHook) Prestart(_ context.Context, r hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	return e.answer, e.note(r)
+	return e.response, e.recordRequest(r)
 }
 func (e *recordingHook) Poststart(_ context.Context, r hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	return hook.TaskPoststartResponse{}, e.note(r)
+	return hook.TaskPoststartResponse{}, e.recordRequest(r)
 }
 func (e *recordingHook) Update(_ context.Context, r hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
-	return hook.TaskUpdateResponse{}, e.note(r)
+	return hook.TaskUpdateResponse{}, e.recordRequest(r)
 }
 func (e *recordingHook) PreKilling(_ context.Context, r hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
-	return hook.TaskPreKillingResponse{}, e.note(r)
+	return hook.TaskPreKillingResponse{}, e.recordRequest(r)
 }
 func (e *recordingHook) Exited(_ context.Context, r hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	return hook.TaskExitedResponse{}, e.note(r)
+	return hook.TaskExitedResponse{}, e.recordRequest(r)
 }
 func (e *recordingHook) Stop(_ context.Context, r hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	return hook.TaskStopResponse{}, e.note(r)
+	return hook.TaskStopResponse{}, e.recordRequest(r)
 }
 func (e *recordingHook) Shutdown(_ context.Context, r hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
-	return hook.TaskShutdownResponse{}, e.note(r)
+	return hook.TaskShutdownResponse{}, e.recordRequest(r)
 }
 
 func (e *recordingHook) Describe(context.Context) (*hook.Description, error) {
 	return nil, errors.New("unused")
 }
-func (e *recordingHook) Configure(_ context.Context, c hook.Config) error { return e.note(c) }
+func (e *recordingHook) Configure(_ context.Context, c hook.Config) error { return e.recordRequest(c) }
 
-// call makes a request of a hook point by its method.
-func call(client *hook.Client, m hook.Point) (request any, out []reflect.Value) {
-	method := reflect.ValueOf(client).MethodByName(methods[m])
+// callMethod makes a request of a hook point by its method.
+func callMethod(client *hook.Client, m hook.Point) (request any, out []reflect.Value) {
+	method := reflect.ValueOf(client).MethodByName(methodNames[m])
 	v := reflect.New(method.Type().In(1))
 	n := 0
-	fill(v.Elem(), &n)
+	fillFields(v.Elem(), &n)
 	return v.Elem().Interface(), method.Call([]reflect.Value{reflect.ValueOf(context.Background()), v.Elem()})
 }
 
-var methods = map[hook.Point]string{
+var methodNames = map[hook.Point]string{
 	hook.Prerun: "Prerun", hook.UpdateAlloc: "UpdateAlloc", hook.PreTaskRestart: "PreTaskRestart", hook.PreKill: "PreKill",
 	hook.Postrun: "Postrun", hook.Destroy: "Destroy", hook.ShutdownAlloc: "ShutdownAlloc", hook.Prestart: "Prestart", hook.Poststart: "Poststart",
 	hook.Update: "Update", hook.PreKilling: "PreKilling", hook.Exited: "Exited", hook.Stop: "Stop", hook.Shutdown: "Shutdown",
 }
 
 func TestHookPointsCarryAllFields(t *testing.T) {
-	e := &recordingHook{answer: filled[hook.TaskPrestartResponse]()}
-	client := connect(t, e, e)
+	e := &recordingHook{response: newFilled[hook.TaskPrestartResponse]()}
+	client := newClientOf(t, e, e)
 	for _, m := range hook.PointsOf(e) {
 		e.err = nil
-		request, out := call(client, m)
+		request, out := callMethod(client, m)
 		if err := out[len(out)-1].Interface(); err != nil {
 			t.Errorf("%s: %v", m, err)
 		}
-		if !reflect.DeepEqual(e.got, request) {
-			t.Errorf("%s: got\n%+v, sent\n%+v", m, e.got, request)
+		if !reflect.DeepEqual(e.lastRequest, request) {
+			t.Errorf("%s: got\n%+v, sent\n%+v", m, e.lastRequest, request)
 		}
-		if m == hook.Prestart && !reflect.DeepEqual(out[0].Interface(), e.answer) {
-			t.Errorf("answer\n%+v, was\n%+v", out[0], e.answer)
+		if m == hook.Prestart && !reflect.DeepEqual(out[0].Interface(), e.response) {
+			t.Errorf("answer\n%+v, was\n%+v", out[0], e.response)
 		}
 
 		e.err = driver.Recoverable(errors.New("not today"))
-		_, out = call(client, m)
+		_, out = callMethod(client, m)
 		err, _ := out[len(out)-1].Interface().(error)
 		if err == nil || err.Error() != "not today" || !driver.IsRecoverable(err) {
 			t.Errorf("%s: error %v", m, err)
 		}
-		if m == hook.Prestart && !reflect.DeepEqual(out[0].Interface(), hook.TaskPrestartResponse{State: e.answer.State}) {
+		if m == hook.Prestart && !reflect.DeepEqual(out[0].Interface(), hook.TaskPrestartResponse{State: e.response.State}) {
 			t.Errorf("a failed answer is\n%+v", out[0])
 		}
 	}
-	if n := len(hook.PointsOf(e)); n != len(methods) {
+	if n := len(hook.PointsOf(e)); n != len(methodNames) {
 		t.Errorf("%d hook points", n)
 	}
 }
 
 func TestConfigure(t *testing.T) {
 	e := &recordingHook{}
-	want := filled[hook.Config]()
-	if err := connect(t, e, e).Configure(t.Context(), want); err != nil {
+	want := newFilled[hook.Config]()
+	if err := newClientOf(t, e, e).Configure(t.Context(), want); err != nil {
 		t.Fatal(err)
 	}
-	if !reflect.DeepEqual(e.got, want) {
-		t.Errorf("got %+v, sent %+v", e.got, want)
+	if !reflect.DeepEqual(e.lastRequest, want) {
+		t.Errorf("got %+v, sent %+v", e.lastRequest, want)
 	}
 }
 
-// lateHook implements one hook point.
-type lateHook struct {
+// stopOnlyHook implements one hook point.
+type stopOnlyHook struct {
 	hook.Plugin
 	description hook.Description
 }
 
-func (l *lateHook) Describe(context.Context) (*hook.Description, error) { return &l.description, nil }
+func (l *stopOnlyHook) Describe(context.Context) (*hook.Description, error) {
+	return &l.description, nil
+}
 
-func (*lateHook) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (*stopOnlyHook) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	<-ctx.Done()
 	return hook.TaskStopResponse{}, ctx.Err()
 }
@@ -259,9 +261,9 @@ func TestDescribe(t *testing.T) {
 		AllAllocs:     true, IncludeAllocJSON: true,
 		Schema: hclspec.Object(map[string]*hclspec.Spec{"who": hclspec.Attr("who", "string", true)}),
 	}
-	l := &lateHook{description: want}
+	l := &stopOnlyHook{description: want}
 	l.description.Subscriptions = append(slices.Clone(want.Subscriptions), hook.Subscription{Point: 1000})
-	got, err := connect(t, l, l).Describe(t.Context())
+	got, err := newClientOf(t, l, l).Describe(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,9 +278,9 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-func TestHookThatIsNotThere(t *testing.T) {
-	l := &lateHook{}
-	client := connect(t, l, l)
+func TestUnimplementedHookPoint(t *testing.T) {
+	l := &stopOnlyHook{}
+	client := newClientOf(t, l, l)
 	if _, err := client.Prerun(t.Context(), hook.AllocPrerunRequest{}); status.Code(err) != codes.Unimplemented {
 		t.Errorf("prerun: %v", err)
 	}
@@ -294,7 +296,7 @@ func TestHookThatIsNotThere(t *testing.T) {
 
 func TestHookPointNames(t *testing.T) {
 	named := map[string]hook.Point{"unknown": 0}
-	for m := range methods {
+	for m := range methodNames {
 		if other, taken := named[m.String()]; taken {
 			t.Errorf("hook points %d and %d are both called %s", other, m, m)
 		}
@@ -308,11 +310,11 @@ func TestHookPointNames(t *testing.T) {
 // A panic at any hook point is an error of that call, and the plugin continues.
 func TestPanicOfAMethodIsAnError(t *testing.T) {
 	e := &recordingHook{panics: true}
-	client := connect(t, e, e)
+	client := newClientOf(t, e, e)
 	for _, m := range hook.PointsOf(e) {
-		_, out := call(client, m)
+		_, out := callMethod(client, m)
 		err, _ := out[len(out)-1].Interface().(error)
-		if want := "method *hook_test.recordingHook." + methods[m] + " panicked: not today (the log of the plugin has the stack)"; err == nil || err.Error() != want || driver.IsRecoverable(err) {
+		if want := "method *hook_test.recordingHook." + methodNames[m] + " panicked: not today (the log of the plugin has the stack)"; err == nil || err.Error() != want || driver.IsRecoverable(err) {
 			t.Errorf("%s: %v, want %s", m, err, want)
 		}
 	}

@@ -10,8 +10,8 @@ import (
 // 65536 ids. Neither useradd nor systemd allocates them.
 const DefaultDownloads = "90000-99999,60706-61183"
 
-// reserved ids cannot be used for downloads.
-var reserved = []struct {
+// reservedRanges ids cannot be used for downloads.
+var reservedRanges = []struct {
 	Range
 	owner string
 }{
@@ -21,9 +21,9 @@ var reserved = []struct {
 	{Range{1<<32 - 1, 1<<32 - 1}, "no user at all"},
 }
 
-// Downloads parses the user ids that downloads may use, and tasks must not. It rejects
+// ParseDownloads parses the user ids that downloads may use, and tasks must not. It rejects
 // ids that tasks have on other nodes. An empty text means [DefaultDownloads].
-func Downloads(text string) (Set, error) {
+func ParseDownloads(text string) (Set, error) {
 	if text == "" {
 		text = DefaultDownloads
 	}
@@ -34,7 +34,7 @@ func Downloads(text string) (Set, error) {
 	if set.Len() == 0 {
 		return nil, errors.New("names no user id")
 	}
-	for _, r := range reserved {
+	for _, r := range reservedRanges {
 		if set.Overlaps(r.Range) {
 			return nil, fmt.Errorf("has user ids of %d-%d, which belong to %s: take others, such as %s", r.First, r.Last, r.owner, DefaultDownloads)
 		}

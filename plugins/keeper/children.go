@@ -17,14 +17,14 @@ func hasChildren() bool {
 	return !errors.Is(err, unix.ECHILD)
 }
 
-// parents returns the keeper and the processes that it has started on request, as far as
+// spawnedWithDescendants returns the keeper and the processes that it has started on request, as far as
 // another process, which the keeper has not started on request, runs below them. That other
 // process can be a task. Processes that have ended are not counted.
-func (k *server) parents() []process.ID {
+func (k *server) spawnedWithDescendants() []process.ID {
 	k.forkMu.Lock() // a child that is being started is not recorded yet
 	defer k.forkMu.Unlock()
 	k.mu.Lock()
-	own := append([]process.ID{k.self}, k.spawned...)
+	own := append([]process.ID{k.selfID}, k.spawned...)
 	own = append(own, k.managedProcs...)
 	k.mu.Unlock()
 	started := make(map[int]bool, len(own))
@@ -36,16 +36,16 @@ func (k *server) parents() []process.ID {
 		if !started[p.PID] {
 			continue
 		}
-		if slices.ContainsFunc(process.Children(p.PID), func(pid int) bool { return !started[pid] && isRunning(pid) }) {
+		if slices.ContainsFunc(process.Children(p.PID), func(pid int) bool { return !started[pid] && isAlive(pid) }) {
 			parents = append(parents, p)
 		}
 	}
 	return parents
 }
 
-// isRunning reports whether a process has not ended. A process of another user that /proc does not
+// isAlive reports whether a process has not ended. A process of another user that /proc does not
 // show counts as running.
-func isRunning(pid int) bool {
+func isAlive(pid int) bool {
 	st, err := process.ReadStat(pid)
 	if err != nil {
 		return !errors.Is(unix.Kill(pid, 0), unix.ESRCH)
@@ -65,12 +65,12 @@ func killDescendants() {
 				unfreezeCgroup(strconv.Itoa(pid))
 			}
 		}
-		var word unix.WaitStatus
+		var waitStatus unix.WaitStatus
 		flags := 0
 		if killed == 0 {
 			flags = unix.WNOHANG
 		}
-		pid, err := unix.Wait4(-1, &word, flags, nil)
+		pid, err := unix.Wait4(-1, &waitStatus, flags, nil)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
@@ -88,8 +88,8 @@ func killTree(p process.ID) {
 		return
 	}
 	for _, pid := range process.Children(p.PID) {
-		if child, err := process.LookupID(pid); err == nil {
-			killTree(child)
+		if childScore, err := process.LookupID(pid); err == nil {
+			killTree(childScore)
 		}
 	}
 	_ = p.Signal(unix.SIGKILL)

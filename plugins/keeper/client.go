@@ -22,9 +22,9 @@ type Config struct {
 	// directory, whatever path leads to it. See [Directory] for the files in it.
 	Dir string
 
-	// Former are directories in which a keeper of an earlier version may listen for
+	// FormerDirs are directories in which a keeper of an earlier version may listen for
 	// the data directory. A keeper that runs there is moved to Dir.
-	Former []string
+	FormerDirs []string
 
 	// Args are the arguments, with argv[0], that start this executable as a keeper.
 	Args []string
@@ -45,27 +45,27 @@ type Config struct {
 // dies, the client of an agent starts another keeper, hands it the held descriptors, and
 // repeats the requests that can be repeated; callers only see a delay.
 type Client struct {
-	cfg   Config      // Ephemeral is guarded by mu: see SetEphemeral
-	agent bool        // agent: this client may start keepers
-	dir   *Directory  // dir is set if agent is set
-	found *socketPath // found is set if agent is not set
-	stop  context.CancelFunc
-	wg    sync.WaitGroup
-	conns *rpcmux.Reconnector[*clientConn]
+	cfg          Config      // Ephemeral is guarded by mu: see SetEphemeral
+	isAgent      bool        // this client may start keepers
+	dir          *Directory  // set for an agent only
+	pluginSocket *socketPath // socket in the environment of a plugin; nil for an agent
+	stop         context.CancelFunc
+	wg           sync.WaitGroup
+	conns        *rpcmux.Reconnector[*clientConn]
 
-	mu        sync.Mutex
-	held      map[string]fdCopy
-	spawned   map[process.ID]bool // spawned are the processes that the next keeper must adopt
-	child     *os.Process         // child is the keeper that this process has started last and must reap
-	childProc process.ID          // childProc identifies child
-	keeper    process.ID          // keeper is the process of the last connection
-	ephemeral bool
+	mu            sync.Mutex
+	fdCopies      map[string]fdCopy
+	spawned       map[process.ID]bool // processes that the next keeper must adopt
+	keeperChild   *os.Process         // the keeper that this process has started last and must reap
+	keeperChildID process.ID          // identifies keeperChild
+	keeperID      process.ID          // keeper of the last connection
+	ephemeral     bool
 }
 
 // fdCopy is the client's own duplicate of a descriptor that the keeper holds.
 type fdCopy struct {
-	fd    int
-	drain bool
+	fd        int
+	isDrained bool
 }
 
 // Start connects to the keeper of a directory, or starts a keeper if none runs. The keeper
@@ -82,7 +82,7 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("keeper in %s: %w", cfg.Dir, err)
 	}
-	c, err := open(ctx, &Client{cfg: cfg, agent: true, dir: dir})
+	c, err := openClient(ctx, &Client{cfg: cfg, isAgent: true, dir: dir})
 	if err != nil {
 		dir.Close()
 	}
@@ -93,9 +93,9 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 // client may only call Wait.
 func Attach(ctx context.Context, socket string) (*Client, error) {
 	found := &socketPath{path: socket}
-	c, err := open(ctx, &Client{
-		cfg:   Config{Dir: filepath.Dir(filepath.Dir(socket)), Logger: hclog.NewNullLogger()},
-		found: found,
+	c, err := openClient(ctx, &Client{
+		cfg:          Config{Dir: filepath.Dir(filepath.Dir(socket)), Logger: hclog.NewNullLogger()},
+		pluginSocket: found,
 	})
 	if err != nil {
 		found.close()
@@ -103,21 +103,21 @@ func Attach(ctx context.Context, socket string) (*Client, error) {
 	return c, err
 }
 
-// open connects a client and starts the goroutine that reconnects it.
-func open(ctx context.Context, c *Client) (*Client, error) {
+// openClient connects a client and starts the goroutine that reconnects it.
+func openClient(ctx context.Context, c *Client) (*Client, error) {
 	life, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	c.conns = rpcmux.NewReconnector[*clientConn](life.Done(), ErrClosed)
-	c.held = map[string]fdCopy{}
+	c.fdCopies = map[string]fdCopy{}
 	c.spawned = map[process.ID]bool{}
-	l, err := c.connect(ctx)
+	l, err := c.connectOrStart(ctx)
 	if err != nil {
 		stop()
-		c.drop()
+		c.closeFDCopies()
 		return nil, fmt.Errorf("keeper in %s: %w", c.cfg.Dir, err)
 	}
 	c.useConn(l)
-	c.wg.Go(func() { c.maintain(life, l) })
+	c.wg.Go(func() { c.keepConnected(life, l) })
 	return c, nil
 }
 
@@ -144,7 +144,7 @@ func (c *Client) RestoreSocket() error {
 func (c *Client) Process() process.ID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.keeper
+	return c.keeperID
 }
 
 // Ephemeral reports whether the keeper shuts down with its agent: see Config.Ephemeral.
@@ -159,32 +159,32 @@ func (c *Client) Ephemeral() bool {
 func (c *Client) Close() error {
 	c.stop()
 	c.wg.Wait()
-	c.drop()
+	c.closeFDCopies()
 	if c.dir != nil {
 		c.dir.Close()
 	}
-	if c.found != nil {
-		c.found.close()
+	if c.pluginSocket != nil {
+		c.pluginSocket.close()
 	}
 
 	c.mu.Lock()
-	child, childProc, keeper, ephemeral := c.child, c.childProc, c.keeper, c.ephemeral
-	c.child = nil
+	childScore, childProc, keeper, ephemeral := c.keeperChild, c.keeperChildID, c.keeperID, c.ephemeral
+	c.keeperChild = nil
 	c.mu.Unlock()
-	if c.agent && ephemeral && !keeper.EndsWithin(10*time.Second) {
+	if c.isAgent && ephemeral && !keeper.EndsWithin(10*time.Second) {
 		return fmt.Errorf("keeper with pid %d has not ended everything in 10 seconds", keeper.PID)
 	}
-	reapChild(child, childProc, 0)
+	reapChild(childScore, childProc, 0)
 	return nil
 }
 
-// drop closes the client's copies of held descriptors.
-func (c *Client) drop() {
+// closeFDCopies closes the client's copies of held descriptors.
+func (c *Client) closeFDCopies() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for key, h := range c.held {
+	for key, h := range c.fdCopies {
 		unix.Close(h.fd)
-		delete(c.held, key)
+		delete(c.fdCopies, key)
 	}
 }
 
@@ -197,8 +197,8 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (process.ID, error) {
 		params.Env = []string{}
 	}
 	exe := cmd.Exec
-	if exe == nil && cmd.Path == selfExe {
-		f, err := os.Open(selfExe) // opened here: in the keeper the path names the keeper's executable
+	if exe == nil && cmd.Path == selfExePath {
+		f, err := os.Open(selfExePath) // opened here: in the keeper the path names the keeper's executable
 		if err != nil {
 			return process.ID{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
 		}
@@ -206,15 +206,15 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (process.ID, error) {
 		exe = f
 	}
 	var fds []int
-	defer func() { closeAll(fds) }()
+	defer func() { closeFDs(fds) }()
 	for _, f := range []struct {
 		file *os.File
 		has  *bool
-	}{{exe, &params.Exec}, {cmd.Stdin, &params.Stdin}, {cmd.Stdout, &params.Stdout}, {cmd.Stderr, &params.Stderr}} {
+	}{{exe, &params.HasExec}, {cmd.Stdin, &params.HasStdin}, {cmd.Stdout, &params.HasStdout}, {cmd.Stderr, &params.HasStderr}} {
 		if f.file == nil {
 			continue
 		}
-		fd, err := duplicate(f.file)
+		fd, err := duplicateFile(f.file)
 		if err != nil {
 			return process.ID{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
 		}
@@ -247,7 +247,7 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (process.ID, error) {
 // has made sure that the next client finds the child. A child that has ended, or is not
 // provisional, is no error. A keeper of a build without provisional children rejects the call.
 func (c *Client) Confirm(ctx context.Context, p process.ID) error {
-	if _, err := c.repeat(ctx, &request{Op: opConfirm, Process: p}); err != nil {
+	if _, err := c.callIdempotent(ctx, &request{Op: opConfirm, Process: p}); err != nil {
 		return fmt.Errorf("confirm process %d: %w", p.PID, err)
 	}
 	return nil
@@ -264,7 +264,7 @@ func (c *Client) Adopt(ctx context.Context, p process.ID) error {
 	if known {
 		return nil
 	}
-	if _, err := c.repeat(ctx, &request{Op: opAdopt, ManagedProcs: c.managedProcs()}); err != nil {
+	if _, err := c.callIdempotent(ctx, &request{Op: opAdopt, ManagedProcs: c.managedProcs()}); err != nil {
 		return fmt.Errorf("adopt process %d: %w", p.PID, err)
 	}
 	return nil
@@ -291,7 +291,7 @@ func (c *Client) managedProcs() []process.ID {
 // number of callers may wait for the same process, also after it has ended.
 func (c *Client) Wait(ctx context.Context, p process.ID) (process.ExitStatus, error) {
 	for {
-		l, err := c.awaitKeeper(ctx, p)
+		l, err := c.waitForConn(ctx, p)
 		if err != nil {
 			return process.ExitStatus{}, err
 		}
@@ -312,10 +312,10 @@ func (c *Client) Wait(ctx context.Context, p process.ID) (process.ExitStatus, er
 	}
 }
 
-// awaitKeeper returns the connection. A client that cannot start a keeper returns ErrUnknown
+// waitForConn returns the connection. A client that cannot start a keeper returns ErrUnknown
 // once the process has ended and no keeper was reachable for five seconds.
-func (c *Client) awaitKeeper(ctx context.Context, p process.ID) (*clientConn, error) {
-	if c.agent {
+func (c *Client) waitForConn(ctx context.Context, p process.ID) (*clientConn, error) {
+	if c.isAgent {
 		return c.conns.Wait(ctx)
 	}
 	for {
@@ -335,18 +335,18 @@ func (c *Client) awaitKeeper(ctx context.Context, p process.ID) (*clientConn, er
 // the descriptor that was held under the key. The caller keeps f. StoreFD is for pipes, FIFOs
 // and sockets: the keeper takes a descriptor whose other end is closed for unused.
 func (c *Client) StoreFD(ctx context.Context, key string, f *os.File) error {
-	return c.hold(ctx, key, f, false)
+	return c.storeFD(ctx, key, f, false)
 }
 
 // StoreDrainedFD is StoreFD for the read end of a plugin's stderr: while no agent is
 // connected, the keeper reads and discards the output, so that the plugin never blocks. While
 // an agent is connected, the agent must read.
 func (c *Client) StoreDrainedFD(ctx context.Context, key string, f *os.File) error {
-	return c.hold(ctx, key, f, true)
+	return c.storeFD(ctx, key, f, true)
 }
 
-func (c *Client) hold(ctx context.Context, key string, f *os.File, drain bool) error {
-	own, err := duplicate(f)
+func (c *Client) storeFD(ctx context.Context, key string, f *os.File, drain bool) error {
+	own, err := duplicateFile(f)
 	if err != nil {
 		return fmt.Errorf("hold %q: %w", key, err)
 	}
@@ -360,19 +360,19 @@ func (c *Client) hold(ctx context.Context, key string, f *os.File, drain bool) e
 	// Before the request: if the keeper dies now, the client hands this descriptor to the next
 	// keeper.
 	c.mu.Lock()
-	if old, ok := c.held[key]; ok {
+	if old, ok := c.fdCopies[key]; ok {
 		unix.Close(old.fd)
 	}
-	c.held[key] = fdCopy{own, drain}
+	c.fdCopies[key] = fdCopy{own, drain}
 	c.mu.Unlock()
 
-	_, err = c.repeat(ctx, &request{Op: opHold, ListFDs: []string{key}, Drain: []bool{drain}}, fd)
+	_, err = c.callIdempotent(ctx, &request{Op: opStoreFD, Keys: []string{key}, IsDrained: []bool{drain}}, fd)
 	if err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.held[key].fd == own {
+		if c.fdCopies[key].fd == own {
 			unix.Close(own)
-			delete(c.held, key)
+			delete(c.fdCopies, key)
 		}
 		return fmt.Errorf("hold %q: %w", key, err)
 	}
@@ -386,7 +386,7 @@ func (c *Client) hold(ctx context.Context, key string, f *os.File, drain bool) e
 func (c *Client) GetFD(key string) (*os.File, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	own, ok := c.held[key]
+	own, ok := c.fdCopies[key]
 	if !ok {
 		return nil, fmt.Errorf("take %q: %w", key, ErrNotHeld)
 	}
@@ -401,12 +401,12 @@ func (c *Client) GetFD(key string) (*os.File, error) {
 // descriptor is no error.
 func (c *Client) RemoveFD(ctx context.Context, key string) error {
 	c.mu.Lock()
-	if h, ok := c.held[key]; ok {
+	if h, ok := c.fdCopies[key]; ok {
 		unix.Close(h.fd)
-		delete(c.held, key)
+		delete(c.fdCopies, key)
 	}
 	c.mu.Unlock()
-	if _, err := c.repeat(ctx, &request{Op: opDrop, ListFDs: []string{key}}); err != nil {
+	if _, err := c.callIdempotent(ctx, &request{Op: opRemoveFD, Keys: []string{key}}); err != nil {
 		return fmt.Errorf("drop %q: %w", key, err)
 	}
 	return nil
@@ -414,18 +414,18 @@ func (c *Client) RemoveFD(ctx context.Context, key string) error {
 
 // ListFDs returns the keys of the held descriptors, sorted.
 func (c *Client) ListFDs(ctx context.Context) ([]string, error) {
-	resp, err := c.repeat(ctx, &request{Op: opKeys})
+	resp, err := c.callIdempotent(ctx, &request{Op: opListFDs})
 	if err != nil {
 		return nil, fmt.Errorf("list held descriptors: %w", err)
 	}
-	return resp.ListFDs, nil
+	return resp.Keys, nil
 }
 
 // Parents returns the keeper and the processes that keepers have started on request, as far as
 // other processes run below them. Those other processes can be tasks. An empty list without an
 // error means that no task runs below the keeper.
 func (c *Client) Parents(ctx context.Context) ([]process.ID, error) {
-	resp, err := c.repeat(ctx, &request{Op: opParents})
+	resp, err := c.callIdempotent(ctx, &request{Op: opParents})
 	if err != nil {
 		return nil, fmt.Errorf("list processes below the keeper: %w", err)
 	}
@@ -435,7 +435,7 @@ func (c *Client) Parents(ctx context.Context) ([]process.ID, error) {
 // SetEphemeral makes a persistent keeper ephemeral (see Config.Ephemeral): the processes below
 // it end with the agent, and Close blocks until they have.
 func (c *Client) SetEphemeral(ctx context.Context) error {
-	if _, err := c.repeat(ctx, &request{Op: opEphemeral}); err != nil {
+	if _, err := c.callIdempotent(ctx, &request{Op: opEphemeral}); err != nil {
 		return fmt.Errorf("end with the agent: %w", err)
 	}
 	c.mu.Lock()
@@ -444,16 +444,16 @@ func (c *Client) SetEphemeral(ctx context.Context) error {
 	return nil
 }
 
-// repeat makes a request, again on each new connection until there is a response. The request
+// callIdempotent makes a request, again on each new connection until there is a response. The request
 // must be idempotent, and its response carries no descriptors.
-func (c *Client) repeat(ctx context.Context, req *request, fds ...int) (*response, error) {
+func (c *Client) callIdempotent(ctx context.Context, req *request, fds ...int) (*response, error) {
 	for {
 		l, err := c.conns.Wait(ctx)
 		if err != nil {
 			return nil, err
 		}
 		resp, got, err := l.call(ctx, req, fds...)
-		closeAll(got)
+		closeFDs(got)
 		if errors.Is(err, errConnDown) {
 			continue
 		}

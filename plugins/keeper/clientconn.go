@@ -19,26 +19,26 @@ var errConnDown = errors.New("connection to the keeper is down")
 
 // clientConn is one connection of a client.
 type clientConn struct {
-	*rpcmux.PendingCalls[result]
-	wire      *wire
-	keeper    process.ID
+	*rpcmux.PendingCalls[callResult]
+	wire      *frameConn
+	keeperID  process.ID
 	ephemeral bool
 	wg        sync.WaitGroup
 }
 
-type result struct {
+type callResult struct {
 	resp *response
 	fds  []int
 }
 
 // newClientConn sends the hello request on a connection, which it owns from now on.
 func newClientConn(ctx context.Context, conn *net.UnixConn, agent bool) (*clientConn, error) {
-	unwanted := func(r result) { closeAll(r.fds) }
-	l := &clientConn{PendingCalls: rpcmux.New(errConnDown, unwanted), wire: &wire{conn: conn}}
-	l.wg.Go(l.read)
+	unwanted := func(r callResult) { closeFDs(r.fds) }
+	l := &clientConn{PendingCalls: rpcmux.New(errConnDown, unwanted), wire: &frameConn{conn: conn}}
+	l.wg.Go(l.readResponses)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	resp, _, err := l.call(ctx, &request{Op: opHello, Agent: agent})
+	resp, _, err := l.call(ctx, &request{Op: opHello, IsAgent: agent})
 	if err == nil {
 		err = resp.err()
 	}
@@ -46,7 +46,7 @@ func newClientConn(ctx context.Context, conn *net.UnixConn, agent bool) (*client
 		l.close()
 		return nil, fmt.Errorf("introduce to keeper: %w", err)
 	}
-	l.keeper, l.ephemeral = resp.Process, resp.Ephemeral
+	l.keeperID, l.ephemeral = resp.Process, resp.Ephemeral
 	return l, nil
 }
 
@@ -62,7 +62,7 @@ func (l *clientConn) call(ctx context.Context, req *request, fds ...int) (*respo
 	r := *req
 	res, err := l.Call(ctx, func(id uint64) error {
 		r.ID = id
-		err := l.wire.send(&r, fds...)
+		err := l.wire.sendFrame(&r, fds...)
 		var op *net.OpError
 		if errors.As(err, &op) {
 			return errConnDown
@@ -70,23 +70,23 @@ func (l *clientConn) call(ctx context.Context, req *request, fds ...int) (*respo
 		return err // an error of any other type is the fault of the request itself
 	})
 	if err != nil && ctx.Err() != nil {
-		_ = l.wire.send(&request{ID: r.ID, Op: opCancel})
+		_ = l.wire.sendFrame(&request{ID: r.ID, Op: opCancel})
 	}
 	return res.resp, res.fds, err
 }
 
-// read delivers responses until the connection ends.
-func (l *clientConn) read() {
+// readResponses delivers responses until the connection ends.
+func (l *clientConn) readResponses() {
 	defer l.End()
 	defer l.wire.conn.Close()
 	for {
 		resp := &response{}
-		fds, err := l.wire.receive(resp)
-		if errors.Is(err, errDescriptors) {
+		fds, err := l.wire.receiveFrame(resp)
+		if errors.Is(err, errNoFreeFDs) {
 			resp = &response{ID: resp.ID, Error: err.Error(), Errno: int(unix.EMFILE)}
 		} else if err != nil {
 			return
 		}
-		l.Answer(resp.ID, result{resp, fds})
+		l.Answer(resp.ID, callResult{resp, fds})
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// accept serves connections until the listener is closed.
-func (k *server) accept(listener *net.UnixListener) {
+// acceptConns serves connections until the listener is closed.
+func (k *server) acceptConns(listener *net.UnixListener) {
 	for {
 		conn, err := listener.AcceptUnix()
 		if err != nil {
@@ -31,70 +31,70 @@ func (k *server) accept(listener *net.UnixListener) {
 			conn.Close()
 			continue
 		}
-		c := &serverConn{server: k, wire: &wire{conn: conn}, waits: map[uint64]process.ID{}, provisional: map[process.ID]bool{}, ready: make(chan struct{}, 1)}
+		c := &serverConn{server: k, wire: &frameConn{conn: conn}, waitRequests: map[uint64]process.ID{}, provisional: map[process.ID]bool{}, responseReady: make(chan struct{}, 1)}
 		k.mu.Lock()
 		k.conns[c] = true
 		k.mu.Unlock()
-		k.wg.Go(c.serve)
+		k.wg.Go(c.serveRequests)
 	}
 }
 
 // serverConn is the connection of one client.
 type serverConn struct {
-	server *server
-	wire   *wire
-	ready  chan struct{} // capacity 1; signals that queue is not empty
+	server        *server
+	wire          *frameConn
+	responseReady chan struct{} // capacity 1; signals that queue is not empty
 
 	provisional map[process.ID]bool // children that are killed when the connection ends; used only by serve
 
 	// guarded by server.mu
-	agent bool
-	gone  bool
-	waits map[uint64]process.ID
-	queue []answer
+	isAgent       bool
+	disconnected  bool
+	waitRequests  map[uint64]process.ID
+	responseQueue []queuedResponse
 }
 
-type answer struct {
+type queuedResponse struct {
 	msg *response
 	fds []int // owned by the answer
 }
 
-// answer queues a response, so that no goroutine blocks on a client that does not read.
+// queueResponse queues a response, so that no goroutine blocks on a client that does not read.
 // server.mu is held.
-func (c *serverConn) answer(msg *response, fds []int) {
-	if c.gone {
-		closeAll(fds)
+func (c *serverConn) queueResponse(msg *response, fds []int) {
+	if c.disconnected {
+		closeFDs(fds)
 		return
 	}
-	c.queue = append(c.queue, answer{msg, fds})
+	c.responseQueue = append(c.responseQueue, queuedResponse{msg, fds})
 	select {
-	case c.ready <- struct{}{}:
+	case c.responseReady <- struct{}{}:
 	default:
 	}
 }
 
-// serve reads requests until the connection ends.
-func (c *serverConn) serve() {
+// serveRequests reads requests until the connection ends.
+func (c *serverConn) serveRequests() {
 	k := c.server
 	var writer sync.WaitGroup
 	stop := make(chan struct{})
-	writer.Go(func() { c.write(stop) })
+	writer.Go(func() { c.writeResponses(stop) })
 
 	for {
 		var req request
-		fds, err := c.wire.receive(&req)
-		if errors.Is(err, errDescriptors) {
+		fds, err := c.wire.receiveFrame(&req)
+		if errors.Is(err, errNoFreeFDs) {
 			// If the connection ended, the client would repeat the request on a new one
 			// forever.
 			k.mu.Lock()
-			c.answer(&response{ID: req.ID, Error: "keeper: " + err.Error()}, nil)
+			c.queueResponse(&response{ID: req.ID, Error: "keeper: " + err.Error()}, nil)
 			k.mu.Unlock()
 			continue
 		}
 		if err != nil {
 			break
 		}
-		c.handle(&req, fds)
+		c.handleRequest(&req, fds)
 	}
 
 	for p := range c.provisional {
@@ -104,54 +104,54 @@ func (c *serverConn) serve() {
 	close(stop)
 	writer.Wait()
 	k.mu.Lock()
-	c.gone = true
-	for _, a := range c.queue {
-		closeAll(a.fds)
+	c.disconnected = true
+	for _, a := range c.responseQueue {
+		closeFDs(a.fds)
 	}
-	for id, p := range c.waits {
-		k.unwaitLocked(c, id, p)
+	for id, p := range c.waitRequests {
+		k.removeWaiterLocked(c, id, p)
 	}
 	delete(k.conns, c)
-	if c.agent {
-		k.agents.connected--
-		if k.agents.connected == 0 {
-			k.agents.goneAt = time.Now()
-			k.drainLocked()
+	if c.isAgent {
+		k.agents.count--
+		if k.agents.count == 0 {
+			k.agents.zeroSince = time.Now()
+			k.startDrainingLocked()
 		}
 	}
 	k.mu.Unlock()
 	k.wakeUp()
 }
 
-// write sends queued answers until stop is closed.
-func (c *serverConn) write(stop <-chan struct{}) {
+// writeResponses sends queued answers until stop is closed.
+func (c *serverConn) writeResponses(stop <-chan struct{}) {
 	for {
 		select {
 		case <-stop:
 			return
-		case <-c.ready:
+		case <-c.responseReady:
 		}
 		c.server.mu.Lock()
-		queue := c.queue
-		c.queue = nil
+		queue := c.responseQueue
+		c.responseQueue = nil
 		c.server.mu.Unlock()
 		for _, a := range queue {
-			_ = c.wire.send(a.msg, a.fds...) // send closes the connection on failure
-			closeAll(a.fds)
+			_ = c.wire.sendFrame(a.msg, a.fds...) // send closes the connection on failure
+			closeFDs(a.fds)
 		}
 	}
 }
 
-// handle executes one request and answers it. It owns fds.
-func (c *serverConn) handle(req *request, fds []int) {
+// handleRequest executes one request and answers it. It owns fds.
+func (c *serverConn) handleRequest(req *request, fds []int) {
 	k := c.server
-	k.trim.Busy()
+	k.trimmer.Busy()
 	var resp *response
 	switch {
 	case !c.may(req.Op):
 		resp = &response{Error: fmt.Sprintf("operation %q is the agent's", req.Op)}
 	case req.Op == opSpawn:
-		resp = k.spawn(req.Spawn, fds)
+		resp = k.handleSpawn(req.Spawn, fds)
 		if resp.err() == nil && req.Spawn.Provisional {
 			c.provisional[resp.Process] = true
 		}
@@ -159,35 +159,35 @@ func (c *serverConn) handle(req *request, fds []int) {
 		delete(c.provisional, req.Process)
 		resp = &response{}
 	case req.Op == opParents:
-		resp = &response{Parents: k.parents()}
+		resp = &response{Parents: k.spawnedWithDescendants()}
 	case req.Op == opReplace:
-		resp = &response{Error: k.replace(req.Args, fds).Error()}
+		resp = &response{Error: k.execReplacement(req.Args, fds).Error()}
 	case req.Op == opMove:
 		resp = &response{}
-		if err := k.moveTo(req.Dir, fds); err != nil {
+		if err := k.moveToDir(req.Dir, fds); err != nil {
 			resp.Error = err.Error()
 		}
 		fds = nil
 	default:
-		c.handleLocking(req, fds)
+		c.handleUnderLock(req, fds)
 		return
 	}
-	closeAll(fds)
+	closeFDs(fds)
 	resp.ID = req.ID
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	c.answer(resp, nil)
+	c.queueResponse(resp, nil)
 }
 
 // may reports whether the client may make a request. Most operations are reserved for agents.
 func (c *serverConn) may(o op) bool {
 	c.server.mu.Lock()
 	defer c.server.mu.Unlock()
-	return c.agent || o == opHello || o == opWait || o == opCancel
+	return c.isAgent || o == opHello || o == opWait || o == opCancel
 }
 
-// handleLocking is handle for the operations that hold server.mu.
-func (c *serverConn) handleLocking(req *request, fds []int) {
+// handleUnderLock is handle for the operations that hold server.mu.
+func (c *serverConn) handleUnderLock(req *request, fds []int) {
 	k := c.server
 	if req.Op == opWait {
 		// A child that is being reaped is no longer in /proc, and its status is not yet
@@ -201,55 +201,55 @@ func (c *serverConn) handleLocking(req *request, fds []int) {
 	var out []int
 	switch req.Op {
 	case opHello:
-		c.helloLocked(req.Agent)
-		resp.Process, resp.Ephemeral = k.self, k.ephemeral.Load()
+		c.handleHelloLocked(req.IsAgent)
+		resp.Process, resp.Ephemeral = k.selfID, k.ephemeral.Load()
 	case opEphemeral:
 		k.ephemeral.Store(true)
 	case opWait:
 		resp = k.waitLocked(c, req.ID, req.Process)
 	case opCancel:
-		if p, ok := c.waits[req.ID]; ok {
-			k.unwaitLocked(c, req.ID, p)
+		if p, ok := c.waitRequests[req.ID]; ok {
+			k.removeWaiterLocked(c, req.ID, p)
 		}
 		resp = nil
-	case opHold:
-		if len(req.ListFDs) != len(fds) || len(req.Drain) > len(fds) {
-			resp.Error = fmt.Sprintf("hold: %d keys with %d descriptors", len(req.ListFDs), len(fds))
+	case opStoreFD:
+		if len(req.Keys) != len(fds) || len(req.IsDrained) > len(fds) {
+			resp.Error = fmt.Sprintf("hold: %d keys with %d descriptors", len(req.Keys), len(fds))
 			break
 		}
-		for i, key := range req.ListFDs {
-			k.holdLocked(key, fds[i], i < len(req.Drain) && req.Drain[i])
+		for i, key := range req.Keys {
+			k.storeFDLocked(key, fds[i], i < len(req.IsDrained) && req.IsDrained[i])
 		}
 		fds = nil
-	case opTake:
-		out, resp = k.takeLocked(req)
-	case opDrop:
-		for _, key := range req.ListFDs {
-			k.dropLocked(key)
+	case opGetFDs:
+		out, resp = k.getFDsLocked(req)
+	case opRemoveFD:
+		for _, key := range req.Keys {
+			k.removeFDLocked(key)
 		}
 	case opAdopt:
 		k.managedProcs = req.ManagedProcs
-	case opKeys:
-		resp.ListFDs = slices.Sorted(maps.Keys(k.held))
-		for _, key := range resp.ListFDs {
-			resp.Drain = append(resp.Drain, k.held[key].drain)
+	case opListFDs:
+		resp.Keys = slices.Sorted(maps.Keys(k.storedFDs))
+		for _, key := range resp.Keys {
+			resp.IsDrained = append(resp.IsDrained, k.storedFDs[key].isDrained)
 		}
 	default:
 		resp.Error = fmt.Sprintf("operation %q is unknown", req.Op)
 	}
-	closeAll(fds)
+	closeFDs(fds)
 	if resp != nil { // nil: the operation has no response, or waitLocked sends it later
 		resp.ID = req.ID
-		c.answer(resp, out)
+		c.queueResponse(resp, out)
 	}
 }
 
-// helloLocked records whether the client is an agent.
-func (c *serverConn) helloLocked(agent bool) {
-	if agent && !c.agent {
-		c.agent = true
-		c.server.agents.connected++
-		c.server.agents.joined = true
-		c.server.undrainLocked()
+// handleHelloLocked records whether the client is an agent.
+func (c *serverConn) handleHelloLocked(agent bool) {
+	if agent && !c.isAgent {
+		c.isAgent = true
+		c.server.agents.count++
+		c.server.agents.everConnected = true
+		c.server.stopDrainingLocked()
 	}
 }

@@ -22,13 +22,13 @@ import (
 // useConn publishes a connection to all callers.
 func (c *Client) useConn(l *clientConn) {
 	c.mu.Lock()
-	c.keeper, c.ephemeral = l.keeper, l.ephemeral
+	c.keeperID, c.ephemeral = l.keeperID, l.ephemeral
 	c.mu.Unlock()
 	c.conns.Set(l, nil)
 }
 
-// maintain replaces the connection whenever it ends, until ctx ends.
-func (c *Client) maintain(ctx context.Context, l *clientConn) {
+// keepConnected replaces the connection whenever it ends, until ctx ends.
+func (c *Client) keepConnected(ctx context.Context, l *clientConn) {
 	for ok := true; ok; {
 		select {
 		case <-l.Done():
@@ -36,74 +36,74 @@ func (c *Client) maintain(ctx context.Context, l *clientConn) {
 		}
 		c.conns.Set(nil, nil)
 		l.close()
-		if c.agent && ctx.Err() == nil {
-			c.cfg.Logger.Warn("keeper is gone", "pid", l.keeper.PID, "dir", c.cfg.Dir)
+		if c.isAgent && ctx.Err() == nil {
+			c.cfg.Logger.Warn("keeper is gone", "pid", l.keeperID.PID, "dir", c.cfg.Dir)
 		}
-		if l, ok = c.conns.ConnectWithBackoff(ctx, c.connect, c.noKeeper); ok {
+		if l, ok = c.conns.ConnectWithBackoff(ctx, c.connectOrStart, c.logConnectError); ok {
 			c.useConn(l)
 		}
 	}
 }
 
-func (c *Client) noKeeper(err error) {
-	if c.agent {
+func (c *Client) logConnectError(err error) {
+	if c.isAgent {
 		c.cfg.Logger.Error("no keeper", "dir", c.cfg.Dir, "error", err)
 	}
 }
 
-// connect returns a connection to a keeper that holds every descriptor that the client has a
+// connectOrStart returns a connection to a keeper that holds every descriptor that the client has a
 // copy of.
-func (c *Client) connect(ctx context.Context) (*clientConn, error) {
-	if !c.agent {
-		conn, err := c.found.dial()
+func (c *Client) connectOrStart(ctx context.Context) (*clientConn, error) {
+	if !c.isAgent {
+		conn, err := c.pluginSocket.dial()
 		if err != nil {
 			return nil, err
 		}
 		return newClientConn(ctx, conn, false)
 	}
 
-	lock, err := c.dir.Lock(lockName, unix.LOCK_EX)
+	lock, err := c.dir.Lock(lockFileName, unix.LOCK_EX)
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Close()
-	l, err := c.join(ctx)
+	l, err := c.connectRunning(ctx)
 	if err == nil && l == nil {
-		l, err = c.joinFormer(ctx)
+		l, err = c.connectFormer(ctx)
 	}
 	if err == nil && l == nil {
-		l, err = c.start(ctx)
+		l, err = c.startKeeper(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := c.handOver(ctx, l); err != nil {
+	if err := c.syncDescriptors(ctx, l); err != nil {
 		l.close()
 		return nil, fmt.Errorf("hand over descriptors: %w", err)
 	}
 	return l, nil
 }
 
-func (c *Client) dial() (*net.UnixConn, error) { return c.dir.Dial("unix", socketName) }
+func (c *Client) dialKeeper() (*net.UnixConn, error) { return c.dir.Dial("unix", socketName) }
 
-// join returns a connection to the keeper of the directory, or nil if none runs. A keeper runs
+// connectRunning returns a connection to the keeper of the directory, or nil if none runs. A keeper runs
 // as long as a process holds the lock, even if its socket is missing: a keeper without a
 // socket is made to listen again, a keeper that does not respond is killed. If this process is
-// out of descriptors, join returns that error and kills nothing. The lock of the directory is
+// out of descriptors, connectRunning returns that error and kills nothing. The lock of the directory is
 // held.
-func (c *Client) join(ctx context.Context) (*clientConn, error) {
+func (c *Client) connectRunning(ctx context.Context) (*clientConn, error) {
 	logger := c.cfg.Logger.With("dir", c.cfg.Dir)
-	conn, err := c.dial()
+	conn, err := c.dialKeeper()
 	if err != nil && !isUnreachable(err) {
 		return nil, err
 	}
 	if err != nil {
-		p, running, err := c.dir.LockedBy(processName)
+		p, running, err := c.dir.LockedBy(pidFileName)
 		if !running {
 			return nil, err
 		}
 		logger.Warn("the socket of the keeper is missing, the keeper listens again", "pid", p.PID)
-		if conn, err = c.dialAgain(ctx, p); process.Exhausted(err) || ctx.Err() != nil {
+		if conn, err = c.wakeAndDial(ctx, p); process.Exhausted(err) || ctx.Err() != nil {
 			return nil, errors.Join(err, ctx.Err())
 		} else if err != nil {
 			logger.Warn("keeper cannot be reached, killing it", "pid", p.PID, "error", err)
@@ -112,12 +112,12 @@ func (c *Client) join(ctx context.Context) (*clientConn, error) {
 	}
 	l, err := newClientConn(ctx, conn, true)
 	if err == nil {
-		return c.upgrade(ctx, l, c.dial)
+		return c.upgradeKeeper(ctx, l, c.dialKeeper)
 	}
 	if ctx.Err() != nil || process.Exhausted(err) {
 		return nil, err
 	}
-	p, running, lockErr := c.dir.LockedBy(processName)
+	p, running, lockErr := c.dir.LockedBy(pidFileName)
 	if lockErr != nil {
 		return nil, lockErr
 	}
@@ -134,8 +134,8 @@ func isUnreachable(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)
 }
 
-// dialAgain makes a keeper listen again, and connects to it.
-func (c *Client) dialAgain(ctx context.Context, p process.ID) (*net.UnixConn, error) {
+// wakeAndDial makes a keeper listen again, and connects to it.
+func (c *Client) wakeAndDial(ctx context.Context, p process.ID) (*net.UnixConn, error) {
 	if err := c.dir.MakeSocketDir(); err != nil {
 		return nil, err
 	}
@@ -143,7 +143,7 @@ func (c *Client) dialAgain(ctx context.Context, p process.ID) (*net.UnixConn, er
 		return nil, err
 	}
 	for end := time.Now().Add(listenTimeout); ; {
-		conn, err := c.dial()
+		conn, err := c.dialKeeper()
 		if err == nil || !isUnreachable(err) || time.Now().After(end) || !p.Alive() {
 			return conn, err
 		}
@@ -155,14 +155,14 @@ func (c *Client) dialAgain(ctx context.Context, p process.ID) (*net.UnixConn, er
 	}
 }
 
-// listenTimeout is how long dialAgain waits until the keeper listens again.
+// listenTimeout is how long wakeAndDial waits until the keeper listens again.
 const listenTimeout = 2 * time.Second
 
-// joinFormer returns a connection to a keeper that an earlier version has started for the data
+// connectFormer returns a connection to a keeper that an earlier version has started for the data
 // directory in one of Config.Former, or nil if none runs. The keeper is moved to the data
 // directory. The lock of the directory is held.
-func (c *Client) joinFormer(ctx context.Context) (*clientConn, error) {
-	for _, former := range c.cfg.Former {
+func (c *Client) connectFormer(ctx context.Context) (*clientConn, error) {
+	for _, former := range c.cfg.FormerDirs {
 		socket := &socketPath{path: filepath.Join(former, socketName)}
 		conn, err := socket.dial()
 		if process.Exhausted(err) {
@@ -173,7 +173,7 @@ func (c *Client) joinFormer(ctx context.Context) (*clientConn, error) {
 		}
 		l, err := newClientConn(ctx, conn, true)
 		if err == nil {
-			l, err = c.upgrade(ctx, l, socket.dial)
+			l, err = c.upgradeKeeper(ctx, l, socket.dial)
 		}
 		socket.close()
 		if err != nil {
@@ -183,10 +183,10 @@ func (c *Client) joinFormer(ctx context.Context) (*clientConn, error) {
 			continue
 		}
 		if err := c.moveKeeper(ctx, l); err != nil {
-			c.cfg.Logger.Warn("keeper stays in its former directory", "pid", l.keeper.PID, "dir", former, "error", err)
+			c.cfg.Logger.Warn("keeper stays in its former directory", "pid", l.keeperID.PID, "dir", former, "error", err)
 			return l, ctx.Err()
 		}
-		c.cfg.Logger.Info("keeper of an earlier version was found", "pid", l.keeper.PID, "dir", former)
+		c.cfg.Logger.Info("keeper of an earlier version was found", "pid", l.keeperID.PID, "dir", former)
 		// Running plugins have the former path of the socket in their environment.
 		if err := errors.Join(os.Remove(socket.path), os.Symlink(c.Socket(), socket.path)); err != nil {
 			c.cfg.Logger.Warn("running plugins cannot reconnect to the keeper", "error", err)
@@ -198,36 +198,36 @@ func (c *Client) joinFormer(ctx context.Context) (*clientConn, error) {
 
 // moveKeeper makes a keeper listen in the data directory.
 func (c *Client) moveKeeper(ctx context.Context, l *clientConn) error {
-	lock, err := c.lockProcess(ctx)
+	lock, err := c.lockPIDFile(ctx)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	socket, err := c.listen()
+	socket, err := c.listenForKeeper()
 	if err != nil {
 		return err
 	}
 	defer socket.Close()
-	resp, _, err := l.call(ctx, &request{Op: opMove, Dir: c.cfg.Dir}, int(socket.Fd()), int(lock.Fd()), int(c.dir.home.Fd()))
+	resp, _, err := l.call(ctx, &request{Op: opMove, Dir: c.cfg.Dir}, int(socket.Fd()), int(lock.Fd()), int(c.dir.handle.Fd()))
 	if err == nil {
 		err = resp.err()
 	}
 	return err
 }
 
-// upgrade makes a keeper of another build execute this program in its place. It returns the
+// upgradeKeeper makes a keeper of another build execute this program in its place. It returns the
 // connection to the resulting keeper, or nil if none runs. A keeper that cannot be replaced
 // keeps running, and its connection is returned.
-func (c *Client) upgrade(ctx context.Context, l *clientConn, dial func() (*net.UnixConn, error)) (*clientConn, error) {
-	exe, err := os.Open(selfExe)
+func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn, dial func() (*net.UnixConn, error)) (*clientConn, error) {
+	exe, err := os.Open(selfExePath)
 	if err != nil {
 		return l, nil
 	}
 	defer exe.Close()
-	if same, err := l.keeper.SameExecutable(exe); same || err != nil {
+	if same, err := l.keeperID.SameExecutable(exe); same || err != nil {
 		return l, nil
 	}
-	logger := c.cfg.Logger.With("pid", l.keeper.PID, "dir", c.cfg.Dir)
+	logger := c.cfg.Logger.With("pid", l.keeperID.PID, "dir", c.cfg.Dir)
 	resp, _, err := l.call(ctx, &request{Op: opReplace, Args: c.cfg.Args}, int(exe.Fd()))
 	if !errors.Is(err, errConnDown) {
 		if err == nil {
@@ -246,27 +246,27 @@ func (c *Client) upgrade(ctx context.Context, l *clientConn, dial func() (*net.U
 	case err == nil:
 		return l, nil
 	case process.Exhausted(err) || ctx.Err() != nil:
-		return nil, err // a later connect finds the keeper
+		return nil, err // a later attempt finds the keeper
 	default:
 		return nil, nil // the keeper did not survive the replacement
 	}
 }
 
-// handOver sends a new keeper the processes and descriptors of earlier keepers that it lacks,
+// syncDescriptors sends a new keeper the processes and descriptors of earlier keepers that it lacks,
 // and copies the descriptors that it holds for an earlier agent.
-func (c *Client) handOver(ctx context.Context, l *clientConn) error {
+func (c *Client) syncDescriptors(ctx context.Context, l *clientConn) error {
 	if managedProcs := c.managedProcs(); len(managedProcs) > 0 {
 		if _, _, err := l.call(ctx, &request{Op: opAdopt, ManagedProcs: managedProcs}); err != nil {
 			return err
 		}
 	}
-	there, err := c.takeCopies(ctx, l)
+	there, err := c.copyMissingFDs(ctx, l)
 	if err != nil {
 		return err
 	}
-	for keys := c.heldBut(there); len(keys) > 0; {
-		n := min(len(keys), maxFiles)
-		if err := c.giveDescriptors(ctx, l, keys[:n]); err != nil {
+	for keys := c.keysMissingIn(there); len(keys) > 0; {
+		n := min(len(keys), maxFrameFDs)
+		if err := c.sendFDs(ctx, l, keys[:n]); err != nil {
 			return err
 		}
 		keys = keys[n:]
@@ -274,56 +274,56 @@ func (c *Client) handOver(ctx context.Context, l *clientConn) error {
 	return nil
 }
 
-// takeCopies copies the descriptors that the keeper holds and the client does not. It returns
+// copyMissingFDs copies the descriptors that the keeper holds and the client does not. It returns
 // all keys that the keeper holds.
-func (c *Client) takeCopies(ctx context.Context, l *clientConn) (there []string, err error) {
-	resp, _, err := l.call(ctx, &request{Op: opKeys})
+func (c *Client) copyMissingFDs(ctx context.Context, l *clientConn) (there []string, err error) {
+	resp, _, err := l.call(ctx, &request{Op: opListFDs})
 	if err != nil {
 		return nil, err
 	}
-	for i, key := range resp.ListFDs {
+	for i, key := range resp.Keys {
 		c.mu.Lock()
-		_, have := c.held[key]
+		_, have := c.fdCopies[key]
 		c.mu.Unlock()
 		if have {
 			continue
 		}
-		taken, fds, err := l.call(ctx, &request{Op: opTake, ListFDs: []string{key}})
+		taken, fds, err := l.call(ctx, &request{Op: opGetFDs, Keys: []string{key}})
 		if err != nil {
 			return nil, err
 		}
 		if err := taken.err(); process.Exhausted(err) {
 			return nil, fmt.Errorf("take %q: %w", key, err)
 		} else if err != nil || len(fds) != 1 {
-			closeAll(fds)
+			closeFDs(fds)
 			continue // the descriptor was removed meanwhile
 		}
 		c.mu.Lock()
-		c.held[key] = fdCopy{fds[0], i < len(resp.Drain) && resp.Drain[i]}
+		c.fdCopies[key] = fdCopy{fds[0], i < len(resp.IsDrained) && resp.IsDrained[i]}
 		c.mu.Unlock()
 	}
-	return resp.ListFDs, nil
+	return resp.Keys, nil
 }
 
-// heldBut returns the keys that the client holds and that are not in there.
-func (c *Client) heldBut(there []string) []string {
+// keysMissingIn returns the keys that the client holds and that are not in there.
+func (c *Client) keysMissingIn(there []string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	missing := maps.Clone(c.held)
+	missing := maps.Clone(c.fdCopies)
 	for _, key := range there {
 		delete(missing, key)
 	}
 	return slices.Collect(maps.Keys(missing))
 }
 
-// giveDescriptors makes the keeper hold the descriptors of the keys that the client still holds.
-func (c *Client) giveDescriptors(ctx context.Context, l *clientConn, keys []string) error {
-	req := &request{Op: opHold}
+// sendFDs makes the keeper hold the descriptors of the keys that the client still holds.
+func (c *Client) sendFDs(ctx context.Context, l *clientConn, keys []string) error {
+	req := &request{Op: opStoreFD}
 	var fds []int
-	defer func() { closeAll(fds) }()
+	defer func() { closeFDs(fds) }()
 	c.mu.Lock()
 	for _, key := range keys {
-		h, ok := c.held[key]
+		h, ok := c.fdCopies[key]
 		if !ok {
 			continue
 		}
@@ -332,7 +332,7 @@ func (c *Client) giveDescriptors(ctx context.Context, l *clientConn, keys []stri
 			c.mu.Unlock()
 			return err
 		}
-		req.ListFDs, req.Drain, fds = append(req.ListFDs, key), append(req.Drain, h.drain), append(fds, fd)
+		req.Keys, req.IsDrained, fds = append(req.Keys, key), append(req.IsDrained, h.isDrained), append(fds, fd)
 	}
 	c.mu.Unlock()
 	if len(fds) == 0 {
@@ -345,26 +345,26 @@ func (c *Client) giveDescriptors(ctx context.Context, l *clientConn, keys []stri
 	return err
 }
 
-const selfExe = "/proc/self/exe"
+const selfExePath = "/proc/self/exe"
 
-// start starts a keeper process and connects to it. The lock of the directory is held.
-func (c *Client) start(ctx context.Context) (*clientConn, error) {
+// startKeeper starts a keeper process and connects to it. The lock of the directory is held.
+func (c *Client) startKeeper(ctx context.Context) (*clientConn, error) {
 	c.mu.Lock()
-	old, childProc, ephemeral := c.child, c.childProc, c.cfg.Ephemeral
-	c.child = nil
+	old, childProc, ephemeral := c.keeperChild, c.keeperChildID, c.cfg.Ephemeral
+	c.keeperChild = nil
 	c.mu.Unlock()
 	reapChild(old, childProc, 2*time.Second)
-	crashes := CrashLog(filepath.Join(c.cfg.Dir, logName))
+	crashes := CrashLog(filepath.Join(c.cfg.Dir, logFileName))
 	if said := crashes.Read(); said != "" {
 		c.cfg.Logger.Error("the last keeper crashed", "stderr", said)
 	}
 
-	lock, err := c.lockProcess(ctx)
+	lock, err := c.lockPIDFile(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Close()
-	socket, err := c.listen()
+	socket, err := c.listenForKeeper()
 	if err != nil {
 		return nil, err
 	}
@@ -380,38 +380,38 @@ func (c *Client) start(ctx context.Context) (*clientConn, error) {
 	}
 	defer log.Close()
 
-	conf, err := json.Marshal(setup{Dir: c.cfg.Dir, Ephemeral: ephemeral, Linger: c.cfg.Linger})
+	conf, err := json.Marshal(keeperSetup{Dir: c.cfg.Dir, Ephemeral: ephemeral, Linger: c.cfg.Linger})
 	if err != nil {
 		return nil, err
 	}
-	child, err := os.StartProcess(selfExe, c.cfg.Args, &os.ProcAttr{
+	childScore, err := os.StartProcess(selfExePath, c.cfg.Args, &os.ProcAttr{
 		Dir:   "/",
 		Env:   append(RuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1"),
-		Files: []*os.File{null, null, log, listenerFD: socket, lockFD: lock, homeFD: c.dir.home},
+		Files: []*os.File{null, null, log, listenerFD: socket, lockFD: lock, dirFD: c.dir.handle},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start keeper: %w", err)
 	}
-	p, err := process.LookupID(child.Pid)
+	p, err := process.LookupID(childScore.Pid)
 	c.mu.Lock()
-	c.child, c.childProc = child, p
+	c.keeperChild, c.keeperChildID = childScore, p
 	c.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	conn, err := c.dial()
+	conn, err := c.dialKeeper()
 	if err != nil {
 		return nil, err
 	}
 	return newClientConn(ctx, conn, true)
 }
 
-// lockProcess takes the lock that a keeper holds as long as it lives. It retries for ten
+// lockPIDFile takes the lock that a keeper holds as long as it lives. It retries for ten
 // seconds, because a keeper that has just been killed may still hold the lock.
-func (c *Client) lockProcess(ctx context.Context) (*os.File, error) {
+func (c *Client) lockPIDFile(ctx context.Context) (*os.File, error) {
 	for end := time.Now().Add(10 * time.Second); ; {
-		lock, err := c.dir.Lock(processName, unix.LOCK_EX|unix.LOCK_NB)
+		lock, err := c.dir.Lock(pidFileName, unix.LOCK_EX|unix.LOCK_NB)
 		if !errors.Is(err, filelock.ErrLocked) || time.Now().After(end) {
 			return lock, err
 		}
@@ -423,9 +423,9 @@ func (c *Client) lockProcess(ctx context.Context) (*os.File, error) {
 	}
 }
 
-// listen returns a listening socket for a keeper that is not started yet: a client can connect
+// listenForKeeper returns a listening socket for a keeper that is not started yet: a client can connect
 // at once, before the keeper is ready.
-func (c *Client) listen() (*os.File, error) {
+func (c *Client) listenForKeeper() (*os.File, error) {
 	listener, err := c.dir.Listen("unix", socketName)
 	if err != nil {
 		return nil, err
@@ -436,12 +436,12 @@ func (c *Client) listen() (*os.File, error) {
 
 // reapChild reaps a keeper that this process has started, if it ends within patience. A keeper
 // that does not is left to init, or to the exit of this process.
-func reapChild(child *os.Process, p process.ID, patience time.Duration) {
+func reapChild(childScore *os.Process, p process.ID, timeout time.Duration) {
 	switch {
-	case child == nil:
-	case p.EndsWithin(patience):
-		_, _ = child.Wait()
+	case childScore == nil:
+	case p.EndsWithin(timeout):
+		_, _ = childScore.Wait()
 	default:
-		_ = child.Release()
+		_ = childScore.Release()
 	}
 }

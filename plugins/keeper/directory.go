@@ -16,19 +16,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
-// socketsName is the directory for sockets in a data directory.
-const socketsName = "sockets"
+// socketDirName is the directory for sockets in a data directory.
+const socketDirName = "sockets"
 
 // SocketDir returns the path of the directory for the sockets of a data directory. It may be
 // longer than a socket address can be.
-func SocketDir(dataDir string) string { return filepath.Join(dataDir, socketsName) }
+func SocketDir(dataDir string) string { return filepath.Join(dataDir, socketDirName) }
 
 // Directory is an open data directory. The helper processes of a data directory listen in it
 // and lock files in it. All operations are relative to the open directory, so the directory
 // may be renamed and its path may have any length. Its methods may be called concurrently.
 type Directory struct {
-	path string
-	home *os.File // opened with O_PATH
+	path   string
+	handle *os.File // opened with O_PATH
 }
 
 // OpenDirectory opens a data directory, and creates it if it is missing. If it matters which
@@ -39,15 +39,15 @@ func OpenDirectory(path string) (*Directory, error) {
 	if err := os.MkdirAll(path, 0o711); err != nil {
 		return nil, err
 	}
-	home, err := openHandle(path)
+	home, err := openDirHandle(path)
 	if err != nil {
 		return nil, err
 	}
-	return &Directory{path: path, home: home}, nil
+	return &Directory{path: path, handle: home}, nil
 }
 
-// openHandle opens a handle of a directory.
-func openHandle(path string) (*os.File, error) {
+// openDirHandle opens a handle of a directory.
+func openDirHandle(path string) (*os.File, error) {
 	fd, err := safepath.OpenDir(path)
 	if err != nil {
 		return nil, err
@@ -56,17 +56,17 @@ func openHandle(path string) (*os.File, error) {
 }
 
 // Close closes the handle.
-func (d *Directory) Close() error { return d.home.Close() }
+func (d *Directory) Close() error { return d.handle.Close() }
 
 // MakeSocketDir creates the directory for sockets if it is missing. It returns an error if
 // other users can enter the directory.
 func (d *Directory) MakeSocketDir() error {
 	path := SocketDir(d.path)
-	err := unix.Mkdirat(int(d.home.Fd()), socketsName, 0o700)
+	err := unix.Mkdirat(int(d.handle.Fd()), socketDirName, 0o700)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return &fs.PathError{Op: "mkdir", Path: path, Err: err}
 	}
-	st, err := safepath.StatAt(int(d.home.Fd()), socketsName)
+	st, err := safepath.StatAt(int(d.handle.Fd()), socketDirName)
 	if err != nil {
 		return &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
@@ -84,16 +84,16 @@ func (d *Directory) MakeSocketDir() error {
 // openSocketDir opens the directory for sockets. The error is fs.ErrNotExist if it is
 // missing.
 func (d *Directory) openSocketDir() (*os.File, error) {
-	fd, err := safepath.OpenAt(int(d.home.Fd()), socketsName, unix.O_PATH|unix.O_DIRECTORY, 0)
+	fd, err := safepath.OpenAt(int(d.handle.Fd()), socketDirName, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: SocketDir(d.path), Err: err}
 	}
 	return os.NewFile(uintptr(fd), SocketDir(d.path)), nil
 }
 
-// address returns the address of a socket in an open directory. The address is short whatever
+// unixAddr returns the address of a socket in an open directory. The address is short whatever
 // the path of the directory is, and valid in this process while the directory is open.
-func address(network string, dir *os.File, name string) *net.UnixAddr {
+func unixAddr(network string, dir *os.File, name string) *net.UnixAddr {
 	return &net.UnixAddr{Net: network, Name: safepath.ProcPathOf(int(dir.Fd()), name)}
 }
 
@@ -113,7 +113,7 @@ func (d *Directory) Listen(network, name string) (*net.UnixListener, error) {
 	if err := unix.Unlinkat(int(dir.Fd()), name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return nil, &fs.PathError{Op: "remove", Path: path, Err: err}
 	}
-	listener, err := net.ListenUnix(network, address(network, dir, name))
+	listener, err := net.ListenUnix(network, unixAddr(network, dir, name))
 	if err != nil {
 		var errno unix.Errno
 		if errors.As(err, &errno) {
@@ -142,7 +142,7 @@ func (d *Directory) Dial(network, name string) (*net.UnixConn, error) {
 		return nil, err
 	}
 	defer dir.Close()
-	conn, err := net.DialUnix(network, nil, address(network, dir, name))
+	conn, err := net.DialUnix(network, nil, unixAddr(network, dir, name))
 	if err != nil {
 		return nil, err
 	}
@@ -155,15 +155,15 @@ func (d *Directory) Dial(network, name string) (*net.UnixConn, error) {
 
 // HasSocket reports whether the directory for sockets contains the name.
 func (d *Directory) HasSocket(name string) bool {
-	_, err := safepath.StatAt(int(d.home.Fd()), socketsName+"/"+name)
+	_, err := safepath.StatAt(int(d.handle.Fd()), socketDirName+"/"+name)
 	return err == nil
 }
 
 // Remove removes a file of the data directory. A missing file is ignored.
-func (d *Directory) Remove(name string) { _ = unix.Unlinkat(int(d.home.Fd()), name, 0) }
+func (d *Directory) Remove(name string) { _ = unix.Unlinkat(int(d.handle.Fd()), name, 0) }
 
 // RemoveSocket removes a socket. A missing socket is ignored.
-func (d *Directory) RemoveSocket(name string) { d.Remove(socketsName + "/" + name) }
+func (d *Directory) RemoveSocket(name string) { d.Remove(socketDirName + "/" + name) }
 
 // RemoveSocketDir removes the directory for sockets and the sockets in it. The directory stays
 // if it contains other files.
@@ -179,15 +179,15 @@ func (d *Directory) RemoveSocketDir() {
 			_ = unix.Unlinkat(int(dir.Fd()), e.Name(), 0)
 		}
 	}
-	_ = unix.Unlinkat(int(d.home.Fd()), socketsName, unix.AT_REMOVEDIR)
+	_ = unix.Unlinkat(int(d.handle.Fd()), socketDirName, unix.AT_REMOVEDIR)
 }
 
-// Lock locks a file of the data directory, which is created if it is missing. The lock is
+// LockFD locks a file of the data directory, which is created if it is missing. The lock is
 // released when all copies of the file are closed. With unix.LOCK_EX Lock blocks until it has
 // the lock; with unix.LOCK_NB the error is filelock.ErrLocked when another process has it.
 func (d *Directory) Lock(name string, how int) (*os.File, error) {
 	for {
-		f, err := d.lockOnce(name, how)
+		f, err := d.tryLock(name, how)
 		if err != nil {
 			return nil, &fs.PathError{Op: "lock", Path: filepath.Join(d.path, name), Err: err}
 		}
@@ -200,8 +200,8 @@ func (d *Directory) Lock(name string, how int) (*os.File, error) {
 	}
 }
 
-func (d *Directory) lockOnce(name string, how int) (*os.File, error) {
-	f, err := d.openLock(name, unix.O_CREAT)
+func (d *Directory) tryLock(name string, how int) (*os.File, error) {
+	f, err := d.openLockFile(name, unix.O_CREAT)
 	if err != nil {
 		return nil, err
 	}
@@ -212,10 +212,10 @@ func (d *Directory) lockOnce(name string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// openLock opens a lock file. It accepts only a regular file of this user with a single hard
+// openLockFile opens a lock file. It accepts only a regular file of this user with a single hard
 // link.
-func (d *Directory) openLock(name string, flags int) (*os.File, error) {
-	fd, err := safepath.OpenAt(int(d.home.Fd()), name, flags|unix.O_RDWR|unix.O_NONBLOCK, 0o600)
+func (d *Directory) openLockFile(name string, flags int) (*os.File, error) {
+	fd, err := safepath.OpenAt(int(d.handle.Fd()), name, flags|unix.O_RDWR|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +249,7 @@ func WriteProcess(f *os.File, p process.ID) error {
 // error is always one for which [process.Exhausted] is true; then it is unknown whether a process
 // holds the lock.
 func (d *Directory) LockedBy(name string) (process.ID, bool, error) {
-	f, err := d.openLock(name, 0)
+	f, err := d.openLockFile(name, 0)
 	if process.Exhausted(err) {
 		return process.ID{}, false, &fs.PathError{Op: "open", Path: filepath.Join(d.path, name), Err: err}
 	}

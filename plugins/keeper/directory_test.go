@@ -57,8 +57,8 @@ func TestKeeperIsJoinedByEveryPath(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			dir := filepath.Join(t.TempDir(), "data")
-			task, keeper := killedAgent(t, dir, "persistent")
-			c := start(t, Config{Dir: tt.change(t, dir)})
+			task, keeper := startAndKillAgent(t, dir, "persistent")
+			c := startClient(t, Config{Dir: tt.change(t, dir)})
 			if got := c.Process(); got != keeper {
 				t.Errorf("the keeper is %v, was %v", got, keeper)
 			}
@@ -85,7 +85,7 @@ func TestKeeperIsJoinedByEveryPath(t *testing.T) {
 func TestKeeperThatCannotBeReachedIsReplaced(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
-	task, keeper := killedAgent(t, dir, "persistent")
+	task, keeper := startAndKillAgent(t, dir, "persistent")
 	t.Cleanup(func() {
 		for _, pid := range descendants(task.PID) {
 			_ = unix.Kill(pid, unix.SIGKILL)
@@ -100,7 +100,7 @@ func TestKeeperThatCannotBeReachedIsReplaced(t *testing.T) {
 	if err := errors.Join(keeper.Signal(unix.SIGSTOP), os.RemoveAll(SocketDir(dir))); err != nil {
 		t.Fatal(err)
 	}
-	c := start(t, Config{Dir: dir})
+	c := startClient(t, Config{Dir: dir})
 	if keeper.Alive() || c.Process() == keeper {
 		t.Errorf("keepers %v and %v serve one directory", keeper, c.Process())
 	}
@@ -109,7 +109,7 @@ func TestKeeperThatCannotBeReachedIsReplaced(t *testing.T) {
 // The keeper restores a removed socket while agent and plugins are connected.
 func TestRestoreSocket(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Ephemeral: true})
+	c := startClient(t, Config{Ephemeral: true})
 	if err := os.RemoveAll(SocketDir(c.cfg.Dir)); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()
 	dir, moved := filepath.Join(base, "data"), filepath.Join(base, "moved")
-	first := start(t, Config{Dir: dir})
+	first := startClient(t, Config{Dir: dir})
 	plugin, err := Attach(t.Context(), first.Socket())
 	if err != nil {
 		t.Fatal(err)
@@ -149,8 +149,8 @@ func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
 	if err := os.Rename(dir, moved); err != nil {
 		t.Fatal(err)
 	}
-	start(t, Config{Dir: dir})
-	own := start(t, Config{Dir: moved})
+	startClient(t, Config{Dir: dir})
+	own := startClient(t, Config{Dir: moved})
 	if err := first.Process().Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -172,9 +172,9 @@ func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
 	}
 }
 
-// formerKeeper starts a keeper as earlier versions did: it listens in a directory for sockets,
+// startFormerKeeper starts a keeper as earlier versions did: it listens in a directory for sockets,
 // and has neither the lock nor a descriptor of a data directory.
-func formerKeeper(t *testing.T, dir string) process.ID {
+func startFormerKeeper(t *testing.T, dir string) process.ID {
 	t.Helper()
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(dir, socketName)})
 	if err != nil {
@@ -187,12 +187,12 @@ func formerKeeper(t *testing.T, dir string) process.ID {
 		t.Fatal(err)
 	}
 	defer socket.Close()
-	handoff, err := (&handoffState{}).write()
+	handoff, err := (&handoffState{}).writeMemfd()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer handoff.Close()
-	conf, err := json.Marshal(setup{Dir: dir, Linger: time.Minute, Handoff: &execHandoff{Listener: 3, StateFD: 4}})
+	conf, err := json.Marshal(keeperSetup{Dir: dir, Linger: time.Minute, Handoff: &execHandoff{ListenerFD: 3, StateFD: 4}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestKeeperOfAnEarlierVersionIsMoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(former)
-	keeper := formerKeeper(t, former)
+	keeper := startFormerKeeper(t, former)
 	plugin, err := Attach(t.Context(), filepath.Join(former, socketName))
 	if err != nil {
 		t.Fatal(err)
@@ -227,7 +227,7 @@ func TestKeeperOfAnEarlierVersionIsMoved(t *testing.T) {
 	defer plugin.Close()
 
 	dir := filepath.Join(t.TempDir(), "data")
-	c := start(t, Config{Dir: dir, Former: []string{filepath.Join(former, "none"), former}})
+	c := startClient(t, Config{Dir: dir, FormerDirs: []string{filepath.Join(former, "none"), former}})
 	if c.Process() != keeper {
 		t.Fatalf("the keeper is %v, was %v", c.Process(), keeper)
 	}
@@ -250,7 +250,7 @@ func TestKeeperOfAnEarlierVersionIsMoved(t *testing.T) {
 	if err := os.RemoveAll(SocketDir(dir)); err != nil { // the keeper has the lock, too
 		t.Fatal(err)
 	}
-	next := start(t, Config{Dir: dir})
+	next := startClient(t, Config{Dir: dir})
 	if next.Process() != keeper {
 		t.Errorf("the next agent has keeper %v, not %v", next.Process(), keeper)
 	}

@@ -10,8 +10,8 @@ import (
 )
 
 func TestDescriptorsErrorIsExhausted(t *testing.T) {
-	if !process.Exhausted(fmt.Errorf("receive: %w", errDescriptors)) {
-		t.Errorf("%v is not an error of the descriptors", errDescriptors)
+	if !process.Exhausted(fmt.Errorf("receive: %w", errNoFreeFDs)) {
+		t.Errorf("%v is not an error of the descriptors", errNoFreeFDs)
 	}
 }
 
@@ -20,8 +20,8 @@ func TestDescriptorsErrorIsExhausted(t *testing.T) {
 func TestAgentWithoutDescriptorsKeepsKeeper(t *testing.T) {
 	for name, socket := range map[string]bool{"with its socket": true, "when its socket is missing": false} {
 		t.Run(name, func(t *testing.T) {
-			c := start(t, Config{Ephemeral: true})
-			r, _ := pipe(t)
+			c := startClient(t, Config{Ephemeral: true})
+			r, _ := newPipe(t)
 			if err := c.StoreFD(t.Context(), "a", r); err != nil {
 				t.Fatal(err)
 			}
@@ -34,13 +34,13 @@ func TestAgentWithoutDescriptorsKeepsKeeper(t *testing.T) {
 					}
 				}
 				restore := processtest.LimitDescriptors(t, free)
-				l, err := c.connect(t.Context())
+				l, err := c.connectOrStart(t.Context())
 				restore()
 				switch {
 				case err == nil:
 					connected++
-					if l.keeper != keeper {
-						t.Errorf("%d descriptors: connected to %v, want %v", free, l.keeper, keeper)
+					if l.keeperID != keeper {
+						t.Errorf("%d descriptors: connected to %v, want %v", free, l.keeperID, keeper)
 					}
 					l.close()
 				case process.Exhausted(err):
@@ -48,7 +48,7 @@ func TestAgentWithoutDescriptorsKeepsKeeper(t *testing.T) {
 				default:
 					t.Errorf("%d descriptors: %v, want an error of the descriptors", free, err)
 				}
-				if p, running, err := c.dir.LockedBy(processName); err != nil || !running || p != keeper || !keeper.Alive() {
+				if p, running, err := c.dir.LockedBy(pidFileName); err != nil || !running || p != keeper || !keeper.Alive() {
 					t.Fatalf("%d descriptors: the keeper is %v, running %v, %v; before %v", free, p, running, err, keeper)
 				}
 			}

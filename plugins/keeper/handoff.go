@@ -18,26 +18,26 @@ import (
 // execHandoff is the state that a keeper passes to the program with which it replaces itself: the
 // numbers of open descriptors.
 type execHandoff struct {
-	Listener int `json:"listener"`
-	StateFD  int `json:"estate"` // a memory file with a handoffState in JSON
-	Lock     int `json:"lock,omitempty"`
-	Home     int `json:"home,omitempty"`
+	ListenerFD int `json:"listener"`
+	StateFD    int `json:"estate"` // a memory file with a handoffState in JSON
+	LockFD     int `json:"lock,omitempty"`
+	DirFD      int `json:"home,omitempty"`
 }
 
 // handoffState is the state that must survive an exec of another build. Unknown fields come
 // from another build and are ignored.
 type handoffState struct {
-	Held         []storedFDRecord `json:"held,omitempty"`
-	ManagedProcs []process.ID     `json:"wards,omitempty"`
-	Spawned      []process.ID     `json:"spawned,omitempty"`
-	Leaders      []statusRecord   `json:"leaders,omitempty"` // in the order in which they ended
-	Others       []statusRecord   `json:"others,omitempty"`
+	StoredFDs      []storedFDRecord `json:"held,omitempty"`
+	ManagedProcs   []process.ID     `json:"wards,omitempty"`
+	SpawnedProcs   []process.ID     `json:"spawned,omitempty"`
+	LeaderStatuses []statusRecord   `json:"leaders,omitempty"` // in the order in which they ended
+	OtherStatuses  []statusRecord   `json:"others,omitempty"`
 }
 
 type storedFDRecord struct {
-	Key   string `json:"key"`
-	FD    int    `json:"fd"`
-	Drain bool   `json:"drain,omitempty"`
+	Key       string `json:"key"`
+	FD        int    `json:"fd"`
+	IsDrained bool   `json:"drain,omitempty"`
 }
 
 type statusRecord struct {
@@ -49,10 +49,10 @@ type statusRecord struct {
 // because the agent is about to reconnect.
 const drainDelay = 2 * time.Second
 
-// replace executes another program in place of this one. The children, the listening socket,
-// the held descriptors and the recorded statuses are kept. replace returns only on failure,
+// execReplacement executes another program in place of this one. The children, the listening socket,
+// the held descriptors and the recorded statuses are kept. execReplacement returns only on failure,
 // and then the keeper continues unchanged. Clients reconnect.
-func (k *server) replace(args []string, fds []int) error {
+func (k *server) execReplacement(args []string, fds []int) error {
 	if len(fds) != 1 || len(args) == 0 {
 		return fmt.Errorf("replace keeper: %d descriptors and %d arguments came", len(fds), len(args))
 	}
@@ -61,13 +61,13 @@ func (k *server) replace(args []string, fds []int) error {
 	defer k.forkMu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.closing {
+	if k.rejectSpawns {
 		return errors.New("replace keeper: it is ending")
 	}
 
-	var kept []int // descriptors that must survive the exec
+	var inheritable []int // descriptors that must survive the exec
 	defer func() {
-		for _, fd := range kept {
+		for _, fd := range inheritable {
 			unix.CloseOnExec(fd)
 		}
 	}()
@@ -75,26 +75,26 @@ func (k *server) replace(args []string, fds []int) error {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
 			return err
 		}
-		kept = append(kept, fd)
+		inheritable = append(inheritable, fd)
 		return nil
 	}
-	socket, err := duplicate(k.endpoint.listener) // File would make the accepting listener blocking
+	socket, err := duplicateFile(k.endpoint.listener) // File would make the accepting listener blocking
 	if err != nil {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
 	defer unix.Close(socket)
-	will, err := k.estateLocked().write()
+	will, err := k.handoffStateLocked().writeMemfd()
 	if err != nil {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
 	defer will.Close()
-	next := execHandoff{Listener: socket, StateFD: int(will.Fd())}
-	errs := []error{keep(next.Listener), keep(next.StateFD)}
+	next := execHandoff{ListenerFD: socket, StateFD: int(will.Fd())}
+	errs := []error{keep(next.ListenerFD), keep(next.StateFD)}
 	if k.endpoint.dir != nil {
-		next.Lock, next.Home = int(k.endpoint.lock.Fd()), int(k.endpoint.dir.home.Fd())
-		errs = append(errs, keep(next.Lock), keep(next.Home))
+		next.LockFD, next.DirFD = int(k.endpoint.lock.Fd()), int(k.endpoint.dir.handle.Fd())
+		errs = append(errs, keep(next.LockFD), keep(next.DirFD))
 	}
-	for _, h := range k.held {
+	for _, h := range k.storedFDs {
 		errs = append(errs, keep(h.fd))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -109,21 +109,21 @@ func (k *server) replace(args []string, fds []int) error {
 	}
 	env := append(RuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1")
 	setOOMScore(k.oomScore) // the next program must inherit the original score
-	defer protect(k.oomScore)
+	defer setProtectedOOMScore(k.oomScore)
 	err = syscall.Exec(safepath.ProcPath(fds[0]), args, env)
 	return fmt.Errorf("replace keeper: execute: %w", err)
 }
 
-func (k *server) estateLocked() *handoffState {
-	e := &handoffState{ManagedProcs: k.managedProcs, Spawned: k.spawned, Leaders: k.known.leaders.list(), Others: k.known.others.list()}
-	for key, h := range k.held {
-		e.Held = append(e.Held, storedFDRecord{key, h.fd, h.drain})
+func (k *server) handoffStateLocked() *handoffState {
+	e := &handoffState{ManagedProcs: k.managedProcs, SpawnedProcs: k.spawned, LeaderStatuses: k.exitStatuses.leaders.records(), OtherStatuses: k.exitStatuses.others.records()}
+	for key, h := range k.storedFDs {
+		e.StoredFDs = append(e.StoredFDs, storedFDRecord{key, h.fd, h.isDrained})
 	}
 	return e
 }
 
-// write writes the state into a memory file and rewinds it.
-func (e *handoffState) write() (*os.File, error) {
+// writeMemfd writes the state into a memory file and rewinds it.
+func (e *handoffState) writeMemfd() (*os.File, error) {
 	b, err := json.Marshal(e)
 	if err != nil {
 		return nil, err
@@ -144,9 +144,9 @@ func (e *handoffState) write() (*os.File, error) {
 	return f, nil
 }
 
-// take reads the state, and sets close-on-exec on its descriptors, because [closeInherited]
+// readState reads the state, and sets close-on-exec on its descriptors, because [closeInherited]
 // closes every inherited descriptor without that flag.
-func (l *execHandoff) take() (*handoffState, error) {
+func (l *execHandoff) readState() (*handoffState, error) {
 	if l == nil {
 		return &handoffState{}, nil
 	}
@@ -156,42 +156,42 @@ func (l *execHandoff) take() (*handoffState, error) {
 	if err := json.NewDecoder(f).Decode(e); err != nil {
 		return nil, fmt.Errorf("read what the keeper before has left: %w", err)
 	}
-	for _, h := range e.Held {
+	for _, h := range e.StoredFDs {
 		unix.CloseOnExec(h.FD)
 	}
 	return e, nil
 }
 
-// restore adds the state to a server that does not run yet.
-func (e *handoffState) restore(k *server) {
-	k.managedProcs, k.spawned = e.ManagedProcs, e.Spawned
-	for _, s := range e.Leaders {
-		k.known.add(s.Process, s.Status, true)
+// restoreTo adds the state to a server that does not run yet.
+func (e *handoffState) restoreTo(k *server) {
+	k.managedProcs, k.spawned = e.ManagedProcs, e.SpawnedProcs
+	for _, s := range e.LeaderStatuses {
+		k.exitStatuses.add(s.Process, s.Status, true)
 	}
-	for _, s := range e.Others {
-		k.known.add(s.Process, s.Status, false)
+	for _, s := range e.OtherStatuses {
+		k.exitStatuses.add(s.Process, s.Status, false)
 	}
-	if len(e.Held) == 0 {
+	if len(e.StoredFDs) == 0 {
 		return
 	}
-	for _, h := range e.Held {
-		k.held[h.Key] = &storedFD{fd: h.FD, drain: h.Drain}
+	for _, h := range e.StoredFDs {
+		k.storedFDs[h.Key] = &storedFD{fd: h.FD, isDrained: h.IsDrained}
 	}
 	time.AfterFunc(drainDelay, func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		if k.agents.connected == 0 {
-			k.drainLocked()
+		if k.agents.count == 0 {
+			k.startDrainingLocked()
 		}
 	})
 }
 
-// list returns the entries, oldest first.
-func (r *ring) list() []statusRecord {
+// records returns the entries, oldest first.
+func (r *statusRing) records() []statusRecord {
 	var list []statusRecord
 	for i := range r.entries {
-		p := r.entries[(r.next+i)%len(r.entries)]
-		list = append(list, statusRecord{p, r.byProc[p]})
+		p := r.entries[(r.oldest+i)%len(r.entries)]
+		list = append(list, statusRecord{p, r.statuses[p]})
 	}
 	return list
 }

@@ -20,14 +20,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// leftProcesses contains the processes that an agent of another build has left running.
-type leftProcesses struct {
+// startedProcesses contains the processes that an agent of another build has left running.
+type startedProcesses struct {
 	Keeper, Task, Ended process.ID
 }
 
-// oldAgentMain leaves a running task, the status of an ended task, a pipe and a drained pipe
+// agentOfOldBuildMain leaves a running task, the status of an ended task, a pipe and a drained pipe
 // in a keeper, prints the processes, and waits to be killed.
-func oldAgentMain(dir string) int {
+func agentOfOldBuildMain(dir string) int {
 	err := func() error {
 		ctx := context.Background()
 		c, err := Start(ctx, Config{Dir: dir, Args: []string{"nomad-lite", "keeper"}})
@@ -42,7 +42,7 @@ func oldAgentMain(dir string) int {
 		if err != nil {
 			return err
 		}
-		l := leftProcesses{Keeper: c.Process()}
+		l := startedProcesses{Keeper: c.Process()}
 		if err := c.StoreFD(ctx, "fifo", held); err != nil {
 			return err
 		}
@@ -69,8 +69,8 @@ func oldAgentMain(dir string) int {
 	select {}
 }
 
-// anotherBuild returns the path of this program with other content.
-func anotherBuild(t *testing.T) string {
+// buildWithOtherContent returns the path of this program with other content.
+func buildWithOtherContent(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
@@ -90,7 +90,7 @@ func anotherBuild(t *testing.T) string {
 func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
-	cmd := exec.Command(anotherBuild(t), "old-agent", dir)
+	cmd := exec.Command(buildWithOtherContent(t), "old-agent", dir)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -99,7 +99,7 @@ func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var l leftProcesses
+	var l startedProcesses
 	line, err := bufio.NewReader(out).ReadBytes('\n')
 	if err == nil {
 		err = json.Unmarshal(line, &l)
@@ -119,7 +119,7 @@ func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
 		t.Fatalf("the old keeper runs this build: %v, %v", same, err)
 	}
 	begin := time.Now()
-	c := start(t, Config{Dir: dir})
+	c := startClient(t, Config{Dir: dir})
 	t.Logf("joined and replaced in %v", time.Since(begin))
 	if c.Process() != l.Keeper {
 		t.Errorf("keeper is %v, was %v", c.Process(), l.Keeper)
@@ -156,7 +156,7 @@ func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
 		t.Errorf("status of the task: %v, %v", status, err)
 	}
 	// Children of the keeper inherit no held descriptor.
-	r, w := pipe(t)
+	r, w := newPipe(t)
 	look := sh("ls -l /proc/self/fd")
 	look.Stdout = w
 	p, err := c.Spawn(t.Context(), look)
@@ -170,14 +170,14 @@ func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
 	if text, _ := io.ReadAll(r); strings.Count(string(text), " -> ") > 4 {
 		t.Errorf("a child has\n%s", text)
 	}
-	if mayProtect(t) {
+	if canLowerOOMScore(t) {
 		expectProtected(t, c)
 	}
 }
 
-func TestKeeperThatCannotBeReplacedGoesOn(t *testing.T) {
+func TestKeeperThatCannotBeReplacedContinues(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Ephemeral: true})
+	c := startClient(t, Config{Ephemeral: true})
 	l, err := c.conns.Wait(t.Context())
 	if err != nil {
 		t.Fatal(err)

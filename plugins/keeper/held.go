@@ -9,48 +9,48 @@ import (
 
 // storedFD is one descriptor that the keeper holds.
 type storedFD struct {
-	fd    int
-	drain bool     // the keeper reads and discards the data while no agent is connected
-	sink  *os.File // open while the keeper drains fd; nil otherwise
+	fd          int
+	isDrained   bool     // the keeper reads and discards the data while no agent is connected
+	drainReader *os.File // open while the keeper drains fd; nil otherwise
 }
 
-func (k *server) holdLocked(key string, fd int, drain bool) {
-	k.dropLocked(key)
-	h := &storedFD{fd: fd, drain: drain}
-	k.held[key] = h
-	if k.agents.connected == 0 {
+func (k *server) storeFDLocked(key string, fd int, drain bool) {
+	k.removeFDLocked(key)
+	h := &storedFD{fd: fd, isDrained: drain}
+	k.storedFDs[key] = h
+	if k.agents.count == 0 {
 		k.startDrainLocked(h)
 	}
 }
 
-func (k *server) dropLocked(key string) {
-	h := k.held[key]
+func (k *server) removeFDLocked(key string) {
+	h := k.storedFDs[key]
 	if h == nil {
 		return
 	}
 	stopDrain(h)
 	unix.Close(h.fd)
-	delete(k.held, key)
+	delete(k.storedFDs, key)
 }
 
-// takeLocked returns duplicates of the descriptors under all requested keys, or none.
-func (k *server) takeLocked(req *request) ([]int, *response) {
+// getFDsLocked returns duplicates of the descriptors under all requested keys, or none.
+func (k *server) getFDsLocked(req *request) ([]int, *response) {
 	resp := &response{}
-	if len(req.ListFDs) > maxFiles {
-		resp.Error = fmt.Sprintf("take of %d descriptors at once is over the limit of %d", len(req.ListFDs), maxFiles)
+	if len(req.Keys) > maxFrameFDs {
+		resp.Error = fmt.Sprintf("take of %d descriptors at once is over the limit of %d", len(req.Keys), maxFrameFDs)
 		return nil, resp
 	}
 	var fds []int
-	for _, key := range req.ListFDs {
-		h := k.held[key]
+	for _, key := range req.Keys {
+		h := k.storedFDs[key]
 		if h == nil {
-			closeAll(fds)
+			closeFDs(fds)
 			resp.Code = codeNotHeld
 			return nil, resp
 		}
 		fd, err := duplicateFD(h.fd)
 		if err != nil {
-			closeAll(fds)
+			closeFDs(fds)
 			resp.Error = fmt.Sprintf("take %q: %v", key, err)
 			return nil, resp
 		}
@@ -59,9 +59,9 @@ func (k *server) takeLocked(req *request) ([]int, *response) {
 	return fds, resp
 }
 
-// inUseLocked reports whether the other end of any held descriptor is open.
-func (k *server) inUseLocked() bool {
-	for _, h := range k.held {
+// storedFDsInUseLocked reports whether the other end of any held descriptor is open.
+func (k *server) storedFDsInUseLocked() bool {
+	for _, h := range k.storedFDs {
 		poll := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
 		if _, err := unix.Poll(poll, 0); err != nil {
 			continue
@@ -77,22 +77,22 @@ func (k *server) inUseLocked() bool {
 	return false
 }
 
-// drainLocked starts to discard the output of the plugins, because no agent is connected.
-func (k *server) drainLocked() {
-	for _, h := range k.held {
+// startDrainingLocked starts to discard the output of the plugins, because no agent is connected.
+func (k *server) startDrainingLocked() {
+	for _, h := range k.storedFDs {
 		k.startDrainLocked(h)
 	}
 }
 
-// undrainLocked stops draining, because an agent has connected.
-func (k *server) undrainLocked() {
-	for _, h := range k.held {
+// stopDrainingLocked stops draining, because an agent has connected.
+func (k *server) stopDrainingLocked() {
+	for _, h := range k.storedFDs {
 		stopDrain(h)
 	}
 }
 
 func (k *server) startDrainLocked(h *storedFD) {
-	if !h.drain || h.sink != nil {
+	if !h.isDrained || h.drainReader != nil {
 		return
 	}
 	fd, err := duplicateFD(h.fd)
@@ -106,7 +106,7 @@ func (k *server) startDrainLocked(h *storedFD) {
 		return
 	}
 	f := os.NewFile(uintptr(fd), "sink")
-	h.sink = f
+	h.drainReader = f
 	k.wg.Go(func() {
 		buf := make([]byte, 8<<10)
 		for {
@@ -118,8 +118,8 @@ func (k *server) startDrainLocked(h *storedFD) {
 }
 
 func stopDrain(h *storedFD) {
-	if h.sink != nil {
-		h.sink.Close()
-		h.sink = nil
+	if h.drainReader != nil {
+		h.drainReader.Close()
+		h.drainReader = nil
 	}
 }

@@ -30,7 +30,7 @@ type Command struct {
 	// Name is for error texts, for example the name of the plugin.
 	Name string
 
-	// Exec is the file to execute, by its descriptor, so that the file cannot be replaced
+	// HasExec is the file to execute, by its descriptor, so that the file cannot be replaced
 	// between a check and the start. Exec does not work for scripts.
 	Exec *os.File
 

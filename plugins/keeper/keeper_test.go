@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		case "agent":
 			os.Exit(agentMain(os.Args[2:]))
 		case "old-agent":
-			os.Exit(oldAgentMain(os.Args[2]))
+			os.Exit(agentOfOldBuildMain(os.Args[2]))
 		case "driver":
 			os.Exit(driverMain(os.Args[2:]))
 		}
@@ -54,14 +54,14 @@ func TestMain(m *testing.M) {
 		r.Close()
 		w.Close()
 	}
-	before := openFiles()
+	before := countOpenFiles()
 	code := m.Run()
 	if left := process.Children(os.Getpid()); len(left) > 0 {
-		fmt.Fprintln(os.Stderr, "processes left behind:", describe(left))
+		fmt.Fprintln(os.Stderr, "processes left behind:", describeProcesses(left))
 		code = 1
 	}
-	after := openFiles()
-	for deadline := time.Now().Add(10 * time.Second); after > before && time.Now().Before(deadline); after = openFiles() {
+	after := countOpenFiles()
+	for deadline := time.Now().Add(10 * time.Second); after > before && time.Now().Before(deadline); after = countOpenFiles() {
 		runtime.GC() // closes the pidfd of an unreferenced os.Process
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -77,12 +77,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func openFiles() int {
+func countOpenFiles() int {
 	entries, _ := os.ReadDir("/proc/self/fd")
 	return len(entries)
 }
 
-func describe(pids []int) string {
+func describeProcesses(pids []int) string {
 	var b strings.Builder
 	for _, pid := range pids {
 		line, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
@@ -123,7 +123,7 @@ func agentMain(args []string) int {
 	select {}
 }
 
-func start(t *testing.T, cfg Config) *Client {
+func startClient(t *testing.T, cfg Config) *Client {
 	t.Helper()
 	if cfg.Dir == "" {
 		cfg.Dir = filepath.Join(t.TempDir(), "run")
@@ -157,7 +157,7 @@ func sh(script string) Command {
 	return Command{Name: "test", Path: "/bin/sh", Args: []string{"sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin"}}
 }
 
-func pipe(t *testing.T) (r, w *os.File) {
+func newPipe(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -169,7 +169,7 @@ func pipe(t *testing.T) (r, w *os.File) {
 
 func TestSpawnAndWait(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Ephemeral: true})
+	c := startClient(t, Config{Ephemeral: true})
 	tests := []struct {
 		name   string
 		script string
@@ -195,11 +195,11 @@ func TestSpawnAndWait(t *testing.T) {
 	}
 }
 
-func TestChildGetsWhatTheCommandSaysAndNothingElse(t *testing.T) {
+func TestChildInheritsOnlyFieldsOfCommand(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Ephemeral: true})
-	inR, inW := pipe(t)
-	outR, outW := pipe(t)
+	c := startClient(t, Config{Ephemeral: true})
+	inR, inW := newPipe(t)
+	outR, outW := newPipe(t)
 	dir := t.TempDir()
 	cmd := sh(`cat; pwd; echo "$A"; env | wc -l; ls /proc/self/fd | wc -l; ps -o sid= -p $$ | tr -d ' '; echo $$`)
 	cmd.Env = append(cmd.Env, "A=b c")
@@ -225,7 +225,7 @@ func TestChildGetsWhatTheCommandSaysAndNothingElse(t *testing.T) {
 
 func TestSpawnThroughHandleAndOwnProgram(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Ephemeral: true})
+	c := startClient(t, Config{Ephemeral: true})
 	exe, err := os.Open("/bin/true")
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +239,7 @@ func TestSpawnThroughHandleAndOwnProgram(t *testing.T) {
 		t.Errorf("Wait = %v, %v", st, err)
 	}
 
-	r, w := pipe(t)
+	r, w := newPipe(t)
 	p, err = c.Spawn(t.Context(), Command{Name: "self", Path: "/proc/self/exe", Args: []string{"x", "-test.run=^$"}, Stdout: w})
 	if err != nil {
 		t.Fatal(err)
@@ -253,7 +253,7 @@ func TestSpawnThroughHandleAndOwnProgram(t *testing.T) {
 
 func TestSpawnFailures(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Ephemeral: true})
+	c := startClient(t, Config{Ephemeral: true})
 	tests := []struct {
 		name string
 		cmd  Command
@@ -277,13 +277,13 @@ func TestOrphanStatusIsRemembered(t *testing.T) {
 	for _, when := range []string{"ends after the driver", "has ended before the driver"} {
 		t.Run("a task that "+when, func(t *testing.T) {
 			t.Parallel()
-			c := start(t, Config{Ephemeral: true})
+			c := startClient(t, Config{Ephemeral: true})
 			taskIn, taskOut := filepath.Join(t.TempDir(), "go"), 9
 			if err := unix.Mkfifo(taskIn, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			inR, inW := pipe(t)
-			outR, outW := pipe(t)
+			inR, inW := newPipe(t)
+			outR, outW := newPipe(t)
 			driver, err := c.Spawn(t.Context(), Command{
 				Name: "driver", Path: "/proc/self/exe", Args: []string{"x", "driver", fmt.Sprintf("read x < %s; exit %d", taskIn, taskOut)},
 				Stdin: inR, Stdout: outW,
@@ -341,9 +341,9 @@ func TestOrphanStatusIsRemembered(t *testing.T) {
 	}
 }
 
-func TestWaitAnswersUnknown(t *testing.T) {
+func TestWaitForUnknownExitStatus(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Ephemeral: true})
+	c := startClient(t, Config{Ephemeral: true})
 	self, err := process.LookupID(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
@@ -372,10 +372,10 @@ func TestWaitAnswersUnknown(t *testing.T) {
 	})
 }
 
-func TestHoldTakeDrop(t *testing.T) {
+func TestStoreGetRemoveFD(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Ephemeral: true})
-	r, w := pipe(t)
+	c := startClient(t, Config{Ephemeral: true})
+	r, w := newPipe(t)
 	if err := c.StoreFD(t.Context(), "a/b", r); err != nil {
 		t.Fatal(err)
 	}
@@ -417,8 +417,8 @@ func TestHoldTakeDrop(t *testing.T) {
 // A keeper without free descriptors answers with an error, and continues.
 func TestKeeperWithoutDescriptors(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Ephemeral: true})
-	r, _ := pipe(t)
+	c := startClient(t, Config{Ephemeral: true})
+	r, _ := newPipe(t)
 	keeper := c.Process()
 	var was unix.Rlimit
 	if err := unix.Prlimit(keeper.PID, unix.RLIMIT_NOFILE, nil, &was); err != nil {
@@ -444,11 +444,11 @@ func TestKeeperWithoutDescriptors(t *testing.T) {
 	}
 }
 
-func TestSinkIsDrainedOnlyWithoutAgent(t *testing.T) {
+func TestStoredFDIsDrainedOnlyWithoutAgent(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
-	c := start(t, Config{Dir: dir})
-	r, w := pipe(t)
+	c := startClient(t, Config{Dir: dir})
+	r, w := newPipe(t)
 	if err := c.StoreDrainedFD(t.Context(), "stderr", r); err != nil {
 		t.Fatal(err)
 	}
@@ -483,7 +483,7 @@ func TestSinkIsDrainedOnlyWithoutAgent(t *testing.T) {
 	}
 
 	// Data that the keeper has not discarded yet may fill the pipe; the next agent gets it.
-	c = start(t, Config{Dir: dir})
+	c = startClient(t, Config{Dir: dir})
 	f, err = c.GetFD("stderr")
 	if err != nil {
 		t.Fatal(err)
@@ -508,8 +508,8 @@ func TestSinkIsDrainedOnlyWithoutAgent(t *testing.T) {
 
 func TestKeeperDeathIsRepaired(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Ephemeral: true})
-	r, w := pipe(t)
+	c := startClient(t, Config{Ephemeral: true})
+	r, w := newPipe(t)
 	if err := c.StoreFD(t.Context(), "fifo", r); err != nil {
 		t.Fatal(err)
 	}
@@ -521,7 +521,7 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 	if _, err := c.Wait(t.Context(), finished); err != nil {
 		t.Fatal(err)
 	}
-	inR, inW := pipe(t)
+	inR, inW := newPipe(t)
 	cmd := sh("read x; exit 5")
 	cmd.Stdin = inR
 	running, err := c.Spawn(t.Context(), cmd)
@@ -588,11 +588,11 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 func TestKeeperOutlivesAgent(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
-	task, keeper := killedAgent(t, dir, "persistent")
+	task, keeper := startAndKillAgent(t, dir, "persistent")
 	if !task.Alive() || !keeper.Alive() {
 		t.Fatalf("task alive: %v, keeper alive: %v", task.Alive(), keeper.Alive())
 	}
-	c := start(t, Config{Dir: dir})
+	c := startClient(t, Config{Dir: dir})
 	if c.Process() != keeper {
 		t.Errorf("the next agent has keeper %v, want %v", c.Process(), keeper)
 	}
@@ -612,14 +612,14 @@ func TestKeeperOutlivesAgent(t *testing.T) {
 // A replacement keeper kills the processes that the first keeper has started.
 func TestEphemeralKeeperEndsWhatAnotherOneStarted(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Ephemeral: true})
+	c := startClient(t, Config{Ephemeral: true})
 	p, err := c.Spawn(t.Context(), sh("setsid sleep 1000 & echo; wait"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var below []int
-	for len(below) == 0 {
-		below = descendants(p.PID)
+	var children []int
+	for len(children) == 0 {
+		children = descendants(p.PID)
 	}
 	old := c.Process()
 	if err := old.Signal(unix.SIGKILL); err != nil {
@@ -631,7 +631,7 @@ func TestEphemeralKeeperEndsWhatAnotherOneStarted(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for _, pid := range append(below, p.PID) {
+	for _, pid := range append(children, p.PID) {
 		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // reaps the orphan, as init would
 			if _, err := process.LookupID(pid); err != nil {
@@ -647,7 +647,7 @@ func TestEphemeralKeeperEndsWhatAnotherOneStarted(t *testing.T) {
 func TestEphemeralKeeperEndsEverything(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
-	task, keeper := killedAgent(t, dir, "ephemeral")
+	task, keeper := startAndKillAgent(t, dir, "ephemeral")
 	if !keeper.EndsWithin(10 * time.Second) {
 		t.Fatal("the keeper is still there")
 	}
@@ -660,18 +660,18 @@ func TestEphemeralKeeperEndsEverything(t *testing.T) {
 	_, _ = unix.Wait4(keeper.PID, nil, 0, nil)
 }
 
-func TestManyWaitForOneProcess(t *testing.T) {
+func TestConcurrentWaitsForOneProcess(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Ephemeral: true})
+	c := startClient(t, Config{Ephemeral: true})
 	p, err := c.Spawn(t.Context(), Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	var waiting sync.WaitGroup
+	var waiters sync.WaitGroup
 	for range 20 {
-		waiting.Go(func() {
+		waiters.Go(func() {
 			if status, err := c.Wait(ctx, p); err != nil || status.Signal != int(unix.SIGKILL) {
 				t.Errorf("got %v, %v", status, err)
 			}
@@ -681,13 +681,13 @@ func TestManyWaitForOneProcess(t *testing.T) {
 	if err := p.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	waiting.Wait()
+	waiters.Wait()
 }
 
-func TestKeeperThatShallEndWithItsAgent(t *testing.T) {
+func TestSetEphemeral(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
-	c := start(t, Config{Dir: dir})
+	c := startClient(t, Config{Dir: dir})
 	task, err := c.Spawn(t.Context(), Command{Path: "/bin/sleep", Args: []string{"sleep", "1000"}})
 	if err != nil {
 		t.Fatal(err)
@@ -707,9 +707,9 @@ func TestKeeperThatShallEndWithItsAgent(t *testing.T) {
 	}
 }
 
-// killedAgent starts an agent with a keeper and a task, and kills the agent. The task has a
+// startAndKillAgent starts an agent with a keeper and a task, and kills the agent. The task has a
 // child in another session.
-func killedAgent(t *testing.T, dir, mode string) (task, keeper process.ID) {
+func startAndKillAgent(t *testing.T, dir, mode string) (task, keeper process.ID) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", "agent", dir, mode)
 	cmd.Stderr = os.Stderr
@@ -740,12 +740,12 @@ func descendants(pid int) []int {
 	var all []int
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
-		child, err := strconv.Atoi(e.Name())
+		childScore, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
-		if st, err := process.ReadStat(child); err == nil && st.PPID == pid {
-			all = append(append(all, child), descendants(child)...)
+		if st, err := process.ReadStat(childScore); err == nil && st.PPID == pid {
+			all = append(append(all, childScore), descendants(childScore)...)
 		}
 	}
 	return all
@@ -753,8 +753,8 @@ func descendants(pid int) []int {
 
 func TestIdleKeeperEnds(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Linger: 100 * time.Millisecond})
-	r, w := pipe(t)
+	c := startClient(t, Config{Linger: 100 * time.Millisecond})
+	r, w := newPipe(t)
 	if err := c.StoreFD(t.Context(), "fifo", r); err != nil {
 		t.Fatal(err)
 	}
@@ -773,7 +773,7 @@ func TestIdleKeeperEnds(t *testing.T) {
 	}
 }
 
-func TestManyStartersGetOneKeeper(t *testing.T) {
+func TestConcurrentStartsShareOneKeeper(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
 	const n = 8
@@ -831,7 +831,7 @@ func TestSocketDirThatOthersCanEnterIsRefused(t *testing.T) {
 
 func TestLongDirectoryName(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Dir: filepath.Join(t.TempDir(), strings.Repeat("d", 120), "run"), Ephemeral: true})
+	c := startClient(t, Config{Dir: filepath.Join(t.TempDir(), strings.Repeat("d", 120), "run"), Ephemeral: true})
 	plugin, err := Attach(t.Context(), c.Socket())
 	if err != nil {
 		t.Fatal(err)
@@ -842,7 +842,7 @@ func TestLongDirectoryName(t *testing.T) {
 	}
 }
 
-func TestServeByHand(t *testing.T) {
+func TestServeWithoutSetupFails(t *testing.T) {
 	if err := Serve(t.Context()); err == nil || !strings.Contains(err.Error(), "by hand") {
 		t.Errorf("Serve error %v", err)
 	}
@@ -852,7 +852,7 @@ func TestServeByHand(t *testing.T) {
 // with a task.
 func spawnWithTask(t *testing.T, c *Client, provisional bool) (plugin, task process.ID) {
 	t.Helper()
-	r, w := pipe(t)
+	r, w := newPipe(t)
 	cmd := sh("setsid sleep 1000 >&- 2>&- & echo $!; wait")
 	cmd.Stdout, cmd.Provisional = w, provisional
 	plugin, err := c.Spawn(t.Context(), cmd)
@@ -874,7 +874,7 @@ func spawnWithTask(t *testing.T, c *Client, provisional bool) (plugin, task proc
 func TestProvisionalChildEndsWithItsClient(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
-	c := start(t, Config{Dir: dir})
+	c := startClient(t, Config{Dir: dir})
 	leaving, err := Start(t.Context(), Config{Dir: dir, Args: []string{"nomad-lite", "keeper"}})
 	if err != nil {
 		t.Fatal(err)
@@ -913,11 +913,11 @@ func TestProvisionalChildEndsWithItsClient(t *testing.T) {
 	}
 }
 
-// TestParentsOfTasks checks that Parents does not count processes that the keeper has started
+// TestParents checks that Parents does not count processes that the keeper has started
 // as tasks, and counts all others below them and the keeper.
-func TestParentsOfTasks(t *testing.T) {
+func TestParents(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Ephemeral: true})
+	c := startClient(t, Config{Ephemeral: true})
 	expect := func(want ...process.ID) {
 		t.Helper()
 		if got, err := c.Parents(t.Context()); err != nil || !slices.Equal(got, want) {

@@ -8,8 +8,8 @@ import (
 
 // When memory runs out, the kernel kills the process with the highest score.
 const (
-	oomScoreFile   = "/proc/self/oom_score_adj"
-	protectedScore = -999 // the kernel kills processes with a higher score first
+	oomScoreFile      = "/proc/self/oom_score_adj"
+	protectedOOMScore = -999 // the kernel kills processes with a higher score first
 )
 
 // ProtectFromOOM lowers the OOM score of this process, so that the kernel kills it last. It
@@ -22,16 +22,16 @@ func ProtectFromOOM() (before string) {
 	}
 	before = strings.TrimSpace(string(text))
 	score, err := strconv.Atoi(before)
-	if err != nil || score <= protectedScore || !setOOMScore(strconv.Itoa(protectedScore)) {
+	if err != nil || score <= protectedOOMScore || !setOOMScore(strconv.Itoa(protectedOOMScore)) {
 		return ""
 	}
 	return before
 }
 
-// protect lowers the score again after [setOOMScore].
-func protect(before string) {
+// setProtectedOOMScore lowers the score again after [setOOMScore].
+func setProtectedOOMScore(before string) {
 	if before != "" {
-		setOOMScore(strconv.Itoa(protectedScore))
+		setOOMScore(strconv.Itoa(protectedOOMScore))
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func oomScore(t *testing.T, pid string) string {
+func readOOMScore(t *testing.T, pid string) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/" + pid + "/oom_score_adj")
 	if err != nil {
@@ -21,7 +21,7 @@ func oomScore(t *testing.T, pid string) string {
 // expectProtected asserts that the keeper is protected, and its children are not.
 func expectProtected(t *testing.T, c *Client) {
 	t.Helper()
-	r, w := pipe(t)
+	r, w := newPipe(t)
 	// A grandchild could inherit a score that the child had only at first.
 	look := sh("sh -c 'cat /proc/self/oom_score_adj'")
 	look.Stdout = w
@@ -32,21 +32,21 @@ func expectProtected(t *testing.T, c *Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var child string
-	if _, err := fmt.Fscan(r, &child); err != nil {
+	var childScore string
+	if _, err := fmt.Fscan(r, &childScore); err != nil {
 		t.Fatal(err)
 	}
-	if own := oomScore(t, "self"); child != own {
-		t.Errorf("a child has the score %s, want %s", child, own)
+	if own := readOOMScore(t, "self"); childScore != own {
+		t.Errorf("a child has the score %s, want %s", childScore, own)
 	}
-	if got := oomScore(t, fmt.Sprint(c.Process().PID)); got != "-999" {
+	if got := readOOMScore(t, fmt.Sprint(c.Process().PID)); got != "-999" {
 		t.Errorf("the keeper has the score %s, want -999", got)
 	}
 }
 
-// mayProtect reports whether this process may lower its score. In some containers root may
+// canLowerOOMScore reports whether this process may lower its score. In some containers root may
 // not.
-func mayProtect(t *testing.T) bool {
+func canLowerOOMScore(t *testing.T) bool {
 	t.Helper()
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -58,8 +58,8 @@ func mayProtect(t *testing.T) bool {
 
 func TestKeeperIsEndedLastWhenMemoryRunsOut(t *testing.T) {
 	t.Parallel()
-	if !mayProtect(t) {
+	if !canLowerOOMScore(t) {
 		t.Skip("needs CAP_SYS_RESOURCE, to lower the score")
 	}
-	expectProtected(t, start(t, Config{Ephemeral: true}))
+	expectProtected(t, startClient(t, Config{Ephemeral: true}))
 }

@@ -26,21 +26,21 @@ const envSetup = "NOMAD_LITE_KEEPER_SETUP"
 // The descriptors that a keeper inherits.
 const (
 	listenerFD = 3 // the socket that listens
-	lockFD     = 4 // the file processName, locked
-	homeFD     = 5 // the data directory
+	lockFD     = 4 // the file pidFileName, locked
+	dirFD      = 5 // the data directory
 )
 
 // The files of a keeper in the data directory. Only the socket is in the directory for
 // sockets, because that directory may be removed and created again.
 const (
-	socketName  = "keeper.sock"
-	lockName    = "keeper.lock" // held while a client starts a keeper, and while a keeper shuts down
-	processName = "keeper.pid"  // contains the keeper's process.ID; the keeper holds the lock as long as it lives
-	logName     = "keeper.log"  // stderr of the keeper: empty unless it crashed
+	socketName   = "keeper.sock"
+	lockFileName = "keeper.lock" // held while a client starts a keeper, and while a keeper shuts down
+	pidFileName  = "keeper.pid"  // contains the keeper's process.ID; the keeper holds the lock as long as it lives
+	logFileName  = "keeper.log"  // stderr of the keeper: empty unless it crashed
 )
 
-// setup is the configuration that a keeper gets at its start.
-type setup struct {
+// keeperSetup is the configuration that a keeper gets at its start.
+type keeperSetup struct {
 	Dir       string        `json:"dir"`
 	Ephemeral bool          `json:"ephemeral"`
 	Linger    time.Duration `json:"linger"`
@@ -54,7 +54,7 @@ type setup struct {
 // that are not its own, and becomes the child subreaper. Only [Start] can start it; without
 // the setup in the environment it returns an error.
 func Serve(ctx context.Context) error {
-	var s setup
+	var s keeperSetup
 	text := os.Getenv(envSetup)
 	if text == "" {
 		return errors.New("the keeper is started by nomad-lite itself; it is not run by hand")
@@ -66,11 +66,11 @@ func Serve(ctx context.Context) error {
 		return fmt.Errorf("become child subreaper: %w", err)
 	}
 	inherited := ProtectFromOOM()
-	handoff, err := s.Handoff.take()
+	handoff, err := s.Handoff.readState()
 	if err != nil {
 		return err
 	}
-	place, err := s.takePlace()
+	place, err := s.takeEndpoint()
 	if err != nil {
 		return err
 	}
@@ -86,10 +86,10 @@ func Serve(ctx context.Context) error {
 	}
 	k := newServer(s, self)
 	k.endpoint, k.oomScore = *place, inherited
-	if err := k.endpoint.record(self); err != nil {
+	if err := k.endpoint.writeProcess(self); err != nil {
 		return err
 	}
-	handoff.restore(k)
+	handoff.restoreTo(k)
 	return k.run(ctx)
 }
 
@@ -101,46 +101,46 @@ type endpoint struct {
 	dir      *Directory
 }
 
-// record writes self into the lock file, where [Directory.LockedBy] finds it.
-func (p *endpoint) record(self process.ID) error {
+// writeProcess writes self into the lock file, where [Directory.LockedBy] finds it.
+func (p *endpoint) writeProcess(self process.ID) error {
 	if p.lock == nil {
 		return nil
 	}
 	return WriteProcess(p.lock, self)
 }
 
-// takePlace takes ownership of the inherited descriptors and closes all others.
-func (s *setup) takePlace() (*endpoint, error) {
-	fds := execHandoff{Listener: listenerFD, Lock: lockFD, Home: homeFD}
+// takeEndpoint takes ownership of the inherited descriptors and closes all others.
+func (s *keeperSetup) takeEndpoint() (*endpoint, error) {
+	fds := execHandoff{ListenerFD: listenerFD, LockFD: lockFD, DirFD: dirFD}
 	if s.Handoff != nil {
 		fds = *s.Handoff
 	}
 	p := &endpoint{}
-	if fds.Lock > 0 {
-		unix.CloseOnExec(fds.Lock)
-		p.lock = os.NewFile(uintptr(fds.Lock), processName)
+	if fds.LockFD > 0 {
+		unix.CloseOnExec(fds.LockFD)
+		p.lock = os.NewFile(uintptr(fds.LockFD), pidFileName)
 	}
-	if fds.Home > 0 {
-		unix.CloseOnExec(fds.Home)
-		p.dir = &Directory{s.Dir, os.NewFile(uintptr(fds.Home), s.Dir)}
+	if fds.DirFD > 0 {
+		unix.CloseOnExec(fds.DirFD)
+		p.dir = &Directory{s.Dir, os.NewFile(uintptr(fds.DirFD), s.Dir)}
 	}
 	var err error
-	p.listener, err = takeListener(fds.Listener)
+	p.listener, err = takeInheritedListener(fds.ListenerFD)
 	return p, err
 }
 
-// takeListener takes ownership of the inherited socket and closes other descriptors that
+// takeInheritedListener takes ownership of the inherited socket and closes other descriptors that
 // leaked in. A pipe that stays open here would block its reader forever.
-func takeListener(fd int) (*net.UnixListener, error) {
+func takeInheritedListener(fd int) (*net.UnixListener, error) {
 	unix.CloseOnExec(fd)
 	if err := closeInherited(); err != nil {
 		return nil, err
 	}
-	return takeSocket(fd)
+	return listenerFromFD(fd)
 }
 
-// takeSocket makes a listener of a descriptor, and closes the descriptor.
-func takeSocket(fd int) (*net.UnixListener, error) {
+// listenerFromFD makes a listener of a descriptor, and closes the descriptor.
+func listenerFromFD(fd int) (*net.UnixListener, error) {
 	f := os.NewFile(uintptr(fd), "listener")
 	defer f.Close()
 	l, err := net.FileListener(f)
@@ -176,19 +176,19 @@ func closeInherited() error {
 	return nil
 }
 
-// agents counts the connections of agents.
-type agents struct {
-	connected int
-	goneAt    time.Time // time at which connected became 0
-	joined    bool      // an agent has connected to this keeper
+// agentConns counts the connections of agents.
+type agentConns struct {
+	count         int
+	zeroSince     time.Time // time at which connected became 0
+	everConnected bool      // an agent has connected to this keeper
 }
 
 // server is the state of a keeper.
 type server struct {
-	setup    setup
-	self     process.ID
+	setup    keeperSetup
+	selfID   process.ID
 	oomScore string        // for children; empty means the keeper's own score
-	wake     chan struct{} // capacity 1; signals a change after which the keeper may be done
+	wakeCh   chan struct{} // capacity 1; signals a change after which the keeper may be done
 	wg       sync.WaitGroup
 
 	ephemeral atomic.Bool // set once, at the start or by opEphemeral
@@ -196,59 +196,59 @@ type server struct {
 	// forkMu is held from a fork until the child's start time is read, and from before a child
 	// is reaped until its status is recorded; no goroutine may look for a child in between. It
 	// is taken before mu.
-	forkMu  sync.Mutex
-	closing bool // spawn requests are rejected
+	forkMu       sync.Mutex
+	rejectSpawns bool // spawn requests are rejected
 
-	mu           sync.Mutex
-	endpoint     endpoint
-	conns        map[*serverConn]bool
-	agents       agents
-	held         map[string]*storedFD
-	managedProcs []process.ID // processes that an earlier keeper started, as reported by the agent
-	spawned      []process.ID // processes that this keeper started on request: plugins and the log collector
-	known        statuses
-	trim         *memtrim.Trimmer
-	waiters      map[process.ID][]waiter
-	watches      map[process.ID]*process.Pidfd // one pidfd for each process in waiters
+	mu            sync.Mutex
+	endpoint      endpoint
+	conns         map[*serverConn]bool
+	agents        agentConns
+	storedFDs     map[string]*storedFD
+	managedProcs  []process.ID // processes that an earlier keeper started, as reported by the agent
+	spawned       []process.ID // processes that this keeper started on request: plugins and the log collector
+	exitStatuses  statuses
+	trimmer       *memtrim.Trimmer
+	waiters       map[process.ID][]waiter
+	watchedPidfds map[process.ID]*process.Pidfd // one pidfd for each process in waiters
 }
 
-func newServer(s setup, self process.ID) *server {
+func newServer(s keeperSetup, self process.ID) *server {
 	k := &server{
-		setup:   s,
-		self:    self,
-		wake:    make(chan struct{}, 1),
-		conns:   map[*serverConn]bool{},
-		agents:  agents{goneAt: time.Now()},
-		held:    map[string]*storedFD{},
-		waiters: map[process.ID][]waiter{},
-		watches: map[process.ID]*process.Pidfd{},
+		setup:         s,
+		selfID:        self,
+		wakeCh:        make(chan struct{}, 1),
+		conns:         map[*serverConn]bool{},
+		agents:        agentConns{zeroSince: time.Now()},
+		storedFDs:     map[string]*storedFD{},
+		waiters:       map[process.ID][]waiter{},
+		watchedPidfds: map[process.ID]*process.Pidfd{},
 	}
 	k.ephemeral.Store(s.Ephemeral)
 	return k
 }
 
-// run serves until [server.done] reports true.
+// run serves until [server.shouldExit] reports true.
 func (k *server) run(ctx context.Context) error {
 	sigs := make(chan os.Signal, 8)
 	// The signals are handled, not ignored: every child would inherit an ignored signal.
 	signal.Notify(sigs, unix.SIGCHLD, unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
 	defer signal.Stop(sigs)
 
-	k.trim = memtrim.New(25, 25)
-	defer k.trim.Stop()
-	timer := time.NewTimer(k.patience())
+	k.trimmer = memtrim.New(25, 25)
+	defer k.trimmer.Stop()
+	timer := time.NewTimer(k.idleTimeout())
 	defer timer.Stop()
 	listener := k.endpoint.listener
-	k.wg.Go(func() { k.accept(listener) })
-	k.reap() // children may have ended before signal.Notify
+	k.wg.Go(func() { k.acceptConns(listener) })
+	k.reapChildren() // children may have ended before signal.Notify
 	terminated := false
 	for {
-		if k.done(terminated) {
+		if k.shouldExit(terminated) {
 			// A client that starts a keeper holds the lock until it is connected. Check again
 			// when the lock is free.
-			dir, lock := k.lockDirectory()
-			if k.done(terminated) {
-				k.leave(dir, lock != nil)
+			dir, lock := k.lockDir()
+			if k.shouldExit(terminated) {
+				k.shutDown(dir, lock != nil)
 				return nil
 			}
 			if lock != nil {
@@ -261,9 +261,9 @@ func (k *server) run(ctx context.Context) error {
 		case sig := <-sigs:
 			switch sig {
 			case unix.SIGCHLD:
-				k.reap()
+				k.reapChildren()
 			case unix.SIGHUP:
-				k.listenAgain()
+				k.recreateSocket()
 			case unix.SIGTERM:
 				// The signal has no effect while an agent is connected: killing all processes
 				// named nomad-lite must not disturb the order in which the agent stops its
@@ -271,53 +271,53 @@ func (k *server) run(ctx context.Context) error {
 				terminated = true
 			}
 		case <-timer.C:
-		case <-k.wake:
+		case <-k.wakeCh:
 		}
-		timer.Reset(k.patience())
+		timer.Reset(k.idleTimeout())
 	}
 }
 
-// done reports whether the keeper should shut down.
-func (k *server) done(terminated bool) bool {
+// shouldExit reports whether the keeper should shut down.
+func (k *server) shouldExit(terminated bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.agents.connected > 0 {
+	if k.agents.count > 0 {
 		return false
 	}
-	idle := time.Since(k.agents.goneAt) >= k.patience()
+	idle := time.Since(k.agents.zeroSince) >= k.idleTimeout()
 	if k.ephemeral.Load() {
-		return k.agents.joined || terminated || idle
+		return k.agents.everConnected || terminated || idle
 	}
-	return terminated || idle && !hasChildren() && !k.inUseLocked()
+	return terminated || idle && !hasChildren() && !k.storedFDsInUseLocked()
 }
 
-// patience returns how long the keeper waits for an agent. The agent of an ephemeral keeper
+// idleTimeout returns how long the keeper waits for an agent. The agent of an ephemeral keeper
 // connects at once or not at all.
-func (k *server) patience() time.Duration {
+func (k *server) idleTimeout() time.Duration {
 	if k.ephemeral.Load() {
 		return min(k.setup.Linger, 10*time.Second)
 	}
 	return k.setup.Linger
 }
 
-// lockDirectory returns the data directory and its lock, which a client holds while it starts
+// lockDir returns the data directory and its lock, which a client holds while it starts
 // a keeper. Both are nil without a directory; the lock is nil if it fails.
-func (k *server) lockDirectory() (*Directory, *os.File) {
+func (k *server) lockDir() (*Directory, *os.File) {
 	k.mu.Lock()
 	dir := k.endpoint.dir
 	k.mu.Unlock()
 	if dir == nil {
 		return nil, nil
 	}
-	lock, err := dir.Lock(lockName, unix.LOCK_EX)
+	lock, err := dir.Lock(lockFileName, unix.LOCK_EX)
 	if err != nil {
 		return dir, nil
 	}
 	return dir, lock
 }
 
-// listenAgain replaces the socket, which was removed. Connections are not affected.
-func (k *server) listenAgain() {
+// recreateSocket replaces the socket, which was removed. Connections are not affected.
+func (k *server) recreateSocket() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.endpoint.dir == nil {
@@ -334,20 +334,20 @@ func (k *server) listenAgain() {
 func (k *server) serveLocked(listener *net.UnixListener) {
 	k.endpoint.listener.Close()
 	k.endpoint.listener = listener
-	k.wg.Go(func() { k.accept(listener) })
+	k.wg.Go(func() { k.acceptConns(listener) })
 }
 
-// moveTo makes the keeper serve another directory, with its own socket and lock. It owns the
+// moveToDir makes the keeper serve another directory, with its own socket and lock. It owns the
 // three descriptors.
-func (k *server) moveTo(path string, fds []int) error {
+func (k *server) moveToDir(path string, fds []int) error {
 	if len(fds) != 3 {
-		closeAll(fds)
+		closeFDs(fds)
 		return fmt.Errorf("move: %d descriptors came", len(fds))
 	}
-	lock, home := os.NewFile(uintptr(fds[1]), processName), os.NewFile(uintptr(fds[2]), path)
-	listener, err := takeSocket(fds[0])
+	lock, home := os.NewFile(uintptr(fds[1]), pidFileName), os.NewFile(uintptr(fds[2]), path)
+	listener, err := listenerFromFD(fds[0])
 	if err == nil {
-		err = WriteProcess(lock, k.self)
+		err = WriteProcess(lock, k.selfID)
 	}
 	if err != nil {
 		lock.Close()
@@ -366,11 +366,11 @@ func (k *server) moveTo(path string, fds []int) error {
 	return nil
 }
 
-// leave kills the processes of an ephemeral keeper, closes all connections and removes the
+// shutDown kills the processes of an ephemeral keeper, closes all connections and removes the
 // keeper's files. The process holds its lock until it has exited.
-func (k *server) leave(dir *Directory, locked bool) {
+func (k *server) shutDown(dir *Directory, locked bool) {
 	k.forkMu.Lock()
-	k.closing = true
+	k.rejectSpawns = true
 	if k.ephemeral.Load() {
 		k.mu.Lock()
 		managedProcs := k.managedProcs
@@ -389,14 +389,14 @@ func (k *server) leave(dir *Directory, locked bool) {
 	for c := range k.conns {
 		c.wire.conn.Close()
 	}
-	for key := range k.held {
-		k.dropLocked(key)
+	for key := range k.storedFDs {
+		k.removeFDLocked(key)
 	}
 	k.mu.Unlock()
 	k.wg.Wait()
 	if k.ephemeral.Load() && locked {
 		dir.RemoveSocketDir()
-		for _, name := range []string{logName, processName, lockName} {
+		for _, name := range []string{logFileName, pidFileName, lockFileName} {
 			dir.Remove(name)
 		}
 	}
@@ -404,7 +404,7 @@ func (k *server) leave(dir *Directory, locked bool) {
 
 func (k *server) wakeUp() {
 	select {
-	case k.wake <- struct{}{}:
+	case k.wakeCh <- struct{}{}:
 	default:
 	}
 }

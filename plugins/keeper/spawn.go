@@ -12,25 +12,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
-// spawn starts a child with the descriptors that came with the request. It leaves them open.
-func (k *server) spawn(p *spawnParams, fds []int) *response {
+// handleSpawn starts a child with the descriptors that came with the request. It leaves them open.
+func (k *server) handleSpawn(p *spawnParams, fds []int) *response {
 	if p == nil {
 		return &response{Error: "spawn: no command"}
 	}
-	child, err := k.startChild(p, fds)
+	childScore, err := k.startChild(p, fds)
 	var errno syscall.Errno
 	switch {
 	case errors.As(err, &errno):
 		return &response{Errno: int(errno), Error: fmt.Sprintf("spawn %q", p.Name)}
 	case err != nil:
-		return &response{Process: child, Error: fmt.Sprintf("spawn %q: %v", p.Name, err)}
+		return &response{Process: childScore, Error: fmt.Sprintf("spawn %q: %v", p.Name, err)}
 	}
-	return &response{Process: child}
+	return &response{Process: childScore}
 }
 
 // startChild returns a syscall.Errno only if the program could not be executed.
 func (k *server) startChild(p *spawnParams, fds []int) (process.ID, error) {
-	exec, stdio, err := p.assign(fds)
+	exec, stdio, err := p.assignFDs(fds)
 	if err != nil {
 		return process.ID{}, err
 	}
@@ -64,30 +64,30 @@ func (k *server) startChild(p *spawnParams, fds []int) (process.ID, error) {
 
 	k.forkMu.Lock()
 	defer k.forkMu.Unlock()
-	if k.closing {
+	if k.rejectSpawns {
 		return process.ID{}, errors.New("the keeper is ending")
 	}
 	setOOMScore(k.oomScore)
 	pid, err := syscall.ForkExec(path, argv, attr)
-	protect(k.oomScore)
+	setProtectedOOMScore(k.oomScore)
 	if err != nil {
 		return process.ID{}, err
 	}
-	child, err := process.LookupID(pid)
+	childScore, err := process.LookupID(pid)
 	if err != nil {
 		// forkMu is held, so the child cannot have been reaped: /proc itself does not work.
 		_ = unix.Kill(pid, unix.SIGKILL)
-		return child, fmt.Errorf("read start time of pid %d: %v", pid, err)
+		return childScore, fmt.Errorf("read start time of pid %d: %v", pid, err)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.spawned = append(k.spawned, child)
-	return child, nil
+	k.spawned = append(k.spawned, childScore)
+	return childScore, nil
 }
 
-// assign maps the received descriptors to exec and stdio; -1 means that there is none.
-func (p *spawnParams) assign(fds []int) (exec int, stdio []int, err error) {
-	announced := [...]bool{p.Exec, p.Stdin, p.Stdout, p.Stderr}
+// assignFDs maps the received descriptors to exec and stdio; -1 means that there is none.
+func (p *spawnParams) assignFDs(fds []int) (exec int, stdio []int, err error) {
+	announced := [...]bool{p.HasExec, p.HasStdin, p.HasStdout, p.HasStderr}
 	assigned := make([]int, len(announced))
 	n := 0
 	for i, there := range announced {

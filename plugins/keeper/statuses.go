@@ -6,20 +6,20 @@ import "github.com/nomad-lite/nomad-lite/plugins/process"
 // own session. Session leaders have a ring of their own, so that a task with thousands of
 // orphans cannot evict them. Each ring evicts its oldest entry.
 const (
-	leadersKept = 4096
-	othersKept  = 512
+	maxLeaderStatuses = 4096
+	maxOtherStatuses  = 512
 )
 
 // statuses stores exit statuses in bounded memory.
 type statuses struct {
-	leaders, others ring
+	leaders, others statusRing
 }
 
 func (s *statuses) add(p process.ID, status process.ExitStatus, leader bool) {
 	if leader {
-		s.leaders.add(p, status, leadersKept)
+		s.leaders.add(p, status, maxLeaderStatuses)
 	} else {
-		s.others.add(p, status, othersKept)
+		s.others.add(p, status, maxOtherStatuses)
 	}
 }
 
@@ -30,31 +30,31 @@ func (s *statuses) get(p process.ID) (process.ExitStatus, bool) {
 	return s.others.get(p)
 }
 
-// ring stores the newest entries, with an index.
-type ring struct {
-	entries []process.ID
-	next    int // index of the oldest entry once the ring is full
-	byProc  map[process.ID]process.ExitStatus
+// statusRing stores the newest entries, with an index.
+type statusRing struct {
+	entries  []process.ID
+	oldest   int // index of the oldest entry once the ring is full
+	statuses map[process.ID]process.ExitStatus
 }
 
-func (r *ring) add(p process.ID, status process.ExitStatus, limit int) {
-	if r.byProc == nil {
-		r.byProc = map[process.ID]process.ExitStatus{}
+func (r *statusRing) add(p process.ID, status process.ExitStatus, limit int) {
+	if r.statuses == nil {
+		r.statuses = map[process.ID]process.ExitStatus{}
 	}
-	if _, ok := r.byProc[p]; ok {
+	if _, ok := r.statuses[p]; ok {
 		return
 	}
-	r.byProc[p] = status
+	r.statuses[p] = status
 	if len(r.entries) < limit {
 		r.entries = append(r.entries, p)
 		return
 	}
-	delete(r.byProc, r.entries[r.next])
-	r.entries[r.next] = p
-	r.next = (r.next + 1) % limit
+	delete(r.statuses, r.entries[r.oldest])
+	r.entries[r.oldest] = p
+	r.oldest = (r.oldest + 1) % limit
 }
 
-func (r *ring) get(p process.ID) (process.ExitStatus, bool) {
-	status, ok := r.byProc[p]
+func (r *statusRing) get(p process.ID) (process.ExitStatus, bool) {
+	status, ok := r.statuses[p]
 	return status, ok
 }

@@ -21,37 +21,37 @@ type waiter struct {
 // waitLocked returns the response to a wait request, or nil if it has registered the request:
 // then the response is sent later.
 func (k *server) waitLocked(c *serverConn, id uint64, p process.ID) *response {
-	if len(c.waits) >= maxWaiting {
-		return &response{Error: fmt.Sprintf("more than %d waits on one connection", maxWaiting)}
+	if len(c.waitRequests) >= maxWaitsPerConn {
+		return &response{Error: fmt.Sprintf("more than %d waits on one connection", maxWaitsPerConn)}
 	}
-	if status, ok := k.known.get(p); ok {
+	if status, ok := k.exitStatuses.get(p); ok {
 		return &response{Status: status}
 	}
 	fd, err := p.Open()
 	if errors.Is(err, os.ErrProcessDone) {
-		return &response{Code: codeUnknown}
+		return &response{Code: codeStatusUnknown}
 	}
 	if err != nil {
 		// Without a pidfd, only the end of a child is certain to be noticed.
 		if st, err := process.ReadStat(p.PID); err != nil || st.StartTime != p.StartTime || st.PPID != os.Getpid() {
-			return &response{Code: codeUnknown}
+			return &response{Code: codeStatusUnknown}
 		}
 	}
 	k.waiters[p] = append(k.waiters[p], waiter{c, id})
-	c.waits[id] = p
+	c.waitRequests[id] = p
 	switch {
 	case fd == nil:
-	case k.watches[p] == nil:
-		k.watches[p] = fd
-		k.wg.Go(func() { k.watch(p, fd) })
+	case k.watchedPidfds[p] == nil:
+		k.watchedPidfds[p] = fd
+		k.wg.Go(func() { k.watchProcess(p, fd) })
 	default:
 		fd.Close()
 	}
 	return nil
 }
 
-// reap reaps every child that has ended and records its exit status.
-func (k *server) reap() {
+// reapChildren reaps every child that has ended and records its exit status.
+func (k *server) reapChildren() {
 	for {
 		k.forkMu.Lock()
 		pid, err := nextZombie()
@@ -60,10 +60,10 @@ func (k *server) reap() {
 			return
 		}
 		st, statErr := process.ReadStat(pid)
-		var word unix.WaitStatus
-		_, err = unix.Wait4(pid, &word, 0, nil)
+		var waitStatus unix.WaitStatus
+		_, err = unix.Wait4(pid, &waitStatus, 0, nil)
 		if err == nil && statErr == nil {
-			k.ended(process.ID{PID: pid, StartTime: st.StartTime}, process.ExitStatusOf(int(word)), st.Session == pid)
+			k.recordExit(process.ID{PID: pid, StartTime: st.StartTime}, process.ExitStatusOf(int(waitStatus)), st.Session == pid)
 		}
 		k.forkMu.Unlock()
 	}
@@ -76,41 +76,41 @@ func nextZombie() (int, error) {
 	return pid, err
 }
 
-// ended records the status of p and answers the waiters of p.
-func (k *server) ended(p process.ID, status process.ExitStatus, leader bool) {
+// recordExit records the status of p and answers the waiters of p.
+func (k *server) recordExit(p process.ID, status process.ExitStatus, leader bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.spawned = slices.DeleteFunc(k.spawned, func(s process.ID) bool { return s == p })
-	k.known.add(p, status, leader)
-	k.answerWaitsLocked(p, response{Status: status})
+	k.exitStatuses.add(p, status, leader)
+	k.respondToWaitersLocked(p, response{Status: status})
 }
 
-// answerWaitsLocked sends the same response to all waiters of p.
-func (k *server) answerWaitsLocked(p process.ID, resp response) {
+// respondToWaitersLocked sends the same response to all waiters of p.
+func (k *server) respondToWaitersLocked(p process.ID, resp response) {
 	for _, w := range k.waiters[p] {
 		own := resp // copied: each waiter's response has its own id and stays queued
 		own.ID = w.id
-		w.conn.answer(&own, nil)
-		delete(w.conn.waits, w.id)
+		w.conn.queueResponse(&own, nil)
+		delete(w.conn.waitRequests, w.id)
 	}
-	k.forgetWaitsLocked(p)
+	k.removeWaitersLocked(p)
 }
 
-// forgetWaitsLocked removes the waiters of p and closes its pidfd.
-func (k *server) forgetWaitsLocked(p process.ID) {
+// removeWaitersLocked removes the waiters of p and closes its pidfd.
+func (k *server) removeWaitersLocked(p process.ID) {
 	delete(k.waiters, p)
-	if fd := k.watches[p]; fd != nil {
+	if fd := k.watchedPidfds[p]; fd != nil {
 		fd.Close()
-		delete(k.watches, p)
+		delete(k.watchedPidfds, p)
 	}
 }
 
-// watch waits for the end of a process that may not be a child of the keeper: the child of a
+// watchProcess waits for the end of a process that may not be a child of the keeper: the child of a
 // living driver, or a process that an earlier keeper has started. It returns early when the
 // last waiter is removed.
-func (k *server) watch(p process.ID, fd *process.Pidfd) {
+func (k *server) watchProcess(p process.ID, fd *process.Pidfd) {
 	if err := fd.Wait(context.Background()); err != nil {
-		return // forgetWaitsLocked has closed the pidfd
+		return // removeWaitersLocked has closed the pidfd
 	}
 
 	k.forkMu.Lock() // a child is either still in /proc or its status is recorded
@@ -121,22 +121,22 @@ func (k *server) watch(p process.ID, fd *process.Pidfd) {
 		return
 	}
 	if st, err := process.ReadStat(p.PID); err == nil && st.StartTime == p.StartTime && st.PPID == os.Getpid() {
-		return // reap sends the response
+		return // reapChildren sends the response
 	}
 	status, ok := p.ExitStatus(fd)
 	if !ok {
-		k.answerWaitsLocked(p, response{Code: codeUnknown})
+		k.respondToWaitersLocked(p, response{Code: codeStatusUnknown})
 		return
 	}
-	k.known.add(p, status, true)
-	k.answerWaitsLocked(p, response{Status: status})
+	k.exitStatuses.add(p, status, true)
+	k.respondToWaitersLocked(p, response{Status: status})
 }
 
-// unwaitLocked removes one waiter.
-func (k *server) unwaitLocked(c *serverConn, id uint64, p process.ID) {
-	delete(c.waits, id)
+// removeWaiterLocked removes one waiter.
+func (k *server) removeWaiterLocked(c *serverConn, id uint64, p process.ID) {
+	delete(c.waitRequests, id)
 	k.waiters[p] = slices.DeleteFunc(k.waiters[p], func(w waiter) bool { return w == waiter{c, id} })
 	if len(k.waiters[p]) == 0 {
-		k.forgetWaitsLocked(p)
+		k.removeWaitersLocked(p)
 	}
 }

@@ -22,9 +22,9 @@ import (
 // A frame is four bytes of length, big-endian, followed by one JSON message. Descriptors are
 // sent with the first byte of their frame.
 const (
-	maxFrame   = 4 << 20 // bytes; twice the kernel's limit for arguments and environment
-	maxFiles   = 64      // descriptors in one frame
-	maxWaiting = 8192    // unanswered wait requests per connection
+	maxFrameSize    = 4 << 20 // bytes; twice the kernel's limit for arguments and environment
+	maxFrameFDs     = 64      // descriptors in one frame
+	maxWaitsPerConn = 8192    // unanswered wait requests per connection
 )
 
 // op is the operation of a request.
@@ -36,10 +36,10 @@ const (
 	opConfirm   op = "confirm" // the keeper must not kill a provisional child when the client disconnects
 	opWait      op = "wait"
 	opCancel    op = "cancel" // ends the wait request with the same id; has no response
-	opHold      op = "hold"
-	opTake      op = "take"
-	opDrop      op = "drop"
-	opKeys      op = "keys"
+	opStoreFD   op = "hold"
+	opGetFDs    op = "take"
+	opRemoveFD  op = "drop"
+	opListFDs   op = "keys"
 	opAdopt     op = "adopt" // lists processes that a dead keeper has started
 	opEphemeral op = "ephemeral"
 	opParents   op = "parents" // lists the keeper and spawned processes that have descendants
@@ -51,11 +51,11 @@ const (
 type request struct {
 	ID           uint64       `json:"id"`
 	Op           op           `json:"op"`
-	Agent        bool         `json:"agent,omitempty"` // hello: the client is an agent
+	IsAgent      bool         `json:"agent,omitempty"` // hello: the client is an agent
 	Spawn        *spawnParams `json:"spawn,omitempty"`
 	Process      process.ID   `json:"process,omitzero"` // wait, confirm: the process
-	ListFDs      []string     `json:"keys,omitempty"`   // hold, take, drop: one key per descriptor
-	Drain        []bool       `json:"drain,omitempty"`  // hold: whether the keeper drains each descriptor
+	Keys         []string     `json:"keys,omitempty"`   // hold, take, drop: one key per descriptor
+	IsDrained    []bool       `json:"drain,omitempty"`  // hold: whether the keeper drains each descriptor
 	ManagedProcs []process.ID `json:"wards,omitempty"`  // adopt: the processes
 	Args         []string     `json:"args,omitempty"`   // replace: argv
 	Dir          string       `json:"dir,omitempty"`    // move: the path of the directory
@@ -64,15 +64,15 @@ type request struct {
 // spawnParams is a Command without its files. Exec, Stdin, Stdout and Stderr report which files
 // are set; the message carries their descriptors in this order.
 type spawnParams struct {
-	Name   string   `json:"name"`
-	Path   string   `json:"path,omitempty"`
-	Args   []string `json:"args"`
-	Env    []string `json:"env"`
-	Dir    string   `json:"dir,omitempty"`
-	Exec   bool     `json:"exec,omitempty"`
-	Stdin  bool     `json:"stdin,omitempty"`
-	Stdout bool     `json:"stdout,omitempty"`
-	Stderr bool     `json:"stderr,omitempty"`
+	Name      string   `json:"name"`
+	Path      string   `json:"path,omitempty"`
+	Args      []string `json:"args"`
+	Env       []string `json:"env"`
+	Dir       string   `json:"dir,omitempty"`
+	HasExec   bool     `json:"exec,omitempty"`
+	HasStdin  bool     `json:"stdin,omitempty"`
+	HasStdout bool     `json:"stdout,omitempty"`
+	HasStderr bool     `json:"stderr,omitempty"`
 
 	Provisional bool `json:"provisional,omitempty"`
 }
@@ -80,22 +80,22 @@ type spawnParams struct {
 // response is a message from the keeper. The descriptors of a take follow in the order of its
 // keys.
 type response struct {
-	ID      uint64             `json:"id"`
-	Error   string             `json:"error,omitempty"`
-	Code    string             `json:"code,omitempty"`   // identifies errors that a caller branches on
-	Errno   int                `json:"errno,omitempty"`  // in the response to spawn: the kernel's error number
-	Process process.ID         `json:"process,omitzero"` // in the response to spawn: the child; to hello: the keeper
-	Status  process.ExitStatus `json:"status,omitzero"`
-	ListFDs []string           `json:"keys,omitempty"`
-	Drain   []bool             `json:"drain,omitempty"`
+	ID        uint64             `json:"id"`
+	Error     string             `json:"error,omitempty"`
+	Code      string             `json:"code,omitempty"`   // identifies errors that a caller branches on
+	Errno     int                `json:"errno,omitempty"`  // in the response to spawn: the kernel's error number
+	Process   process.ID         `json:"process,omitzero"` // in the response to spawn: the child; to hello: the keeper
+	Status    process.ExitStatus `json:"status,omitzero"`
+	Keys      []string           `json:"keys,omitempty"`
+	IsDrained []bool             `json:"drain,omitempty"`
 
 	Parents   []process.ID `json:"parents,omitempty"`
 	Ephemeral bool         `json:"ephemeral,omitempty"` // in the response to hello: whether the keeper is ephemeral
 }
 
 const (
-	codeUnknown = "unknown"
-	codeNotHeld = "not-held"
+	codeStatusUnknown = "unknown"
+	codeNotHeld       = "not-held"
 )
 
 // err returns the error that the response carries.
@@ -103,7 +103,7 @@ func (r *response) err() error {
 	switch {
 	case r.Error == "" && r.Code == "":
 		return nil
-	case r.Code == codeUnknown:
+	case r.Code == codeStatusUnknown:
 		return ErrUnknown
 	case r.Code == codeNotHeld:
 		return ErrNotHeld
@@ -113,25 +113,25 @@ func (r *response) err() error {
 	return errors.New(r.Error)
 }
 
-// wire sends and receives frames on a unix stream socket. One goroutine may
+// frameConn sends and receives frames on a unix stream socket. One goroutine may
 // receive while others send.
-type wire struct {
+type frameConn struct {
 	conn *net.UnixConn
 	mu   sync.Mutex // serialises sent frames
 }
 
-// send writes one frame. It closes the connection on failure, also if the peer does not read
+// sendFrame writes one frame. It closes the connection on failure, also if the peer does not read
 // for ten seconds, because a frame may have been sent in part.
-func (w *wire) send(msg any, fds ...int) error {
+func (w *frameConn) sendFrame(msg any, fds ...int) error {
 	body, err := json.Marshal(msg)
 	if err != nil {
 		return err
 	}
-	if len(body) > maxFrame {
-		return fmt.Errorf("message of %d bytes is over the limit of %d", len(body), maxFrame)
+	if len(body) > maxFrameSize {
+		return fmt.Errorf("message of %d bytes is over the limit of %d", len(body), maxFrameSize)
 	}
-	if len(fds) > maxFiles {
-		return fmt.Errorf("message with %d descriptors is over the limit of %d", len(fds), maxFiles)
+	if len(fds) > maxFrameFDs {
+		return fmt.Errorf("message with %d descriptors is over the limit of %d", len(fds), maxFrameFDs)
 	}
 	frame := binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(body)), uint32(len(body)))
 	frame = append(frame, body...)
@@ -155,19 +155,19 @@ func (w *wire) send(msg any, fds ...int) error {
 	return err
 }
 
-// errDescriptors means that a frame arrived without its descriptors, because this process has
+// errNoFreeFDs means that a frame arrived without its descriptors, because this process has
 // reached its limit. The message itself is decoded.
-var errDescriptors error = descriptorsError{}
+var errNoFreeFDs error = noFreeFDsError{}
 
-type descriptorsError struct{}
+type noFreeFDsError struct{}
 
-func (descriptorsError) Error() string { return "no free file descriptors (ulimit -n)" }
-func (descriptorsError) Unwrap() error { return unix.EMFILE }
+func (noFreeFDsError) Error() string { return "no free file descriptors (ulimit -n)" }
+func (noFreeFDsError) Unwrap() error { return unix.EMFILE }
 
-// receive reads one frame into msg. The caller owns the returned descriptors; on an error
+// receiveFrame reads one frame into msg. The caller owns the returned descriptors; on an error
 // there are none.
-func (w *wire) receive(msg any) ([]int, error) {
-	r := &descriptorReader{conn: w.conn}
+func (w *frameConn) receiveFrame(msg any) ([]int, error) {
+	r := &fdReader{conn: w.conn}
 	body, err := readFrame(r)
 	if err == nil && r.err != nil {
 		err = r.err
@@ -175,11 +175,11 @@ func (w *wire) receive(msg any) ([]int, error) {
 	if err == nil {
 		err = json.Unmarshal(body, msg)
 	}
-	if err == nil && r.lost {
-		err = errDescriptors
+	if err == nil && r.fdsLost {
+		err = errNoFreeFDs
 	}
 	if err != nil {
-		closeAll(r.fds)
+		closeFDs(r.fds)
 		return nil, err
 	}
 	return r.fds, nil
@@ -192,8 +192,8 @@ func readFrame(r io.Reader) ([]byte, error) {
 		return nil, err
 	}
 	n := binary.BigEndian.Uint32(header[:])
-	if n > maxFrame {
-		return nil, fmt.Errorf("frame of %d bytes is over the limit of %d", n, maxFrame)
+	if n > maxFrameSize {
+		return nil, fmt.Errorf("frame of %d bytes is over the limit of %d", n, maxFrameSize)
 	}
 	var body bytes.Buffer
 	if _, err := io.CopyN(&body, r, int64(n)); err != nil {
@@ -205,29 +205,29 @@ func readFrame(r io.Reader) ([]byte, error) {
 	return body.Bytes(), nil
 }
 
-// descriptorReader is a reader that collects the descriptors which arrive with the bytes. The
+// fdReader is a reader that collects the descriptors which arrive with the bytes. The
 // descriptors stay plain numbers: Go's poller would watch an os.File of a FIFO, and wake this
 // process for every line that a task writes.
-type descriptorReader struct {
-	conn *net.UnixConn
-	fds  []int
-	lost bool // descriptors were dropped because this process is out of descriptors
-	err  error
+type fdReader struct {
+	conn    *net.UnixConn
+	fds     []int
+	fdsLost bool // descriptors were dropped because this process is out of descriptors
+	err     error
 }
 
-func (r *descriptorReader) Read(p []byte) (int, error) {
-	oob := make([]byte, unix.CmsgSpace(4*maxFiles))
+func (r *fdReader) Read(p []byte) (int, error) {
+	oob := make([]byte, unix.CmsgSpace(4*maxFrameFDs))
 	n, oobn, flags, _, err := r.conn.ReadMsgUnix(p, oob)
 	if oobn > 0 {
-		if perr := r.collect(oob[:oobn]); perr != nil {
+		if perr := r.collectFDs(oob[:oobn]); perr != nil {
 			r.err = perr
 		}
 	}
 	switch truncated := flags&unix.MSG_CTRUNC != 0; {
-	case truncated && len(r.fds) < maxFiles:
-		r.lost = true
-	case truncated, len(r.fds) > maxFiles:
-		r.err = fmt.Errorf("frame with more than %d descriptors", maxFiles)
+	case truncated && len(r.fds) < maxFrameFDs:
+		r.fdsLost = true
+	case truncated, len(r.fds) > maxFrameFDs:
+		r.err = fmt.Errorf("frame with more than %d descriptors", maxFrameFDs)
 	}
 	if err == nil && n == 0 {
 		err = io.EOF
@@ -235,7 +235,7 @@ func (r *descriptorReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (r *descriptorReader) collect(oob []byte) error {
+func (r *fdReader) collectFDs(oob []byte) error {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
 		return fmt.Errorf("read descriptors: %w", err)
@@ -250,16 +250,16 @@ func (r *descriptorReader) collect(oob []byte) error {
 	return nil
 }
 
-// duplicate returns another descriptor of the same open file or socket, as a number.
-func duplicate(f syscall.Conn) (int, error) {
+// duplicateFile returns another descriptor of the same open file or socket, as a number.
+func duplicateFile(f syscall.Conn) (int, error) {
 	raw, err := f.SyscallConn() // not f.Fd(), which makes the file blocking for all its users
 	if err != nil {
 		return -1, fmt.Errorf("duplicate descriptor: %w", err)
 	}
 	fd := -1
-	var inner error
-	err = raw.Control(func(n uintptr) { fd, inner = duplicateFD(int(n)) })
-	if err = errors.Join(err, inner); err != nil {
+	var dupErr error
+	err = raw.Control(func(n uintptr) { fd, dupErr = duplicateFD(int(n)) })
+	if err = errors.Join(err, dupErr); err != nil {
 		return -1, fmt.Errorf("duplicate descriptor: %w", err)
 	}
 	return fd, nil
@@ -269,43 +269,43 @@ func duplicateFD(fd int) (int, error) {
 	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
 }
 
-func closeAll(fds []int) {
+func closeFDs(fds []int) {
 	for _, fd := range fds {
 		unix.Close(fd)
 	}
 }
 
 // socketPath is the path of a keeper's socket, as a plugin gets it. After the first
-// connection, home stays open and the socket is looked up below it, because the directory may
+// connection, dirHandle stays open and the socket is looked up below it, because the directory may
 // be moved, and another data directory may take its path.
 type socketPath struct {
-	path string
-	home *os.File // opened with O_PATH; nil before the first connection
+	path      string
+	dirHandle *os.File // opened with O_PATH; nil before the first connection
 }
 
 // dial connects to the socket and verifies that the listening process belongs to this user.
 func (s *socketPath) dial() (*net.UnixConn, error) {
-	if s.home != nil {
-		return dialIn(s.home, s.path)
+	if s.dirHandle != nil {
+		return dialBelow(s.dirHandle, s.path)
 	}
-	home, err := openHandle(filepath.Dir(filepath.Dir(s.path)))
+	home, err := openDirHandle(filepath.Dir(filepath.Dir(s.path)))
 	if err != nil {
 		return nil, err
 	}
-	conn, err := dialIn(home, s.path)
+	conn, err := dialBelow(home, s.path)
 	if err != nil {
 		home.Close()
 		return nil, err
 	}
-	s.home = home
+	s.dirHandle = home
 	return conn, nil
 }
 
-// dialIn connects to the last two elements of a path, relative to an open directory, so that
+// dialBelow connects to the last two elements of a path, relative to an open directory, so that
 // the length of the path does not matter.
-func dialIn(home *os.File, path string) (*net.UnixConn, error) {
+func dialBelow(home *os.File, path string) (*net.UnixConn, error) {
 	name := filepath.Join(filepath.Base(filepath.Dir(path)), filepath.Base(path))
-	conn, err := net.DialUnix("unix", nil, address("unix", home, name))
+	conn, err := net.DialUnix("unix", nil, unixAddr("unix", home, name))
 	if err != nil {
 		return nil, err
 	}
@@ -317,8 +317,8 @@ func dialIn(home *os.File, path string) (*net.UnixConn, error) {
 }
 
 func (s *socketPath) close() {
-	if s.home != nil {
-		s.home.Close()
-		s.home = nil
+	if s.dirHandle != nil {
+		s.dirHandle.Close()
+		s.dirHandle = nil
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-func frame(body string) []byte {
+func newFrame(body string) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
 }
 
@@ -33,11 +33,11 @@ func TestReadFrame(t *testing.T) {
 		want string
 		err  error // nil with a want, else the expected error; io.EOF only between frames
 	}{
-		{"a frame is read", frame(`{"id":1}`), `{"id":1}`, nil},
-		{"an empty frame is read", frame(""), "", nil},
+		{"a frame is read", newFrame(`{"id":1}`), `{"id":1}`, nil},
+		{"an empty frame is read", newFrame(""), "", nil},
 		{"the end between frames is an end", nil, "", io.EOF},
 		{"the end within a header is not", []byte{0, 0}, "", io.ErrUnexpectedEOF},
-		{"the end within a body is not", frame("hello")[:7], "", io.ErrUnexpectedEOF},
+		{"the end within a body is not", newFrame("hello")[:7], "", io.ErrUnexpectedEOF},
 	}
 	for _, tt := range tests {
 		got, err := readFrame(iotest.OneByteReader(bytes.NewReader(tt.in)))
@@ -51,8 +51,8 @@ func TestReadFrame(t *testing.T) {
 }
 
 // readFrame does not allocate memory for announced bytes before they arrive.
-func TestReadFrameTakesMemoryForWhatComes(t *testing.T) {
-	in := binary.BigEndian.AppendUint32(nil, maxFrame)
+func TestReadFrameAllocatesOnlyReceivedBytes(t *testing.T) {
+	in := binary.BigEndian.AppendUint32(nil, maxFrameSize)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for range 10 {
@@ -70,7 +70,7 @@ func TestReadFrameTakesMemoryForWhatComes(t *testing.T) {
 // descriptors.
 func TestHostileClients(t *testing.T) {
 	t.Parallel()
-	c := start(t, Config{Ephemeral: true})
+	c := startClient(t, Config{Ephemeral: true})
 	open := func() int {
 		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", c.Process().PID))
 		if err != nil {
@@ -79,7 +79,7 @@ func TestHostileClients(t *testing.T) {
 		return len(entries)
 	}
 	connect := func() *net.UnixConn {
-		conn, err := c.dial()
+		conn, err := c.dialKeeper()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,13 +99,13 @@ func TestHostileClients(t *testing.T) {
 	t.Run("garbage ends the connection", func(t *testing.T) {
 		for name, in := range map[string][]byte{
 			"huge header":   {0xff, 0xff, 0xff, 0xff, 1},
-			"no JSON":       frame("hello"),
-			"another JSON":  frame(`[1,2]`),
-			"deep nesting":  frame(strings.Repeat(`{"spawn":`, 20000)),
-			"wrong types":   frame(`{"id":"x","op":7}`),
-			"negative id":   frame(`{"id":-1}`),
+			"no JSON":       newFrame("hello"),
+			"another JSON":  newFrame(`[1,2]`),
+			"deep nesting":  newFrame(strings.Repeat(`{"spawn":`, 20000)),
+			"wrong types":   newFrame(`{"id":"x","op":7}`),
+			"negative id":   newFrame(`{"id":-1}`),
 			"many zeros":    make([]byte, 3), // then the connection ends
-			"pid too large": frame(`{"op":"wait","process":{"pid":99999999999999999999}}`),
+			"pid too large": newFrame(`{"op":"wait","process":{"pid":99999999999999999999}}`),
 		} {
 			conn := connect()
 			if _, _, err := conn.WriteMsgUnix(in, unix.UnixRights(many[:3]...), nil); err != nil {
@@ -126,7 +126,7 @@ func TestHostileClients(t *testing.T) {
 	t.Run("too many descriptors end the connection", func(t *testing.T) {
 		conn := connect()
 		defer conn.Close()
-		if _, _, err := conn.WriteMsgUnix(frame(`{"op":"hello"}`), unix.UnixRights(many...), nil); err != nil {
+		if _, _, err := conn.WriteMsgUnix(newFrame(`{"op":"hello"}`), unix.UnixRights(many...), nil); err != nil {
 			t.Fatal(err)
 		}
 		_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
@@ -143,11 +143,11 @@ func TestHostileClients(t *testing.T) {
 		defer l.close()
 		for name, req := range map[string]*request{
 			"spawn without a command":            {Op: opSpawn},
-			"spawn without announced files":      {Op: opSpawn, Spawn: &spawnParams{Path: "/bin/true", Stdin: true}},
-			"hold without a descriptor":          {Op: opHold, ListFDs: []string{"a"}},
-			"hold of one under two keys":         {Op: opHold, ListFDs: []string{"a", "b"}},
-			"take of nothing that is there":      {Op: opTake, ListFDs: []string{"no"}},
-			"take of too many":                   {Op: opTake, ListFDs: make([]string, maxFiles+1)},
+			"spawn without announced files":      {Op: opSpawn, Spawn: &spawnParams{Path: "/bin/true", HasStdin: true}},
+			"hold without a descriptor":          {Op: opStoreFD, Keys: []string{"a"}},
+			"hold of one under two keys":         {Op: opStoreFD, Keys: []string{"a", "b"}},
+			"take of nothing that is there":      {Op: opGetFDs, Keys: []string{"no"}},
+			"take of too many":                   {Op: opGetFDs, Keys: make([]string, maxFrameFDs+1)},
 			"an operation that nobody knows":     {Op: "reboot"},
 			"spawn with descriptors to spare":    {Op: opSpawn, Spawn: &spawnParams{Path: "/bin/true"}},
 			"spawn of a path with a NUL in it":   {Op: opSpawn, Spawn: &spawnParams{Path: "/bin/true\x00"}},
@@ -189,7 +189,7 @@ func TestStatuses(t *testing.T) {
 	t.Parallel()
 	var s statuses
 	s.add(process.ID{PID: 1}, process.ExitStatus{ExitCode: 1}, true)
-	for i := range 10 * othersKept { // orphans of one task
+	for i := range 10 * maxOtherStatuses { // orphans of one task
 		s.add(process.ID{PID: 100 + i}, process.ExitStatus{}, false)
 	}
 	if st, ok := s.get(process.ID{PID: 1}); !ok || st.ExitCode != 1 {
@@ -198,22 +198,22 @@ func TestStatuses(t *testing.T) {
 	if _, ok := s.get(process.ID{PID: 100}); ok {
 		t.Error("orphans are remembered without a limit")
 	}
-	if _, ok := s.get(process.ID{PID: 100 + 10*othersKept - 1}); !ok {
+	if _, ok := s.get(process.ID{PID: 100 + 10*maxOtherStatuses - 1}); !ok {
 		t.Error("the last orphan is forgotten")
 	}
-	for i := range leadersKept {
+	for i := range maxLeaderStatuses {
 		s.add(process.ID{PID: 100_000 + i}, process.ExitStatus{}, true)
 	}
 	if _, ok := s.get(process.ID{PID: 1}); ok {
 		t.Error("leaders are remembered without a limit")
 	}
-	if n := len(s.leaders.byProc) + len(s.others.byProc); n != leadersKept+othersKept {
-		t.Errorf("%d statuses are kept, want %d", n, leadersKept+othersKept)
+	if n := len(s.leaders.statuses) + len(s.others.statuses); n != maxLeaderStatuses+maxOtherStatuses {
+		t.Errorf("%d statuses are kept, want %d", n, maxLeaderStatuses+maxOtherStatuses)
 	}
 }
 
 func FuzzReadFrame(f *testing.F) {
-	f.Add(frame(`{"id":1,"op":"wait","process":{"pid":1,"start":2}}`))
+	f.Add(newFrame(`{"id":1,"op":"wait","process":{"pid":1,"start":2}}`))
 	f.Add([]byte{0, 0, 0, 4, 'a'})
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -221,7 +221,7 @@ func FuzzReadFrame(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if !bytes.HasPrefix(b, frame(string(body))) {
+		if !bytes.HasPrefix(b, newFrame(string(body))) {
 			t.Errorf("%q was read as %q", b, body)
 		}
 	})
@@ -230,8 +230,8 @@ func FuzzReadFrame(f *testing.F) {
 // FuzzRequests sends requests to a server in this process.
 func FuzzRequests(f *testing.F) {
 	for _, req := range []request{
-		{Op: opHello, Agent: true}, {Op: opWait, Process: process.ID{PID: 1, StartTime: 2}}, {Op: opCancel, ID: 3},
-		{Op: opHold, ListFDs: []string{"a"}, Drain: []bool{true}}, {Op: opTake, ListFDs: []string{"a"}}, {Op: opDrop, ListFDs: []string{"a"}}, {Op: opKeys}, {Op: opSpawn},
+		{Op: opHello, IsAgent: true}, {Op: opWait, Process: process.ID{PID: 1, StartTime: 2}}, {Op: opCancel, ID: 3},
+		{Op: opStoreFD, Keys: []string{"a"}, IsDrained: []bool{true}}, {Op: opGetFDs, Keys: []string{"a"}}, {Op: opRemoveFD, Keys: []string{"a"}}, {Op: opListFDs}, {Op: opSpawn},
 	} {
 		f.Add(mustJSON(req), 1)
 	}
@@ -243,10 +243,10 @@ func FuzzRequests(f *testing.F) {
 		if req.Op == opSpawn {
 			req.Spawn = nil // the fuzzer must not start programs
 		}
-		k := newServer(setup{Linger: time.Minute}, process.ID{})
-		k.trim = memtrim.New(25, 25)
-		defer k.trim.Stop()
-		c := &serverConn{server: k, agent: true, waits: map[uint64]process.ID{}, ready: make(chan struct{}, 1)}
+		k := newServer(keeperSetup{Linger: time.Minute}, process.ID{})
+		k.trimmer = memtrim.New(25, 25)
+		defer k.trimmer.Stop()
+		c := &serverConn{server: k, isAgent: true, waitRequests: map[uint64]process.ID{}, responseReady: make(chan struct{}, 1)}
 		var fds []int
 		for range files % 4 {
 			fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -255,18 +255,18 @@ func FuzzRequests(f *testing.F) {
 			}
 			fds = append(fds, fd)
 		}
-		c.handle(&req, fds)
+		c.handleRequest(&req, fds)
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		for _, a := range c.queue {
+		for _, a := range c.responseQueue {
 			mustJSON(a.msg)
-			closeAll(a.fds)
+			closeFDs(a.fds)
 		}
-		for id, p := range c.waits {
-			k.unwaitLocked(c, id, p)
+		for id, p := range c.waitRequests {
+			k.removeWaiterLocked(c, id, p)
 		}
-		for key := range k.held {
-			k.dropLocked(key)
+		for key := range k.storedFDs {
+			k.removeFDLocked(key)
 		}
 	})
 }

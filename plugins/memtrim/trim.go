@@ -16,23 +16,23 @@ import (
 // program stay.
 func Release() {
 	debug.FreeOSMemory()
-	for _, p := range programParts() {
+	for _, p := range programMappings() {
 		// The kernel loads the pages from the file when they are used again. An error has no
 		// effect.
 		_, _, _ = unix.Syscall(unix.SYS_MADVISE, p.start, p.end-p.start, unix.MADV_DONTNEED)
 	}
 }
 
-// mapping is a memory mapping of the program file.
-type mapping struct {
+// memoryMapping is a memory mapping of the program file.
+type memoryMapping struct {
 	start, end uintptr
-	resident   int // kB
+	residentKB int // kB
 }
 
-// programParts returns the mappings of the program without private pages: the dynamic
+// programMappings returns the mappings of the program without private pages: the dynamic
 // linker writes to some, and a debugger may. Mappings of the program never move; any
 // other mapping may have been replaced before its pages are released.
-func programParts() (parts []mapping) {
+func programMappings() (parts []memoryMapping) {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		return nil
@@ -42,18 +42,18 @@ func programParts() (parts []mapping) {
 		return nil
 	}
 	defer f.Close()
-	var p mapping
+	var p memoryMapping
 	ours := false
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		name, rest, _ := strings.Cut(lines.Text(), " ")
 		value := strings.TrimSpace(rest)
 		switch {
 		case !strings.HasSuffix(name, ":"): // the first line of a mapping
-			p = mapping{}
+			p = memoryMapping{}
 			_, _ = fmt.Sscanf(name, "%x-%x", &p.start, &p.end)
 			ours = strings.HasPrefix(value, "r-") && strings.HasSuffix(value, " "+program)
 		case name == "Rss:":
-			_, _ = fmt.Sscan(value, &p.resident)
+			_, _ = fmt.Sscan(value, &p.residentKB)
 		case ours && name == "Anonymous:" && value == "0 kB":
 			parts = append(parts, p)
 		}

@@ -16,41 +16,41 @@ const idleDelay = time.Second
 type Trimmer struct {
 	idlePercent, busyPercent int
 
-	mu       sync.Mutex
-	timer    *time.Timer
-	busy     bool
-	original int // percentage before New
-	stopped  bool
+	mu              sync.Mutex
+	timer           *time.Timer
+	isBusy          bool
+	originalPercent int // percentage before New
+	stopped         bool
 }
 
 // New returns the Trimmer of a process that has just started, and sets the percentage
 // for an idle process. A process has one Trimmer at a time. The caller must call Stop.
 func New(idlePercent, busyPercent int) *Trimmer {
 	t := &Trimmer{idlePercent: idlePercent, busyPercent: busyPercent}
-	t.original = debug.SetGCPercent(idlePercent)
-	t.timer = time.AfterFunc(idleDelay, t.idle)
+	t.originalPercent = debug.SetGCPercent(idlePercent)
+	t.timer = time.AfterFunc(idleDelay, t.onIdle)
 	return t
 }
 
 // Busy reports that the process works. It may be called concurrently, and does nothing
 // after Stop.
-func (t *Trimmer) Busy() { t.postpone(true) }
+func (t *Trimmer) Busy() { t.resetTimer(true) }
 
 // Postpone reports work that allocates many long-lived objects. It postpones the release of
 // memory. It keeps the garbage collection percentage low, because with a higher percentage the
 // objects would be scattered over more memory. It may be called concurrently, and does nothing
 // after Stop.
-func (t *Trimmer) Postpone() { t.postpone(false) }
+func (t *Trimmer) Postpone() { t.resetTimer(false) }
 
-func (t *Trimmer) postpone(busy bool) {
+func (t *Trimmer) resetTimer(busy bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.stopped {
 		return
 	}
 	t.timer.Reset(idleDelay)
-	if busy && !t.busy {
-		t.busy = true
+	if busy && !t.isBusy {
+		t.isBusy = true
 		debug.SetGCPercent(t.busyPercent)
 	}
 }
@@ -65,16 +65,16 @@ func (t *Trimmer) Stop() {
 	}
 	t.stopped = true
 	t.timer.Stop()
-	debug.SetGCPercent(t.original)
+	debug.SetGCPercent(t.originalPercent)
 }
 
-func (t *Trimmer) idle() {
+func (t *Trimmer) onIdle() {
 	t.mu.Lock()
 	if t.stopped {
 		t.mu.Unlock()
 		return
 	}
-	t.busy = false
+	t.isBusy = false
 	debug.SetGCPercent(t.idlePercent)
 	t.mu.Unlock()
 	Release()

@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-func percent() int {
+func gcPercent() int {
 	p := debug.SetGCPercent(100)
 	debug.SetGCPercent(p)
 	return p
 }
 
 func TestTrimmerSetsPercentage(t *testing.T) {
-	before := percent()
+	before := gcPercent()
 	synctest.Test(t, func(t *testing.T) {
 		check := func(when string, want int) {
 			t.Helper()
-			if got := percent(); got != want {
+			if got := gcPercent(); got != want {
 				t.Errorf("%s the percentage is %d, want %d", when, got, want)
 			}
 		}

@@ -6,13 +6,13 @@ import (
 	"sync/atomic"
 )
 
-var boot atomic.Pointer[string] // nil before the first success of BootID
+var cachedBootID atomic.Pointer[string] // nil before the first success of BootID
 
 // BootID returns the kernel's identifier of the current boot. An [ID] that was recorded
 // with another identifier names no process. An error is possible only before the first success
 // and does not mean that the machine was restarted: see [Exhausted].
 func BootID() (string, error) {
-	if id := boot.Load(); id != nil {
+	if id := cachedBootID.Load(); id != nil {
 		return *id, nil
 	}
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
@@ -20,6 +20,6 @@ func BootID() (string, error) {
 		return "", err
 	}
 	id := strings.TrimSpace(string(text))
-	boot.Store(&id)
+	cachedBootID.Store(&id)
 	return id, nil
 }

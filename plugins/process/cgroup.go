@@ -49,7 +49,7 @@ func Cgroups(allocID, task string) ([]Cgroup, error) {
 // its children. It omits directories that this user must not read. With any other error
 // some can be missing.
 func CgroupParents() ([]string, error) {
-	hierarchies, err := list(CgroupMount)
+	hierarchies, err := readDirIfAllowed(CgroupMount)
 	errs := []error{err}
 	var parents []string
 	for _, below := range []string{"nomad", "nomad/reserve"} { // cgroup version 1
@@ -64,7 +64,7 @@ func CgroupParents() ([]string, error) {
 	}
 	var file unix.Statfs_t
 	if err := unix.Statfs(CgroupMount, &file); err != nil || file.Type != unix.CGROUP2_SUPER_MAGIC {
-		errs = append(errs, unlessGone(err))
+		errs = append(errs, ignoreNotExist(err))
 		return parents, errors.Join(errs...)
 	}
 	// Without root, the cgroups of tasks are below the cgroup that was delegated to the
@@ -78,12 +78,12 @@ func CgroupParents() ([]string, error) {
 			return nil
 		}
 		if err != nil {
-			return unlessGone(err)
+			return ignoreNotExist(err)
 		}
 		if !d.IsDir() || d.Name() != "nomad.slice" {
 			return nil
 		}
-		children, err := list(path)
+		children, err := readDirIfAllowed(path)
 		parents = append(parents, path)
 		for _, child := range children {
 			if strings.HasSuffix(child.Name(), ".slice") {
@@ -98,14 +98,14 @@ func CgroupParents() ([]string, error) {
 	return parents, errors.Join(errs...)
 }
 
-// list returns the entries of a kernel directory. It returns none if the directory does
+// readDirIfAllowed returns the entries of a kernel directory. It returns none if the directory does
 // not exist or if this user must not read it.
-func list(dir string) ([]fs.DirEntry, error) {
+func readDirIfAllowed(dir string) ([]fs.DirEntry, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrPermission) {
 		return entries, nil
 	}
-	return entries, unlessGone(err)
+	return entries, ignoreNotExist(err)
 }
 
 // isDir reports whether a directory exists and is visible to this user.
@@ -114,13 +114,13 @@ func isDir(path string) (bool, error) {
 	if errors.Is(err, fs.ErrPermission) {
 		return false, nil
 	}
-	return err == nil && info.IsDir(), unlessGone(err)
+	return err == nil && info.IsDir(), ignoreNotExist(err)
 }
 
-// unlessGone returns err, the error of reading a kernel file. It returns nil if err
+// ignoreNotExist returns err, the error of reading a kernel file. It returns nil if err
 // means that the process or the cgroup of the file does not exist. No other error is
 // evidence of that: see [Exhausted].
-func unlessGone(err error) error {
+func ignoreNotExist(err error) error {
 	for _, gone := range []error{fs.ErrNotExist, os.ErrProcessDone, unix.ESRCH, unix.ENODEV, unix.ENOTDIR} {
 		if errors.Is(err, gone) {
 			return nil
@@ -141,7 +141,7 @@ func (g Cgroup) PIDs() ([]int, error) {
 			// The kernel does not list processes in a threaded cgroup: a cgroup above it lists
 			// them.
 			if !errors.Is(err, unix.EOPNOTSUPP) {
-				errs = append(errs, unlessGone(err))
+				errs = append(errs, ignoreNotExist(err))
 			}
 			continue
 		}
@@ -163,14 +163,14 @@ func (g Cgroup) Tree() ([]Cgroup, error) {
 		// The link count of a directory includes each child, and most cgroups have no child.
 		var st unix.Stat_t
 		if err := unix.Stat(string(dirs[i]), &st); err != nil {
-			errs = append(errs, unlessGone(err))
+			errs = append(errs, ignoreNotExist(err))
 			continue
 		}
 		if st.Nlink <= 2 {
 			continue
 		}
 		entries, err := os.ReadDir(string(dirs[i]))
-		errs = append(errs, unlessGone(err))
+		errs = append(errs, ignoreNotExist(err))
 		for _, e := range entries {
 			if e.IsDir() {
 				dirs = append(dirs, Cgroup(filepath.Join(string(dirs[i]), e.Name())))
@@ -190,7 +190,7 @@ func (g Cgroup) Kill(ctx context.Context) error {
 			return nil
 		}
 		if os.WriteFile(filepath.Join(string(g), "cgroup.kill"), []byte("1"), 0) != nil {
-			g.killEach()
+			g.killWithoutCgroupKill()
 		}
 		if err != nil {
 			return fmt.Errorf("find processes in %s: %w", g, err)
@@ -203,11 +203,11 @@ func (g Cgroup) Kill(ctx context.Context) error {
 	}
 }
 
-// killEach kills without cgroup.kill, which version 1 and old kernels lack. A frozen
+// killWithoutCgroupKill kills without cgroup.kill, which version 1 and old kernels lack. A frozen
 // process cannot fork; without a freezer, Kill repeats the call.
-func (g Cgroup) killEach() {
-	g.freeze("FROZEN")
-	defer g.freeze("THAWED")
+func (g Cgroup) killWithoutCgroupKill() {
+	g.setFreezerState("FROZEN")
+	defer g.setFreezerState("THAWED")
 	fds := map[int]*Pidfd{}
 	pids, _ := g.PIDs() // Kill reports the error
 	for _, pid := range pids {
@@ -233,7 +233,7 @@ func (g Cgroup) killEach() {
 	}
 }
 
-func (g Cgroup) freeze(state string) {
+func (g Cgroup) setFreezerState(state string) {
 	file := filepath.Join(string(g), "freezer.state")
 	if os.WriteFile(file, []byte(state), 0) != nil {
 		return // no freezer: another hierarchy, or version 2

@@ -28,7 +28,7 @@ func TestExhausted(t *testing.T) {
 
 // BootID caches the boot id after the first success, and does not cache a failure.
 func TestBootIDWithoutDescriptors(t *testing.T) {
-	boot.Store(nil)
+	cachedBootID.Store(nil)
 	restore := processtest.LimitDescriptors(t, 0)
 	id, err := BootID()
 	restore()

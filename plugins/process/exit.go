@@ -37,8 +37,8 @@ func ExitStatusOf(word int) ExitStatus {
 // Until the process is reaped, /proc has the status (for root and for the process's user);
 // afterwards a pidfd that was opened before has it (kernel 6.15). The pidfd can be nil.
 func (p ID) ExitStatus(f *Pidfd) (ExitStatus, bool) {
-	if st, err := ReadStat(p.PID); err == nil && st.StartTime == p.StartTime && st.State == 'Z' && exitReadable(p.PID) {
-		return ExitStatusOf(st.exit), true
+	if st, err := ReadStat(p.PID); err == nil && st.StartTime == p.StartTime && st.State == 'Z' && exitStatusReadable(p.PID) {
+		return ExitStatusOf(st.waitStatus), true
 	}
 	if f == nil {
 		return ExitStatus{}, false
@@ -46,9 +46,9 @@ func (p ID) ExitStatus(f *Pidfd) (ExitStatus, bool) {
 	return f.exitStatus()
 }
 
-// exitReadable reports whether the kernel shows this process all fields of /proc/<pid>/stat.
+// exitStatusReadable reports whether the kernel shows this process all fields of /proc/<pid>/stat.
 // To other users the kernel shows zeros in some fields, which would look like exit code 0.
-func exitReadable(pid int) bool {
+func exitStatusReadable(pid int) bool {
 	if os.Geteuid() == 0 {
 		return true
 	}

@@ -68,10 +68,10 @@ func (p ID) SameExecutable(file *os.File) (bool, error) {
 	if a.Size() != b.Size() {
 		return false, nil
 	}
-	return sameContent(running, file)
+	return filesEqual(running, file)
 }
 
-func sameContent(a, b *os.File) (bool, error) {
+func filesEqual(a, b *os.File) (bool, error) {
 	const block = 256 << 10
 	bufA, bufB := make([]byte, block), make([]byte, block)
 	for offset := int64(0); ; offset += block {
@@ -102,7 +102,7 @@ func (p ID) Signal(sig unix.Signal) error {
 	}
 	// No pidfd (an old kernel, a seccomp filter): compare the start time before the kill,
 	// which leaves a short race.
-	if err := p.check(); err != nil {
+	if err := p.checkAlive(); err != nil {
 		return err
 	}
 	if err := unix.Kill(p.PID, sig); !errors.Is(err, unix.ESRCH) {
@@ -131,8 +131,8 @@ func (p ID) EndsWithin(timeout time.Duration) bool {
 	}
 	defer f.Close()
 	over := false
-	_ = f.control(func(fd int) error { // the descriptor is open
-		over = pidfdEnded(fd, timeout)
+	_ = f.withFD(func(fd int) error { // the descriptor is open
+		over = pidfdHasExited(fd, timeout)
 		return nil
 	})
 	return over

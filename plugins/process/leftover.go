@@ -32,7 +32,7 @@ func FindLeftovers(allocID, task string) ([]ID, error) {
 		errs = append(errs, err)
 		for _, pid := range pids {
 			p, err := LookupID(pid)
-			errs = append(errs, unlessGone(err))
+			errs = append(errs, ignoreNotExist(err))
 			if err == nil {
 				processes[pid] = p
 			}
@@ -154,7 +154,7 @@ func eachMarked(f func(ID, Mark)) error {
 			env, err = os.ReadFile("/proc/" + name.Name() + "/environ") // empty for a zombie
 		}
 		if err != nil {
-			if err := unlessGone(err); err != nil && !errors.Is(err, fs.ErrPermission) {
+			if err := ignoreNotExist(err); err != nil && !errors.Is(err, fs.ErrPermission) {
 				return fmt.Errorf("find processes: %w", err)
 			}
 			continue

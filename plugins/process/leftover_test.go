@@ -17,8 +17,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 )
 
-// sleeper starts a process that ends when the test ends, at the latest.
-func sleeper(t *testing.T, env ...string) (ID, <-chan error) {
+// startSleep starts a process that ends when the test ends, at the latest.
+func startSleep(t *testing.T, env ...string) (ID, <-chan error) {
 	t.Helper()
 	cmd := exec.Command("sleep", "3600")
 	cmd.Env = append([]string{"PATH=/usr/bin:/bin"}, env...)
@@ -41,7 +41,7 @@ func sleeper(t *testing.T, env ...string) (ID, <-chan error) {
 	return p, exited
 }
 
-func environment(allocID, task string) []string {
+func taskEnv(allocID, task string) []string {
 	return []string{"NOMAD_ALLOC_ID=" + allocID, "NOMAD_TASK_NAME=" + task}
 }
 
@@ -67,7 +67,7 @@ func makeCgroup(t *testing.T, tree, allocID, task string) Cgroup {
 	return Cgroup(dir)
 }
 
-func enter(t *testing.T, g Cgroup, p ID) {
+func moveToCgroup(t *testing.T, g Cgroup, p ID) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(string(g), "cgroup.procs"), []byte(strconv.Itoa(p.PID)), 0); err != nil {
 		t.Fatal(err)
@@ -81,18 +81,18 @@ func TestEndLeftoversByCgroup(t *testing.T) {
 		t.Run(tree, func(t *testing.T) {
 			id, other := newAllocID(), newAllocID()
 			group, otherGroup := makeCgroup(t, tree, id, "web"), makeCgroup(t, tree, other, "web")
-			left, exited := sleeper(t)
-			enter(t, group, left)
-			kept, _ := sleeper(t)
-			enter(t, otherGroup, kept)
-			sibling, _ := sleeper(t, environment(id, "db")...)
+			leftover, exited := startSleep(t)
+			moveToCgroup(t, group, leftover)
+			kept, _ := startSleep(t)
+			moveToCgroup(t, otherGroup, kept)
+			sibling, _ := startSleep(t, taskEnv(id, "db")...)
 
-			if got, err := FindLeftovers(id, "web"); err != nil || !slices.Equal(got, []ID{left}) {
-				t.Errorf("found %v, %v, want %v", got, err, left)
+			if got, err := FindLeftovers(id, "web"); err != nil || !slices.Equal(got, []ID{leftover}) {
+				t.Errorf("found %v, %v, want %v", got, err, leftover)
 			}
 			ended, err := EndLeftovers(t.Context(), id, "web")
-			if err != nil || !slices.Equal(ended, []ID{left}) {
-				t.Errorf("ended %v, %v, want %v", ended, err, left)
+			if err != nil || !slices.Equal(ended, []ID{leftover}) {
+				t.Errorf("ended %v, %v, want %v", ended, err, leftover)
 			}
 			<-exited
 			if _, err := os.Stat(string(group)); err == nil {
@@ -128,25 +128,25 @@ func awaitMark(t *testing.T, p ID, allocID, task string) {
 
 func TestEndLeftoversByEnvironment(t *testing.T) {
 	id := newAllocID()
-	left, exited := sleeper(t, environment(id, "web")...)
+	leftover, exited := startSleep(t, taskEnv(id, "web")...)
 	var kept []ID
 	for _, env := range [][]string{
 		nil,
-		environment(id, "we"),
-		environment(id[1:], "web"),
+		taskEnv(id, "we"),
+		taskEnv(id[1:], "web"),
 		{"NOMAD_ALLOC_ID=" + id},
 		{"NOMAD_TASK_NAME=web"},
 	} {
-		p, _ := sleeper(t, env...)
+		p, _ := startSleep(t, env...)
 		kept = append(kept, p)
 	}
-	awaitMark(t, left, id, "web")
+	awaitMark(t, leftover, id, "web")
 	if marks, err := AllMarks(); err != nil || !marks[Mark{AllocID: id, Task: "web"}] {
 		t.Errorf("the marks of all processes lack the task: %v", err)
 	}
 	ended, err := EndLeftovers(t.Context(), id, "web")
-	if err != nil || !slices.Equal(ended, []ID{left}) {
-		t.Errorf("ended %v, %v, want %v", ended, err, left)
+	if err != nil || !slices.Equal(ended, []ID{leftover}) {
+		t.Errorf("ended %v, %v, want %v", ended, err, leftover)
 	}
 	<-exited
 	for _, p := range kept {
@@ -157,7 +157,7 @@ func TestEndLeftoversByEnvironment(t *testing.T) {
 }
 
 func TestEndLeftoversNeedsBothNames(t *testing.T) {
-	kept, _ := sleeper(t, "NOMAD_ALLOC_ID=", "NOMAD_TASK_NAME=")
+	kept, _ := startSleep(t, "NOMAD_ALLOC_ID=", "NOMAD_TASK_NAME=")
 	for _, names := range [][2]string{{"", ""}, {"", "web"}, {"id", ""}, {"../id", "a"}, {"..", "/"}} {
 		if ended, err := EndLeftovers(t.Context(), names[0], names[1]); err != nil || len(ended) > 0 {
 			t.Errorf("%q: %v, %v", names, ended, err)
@@ -174,12 +174,12 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 	for _, by := range []string{"cgroup", "environment"} {
 		t.Run(by, func(t *testing.T) {
 			id := newAllocID()
-			var left ID
+			var leftover ID
 			var exited <-chan error
 			if by == "cgroup" {
 				group := makeCgroup(t, "freezer", id, "web")
-				left, exited = sleeper(t)
-				enter(t, group, left)
+				leftover, exited = startSleep(t)
+				moveToCgroup(t, group, leftover)
 				t.Run("functions of Cgroup", func(t *testing.T) {
 					restore := processtest.LimitDescriptors(t, 0)
 					pids, err := group.PIDs()
@@ -190,8 +190,8 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 					}
 				})
 			} else {
-				left, exited = sleeper(t, environment(id, "web")...)
-				awaitMark(t, left, id, "web")
+				leftover, exited = startSleep(t, taskEnv(id, "web")...)
+				awaitMark(t, leftover, id, "web")
 			}
 
 			restore := processtest.LimitDescriptors(t, 0)
@@ -208,14 +208,14 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 					t.Errorf("%s: %v, want an error of the descriptors", call, err)
 				}
 			}
-			if !left.Alive() {
+			if !leftover.Alive() {
 				t.Fatalf("found %v, ended %v: the process was to be out of reach", found, ended)
 			}
 
 			// The repeated call has free descriptors.
 			ended, err := EndLeftovers(t.Context(), id, "web")
-			if err != nil || !slices.Equal(ended, []ID{left}) {
-				t.Errorf("repeated: ended %v, %v, want %v", ended, err, left)
+			if err != nil || !slices.Equal(ended, []ID{leftover}) {
+				t.Errorf("repeated: ended %v, %v, want %v", ended, err, leftover)
 			}
 			<-exited
 		})
@@ -233,7 +233,7 @@ func TestCgroupThatIsGoneHasNoProcess(t *testing.T) {
 	if err := group.Remove(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := file.Read(make([]byte, 1)); unlessGone(err) != nil && !errors.Is(err, io.EOF) {
+	if _, err := file.Read(make([]byte, 1)); ignoreNotExist(err) != nil && !errors.Is(err, io.EOF) {
 		t.Errorf("the list of a removed cgroup: %v is not known as its end", err)
 	}
 	if pids, err := group.PIDs(); err != nil || len(pids) > 0 {

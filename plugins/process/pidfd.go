@@ -44,7 +44,7 @@ func OpenPidfd(pid int) (*Pidfd, error) {
 // seccomp filter denies them. Close must be called.
 func (p ID) Open() (*Pidfd, error) {
 	f, err := OpenPidfd(p.PID)
-	if errors.Is(err, unix.EINVAL) && errors.Is(p.check(), os.ErrProcessDone) {
+	if errors.Is(err, unix.EINVAL) && errors.Is(p.checkAlive(), os.ErrProcessDone) {
 		// Older kernels return EINVAL for a pid whose process has ended while its process
 		// group or session still exists.
 		return nil, os.ErrProcessDone
@@ -54,15 +54,15 @@ func (p ID) Open() (*Pidfd, error) {
 	}
 	// The pidfd was opened before the start time is read, so a match cannot be a later process
 	// with the same pid.
-	if err := p.check(); err != nil {
+	if err := p.checkAlive(); err != nil {
 		f.Close()
 		return nil, err
 	}
 	return f, nil
 }
 
-// check returns os.ErrProcessDone if the process is gone.
-func (p ID) check() error {
+// checkAlive returns os.ErrProcessDone if the process is gone.
+func (p ID) checkAlive() error {
 	now, err := LookupID(p.PID)
 	if err == nil && now != p {
 		err = os.ErrProcessDone
@@ -74,16 +74,16 @@ func (p ID) check() error {
 func (f *Pidfd) Close() { f.file.Close() }
 
 // Signal sends a signal to the process. The error is os.ErrProcessDone if it is gone.
-func (f *Pidfd) Signal(sig unix.Signal) error { return f.signal(sig, 0) }
+func (f *Pidfd) Signal(sig unix.Signal) error { return f.sendSignal(sig, 0) }
 
 // SignalGroup sends a signal to the process group that the process leads, also after the end
 // of the process (kernel 6.9). The error is os.ErrProcessDone if the group is gone.
 func (f *Pidfd) SignalGroup(sig unix.Signal) error {
-	return f.signal(sig, unix.PIDFD_SIGNAL_PROCESS_GROUP)
+	return f.sendSignal(sig, unix.PIDFD_SIGNAL_PROCESS_GROUP)
 }
 
-func (f *Pidfd) signal(sig unix.Signal, flags int) error {
-	err := f.control(func(fd int) error { return unix.PidfdSendSignal(fd, sig, nil, flags) })
+func (f *Pidfd) sendSignal(sig unix.Signal, flags int) error {
+	err := f.withFD(func(fd int) error { return unix.PidfdSendSignal(fd, sig, nil, flags) })
 	if errors.Is(err, unix.ESRCH) {
 		return os.ErrProcessDone
 	}
@@ -93,14 +93,14 @@ func (f *Pidfd) signal(sig unix.Signal, flags int) error {
 // Wait blocks until the process has ended. A zombie has ended. Only one goroutine at a time
 // may call Wait or WaitChild.
 func (f *Pidfd) Wait(ctx context.Context) error {
-	return f.poll(ctx, func(fd int) bool { return pidfdEnded(fd, 0) })
+	return f.pollUntil(ctx, func(fd int) bool { return pidfdHasExited(fd, 0) })
 }
 
 // WaitChild is Wait for a child of this process, and returns its exit status. The child stays
 // a zombie.
 func (f *Pidfd) WaitChild(ctx context.Context) (status ExitStatus, err error) {
 	var waitErr error
-	err = f.poll(ctx, func(fd int) bool {
+	err = f.pollUntil(ctx, func(fd int) bool {
 		var pid int
 		pid, status, waitErr = Waitid(unix.P_PIDFD, fd, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG)
 		// Without WNOHANG, waitid on this non-blocking pidfd returns EAGAIN while the process
@@ -116,8 +116,8 @@ func (f *Pidfd) WaitChild(ctx context.Context) (status ExitStatus, err error) {
 	return status, err
 }
 
-// poll calls done at once, and after each change, until done returns true.
-func (f *Pidfd) poll(ctx context.Context, done func(fd int) bool) error {
+// pollUntil calls done at once, and after each change, until done returns true.
+func (f *Pidfd) pollUntil(ctx context.Context, done func(fd int) bool) error {
 	conn, err := f.file.SyscallConn()
 	if err != nil {
 		return err
@@ -134,8 +134,8 @@ func (f *Pidfd) poll(ctx context.Context, done func(fd int) bool) error {
 	return err
 }
 
-// pidfdEnded reports whether the process of the pidfd has ended, or ends within the timeout.
-func pidfdEnded(fd int, timeout time.Duration) bool {
+// pidfdHasExited reports whether the process of the pidfd has ended, or ends within the timeout.
+func pidfdHasExited(fd int, timeout time.Duration) bool {
 	for end := time.Now().Add(timeout); ; {
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(fds, int(max(0, time.Until(end).Milliseconds())))
@@ -148,7 +148,7 @@ func pidfdEnded(fd int, timeout time.Duration) bool {
 // exitStatus returns the status of a process that was reaped (kernel 6.15).
 func (f *Pidfd) exitStatus() (ExitStatus, bool) {
 	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
-	err := f.control(func(fd int) error {
+	err := f.withFD(func(fd int) error {
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.PIDFD_GET_INFO, uintptr(unsafe.Pointer(&info)))
 		if errno != 0 {
 			return errno
@@ -161,8 +161,8 @@ func (f *Pidfd) exitStatus() (ExitStatus, bool) {
 	return ExitStatusOf(int(info.Exit_code)), true
 }
 
-// control calls use with the descriptor.
-func (f *Pidfd) control(use func(fd int) error) error {
+// withFD calls use with the descriptor.
+func (f *Pidfd) withFD(use func(fd int) error) error {
 	conn, err := f.file.SyscallConn()
 	if err != nil {
 		return err

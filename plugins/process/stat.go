@@ -20,7 +20,7 @@ type Stat struct {
 	SystemTime uint64 // CPU time in clock ticks
 	StartTime  uint64
 	RSS        uint64 // pages
-	exit       int    // wait status; valid only for a zombie, and only if exitReadable
+	waitStatus int    // wait status; valid only for a zombie, and only if exitStatusReadable
 }
 
 // Ended reports whether the process has ended: it is a zombie, or is being removed.
@@ -46,24 +46,24 @@ func parseStat(b []byte) (Stat, error) {
 	if i < 0 {
 		return Stat{}, errors.New("read process status: no name")
 	}
-	const first, state, ppid, session, user, system, start, rss, exit = 3, 3, 4, 6, 14, 15, 22, 24, 52
+	const firstField, state, ppid, session, user, system, start, rss, exit = 3, 3, 4, 6, 14, 15, 22, 24, 52
 	fields := bytes.Fields(b[i+1:])
-	if len(fields) <= rss-first || len(fields[0]) != 1 {
+	if len(fields) <= rss-firstField || len(fields[0]) != 1 {
 		return Stat{}, errors.New("read process status: too few fields")
 	}
 	var errs []error
 	signed := func(field int) int {
-		n, err := strconv.Atoi(string(fields[field-first]))
+		n, err := strconv.Atoi(string(fields[field-firstField]))
 		errs = append(errs, err)
 		return n
 	}
 	unsigned := func(field int) uint64 {
-		n, err := strconv.ParseUint(string(fields[field-first]), 10, 64)
+		n, err := strconv.ParseUint(string(fields[field-firstField]), 10, 64)
 		errs = append(errs, err)
 		return n
 	}
 	st := Stat{
-		State:      fields[state-first][0],
+		State:      fields[state-firstField][0],
 		PPID:       signed(ppid),
 		Session:    signed(session),
 		UserTime:   unsigned(user),
@@ -71,8 +71,8 @@ func parseStat(b []byte) (Stat, error) {
 		StartTime:  unsigned(start),
 		RSS:        unsigned(rss),
 	}
-	if len(fields) > exit-first {
-		st.exit = signed(exit)
+	if len(fields) > exit-firstField {
+		st.waitStatus = signed(exit)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Stat{}, fmt.Errorf("read process status: %w", err)

@@ -9,13 +9,13 @@ import (
 // PendingCalls holds the requests of one connection that wait for their responses. Its
 // methods may be called concurrently.
 type PendingCalls[T any] struct {
-	down error
-	drop func(T)
-	done chan struct{} // closed by End
+	errDown        error
+	onLateResponse func(T)
+	done           chan struct{} // closed by End
 
 	mu      sync.Mutex
-	last    uint64
-	waiting map[uint64]chan T // nil once the connection is down
+	lastID  uint64
+	callers map[uint64]chan T // nil once the connection is down
 }
 
 // New returns the PendingCalls of a new connection. Call returns the error down when
@@ -25,7 +25,7 @@ func New[T any](down error, drop func(T)) *PendingCalls[T] {
 	if drop == nil {
 		drop = func(T) {}
 	}
-	return &PendingCalls[T]{down: down, drop: drop, done: make(chan struct{}), waiting: make(map[uint64]chan T)}
+	return &PendingCalls[T]{errDown: down, onLateResponse: drop, done: make(chan struct{}), callers: make(map[uint64]chan T)}
 }
 
 // Call sends a request under a new number, and blocks until the response with the same
@@ -33,56 +33,56 @@ func New[T any](down error, drop func(T)) *PendingCalls[T] {
 // when the connection has ended. If send returns down, Call waits for End first, so
 // that Ended is true when it returns.
 func (p *PendingCalls[T]) Call(ctx context.Context, send func(id uint64) error) (answer T, err error) {
-	id, ch, ok := p.begin()
+	id, ch, ok := p.addCaller()
 	if !ok {
-		return answer, p.isDown()
+		return answer, p.waitDown()
 	}
 	if err := send(id); err != nil {
-		p.forget(id, ch)
-		if errors.Is(err, p.down) {
-			return answer, p.isDown()
+		p.removeCaller(id, ch)
+		if errors.Is(err, p.errDown) {
+			return answer, p.waitDown()
 		}
 		return answer, err
 	}
 	select {
 	case answer, ok = <-ch:
 		if !ok {
-			return answer, p.isDown()
+			return answer, p.waitDown()
 		}
 		return answer, nil
 	case <-ctx.Done():
-		p.forget(id, ch)
+		p.removeCaller(id, ch)
 		return answer, context.Cause(ctx)
 	}
 }
 
-// isDown waits for End, so that Ended agrees with the error.
-func (p *PendingCalls[T]) isDown() error {
+// waitDown waits for End, so that Ended agrees with the error.
+func (p *PendingCalls[T]) waitDown() error {
 	<-p.done
-	return p.down
+	return p.errDown
 }
 
-func (p *PendingCalls[T]) begin() (id uint64, ch chan T, ok bool) {
+func (p *PendingCalls[T]) addCaller() (id uint64, ch chan T, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.waiting == nil {
+	if p.callers == nil {
 		return 0, nil, false
 	}
 	ch = make(chan T, 1)
-	p.last++
-	p.waiting[p.last] = ch
-	return p.last, ch, true
+	p.lastID++
+	p.callers[p.lastID] = ch
+	return p.lastID, ch, true
 }
 
-// forget abandons a request, whose response may already have arrived.
-func (p *PendingCalls[T]) forget(id uint64, ch chan T) {
+// removeCaller abandons a request, whose response may already have arrived.
+func (p *PendingCalls[T]) removeCaller(id uint64, ch chan T) {
 	p.mu.Lock()
-	delete(p.waiting, id)
+	delete(p.callers, id)
 	p.mu.Unlock()
 	select {
 	case answer, ok := <-ch:
 		if ok {
-			p.drop(answer)
+			p.onLateResponse(answer)
 		}
 	default:
 	}
@@ -91,14 +91,14 @@ func (p *PendingCalls[T]) forget(id uint64, ch chan T) {
 // Answer passes a received response to its caller.
 func (p *PendingCalls[T]) Answer(id uint64, answer T) {
 	p.mu.Lock()
-	ch := p.waiting[id]
-	delete(p.waiting, id)
+	ch := p.callers[id]
+	delete(p.callers, id)
 	if ch != nil {
 		ch <- answer // ch has room for one response, and gets only one
 	}
 	p.mu.Unlock()
 	if ch == nil {
-		p.drop(answer)
+		p.onLateResponse(answer)
 	}
 }
 
@@ -106,10 +106,10 @@ func (p *PendingCalls[T]) Answer(id uint64, answer T) {
 // once.
 func (p *PendingCalls[T]) End() {
 	p.mu.Lock()
-	for _, ch := range p.waiting {
+	for _, ch := range p.callers {
 		close(ch)
 	}
-	p.waiting = nil
+	p.callers = nil
 	p.mu.Unlock()
 	close(p.done)
 }

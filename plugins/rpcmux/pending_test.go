@@ -11,8 +11,8 @@ import (
 
 var errDown = errors.New("down")
 
-// call makes a call in the background; its result is sent on the channel.
-func call(ctx context.Context, p *PendingCalls[string], send func(uint64) error) <-chan string {
+// startCall makes a call in the background; its result is sent on the channel.
+func startCall(ctx context.Context, p *PendingCalls[string], send func(uint64) error) <-chan string {
 	outcome := make(chan string, 1)
 	go func() {
 		answer, err := p.Call(ctx, send)
@@ -21,14 +21,14 @@ func call(ctx context.Context, p *PendingCalls[string], send func(uint64) error)
 	return outcome
 }
 
-func sent(uint64) error { return nil }
+func sendSucceeds(uint64) error { return nil }
 
 func TestAnswersInAnyOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New[string](errDown, nil)
-		first := call(t.Context(), p, sent)
+		first := startCall(t.Context(), p, sendSucceeds)
 		synctest.Wait()
-		second := call(t.Context(), p, sent)
+		second := startCall(t.Context(), p, sendSucceeds)
 		synctest.Wait()
 		p.Answer(2, "two")
 		p.Answer(1, "one")
@@ -41,8 +41,8 @@ func TestAnswersInAnyOrder(t *testing.T) {
 func TestEndOfTheConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New[string](errDown, nil)
-		waiting := call(t.Context(), p, sent)
-		notSent := call(t.Context(), p, func(uint64) error { return fmt.Errorf("send: %w", errDown) })
+		waiting := startCall(t.Context(), p, sendSucceeds)
+		notSent := startCall(t.Context(), p, func(uint64) error { return fmt.Errorf("send: %w", errDown) })
 		synctest.Wait()
 		select {
 		case got := <-notSent:
@@ -53,7 +53,7 @@ func TestEndOfTheConnection(t *testing.T) {
 			t.Error("ended before the end")
 		}
 		p.End()
-		for _, c := range []<-chan string{waiting, notSent, call(t.Context(), p, sent)} {
+		for _, c := range []<-chan string{waiting, notSent, startCall(t.Context(), p, sendSucceeds)} {
 			if got := <-c; got != `"" down` {
 				t.Error(got)
 			}
@@ -70,14 +70,14 @@ func TestLateAnswersAreDropped(t *testing.T) {
 		var dropped []string
 		p := New(errDown, func(answer string) { dropped = append(dropped, answer) })
 		ctx, cancel := context.WithCancelCause(t.Context())
-		waiting := call(ctx, p, sent)
+		waiting := startCall(ctx, p, sendSucceeds)
 		synctest.Wait()
 		cancel(errors.New("enough"))
 		if got := <-waiting; got != `"" enough` {
 			t.Error(got)
 		}
 		p.Answer(1, "late")
-		answered := call(t.Context(), p, func(id uint64) error {
+		answered := startCall(t.Context(), p, func(id uint64) error {
 			p.Answer(id, "early")
 			return errors.New("refused")
 		})

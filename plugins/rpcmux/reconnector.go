@@ -16,11 +16,11 @@ type connection interface {
 // Reconnector holds the current connection to a process that may exit and be started
 // again; in between there is none. Its methods may be called concurrently.
 type Reconnector[C connection] struct {
-	stop   <-chan struct{}
-	closed error
+	stop      <-chan struct{}
+	errClosed error
 
 	mu      sync.Mutex
-	now     C
+	current C
 	err     error         // why there is no connection
 	changed chan struct{} // closed and replaced by Set
 }
@@ -28,14 +28,14 @@ type Reconnector[C connection] struct {
 // NewReconnector returns a Reconnector without a connection. When stop is closed, Wait
 // returns the error closed.
 func NewReconnector[C connection](stop <-chan struct{}, closed error) *Reconnector[C] {
-	return &Reconnector[C]{stop: stop, closed: closed, changed: make(chan struct{})}
+	return &Reconnector[C]{stop: stop, errClosed: closed, changed: make(chan struct{})}
 }
 
 // Set replaces the connection. If c is the zero value, err is the reason, or nil.
 func (l *Reconnector[C]) Set(c C, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.now, l.err = c, err
+	l.current, l.err = c, err
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
@@ -44,48 +44,48 @@ func (l *Reconnector[C]) Set(c C, err error) {
 func (l *Reconnector[C]) Now() C {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.now
+	return l.current
 }
 
 // Wait returns the connection, and blocks while there is none. If ctx ends first, the
 // error includes the last error passed to Set.
 func (l *Reconnector[C]) Wait(ctx context.Context) (c C, err error) {
-	var none C
+	var zero C
 	for {
 		l.mu.Lock()
-		now, changed, last := l.now, l.changed, l.err
+		now, changed, last := l.current, l.changed, l.err
 		l.mu.Unlock()
-		if now != none && !now.Ended() {
+		if now != zero && !now.Ended() {
 			return now, nil
 		}
 		select {
 		case <-changed:
 		case <-l.stop:
-			return none, l.closed
+			return zero, l.errClosed
 		case <-ctx.Done():
-			return none, errors.Join(context.Cause(ctx), last)
+			return zero, errors.Join(context.Cause(ctx), last)
 		}
 	}
 }
 
 // Pauses between attempts to connect.
 const (
-	firstPause = 20 * time.Millisecond
-	mostPause  = 2 * time.Second
+	minBackoff = 20 * time.Millisecond
+	maxBackoff = 2 * time.Second
 )
 
 // ConnectWithBackoff calls connect until it succeeds, and returns false if ctx ends
 // first. After each failure it passes the error to Set, for callers of Wait, and to
 // failed. It does not Set the connection that it returns.
 func (l *Reconnector[C]) ConnectWithBackoff(ctx context.Context, connect func(context.Context) (C, error), failed func(error)) (c C, ok bool) {
-	var none C
-	for pause := firstPause; ctx.Err() == nil; pause = min(2*pause, mostPause) {
+	var zero C
+	for pause := minBackoff; ctx.Err() == nil; pause = min(2*pause, maxBackoff) {
 		c, err := connect(ctx)
 		if err == nil {
 			return c, true
 		}
 		if ctx.Err() == nil {
-			l.Set(none, err)
+			l.Set(zero, err)
 			failed(err)
 		}
 		select {
@@ -93,5 +93,5 @@ func (l *Reconnector[C]) ConnectWithBackoff(ctx context.Context, connect func(co
 		case <-ctx.Done():
 		}
 	}
-	return none, false
+	return zero, false
 }

@@ -60,14 +60,14 @@ func TestConnectWithBackoff(t *testing.T) {
 		refused := errors.New("refused")
 		there := New[int](errDown, nil)
 		begun := time.Now()
-		var tries, told []time.Duration
+		var connectTimes, failureTimes []time.Duration
 		connect := func(context.Context) (*PendingCalls[int], error) {
-			if tries = append(tries, time.Since(begun)); len(tries)%4 == 0 {
+			if connectTimes = append(connectTimes, time.Since(begun)); len(connectTimes)%4 == 0 {
 				return there, nil
 			}
 			return nil, refused
 		}
-		failed := func(err error) { told = append(told, time.Since(begun)) }
+		failed := func(err error) { failureTimes = append(failureTimes, time.Since(begun)) }
 
 		waited := make(chan error)
 		go func() {
@@ -81,8 +81,8 @@ func TestConnectWithBackoff(t *testing.T) {
 			t.Errorf("reached %v, %v, set %v", c, ok, l.Now())
 		}
 		const ms = time.Millisecond
-		if want := []time.Duration{0, 20 * ms, 60 * ms, 140 * ms}; !slices.Equal(tries, want) || !slices.Equal(told, want[:3]) {
-			t.Errorf("tried after %v, told after %v, want %v", tries, told, want)
+		if want := []time.Duration{0, 20 * ms, 60 * ms, 140 * ms}; !slices.Equal(connectTimes, want) || !slices.Equal(failureTimes, want[:3]) {
+			t.Errorf("tried after %v, told after %v, want %v", connectTimes, failureTimes, want)
 		}
 		if err := <-waited; err == nil || err.Error() != "enough\nrefused" {
 			t.Errorf("who waited meanwhile: %v", err)

@@ -17,8 +17,8 @@ const maxLinks = 40
 // directory, whose state determines the tasks that the agent runs, and their users. The
 // error names the directory at fault and a remedy.
 func CheckDir(dir string) error {
-	self := process()
-	real, err := self.walk(dir)
+	self := currentAccount()
+	real, err := self.resolveAndCheck(dir)
 	if err != nil {
 		return err
 	}
@@ -34,13 +34,13 @@ func CheckDir(dir string) error {
 // directories that symbolic links lead through. It does not check the file or directory
 // that path names. The error names the directory at fault and a remedy.
 func CheckParents(path string) error {
-	_, err := process().walk(path)
+	_, err := currentAccount().resolveAndCheck(path)
 	return err
 }
 
-// walk resolves path as the kernel does, checks each directory in which a name is
+// resolveAndCheck resolves path as the kernel does, checks each directory in which a name is
 // looked up, and returns the path without links.
-func (a account) walk(path string) (string, error) {
+func (a userAccount) resolveAndCheck(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return "", err
@@ -77,8 +77,8 @@ func (a account) walk(path string) (string, error) {
 			at = next
 			continue
 		}
-		if shared && !a.trusts(st.Uid) {
-			return "", linkError(next, st.Uid)
+		if shared && !a.isSelfOrRoot(st.Uid) {
+			return "", linkOwnerError(next, st.Uid)
 		}
 		if links++; links > maxLinks {
 			return "", &fs.PathError{Op: "look at", Path: path, Err: unix.ELOOP}

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const stranger = 12345
+const otherUID = 12345
 
-// namespaceEnv makes the test binary check a path in a user namespace.
-const namespaceEnv = "SAFEPATH_TEST_PATH"
+// envCheckPath makes the test binary check a path in a user namespace.
+const envCheckPath = "SAFEPATH_TEST_PATH"
 
 func TestMain(m *testing.M) {
-	if path := os.Getenv(namespaceEnv); path != "" {
+	if path := os.Getenv(envCheckPath); path != "" {
 		if err := CheckParents(path); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
@@ -30,15 +30,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// entry is a directory, or a link if it has a target, below the directory of a test.
-type entry struct {
+// testEntry is a directory, or a link if it has a target, below the directory of a test.
+type testEntry struct {
 	path         string
 	mode         os.FileMode
 	owner, group int
 	to           string
 }
 
-func build(t *testing.T, entries []entry) (root string) {
+func makeEntries(t *testing.T, entries []testEntry) (root string) {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -69,9 +69,9 @@ func build(t *testing.T, entries []entry) (root string) {
 	return root
 }
 
-// check compares the error for a directory with the text that it must contain; an empty
+// checkError compares the error for a directory with the text that it must contain; an empty
 // text means no error.
-func check(t *testing.T, what string, err error, dir, want string) {
+func checkError(t *testing.T, what string, err error, dir, want string) {
 	t.Helper()
 	switch {
 	case want == "" && err != nil:
@@ -93,88 +93,88 @@ func TestCheckDir(t *testing.T) {
 	}{
 		{name: "ours", mode: 0o711},
 		{name: "of a group that is root's", mode: 0o775},
-		{name: "of a group of strangers that may not write", mode: 0o755, group: stranger},
-		{name: "of a group of strangers", mode: 0o775, group: stranger, want: "chmod g-w"},
+		{name: "of a group of strangers that may not write", mode: 0o755, group: otherUID},
+		{name: "of a group of strangers", mode: 0o775, group: otherUID, want: "chmod g-w"},
 		{name: "everybody's", mode: 0o777, want: "chmod o-w"},
 		{name: "everybody's, like /tmp", mode: 0o777 | os.ModeSticky, want: "chmod o-w"},
-		{name: "somebody else's", mode: 0o755, owner: stranger, want: "belongs to user 12345"},
-		{name: "nobody's", mode: 0o755, owner: unmapped, want: "belongs to user 65534"},
+		{name: "somebody else's", mode: 0o755, owner: otherUID, want: "belongs to user 12345"},
+		{name: "nobody's", mode: 0o755, owner: overflowUID, want: "belongs to user 65534"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if os.Geteuid() != 0 && test.owner+test.group != 0 {
 				t.Skip("only root can give directories away")
 			}
-			root := build(t, []entry{{path: "data", mode: test.mode, owner: test.owner, group: test.group}, {path: "link", to: "data"}})
+			root := makeEntries(t, []testEntry{{path: "data", mode: test.mode, owner: test.owner, group: test.group}, {path: "link", to: "data"}})
 			for _, path := range []string{"data", "link"} {
-				check(t, path, CheckDir(filepath.Join(root, path)), filepath.Join(root, "data"), test.want)
+				checkError(t, path, CheckDir(filepath.Join(root, path)), filepath.Join(root, "data"), test.want)
 			}
 		})
 	}
 }
 
 // A path is only as safe as its parent directories, and the links that lead to it.
-func TestDirectoriesAbove(t *testing.T) {
+func TestCheckParents(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give directories away")
 	}
-	safe := entry{path: "a", mode: 0o755}
-	shared := entry{path: "tmp", mode: 0o777 | os.ModeSticky}
+	safe := testEntry{path: "a", mode: 0o755}
+	shared := testEntry{path: "tmp", mode: 0o777 | os.ModeSticky}
 	for _, test := range []struct {
 		name     string
-		entries  []entry
+		entries  []testEntry
 		path     string
 		of, want string // directory at fault and the reason; empty means no error
 	}{
-		{"ours", []entry{safe}, "a/data", "", ""},
-		{"where everybody may make directories", []entry{{path: "a", mode: 0o777 | os.ModeSticky}}, "a/data", "", ""},
-		{"where everybody may replace it", []entry{{path: "a", mode: 0o777}}, "a/data", "a", "chmod o-w"},
-		{"of a stranger", []entry{{path: "a", mode: 0o755, owner: stranger}}, "a/data", "a", "belongs to user 12345"},
-		{"of a stranger, sticky", []entry{{path: "a", mode: 0o755 | os.ModeSticky, owner: stranger}}, "a/data", "a", "belongs to user 12345"},
-		{"of a group", []entry{{path: "a", mode: 0o775, group: stranger}}, "a/data", "a", "all of group 12345"},
-		{"of a group, sticky", []entry{{path: "a", mode: 0o775 | os.ModeSticky, group: stranger}}, "a/data", "", ""},
-		{"of a group that is root's", []entry{{path: "a", mode: 0o775}}, "a/data", "", ""},
-		{"that belongs to the account nobody", []entry{{path: "a", mode: 0o755, owner: unmapped}}, "a/data", "a", "belongs to user 65534"},
-		{"behind a link", []entry{{path: "a", mode: 0o777}}, "link", "a", "chmod o-w"},
-		{"where the link is", []entry{safe, {path: "b", mode: 0o777}, {path: "b/link", to: "../a/data"}}, "b/link", "b", "chmod o-w"},
-		{"where a link that a link leads to is", []entry{safe, {path: "b", mode: 0o755, owner: stranger}, {path: "b/two", to: "ROOT/a/data"}, {path: "one", to: "b/two"}},
+		{"ours", []testEntry{safe}, "a/data", "", ""},
+		{"where everybody may make directories", []testEntry{{path: "a", mode: 0o777 | os.ModeSticky}}, "a/data", "", ""},
+		{"where everybody may replace it", []testEntry{{path: "a", mode: 0o777}}, "a/data", "a", "chmod o-w"},
+		{"of a stranger", []testEntry{{path: "a", mode: 0o755, owner: otherUID}}, "a/data", "a", "belongs to user 12345"},
+		{"of a stranger, sticky", []testEntry{{path: "a", mode: 0o755 | os.ModeSticky, owner: otherUID}}, "a/data", "a", "belongs to user 12345"},
+		{"of a group", []testEntry{{path: "a", mode: 0o775, group: otherUID}}, "a/data", "a", "all of group 12345"},
+		{"of a group, sticky", []testEntry{{path: "a", mode: 0o775 | os.ModeSticky, group: otherUID}}, "a/data", "", ""},
+		{"of a group that is root's", []testEntry{{path: "a", mode: 0o775}}, "a/data", "", ""},
+		{"that belongs to the account nobody", []testEntry{{path: "a", mode: 0o755, owner: overflowUID}}, "a/data", "a", "belongs to user 65534"},
+		{"behind a link", []testEntry{{path: "a", mode: 0o777}}, "link", "a", "chmod o-w"},
+		{"where the link is", []testEntry{safe, {path: "b", mode: 0o777}, {path: "b/link", to: "../a/data"}}, "b/link", "b", "chmod o-w"},
+		{"where a link that a link leads to is", []testEntry{safe, {path: "b", mode: 0o755, owner: otherUID}, {path: "b/two", to: "ROOT/a/data"}, {path: "one", to: "b/two"}},
 			"one", "b", "belongs to user 12345"},
-		{"where a directory on the way is a link", []entry{safe, {path: "b", mode: 0o777}, {path: "b/a", to: "../a"}}, "b/a/data", "b", "chmod o-w"},
-		{"that a link goes through and leaves", []entry{safe, {path: "b", mode: 0o777}, {path: "b/c", mode: 0o755}, {path: "one", to: "b/c/../../a"}}, "one/data", "b", "chmod o-w"},
-		{"the link of a stranger", []entry{safe, shared, {path: "tmp/link", to: "ROOT/a/data", owner: stranger}}, "tmp/link", "tmp/link", "belongs to user 12345"},
-		{"a link of ours where everybody makes links", []entry{safe, shared, {path: "tmp/link", to: "ROOT/a/data"}}, "tmp/link", "", ""},
-		{"the link of a stranger where only we make links", []entry{safe, {path: "unpacked", to: "a/data", owner: stranger}}, "unpacked", "", ""},
+		{"where a directory on the way is a link", []testEntry{safe, {path: "b", mode: 0o777}, {path: "b/a", to: "../a"}}, "b/a/data", "b", "chmod o-w"},
+		{"that a link goes through and leaves", []testEntry{safe, {path: "b", mode: 0o777}, {path: "b/c", mode: 0o755}, {path: "one", to: "b/c/../../a"}}, "one/data", "b", "chmod o-w"},
+		{"the link of a stranger", []testEntry{safe, shared, {path: "tmp/link", to: "ROOT/a/data", owner: otherUID}}, "tmp/link", "tmp/link", "belongs to user 12345"},
+		{"a link of ours where everybody makes links", []testEntry{safe, shared, {path: "tmp/link", to: "ROOT/a/data"}}, "tmp/link", "", ""},
+		{"the link of a stranger where only we make links", []testEntry{safe, {path: "unpacked", to: "a/data", owner: otherUID}}, "unpacked", "", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			root := build(t, append(test.entries, entry{path: "a/data", mode: 0o755}, entry{path: "link", to: "a/data"}))
+			root := makeEntries(t, append(test.entries, testEntry{path: "a/data", mode: 0o755}, testEntry{path: "link", to: "a/data"}))
 			path, blamed := filepath.Join(root, test.path), filepath.Join(root, test.of)
-			check(t, "parents", CheckParents(path), blamed, test.want)
-			check(t, "parents of a file in it", CheckParents(path+"/."), blamed, test.want)
-			check(t, "directory", CheckDir(path), blamed, test.want)
+			checkError(t, "parents", CheckParents(path), blamed, test.want)
+			checkError(t, "parents of a file in it", CheckParents(path+"/."), blamed, test.want)
+			checkError(t, "directory", CheckDir(path), blamed, test.want)
 			t.Chdir(root)
-			check(t, "relative", CheckParents(test.path), blamed, test.want)
+			checkError(t, "relative", CheckParents(test.path), blamed, test.want)
 		})
 	}
 }
 
-func TestEndlessLink(t *testing.T) {
-	root := build(t, []entry{{path: "a", to: "b"}, {path: "b", to: "a"}})
+func TestLinkLoop(t *testing.T) {
+	root := makeEntries(t, []testEntry{{path: "a", to: "b"}, {path: "b", to: "a"}})
 	if err := CheckParents(root + "/a"); !errors.Is(err, unix.ELOOP) {
 		t.Errorf("got %v, want %v", err, unix.ELOOP)
 	}
 }
 
 // The group bits of a directory with an ACL are the maximum for all users of the ACL.
-func TestUserOfAnACLMayWrite(t *testing.T) {
+func TestDirectoryWithACL(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root trusts the group of root")
 	}
-	root := build(t, []entry{{path: "a", mode: 0o755}, {path: "a/data", mode: 0o755}})
+	root := makeEntries(t, []testEntry{{path: "a", mode: 0o755}, {path: "a/data", mode: 0o755}})
 	const undefined = 1<<32 - 1
 	acl := []byte{2, 0, 0, 0}
 	for _, e := range []struct {
 		tag, perm uint16
 		id        uint32
-	}{{1, 7, undefined}, {2, 7, stranger}, {4, 5, undefined}, {0x10, 7, undefined}, {0x20, 5, undefined}} {
+	}{{1, 7, undefined}, {2, 7, otherUID}, {4, 5, undefined}, {0x10, 7, undefined}, {0x20, 5, undefined}} {
 		acl = append(acl, byte(e.tag), byte(e.tag>>8), byte(e.perm), byte(e.perm>>8), byte(e.id), byte(e.id>>8), byte(e.id>>16), byte(e.id>>24))
 	}
 	for _, dir := range []string{root + "/a/data", root + "/a"} {
@@ -183,30 +183,30 @@ func TestUserOfAnACLMayWrite(t *testing.T) {
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		check(t, dir, CheckDir(root+"/a/data"), dir, "may write")
+		checkError(t, dir, CheckDir(root+"/a/data"), dir, "may write")
 	}
 }
 
 // An agent without root trusts its own directories and root's, regardless of their
 // group: some users have group-writable home directories.
-func TestAccountsOwnDirectories(t *testing.T) {
+func TestUnprivilegedUserOwnsDirectories(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root becomes other users")
 	}
 	const us = 4001
-	root := build(t, []entry{
+	root := makeEntries(t, []testEntry{
 		{path: "home", mode: 0o775, owner: us, group: 100},
 		{path: "home/data", mode: 0o755, owner: us, group: us},
-		{path: "home/theirs", mode: 0o755, owner: stranger},
+		{path: "home/theirs", mode: 0o755, owner: otherUID},
 		{path: "home/theirs/data", mode: 0o755, owner: us},
 	})
-	asUser(t, us, func() error { return errors.Join(CheckDir(root+"/home/data"), CheckParents(root+"/home/data")) }, "")
-	asUser(t, us, func() error { return CheckParents(root + "/home/theirs/data") }, "belongs to user 12345")
-	check(t, "as root", CheckParents(root+"/home/data"), root+"/home", "belongs to user 4001")
+	runAsUser(t, us, func() error { return errors.Join(CheckDir(root+"/home/data"), CheckParents(root+"/home/data")) }, "")
+	runAsUser(t, us, func() error { return CheckParents(root + "/home/theirs/data") }, "belongs to user 12345")
+	checkError(t, "as root", CheckParents(root+"/home/data"), root+"/home", "belongs to user 4001")
 }
 
-// asUser calls f on a thread that has the uid and no other privilege.
-func asUser(t *testing.T, uid int, f func() error, want string) {
+// runAsUser calls f on a thread that has the uid and no other privilege.
+func runAsUser(t *testing.T, uid int, f func() error, want string) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
@@ -233,10 +233,10 @@ func TestUserNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give directories away")
 	}
-	root := build(t, []entry{{path: "a", mode: 0o755, owner: stranger, group: stranger}, {path: "a/data", mode: 0o755}})
+	root := makeEntries(t, []testEntry{{path: "a", mode: 0o755, owner: otherUID, group: otherUID}, {path: "a/data", mode: 0o755}})
 	for _, path := range []string{root + "/a/data", root} {
 		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = []string{namespaceEnv + "=" + path}
+		cmd.Env = []string{envCheckPath + "=" + path}
 		cmd.SysProcAttr = &syscall.SysProcAttr{
 			Cloneflags:  syscall.CLONE_NEWUSER,
 			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 4001, Size: 1}},

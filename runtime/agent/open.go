@@ -185,11 +185,11 @@ func (a *Agent) startHelpers(ctx context.Context) (err error) {
 	}
 	former := formerSocketDirs(a.dataDir)
 	a.keeper, err = keeper.Start(ctx, keeper.Config{
-		Dir:       a.dataDir,
-		Former:    former,
-		Args:      []string{argv0, "keeper"},
-		Ephemeral: a.temporary,
-		Logger:    a.logger,
+		Dir:        a.dataDir,
+		FormerDirs: former,
+		Args:       []string{argv0, "keeper"},
+		Ephemeral:  a.temporary,
+		Logger:     a.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("start keeper: %w", err)

@@ -37,7 +37,7 @@ var artifact = map[string]setting{
 // run as one of them.
 func (c *Config) DownloadUIDs() idrange.Set {
 	text, _ := c.Artifact["download_uids"].(string)
-	set, _ := idrange.Downloads(text) // the text was checked when the file was read
+	set, _ := idrange.ParseDownloads(text) // the text was checked when the file was read
 	return set
 }
 
@@ -120,6 +120,6 @@ func (i item) downloadUIDs() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, err = idrange.Downloads(text)
+	_, err = idrange.ParseDownloads(text)
 	return text, err
 }
