@@ -135,7 +135,7 @@ func isolateFDsAndSignals(hosted bool) {
 	if hosted || signal.Ignored(syscall.SIGHUP) {
 		caught = append(caught, syscall.SIGHUP)
 	}
-	if signal.Ignored(syscall.SIGINT) { // otherwise go-plugin catches SIGINT
+	if signal.Ignored(syscall.SIGINT) { // if SIGINT is not ignored, go-plugin catches it
 		caught = append(caught, syscall.SIGINT)
 	}
 	signal.Notify(make(chan os.Signal, 1), caught...)

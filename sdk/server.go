@@ -191,7 +191,7 @@ func (s *server) StartTask(ctx context.Context, config *driver.TaskConfig) (*dri
 	sweep := s.activeSweeps[config.AllocID+"/"+config.Name]
 	s.mu.Unlock()
 	if sweep != nil {
-		<-sweep // otherwise the sweep could kill this start
+		<-sweep // an earlier sweep that still runs could kill the processes of this start
 	}
 
 	author, err := s.driver.start(ctx, start)

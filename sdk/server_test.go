@@ -53,7 +53,7 @@ func (n *sleepingTask) Kill(context.Context) error {
 
 // minimalDriver is the minimal driver.
 type minimalDriver struct {
-	startBlock chan struct{} // Start waits for block, unless it is nil
+	startBlock chan struct{} // Start blocks until this channel is closed; nil means no wait
 	err        error
 
 	mu    sync.Mutex

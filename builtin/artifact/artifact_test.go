@@ -893,7 +893,7 @@ func TestDownloadEndsWithItsHook(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-requestedRanges
-	stdin.Close() // as after the death of the hook
+	stdin.Close() // as if the process of the hook had exited
 	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() == 0 {
 		t.Errorf("it ended with %v, want it to be killed", cmd.ProcessState)
 	}

@@ -132,7 +132,7 @@ func restrictThread(stage *os.File, limits Limits, proc bool) error {
 // newRulesetAttr returns the access rights that a version of Landlock can restrict
 // and that downloads do not have in general.
 func newRulesetAttr(abi int) unix.LandlockRulesetAttr {
-	rules := unix.LandlockRulesetAttr{Handled_access_fs: 1<<13 - 1} // all rights of the first version
+	rules := unix.LandlockRulesetAttr{Handled_access_fs: 1<<13 - 1} // all access rights of Landlock ABI 1
 	if abi >= 2 {
 		rules.Handled_access_fs |= unix.LANDLOCK_ACCESS_FS_REFER
 	}

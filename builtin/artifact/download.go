@@ -349,7 +349,8 @@ func (m *limitWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// contextCause returns the cause of the context's end, if err is a result of that.
+// contextCause returns nil for a nil err, the cause of ctx if ctx has ended, and otherwise
+// err without its URL.
 func contextCause(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -174,7 +174,7 @@ func TestGitInAClosedDirectory(t *testing.T) {
 	}
 }
 
-// listMountsBelow returns the mounts with a path in dir: other tests mount, too.
+// listMountsBelow returns the mounts with a path in dir: other tests have mounts elsewhere.
 func listMountsBelow(t *testing.T, dir string) (mounts []string) {
 	t.Helper()
 	all, err := os.ReadFile("/proc/self/mounts")

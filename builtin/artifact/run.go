@@ -91,7 +91,7 @@ type downloadProcess struct {
 	cmd             *exec.Cmd
 	stdin           io.WriteCloser // closed when the process of the hook dies, which ends the download
 	userID          uint32
-	hasPIDNamespace bool // no process that it starts survives it
+	hasPIDNamespace bool // the kernel kills all processes of the download when it exits
 }
 
 // start starts the process, which waits for its order, and gives it the stage.
@@ -160,7 +160,7 @@ func (p *downloadProcess) spawn(ctx context.Context, cred *syscall.Credential) e
 			attr.Credential = &syscall.Credential{Uid: nobodyID, Gid: nobodyID}
 			attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: nobodyID, HostID: int(cred.Uid), Size: 1}}
 			attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: nobodyID, HostID: int(cred.Gid), Size: 1}}
-			attr.GidMappingsEnableSetgroups = true // else the process would keep the groups of root
+			attr.GidMappingsEnableSetgroups = true // without setgroups the process would keep the groups of root
 		}
 		p.hasPIDNamespace = kind != 0
 		p.cmd = exec.CommandContext(ctx, "/proc/self/exe", p.args...)
@@ -178,8 +178,8 @@ func (p *downloadProcess) spawn(ctx context.Context, cred *syscall.Credential) e
 	return err
 }
 
-// nobodyID is the id of an account in a user namespace; no download has it outside
-// of that.
+// nobodyID is the id of an account in a user namespace; outside of the namespace
+// no download has this id.
 const nobodyID = 65534
 
 // namespaceErrors are the errors on a machine that cannot make more namespaces.

@@ -554,7 +554,8 @@ func chunkList(size int, list any) ([][]any, error) {
 	return slices.Collect(slices.Chunk(l, size)), err
 }
 
-// filterKeys returns a copy of the dictionary with only those keys, or without them.
+// filterKeys returns a copy of the dictionary with only the given keys, or without the
+// given keys.
 func filterKeys(d map[string]any, keys []string, with bool) map[string]any {
 	d = maps.Clone(d)
 	maps.DeleteFunc(d, func(k string, _ any) bool { return slices.Contains(keys, k) != with })

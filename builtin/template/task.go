@@ -50,9 +50,9 @@ type templateFile struct {
 	contentOnDisk string // content of the file on disk
 
 	newContent     string              // result of the last execution
-	renderTime     time.Time           // time of the last execution, if the text contains it
+	renderTime     time.Time           // time of the last execution, if newContent depends on the time
 	sourcesRead    map[dataSource]int  // change counts of the sources that the template has read; nil before the first execution
-	missingSources map[dataSource]bool // missing sources, without which there is no text
+	missingSources map[dataSource]bool // sources without data; while there are any, newContent is not valid
 }
 
 // restartRequest is a restart that a change requires.

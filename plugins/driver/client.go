@@ -112,7 +112,7 @@ func (c *client) Fingerprint(ctx context.Context) (<-chan Fingerprint, error) {
 			return
 		}
 		switch err = restoreErrorType(err); {
-		case err == io.EOF: // older drivers close the channel like this
+		case err == io.EOF: // older drivers end the stream without an error
 			err = c.channelClosedError(ctx, ErrChannelClosed)
 		case errors.Is(err, ErrChannelClosed):
 			err = c.channelClosedError(ctx, err)
@@ -176,7 +176,7 @@ func (c *client) WaitTask(ctx context.Context, taskID string) (*ExitResult, erro
 		return nil, err
 	}
 	if resp.GetResult() == nil && resp.GetErr() == ErrChannelClosed.Error() {
-		return nil, c.channelClosedError(ctx, ErrChannelClosed) // older drivers report a closed channel like this
+		return nil, c.channelClosedError(ctx, ErrChannelClosed) // older drivers report a closed channel in the response
 	}
 	exitResult := exitFromProto(resp.GetResult())
 	if resp.GetErr() != "" {

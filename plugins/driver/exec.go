@@ -182,7 +182,7 @@ func (s *server) ExecTaskStreaming(stream execServerStream) error {
 	defer stdin.Close()
 	resize := make(chan TerminalSize, 1)
 	// Recv returns only when the client sends or this function has returned, so
-	// the goroutine ends right after it and nothing can wait for it.
+	// the goroutine ends after this function has returned, and no caller can wait for it.
 	go func() {
 		defer close(resize)
 		input.CloseWithError(receiveInput(stream, input, resize, cancel))

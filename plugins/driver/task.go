@@ -93,7 +93,7 @@ type Mount struct {
 	Readonly        bool
 	PropagationMode string
 	SELinuxLabel    string
-	RequestName     string // name of the host volume, if it is one
+	RequestName     string // name of the host volume; empty for other mounts
 }
 
 // Device is one device node that the task sees.

@@ -104,7 +104,7 @@ func TestHostileClients(t *testing.T) {
 			"deep nesting":  newFrame(strings.Repeat(`{"spawn":`, 20000)),
 			"wrong types":   newFrame(`{"id":"x","op":7}`),
 			"negative id":   newFrame(`{"id":-1}`),
-			"many zeros":    make([]byte, 3), // then the connection ends
+			"many zeros":    make([]byte, 3), // the connection ends after these bytes
 			"pid too large": newFrame(`{"op":"wait","process":{"pid":99999999999999999999}}`),
 		} {
 			conn := connect()

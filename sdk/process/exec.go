@@ -123,7 +123,8 @@ func waitCommand(cmd *exec.Cmd) error {
 	return err
 }
 
-// execPlacement returns the placement of a command: that of the task's process.
+// execPlacement returns the placement of a command in the task: the cgroups and the
+// network of the task's process.
 func (p *Process) execPlacement() placement {
 	pl := placement{netnsPath: p.netnsPath()}
 	switch {

@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 }
 
 // isOwnCgroup reports whether a cgroup belongs to this test process: other processes of
-// the machine have cgroups, too.
+// the machine also have cgroups.
 func isOwnCgroup(dir string) bool {
 	return strings.HasPrefix(filepath.Base(dir), fmt.Sprintf("process-test-%d-", os.Getpid()))
 }

@@ -418,7 +418,7 @@ func (p *Process) Destroy(ctx context.Context) error {
 	}
 	err := errors.Join(errs...)
 	if err == nil {
-		p.releaseTask(nil) // else the next start of the task searches for leftover processes
+		p.releaseTask(nil) // without an owner, the next start does not search for leftover processes
 	}
 	return err
 }

@@ -170,7 +170,8 @@ type driverStreams struct {
 	endedStreams []string
 }
 
-// streamTestDuration is longer than a client needs for that.
+// streamTestDuration is how long the streams must stay open. It is longer than a client
+// needs to distinguish the end of a stream from the end of the process.
 var streamTestDuration = 3500 * time.Millisecond
 
 func testOpenStreams(t tb, h *host) {

@@ -175,7 +175,7 @@ func (h *host) launch() (*process, error) {
 			hook.PluginName:   &hook.GRPCPlugin{},
 		},
 		Cmd:              cmd,
-		SkipHostEnv:      true, // the plugin's environment has it already, below the plugin's own variables
+		SkipHostEnv:      true, // cmd.Env includes the host's environment already
 		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
 		Logger:           hclog.NewNullLogger(),
 		Stderr:           stderr,

@@ -64,7 +64,7 @@ func (h *host) checkCase(kill context.Context, c testCase) (r *caseResult, ended
 	r, done := startCase(ctx, c, h)
 	select {
 	case <-done:
-		if ctx.Err() == nil { // else the timeout has cancelled its calls
+		if ctx.Err() == nil { // the case ended before its timeout
 			return r, true
 		}
 	case <-ctx.Done():

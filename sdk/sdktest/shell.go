@@ -482,7 +482,7 @@ func testExitBeforePluginCrash(t tb, h *host) {
 func (s *startedTask) checkRecoveredExit() {
 	s.t.Helper()
 	if err := s.recover(); err != nil {
-		return // the host starts the task again, and reports that
+		return // the host starts the task again, and emits an event
 	}
 	if exit := s.wait(); exit.Err == nil && (exit.ExitCode != 7 || exit.Signal != 0) {
 		s.t.Errorf("a task that ended with code 7 is said to have ended with %+v", *exit)
