@@ -90,7 +90,7 @@ func (r *runningAgent) announceReady(ctx context.Context) {
 // nonDefaultAddress returns the address of an agent that commands do not find by default, else "".
 func (r *runningAgent) nonDefaultAddress() string {
 	switch {
-	case slices.Contains(agentsocket.DefaultPaths(), r.listeners.socketPath):
+	case slices.Contains(agentsocket.DefaultSocketPaths(), r.listeners.socketPath):
 		return ""
 	case r.listeners.socketLink != "" && agentsocket.FindSocket() == r.listeners.socketLink:
 		return ""

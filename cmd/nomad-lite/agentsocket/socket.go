@@ -35,7 +35,7 @@ func DefaultDataDir() (string, error) {
 // FindSocket returns the socket of an agent on this machine that accepts this user without
 // a token.
 func FindSocket() string {
-	for _, socket := range DefaultPaths() {
+	for _, socket := range DefaultSocketPaths() {
 		if !isTrustedSocket(socket) {
 			continue
 		}
@@ -49,17 +49,17 @@ func FindSocket() string {
 	return ""
 }
 
-// DefaultPaths returns the default sockets of an agent on this machine.
-func DefaultPaths() []string {
+// DefaultSocketPaths returns the default sockets of an agent on this machine.
+func DefaultSocketPaths() []string {
 	sockets := []string{filepath.Join("/var/lib/nomad-lite", FileName)}
 	if dir, err := DefaultDataDir(); err == nil && filepath.Join(dir, FileName) != sockets[0] {
 		sockets = slices.Insert(sockets, 0, filepath.Join(dir, FileName))
 	}
-	return append(sockets, DevPaths()...)
+	return append(sockets, DevSocketPaths()...)
 }
 
-// DevPaths returns the sockets of agents in development mode of this user and of root.
-func DevPaths() []string {
+// DevSocketPaths returns the sockets of agents in development mode of this user and of root.
+func DevSocketPaths() []string {
 	sockets := []string{filepath.Join(agent.TemporaryDir(os.Geteuid()), FileName)}
 	if os.Geteuid() != 0 {
 		sockets = append(sockets, filepath.Join(agent.TemporaryDir(0), FileName))
@@ -89,16 +89,16 @@ func FirstDeniedSocket(sockets []string) string {
 		c, err := net.DialTimeout("unix", socket, time.Second)
 		if err == nil {
 			c.Close()
-		} else if DeniedPath(err) != "" {
+		} else if DeniedSocketPath(err) != "" {
 			return socket
 		}
 	}
 	return ""
 }
 
-// DeniedPath returns the unix socket for which permission was denied, "" if the error has
+// DeniedSocketPath returns the unix socket for which permission was denied, "" if the error has
 // another reason.
-func DeniedPath(err error) string {
+func DeniedSocketPath(err error) string {
 	attempt := new(net.OpError)
 	if errors.As(err, &attempt) && attempt.Net == "unix" && attempt.Addr != nil && errors.Is(err, fs.ErrPermission) {
 		return attempt.Addr.String()

@@ -29,7 +29,7 @@ func TestSocketsOfOtherUsersAreNotTrusted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("TMPDIR", t.TempDir())
-			socket := DevPaths()[0]
+			socket := DevSocketPaths()[0]
 			dir := filepath.Dir(socket)
 			if err := os.Mkdir(dir, 0o711); err != nil {
 				t.Fatal(err)

@@ -76,6 +76,6 @@ func findAllocAndTask(ctx context.Context, f *apiclient.Flags, id, task string) 
 }
 
 var (
-	oneAllocArg      = cli.ArgCount(1, 1, "the id of an allocation, or the begin of it; 'nomad-lite alloc status' lists them")
-	allocAndTaskArgs = cli.ArgCount(1, 2, "an allocation, and perhaps a task; 'nomad-lite alloc status' lists the allocations")
+	oneAllocArg      = cli.RequireArgCount(1, 1, "the id of an allocation, or the begin of it; 'nomad-lite alloc status' lists them")
+	allocAndTaskArgs = cli.RequireArgCount(1, 2, "an allocation, and perhaps a task; 'nomad-lite alloc status' lists the allocations")
 )

@@ -67,7 +67,7 @@ func showAllocChecks(ctx context.Context, o checksOptions, id string, s *cli.Str
 		return output.Print(s, p)
 	}
 	p.Line("Status of %d Nomad Service Checks", len(checks))
-	for _, check := range sortedChecks(checks) {
+	for _, check := range sortChecks(checks) {
 		rows := output.Pairs{
 			{"ID", output.ShortID(check.ID, o.verbose)},
 			{"Name", check.Check},
@@ -90,7 +90,7 @@ func showAllocChecks(ctx context.Context, o checksOptions, id string, s *cli.Str
 	return output.Print(s, p)
 }
 
-func sortedChecks(checks api.AllocCheckStatuses) []*api.AllocCheckStatus {
+func sortChecks(checks api.AllocCheckStatuses) []*api.AllocCheckStatus {
 	sorted := make([]*api.AllocCheckStatus, 0, len(checks))
 	for _, check := range checks {
 		sorted = append(sorted, &check)

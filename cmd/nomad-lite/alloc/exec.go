@@ -44,7 +44,7 @@ func newExecCommand(s *cli.Streams) *cobra.Command {
 		Short:   "Run a command inside of a task",
 		Long:    execHelp,
 		Example: execExamples,
-		Args:    cli.ArgCount(2, -1, "an allocation and a command, such as sh"),
+		Args:    cli.RequireArgCount(2, -1, "an allocation and a command, such as sh"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.session.ResolveDefaults(cmd, s); err != nil {
 				return err

@@ -45,7 +45,7 @@ func newFSCommand(s *cli.Streams) *cobra.Command {
 		Short:   "List directories and print files of an allocation",
 		Long:    fsHelp,
 		Example: fsExamples,
-		Args:    cli.ArgCount(1, 2, "an allocation, and perhaps a path in it"),
+		Args:    cli.RequireArgCount(1, 2, "an allocation, and perhaps a path in it"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.tail.check(cmd, o.follow); err != nil {
 				return err

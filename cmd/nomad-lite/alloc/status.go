@@ -48,7 +48,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 		Short:   "Show allocations, or one allocation",
 		Long:    statusHelp,
 		Example: statusExamples,
-		Args:    cli.ArgCount(0, 1, "an allocation, or nothing for all"),
+		Args:    cli.RequireArgCount(0, 1, "an allocation, or nothing for all"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return listAllocs(cmd.Context(), o, s)
@@ -113,7 +113,7 @@ func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) 
 	if checks, err := c.Allocations().Checks(alloc.ID, q); err == nil && len(checks) > 0 {
 		p.Section("Nomad Service Checks")
 		t := output.NewTable("Service", "Task", "Name", "Mode", "Status")
-		for _, check := range sortedChecks(checks) {
+		for _, check := range sortChecks(checks) {
 			t.Row(check.Service, cmp.Or(check.Task, "(group)"), check.Check, check.Mode, output.StatusCell(check.Status))
 		}
 		p.Table(t)
@@ -163,10 +163,10 @@ func allocFields(ctx context.Context, c *api.Client, alloc *api.Allocation, verb
 		if d := alloc.DeploymentStatus; d != nil && d.Canary {
 			add("Canary", true)
 		}
-		add("Deployment Health", deploymentHealth(alloc.DeploymentStatus))
+		add("Deployment Health", formatDeploymentHealth(alloc.DeploymentStatus))
 	}
 	if events := alloc.RescheduleTracker; events != nil && len(events.Events) > 0 {
-		add("Reschedule Attempts", rescheduleAttempts(alloc))
+		add("Reschedule Attempts", formatRescheduleAttempts(alloc))
 	}
 	if alloc.FollowupEvalID != "" {
 		q := apiclient.QueryOptions(ctx, alloc.Namespace)
@@ -189,7 +189,7 @@ func allocFields(ctx context.Context, c *api.Client, alloc *api.Allocation, verb
 	return head
 }
 
-func deploymentHealth(d *api.AllocDeploymentStatus) string {
+func formatDeploymentHealth(d *api.AllocDeploymentStatus) string {
 	switch {
 	case d == nil || d.Healthy == nil:
 		return "unset"
@@ -213,8 +213,8 @@ func hookNames(c *api.Client, alloc *api.Allocation) (names []string) {
 	return names
 }
 
-// rescheduleAttempts returns how often an allocation was rescheduled, and the limit.
-func rescheduleAttempts(alloc *api.Allocation) string {
+// formatRescheduleAttempts returns how often an allocation was rescheduled, and the limit.
+func formatRescheduleAttempts(alloc *api.Allocation) string {
 	if group := apiclient.GroupOf(alloc); group != nil && group.ReschedulePolicy != nil {
 		policy := group.ReschedulePolicy
 		if policy.Attempts != nil && policy.Interval != nil && !apiclient.ValueOf(policy.Unlimited) {
@@ -283,23 +283,23 @@ func taskTable(alloc *api.Allocation, verbose bool) *output.Table {
 		if n := len(state.Events); n > 0 {
 			last = apiclient.ValueOf(state.Events[n-1])
 		}
-		t.Row(task.Name, output.StatusCell(taskState(state)), last.Type, output.FormatAge(last.Time, verbose), cmp.Or(apiclient.LifecycleHookOf(task), "main"))
+		t.Row(task.Name, output.StatusCell(formatTaskState(state)), last.Type, output.FormatAge(last.Time, verbose), cmp.Or(apiclient.LifecycleHookOf(task), "main"))
 	}
 	return t
 }
 
-// taskState returns the state of a task, "pending" if the agent has reported none yet.
-func taskState(state api.TaskState) string { return cmp.Or(state.State, "pending") }
+// formatTaskState returns the state of a task, "pending" if the agent has reported none yet.
+func formatTaskState(state api.TaskState) string { return cmp.Or(state.State, "pending") }
 
 // printTask shows one task: its resources, its usage and its events.
 func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api.AllocResourceUsage, o statusOptions) {
 	state := apiclient.ValueOf(alloc.TaskStates[task.Name])
-	title := fmt.Sprintf("Task %q is %q", task.Name, taskState(state))
+	title := fmt.Sprintf("Task %q is %q", task.Name, formatTaskState(state))
 	if stage := apiclient.LifecycleHookOf(task); stage != "" {
 		if task.Lifecycle.Sidecar {
 			stage += " sidecar"
 		}
-		title = fmt.Sprintf("Task %q (%s) is %q", task.Name, stage, taskState(state))
+		title = fmt.Sprintf("Task %q (%s) is %q", task.Name, stage, formatTaskState(state))
 	}
 	p.Section(title)
 
@@ -309,8 +309,8 @@ func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api
 	}
 	p.Line("Task Resources:")
 	t := output.NewTable("CPU", "Memory", "Disk")
-	row := taskResources(alloc, task.Name, used)
-	if addresses := taskAddresses(alloc, task.Name); addresses != "" {
+	row := resourceCells(alloc, task.Name, used)
+	if addresses := formatTaskAddresses(alloc, task.Name); addresses != "" {
 		t.Titles, row = append(t.Titles, "Addresses"), append(row, addresses)
 	}
 	t.Row(row...)
@@ -342,9 +342,9 @@ func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api
 	p.Table(t)
 }
 
-// taskResources returns the cells for the resources of a task, with its current usage if
+// resourceCells returns the cells for the resources of a task, with its current usage if
 // that was measured.
-func taskResources(alloc *api.Allocation, name string, used *api.ResourceUsage) []any {
+func resourceCells(alloc *api.Allocation, name string, used *api.ResourceUsage) []any {
 	var cpu, memory, memoryMax, disk int64
 	if all := alloc.AllocatedResources; all != nil {
 		disk = all.Shared.DiskMB
@@ -370,8 +370,8 @@ func taskResources(alloc *api.Allocation, name string, used *api.ResourceUsage) 
 	return []any{cpuText, memoryText, output.FormatMebibytes(disk)}
 }
 
-// taskAddresses returns the ports of a task's own network block, a deprecated form of jobs.
-func taskAddresses(alloc *api.Allocation, name string) string {
+// formatTaskAddresses returns the ports of a task's own network block, a deprecated form of jobs.
+func formatTaskAddresses(alloc *api.Allocation, name string) string {
 	if alloc.AllocatedResources == nil {
 		return ""
 	}

@@ -62,12 +62,12 @@ func unreachableAdvice(err error) string {
 	case strings.Contains(text, "HTTP response to HTTPS client"):
 		return "The agent does not speak TLS: write http:// in -address or NOMAD_ADDR"
 	}
-	if socket := agentsocket.DeniedPath(err); socket != "" {
+	if socket := agentsocket.DeniedSocketPath(err); socket != "" {
 		return socketPermissionAdvice(socket)
 	}
 	if os.Getenv("NOMAD_ADDR") == "" && strings.Contains(text, api.DefaultConfig().Address) {
 		// No address was given, and the search for a socket has skipped some.
-		sockets := slices.DeleteFunc(agentsocket.DefaultPaths(), func(socket string) bool { return safepath.CheckDir(filepath.Dir(socket)) != nil })
+		sockets := slices.DeleteFunc(agentsocket.DefaultSocketPaths(), func(socket string) bool { return safepath.CheckDir(filepath.Dir(socket)) != nil })
 		if socket := agentsocket.FirstDeniedSocket(sockets); socket != "" {
 			return socketPermissionAdvice(socket)
 		}
@@ -78,7 +78,7 @@ func unreachableAdvice(err error) string {
 // socketPermissionAdvice returns advice for a socket that this user has no permission to open.
 func socketPermissionAdvice(socket string) string {
 	advice := fmt.Sprintf("An agent may be running: permission denied for its socket %s. Run the command as the user of the agent (root with sudo)", socket)
-	if slices.Contains(agentsocket.DevPaths(), socket) {
+	if slices.Contains(agentsocket.DevSocketPaths(), socket) {
 		return advice // the agent of that socket has no other address
 	}
 	return advice + ", or use its HTTP address: -address http://127.0.0.1:4646 and its token in NOMAD_TOKEN"

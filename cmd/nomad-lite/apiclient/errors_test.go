@@ -37,7 +37,7 @@ func TestSocketWithoutPermission(t *testing.T) {
 		defer unix.Setfsuid(0)
 	}
 	_, err = net.Dial("unix", socket)
-	if got := agentsocket.DeniedPath(fmt.Errorf("list jobs: %w", &url.Error{Op: "Get", URL: "http://127.0.0.1/v1/jobs", Err: err})); got != socket {
+	if got := agentsocket.DeniedSocketPath(fmt.Errorf("list jobs: %w", &url.Error{Op: "Get", URL: "http://127.0.0.1/v1/jobs", Err: err})); got != socket {
 		t.Errorf("denied by %q, want %s (%v)", got, socket, err)
 	}
 	if text := unreachableAdvice(&url.Error{Op: "Get", URL: "http://127.0.0.1/v1/jobs", Err: err}); !strings.Contains(text, "permission denied for its socket "+socket) || strings.Contains(text, "Is an agent running?") {

@@ -53,14 +53,14 @@ func FindJob(ctx context.Context, c *api.Client, prefix, filter string) (id, nam
 
 // These filters select the jobs that a command applies to.
 const (
-	OnlyParameterized = `ParentID == "" and ParameterizedJob is not nil`
-	OnlyPeriodic      = "Periodic is not nil"
+	ParameterizedJobsFilter = `ParentID == "" and ParameterizedJob is not nil`
+	PeriodicJobsFilter      = "Periodic is not nil"
 )
 
 // filterFuncs holds the same filters for older servers, which cannot parse such expressions.
 var filterFuncs = map[string]func(*api.JobListStub) bool{
-	OnlyParameterized: func(j *api.JobListStub) bool { return j.ParentID == "" && j.ParameterizedJob },
-	OnlyPeriodic:      func(j *api.JobListStub) bool { return j.Periodic },
+	ParameterizedJobsFilter: func(j *api.JobListStub) bool { return j.ParentID == "" && j.ParameterizedJob },
+	PeriodicJobsFilter:      func(j *api.JobListStub) bool { return j.Periodic },
 }
 
 // FindJob also returns the client that has found the job.
@@ -208,5 +208,5 @@ func hexDigits(id string) string {
 
 // OneJobArg checks the arguments of a command that takes one job.
 func OneJobArg(cmd *cobra.Command, args []string) error {
-	return cli.ArgCount(1, 1, "one argument: the id of a job, or its beginning")(cmd, args)
+	return cli.RequireArgCount(1, 1, "one argument: the id of a job, or its beginning")(cmd, args)
 }

@@ -48,8 +48,8 @@ func TestFindJob(t *testing.T) {
 		{prefix: "we", says: "web-2"},
 		{prefix: "two", says: "which job is meant?"},
 		{prefix: "x", says: "there is no job whose id begins with"},
-		{prefix: "m", filter: OnlyParameterized, id: "mail"},
-		{prefix: "m", filter: OnlyPeriodic, says: "there is no such job"},
+		{prefix: "m", filter: ParameterizedJobsFilter, id: "mail"},
+		{prefix: "m", filter: PeriodicJobsFilter, says: "there is no such job"},
 		{prefix: "secret", id: "secret"},
 	} {
 		id, namespace, err := FindJob(t.Context(), c, test.prefix, test.filter)

@@ -50,8 +50,8 @@ func ServePlugin(name string) error {
 // Names returns the names of all builtins, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(All)) }
 
-// Drivers returns the names of the builtin drivers, sorted.
-func Drivers() []string {
+// DriverNames returns the names of the builtin drivers, sorted.
+func DriverNames() []string {
 	return slices.DeleteFunc(Names(), func(name string) bool { return All[name].Kind != base.TypeDriver })
 }
 

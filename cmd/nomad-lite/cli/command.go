@@ -64,8 +64,8 @@ func UsageError(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%s: %w\nRun '%s --help' for its flags and arguments", cmd.CommandPath(), err, cmd.CommandPath())
 }
 
-// ArgCount checks the number of arguments. A negative most means no limit.
-func ArgCount(least, most int, what string) cobra.PositionalArgs {
+// RequireArgCount checks the number of arguments. A negative most means no limit.
+func RequireArgCount(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) >= least && (most < 0 || len(args) <= most) {
 			return nil

@@ -16,8 +16,8 @@ type Streams struct {
 	NoColour, ForceColour bool
 }
 
-// Colours reports whether output to w can have colours.
-func (s *Streams) Colours(w io.Writer) bool {
+// SupportsColours reports whether output to w can have colours.
+func (s *Streams) SupportsColours(w io.Writer) bool {
 	switch {
 	case s.NoColour || os.Getenv("NO_COLOR") != "" || os.Getenv("NOMAD_CLI_NO_COLOR") != "":
 		return false

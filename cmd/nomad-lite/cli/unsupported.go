@@ -8,8 +8,8 @@ import (
 
 // These are reasons why nomad-lite does not have a command.
 const (
-	NoServersReason    = "there are no servers to look after; for a cluster use Nomad's own command line"
-	NoEnterpriseReason = "it belongs to Nomad Enterprise"
+	NoServersReason      = "there are no servers to look after; for a cluster use Nomad's own command line"
+	EnterpriseOnlyReason = "it belongs to Nomad Enterprise"
 )
 
 // NewUnsupportedCommand returns a command of Nomad that nomad-lite does not have. It prints what

@@ -19,8 +19,8 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		newListCommand(s),
 		newStatusCommand(s),
 	)
-	for _, verb := range changeCommands {
-		cmd.AddCommand(newChangeCommand(s, verb))
+	for _, command := range changeCommands {
+		cmd.AddCommand(newChangeCommand(s, command))
 	}
 	return cmd
 }
@@ -78,28 +78,28 @@ type changeOptions struct {
 	groups  []string
 }
 
-func newChangeCommand(s *cli.Streams, verb changeCommand) *cobra.Command {
+func newChangeCommand(s *cli.Streams, command changeCommand) *cobra.Command {
 	var o changeOptions
 	cmd := &cobra.Command{
-		Use:               verb.name + " [flags] DEPLOYMENT",
-		Short:             verb.shortHelp,
-		Long:              verb.longHelp + "\n\nThe beginning of the deployment's id is enough.",
-		Example:           "  nomad-lite deployment " + verb.name + " 8fd7b6dd",
-		Args:              cli.ArgCount(1, 1, "one argument: the id of a deployment, or its beginning"),
+		Use:               command.name + " [flags] DEPLOYMENT",
+		Short:             command.shortHelp,
+		Long:              command.longHelp + "\n\nThe beginning of the deployment's id is enough.",
+		Example:           "  nomad-lite deployment " + command.name + " 8fd7b6dd",
+		Args:              cli.RequireArgCount(1, 1, "one argument: the id of a deployment, or its beginning"),
 		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Deployments.CompleteID(&o.client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return changeDeployment(cmd.Context(), o, verb, args[0], s)
+			return changeDeployment(cmd.Context(), o, command, args[0], s)
 		},
 	}
 	o.client.Register(cmd)
 	o.monitor.Register(cmd)
-	if verb.hasGroupFlag {
+	if command.hasGroupFlag {
 		cmd.Flags().StringArrayVar(&o.groups, "group", nil, "only this `group`; may be repeated")
 	}
 	return cmd
 }
 
-func changeDeployment(ctx context.Context, o changeOptions, verb changeCommand, prefix string, s *cli.Streams) error {
+func changeDeployment(ctx context.Context, o changeOptions, command changeCommand, prefix string, s *cli.Streams) error {
 	c, err := o.client.Client()
 	if err != nil {
 		return err
@@ -108,19 +108,19 @@ func changeDeployment(ctx context.Context, o changeOptions, verb changeCommand, 
 	if err != nil {
 		return err
 	}
-	out, _, err := verb.do(c.Deployments(), d, o.groups, apiclient.WriteOptions(ctx, d.Namespace))
+	out, _, err := command.do(c.Deployments(), d, o.groups, apiclient.WriteOptions(ctx, d.Namespace))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("%s deployment %q", verb.name, d.ID), err)
+		return apiclient.WrapError(fmt.Sprintf("%s deployment %q", command.name, d.ID), err)
 	}
 	p := output.NewPage(s)
-	p.Line("Deployment %q %s", output.ShortID(d.ID, o.monitor.Verbose), verb.did)
+	p.Line("Deployment %q %s", output.ShortID(d.ID, o.monitor.Verbose), command.did)
 	if out.RevertedJobVersion != nil {
 		p.Line("Job %q goes back to version %d", d.JobID, *out.RevertedJobVersion)
 	}
 	if err := output.Print(s, p); err != nil {
 		return err
 	}
-	if verb.name == "pause" {
+	if command.name == "pause" {
 		return nil // there is no evaluation to watch
 	}
 	return o.monitor.Watch(ctx, s, c, d.Namespace, out.EvalID)

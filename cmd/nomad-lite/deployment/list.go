@@ -26,7 +26,7 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 		Long:  `List the deployments of all jobs, the newest first.`,
 		Example: `  nomad-lite deployment list
   nomad-lite deployment list -filter 'Status == "running"'`,
-		Args:              cli.ArgCount(0, 0, "no arguments"),
+		Args:              cli.RequireArgCount(0, 0, "no arguments"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return listDeployments(cmd.Context(), o, s)

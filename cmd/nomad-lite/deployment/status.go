@@ -29,7 +29,7 @@ With -monitor it is watched until it ends; the exit code is then 0 if it
 succeeded, else 1.`,
 		Example: `  nomad-lite deployment status 8fd7b6dd
   nomad-lite deployment status -monitor 8fd7b6dd`,
-		Args:              cli.ArgCount(0, 1, "at most one argument: the id of a deployment, or its beginning"),
+		Args:              cli.RequireArgCount(0, 1, "at most one argument: the id of a deployment, or its beginning"),
 		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Deployments.CompleteID(&o.client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {

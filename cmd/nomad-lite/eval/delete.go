@@ -32,7 +32,7 @@ An agent of nomad-lite forgets old evaluations by itself; 'nomad-lite system gc'
 makes it do so now.`,
 		Example: `  nomad-lite eval delete 2ae0e6a5
   nomad-lite eval delete -yes -filter 'Status == "pending" and JobID == "web"'`,
-		Args:              cli.ArgCount(0, 1, "the id of an evaluation, or -filter"),
+		Args:              cli.RequireArgCount(0, 1, "the id of an evaluation, or -filter"),
 		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Evaluations.CompleteID(&o.client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (len(args) == 1) == (o.filter != "") {

@@ -28,7 +28,7 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 		Long:  `List the evaluations that the scheduler has made, the newest first.`,
 		Example: `  nomad-lite eval list -job web
   nomad-lite eval list -status blocked`,
-		Args:              cli.ArgCount(0, 0, "no arguments"),
+		Args:              cli.RequireArgCount(0, 0, "no arguments"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return listEvals(cmd.Context(), o, s)

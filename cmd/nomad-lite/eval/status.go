@@ -37,7 +37,7 @@ begun. Exit codes then: 0 all is well, 1 the deployment failed, 2 not all could
 be placed.`,
 		Example: `  nomad-lite eval status 2ae0e6a5
   nomad-lite eval status -monitor 2ae0e6a5`,
-		Args:              cli.ArgCount(1, 1, "one argument: the id of an evaluation, or its beginning"),
+		Args:              cli.RequireArgCount(1, 1, "one argument: the id of an evaluation, or its beginning"),
 		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Evaluations.CompleteID(&o.client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return showEval(cmd.Context(), o, args[0], s)

@@ -119,7 +119,7 @@ func streamEvents(ctx context.Context, o streamOptions, s *cli.Streams) error {
 		}
 		var batch struct{ Events []json.RawMessage }
 		if err := json.Unmarshal(line, &batch); err != nil {
-			return fmt.Errorf("follow events: read %q: %w", terminal.Cut(string(line), 80), err)
+			return fmt.Errorf("follow events: read %q: %w", terminal.TruncateToWidth(string(line), 80), err)
 		}
 		for _, text := range batch.Events {
 			if err := o.printEvent(s, filter, text); err != nil {
@@ -132,7 +132,7 @@ func streamEvents(ctx context.Context, o streamOptions, s *cli.Streams) error {
 func (o streamOptions) printEvent(s *cli.Streams, filter *bexpr.Evaluator, text json.RawMessage) error {
 	var e streamEvent
 	if err := json.Unmarshal(text, &e); err != nil {
-		return fmt.Errorf("follow events: read %q: %w", terminal.Cut(string(text), 80), err)
+		return fmt.Errorf("follow events: read %q: %w", terminal.TruncateToWidth(string(text), 80), err)
 	}
 	if filter != nil {
 		if wanted, err := filter.Evaluate(e); err != nil {

@@ -37,7 +37,7 @@ names. 'job status' lists the actions.
 Exit codes: that of the command; 1 when it could not be run.`,
 		Example: `  nomad-lite job action -job web -task server flush-cache
   nomad-lite job action -alloc 8ba85cef flush-cache`,
-		Args: cli.ArgCount(1, 1, "one argument: the name of an action"),
+		Args: cli.RequireArgCount(1, 1, "one argument: the name of an action"),
 		ValidArgsFunction: cli.CompleteFirstArg(func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 			return completeActions(&o.client, cmd, o.job)
 		}),

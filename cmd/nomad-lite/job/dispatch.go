@@ -39,12 +39,12 @@ job lists it.
 Exit codes: those of 'job run'.`,
 		Example: `  nomad-lite job dispatch -meta input=a.mp4 -detach encode
   echo hello | nomad-lite job dispatch mail -`,
-		Args: cli.ArgCount(1, 2, "the id of a parameterized job, and perhaps a file or - for the payload"),
+		Args: cli.RequireArgCount(1, 2, "the id of a parameterized job, and perhaps a file or - for the payload"),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 1 {
 				return nil, cobra.ShellCompDirectiveDefault
 			}
-			return cli.CompleteFirstArg(o.client.CompleteJobs(apiclient.OnlyParameterized))(cmd, args, begun)
+			return cli.CompleteFirstArg(o.client.CompleteJobs(apiclient.ParameterizedJobsFilter))(cmd, args, begun)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			meta, err := parseAssignments(o.meta)
@@ -89,7 +89,7 @@ func dispatchJob(ctx context.Context, o dispatchOptions, args []string, meta map
 			return fmt.Errorf("read payload: %w", err)
 		}
 	}
-	c, id, namespace, err := o.client.FindJob(ctx, args[0], apiclient.OnlyParameterized)
+	c, id, namespace, err := o.client.FindJob(ctx, args[0], apiclient.ParameterizedJobsFilter)
 	if err != nil {
 		return err
 	}

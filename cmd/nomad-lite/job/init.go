@@ -31,7 +31,7 @@ func NewInitCommand(s *cli.Streams) *cobra.Command {
 name is given. A file that exists is not overwritten.`,
 		Example: `  nomad-lite job init && nomad-lite run ` + exampleFileName + `
   nomad-lite job init -short web.nomad.hcl`,
-		Args: cli.ArgCount(0, 1, "the name of a file, or nothing for "+exampleFileName),
+		Args: cli.RequireArgCount(0, 1, "the name of a file, or nothing for "+exampleFileName),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return initJob(append(args, exampleFileName)[0], short, s)
 		},

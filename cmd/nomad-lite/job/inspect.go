@@ -72,12 +72,12 @@ func findJobVersion(ctx context.Context, f *apiclient.Flags, prefix string, vers
 	if err != nil {
 		return nil, nil, err
 	}
-	job, err := jobVersion(ctx, c, id, namespace, version)
+	job, err := readJobVersion(ctx, c, id, namespace, version)
 	return c, job, err
 }
 
-// jobVersion reads the given version of a job; a negative version means the current one.
-func jobVersion(ctx context.Context, c *api.Client, id, namespace string, version int64) (*api.Job, error) {
+// readJobVersion reads the given version of a job; a negative version means the current one.
+func readJobVersion(ctx context.Context, c *api.Client, id, namespace string, version int64) (*api.Job, error) {
 	if version < 0 {
 		job, _, err := c.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
 		if err != nil {

@@ -31,7 +31,7 @@ runs.
 Exit codes: those of 'job run'.`,
 		Example:           `  nomad-lite job periodic force backup`,
 		Args:              apiclient.OneJobArg,
-		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs(apiclient.OnlyPeriodic)),
+		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs(apiclient.PeriodicJobsFilter)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return forcePeriodic(cmd.Context(), o, args[0], s)
 		},
@@ -42,7 +42,7 @@ Exit codes: those of 'job run'.`,
 }
 
 func forcePeriodic(ctx context.Context, o periodicForceOptions, prefix string, s *cli.Streams) error {
-	c, id, namespace, err := o.client.FindJob(ctx, prefix, apiclient.OnlyPeriodic)
+	c, id, namespace, err := o.client.FindJob(ctx, prefix, apiclient.PeriodicJobsFilter)
 	if err != nil {
 		return err
 	}

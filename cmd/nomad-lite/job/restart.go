@@ -144,7 +144,7 @@ func (r *batchRestart) run(ctx context.Context, prefix string) error {
 			return err
 		}
 	}
-	job, err := jobVersion(ctx, c, id, namespace, -1)
+	job, err := readJobVersion(ctx, c, id, namespace, -1)
 	if err != nil {
 		return err
 	}

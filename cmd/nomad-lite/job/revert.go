@@ -30,7 +30,7 @@ as a new version.
 Exit codes: those of 'job run'.`,
 		Example: `  nomad-lite job revert web 3
   nomad-lite job revert web golden`,
-		Args: cli.ArgCount(2, 2, "two arguments: the id of a job, and a version or a tag"),
+		Args: cli.RequireArgCount(2, 2, "two arguments: the id of a job, and a version or a tag"),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 1 {
 				return completeVersions(&o.client, cmd, args[0])
@@ -53,7 +53,7 @@ func revertJob(ctx context.Context, o revertOptions, prefix, to string, s *cli.S
 	}
 	version, err := strconv.ParseUint(to, 10, 64)
 	if err != nil {
-		if version, err = taggedVersion(ctx, c, id, namespace, to); err != nil {
+		if version, err = findTaggedVersion(ctx, c, id, namespace, to); err != nil {
 			return err
 		}
 	}
@@ -64,8 +64,8 @@ func revertJob(ctx context.Context, o revertOptions, prefix, to string, s *cli.S
 	return o.monitor.Watch(ctx, s, c, namespace, out.EvalID)
 }
 
-// taggedVersion returns the number of the version with a tag.
-func taggedVersion(ctx context.Context, c *api.Client, id, namespace, tag string) (uint64, error) {
+// findTaggedVersion returns the number of the version with a tag.
+func findTaggedVersion(ctx context.Context, c *api.Client, id, namespace, tag string) (uint64, error) {
 	versions, _, _, err := c.Jobs().Versions(id, false, apiclient.QueryOptions(ctx, namespace))
 	if err != nil {
 		return 0, apiclient.WrapError(fmt.Sprintf("read versions of job %q", id), err)

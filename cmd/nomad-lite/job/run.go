@@ -111,7 +111,7 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 func deferredStartHint(job *api.Job) string {
 	switch {
 	case job.Periodic != nil:
-		return fmt.Sprintf("Next launch: %s\n", nextLaunch(job.Periodic))
+		return fmt.Sprintf("Next launch: %s\n", formatNextLaunch(job.Periodic))
 	case job.ParameterizedJob != nil:
 		return fmt.Sprintf("To run an instance of it: nomad-lite job dispatch %s\n", apiclient.ValueOf(job.ID))
 	}

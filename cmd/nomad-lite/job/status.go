@@ -41,7 +41,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 		Example: `  nomad-lite job status
   nomad-lite job status -evals -verbose web
   nomad-lite job status -t '{{range .}}{{println .Job.ID .Job.Status}}{{end}}'`,
-		Args:              cli.ArgCount(0, 1, "the id of a job, or nothing for all jobs"),
+		Args:              cli.RequireArgCount(0, 1, "the id of a job, or nothing for all jobs"),
 		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.client.Client()
@@ -177,7 +177,7 @@ func printJob(p *output.Page, j *api.Job) {
 		all = append(all, [2]any{"Version Tag", j.VersionTag.Name})
 	}
 	if j.Periodic != nil && !apiclient.ValueOf(j.Stop) {
-		all = append(all, [2]any{"Next Periodic Launch", nextLaunch(j.Periodic)})
+		all = append(all, [2]any{"Next Periodic Launch", formatNextLaunch(j.Periodic)})
 	}
 	p.Pairs(all)
 	if j.UI != nil && j.UI.Description != "" {
@@ -186,7 +186,7 @@ func printJob(p *output.Page, j *api.Job) {
 	}
 }
 
-func nextLaunch(periodic *api.PeriodicConfig) string {
+func formatNextLaunch(periodic *api.PeriodicConfig) string {
 	periodic.Canonicalize()
 	if !*periodic.Enabled {
 		return "none: it is not enabled"
@@ -302,7 +302,7 @@ func printReschedules(ctx context.Context, p *output.Page, c *api.Client, state 
 		}
 		policy := ""
 		if g := groups[a.TaskGroup]; g != nil && g.ReschedulePolicy != nil {
-			policy = reschedulePolicy(g.ReschedulePolicy)
+			policy = formatReschedulePolicy(g.ReschedulePolicy)
 		}
 		t.Row(a.TaskGroup, policy, output.ShortID(eval.ID, verbose), output.Ago(time.Since(eval.WaitUntil)))
 	}
@@ -312,7 +312,7 @@ func printReschedules(ctx context.Context, p *output.Page, c *api.Client, state 
 	}
 }
 
-func reschedulePolicy(r *api.ReschedulePolicy) string {
+func formatReschedulePolicy(r *api.ReschedulePolicy) string {
 	if apiclient.ValueOf(r.Unlimited) {
 		return fmt.Sprintf("unlimited with %s delay, max_delay = %s", apiclient.ValueOf(r.DelayFunction), apiclient.ValueOf(r.MaxDelay))
 	}

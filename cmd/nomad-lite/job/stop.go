@@ -37,7 +37,7 @@ func NewStopCommand(s *cli.Streams) *cobra.Command {
 		Long:  stopHelp,
 		Example: `  nomad-lite job stop web
   nomad-lite job stop -purge -yes web db`,
-		Args:              cli.ArgCount(1, -1, "the ids of one or more jobs"),
+		Args:              cli.RequireArgCount(1, -1, "the ids of one or more jobs"),
 		ValidArgsFunction: o.client.CompleteJobs("Stop == false"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return stopJobs(cmd.Context(), o, args, s)

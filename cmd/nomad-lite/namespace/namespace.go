@@ -80,7 +80,7 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-var oneNamespaceArg = cli.ArgCount(1, 1, "the name of a namespace; 'nomad-lite namespace list' lists them")
+var oneNamespaceArg = cli.RequireArgCount(1, 1, "the name of a namespace; 'nomad-lite namespace list' lists them")
 
 func newStatusCommand(s *cli.Streams) *cobra.Command {
 	var o options
@@ -161,7 +161,7 @@ func newApplyCommand(s *cli.Streams) *cobra.Command {
 		Short:   "Create a namespace, or change it",
 		Long:    applyHelp,
 		Example: applyExamples,
-		Args:    cli.ArgCount(1, 1, "the name of a namespace, or a file that describes one"),
+		Args:    cli.RequireArgCount(1, 1, "the name of a namespace, or a file that describes one"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return applyNamespace(cmd, o, args[0], s)
 		},

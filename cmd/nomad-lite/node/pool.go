@@ -29,7 +29,7 @@ func newPoolListCommand(s *cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "list [flags]",
 		Short:             "List node pools",
-		Args:              cli.ArgCount(0, 0, "no arguments"),
+		Args:              cli.RequireArgCount(0, 0, "no arguments"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := client.Client()
@@ -56,7 +56,7 @@ func newPoolListCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-var oneNodePoolArg = cli.ArgCount(1, 1, "the name of a node pool; 'nomad-lite node pool list' lists them")
+var oneNodePoolArg = cli.RequireArgCount(1, 1, "the name of a node pool; 'nomad-lite node pool list' lists them")
 
 // completePools suggests names.
 func completePools(f *apiclient.Flags) cli.Completer {

@@ -43,7 +43,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 		Short:   "Show nodes, or one node",
 		Long:    statusHelp,
 		Example: statusExamples,
-		Args:    cli.ArgCount(0, 1, "a node, or nothing for all"),
+		Args:    cli.RequireArgCount(0, 1, "a node, or nothing for all"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			one := o.nodeFlags.self || len(args) > 0
 			if one {

@@ -51,7 +51,7 @@ func newAPICommand(s *cli.Streams) *cobra.Command {
 		Short:   "Send a request to the API",
 		Long:    apiHelp,
 		Example: apiExamples,
-		Args:    cli.ArgCount(1, 1, "the path of a request, such as /v1/jobs"),
+		Args:    cli.RequireArgCount(1, 1, "the path of a request, such as /v1/jobs"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return sendAPIRequest(cmd.Context(), o, args[0], s)
 		},

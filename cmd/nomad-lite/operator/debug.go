@@ -206,22 +206,24 @@ func (c *debugCapture) run(ctx context.Context, o debugOptions) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	log := url.Values{"plain": {"true"}, "log_level": {o.logLevel}, "log_include_location": {fmt.Sprint(o.includeLocation)}}
-	wg.Go(func() { c.save(during, captureRequest{"agent/monitor.log", "/v1/agent/monitor?" + log.Encode()}) })
+	wg.Go(func() {
+		c.saveResponse(during, captureRequest{"agent/monitor.log", "/v1/agent/monitor?" + log.Encode()})
+	})
 	if o.topics != "none" {
 		events := url.Values{"index": {fmt.Sprint(o.index)}, "namespace": {"*"}}
 		if o.topics != "all" {
 			events["topic"] = strings.Split(o.topics, ",")
 		}
-		wg.Go(func() { c.save(during, captureRequest{"events.json", "/v1/event/stream?" + events.Encode()}) })
+		wg.Go(func() { c.saveResponse(during, captureRequest{"events.json", "/v1/event/stream?" + events.Encode()}) })
 	}
 	seconds := max(1, int(o.profileDuration.Round(time.Second).Seconds()))
-	wg.Go(func() { c.saveAll(ctx, profileRequests, "", "SECONDS", fmt.Sprint(seconds)) })
-	c.saveAll(ctx, agentRequests, "", "", "")
+	wg.Go(func() { c.saveResponses(ctx, profileRequests, "", "SECONDS", fmt.Sprint(seconds)) })
+	c.saveResponses(ctx, agentRequests, "", "", "")
 	c.saveNodes(ctx, o)
 	ticker := time.NewTicker(o.interval)
 	defer ticker.Stop()
 	for i := 0; ; i++ {
-		c.saveAll(ctx, stateRequests, fmt.Sprintf("state/%04d", i), "", "")
+		c.saveResponses(ctx, stateRequests, fmt.Sprintf("state/%04d", i), "", "")
 		select {
 		case <-ticker.C:
 		case <-during.Done():
@@ -244,22 +246,22 @@ func (c *debugCapture) saveNodes(ctx context.Context, o debugOptions) {
 		nodes = nodes[:o.maxNodes]
 	}
 	for _, n := range nodes {
-		c.saveAll(ctx, nodeRequests, "nodes/"+n.ID, "ID", n.ID)
+		c.saveResponses(ctx, nodeRequests, "nodes/"+n.ID, "ID", n.ID)
 	}
 }
 
-// saveAll creates files in a directory. value replaces name in paths.
-func (c *debugCapture) saveAll(ctx context.Context, all []captureRequest, dir, name, value string) {
+// saveResponses creates files in a directory. value replaces name in paths.
+func (c *debugCapture) saveResponses(ctx context.Context, all []captureRequest, dir, name, value string) {
 	for _, r := range all {
 		if name != "" {
 			r.apiPath = strings.ReplaceAll(r.apiPath, name, url.PathEscape(value))
 		}
-		c.save(ctx, captureRequest{filepath.Join(dir, r.fileName), r.apiPath})
+		c.saveResponse(ctx, captureRequest{filepath.Join(dir, r.fileName), r.apiPath})
 	}
 }
 
-// save writes an answer to a file. An answer without an end is complete when ctx ends.
-func (c *debugCapture) save(ctx context.Context, r captureRequest) {
+// saveResponse writes an answer to a file. An answer without an end is complete when ctx ends.
+func (c *debugCapture) saveResponse(ctx context.Context, r captureRequest) {
 	if ctx.Err() != nil {
 		return
 	}

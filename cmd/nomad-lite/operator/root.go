@@ -57,7 +57,7 @@ func newKeyringListCommand(s *cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "list [flags]",
 		Short:             "List the keys of variables",
-		Args:              cli.ArgCount(0, 0, "no arguments"),
+		Args:              cli.RequireArgCount(0, 0, "no arguments"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := client.Client()
@@ -85,7 +85,7 @@ func newKeyringRotateCommand(s *cli.Streams) *cobra.Command {
 		Use:               "rotate [flags]",
 		Short:             "Make a new key for variables",
 		Long:              keyringRotateHelp,
-		Args:              cli.ArgCount(0, 0, "no arguments"),
+		Args:              cli.RequireArgCount(0, 0, "no arguments"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if prepublish != 0 {
@@ -117,7 +117,7 @@ func newKeyringRemoveCommand(s *cli.Streams) *cobra.Command {
 		Use:               "remove [flags] KEY",
 		Short:             "Remove a key of variables",
 		Long:              keyringRemoveHelp,
-		Args:              cli.ArgCount(1, 1, "the whole id of a key; 'nomad-lite operator root keyring list -verbose' lists them"),
+		Args:              cli.RequireArgCount(1, 1, "the whole id of a key; 'nomad-lite operator root keyring list -verbose' lists them"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := client.Client()

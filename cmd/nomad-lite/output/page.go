@@ -22,7 +22,7 @@ type Page struct {
 }
 
 // NewPage returns an empty page for the standard output of a command.
-func NewPage(s *cli.Streams) *Page { return &Page{colours: s.Colours(s.Out)} }
+func NewPage(s *cli.Streams) *Page { return &Page{colours: s.SupportsColours(s.Out)} }
 
 // Print writes the page to standard output.
 func Print(s *cli.Streams, p *Page) error {

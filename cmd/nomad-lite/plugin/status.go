@@ -34,7 +34,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 		Short:   "Show plugins as the agent sees them",
 		Long:    statusHelp,
 		Example: "  nomad-lite plugin status\n  nomad-lite plugin status raw_exec\n  nomad-lite plugin status script",
-		Args:    cli.ArgCount(0, 1, "a plugin, or nothing for all"),
+		Args:    cli.RequireArgCount(0, 1, "a plugin, or nothing for all"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := ""
 			if len(args) > 0 {

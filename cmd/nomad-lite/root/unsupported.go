@@ -11,11 +11,11 @@ func unsupportedCommands() []*cobra.Command {
 	return []*cobra.Command{
 		cli.NewUnsupportedCommand("acl", "an agent has one operator, whose token is in the file token of its data directory; for a cluster use Nomad's own command line"),
 		cli.NewUnsupportedCommand("config", "an agent checks its configuration when it starts, and on SIGHUP"),
-		cli.NewUnsupportedCommand("license", cli.NoEnterpriseReason),
+		cli.NewUnsupportedCommand("license", cli.EnterpriseOnlyReason),
 		cli.NewUnsupportedCommand("login", "an agent wants its token: export NOMAD_TOKEN=$(cat <data dir>/token)"),
-		cli.NewUnsupportedCommand("quota", cli.NoEnterpriseReason),
-		cli.NewUnsupportedCommand("recommendation", cli.NoEnterpriseReason),
-		cli.NewUnsupportedCommand("sentinel", cli.NoEnterpriseReason),
+		cli.NewUnsupportedCommand("quota", cli.EnterpriseOnlyReason),
+		cli.NewUnsupportedCommand("recommendation", cli.EnterpriseOnlyReason),
+		cli.NewUnsupportedCommand("sentinel", cli.EnterpriseOnlyReason),
 		cli.NewUnsupportedCommand("setup", "Consul and Vault are not a part of it"),
 		cli.NewUnsupportedCommand("tls", "make certificates with openssl or another tool; the tls block of the configuration of an agent names them"),
 	}

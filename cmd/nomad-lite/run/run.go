@@ -437,7 +437,7 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 	if len(pluginErrs) > 0 {
 		return startError(errors.Join(pluginErrs...))
 	}
-	names := slices.AppendSeq(builtins.Drivers(), maps.Keys(drivers))
+	names := slices.AppendSeq(builtins.DriverNames(), maps.Keys(drivers))
 	if good, err := r.jobFile.CheckSupported(r.streams, names, true); err != nil || !good {
 		return errors.Join(errNotStarted, err)
 	}

@@ -36,7 +36,7 @@ func newPolicyListCommand(s *cli.Streams) *cobra.Command {
 		Use:   "list [flags]",
 		Short: "List scaling policies",
 		Long:  policyHelp,
-		Args:  cli.ArgCount(0, 0, "no arguments"),
+		Args:  cli.RequireArgCount(0, 0, "no arguments"),
 		Example: `  nomad-lite scaling policy list
   nomad-lite scaling policy list -job web`,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -102,7 +102,7 @@ func newPolicyInfoCommand(s *cli.Streams) *cobra.Command {
 		Short:   "Show a scaling policy",
 		Long:    policyHelp + "\n\nThe beginning of the policy's id is enough.",
 		Example: `  nomad-lite scaling policy info 8fd7b6dd`,
-		Args:    cli.ArgCount(1, 1, "the id of a scaling policy, or its beginning; 'nomad-lite scaling policy list' lists them"),
+		Args:    cli.RequireArgCount(1, 1, "the id of a scaling policy, or its beginning; 'nomad-lite scaling policy list' lists them"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			policy, err := o.findPolicy(cmd.Context(), args[0])
 			if err != nil {

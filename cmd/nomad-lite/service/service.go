@@ -65,7 +65,7 @@ func newInfoCommand(s *cli.Streams) *cobra.Command {
 		Short:   "Show the instances of a service",
 		Long:    infoHelp,
 		Example: infoExamples,
-		Args:    cli.ArgCount(1, 1, "the name of a service; 'nomad-lite service list' lists them"),
+		Args:    cli.RequireArgCount(1, 1, "the name of a service; 'nomad-lite service list' lists them"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return showService(cmd.Context(), o, args[0], s)
 		},
@@ -84,7 +84,7 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 		Use:   "delete [flags] SERVICE ID",
 		Short: "Delete a registration",
 		Long:  deleteHelp,
-		Args:  cli.ArgCount(2, 2, "the name of a service and the id of a registration; 'nomad-lite service info -verbose NAME' shows the ids"),
+		Args:  cli.RequireArgCount(2, 2, "the name of a service and the id of a registration; 'nomad-lite service info -verbose NAME' shows the ids"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.client.Client()
 			if err != nil {

@@ -42,7 +42,7 @@ evaluation, a deployment, a node… Without an id the jobs are listed.`,
 		Example: `  nomad-lite status
   nomad-lite status web
   nomad-lite status 8ba85cef`,
-		Args:              cli.ArgCount(0, 1, "an id, or nothing for all jobs"),
+		Args:              cli.RequireArgCount(0, 1, "an id, or nothing for all jobs"),
 		ValidArgsFunction: cli.CompleteFirstArg(completeObjectIDs(&o.client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {

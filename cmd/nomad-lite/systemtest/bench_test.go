@@ -220,8 +220,8 @@ func pss(b *testing.B, pid int) int {
 	return kib
 }
 
-// emptyProgram imports the libraries that every agent needs.
-const emptyProgram = `package main
+// idleProgramSource imports the libraries that every agent needs.
+const idleProgramSource = `package main
 
 import (
 	"time"
@@ -241,7 +241,7 @@ func idleProcessesMB(b *testing.B, count int) (sum float64) {
 	b.Helper()
 	dir := b.TempDir()
 	program := filepath.Join(dir, "empty")
-	if err := os.WriteFile(program+".go", []byte(emptyProgram), 0o600); err != nil {
+	if err := os.WriteFile(program+".go", []byte(idleProgramSource), 0o600); err != nil {
 		b.Fatal(err)
 	}
 	if out, err := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, program+".go").CombinedOutput(); err != nil {
@@ -366,9 +366,9 @@ func BenchmarkMemory(b *testing.B) {
 	}
 }
 
-// BenchmarkBursts starts and stops many allocations at once. A figure ends when the API
+// BenchmarkAllocationBursts starts and stops many allocations at once. A figure ends when the API
 // reports the status.
-func BenchmarkBursts(b *testing.B) {
+func BenchmarkAllocationBursts(b *testing.B) {
 	for b.Loop() {
 		for _, count := range []int{100, 500} {
 			rate := func(d time.Duration) float64 { return float64(count) / d.Seconds() }
@@ -438,8 +438,8 @@ func BenchmarkOneTask(b *testing.B) {
 	}
 }
 
-// noopHook is a hook that takes part in Prestart, and does nothing.
-func noopHook() { sdk.ServeHook(noopHookPlugin{}) }
+// serveNoopHook is a hook that takes part in Prestart, and does nothing.
+func serveNoopHook() { sdk.ServeHook(noopHookPlugin{}) }
 
 type noopHookPlugin struct{}
 
@@ -553,8 +553,8 @@ func BenchmarkHooks(b *testing.B) {
 	}
 }
 
-// BenchmarkFollower measures the time of a line from a task to a client that follows.
-func BenchmarkFollower(b *testing.B) {
+// BenchmarkLogFollower measures the time of a line from a task to a client that follows.
+func BenchmarkLogFollower(b *testing.B) {
 	a := startAgent(b, b.TempDir())
 	defer a.end(b, syscall.SIGINT)
 	a.run(b, "service", "lines", 1, "/bin/sh", "-c", "while :; do date +%s%N; sleep 0.05; done")
@@ -718,8 +718,8 @@ func BenchmarkRecovery(b *testing.B) {
 	}
 }
 
-// BenchmarkFinished measures the memory that an agent keeps per ended allocation.
-func BenchmarkFinished(b *testing.B) {
+// BenchmarkEndedAllocations measures the memory that an agent keeps per ended allocation.
+func BenchmarkEndedAllocations(b *testing.B) {
 	dir := b.TempDir()
 	m := startKillableAgent(b, "/proc/self/exe", filepath.Join(dir, "data"))
 	complete := func(id string, count int) (heap int) {
@@ -751,9 +751,9 @@ func BenchmarkFinished(b *testing.B) {
 	m.end("stop")
 }
 
-// BenchmarkSyncs counts how often the state is written in the life of a task; a write
+// BenchmarkStateWrites counts how often the state is written in the life of a task; a write
 // waits for the disk twice.
-func BenchmarkSyncs(b *testing.B) {
+func BenchmarkStateWrites(b *testing.B) {
 	dir := b.TempDir()
 	m := startKillableAgent(b, "/proc/self/exe", filepath.Join(dir, "data"))
 	round := 0

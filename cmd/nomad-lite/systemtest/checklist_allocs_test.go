@@ -466,10 +466,10 @@ func testFiles(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 // execScript runs a script in the task "web" and returns what it prints.
 func (s *servedAgent) execScript(alloc *api.Allocation, script string) string {
 	s.t.Helper()
-	var out, complaints bytes.Buffer
-	code, err := s.Allocations().Exec(s.t.Context(), alloc, "web", false, []string{"/bin/sh", "-c", script}, strings.NewReader(""), &out, &complaints, nil, nil)
+	var out, stderrText bytes.Buffer
+	code, err := s.Allocations().Exec(s.t.Context(), alloc, "web", false, []string{"/bin/sh", "-c", script}, strings.NewReader(""), &out, &stderrText, nil, nil)
 	if err != nil || code != 0 {
-		s.t.Fatalf("%s: %d, %v, %s", script, code, err, complaints.String())
+		s.t.Fatalf("%s: %d, %v, %s", script, code, err, stderrText.String())
 	}
 	return strings.TrimSpace(out.String())
 }
@@ -477,18 +477,18 @@ func (s *servedAgent) execScript(alloc *api.Allocation, script string) string {
 // checklist 23
 func testExec(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 	run := func(task string, in string, command ...string) (int, string, string, error) {
-		var out, complaints bytes.Buffer
-		code, err := s.Allocations().Exec(t.Context(), alloc, task, false, command, strings.NewReader(in), &out, &complaints, nil, nil)
-		return code, out.String(), complaints.String(), err
+		var out, stderrText bytes.Buffer
+		code, err := s.Allocations().Exec(t.Context(), alloc, task, false, command, strings.NewReader(in), &out, &stderrText, nil, nil)
+		return code, out.String(), stderrText.String(), err
 	}
 	if code, out, _, err := run("web", "", "/bin/sh", "-c", "echo out; echo err >&2"); err != nil || code != 0 || out != "out\n" {
 		t.Errorf("exit 0: %d %q %v", code, out, err)
 	}
-	if code, out, complaints, err := run("web", "", "/bin/sh", "-c", "echo out; echo err >&2; exit 5"); err != nil || code != 5 || out != "out\n" || complaints != "err\n" {
-		t.Errorf("exit 5: %d %q %q %v", code, out, complaints, err)
+	if code, out, stderrText, err := run("web", "", "/bin/sh", "-c", "echo out; echo err >&2; exit 5"); err != nil || code != 5 || out != "out\n" || stderrText != "err\n" {
+		t.Errorf("exit 5: %d %q %q %v", code, out, stderrText, err)
 	}
-	if code, _, complaints, err := run("web", "", "/no-such-program"); err != nil || code != 127 || !strings.Contains(complaints, "no-such-program") {
-		t.Errorf("a missing command: %d %q %v", code, complaints, err)
+	if code, _, stderrText, err := run("web", "", "/no-such-program"); err != nil || code != 127 || !strings.Contains(stderrText, "no-such-program") {
+		t.Errorf("a missing command: %d %q %v", code, stderrText, err)
 	}
 	big := strings.Repeat("0123456789abcde\n", 1<<15)
 	if code, out, _, err := run("web", big, "cat"); err != nil || code != 0 || out != big {

@@ -25,9 +25,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
-// shellDriver is an external driver made with the SDK. A task with crash set makes the
+// serveShellDriver is an external driver made with the SDK. A task with crash set makes the
 // plugin process exit at its start.
-func shellDriver() { sdk.ServeDriver(&shellDriverPlugin{}) }
+func serveShellDriver() { sdk.ServeDriver(&shellDriverPlugin{}) }
 
 type shellDriverPlugin struct{}
 
@@ -262,8 +262,8 @@ func (n *driverOutageNode) job(name, typ, script, more string) string {
 	return fmt.Sprintf(driverOutageJob, name, typ, n.driverName, script, more)
 }
 
-// sleepScript ignores the signals with which a driver stops a task.
-const sleepScript = "trap '' INT; while :; do sleep 1 & wait; done"
+// ignoreSignalsScript ignores the signals with which a driver stops a task.
+const ignoreSignalsScript = "trap '' INT; while :; do sleep 1 & wait; done"
 
 // forEachDriver runs a test with a builtin and an external driver, with and without
 // cgroups.
@@ -281,7 +281,7 @@ func forEachDriver(t *testing.T, test func(*driverOutageNode)) {
 
 func TestPluginKilledTwiceLeavesItsTasksRunning(t *testing.T) {
 	forEachDriver(t, func(n *driverOutageNode) {
-		n.registerJobs(n.dir, n.job("service", "service", sleepScript, ""))
+		n.registerJobs(n.dir, n.job("service", "service", ignoreSignalsScript, ""))
 		id := n.waitTask("it runs", "service", taskHasState(model.TaskRunning))
 		was := n.taskProcesses(id)
 		n.killPluginTwice()
@@ -314,7 +314,7 @@ func TestPluginKilledTwiceLeavesItsTasksRunning(t *testing.T) {
 
 func TestStopDuringAnOutageOfTheDriver(t *testing.T) {
 	forEachDriver(t, func(n *driverOutageNode) {
-		n.registerJobs(n.dir, n.job("service", "service", sleepScript, ""))
+		n.registerJobs(n.dir, n.job("service", "service", ignoreSignalsScript, ""))
 		id := n.waitTask("it runs", "service", taskHasState(model.TaskRunning))
 		was := n.taskProcesses(id)
 		n.breakDriver()
@@ -356,7 +356,7 @@ func TestStopDuringAnOutageOfTheDriver(t *testing.T) {
 
 func TestPurgeDuringAnOutageOfTheDriver(t *testing.T) {
 	forEachDriver(t, func(n *driverOutageNode) {
-		n.registerJobs(n.dir, n.job("service", "service", sleepScript, ""))
+		n.registerJobs(n.dir, n.job("service", "service", ignoreSignalsScript, ""))
 		id := n.waitTask("it runs", "service", taskHasState(model.TaskRunning))
 		n.breakDriver()
 		n.waitTask("the outage is an event", "service", taskHasEventText("driver unavailable"))
@@ -391,7 +391,7 @@ func TestAgentThatStopsDuringAnOutageLeavesItsTasks(t *testing.T) {
 		if n.withoutCgroups {
 			n.Skip("the next agent would have other mounts")
 		}
-		n.registerJobs(n.dir, n.job("service", "service", sleepScript, ""))
+		n.registerJobs(n.dir, n.job("service", "service", ignoreSignalsScript, ""))
 		id := n.waitTask("it runs", "service", taskHasState(model.TaskRunning))
 		was := n.taskProcesses(id)
 		n.breakDriver()
@@ -446,7 +446,7 @@ func TestStartThatEndsThePluginLeavesOtherTasksRunning(t *testing.T) {
 		t.Run(fmt.Sprintf("without cgroups %v", without), func(t *testing.T) {
 			t.Parallel()
 			n := newDriverOutageNode(t, "shell", without)
-			n.registerJobs(n.dir, n.job("service", "service", sleepScript, ""))
+			n.registerJobs(n.dir, n.job("service", "service", ignoreSignalsScript, ""))
 			id := n.waitTask("it runs", "service", taskHasState(model.TaskRunning))
 			was := n.taskProcesses(id)
 			n.registerJobs(n.dir, n.job("bad", "batch", "exit 0", "crash = true"))

@@ -499,7 +499,7 @@ func (n *faultNode) checkReport(s allocReport) {
 		was := n.lastAllocs[a.ID]
 		n.lastAllocs[a.ID] = a
 		if model.ClientTerminal(a) {
-			if _, known := n.finalRunCounts[a.ID]; !known {
+			if _, targets := n.finalRunCounts[a.ID]; !targets {
 				n.finalRunCounts[a.ID] = len(n.readDiary(a.ID).runs)
 			}
 		}

@@ -264,8 +264,8 @@ const (
 	continueFD = 4
 )
 
-// failpointAgent is a killable agent that blocks at a failpoint after a command.
-func failpointAgent() {
+// runFailpointAgent is a killable agent that blocks at a failpoint after a command.
+func runFailpointAgent() {
 	syscall.CloseOnExec(reachedFD)
 	syscall.CloseOnExec(continueFD)
 	tell, goOn := os.NewFile(reachedFD, "tell"), os.NewFile(continueFD, "go on")

@@ -12,9 +12,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// actionHook is a plugin that performs the action of a variable on its task, and writes
+// serveActionHook is a plugin that performs the action of a variable on its task, and writes
 // down the result.
-func actionHook() { sdk.ServeHook(&actionPlugin{}) }
+func serveActionHook() { sdk.ServeHook(&actionPlugin{}) }
 
 // actionPlugin performs the actions that the variable "orders" names.
 type actionPlugin struct {

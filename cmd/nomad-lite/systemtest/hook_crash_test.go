@@ -15,19 +15,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// selfKillingAgent is an agent that is killed when it is about to start a task.
-func selfKillingAgent() {
+// runSelfKillingAgent is an agent that is killed when it is about to start a task.
+func runSelfKillingAgent() {
 	failpoint.OnHit = func(s failpoint.Step, p failpoint.Phase) {
 		if s == failpoint.StartTask && p == failpoint.Before {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}
 	}
-	nomadLite()
+	runNomadLite()
 }
 
-// crashingHook is a plugin that writes each hook point into a ledger, and dies at some. Its
+// serveCrashingHook is a plugin that writes each hook point into a ledger, and dies at some. Its
 // arguments are its name, and any word to take part in every allocation.
-func crashingHook() { sdk.ServeHook(crashingPlugin{}) }
+func serveCrashingHook() { sdk.ServeHook(crashingPlugin{}) }
 
 type crashingPlugin struct{}
 
@@ -99,9 +99,9 @@ func (crashingPlugin) recordCall(g hook.RequestMeta, alloc hook.Alloc, point, te
 	return o, nil
 }
 
-// hangingHook is a plugin that never answers. It takes part in two hook points only, so
+// serveHangingHook is a plugin that never answers. It takes part in two hook points only, so
 // that its timeout can be short.
-func hangingHook() { sdk.ServeHook(hangingPlugin{}) }
+func serveHangingHook() { sdk.ServeHook(hangingPlugin{}) }
 
 type hangingPlugin struct{}
 

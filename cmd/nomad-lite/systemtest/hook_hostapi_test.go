@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// hostAPIHook is a plugin that makes all calls to its host, and writes down the answers.
-func hostAPIHook() { sdk.ServeHook(&hostAPIPlugin{}) }
+// serveHostAPIHook is a plugin that makes all calls to its host, and writes down the answers.
+func serveHostAPIHook() { sdk.ServeHook(&hostAPIPlugin{}) }
 
 type hostAPIPlugin struct {
 	host             hook.Host

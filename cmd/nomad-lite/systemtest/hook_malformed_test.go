@@ -24,8 +24,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 )
 
-// misbehavingHook NAME MODE is a hook plugin that violates the expectations of a host.
-func misbehavingHook() {
+// serveMisbehavingHook NAME MODE is a hook plugin that violates the expectations of a host.
+func serveMisbehavingHook() {
 	s := &misbehavingPlugin{
 		name: os.Args[1], mode: os.Args[2],
 		info: base.Info{Type: base.TypeHook, Name: os.Args[1], Version: "1.0.0", APIVersions: []string{hook.APIVersion}},

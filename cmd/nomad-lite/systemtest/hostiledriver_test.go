@@ -17,11 +17,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// hostileDriver is a driver plugin without the SDK that misbehaves in one of its methods:
+// serveHostileDriver is a driver plugin without the SDK that misbehaves in one of its methods:
 // `hostile-driver NAME FAULT METHOD`. The faults are panic, hang (regardless of the
 // context, until a file "answer" exists), and goroutine: a panic in a goroutine that
 // outlives the call. Its tasks run in the process, until they are stopped.
-func hostileDriver() {
+func serveHostileDriver() {
 	d := &faultyDriver{name: os.Args[1], fault: os.Args[2], method: os.Args[3], tasks: map[string]*faultyDriverTask{}}
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,
@@ -219,9 +219,9 @@ func (d *faultyDriver) ExecTaskStreaming(context.Context, string, driver.Exec) (
 	return &driver.ExitResult{}, nil
 }
 
-// hostileSDKDriver is the same with the SDK: `hostile-sdk-driver NAME FAULT METHOD`. Its
+// serveHostileSDKDriver is the same with the SDK: `hostile-sdk-driver NAME FAULT METHOD`. Its
 // method Start can also return nothing, and lack a field of its schema.
-func hostileSDKDriver() {
+func serveHostileSDKDriver() {
 	sdk.ServeDriver(&faultySDKDriver{name: os.Args[1], faulty: &faultyDriver{fault: os.Args[2], method: os.Args[3]}})
 }
 

@@ -33,9 +33,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// hostileHook is a plugin that misbehaves at the hook point that its attachment names. Its
+// serveHostileHook is a plugin that misbehaves at the hook point that its attachment names. Its
 // argument is its name.
-func hostileHook() {
+func serveHostileHook() {
 	h := &hostileHookPlugin{name: os.Args[1]}
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,
@@ -260,10 +260,10 @@ func allHookFaults() (list []hookFault) {
 // faultyHookJob is a job with a hook that misbehaves.
 type faultyHookJob struct {
 	hookFault
-	jobID, hook string
-	onErrorWarn bool
-	seenEvents  map[string]bool
-	steps       []jobStep // remaining steps of its life
+	jobID, attachedHook string
+	onErrorWarn         bool
+	seenEvents          map[string]bool
+	steps               []jobStep // remaining steps of its life
 }
 
 // hookName returns the name of the hook that has the fault.
@@ -276,7 +276,7 @@ func (w hookFault) hookName() string {
 
 // jobSpec returns the job, with the hook that misbehaves.
 func (s *faultyHookJob) jobSpec(killTimeout string) string {
-	return jobWithHooks(s.jobID, 0, killTimeout, map[string]string{s.hook: fmt.Sprintf("{ at = %q, mode = %q }", s.at, s.mode)})
+	return jobWithHooks(s.jobID, 0, killTimeout, map[string]string{s.attachedHook: fmt.Sprintf("{ at = %q, mode = %q }", s.at, s.mode)})
 }
 
 // jobStep is a condition to wait for, and an action after it.
@@ -293,7 +293,7 @@ func (s *faultyHookJob) String() string {
 // hasExpectedEvent reports whether an event contains the expected message.
 func (s *faultyHookJob) hasExpectedEvent() bool {
 	for message := range s.seenEvents {
-		if strings.Contains(message, s.hook) && strings.Contains(message, s.at.String()+": ") && strings.Contains(message, s.expectedText) && strings.Contains(message, "(on_error is warn)") == s.onErrorWarn {
+		if strings.Contains(message, s.attachedHook) && strings.Contains(message, s.at.String()+": ") && strings.Contains(message, s.expectedText) && strings.Contains(message, "(on_error is warn)") == s.onErrorWarn {
 			return true
 		}
 	}
@@ -385,7 +385,7 @@ func TestHostileHooks(t *testing.T) {
 			if *allFaults || !w.onlyWithFaultsFlag || i%9 == 0 {
 				hooks[hook] = true
 				all = append(all, &faultyHookJob{
-					hookFault: w, jobID: fmt.Sprintf("job-%d-%s", i, hook), hook: hook, onErrorWarn: strings.HasSuffix(hook, "-warn"), seenEvents: map[string]bool{},
+					hookFault: w, jobID: fmt.Sprintf("job-%d-%s", i, hook), attachedHook: hook, onErrorWarn: strings.HasSuffix(hook, "-warn"), seenEvents: map[string]bool{},
 				})
 			}
 		}
@@ -397,7 +397,7 @@ func TestHostileHooks(t *testing.T) {
 	}
 	n.startAgent()
 	n.startBystander()
-	neighbour := &faultyHookJob{hookFault: hookFault{at: hook.Prerun, mode: "nothing"}, jobID: "neighbour", hook: "bad", seenEvents: map[string]bool{}}
+	neighbour := &faultyHookJob{hookFault: hookFault{at: hook.Prerun, mode: "nothing"}, jobID: "neighbour", attachedHook: "bad", seenEvents: map[string]bool{}}
 	n.registerJob(neighbour.jobSpec("1s"))
 
 	// Number of concurrent jobs: the others start when some have ended.

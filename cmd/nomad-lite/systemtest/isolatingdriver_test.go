@@ -12,11 +12,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
-// isolatingDriver is a driver plugin whose tasks see only a part of the host's files:
+// serveIsolatingDriver is a driver plugin whose tasks see only a part of the host's files:
 // `isolating-driver chroot` or `isolating-driver image` serve the drivers in_chroot and
 // in_image. A task is a shell script. Both need mount namespaces, and the programs unshare,
 // mount and chroot.
-func isolatingDriver() { sdk.ServeDriver(&isolatingDriverPlugin{os.Args[1]}) }
+func serveIsolatingDriver() { sdk.ServeDriver(&isolatingDriverPlugin{os.Args[1]}) }
 
 type isolatingDriverPlugin struct{ isolation string }
 

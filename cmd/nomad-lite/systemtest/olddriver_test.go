@@ -16,11 +16,11 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// oldDriver is a driver plugin in the style of old drivers, written directly for the wire
+// serveOldDriver is a driver plugin in the style of old drivers, written directly for the wire
 // format and without code of nomad-lite: no Init, no Shutdown, no Inspect, sub-messages
 // omitted wherever possible, and a name other than its file's. Its only task writes its
 // greeting and exits.
-func oldDriver() {
+func serveOldDriver() {
 	dir, err := os.MkdirTemp("", "old")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

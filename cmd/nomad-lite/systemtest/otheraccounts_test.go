@@ -53,9 +53,9 @@ type intruder struct {
 	pids     *atomic.Pointer[[]int]
 	attempts atomic.Int64
 
-	mu        sync.Mutex
-	successes []string
-	counts    map[string]*attackCount // by kind of attack
+	mu             sync.Mutex
+	successes      []string
+	countsByAttack map[string]*attackCount // by kind of attack
 }
 
 // attackCount counts the attempts of an attack, and its successes.
@@ -167,10 +167,10 @@ func (i *intruder) try(what, path string, err error) {
 	i.attempts.Add(1)
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	o := i.counts[what]
+	o := i.countsByAttack[what]
 	if o == nil {
 		o = new(attackCount)
-		i.counts[what] = o
+		i.countsByAttack[what] = o
 	}
 	o.attempts++
 	if err != nil {
@@ -183,13 +183,13 @@ func (i *intruder) try(what, path string, err error) {
 	}
 }
 
-func newIntruder(t *testing.T, uid int, known *attackTargets) *intruder {
+func newIntruder(t *testing.T, uid int, targets *attackTargets) *intruder {
 	t.Helper()
 	own := newPublicDir(t)
 	if err := os.Chown(own, uid, uid); err != nil {
 		t.Fatal(err)
 	}
-	return &intruder{uid: uid, own: own, paths: &known.paths, pids: &known.pids, counts: map[string]*attackCount{}}
+	return &intruder{uid: uid, own: own, paths: &targets.paths, pids: &targets.pids, countsByAttack: map[string]*attackCount{}}
 }
 
 func (i *intruder) hasSucceeded() bool {
@@ -268,12 +268,12 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	}))
 	defer downloads.Close()
 
-	var known attackTargets
+	var targets attackTargets
 	ours := func() []int { return s.processesOfOtherUsers(intruderUser, nobodyUser) }
-	known.refresh(s.dataDir, ours)
+	targets.refresh(s.dataDir, ours)
 	ctx, end := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { known.refreshUntilDone(ctx, s.dataDir, ours) })
+	running.Go(func() { targets.refreshUntilDone(ctx, s.dataDir, ours) })
 	seed := *accountSeed
 	if seed == 0 {
 		seed = rand.Uint64()
@@ -281,7 +281,7 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	t.Logf("the seed of the first schedule is %d", seed)
 	var intruders []*intruder
 	for _, uid := range []int{intruderUser, nobodyUser} {
-		i := newIntruder(t, uid, &known)
+		i := newIntruder(t, uid, &targets)
 		intruders = append(intruders, i)
 		running.Go(func() {
 			if err := i.run(ctx, seed); err != nil {
@@ -294,7 +294,7 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 		end()
 		running.Wait()
 		for _, i := range intruders {
-			t.Logf("user %d has tried %d things, and succeeded with: %v", i.uid, i.attempts.Load(), i.counts)
+			t.Logf("user %d has tried %d things, and succeeded with: %v", i.uid, i.attempts.Load(), i.countsByAttack)
 			for _, success := range i.successes {
 				t.Error(success)
 			}
@@ -344,9 +344,9 @@ func TestIntruderSucceedsWhereAllIsOpen(t *testing.T) {
 		}()
 		pids = append(pids, cmd.Process.Pid)
 	}
-	var known attackTargets
-	known.refresh(dir, func() []int { return pids })
-	i := newIntruder(t, intruderUser, &known)
+	var targets attackTargets
+	targets.refresh(dir, func() []int { return pids })
+	i := newIntruder(t, intruderUser, &targets)
 	ctx, end := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer end()
 	if err := i.run(ctx, 1); err != nil {
@@ -354,19 +354,19 @@ func TestIntruderSucceedsWhereAllIsOpen(t *testing.T) {
 	}
 	made := 0 // number of created files; all attempts use one name in the directory
 	for _, what := range []string{"create", "mkdir", "symlink", "make a FIFO"} {
-		if o := i.counts[what]; o != nil {
+		if o := i.countsByAttack[what]; o != nil {
 			made += o.successes
 		}
 	}
 	if made == 0 {
-		t.Errorf("the intruder has made nothing: %v", i.counts)
+		t.Errorf("the intruder has made nothing: %v", i.countsByAttack)
 	}
 	for _, what := range []string{"read", "write", "list", "rename", "take away", "link", "signal", "continue", "signal the handle"} {
-		if o := i.counts[what]; o == nil || o.successes == 0 {
-			t.Errorf("none has succeeded with %q: %v", what, i.counts)
+		if o := i.countsByAttack[what]; o == nil || o.successes == 0 {
+			t.Errorf("none has succeeded with %q: %v", what, i.countsByAttack)
 		}
 	}
-	for what, o := range i.counts {
+	for what, o := range i.countsByAttack {
 		if (strings.HasPrefix(what, "signal") || what == "continue") && o.successes*2 != o.attempts {
 			t.Errorf("%s: %v have succeeded, want half of them", what, o)
 		}
@@ -632,9 +632,9 @@ func (s *randomSchedule) pickGroups(count int, jobs map[string]func(*randomSched
 	return names[:count]
 }
 
-// countStep is called between two operations of a schedule. At one of the steps it ends the
+// maybeRestartAgent is called between two operations of a schedule. At one of the steps it ends the
 // agent, and starts it again a little later.
-func (s *randomSchedule) countStep() {
+func (s *randomSchedule) maybeRestartAgent() {
 	s.t.Helper()
 	s.stepsUntilExit--
 	if s.stepsUntilExit != 0 {
@@ -668,11 +668,11 @@ func (s *randomSchedule) run() {
 	s.stepsUntilExit = 1 + s.rand.IntN((3+rounds)*len(ids))
 	for _, id := range ids {
 		s.registerGroup(id, api.JobTypeService, groups[id])
-		s.countStep()
+		s.maybeRestartAgent()
 	}
 	for _, id := range ids {
 		allocs[id] = s.waitAlloc(id, api.AllocClientStatusRunning)
-		s.countStep()
+		s.maybeRestartAgent()
 	}
 	for range rounds {
 		for _, id := range ids {
@@ -684,7 +684,7 @@ func (s *randomSchedule) run() {
 			case 1:
 				s.sleepRandomly(50)
 			}
-			s.countStep()
+			s.maybeRestartAgent()
 		}
 	}
 	for _, id := range ids {
@@ -701,7 +701,7 @@ func (s *randomSchedule) run() {
 		if _, _, err := s.Jobs().Deregister(id, s.rand.IntN(2) == 0, nil); err != nil {
 			s.t.Errorf("seed %d: stop %s: %v", s.seed, id, err)
 		}
-		s.countStep()
+		s.maybeRestartAgent()
 	}
 }
 

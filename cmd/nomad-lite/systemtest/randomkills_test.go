@@ -31,9 +31,9 @@ var (
 	killTaskCount = flag.Int("random-kills-tasks", 12, "number of tasks of TestRandomKills, half of them of each driver")
 )
 
-// externalExecDriver serves raw_exec as a third-party driver: a file in the plugin directory with
+// serveExternalExecDriver serves raw_exec as a third-party driver: a file in the plugin directory with
 // the driver name external_exec.
-func externalExecDriver() { sdk.ServeDriver(&externalExecPlugin{}) }
+func serveExternalExecDriver() { sdk.ServeDriver(&externalExecPlugin{}) }
 
 type externalExecPlugin struct{ rawexec.Driver }
 

@@ -29,10 +29,10 @@ import (
 
 func TestMain(m *testing.M) {
 	if guest := os.Getenv(vmEnvVar); os.Getpid() == 1 && guest != "" {
-		vmInit(guest)
+		runVMInit(guest)
 	}
 	testscript.Main(leakCheckedTests{m}, map[string]func(){
-		"nomad-lite": nomadLiteWithTestConfig, "old-driver": oldDriver, "hostile-driver": hostileDriver, "hostile-sdk-driver": hostileSDKDriver, "dying-hook": crashingHook, "exec-driver": externalExecDriver, "shell-driver": shellDriver, "hanging-hook": hangingHook, "hostile-hook": hostileHook, "quiet-hook": noopHook, "asking-hook": hostAPIHook, "acting-hook": actionHook, "strange-hook": misbehavingHook, "doomed-agent": selfKillingAgent, "mortal-agent": serveKillableAgent, "faulty-agent": failpointAgent, "without-cgroups": execWithoutCgroups, "ask": sendAPIRequest, "say-hello": serveHello, "mint": createCertificates, "half-sender": sendHalfRequests, "isolating-driver": isolatingDriver,
+		"nomad-lite": runWithTestConfig, "old-driver": serveOldDriver, "hostile-driver": serveHostileDriver, "hostile-sdk-driver": serveHostileSDKDriver, "dying-hook": serveCrashingHook, "exec-driver": serveExternalExecDriver, "shell-driver": serveShellDriver, "hanging-hook": serveHangingHook, "hostile-hook": serveHostileHook, "quiet-hook": serveNoopHook, "asking-hook": serveHostAPIHook, "acting-hook": serveActionHook, "strange-hook": serveMisbehavingHook, "doomed-agent": runSelfKillingAgent, "mortal-agent": serveKillableAgent, "faulty-agent": runFailpointAgent, "without-cgroups": execWithoutCgroups, "ask": sendAPIRequest, "say-hello": serveHello, "mint": createCertificates, "half-sender": sendHalfRequests, "isolating-driver": serveIsolatingDriver,
 	})
 }
 
@@ -41,18 +41,18 @@ const testConfigEnvVar = "NOMAD_LITE_TEST_ROOMY"
 
 const testConfigFile = "testdata/roomy.hcl"
 
-// nomadLiteWithTestConfig is nomad-lite with agents that ignore the disk usage of this machine, because they
+// runWithTestConfig is nomad-lite with agents that ignore the disk usage of this machine, because they
 // would otherwise remove ended allocations before a test could check them.
-func nomadLiteWithTestConfig() {
+func runWithTestConfig() {
 	config := os.Getenv(testConfigEnvVar)
 	if config != "" && len(os.Args) > 1 && os.Args[1] == "agent" && !slices.Contains(os.Args, "-print-unit") {
 		os.Args = slices.Insert(os.Args, 2, "-config", config)
 	}
-	nomadLite()
+	runNomadLite()
 }
 
-// nomadLite is the program under test.
-func nomadLite() {
+// runNomadLite is the program under test.
+func runNomadLite() {
 	os.Exit(root.Execute(os.Args[1:], &cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }
 
@@ -178,7 +178,7 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 			})
 			// Go builds of a script use this checkout and the caches of the machine.
 			for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOFLAGS", "GOPROXY", "GONOSUMDB", "GOTOOLCHAIN"} {
-				env.Setenv(name, goEnv(name))
+				env.Setenv(name, goEnvVar(name))
 			}
 			env.Setenv("REPOSITORY", repository)
 			env.Setenv(workDirEnvVar, work)
@@ -456,7 +456,7 @@ func documentScript(document string) []byte {
 	return []byte(script.String() + files.String())
 }
 
-var goEnvs = sync.OnceValue(func() map[string]string {
+var goEnvVars = sync.OnceValue(func() map[string]string {
 	values := map[string]string{}
 	out, err := exec.Command("go", "env").Output()
 	if err != nil {
@@ -470,4 +470,4 @@ var goEnvs = sync.OnceValue(func() map[string]string {
 	return values
 })
 
-func goEnv(name string) string { return goEnvs()[name] }
+func goEnvVar(name string) string { return goEnvVars()[name] }

@@ -17,12 +17,12 @@ import (
 // vmModeClock makes a machine set its clock while an agent runs.
 const vmModeClock = "clock"
 
-const clockStep = "clock steps"
+const vmStepClock = "clock steps"
 
-// vmClockSteps checks a whole agent on a machine whose clock is set forward and back.
-func vmClockSteps(t *testing.T, m vm) {
+// testVMClockSteps checks a whole agent on a machine whose clock is set forward and back.
+func testVMClockSteps(t *testing.T, m vm) {
 	reports, rest := m.boot(t, vmModeClock, nil)
-	report, ok := reports[clockStep]
+	report, ok := reports[vmStepClock]
 	if !ok || !strings.HasPrefix(report.result, "ok") {
 		t.Errorf("%s\n%s\n%s", report.result, report.output, rest)
 	} else if testing.Verbose() {
@@ -71,9 +71,9 @@ const clockRescheduleJob = `job "fails" {
 }
 `
 
-// stepClock runs an agent in the machine, sets the clock, and waits for the events that
+// runClockSteps runs an agent in the machine, sets the clock, and waits for the events that
 // must continue.
-func stepClock() error {
+func runClockSteps() error {
 	dir, err := os.MkdirTemp("", "clock")
 	if err != nil {
 		return err

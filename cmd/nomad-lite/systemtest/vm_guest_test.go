@@ -70,14 +70,14 @@ var vmSteps = []vmStep{
 	{"run unprivileged in delegated cgroups", []string{"/tests/systemtest.test", vmScriptsFlag, vmSerialFlag}, vmDelegatedCgroup},
 }
 
-// vmInit is the first process of the machine. When it returns, the kernel stops.
-func vmInit(guest string) {
+// runVMInit is the first process of the machine. When it returns, the kernel stops.
+func runVMInit(guest string) {
 	if err := prepareVM(); err != nil {
 		fmt.Println("prepare the machine:", err)
 	} else if guest == vmModePowerLoss {
-		reportVMStep(powerLossStep, runPowerLossNode)
+		reportVMStep(vmStepPowerLoss, runPowerLossNode)
 	} else if guest == vmModeClock {
-		reportVMStep(clockStep, stepClock)
+		reportVMStep(vmStepClock, runClockSteps)
 	} else {
 		for _, step := range vmSteps {
 			reportVMStep(step.name, step.run)
@@ -135,10 +135,10 @@ func prepareVM() error {
 	if err := unix.Sethostname([]byte("machine")); err != nil {
 		return err
 	}
-	return loopbackUp()
+	return setLoopbackUp()
 }
 
-func loopbackUp() error {
+func setLoopbackUp() error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func loopbackUp() error {
 
 // run runs a step. A step that leaves something behind fails, too.
 func (s vmStep) run() error {
-	before := vmLeftovers()
+	before := findVMLeftovers()
 	cgroup, err := os.Open("/sys/fs/cgroup" + s.cgroup)
 	if err != nil {
 		return err
@@ -200,7 +200,7 @@ func (s vmStep) findLeftovers(before []string) error {
 		for got := 1; got > 0; {
 			got, _ = unix.Wait4(-1, nil, unix.WNOHANG, nil)
 		}
-		left = slices.DeleteFunc(vmLeftovers(), func(trace string) bool { return slices.Contains(before, trace) })
+		left = slices.DeleteFunc(findVMLeftovers(), func(trace string) bool { return slices.Contains(before, trace) })
 		if len(left) == 0 {
 			return nil
 		}
@@ -228,8 +228,8 @@ func cleanUpVM(left []string) {
 	}
 }
 
-// vmLeftovers returns everything that a program can leave behind in the machine.
-func vmLeftovers() (all []string) {
+// findVMLeftovers returns everything that a program can leave behind in the machine.
+func findVMLeftovers() (all []string) {
 	// testscript leaves its empty directory when not all scripts of a test run.
 	empty, _ := filepath.Glob("/tmp/go-test-script*")
 	for _, dir := range empty {

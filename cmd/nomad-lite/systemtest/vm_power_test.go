@@ -21,27 +21,27 @@ import (
 )
 
 const (
-	powerLossStep    = "power loss"
-	powerLossStarted = "tasks of this boot: " // printed to the console with their number
-	powerLossTasks   = 50
+	vmStepPowerLoss        = "power loss"
+	powerLossStartedPrefix = "tasks of this boot: " // printed to the console with their number
+	powerLossTaskCount     = 50
 )
 
-// vmPowerLoss cuts the power of a node in the middle of 50 starts, and again while they are
+// testVMPowerLoss cuts the power of a node in the middle of 50 starts, and again while they are
 // repeated. After the third boot the state must be consistent.
-func vmPowerLoss(t *testing.T, m vm) {
+func testVMPowerLoss(t *testing.T, m vm) {
 	m.disk = filepath.Join(t.TempDir(), "disk")
 	if out, err := exec.Command("mke2fs", "-q", "-t", "ext4", m.disk, "512M").CombinedOutput(); err != nil {
 		t.Fatalf("make a file system (Debian: apt-get install e2fsprogs): %v\n%s", err, out)
 	}
-	for _, cut := range []int{powerLossTasks / 4, powerLossTasks / 2, 0} {
+	for _, cut := range []int{powerLossTaskCount / 4, powerLossTaskCount / 2, 0} {
 		lost := false
 		reports, rest := m.boot(t, vmModePowerLoss, func(line string) bool {
-			count, ok := strings.CutPrefix(line, powerLossStarted)
+			count, ok := strings.CutPrefix(line, powerLossStartedPrefix)
 			n, _ := strconv.Atoi(strings.TrimSpace(count))
 			lost = ok && cut > 0 && n >= cut
 			return lost
 		})
-		report := reports[powerLossStep]
+		report := reports[vmStepPowerLoss]
 		t.Logf("%s\n%s", report.result, report.output)
 		if cut > 0 && !lost || cut == 0 && !strings.HasPrefix(report.result, "ok") {
 			t.Fatalf("what else the machine wrote:\n%s", rest)
@@ -53,7 +53,7 @@ func vmPowerLoss(t *testing.T, m vm) {
 // for each of its starts. A task holds a lock on its file for as long as it runs.
 const (
 	powerLossDisk       = "/disk"
-	powerLossData       = powerLossDisk + "/node"
+	powerLossDataDir    = powerLossDisk + "/node"
 	powerLossRecordDir  = powerLossDisk + "/tasks"
 	powerLossDoubledDir = powerLossDisk + "/doubled"
 )
@@ -107,11 +107,11 @@ func runPowerLossNode() error {
 		return err
 	}
 	began := time.Now()
-	agent, err := startPowerLossCommand("agent", "-config", config, "-data-dir", powerLossData, "-log-level", "warn")
+	agent, err := startPowerLossCommand("agent", "-config", config, "-data-dir", powerLossDataDir, "-log-level", "warn")
 	if err != nil {
 		return err
 	}
-	client, err := api.NewClient(&api.Config{Address: "unix://" + filepath.Join(powerLossData, agentsocket.FileName)})
+	client, err := api.NewClient(&api.Config{Address: "unix://" + filepath.Join(powerLossDataDir, agentsocket.FileName)})
 	if err != nil {
 		return err
 	}
@@ -120,14 +120,14 @@ func runPowerLossNode() error {
 		return err
 	}
 	fmt.Println("the job is there after", time.Since(began))
-	for started := 0; started < powerLossTasks; time.Sleep(5 * time.Millisecond) {
+	for started := 0; started < powerLossTaskCount; time.Sleep(5 * time.Millisecond) {
 		found, err := os.ReadDir(powerLossBootRecordDir)
 		if err != nil {
 			return err
 		}
 		if len(found) > started {
 			started = len(found)
-			fmt.Println(powerLossStarted, started)
+			fmt.Println(powerLossStartedPrefix, started)
 		}
 		if time.Since(began) > 2*time.Minute {
 			return fmt.Errorf("%d tasks after two minutes", started)
@@ -138,7 +138,7 @@ func runPowerLossNode() error {
 		return err
 	}
 	vmReapUntilExit(agent)
-	verify, startErr := startPowerLossCommand("operator", "state", "verify", powerLossData)
+	verify, startErr := startPowerLossCommand("operator", "state", "verify", powerLossDataDir)
 	if startErr == nil && vmReapUntilExit(verify) != 0 {
 		startErr = errors.New("the state file is damaged")
 	}
@@ -176,7 +176,7 @@ func registerPowerLossJob(client *api.Client) error {
 	job := api.NewServiceJob("power", "power", "global", 50)
 	task := api.NewTask("t", "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", powerLossScript})
 	task.Resources = &api.Resources{CPU: new(10), MemoryMB: new(10)}
-	job.AddTaskGroup(api.NewTaskGroup("g", powerLossTasks).AddTask(task))
+	job.AddTaskGroup(api.NewTaskGroup("g", powerLossTaskCount).AddTask(task))
 	_, _, err := client.Jobs().Register(job, nil)
 	return err
 }
@@ -195,7 +195,7 @@ func checkPowerLossTasks(client *api.Client) error {
 				running++
 			}
 		}
-		if running == powerLossTasks {
+		if running == powerLossTaskCount {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -207,7 +207,7 @@ func checkPowerLossTasks(client *api.Client) error {
 	if doubled, err := os.ReadFile(powerLossDoubledDir); !errors.Is(err, os.ErrNotExist) {
 		fault("tasks that ran twice at once: %q, %v", doubled, err)
 	}
-	if len(allocs) != powerLossTasks {
+	if len(allocs) != powerLossTaskCount {
 		fault("%d allocations", len(allocs))
 	}
 	for _, a := range allocs {
@@ -218,12 +218,12 @@ func checkPowerLossTasks(client *api.Client) error {
 		}
 	}
 	sleepers := 0
-	for _, trace := range vmLeftovers() {
+	for _, trace := range findVMLeftovers() {
 		if strings.HasPrefix(trace, "process ") && strings.HasSuffix(trace, " sleep 100000 ") {
 			sleepers++
 		}
 	}
-	if sleepers != powerLossTasks {
+	if sleepers != powerLossTaskCount {
 		fault("%d processes", sleepers)
 	}
 	return errors.Join(faults...)

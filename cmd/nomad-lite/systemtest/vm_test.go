@@ -54,18 +54,18 @@ func TestVM(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("knows how to boot amd64 only")
 	}
-	m := vm{kernel: vmKernel(t), image: filepath.Join(t.TempDir(), "initramfs")}
+	m := vm{kernel: findVMKernel(t), image: filepath.Join(t.TempDir(), "initramfs")}
 	began := time.Now()
 	writeVMImage(t, m.image, buildVMTests(t, t.TempDir()))
 	t.Logf("image made in %v", time.Since(began).Round(100*time.Millisecond))
-	t.Run("tests", func(t *testing.T) { vmTests(t, m) })
-	t.Run("power loss", func(t *testing.T) { vmPowerLoss(t, m) })
-	t.Run("clock", func(t *testing.T) { vmClockSteps(t, m) })
+	t.Run("tests", func(t *testing.T) { testVMSteps(t, m) })
+	t.Run("power loss", func(t *testing.T) { testVMPowerLoss(t, m) })
+	t.Run("clock", func(t *testing.T) { testVMClockSteps(t, m) })
 }
 
-// vmTests runs the tests that affect processes: as root, and as a user with and without
+// testVMSteps runs the tests that affect processes: as root, and as a user with and without
 // delegated cgroups. No step may leave anything behind.
-func vmTests(t *testing.T, m vm) {
+func testVMSteps(t *testing.T, m vm) {
 	reports, rest := m.boot(t, vmModeAllSteps, nil)
 	for _, step := range vmSteps {
 		t.Run(step.name, func(t *testing.T) {
@@ -178,9 +178,9 @@ func readVMReports(console io.Reader, seen func(line string)) (reports map[strin
 	}
 }
 
-// vmKernel returns a kernel with the required drivers built in, such as Debian's cloud
+// findVMKernel returns a kernel with the required drivers built in, such as Debian's cloud
 // kernel.
-func vmKernel(t *testing.T) string {
+func findVMKernel(t *testing.T) string {
 	for _, pattern := range []string{"/boot/vmlinuz-*-cloud-amd64", "/boot/vmlinuz-*"} {
 		found, _ := filepath.Glob(pattern)
 		for _, kernel := range found {

@@ -116,7 +116,7 @@ func (v *View) newOutputStream(s *cli.Streams, w io.Writer, mu *sync.Mutex) outp
 		mu:             mu,
 		onScreen:       v.screen != nil && terminal.SameFile(w, v.screen.W),
 		supportsCursor: terminal.SupportsCursor(w),
-		useColour:      s.Colours(w),
+		useColour:      s.SupportsColours(w),
 	}
 }
 
@@ -401,11 +401,11 @@ func (v *View) liveLines(columns, rows int) []string {
 		for _, state := range []string{model.TaskPending, model.TaskRunning, model.TaskDead} {
 			text += fmt.Sprintf("  %d %s", states[state], state)
 		}
-		return append(lines, v.err.paint(terminal.ColourDim, terminal.Cut(text, columns-1)))
+		return append(lines, v.err.paint(terminal.ColourDim, terminal.TruncateToWidth(text, columns-1)))
 	}
 	for _, t := range v.tasks {
 		text := fmt.Sprintf(" %-*s  %-9s  %-7s  %s", v.LabelWidth, t.Label, t.stage, t.state, terminal.FirstLine(t.detail))
-		lines = append(lines, v.err.paint(t.Colour, terminal.Cut(string(terminal.Printable([]byte(text), false)), columns-1)))
+		lines = append(lines, v.err.paint(t.Colour, terminal.TruncateToWidth(string(terminal.Printable([]byte(text), false)), columns-1)))
 	}
 	return lines
 }

@@ -75,8 +75,8 @@ func DisplayWidth(line string) int {
 	return utf8.RuneCount(Printable([]byte(line), false))
 }
 
-// Cut returns the start of a text that fits into columns.
-func Cut(text string, columns int) string {
+// TruncateToWidth returns the start of a text that fits into columns.
+func TruncateToWidth(text string, columns int) string {
 	if runes := []rune(text); len(runes) > columns {
 		return string(runes[:columns])
 	}

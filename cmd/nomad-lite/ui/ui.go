@@ -32,19 +32,19 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		Short:   "Print the address of the web page",
 		Long:    uiHelp,
 		Example: "  xdg-open $(nomad-lite ui)",
-		Args:    cli.ArgCount(0, 1, "an id, or nothing"),
+		Args:    cli.RequireArgCount(0, 1, "an id, or nothing"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.client.Client()
 			if err != nil {
 				return err
 			}
-			base, err := uiAddress(cmd.Context(), o, c)
+			base, err := findUIAddress(cmd.Context(), o, c)
 			if err != nil {
 				return err
 			}
 			path := ""
 			if len(args) > 0 {
-				if path, err = uiPath(cmd.Context(), c, args[0]); err != nil {
+				if path, err = findUIPath(cmd.Context(), c, args[0]); err != nil {
 					return err
 				}
 			}
@@ -58,9 +58,9 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// uiAddress returns the http address of the agent, because browsers do not support unix
+// findUIAddress returns the http address of the agent, because browsers do not support unix
 // sockets.
-func uiAddress(ctx context.Context, o options, c *api.Client) (string, error) {
+func findUIAddress(ctx context.Context, o options, c *api.Client) (string, error) {
 	address := o.client.ClientConfig().Address
 	if !strings.HasPrefix(address, "unix:") {
 		return strings.TrimSuffix(address, "/"), nil
@@ -83,20 +83,20 @@ func uiAddress(ctx context.Context, o options, c *api.Client) (string, error) {
 	return "http://" + listens, nil
 }
 
-// uiPages maps kinds of objects to the paths of their pages.
-var uiPages = map[contexts.Context]string{
+// uiPathPrefixes maps kinds of objects to the paths of their pages.
+var uiPathPrefixes = map[contexts.Context]string{
 	contexts.Jobs:   "jobs/",
 	contexts.Allocs: "allocations/",
 	contexts.Nodes:  "clients/",
 }
 
-func uiPath(ctx context.Context, c *api.Client, id string) (string, error) {
+func findUIPath(ctx context.Context, c *api.Client, id string) (string, error) {
 	answer, _, err := c.Search().PrefixSearch(id, contexts.All, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
 		return "", apiclient.WrapError(fmt.Sprintf("look for %q", id), err)
 	}
 	var found []string
-	for context, page := range uiPages {
+	for context, page := range uiPathPrefixes {
 		for _, match := range answer.Matches[context] {
 			if match == id {
 				return page + url.PathEscape(match), nil

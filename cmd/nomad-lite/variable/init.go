@@ -51,7 +51,7 @@ func newInitCommand(s *cli.Streams) *cobra.Command {
 		Use:   "init [flags] [FILE]",
 		Short: "Write an example of a variable",
 		Long:  initHelp,
-		Args:  cli.ArgCount(0, 1, "the name of a file, or nothing"),
+		Args:  cli.RequireArgCount(0, 1, "the name of a file, or nothing"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, text := "spec.nsv.hcl", varExample
 			switch {

@@ -35,7 +35,7 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 		Short:   "List variables",
 		Long:    listHelp,
 		Example: listExamples,
-		Args:    cli.ArgCount(0, 1, "the begin of paths, or nothing for all"),
+		Args:    cli.RequireArgCount(0, 1, "the begin of paths, or nothing for all"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			prefix := ""
 			if len(args) > 0 {

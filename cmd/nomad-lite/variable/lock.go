@@ -47,7 +47,7 @@ func newLockCommand(s *cli.Streams) *cobra.Command {
 		Long:  lockHelp,
 		Example: `  nomad-lite var lock locks/backup ./backup.sh
   nomad-lite var lock -ttl 1m -shell=false locks/backup rsync -a /srv /backup`,
-		Args: cli.ArgCount(2, -1, "the path of a variable, and a command"),
+		Args: cli.RequireArgCount(2, -1, "the path of a variable, and a command"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runLocked(cmd.Context(), o, args[0], args[1:], s)
 		},

@@ -60,7 +60,7 @@ func newPutCommand(s *cli.Streams) *cobra.Command {
 		Short:   "Write a variable",
 		Long:    putHelp,
 		Example: putExamples,
-		Args:    cli.ArgCount(1, -1, "a path and items, or a specification"),
+		Args:    cli.RequireArgCount(1, -1, "a path and items, or a specification"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.checkIndexSet = cmd.Flags().Changed("check-index")
 			switch {

@@ -32,7 +32,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	)
 }
 
-var onePathArg = cli.ArgCount(1, 1, "the path of a variable; 'nomad-lite var list' lists them")
+var onePathArg = cli.RequireArgCount(1, 1, "the path of a variable; 'nomad-lite var list' lists them")
 
 // completeVariables suggests paths.
 func completeVariables(f *apiclient.Flags) cli.Completer {
