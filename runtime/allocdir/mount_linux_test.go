@@ -61,7 +61,7 @@ func TestSecretsAreCheckedAtEachStart(t *testing.T) {
 	if err := os.WriteFile(token, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	os.Remove(filepath.Join(task.SecretsDir, ".nomad-mount")) // a task may do that
+	os.Remove(filepath.Join(task.SecretsDir, ".nomad-mount")) // a task may remove the marker file
 	buildTask(t, d, "web")
 	if got := mountsBelow(t, d.Path()); len(got) != 2 {
 		t.Errorf("mounts after the second start: %s", got)
@@ -70,7 +70,7 @@ func TestSecretsAreCheckedAtEachStart(t *testing.T) {
 		t.Errorf("secrets did not survive a second start: %v", err)
 	}
 
-	// RS-072
+	// docs/rules.md, RS-072.
 	if err := unix.Unmount(task.SecretsDir, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func TestDestroyNeverEntersMounts(t *testing.T) {
 		}
 	}
 	bind(victim, "local/bind", true) // on the same file system: the device number is the same
-	bind(victim, "local/bind", true) // twice
+	bind(victim, "local/bind", true) // a second mount on the same directory
 	bind(file, "local/file", false)
 	bind(victim, "deep/er/bind", true)
 	bind(task.SharedAllocDir, "alloc", true) // a tree into itself

@@ -42,7 +42,7 @@ type TaskDir struct {
 	SecretsOnDisk error
 }
 
-// errUnprivileged is the usual reason for secrets on disk.
+// errUnprivileged is the reason for secrets on disk under an agent that is not root.
 var errUnprivileged = errors.New("only root can mount a memory file system")
 
 // BuildTask creates the missing parts of a task's directory in an allocation that is
@@ -193,7 +193,7 @@ func (d *Dir) bindTaskDirs(alloc, task *dirHandle, name string, u taskUsers) err
 func (h *dirHandle) ensureSecret(name string, sizeMB int, u taskUsers) (onDisk, err error) {
 	dir, err := h.ensureDirFor(name, u, 0o777)
 	if errors.Is(err, errNotDir) {
-		// The task has put something else there. Remove it, because secrets would be
+		// The task has replaced the directory by a file or a link. Remove it, because secrets would be
 		// written through it.
 		if err := h.removeFile(name); err != nil {
 			return nil, err

@@ -74,7 +74,7 @@ func TestMakeAndRemove(t *testing.T) {
 	}
 	if tree.version == V2 {
 		for _, limit := range []string{"memory.max", "cpu.weight", "cpuset.cpus", "pids.max", "io.weight", "cpu.max"} {
-			if _, err := os.Stat(filepath.Join(path, limit)); err != nil && limit != "io.weight" { // not all kernels have io.weight
+			if _, err := os.Stat(filepath.Join(path, limit)); err != nil && limit != "io.weight" { // some kernels have no io.weight
 				t.Error(err)
 			}
 		}

@@ -19,7 +19,7 @@ type Params struct {
 type Snapshot struct {
 	Now time.Time
 	// Stopping means that a stop of the allocation was requested: the ends of its tasks
-	// then say nothing about its health.
+	// do not make it unhealthy.
 	Stopping bool
 	// AllocFailed means that the allocation has failed, with or without a failed task.
 	AllocFailed bool
@@ -66,7 +66,7 @@ type Check struct {
 // State is the health state of an allocation.
 type State int
 
-// The states. All but Undecided are final.
+// The health states. All states except Undecided are final.
 const (
 	Undecided State = iota
 	Healthy
@@ -74,7 +74,8 @@ const (
 	Stopped // stopped before it was healthy or unhealthy
 )
 
-// Verdict is the result of Evaluate.
+// Verdict is the result of Evaluate: the health state and, if it is Undecided, the time of the next
+// evaluation.
 type Verdict struct {
 	State State
 	// RecheckAt is when to call Evaluate again if nothing changes before.
@@ -132,8 +133,8 @@ func healthyAt(p Params, s Snapshot) (at time.Time, known bool) {
 	return since.Add(p.MinHealthyTime), true
 }
 
-// passesSince reports whether the check passes and last ran after start: an older result
-// says nothing about a task that was started after it.
+// passesSince reports whether the check passes and last ran after start: an earlier result
+// does not describe a task that was started later.
 func (c Check) passesSince(start time.Time) bool { return c.Passing && !c.LastRun.Before(start) }
 
 // countsForHealth reports whether a task counts for the health: poststop tasks run after all

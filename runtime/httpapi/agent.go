@@ -142,7 +142,7 @@ func (h *agentHandler) members(*request) (any, error) {
 	return members{n.Name, h.agent.region, n.Datacenter, []member{h.agent.member()}}, nil
 }
 
-// agentState is the agent's own description. It has no secrets.
+// agentState is the reply of /v1/agent/self: configuration, member and statistics, without secrets.
 type agentState struct {
 	Config map[string]any               `json:"config"`
 	Member member                       `json:"member"`

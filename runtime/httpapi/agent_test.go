@@ -59,7 +59,7 @@ func (f *fixture) putAlloc(t testing.TB, job string) string {
 	return id
 }
 
-// checklist 1
+// docs/rules.md, checklist 1.
 func TestLeaderAndRootPage(t *testing.T) {
 	f := newFixture(t, nil)
 	f.runRequests(t, []requestCase{
@@ -76,7 +76,7 @@ func TestLeaderAndRootPage(t *testing.T) {
 	}
 }
 
-// checklist 2
+// docs/rules.md, checklist 2.
 func TestRepliesFromTheStateHaveAnIndex(t *testing.T) {
 	f := newFixture(t, nil)
 	f.putNode(t)
@@ -94,7 +94,7 @@ func TestRepliesFromTheStateHaveAnIndex(t *testing.T) {
 	}
 }
 
-// checklist 3
+// docs/rules.md, checklist 3.
 func TestBlockingQueryReturnsAfterItsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
@@ -115,7 +115,7 @@ func TestBlockingQueryReturnsAfterItsWait(t *testing.T) {
 	})
 }
 
-// checklist 4
+// docs/rules.md, checklist 4.
 func TestMissingOrPartialBodyIsRejected(t *testing.T) {
 	f := newFixture(t, nil)
 	for _, path := range []string{"/v1/jobs", "/v1/job/x/revert", "/v1/job/x/stable"} {
@@ -126,7 +126,7 @@ func TestMissingOrPartialBodyIsRejected(t *testing.T) {
 	}
 }
 
-// checklist 37
+// docs/rules.md, checklist 37.
 func TestRegionNamespaceAndToken(t *testing.T) {
 	f := newFixture(t, nil)
 	f.putNode(t)
@@ -152,7 +152,7 @@ func TestRegionNamespaceAndToken(t *testing.T) {
 	}
 }
 
-// checklist 41
+// docs/rules.md, checklist 41.
 func TestPrettyAndCompressedReplies(t *testing.T) {
 	f := newFixture(t, nil)
 	f.putNode(t)

@@ -88,7 +88,7 @@ func (h *allocHandler) list(r *request) (any, error) {
 	})
 }
 
-// sortByCreation sorts allocations by creation.
+// sortByCreation sorts allocations by their create index.
 func sortByCreation(allocs []*api.Allocation) []*api.Allocation {
 	slices.SortStableFunc(allocs, func(a, b *api.Allocation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	return allocs

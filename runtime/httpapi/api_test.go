@@ -281,7 +281,7 @@ func TestBlockingQuery(t *testing.T) {
 		t.Errorf("index %q", r.Header.Get("X-Nomad-Index"))
 	}
 
-	// The same holds for an object that does not exist yet.
+	// A blocking query for an object that does not exist yet returns when the object is created.
 	go func() { answered <- f.send("GET", "/v1/job/new?index=3&wait=60s", nil) }()
 	f.putJob(t, "new")
 	if r := <-answered; r.StatusCode != 200 {

@@ -34,7 +34,7 @@ var (
 	allocWithoutJobType = reflect.TypeFor[allocWithoutJob]()
 	textType            = reflect.TypeFor[encoding.TextMarshaler]()
 	omitEmptyTypes      = []reflect.Type{reflect.TypeFor[api.Evaluation](), reflect.TypeFor[api.Allocation](), reflect.TypeFor[allocWithoutJob](), reflect.TypeFor[api.NetworkResource](), reflect.TypeFor[api.Port](), reflect.TypeFor[api.PortMapping]()}
-	structFieldCache    sync.Map // reflect.Type -> []field
+	structFieldCache    sync.Map // from reflect.Type to []*structField
 	maxEncodeDepth      = 200
 )
 
@@ -161,7 +161,7 @@ func encodingOf(t reflect.Type) valueEncoding {
 	return encodeByKind
 }
 
-// jsonEncoder keeps the position in a document.
+// jsonEncoder holds the access of the client, and the job and the allocation that are being encoded.
 type jsonEncoder struct {
 	readOnly  bool                                   // hidden fields are encoded as unset
 	namespace string                                 // of the current job

@@ -122,7 +122,7 @@ func (w *eventClient) wantEvents(t *testing.T, what string) (events []api.Event)
 	return batch.Events
 }
 
-// checklist 34
+// docs/rules.md, checklist 34.
 func TestEventStream(t *testing.T) {
 	f := newFixture(t, nil)
 	address := f.listen(t)
@@ -365,10 +365,10 @@ func TestMonitorStreamsNewLogLines(t *testing.T) {
 				}
 			}
 			close(stop)
-			for range frames { // the client wants to get rid of them
+			for range frames { // the client blocks until its frames are read
 			}
 		}
-		if c.plain == "true" { // is not for the Go client
+		if c.plain == "true" { // the Go client cannot decode plain text
 			body, err := client.Raw().Response("/v1/agent/monitor?plain=true&log_level=DEBUG", nil)
 			if err != nil {
 				t.Fatal(err)

@@ -43,9 +43,10 @@ var errTooManyConns = &statusError{http.StatusTooManyRequests, tooManyConnsText}
 
 // limitListener limits how many connections are open at once.
 //
-// It serves 100 unauthenticated connections per address: further connections wait until
-// one of these is closed. There are 1,000 such connections in total. If another client connects then, the
-// client with the most of them loses its oldest connection, so that no client blocks the others.
+// It serves 100 unauthenticated connections per address: further connections wait until one of these
+// authenticates or is closed. There are 1,000 unauthenticated connections in total. If another client
+// connects then, the client with the most of them loses its oldest connection, so that no client blocks
+// the others.
 // When they have sent too much in total, the connection that has sent most is closed.
 type limitListener struct {
 	net.Listener
@@ -209,7 +210,7 @@ func (l *limitListener) releaseEvictedBytes(c *limitConn) {
 	}
 }
 
-// resetBytes subtracts the bytes that a connection has sent.
+// resetBytes removes the bytes that a connection has sent from the total.
 func (l *limitListener) resetBytes(c *limitConn) {
 	l.receivedBytes -= c.receivedBytes
 	c.receivedBytes = 0

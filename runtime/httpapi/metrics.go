@@ -81,7 +81,7 @@ func (h *metricsHandler) read(r *request) (any, error) {
 	}
 }
 
-// metricCollector passes samples to the Prometheus library.
+// metricCollector passes metrics to the Prometheus library.
 type metricCollector []*metric
 
 // Describe sends nothing: the metrics depend on the jobs.
@@ -147,7 +147,7 @@ func (h *metricsHandler) collectMetrics(ctx context.Context, t *Telemetry) []*me
 	return m.metrics
 }
 
-// metricSet collects samples.
+// metricSet collects the metrics of one request.
 type metricSet struct {
 	host    string
 	metrics []*metric

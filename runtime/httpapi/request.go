@@ -55,7 +55,7 @@ const (
 //lint:ignore ST1005 Nomad's clients match on the text
 var errNoRegion = errors.New("No path to region")
 
-// parseParams reads the parameters that all routes have.
+// parseParams reads the query parameters that all routes accept.
 func (r *request) parseParams(region string) error {
 	if other := r.query.Get("region"); other != "" && other != region && other != api.GlobalRegion && !strings.HasPrefix(r.URL.Path, "/v1/client/") {
 		return errNoRegion

@@ -9,7 +9,7 @@ import (
 // Condition is a condition on another task.
 type Condition uint8
 
-// The conditions.
+// The conditions on a task, in the order of the table conditions.
 const (
 	Started Condition = iota
 	Healthy
@@ -101,7 +101,7 @@ func ParseRerun(text string) (RerunPolicy, error) {
 // RestartGroup defines which siblings restart together with a main task or a sidecar.
 type RestartGroup uint8
 
-// The restart groups.
+// The restart groups: which siblings restart together with a task.
 const (
 	OneForOne  RestartGroup = iota // no sibling
 	OneForAll                      // all siblings

@@ -6,7 +6,7 @@ import "math/bits"
 // that a set of stages is a Stage as well.
 type Stage uint8
 
-// The stages.
+// The stages of tasks, in the order in which their gates open.
 const (
 	PrestartEphemeral Stage = 1 << iota
 	PrestartSidecar

@@ -73,7 +73,7 @@ func TestOutputOfSeveralRuns(t *testing.T) {
 	}
 }
 
-// RS-078.
+// docs/rules.md, RS-078.
 func TestOnlyTheNewestFilesAreKept(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
@@ -197,7 +197,7 @@ func TestWritersOfDifferentKinds(t *testing.T) {
 					want.Write(left[:n])
 					left = left[n:]
 				}
-				unix.Close(fd) // and opens again
+				unix.Close(fd) // the writer opens the FIFO again
 			}
 			s.stopTask()
 			if _, b := s.readFiles(Stdout); !bytes.Equal(b, want.Bytes()) {
