@@ -2,6 +2,7 @@ package base
 
 import (
 	"context"
+	"regexp"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
@@ -29,6 +30,13 @@ func (t Type) String() string {
 		return "unknown"
 	}
 }
+
+// namePattern matches plugin names, which become part of jobs, node attributes and file names. A
+// name has no separator, so that it can only name a file directly in a directory.
+var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+
+// ValidName reports whether name can be the name of a plugin.
+func ValidName(name string) bool { return len(name) <= 128 && namePattern.MatchString(name) }
 
 // Info describes a plugin, as the plugin reports it.
 type Info struct {

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"sort"
 	"strings"
@@ -31,13 +30,6 @@ const DefaultBuiltinVersion = "0.1.0"
 
 // argv0 is the name of a builtin plugin's process in the process list.
 const argv0 = "nomad-lite"
-
-// namePattern matches valid plugin names. A name has no separator, so that it can only name a
-// file directly in a directory.
-var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
-
-// ValidName reports whether name can be the name of a plugin.
-func ValidName(name string) bool { return len(name) <= 128 && namePattern.MatchString(name) }
 
 // Builtin is a plugin that this binary serves itself.
 type Builtin struct {
@@ -222,7 +214,7 @@ func namesOf(builtins []Builtin) (map[string]bool, error) {
 	names := make(map[string]bool)
 	for _, b := range builtins {
 		switch {
-		case !ValidName(b.Name):
+		case !base.ValidName(b.Name):
 			return nil, fmt.Errorf("builtin plugin %q: not a valid name", b.Name)
 		case names[b.Name]:
 			return nil, fmt.Errorf("builtin plugin %q: named twice", b.Name)
@@ -284,7 +276,7 @@ func (c *Catalog) Entries() []Entry { return slices.Clone(c.entries) }
 func merge(blocks []Block) (byName map[string]*Block, order []string, err error) {
 	byName = map[string]*Block{}
 	for _, b := range blocks {
-		if !ValidName(b.Name) {
+		if !base.ValidName(b.Name) {
 			return nil, nil, fmt.Errorf("%s: plugin %q: a plugin name has letters, digits, dots, dashes and underscores, and begins with a letter or digit", b.Range, b.Name)
 		}
 		old := byName[b.Name]
@@ -394,7 +386,7 @@ func scanDir(dir string, logger hclog.Logger) []dirEntry {
 	for _, de := range list {
 		f := dirEntry{file: de.Name(), path: filepath.Join(dir, de.Name()), err: dirErr}
 		f.name = strings.TrimSuffix(f.file, ".exe")
-		if !ValidName(f.name) {
+		if !base.ValidName(f.name) {
 			if strings.HasPrefix(f.name, ".") {
 				continue // hidden files are never plugins
 			}

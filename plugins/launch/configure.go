@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -22,10 +21,6 @@ var apiVersions = map[base.Type][]string{
 	base.TypeDevice: {"v0.1.0"},
 	base.TypeHook:   {hook.APIVersion},
 }
-
-// reportedName matches valid plugin names, which become part of jobs, node attributes and file
-// names.
-var reportedName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 // identify fetches the plugin's type, name and version, and chooses the API version.
 func (p *Plugin) identify(ctx context.Context) error {
@@ -46,7 +41,7 @@ func checkInfo(info base.Info) (string, error) {
 	if !ok {
 		return "", fmt.Errorf("plugin is of unknown type: %q", info.Type)
 	}
-	if len(info.Name) > 128 || !reportedName.MatchString(info.Name) {
+	if !base.ValidName(info.Name) {
 		return "", fmt.Errorf("it calls itself %s, which is not a plugin name", quote(info.Name))
 	}
 	if _, err := version.NewVersion(info.Version); err != nil {

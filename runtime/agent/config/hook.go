@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
@@ -19,7 +19,7 @@ func setHook(c *Config, i item) (err error) {
 		return errHookName
 	}
 	for _, block := range i.body {
-		if !catalog.ValidName(block.name) || !block.isBlock() {
+		if !base.ValidName(block.name) || !block.isBlock() {
 			return errHookName
 		}
 		rule, wrong := hookRule(block)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 )
 
@@ -64,7 +65,7 @@ func (p *pluginParser) report(severity hcl.DiagnosticSeverity, rng hcl.Range, su
 
 func (p *pluginParser) plugin(b *hclsyntax.Block) catalog.Block {
 	block := catalog.Block{Name: b.Labels[0], Range: b.DefRange()}
-	if !catalog.ValidName(block.Name) {
+	if !base.ValidName(block.Name) {
 		p.report(hcl.DiagError, b.LabelRanges[0], "Not a plugin name", "A plugin name has letters, digits, dots, dashes and underscores, and begins with a letter or digit.")
 	}
 	for _, attr := range sortedAttrs(b.Body) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/hcl/v2"
 
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 )
 
@@ -235,7 +236,7 @@ func FuzzPluginBlocks(f *testing.F) {
 			return
 		}
 		for _, b := range plugins {
-			if !catalog.ValidName(b.Name) {
+			if !base.ValidName(b.Name) {
 				t.Errorf("name %q", b.Name)
 			}
 		}
