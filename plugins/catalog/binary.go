@@ -73,6 +73,7 @@ func (e Entry) Open(logger hclog.Logger) (*Binary, error) {
 	return b, nil
 }
 
+// check sets b.Script, and returns an error if the file may not be started.
 func (b *Binary) check(e Entry, logger hclog.Logger) error {
 	info, err := b.File.Stat()
 	if err != nil {
@@ -138,6 +139,7 @@ func HashFile(path string, stat FileStat) (string, error) {
 	return sum, unchanged()
 }
 
+// hash returns the SHA-256 checksum of the whole file, in hex.
 func hash(f *os.File) (string, error) {
 	sum := sha256.New()
 	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, math.MaxInt64)); err != nil {
@@ -163,20 +165,21 @@ func checkDir(root *os.Root, dir string, logger hclog.Logger) error {
 }
 
 // checkAccess returns an error if a user other than root or the agent's user may write.
-func checkAccess(info fs.FileInfo, what string, logger hclog.Logger) error {
-	return checkWriters(what, info.Mode().Perm(), int(info.Sys().(*syscall.Stat_t).Uid), os.Geteuid(), logger)
+func checkAccess(info fs.FileInfo, subject string, logger hclog.Logger) error {
+	return checkWriters(subject, info.Mode().Perm(), int(info.Sys().(*syscall.Stat_t).Uid), os.Geteuid(), logger)
 }
 
-func checkWriters(what string, mode fs.FileMode, owner, self int, logger hclog.Logger) error {
+// checkWriters is checkAccess for a file with this mode and owner, and an agent of the user self.
+func checkWriters(subject string, mode fs.FileMode, owner, self int, logger hclog.Logger) error {
 	switch {
 	case owner != 0 && owner != self:
-		return fmt.Errorf("%s belongs to uid %d; it must belong to root or to uid %d, who runs it", what, owner, self)
+		return fmt.Errorf("%s belongs to uid %d; it must belong to root or to uid %d, who runs it", subject, owner, self)
 	case mode&0o002 != 0:
-		return fmt.Errorf("anybody may write to %s (mode %04o); chmod o-w makes it safe", what, mode)
+		return fmt.Errorf("anybody may write to %s (mode %04o); chmod o-w makes it safe", subject, mode)
 	case mode&0o020 != 0 && self == 0:
-		return fmt.Errorf("its group may write to %s (mode %04o); chmod g-w makes it safe", what, mode)
+		return fmt.Errorf("its group may write to %s (mode %04o); chmod g-w makes it safe", subject, mode)
 	case mode&0o020 != 0 && logger != nil:
-		logger.Warn("a group may write where plugins come from", "what", what, "mode", fmt.Sprintf("%04o", mode))
+		logger.Warn("a group may write where plugins come from", "what", subject, "mode", fmt.Sprintf("%04o", mode))
 	}
 	return nil
 }

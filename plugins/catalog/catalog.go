@@ -54,11 +54,11 @@ type Config struct {
 	// with one name the later block wins, field by field.
 	Blocks []Block
 
-	// Wanted are the names of the drivers and hooks of one job. If it is set, the catalog
+	// Requested are the names of the drivers and hooks of one job. If it is set, the catalog
 	// holds the builtins of these names, the files that a block names, and the files of
 	// these names, with DriverPrefix or without. Nil means all builtins, and only files
 	// that a block names.
-	Wanted []string
+	Requested []string
 
 	Logger hclog.Logger // nil means no logging
 }
@@ -125,22 +125,21 @@ func (e *Entry) Compare(other *Entry) int {
 	return cmp.Or(strings.Compare(e.Name, other.Name), strings.Compare(e.Path, other.Path))
 }
 
-// SamePlugin reports whether two entries, possibly of two catalogs, are the same
-// plugin.
-func (e Entry) SamePlugin(other Entry) bool {
+// SameID reports whether two entries, possibly of two catalogs, have the same name and file.
+func (e Entry) SameID(other Entry) bool {
 	return e.Builtin == other.Builtin && e.Name == other.Name && e.Path == other.Path
 }
 
-// Same reports whether the plugin would be started in the same way.
-func (e Entry) Same(other Entry) bool {
-	said := func(e Entry) Block {
+// Equal reports whether two entries have the same ID and start the plugin in the same way.
+func (e Entry) Equal(other Entry) bool {
+	options := func(e Entry) Block {
 		if e.Block == nil {
 			return Block{}
 		}
 		return Block{Config: e.Block.Config, EnvAllowlist: e.Block.EnvAllowlist, SHA256: e.Block.SHA256} // without Name and Range: the position of the block does not count
 	}
-	return e.SamePlugin(other) && e.Program == other.Program && slices.Equal(e.Args, other.Args) &&
-		reflect.DeepEqual(said(e), said(other)) && fmt.Sprint(e.Err) == fmt.Sprint(other.Err)
+	return e.SameID(other) && e.Program == other.Program && slices.Equal(e.Args, other.Args) &&
+		reflect.DeepEqual(options(e), options(other)) && fmt.Sprint(e.Err) == fmt.Sprint(other.Err)
 }
 
 // String names the plugin in errors and logs.
@@ -161,7 +160,7 @@ func New(cfg Config) (*Catalog, error) {
 	if err != nil {
 		return nil, err
 	}
-	builtins, err := namesOf(cfg.Builtins)
+	builtins, err := builtinNames(cfg.Builtins)
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +196,7 @@ func New(cfg Config) (*Catalog, error) {
 				cfg.Logger.Warn("args in the plugin block of a builtin are ignored", "plugin", b.Name, "config", block.Range.String())
 			}
 		}
-		if cfg.Wanted == nil || slices.Contains(cfg.Wanted, b.Name) {
+		if cfg.Requested == nil || slices.Contains(cfg.Requested, b.Name) {
 			c.entries = append(c.entries, b.entry(block))
 		}
 	}
@@ -210,7 +209,8 @@ func New(cfg Config) (*Catalog, error) {
 	return c, nil
 }
 
-func namesOf(builtins []Builtin) (map[string]bool, error) {
+// builtinNames returns the set of the names, or an error if a name is invalid or not unique.
+func builtinNames(builtins []Builtin) (map[string]bool, error) {
 	names := make(map[string]bool)
 	for _, b := range builtins {
 		switch {
@@ -237,7 +237,7 @@ func (b *Block) missing(dir string) Entry {
 func (cfg *Config) autoStart(f dirEntry, builtins map[string]bool) bool {
 	bare := strings.TrimPrefix(f.name, DriverPrefix)
 	switch {
-	case !slices.Contains(cfg.Wanted, f.name) && !slices.Contains(cfg.Wanted, bare):
+	case !slices.Contains(cfg.Requested, f.name) && !slices.Contains(cfg.Requested, bare):
 		cfg.Logger.Debug("plugin file is not named by a plugin block, not started", "plugin", f.name, "path", f.path)
 		return false
 	case builtins[bare]:
@@ -258,12 +258,12 @@ func (b Builtin) entry(block *Block) Entry {
 		e.Args = []string{"plugin", "serve", b.Name}
 	}
 	if b.Config != nil && (block == nil || block.Config == nil) {
-		with := Block{Name: b.Name}
+		merged := Block{Name: b.Name}
 		if block != nil {
-			with = *block
+			merged = *block
 		}
-		with.Config = b.Config
-		e.Block = &with
+		merged.Config = b.Config
+		e.Block = &merged
 	}
 	return e
 }
@@ -315,9 +315,9 @@ var builtinEnv = []string{
 	"NOMAD_LITE_PLUGIN_*",
 }
 
-// Inherits returns the variables of the agent that the plugin inherits, in the format
+// InheritedEnv returns the variables of the agent that the plugin inherits, in the format
 // of [Block].EnvAllowlist. Nil means all except the variables that no plugin inherits.
-func (e Entry) Inherits() []string {
+func (e Entry) InheritedEnv() []string {
 	switch {
 	case e.Block != nil && e.Block.EnvAllowlist != nil:
 		return e.Block.EnvAllowlist

@@ -83,7 +83,7 @@ func TestStartableFiles(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			cfg := Config{Builtins: builtins, Dir: makeDir(t, files...), Blocks: tt.blocks, Wanted: tt.wanted}
+			cfg := Config{Builtins: builtins, Dir: makeDir(t, files...), Blocks: tt.blocks, Requested: tt.wanted}
 			if tt.noDir {
 				cfg.Dir = ""
 			}
@@ -177,7 +177,7 @@ func TestBuiltinConfig(t *testing.T) {
 		"a block without config": {[]Block{{Name: "raw_exec", Args: []string{"x"}}}, "map[enabled:true]"},
 		"a block with config":    {[]Block{{Name: "raw_exec", Config: map[string]any{}}}, "map[]"},
 	} {
-		c, err := New(Config{Builtins: []Builtin{{Name: "raw_exec", Config: own}}, Blocks: tt.blocks, Dir: makeDir(t, "raw_exec"), Wanted: []string{"raw_exec"}})
+		c, err := New(Config{Builtins: []Builtin{{Name: "raw_exec", Config: own}}, Blocks: tt.blocks, Dir: makeDir(t, "raw_exec"), Requested: []string{"raw_exec"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -193,7 +193,7 @@ func TestBuiltinConfig(t *testing.T) {
 func TestRelativeDirectory(t *testing.T) {
 	dir := makeDir(t, "x")
 	t.Chdir(dir)
-	c, err := New(Config{Dir: ".", Wanted: []string{"x"}})
+	c, err := New(Config{Dir: ".", Requested: []string{"x"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestElfIsExecutedByHandle(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "x"), []byte("\x7fELF and so on"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	c, err := New(Config{Dir: dir, Wanted: []string{"x"}})
+	c, err := New(Config{Dir: dir, Requested: []string{"x"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -300,7 +300,7 @@ func TestRefused(t *testing.T) {
 
 			// The same change is also detected between the scan and the launch.
 			dir = makeDir(t, "x", "target")
-			c, newErr := New(Config{Dir: dir, Wanted: []string{"x"}})
+			c, newErr := New(Config{Dir: dir, Requested: []string{"x"}})
 			if newErr != nil {
 				t.Fatal(newErr)
 			}
@@ -319,7 +319,7 @@ func TestRefused(t *testing.T) {
 
 func openX(t *testing.T, dir string) error {
 	t.Helper()
-	c, err := New(Config{Dir: dir, Wanted: []string{"x"}})
+	c, err := New(Config{Dir: dir, Requested: []string{"x"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -152,11 +152,11 @@ func (p *Plugin) initHook(ctx context.Context) error {
 	p.hook = hook.NewClient(p.conn, p.proc.done)
 	call, cancel := p.callContext(ctx)
 	defer cancel()
-	takes, err := p.hook.Describe(call)
+	description, err := p.hook.Describe(call)
 	if err != nil {
 		return p.explainCall(call, "Describe", err)
 	}
-	if len(takes.Subscriptions) == 0 {
+	if len(description.Subscriptions) == 0 {
 		return errors.New("the hook subscribes to no hook point that this host knows")
 	}
 	call, cancel = p.callContext(ctx)
@@ -164,6 +164,6 @@ func (p *Plugin) initHook(ctx context.Context) error {
 	if err := p.hook.Configure(call, p.cfg.Hooks); err != nil {
 		return p.explainCall(call, "Configure", err)
 	}
-	p.description = takes
+	p.description = description
 	return nil
 }

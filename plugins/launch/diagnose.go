@@ -112,6 +112,8 @@ func missingInterpreter(path string, file *os.File) string {
 	return ""
 }
 
+// openReader returns a reader of the file, or of the file at path if file is nil, and a function
+// that releases the reader. Both are nil if the file cannot be opened.
 func openReader(path string, file *os.File) (io.ReaderAt, func()) {
 	if file != nil {
 		return file, func() {}
@@ -124,17 +126,17 @@ func openReader(path string, file *os.File) (io.ReaderAt, func()) {
 }
 
 // withStderr returns an error with the last lines of the plugin's stderr.
-func withStderr(what string, t *stderrTail) error {
-	lines, isPanic := t.words()
+func withStderr(reason string, t *stderrTail) error {
+	lines, isPanic := t.lines()
 	switch {
 	case len(lines) == 0:
-		return errors.New(what)
+		return errors.New(reason)
 	case isPanic:
-		return fmt.Errorf("%s, after a panic:\n\t%s", what, strings.Join(lines, "\n\t"))
+		return fmt.Errorf("%s, after a panic:\n\t%s", reason, strings.Join(lines, "\n\t"))
 	case strings.Contains(strings.Join(lines, " "), cookieNotice):
-		return fmt.Errorf("%s: it is a plugin of another program than Nomad (it refuses the magic cookie)", what)
+		return fmt.Errorf("%s: it is a plugin of another program than Nomad (it refuses the magic cookie)", reason)
 	case len(lines) == 1:
-		return fmt.Errorf("%s, its last words on stderr: %s", what, lines[0])
+		return fmt.Errorf("%s, its last words on stderr: %s", reason, lines[0])
 	}
-	return fmt.Errorf("%s, its last words on stderr:\n\t%s", what, strings.Join(lines, "\n\t"))
+	return fmt.Errorf("%s, its last words on stderr:\n\t%s", reason, strings.Join(lines, "\n\t"))
 }

@@ -13,7 +13,7 @@ import (
 func TestReattachWithoutDescriptorsKeepsThePlugin(t *testing.T) {
 	cfg, _ := newConfig(t, "schema")
 	first := mustStart(t, cfg)
-	rec := first.Record()
+	rec := first.ReattachConfig()
 	first.Detach()
 	id := process.ID{PID: rec.Pid, StartTime: rec.StartTime}
 	failed, reattached := 0, 0

@@ -52,8 +52,8 @@ func FuzzLogLine(f *testing.F) {
 	logger := hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace})
 	f.Fuzz(func(t *testing.T, line string) {
 		out.buf.Reset()
-		words := &stderrTail{}
-		logLine(line, 0, false, logger, words)
+		tail := &stderrTail{}
+		logLine(line, 0, false, logger, tail)
 		got := out.String()
 		if len(got) > 10*len(line)+10*maxText {
 			t.Errorf("%d bytes make %d in the log", len(line), len(got))
@@ -61,7 +61,7 @@ func FuzzLogLine(f *testing.F) {
 		if strings.ContainsAny(got, "\x1b\x00\x07") || !utf8.ValidString(got) {
 			t.Errorf("the log gets %q", got)
 		}
-		last, _ := words.words()
+		last, _ := tail.lines()
 		for _, l := range last {
 			if strings.ContainsAny(l, "\n\x1b") || len(l) > 20*tailLength {
 				t.Errorf("last words %q", l)

@@ -82,9 +82,9 @@ func parseHandshake(line string) (handshake, error) {
 
 // quote quotes untrusted text, at most 200 bytes, without control characters.
 func quote(s string) string {
-	const most = 200
-	if len(s) > most {
-		return strconv.Quote(strings.ToValidUTF8(s[:most], "")) + "…"
+	const limit = 200
+	if len(s) > limit {
+		return strconv.Quote(strings.ToValidUTF8(s[:limit], "")) + "…"
 	}
 	return strconv.Quote(s)
 }

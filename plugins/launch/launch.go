@@ -197,14 +197,14 @@ func (p *Plugin) start(ctx context.Context) error {
 	began := time.Now()
 	p.client = plugin.NewClient(p.clientConfig(&plugin.ClientConfig{
 		RunnerFunc: func(_ hclog.Logger, cmd *exec.Cmd, tmp string) (runner.Runner, error) {
-			// go-plugin would not remove the directory after a failure
+			// go-plugin would not remove the directory after a failure.
 			if err := os.Remove(tmp); err != nil {
 				return nil, err
 			}
-			return &launcher{attachedRunner: attachedRunner{p}, ctx: ctx, env: cmd.Env}, nil
+			return &spawnRunner{attachedRunner: attachedRunner{p}, ctx: ctx, env: cmd.Env}, nil
 		},
 		UnixSocketConfig: &plugin.UnixSocketConfig{TempDir: p.cfg.SocketDir},
-		// the launcher enforces the real limit
+		// spawnRunner enforces the real timeout
 		StartTimeout: 2 * p.cfg.StartTimeout,
 	}))
 	if err := runSteps(ctx, p.connect, p.identify, p.configure, p.init); err != nil {
@@ -277,7 +277,8 @@ func (p *Plugin) Info() base.Info { return p.info }
 func (p *Plugin) PID() int { return p.proc.PID }
 
 // Confirm makes the keeper keep the process when the agent dies. Until then the keeper kills
-// it with the agent, because no later agent could find it. The caller must have stored Record.
+// it with the agent, because no later agent could find it. The caller must have stored the
+// ReattachConfig before.
 func (p *Plugin) Confirm(ctx context.Context) error {
 	return p.cfg.Keeper.Confirm(ctx, p.proc.ID)
 }
@@ -400,12 +401,12 @@ func (p *Plugin) abort() {
 }
 
 // Detach releases the plugin and leaves it running for another agent, which reattaches it with
-// the Record.
+// the ReattachConfig.
 func (p *Plugin) Detach() { p.releaseOnce(true) }
 
-// releaseOnce releases the agent's resources for the plugin. If leave is true, the process
+// releaseOnce releases the agent's resources for the plugin. If keepRunning is true, the process
 // keeps running and the keeper keeps the plugin's streams.
-func (p *Plugin) releaseOnce(leave bool) {
+func (p *Plugin) releaseOnce(keepRunning bool) {
 	p.release.Do(func() {
 		close(p.detached) // go-plugin's goroutines return now
 		if p.conn != nil {
@@ -416,7 +417,7 @@ func (p *Plugin) releaseOnce(leave bool) {
 			p.initialConn.Close()
 		}
 		p.mu.Unlock()
-		if !leave {
+		if !keepRunning {
 			ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
 			defer cancel()
 			if p.stdio.fdKey != "" {
@@ -472,24 +473,25 @@ func (p *Plugin) watch() {
 func (p *Plugin) exitError() error {
 	ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
 	defer cancel()
-	what := ""
+	reason := ""
 	status, err := p.cfg.Keeper.Wait(ctx, p.proc.ID)
 	switch {
 	case err != nil:
-		what = "exited with unknown status"
+		reason = "exited with unknown status"
 	case status.Signal != 0:
-		what = "was " + status.String()
+		reason = "was " + status.String()
 	default:
-		what = "exited with " + strings.Replace(status.String(), "exit code", "code", 1)
+		reason = "exited with " + strings.Replace(status.String(), "exit code", "code", 1)
 	}
 	select {
 	case <-p.stdio.stderrDone:
 	case <-p.detached:
 	case <-time.After(drainTimeout):
 	}
-	return withStderr(what, &p.stdio.stderrTail)
+	return withStderr(reason, &p.stdio.stderrTail)
 }
 
+// callContext returns the context of one call during the launch.
 func (p *Plugin) callContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, p.cfg.CallTimeout, errNoAnswer)
 }

@@ -668,7 +668,7 @@ func TestReattach(t *testing.T) {
 	t.Parallel()
 	cfg, _ := newConfig(t, "schema")
 	first := mustStart(t, cfg)
-	rec := first.Record()
+	rec := first.ReattachConfig()
 	first.Detach()
 
 	out := &logs{}
@@ -685,7 +685,7 @@ func TestReattach(t *testing.T) {
 	if strings.Contains(out.String(), "config 2") {
 		t.Error("SetConfig after a reattach")
 	}
-	if got := p.Record(); got != rec {
+	if got := p.ReattachConfig(); got != rec {
 		t.Errorf("record %+v, want %+v", got, rec)
 	}
 	p.Stop(t.Context())

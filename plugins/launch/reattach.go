@@ -35,7 +35,7 @@ func (r ReattachConfig) ThisBoot() (bool, error) {
 	return err == nil && r.BootID == id, err
 }
 
-// ErrProcessChanged means that the process of a Record no longer exists. A process that has
+// ErrProcessChanged means that the recorded process no longer exists. A process that has
 // reused its pid was not touched.
 var ErrProcessChanged = errors.New("the recorded plugin process is gone")
 
@@ -53,8 +53,8 @@ func (r ReattachConfig) Runs(file *os.File) (bool, error) {
 	return same, err
 }
 
-// Record returns the data with which another agent reattaches the plugin.
-func (p *Plugin) Record() ReattachConfig {
+// ReattachConfig returns the data with which another agent reattaches the plugin.
+func (p *Plugin) ReattachConfig() ReattachConfig {
 	boot, _ := process.BootID() // Start and Reattach have cached the boot id
 	return ReattachConfig{
 		Protocol:  string(plugin.ProtocolGRPC),
@@ -112,7 +112,7 @@ func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 	h.addr = p.cfg.findSocket(h)
 	p.proc, p.addr, p.stdio.fdKey = proc, h, rec.Streams
 
-	p.takeStreams()
+	p.fetchStreams()
 	p.watch()
 	if p.stdio.pipes[0] != nil {
 		p.wg.Go(func() { p.readStdout(make(chan struct{})) })
@@ -156,9 +156,9 @@ func (c Config) findSocket(h handshake) string {
 	return h.addr
 }
 
-// takeStreams gets the streams of the plugin from the keeper. A plugin whose streams are lost
+// fetchStreams gets the streams of the plugin from the keeper. A plugin whose streams are lost
 // is still usable, but its output is lost.
-func (p *Plugin) takeStreams() {
+func (p *Plugin) fetchStreams() {
 	for i, stream := range pipeNames {
 		if f, err := p.cfg.Keeper.GetFD(p.stdio.fdKey + stream); err == nil {
 			p.stdio.pipes[i] = f

@@ -231,8 +231,8 @@ func (t *stderrTail) add(line string, inPanic bool) {
 	t.last = append(t.last, line)
 }
 
-// words returns the lines of the panic if there was one, else the last lines.
-func (t *stderrTail) words() (lines []string, isPanic bool) {
+// lines returns the lines of the panic if there was one, else the last lines.
+func (t *stderrTail) lines() (lines []string, isPanic bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.panic) > 0 {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,7 +24,7 @@ import (
 )
 
 var (
-	_ runner.Runner         = (*launcher)(nil)
+	_ runner.Runner         = (*spawnRunner)(nil)
 	_ runner.AttachedRunner = (*attachedRunner)(nil)
 )
 
@@ -58,11 +59,11 @@ func (attachedRunner) HostToPlugin(network, addr string) (string, string, error)
 	return network, addr, nil
 }
 
-// launcher starts the process for go-plugin, and reads the plugin's streams itself. go-plugin
+// spawnRunner starts the process for go-plugin, and reads the plugin's streams itself. go-plugin
 // gets a stdout with one valid handshake line and an empty stderr, which both end with the
 // process. So neither an invalid line nor a child that holds a stream can do harm, and
 // go-plugin calls Wait at once.
-type launcher struct {
+type spawnRunner struct {
 	attachedRunner
 	ctx context.Context // context of the launch, because go-plugin passes its own
 	env []string        // variables that go-plugin adds
@@ -70,18 +71,18 @@ type launcher struct {
 
 // Start starts the process and returns when its handshake line has arrived and the socket
 // accepts a connection. go-plugin returns the error unchanged.
-func (l *launcher) Start(context.Context) error {
-	p := l.p
-	ctx, cancel := context.WithTimeoutCause(l.ctx, p.cfg.StartTimeout, errNoAnswer)
+func (r *spawnRunner) Start(context.Context) error {
+	p := r.p
+	ctx, cancel := context.WithTimeoutCause(r.ctx, p.cfg.StartTimeout, errNoAnswer)
 	defer cancel()
-	if err := l.spawn(ctx); err != nil {
+	if err := r.spawn(ctx); err != nil {
 		return err
 	}
-	lines := make(chan struct{})
+	lineRead := make(chan struct{})
 	p.watch()
-	p.wg.Go(func() { p.readStdout(lines) })
+	p.wg.Go(func() { p.readStdout(lineRead) })
 
-	line, err := p.awaitLine(ctx, lines)
+	line, err := p.awaitLine(ctx, lineRead)
 	if err != nil {
 		return err
 	}
@@ -106,16 +107,16 @@ func (l *launcher) Start(context.Context) error {
 	return nil
 }
 
-func (l *launcher) spawn(ctx context.Context) error {
-	p := l.p
+func (r *spawnRunner) spawn(ctx context.Context) error {
+	p := r.p
 	var writers [2]*os.File
 	for i := range writers {
-		r, w, err := os.Pipe()
+		reader, writer, err := os.Pipe()
 		if err != nil {
 			return err
 		}
-		p.stdio.pipes[i], writers[i] = r, w
-		defer w.Close()
+		p.stdio.pipes[i], writers[i] = reader, writer
+		defer writer.Close()
 	}
 	// Held before the start: a plugin that writes to a pipe without a reader dies of SIGPIPE.
 	p.stdio.fdKey = fmt.Sprintf("plugin/%s/%s/", p.cfg.Name, rand.Text()[:8])
@@ -124,8 +125,8 @@ func (l *launcher) spawn(ctx context.Context) error {
 			return fmt.Errorf("hold %s: %w", stream, err)
 		}
 	}
-	env := append(append([]string(nil), p.cfg.Env...), l.env...)
-	kp, err := spawnWritten(ctx, p.cfg.Keeper, keeper.Command{
+	env := slices.Concat(p.cfg.Env, r.env)
+	id, err := spawnWithRetry(ctx, p.cfg.Keeper, keeper.Command{
 		Name:   p.cfg.Name,
 		Exec:   p.cfg.Exec,
 		Path:   p.cfg.Path,
@@ -139,33 +140,32 @@ func (l *launcher) spawn(ctx context.Context) error {
 	})
 	if errors.Is(err, keeper.ErrLost) {
 		writers[0].Close() // after this only the plugin can have the write end open
-		return errors.Join(err, endLost(p.stdio.pipes[0], p.cfg.SocketDir))
+		return errors.Join(err, killLost(p.stdio.pipes[0], p.cfg.SocketDir))
 	}
 	if err != nil {
 		return explainSpawn(err, p.cfg.Path, p.cfg.Exec)
 	}
-	p.proc, err = openHandle(kp)
-	if err == nil {
-		// Agent and keeper may be protected from the OOM killer. A plugin would pass the
-		// protection on to downloads, commands and tasks, before their code can reset it.
-		if resetErr := process.ResetOOMScore(kp.PID); resetErr != nil {
-			p.logger.Warn("plugin is protected from the lack of memory as the agent is", "error", resetErr)
-		}
-	}
+	p.proc, err = openHandle(id)
 	switch {
 	case errors.Is(err, os.ErrProcessDone):
-		// The process has died already, and the keeper has reaped it.
-		p.proc, err = endedHandle(kp), nil
+		p.proc = endedHandle(id) // the keeper has reaped the process already
+		return nil
 	case err != nil:
-		_ = kp.Signal(unix.SIGKILL) // an error means that the process has ended
+		_ = id.Signal(unix.SIGKILL) // an error means that the process has ended
+		return err
 	}
-	return err
+	// Agent and keeper may be protected from the OOM killer. A plugin would pass the protection
+	// on to downloads, commands and tasks, before their code can reset it.
+	if err := process.ResetOOMScore(id.PID); err != nil {
+		p.logger.Warn("plugin is protected from the lack of memory as the agent is", "error", err)
+	}
+	return nil
 }
 
-// spawnWritten starts a program. While the file is open for writing, it retries for a quarter
+// spawnWithRetry starts a program. While the file is open for writing, it retries for a quarter
 // of a second: the file may have just been installed, and a child that the installer has
 // forked holds the file open until the child calls exec.
-func spawnWritten(ctx context.Context, k Keeper, command keeper.Command) (process.ID, error) {
+func spawnWithRetry(ctx context.Context, k Keeper, command keeper.Command) (process.ID, error) {
 	for delay := time.Millisecond; ; delay *= 2 {
 		id, err := k.Spawn(ctx, command)
 		if !errors.Is(err, unix.ETXTBSY) || delay > 128*time.Millisecond {
@@ -179,11 +179,11 @@ func spawnWritten(ctx context.Context, k Keeper, command keeper.Command) (proces
 	}
 }
 
-// endLost kills the plugin that a lost keeper may have started: the process whose stdout is
+// killLost kills the plugin that a lost keeper may have started: the process whose stdout is
 // the pipe with the given read end. It returns when no process has the write end, or after a
 // second: a child that was being forked when the keeper died makes the pipe its stdout a
 // moment later. The socket of the plugin in dir is removed.
-func endLost(stdout *os.File, dir string) error {
+func killLost(stdout *os.File, dir string) error {
 	conn, err := stdout.SyscallConn()
 	if err != nil {
 		return err
@@ -293,9 +293,9 @@ func (s *stdio) line() string {
 	return string(s.firstLine)
 }
 
-// readStdout collects the first line of stdout, closes lines when the line is complete, and
+// readStdout collects the first line of stdout, closes lineRead when the line is complete, and
 // drains stdout until it ends.
-func (p *Plugin) readStdout(lines chan<- struct{}) {
+func (p *Plugin) readStdout(lineRead chan<- struct{}) {
 	buf := make([]byte, maxHandshake)
 	complete := false
 	for {
@@ -303,7 +303,7 @@ func (p *Plugin) readStdout(lines chan<- struct{}) {
 		if !complete {
 			complete = p.stdio.addStdout(buf[:n]) || err != nil
 			if complete {
-				close(lines)
+				close(lineRead)
 			}
 		}
 		if err != nil {
@@ -313,13 +313,13 @@ func (p *Plugin) readStdout(lines chan<- struct{}) {
 }
 
 // awaitLine waits for the first line of stdout. The error is the reason why there is none.
-func (p *Plugin) awaitLine(ctx context.Context, lines <-chan struct{}) (string, error) {
+func (p *Plugin) awaitLine(ctx context.Context, lineRead <-chan struct{}) (string, error) {
 	select {
-	case <-lines:
+	case <-lineRead:
 	case <-p.proc.done:
 		// The line may still be in the pipe.
 		select {
-		case <-lines:
+		case <-lineRead:
 		case <-time.After(drainTimeout):
 		}
 	case <-ctx.Done():
@@ -327,7 +327,7 @@ func (p *Plugin) awaitLine(ctx context.Context, lines <-chan struct{}) (string, 
 	line := p.stdio.line()
 
 	select {
-	case <-lines:
+	case <-lineRead:
 		if line != "" {
 			return line, nil
 		}
@@ -346,44 +346,44 @@ func (p *Plugin) awaitLine(ctx context.Context, lines <-chan struct{}) (string, 
 	if cause := context.Cause(ctx); !errors.Is(cause, errNoAnswer) {
 		return "", cause
 	}
-	what := fmt.Sprintf("timeout while waiting for plugin to start: no handshake line within %s", p.cfg.StartTimeout)
+	reason := fmt.Sprintf("timeout while waiting for plugin to start: no handshake line within %s", p.cfg.StartTimeout)
 	if line != "" {
-		what += fmt.Sprintf(", only %s without a line end", quote(line))
+		reason += fmt.Sprintf(", only %s without a line end", quote(line))
 	}
-	return "", withStderr(what, &p.stdio.stderrTail)
+	return "", withStderr(reason, &p.stdio.stderrTail)
 }
 
 // Stdout returns the validated handshake line for go-plugin.
-func (l *launcher) Stdout() io.ReadCloser {
-	return &processReader{Reader: strings.NewReader(l.p.addr.line()), a: l.attachedRunner}
+func (r *spawnRunner) Stdout() io.ReadCloser {
+	return &processReader{Reader: strings.NewReader(r.p.addr.line()), process: r.attachedRunner}
 }
 
 // Stderr returns an empty stream for go-plugin.
-func (l *launcher) Stderr() io.ReadCloser {
-	return &processReader{Reader: strings.NewReader(""), a: l.attachedRunner}
+func (r *spawnRunner) Stderr() io.ReadCloser {
+	return &processReader{Reader: strings.NewReader(""), process: r.attachedRunner}
 }
 
 // Name is required by the interface; go-plugin's logger is silent.
-func (l *launcher) Name() string { return l.p.cfg.Name }
+func (r *spawnRunner) Name() string { return r.p.cfg.Name }
 
 // Diagnose is never called: go-plugin gets a valid handshake line.
-func (l *launcher) Diagnose(context.Context) string { return "" }
+func (r *spawnRunner) Diagnose(context.Context) string { return "" }
 
 // processReader is a stream that ends when the process ends.
 type processReader struct {
 	*strings.Reader
-	a attachedRunner
+	process attachedRunner
 }
 
-func (u *processReader) Read(b []byte) (int, error) {
-	n, err := u.Reader.Read(b)
+func (r *processReader) Read(b []byte) (int, error) {
+	n, err := r.Reader.Read(b)
 	if err == io.EOF {
-		_ = u.a.Wait(context.Background())
+		_ = r.process.Wait(context.Background())
 	}
 	return n, err
 }
 
-func (u *processReader) Close() error { return nil }
+func (r *processReader) Close() error { return nil }
 
 // explainDial returns what is wrong with the socket of the handshake line.
 func explainDial(h handshake, err error) error {

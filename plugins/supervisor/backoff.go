@@ -11,8 +11,8 @@ const (
 )
 
 // backoff computes the delay before a retry: none without a failure, first after one failure,
-// then twice as long each time, up to most.
-type backoff struct{ first, most time.Duration }
+// then twice as long each time, up to limit.
+type backoff struct{ first, limit time.Duration }
 
 var (
 	// launchBackoff is the backoff before a launch: a plugin that was stable is launched again at
@@ -33,37 +33,37 @@ func (b backoff) after(failureCount int) time.Duration {
 		return 0
 	}
 	d := b.first
-	for ; failureCount > 1 && d < b.most; failureCount-- {
+	for ; failureCount > 1 && d < b.limit; failureCount-- {
 		d *= 2
 	}
-	return min(d, b.most)
+	return min(d, b.limit)
 }
 
 // runResult describes how a run of a plugin process ended.
 type runResult struct {
 	requested <-chan struct{} // closed when the plugin is requested again; set only if the process was stopped as unused
 
-	err      error         // the reason why the plugin is down
-	began    bool          // the process was started
-	lasted   time.Duration // time since the launch
-	overCall bool          // the plugin is a hook that was requested during this run
+	err           error         // the reason why the plugin is down
+	started       bool          // the process was started
+	uptime        time.Duration // time from the launch to the exit
+	crashedInCall bool          // the plugin is a hook that was requested during this run, so that it may have died in a call
 }
 
 // failures counts how often in a row a plugin has failed to start or has died early.
 type failures int
 
 // delay counts the end of a run, and returns the delay before the next launch.
-func (t *failures) delay(l runResult) time.Duration {
+func (f *failures) delay(result runResult) time.Duration {
 	switch {
-	case !l.began:
-		*t = max(*t, 1) // an immediate retry would fail in the same way
-	case l.lasted >= stableAfter:
-		*t = 0
+	case !result.started:
+		*f = max(*f, 1) // an immediate retry would fail in the same way
+	case result.uptime >= stableAfter:
+		*f = 0
 	}
 	b := launchBackoff
-	if l.overCall {
+	if result.crashedInCall {
 		b = callCrashBackoff
 	}
-	*t++
-	return b.after(int(*t) - 1)
+	*f++
+	return b.after(int(*f) - 1)
 }

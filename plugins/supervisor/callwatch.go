@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// How long a driver may take to answer a call before the call is late. StartTask has no limit:
-// it can pull an image. WaitTask and exec calls last as long as the task or command.
+// The time after which an unanswered call is late. StartTask has no limit: it can pull an image.
+// WaitTask and exec calls last as long as the task or command.
 const (
 	// answerTimeout is for a call that has nothing to wait for, and for StopTask in addition
 	// to the kill timeout.
@@ -31,18 +31,18 @@ const (
 // It ends no call and no process: a driver that hangs in one call can be the parent of tasks
 // that run well.
 type callWatch struct {
-	s      *Supervisor
-	plugin *managedPlugin
-	inst   instance
-	driver string
-	silent string // why the driver is unhealthy because of a late call, "" if none is late; guarded by Supervisor.mu
+	s          *Supervisor
+	plugin     *managedPlugin
+	inst       instance
+	driver     string
+	lateReason string // why the driver is unhealthy because of a late call, "" if none is late; guarded by Supervisor.mu
 
-	mu        sync.Mutex
-	calls     map[*watchedCall]struct{}
-	answered  time.Time     // time of the driver's latest response
-	abandoned *watchedCall  // call whose caller gave up, if the driver has not responded since
-	next      time.Time     // time of run's next look; zero while run waits for wake
-	wake      chan struct{} // capacity 1; requests a look at once
+	mu           sync.Mutex
+	calls        map[*watchedCall]struct{}
+	lastResponse time.Time     // time of the driver's latest response
+	abandoned    *watchedCall  // call whose caller gave up, if the driver has not responded since
+	nextCheck    time.Time     // time of run's next check; zero while run waits for wake
+	wake         chan struct{} // capacity 1; requests a check at once
 }
 
 // watchedCall is a call in progress.
@@ -53,7 +53,7 @@ type watchedCall struct {
 	started   time.Time
 	deadline  time.Time
 	late      bool
-	waitError bool // the caller gave up before the driver answered
+	abandoned bool // the caller gave up before the driver answered
 }
 
 func (s *Supervisor) newCallWatch(m *managedPlugin, inst instance) *callWatch {
@@ -75,7 +75,7 @@ func (w *callWatch) begin(ctx context.Context, method, taskID string, timeout ti
 
 func (w *callWatch) addLocked(c *watchedCall) {
 	w.calls[c] = struct{}{}
-	if w.next.IsZero() || c.deadline.Before(w.next) {
+	if w.nextCheck.IsZero() || c.deadline.Before(w.nextCheck) {
 		w.wakeLocked()
 	}
 }
@@ -92,11 +92,11 @@ func (w *callWatch) end(c *watchedCall, err error) {
 	switch {
 	case errors.Is(err, driver.ErrPluginDown):
 	case !isAbandoned(c.ctx, err):
-		w.answered, w.abandoned = now, nil
+		w.lastResponse, w.abandoned = now, nil
 	case c.late:
 		w.abandoned = c
 	default:
-		c.waitError = true
+		c.abandoned = true
 		if limit := now.Add(answerTimeout); limit.Before(c.deadline) {
 			c.deadline = limit
 		}
@@ -119,19 +119,19 @@ func (w *callWatch) wakeLocked() {
 
 // run watches the calls until ctx ends, which happens when the process ends.
 func (w *callWatch) run(ctx context.Context) {
-	defer w.setSilent("")
+	defer w.setLateReason("")
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		late, waiting, abandoned := w.look()
+		late, waiting, abandoned := w.check()
 		for _, c := range late {
 			w.report(c)
 		}
 		if !waiting && abandoned != nil {
-			abandoned = w.ask(ctx, abandoned)
+			abandoned = w.probe(ctx, abandoned)
 		}
 		if !waiting && abandoned == nil {
-			w.setSilent("")
+			w.setLateReason("")
 		}
 		timer.Reset(w.untilNext(!waiting && abandoned != nil))
 		select {
@@ -143,21 +143,21 @@ func (w *callWatch) run(ctx context.Context) {
 	}
 }
 
-// look marks late calls. It returns the calls that have just become late, whether any call is
-// late, and the abandoned call to ask about.
-func (w *callWatch) look() (late []*watchedCall, waiting bool, abandoned *watchedCall) {
+// check marks late calls. It returns the calls that have just become late, whether any call is
+// late, and the abandoned call to probe.
+func (w *callWatch) check() (late []*watchedCall, waiting bool, abandoned *watchedCall) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
 	for c := range w.calls {
-		over := !c.deadline.After(now)
+		expired := !c.deadline.After(now)
 		switch {
-		case c.waitError && over:
+		case c.abandoned && expired:
 			delete(w.calls, c)
-			if w.abandoned == nil && !w.answered.After(c.started) {
+			if w.abandoned == nil && !w.lastResponse.After(c.started) {
 				w.abandoned = c
 			}
-		case !c.late && !c.waitError && over:
+		case !c.late && !c.abandoned && expired:
 			c.late = true
 			late = append(late, c)
 		}
@@ -166,38 +166,38 @@ func (w *callWatch) look() (late []*watchedCall, waiting bool, abandoned *watche
 	return late, waiting, w.abandoned
 }
 
-// untilNext returns how long run can sleep without a wakeup. asking means that an abandoned
-// call must be asked about again.
-func (w *callWatch) untilNext(asking bool) time.Duration {
+// untilNext returns how long run can sleep without a wakeup. probing means that probe must be
+// called again.
+func (w *callWatch) untilNext(probing bool) time.Duration {
 	const idle = time.Hour
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
-	w.next = time.Time{}
-	if asking {
-		w.next = now.Add(answerTimeout)
+	w.nextCheck = time.Time{}
+	if probing {
+		w.nextCheck = now.Add(answerTimeout)
 	}
 	for c := range w.calls {
-		if !c.late && (w.next.IsZero() || c.deadline.Before(w.next)) {
-			w.next = c.deadline
+		if !c.late && (w.nextCheck.IsZero() || c.deadline.Before(w.nextCheck)) {
+			w.nextCheck = c.deadline
 		}
 	}
-	if w.next.IsZero() {
+	if w.nextCheck.IsZero() {
 		return idle
 	}
-	return w.next.Sub(now)
+	return w.nextCheck.Sub(now)
 }
 
-// ask calls InspectTask for the task of a call whose caller gave up. It returns nil after any
+// probe calls InspectTask for the task of a call whose caller gave up. It returns nil after any
 // response, else c.
-func (w *callWatch) ask(ctx context.Context, c *watchedCall) *watchedCall {
-	asking, cancel := context.WithTimeout(ctx, answerTimeout)
+func (w *callWatch) probe(ctx context.Context, c *watchedCall) *watchedCall {
+	probeCtx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	_, err := w.inst.Driver().InspectTask(asking, c.taskID)
+	_, err := w.inst.Driver().InspectTask(probeCtx, c.taskID)
 	w.mu.Lock()
-	answered := !isAbandoned(asking, err) && !errors.Is(err, driver.ErrPluginDown)
+	answered := !isAbandoned(probeCtx, err) && !errors.Is(err, driver.ErrPluginDown)
 	if answered {
-		w.answered, w.abandoned = time.Now(), nil
+		w.lastResponse, w.abandoned = time.Now(), nil
 	}
 	report := !answered && !c.late && ctx.Err() == nil
 	c.late = c.late || report
@@ -216,7 +216,7 @@ func (w *callWatch) report(c *watchedCall) {
 	after := time.Since(c.started).Round(time.Second)
 	name, pid := w.plugin.entry.Name, w.inst.PID()
 	w.s.logger.Warn("driver does not answer", "driver", w.driver, "plugin", name, "pid", pid, "call", c.method, "task_id", c.taskID, "after", after)
-	w.setSilent(fmt.Sprintf("no answer to %s for %v (plugin %s, pid %d)", c.method, after, name, pid))
+	w.setLateReason(fmt.Sprintf("no answer to %s for %v (plugin %s, pid %d)", c.method, after, name, pid))
 	allocID, rest, ok := strings.Cut(c.taskID, "/")
 	if !ok || w.s.cfg.OnTaskEvent == nil {
 		return
@@ -229,18 +229,18 @@ func (w *callWatch) report(c *watchedCall) {
 	})
 }
 
-// setSilent makes the driver unhealthy for the given reason. With "" the driver is as healthy
+// setLateReason makes the driver unhealthy for the given reason. With "" the driver is as healthy
 // as its fingerprint.
-func (w *callWatch) setSilent(why string) {
+func (w *callWatch) setLateReason(reason string) {
 	s := w.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	was := w.silent
-	if why == was || why != "" && was != "" {
+	was := w.lateReason
+	if reason == was || reason != "" && was != "" {
 		return // the first reason is kept, so that not each late call changes the node
 	}
-	w.silent = why
-	if why == "" && !ended(w.inst) {
+	w.lateReason = reason
+	if reason == "" && !ended(w.inst) {
 		s.logger.Info("driver answers again", "driver", w.driver, "plugin", w.plugin.entry.Name, "pid", w.inst.PID())
 	}
 	if info, ok := s.registry.drivers[w.driver]; ok && s.registry.owners[driverOf(w.driver)] == w.plugin {
@@ -252,8 +252,8 @@ func (w *callWatch) setSilent(why string) {
 
 // applyLocked overrides the health in info while a call is late.
 func (w *callWatch) applyLocked(info *Info) {
-	if w.silent != "" {
-		info.Healthy, info.Description = false, w.silent
+	if w.lateReason != "" {
+		info.Healthy, info.Description = false, w.lateReason
 	}
 }
 

@@ -21,8 +21,8 @@ type fakePlugin struct {
 
 	wrapped driver.Driver // replaces drv, and wraps it
 
-	hook  *hook.Client // nil if the plugin is a driver
-	takes *hook.Description
+	hook        *hook.Client // nil if the plugin is a driver
+	description *hook.Description
 
 	mu      sync.Mutex
 	stopped bool
@@ -47,7 +47,7 @@ func (f *fakePlugin) Driver() driver.Driver {
 	return f.drv
 }
 func (f *fakePlugin) PID() int                                { return 42 }
-func (f *fakePlugin) Hook() (*hook.Client, *hook.Description) { return f.hook, f.takes }
+func (f *fakePlugin) Hook() (*hook.Client, *hook.Description) { return f.hook, f.description }
 func (f *fakePlugin) Done() <-chan struct{}                   { return f.done }
 func (f *fakePlugin) Exit() error {
 	<-f.done

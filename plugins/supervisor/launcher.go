@@ -34,7 +34,7 @@ func (l *launcher) launch(ctx context.Context, e catalog.Entry) (instance, error
 		Name:      e.Name,
 		Path:      binary.Path,
 		Args:      binary.Argv,
-		Env:       launch.Environ(os.Environ(), e.Inherits(), l.cfg.KeeperSocket),
+		Env:       launch.Environ(os.Environ(), e.InheritedEnv(), l.cfg.KeeperSocket),
 		Dir:       dir,
 		SocketDir: sockets,
 		Keeper:    l.cfg.Keeper,

@@ -42,19 +42,19 @@ func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 	if !l.waitForDemand(ctx) {
 		return
 	}
-	var past failures
+	var consecutive failures
 	for ctx.Err() == nil && !l.hasSuccessor() {
 		result := l.runOnce(ctx, wg)
 		switch {
 		case ctx.Err() != nil, l.hasSuccessor():
 		case result.requested != nil:
-			past = 0
+			consecutive = 0
 			select {
 			case <-result.requested:
 			case <-ctx.Done():
 			}
 		default:
-			l.backOff(ctx, result, past.delay(result))
+			l.backOff(ctx, result, consecutive.delay(result))
 		}
 	}
 }
@@ -62,7 +62,7 @@ func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 // runOnce launches the plugin, and returns when the process has exited or is unused, or ctx
 // has ended. When ctx ends, a process with tasks is detached and continues.
 func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) runResult {
-	began := time.Now()
+	launched := time.Now()
 	inst, err := l.launch(ctx)
 	if err != nil {
 		l.setInfo((*Info).lost)
@@ -77,7 +77,7 @@ func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) runResult 
 		l.stopOrDetach(ctx, inst)
 		return runResult{}
 	}
-	result := runResult{err: inst.Exit(), began: true, lasted: time.Since(began), overCall: l.crashedInCall(began)}
+	result := runResult{err: inst.Exit(), started: true, uptime: time.Since(launched), crashedInCall: l.crashedInCall(launched)}
 	// Close is delayed: a child of the plugin may still write to the plugin's stderr.
 	wg.Go(func() {
 		select {
@@ -100,11 +100,11 @@ func (l *pluginLoop) backOff(ctx context.Context, result runResult, delay time.D
 		})
 		return
 	}
-	why := eventExitedEarly
-	if !result.began {
-		why = eventLaunchFailed
+	cause := eventExitedEarly
+	if !result.started {
+		cause = eventLaunchFailed
 	}
-	l.fail(why, result.err, time.Now().Add(delay))
+	l.fail(cause, result.err, time.Now().Add(delay))
 	if sleep(ctx, delay) {
 		l.s.update(func() { m.apply(eventLaunchStarted) })
 	}
@@ -124,12 +124,12 @@ func (l *pluginLoop) fail(e event, err error, retryAt time.Time) {
 	})
 }
 
-// crashedInCall reports whether a hook was requested since began, so that it may have died in
+// crashedInCall reports whether a hook was requested since launched, so that it may have died in
 // a call. One allocation may be the cause, and other allocations must not wait for long.
-func (l *pluginLoop) crashedInCall(began time.Time) bool {
+func (l *pluginLoop) crashedInCall(launched time.Time) bool {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	return l.plugin.info.Type == base.TypeHook && !l.plugin.lastAcquired.Before(began)
+	return l.plugin.info.Type == base.TypeHook && !l.plugin.lastAcquired.Before(launched)
 }
 
 // hasSuccessor reports whether a changed plugin waits for the exit of this plugin's process.
@@ -221,7 +221,7 @@ func (l *pluginLoop) register(inst instance) (err error) {
 		if m.driver = nil; info.Type == base.TypeDriver {
 			m.driver = &watchedDriver{inst.Driver(), l.s.newCallWatch(m, inst)}
 		}
-		_, m.takes = inst.Hook()
+		_, m.hook = inst.Hook()
 		m.fingerprinted = m.fingerprinted || info.Type != base.TypeDriver // a hook has no fingerprint
 		l.s.registry.settle()
 	})
@@ -318,7 +318,7 @@ func (l *pluginLoop) stopOrDetach(ctx context.Context, inst instance) {
 func (l *pluginLoop) stop(ctx context.Context, inst instance) {
 	inst.Stop(ctx)
 	if l.s.cfg.Records != nil {
-		l.s.recorded.delete(key(l.plugin.entry))
+		l.s.recorded.delete(recordKey(l.plugin.entry))
 	}
 }
 

@@ -41,8 +41,8 @@ type RecordStore interface {
 // reattachedPlugin is a plugin that an earlier supervisor has started.
 type reattachedPlugin struct{ *launch.Plugin }
 
-// key returns the key of a plugin in the records.
-func key(e catalog.Entry) string {
+// recordKey returns the key of a plugin in the records.
+func recordKey(e catalog.Entry) string {
 	if e.Builtin {
 		return "builtin " + e.Name
 	}
@@ -52,22 +52,22 @@ func key(e catalog.Entry) string {
 // pluginIdentity returns the Identity that the plugin would have if it was started now. The
 // executable is not part of it; see [launch.ReattachConfig.Runs].
 func pluginIdentity(e catalog.Entry, binary *catalog.Binary) (string, error) {
-	what := struct {
+	parts := struct {
 		Argv   []string
 		Config map[string]any
 		Script string
 	}{Argv: binary.Argv}
 	if e.Block != nil {
-		what.Config = e.Block.Config
+		parts.Config = e.Block.Config
 	}
 	if binary.Script {
 		sum, err := binary.SHA256()
 		if err != nil {
 			return "", err
 		}
-		what.Script = sum
+		parts.Script = sum
 	}
-	b, err := json.Marshal(what)
+	b, err := json.Marshal(parts)
 	if err != nil {
 		return "", fmt.Errorf("describe plugin: %w", err)
 	}
@@ -101,8 +101,8 @@ func newRecordedPlugins(cfg Config, configured func() []string) *recordedPlugins
 
 // put records a started plugin, and confirms to its keeper that it is recorded.
 func (r *recordedPlugins) put(ctx context.Context, e catalog.Entry, p *launch.Plugin, identity string) {
-	rec := Record{ReattachConfig: p.Record(), Identity: identity, Serves: servedBy(p.Info())}
-	if err := r.store.PutPlugin(key(e), rec); err != nil {
+	rec := Record{ReattachConfig: p.ReattachConfig(), Identity: identity, Serves: servedBy(p.Info())}
+	if err := r.store.PutPlugin(recordKey(e), rec); err != nil {
 		r.logger.Error("record of a plugin not written, the next agent cannot reattach it", "plugin", e.Name, "error", err)
 	} else if err := p.Confirm(ctx); err != nil {
 		r.logger.Debug("plugin not confirmed", "plugin", e.Name, "error", err) // a keeper of an earlier build
@@ -115,7 +115,7 @@ func (r *recordedPlugins) mayRun(e catalog.Entry) bool {
 		return false
 	}
 	records, err := r.store.Plugins()
-	rec, found := records[key(e)]
+	rec, found := records[recordKey(e)]
 	if err != nil || !found {
 		return err != nil
 	}
@@ -132,7 +132,7 @@ func (r *recordedPlugins) reattach(ctx context.Context, e catalog.Entry, cfg lau
 	if err != nil {
 		return nil, fmt.Errorf("read the records of running plugins: %w", err)
 	}
-	rec, found := records[key(e)]
+	rec, found := records[recordKey(e)]
 	if !found {
 		return nil, nil
 	}

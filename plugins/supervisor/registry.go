@@ -30,16 +30,16 @@ type managedPlugin struct {
 	next        *managedPlugin // replaces the plugin when it is gone; may be nil
 
 	inst            instance
-	driver          *watchedDriver // driver of the latest process; nil for a hook
-	info            base.Info      // info of the latest process; zero before the first
-	takes           *hook.Description
-	launchAttempted bool          // the first launch has succeeded or failed, or follows on request
-	fingerprinted   bool          // the first fingerprint has arrived
-	lastAcquired    time.Time     // time when Driver or Hook last returned the plugin
-	failure         error         // why the last launch failed or the last process exited early; nil again after a launch
-	retryAt         time.Time     // time of the launch after a failure; zero if none follows
-	supersededBy    string        // which plugin is used instead
-	requested       chan struct{} // closed when an idle plugin is requested
+	driver          *watchedDriver    // driver of the latest process; nil for a hook
+	info            base.Info         // info of the latest process; zero before the first
+	hook            *hook.Description // description of the latest process; nil for a driver
+	launchAttempted bool              // the first launch has succeeded or failed, or follows on request
+	fingerprinted   bool              // the first fingerprint has arrived
+	lastAcquired    time.Time         // time when Driver or Hook last returned the plugin
+	failure         error             // why the last launch failed or the last process exited early; nil again after a launch
+	retryAt         time.Time         // time of the launch after a failure; zero if none follows
+	supersededBy    string            // which plugin is used instead
+	requested       chan struct{}     // closed when an idle plugin is requested
 }
 
 func (m *managedPlugin) apply(e event) { m.state = m.state.next(e) }
@@ -261,11 +261,11 @@ func (r *registry) setPlugins(fresh []*managedPlugin) {
 	before := slices.Clone(r.plugins)
 	for _, m := range before {
 		var next *managedPlugin
-		if i := slices.IndexFunc(fresh, func(f *managedPlugin) bool { return f.entry.SamePlugin(m.entry) }); i >= 0 {
+		if i := slices.IndexFunc(fresh, func(f *managedPlugin) bool { return f.entry.SameID(m.entry) }); i >= 0 {
 			next = fresh[i]
 			fresh = slices.Delete(fresh, i, i+1)
 		}
-		if m.removed || next == nil || !next.entry.Same(m.entry) {
+		if m.removed || next == nil || !next.entry.Equal(m.entry) {
 			r.remove(m, next)
 		}
 	}

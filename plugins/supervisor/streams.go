@@ -56,23 +56,23 @@ func (e *eventStream) run(ctx context.Context) {
 }
 
 // keepOpen reads a stream of a plugin and opens it again when it breaks, until ctx or the
-// process ends, or broke returns false. broke gets the error of the stream, if it had one.
-func keepOpen[T any](ctx context.Context, inst instance, open func(context.Context) (<-chan T, error), each func(T) error, broke func(error) bool) {
-	for short := 1; ; {
-		began := time.Now()
+// process ends, or onBreak returns false. onBreak gets the error of the stream, if it had one.
+func keepOpen[T any](ctx context.Context, inst instance, open func(context.Context) (<-chan T, error), onItem func(T) error, onBreak func(error) bool) {
+	for failureCount := 1; ; {
+		opened := time.Now()
 		stream, err := open(ctx)
 		if err == nil {
 			for item := range stream {
-				err = cmp.Or(each(item), err)
+				err = cmp.Or(onItem(item), err)
 			}
 		}
-		if ctx.Err() != nil || ended(inst) || !broke(err) {
+		if ctx.Err() != nil || ended(inst) || !onBreak(err) {
 			return
 		}
-		if short++; time.Since(began) >= reopenStable {
-			short = 1
+		if failureCount++; time.Since(opened) >= reopenStable {
+			failureCount = 1
 		}
-		if !sleep(ctx, streamBackoff.after(short)) {
+		if !sleep(ctx, streamBackoff.after(failureCount)) {
 			return
 		}
 	}
@@ -103,6 +103,7 @@ func checkReachable(ctx context.Context, inst instance, logger hclog.Logger) boo
 	return false
 }
 
+// sleep returns true after d, or false when ctx ends before.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

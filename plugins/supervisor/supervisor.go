@@ -66,7 +66,7 @@ type Config struct {
 	// Keep reports whether tasks of a driver, or tasks in which a hook takes part, may run, so
 	// that the process of its plugin must continue. It is called at the end of Run, and at its
 	// start for recorded plugins that are no longer in the catalog. Nil stops all processes.
-	Keep func(what PluginKey, pid int) bool
+	Keep func(key PluginKey, pid int) bool
 
 	// Busy reports whether a driver or hook has tasks, or is about to get some. A builtin that
 	// is not busy and was not requested for a minute is stopped, and started again on request;
@@ -76,8 +76,9 @@ type Config struct {
 
 	// LastServed returns the driver or hook that the plugin of an entry served when it last ran
 	// with the same file content, arguments and configuration, and zero if that is unknown. While
-	// a plugin is slow to start, Driver and Hook block only for what it may serve. New and
-	// SetCatalog call LastServed for each external plugin. Nil means that all are unknown.
+	// a plugin is slow to start, Driver and Hook block only for the drivers and hooks that the
+	// plugin may serve. New and SetCatalog call LastServed for each external plugin. Nil means
+	// that no driver or hook is known.
 	LastServed func(catalog.Entry) PluginKey
 
 	// OnTaskEvent receives the task events of drivers, in sequence for each driver. Nil
@@ -103,7 +104,7 @@ type PluginKey struct {
 	Name string
 }
 
-func (s PluginKey) String() string { return fmt.Sprintf("%s %q", s.Type, s.Name) }
+func (k PluginKey) String() string { return fmt.Sprintf("%s %q", k.Type, k.Name) }
 
 func driverOf(name string) PluginKey { return PluginKey{base.TypeDriver, name} }
 
@@ -115,7 +116,7 @@ type Plugin struct {
 	Program         catalog.Program
 	Serves          PluginKey // Serves.Name is "" until the plugin has reported it
 	Version         string
-	Takes           *hook.Description // description of a hook; nil before the hook's first start
+	Hook            *hook.Description // description of the hook; nil for a driver, and before the first start
 	Idle            bool              // an unused builtin without a process
 	LaunchAttempted bool              // the first launch has succeeded or failed
 	Reported        bool              // the plugin has reported its state (a driver: its first fingerprint), has failed to, or is not used
@@ -130,7 +131,7 @@ type Supervisor struct {
 	logger   hclog.Logger
 	start    func(context.Context, catalog.Entry) (instance, error)
 	recorded *recordedPlugins
-	made     time.Time
+	created  time.Time
 
 	mu           sync.Mutex
 	registry     registry
@@ -164,7 +165,7 @@ func New(cfg Config) *Supervisor {
 	s := &Supervisor{
 		cfg:          cfg,
 		logger:       cfg.Logger,
-		made:         time.Now(),
+		created:      time.Now(),
 		registry:     registry{owners: map[PluginKey]*managedPlugin{}, drivers: map[string]Info{}, logger: cfg.Logger},
 		stateChanged: make(chan struct{}),
 		infoChanged:  make(chan struct{}),
@@ -183,7 +184,7 @@ func (s *Supervisor) configured() []string {
 	defer s.mu.Unlock()
 	keys := make([]string, len(s.registry.plugins))
 	for i, m := range s.registry.plugins {
-		keys[i] = key(m.entry)
+		keys[i] = recordKey(m.entry)
 	}
 	return keys
 }
@@ -205,8 +206,8 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	if err := s.recorded.killOrphans(); err != nil {
 		s.logger.Error("plugins not started", "error", err)
 	}
-	settle := time.AfterFunc(readyLimit, s.settle)
-	defer settle.Stop()
+	waiting := time.AfterFunc(readyLimit, s.stopWaiting)
+	defer waiting.Stop()
 	s.update(s.registry.settle) // there may be no plugin at all
 	var wg sync.WaitGroup
 	for ctx.Err() == nil { // continues even if no plugin can run, so that Driver returns the reasons
@@ -264,16 +265,16 @@ func (s *Supervisor) Hook(ctx context.Context, name string, until time.Time) (*h
 	if err != nil {
 		return nil, nil, err
 	}
-	client, takes := inst.Hook()
-	return client, takes, nil
+	client, description := inst.Hook()
+	return client, description, nil
 }
 
 // serving returns a living plugin. It blocks during a launch, and during a backoff that ends
 // before until.
-func (s *Supervisor) serving(ctx context.Context, what PluginKey, until time.Time) (instance, *watchedDriver, error) {
+func (s *Supervisor) serving(ctx context.Context, key PluginKey, until time.Time) (instance, *watchedDriver, error) {
 	for {
 		s.mu.Lock()
-		inst, d, err := s.servingLocked(what, until)
+		inst, d, err := s.servingLocked(key, until)
 		stateChanged := s.stateChanged
 		s.mu.Unlock()
 		if err != nil {
@@ -287,46 +288,46 @@ func (s *Supervisor) serving(ctx context.Context, what PluginKey, until time.Tim
 		select {
 		case <-stateChanged:
 		case <-ctx.Done():
-			return nil, nil, s.waitError(what, context.Cause(ctx))
+			return nil, nil, s.waitError(key, context.Cause(ctx))
 		}
 	}
 }
 
 // waitError returns the error for a caller whose context ended while it waited.
-func (s *Supervisor) waitError(what PluginKey, cause error) error {
+func (s *Supervisor) waitError(key PluginKey, cause error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := s.registry.find(what)
+	m := s.registry.find(key)
 	switch {
 	case m == nil:
-		return fmt.Errorf("%s: %w", what, cause)
+		return fmt.Errorf("%s: %w", key, cause)
 	case m.failure == nil:
-		return fmt.Errorf("%s: %s is still being started: %w", what, m.entry, cause)
+		return fmt.Errorf("%s: %s is still being started: %w", key, m.entry, cause)
 	}
-	return fmt.Errorf("%s: %w: %w (%w)", what, ErrUnavailable, m.failure, cause)
+	return fmt.Errorf("%s: %w: %w (%w)", key, ErrUnavailable, m.failure, cause)
 }
 
 // servingLocked returns a living instance, or an error, or neither if the caller must wait for
 // stateChanged.
-func (s *Supervisor) servingLocked(what PluginKey, until time.Time) (instance, *watchedDriver, error) {
+func (s *Supervisor) servingLocked(key PluginKey, until time.Time) (instance, *watchedDriver, error) {
 	if s.stopped {
-		return nil, nil, fmt.Errorf("%s: %w", what, ErrStopped)
+		return nil, nil, fmt.Errorf("%s: %w", key, ErrStopped)
 	}
-	if s.registry.undecided(what) {
+	if s.registry.undecided(key) {
 		return nil, nil, nil // a plugin with a higher version may still be starting
 	}
-	m := s.registry.find(what)
+	m := s.registry.find(key)
 	switch {
-	case m == nil && s.registry.candidateStarting(what):
+	case m == nil && s.registry.candidateStarting(key):
 		return nil, nil, nil
 	case m == nil:
-		return nil, nil, &driver.UnavailableError{Err: s.registry.notFoundError(what), Changed: s.stateChanged}
+		return nil, nil, &driver.UnavailableError{Err: s.registry.notFoundError(key), Changed: s.stateChanged}
 	}
 	if err := m.err(); err != nil {
 		if !m.retryAt.IsZero() && m.retryAt.Before(until) {
 			return nil, nil, nil
 		}
-		err = fmt.Errorf("%s: %w: %w", what, ErrUnavailable, err)
+		err = fmt.Errorf("%s: %w: %w", key, ErrUnavailable, err)
 		if !m.retryAt.IsZero() {
 			err = fmt.Errorf("%w (next try in %s)", err, time.Until(m.retryAt).Round(time.Second))
 		}
@@ -367,7 +368,7 @@ func (s *Supervisor) Plugins() []Plugin {
 	for _, m := range s.registry.plugins {
 		p := Plugin{
 			Name: m.entry.Name, Path: m.entry.Path, Builtin: m.entry.Builtin, Program: m.entry.Program,
-			Serves: servedBy(m.info), Version: m.info.Version, Takes: m.takes,
+			Serves: servedBy(m.info), Version: m.info.Version, Hook: m.hook,
 			Idle: m.state == stateIdle, LaunchAttempted: m.launchAttempted, Reported: m.reported(), Superseded: m.supersededBy, Err: m.err(),
 		}
 		if m.inst != nil && !ended(m.inst) {
@@ -390,7 +391,7 @@ func (s *Supervisor) Changed() <-chan struct{} {
 // seconds after New. A later fingerprint counts as a change. The only error is the cause of
 // the end of ctx.
 func (s *Supervisor) Ready(ctx context.Context) error {
-	limit := time.NewTimer(time.Until(s.made.Add(readyLimit)))
+	limit := time.NewTimer(time.Until(s.created.Add(readyLimit)))
 	defer limit.Stop()
 	return s.waitReported(ctx, limit.C)
 }
@@ -433,8 +434,8 @@ func (s *Supervisor) notifyLocked() {
 	s.infoChanged = make(chan struct{})
 }
 
-// settle stops waiting for slow first launches.
-func (s *Supervisor) settle() {
+// stopWaiting ends the wait for slow first launches.
+func (s *Supervisor) stopWaiting() {
 	s.update(func() {
 		if s.registry.settled {
 			return

@@ -96,9 +96,9 @@ func TestBackoff(t *testing.T) {
 func TestTroubles(t *testing.T) {
 	var (
 		refused  = runResult{}
-		died     = runResult{began: true, lasted: time.Second}
-		stable   = runResult{began: true, lasted: stableAfter}
-		overCall = runResult{began: true, lasted: time.Second, overCall: true}
+		died     = runResult{started: true, uptime: time.Second}
+		stable   = runResult{started: true, uptime: stableAfter}
+		overCall = runResult{started: true, uptime: time.Second, crashedInCall: true}
 	)
 	const ms = time.Millisecond
 	for _, c := range []struct {
@@ -532,7 +532,7 @@ func TestStreamsEndAtOnce(t *testing.T) {
 			}
 			d.broken = false
 		})
-		time.Sleep(streamBackoff.most)
+		time.Sleep(streamBackoff.limit)
 		synctest.Wait()
 		if !s.Drivers()["x"].Healthy {
 			t.Error("not healthy after the stream has recovered")
@@ -731,7 +731,7 @@ func newFakeHook(name string) *fakePlugin {
 	f := newFake(name, "1.0.0")
 	f.info.Type, f.info.APIVersions = base.TypeHook, []string{hook.APIVersion}
 	f.hook = new(hook.Client)
-	f.takes = &hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Prestart}}}
+	f.description = &hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Prestart}}}
 	return f
 }
 
@@ -809,9 +809,9 @@ func TestHooks(t *testing.T) {
 		}
 		mustDriver(t, s, "stamp")
 		for _, name := range []string{"artifact", "stamp"} {
-			client, takes, err := s.Hook(t.Context(), name, time.Time{})
-			if err != nil || client != last.hook && name == "artifact" || takes == nil || len(takes.Subscriptions) != 1 {
-				t.Errorf("hook %s: %v %v", name, takes, err)
+			client, description, err := s.Hook(t.Context(), name, time.Time{})
+			if err != nil || client != last.hook && name == "artifact" || description == nil || len(description.Subscriptions) != 1 {
+				t.Errorf("hook %s: %v %v", name, description, err)
 			}
 		}
 		if _, ok := s.Drivers()["artifact"]; ok {

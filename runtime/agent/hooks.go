@@ -75,8 +75,8 @@ func (a *Agent) makeHooks() error {
 		KnownHooks: func() map[string]*hook.Description {
 			known := make(map[string]*hook.Description)
 			for _, p := range a.supervisor.Plugins() {
-				if p.Serves.Type == base.TypeHook && p.Takes != nil && p.Superseded == "" {
-					known[p.Serves.Name] = p.Takes
+				if p.Serves.Type == base.TypeHook && p.Hook != nil && p.Superseded == "" {
+					known[p.Serves.Name] = p.Hook
 				}
 			}
 			return known

@@ -185,7 +185,7 @@ func (c *cachedPlugins) hash(path string, file catalog.FileStat) (fileHash, bool
 func (c *cachedPlugins) describe(p supervisor.Plugin) state.PluginInfo {
 	info := state.PluginInfo{
 		Settings: p.Program.Settings, Type: p.Serves.Type, Name: p.Serves.Name,
-		AllAllocs: p.Takes != nil && p.Takes.AllAllocs && p.Superseded == "",
+		AllAllocs: p.Hook != nil && p.Hook.AllAllocs && p.Superseded == "",
 		Path:      p.Path,
 	}
 	if hash, ok := c.hash(p.Path, p.Program.File); ok {

@@ -108,7 +108,7 @@ func (c *cacheTest) agent(path string, running bool, args ...string) *knownPlugi
 	p := supervisor.Plugin{Name: e.Name, Path: e.Path, Program: e.Program}
 	if running {
 		p.Serves = supervisor.PluginKey{Type: base.TypeHook, Name: "audit"}
-		p.Takes = &hook.Description{AllAllocs: true}
+		p.Hook = &hook.Description{AllAllocs: true}
 	}
 	logger := hclog.NewNullLogger()
 	return &knownPlugins{cache: c.cache, cached: loadCachedPlugins(c.cache, logger), plugins: fixedPlugins{p}, logger: logger}

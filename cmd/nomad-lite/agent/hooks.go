@@ -29,11 +29,11 @@ func (r *runningAgent) hookStatuses() []pluginstatus.Hook {
 		}
 		row := pluginstatus.NewPlugin(p, supervisor.Info{})
 		h := pluginstatus.Hook{Name: name, Version: row.Version, Health: row.Health}
-		if p.Takes == nil {
+		if p.Hook == nil {
 			h.Description = row.Note
 		} else {
-			h.AllAllocs = p.Takes.AllAllocs
-			for _, m := range p.Takes.Subscriptions {
+			h.AllAllocs = p.Hook.AllAllocs
+			for _, m := range p.Hook.Subscriptions {
 				h.HookPoints = append(h.HookPoints, m.Point.String())
 			}
 		}

@@ -63,7 +63,7 @@ func (p Plugins) NewCatalog(wanted []string, logger hclog.Logger) (*catalog.Cata
 	if wanted != nil {
 		wanted = append(slices.Clip(wanted), p.HookNames()...)
 	}
-	c := catalog.Config{Dir: p.Config.PluginDir, Blocks: p.Config.Plugins, Wanted: wanted, Logger: logger}
+	c := catalog.Config{Dir: p.Config.PluginDir, Blocks: p.Config.Plugins, Requested: wanted, Logger: logger}
 	for _, name := range builtins.Names() {
 		if builtins.All[name].Kind == base.TypeDriver && agentconfig.DriverIsDisabled(p.Config, name) {
 			continue

@@ -46,8 +46,8 @@ func NewPlugin(p supervisor.Plugin, info supervisor.Info) *Plugin {
 		row.Health, row.Note = "unused", p.Superseded
 	case p.Idle:
 		row.Hook, row.Health, row.Note = p.Name, "ready", "starts when a job needs it"
-	case p.Takes != nil:
-		row.Health, row.Note = "healthy", formatHookPoints(p.Takes)
+	case p.Hook != nil:
+		row.Health, row.Note = "healthy", formatHookPoints(p.Hook)
 	case p.Serves.Name == "":
 		row.Health, row.Note = HealthStarting, "has not answered yet"
 	case !info.Detected:
